@@ -155,6 +155,8 @@ def show_run(run: Run) -> None:
     with head:
         st.header(plain(run.name), anchor=False)
         st.caption(" · ".join(map(plain, facts(run))))
+        if run.loop:
+            st.caption(f"Trained by another program ({plain(run.loop)}): stop and resume it there.")
     with buttons, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
         if run.best is not None:
             navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=f"run-{run.id}").to_query())
@@ -175,7 +177,8 @@ def show_run(run: Run) -> None:
         by_hand = run.status == "waiting" and readings.by_hand(run)
         with st.expander("Job files" if by_hand else "What its cluster is handed", expanded=by_hand, key="job_files"):
             show_job_files(files)
-    views = [name for name in VIEWS if name != "log" or access.may_train()]  # which names people's files, and folders
+    log = access.may_train() and not run.loop  # it names people's files, and folders; another program has its own
+    views = [name for name in VIEWS if name != "log" or log]
     view = link_controls.select(
         "View", "view", views, format_func=VIEWS.get, kind=st.segmented_control, label_visibility="collapsed"
     )
@@ -285,7 +288,7 @@ def say_figures(run: Run) -> None:
     if run.status not in ("finished", "waiting", "unreadable") and (progress or run.alive):
         st.progress(readings.share_done(run), where(run, progress))
     details: dict[str, str] = {}
-    if best := best_epoch(figures.records):
+    if (best := best_epoch(figures.records)) and "accuracy" in best:
         weights = f", {best['weights']} weights" if best.get("weights") in ("raw", "averaged") else ""
         chosen = "Validation accuracy" if "validation" in figures.records else "Best epoch by test accuracy"
         details[chosen] = f"{100 * best['accuracy']:.1f} % in epoch {best['epoch']}{weights}"
@@ -330,14 +333,14 @@ def draw(run: Run, view: curves.View) -> None:
         return
     split = "test" if "test" in figures.records and "validation" not in figures.records else "validation"
     train = [(record["step"] / per_epoch, record["loss"]) for record in steps]
-    held_out = [(record["step"] / per_epoch, record["loss"]) for record in epochs]
+    held_out = [(record["step"] / per_epoch, record["loss"]) for record in epochs if "loss" in record]
     first, second = curves.COLORS[:2]
     losses = [curves.line("training", train, first, faint=True)] if view.smoothing else []
     losses += [
         curves.line("training", curves.smooth(train, view.smoothing), first),
         curves.line(split, held_out, second, dots=True),
     ]
-    accuracy = [(record["step"] / per_epoch, 100 * record["accuracy"]) for record in epochs]
+    accuracy = [(record["step"] / per_epoch, 100 * record["accuracy"]) for record in epochs if "accuracy" in record]
     rates = [(record["step"] / per_epoch, record["lr"]) for record in steps if "lr" in record]
     left, right = st.columns(2, gap="medium")
     left.echarts_chart(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from vit.images.preprocess import Preprocess
     from vit.model.config import ViTConfig
     from vit.model.transformer import VisionTransformer, ViTOutput
+    from vit.training.callbacks import lightning_callback, transformers_callback
+    from vit.training.run_writer import RunWriter
 
 # Loaded on first use, so that decoding a picture does not wait for torch.
 _HOMES = {
@@ -49,5 +51,7 @@ _HOMES = {
     "model.transformer": ["VisionTransformer", "ViTOutput"],
     "explain.relevance": ["GradientRecord", "legrad", "relevance_record"],
     "explain.sensitivity": ["removal_map"],
+    "training.callbacks": ["lightning_callback", "transformers_callback"],
+    "training.run_writer": ["RunWriter"],
 }
 __all__, __getattr__ = names_of(__name__, __path__, _HOMES)

@@ -123,6 +123,12 @@ def wait_for_lock(file: int, *, shared: bool = False) -> None:
     fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
+def release_lock(file: int) -> None:
+    """Let go of a lock on an open file, for the processes too that were forked since and hold it with this one."""
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
 def is_locked(path: Path) -> bool:
     """Whether a process holds a lock on the file; the operating system drops it when the process is gone.
 

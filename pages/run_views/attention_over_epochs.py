@@ -133,7 +133,8 @@ def _thumbnail(folder: str, epoch: int, picture: int) -> str:
 def _predictions(snapshot: Snapshot) -> None:
     """The most probable classes as bars; the true one stands out."""
     every = [bars.Bar(label, probability, label == snapshot.label) for label, probability in snapshot.predictions]
-    bars.show(every, "Predictions: " + ", ".join(f"{one.label} {one.share:.0%}" for one in every))
+    if every:  # of a model with classes
+        bars.show(every, "Predictions: " + ", ".join(f"{one.label} {one.share:.0%}" for one in every))
 
 
 def _trends(history: dict[int, list[Snapshot]], picture: int, epoch: int) -> None:
@@ -141,14 +142,16 @@ def _trends(history: dict[int, list[Snapshot]], picture: int, epoch: int) -> Non
     snapshots = {e: epoch_snapshots[picture] for e, epoch_snapshots in history.items()}
     mark = {"silent": True, "symbol": "none", "label": {"show": False}, "lineStyle": {"color": "#888f94"}}
     mark |= {"data": [{"xAxis": epoch}]}
-    sure = curves.line(
-        "true class", [(e, 100 * p.probability) for e, p in snapshots.items()], curves.COLORS[0], dots=True
-    )
-    option = curves.chart(
-        "Probability of the true class", [sure | {"markLine": mark}], percent=True, low=True, whole=True
-    )
-    option["yAxis"] |= {"min": 0, "max": 100, "scale": False}
-    st.echarts_chart(option, key="epochs probability", height=150, alt="Probability of the true class over the epochs")
+    points = [(e, 100 * p.probability) for e, p in snapshots.items() if p.probability is not None]
+    if points:
+        sure = curves.line("true class", points, curves.COLORS[0], dots=True)
+        option = curves.chart(
+            "Probability of the true class", [sure | {"markLine": mark}], percent=True, low=True, whole=True
+        )
+        option["yAxis"] |= {"min": 0, "max": 100, "scale": False}
+        st.echarts_chart(
+            option, key="epochs probability", height=150, alt="Probability of the true class over the epochs"
+        )
     blocks = len(next(iter(snapshots.values())).entropy)
     lines: list[dict[str, Any]] = []
     for block in range(blocks):

@@ -91,7 +91,7 @@ def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
             return clock.minutes(record) if against == "minutes" else record["step"] / figures.steps_per_epoch
 
         epochs, steps = evaluations(figures.records), figures.records.get("step", [])
-        reached = [(at(record), 100 * record["accuracy"]) for record in epochs]
+        reached = [(at(record), 100 * record["accuracy"]) for record in epochs if "accuracy" in record]
         older += bool(epochs) and "validation" not in figures.records
         accuracy.append(curves.line(called[run.id], reached, color, dots=True))
         losses = [(at(record), record["loss"]) for record in steps]

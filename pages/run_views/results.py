@@ -17,6 +17,7 @@ from pages.shared import access, datasets, pushing, zip_downloads
 from pages.shared.escape import plain
 from vit.errors import UserError
 from vit.runs import control, error_report, registry
+from vit.training import run_folder
 
 NAMED_CLASSES = 30  # classes whose confusion is drawn with numbers and names
 
@@ -27,6 +28,9 @@ def show(run: registry.Run) -> None:
         st.info("There is no checkpoint yet: the first one is written after the first epoch.")
         return
     _checkpoint(run)
+    if run.loop and not run.config.get("data"):
+        st.caption("Its test pictures are where it was trained, so it is not evaluated here.")
+        return
     st.markdown("**Evaluation**")
     running = error_report.state(run.folder).status == "running"
 
@@ -77,7 +81,7 @@ def _checkpoint(run: registry.Run) -> None:
         if access.may_train():
             with st.popover("Keep as checkpoint"):
                 tooltip = "Small letters, digits, dots, dashes, underscores."
-                st.text_input("Name", control.slug(run.name) or "model", key="keep name", help=tooltip)
+                st.text_input("Name", run_folder.slug(run.name) or "model", key="keep name", help=tooltip)
                 st.button("Copy to the checkpoints", key="keep", on_click=keep, type="primary")
         if run.best is not None and run.status == "finished":
             pushing.button(run.best, control.slug(run.name) or "model")

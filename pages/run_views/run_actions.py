@@ -31,7 +31,17 @@ def buttons(run: registry.Run) -> None:
         return
     if run.status == "waiting":
         _queue(run)
-    elif run.alive:
+    elif not run.loop:
+        _stop_or_resume(run)
+    if run.status != "unreadable":
+        with st.popover("Edit"):
+            _edit(run)
+    if not run.alive and st.button("Delete", key="delete", type="tertiary"):
+        _confirm_delete(run)
+
+
+def _stop_or_resume(run: registry.Run) -> None:
+    if run.alive:
         if run.status not in ("stopping", "ending"):
             st.button(
                 "Stop",
@@ -48,16 +58,13 @@ def buttons(run: registry.Run) -> None:
             _resume(run)
         if run_folder.learnt(run.folder) and (not sound or run.status == "failed"):
             _begin_anew(run)
-    if run.status != "unreadable":
-        with st.popover("Edit"):
-            _edit(run)
-    if not run.alive and st.button("Delete", key="delete", type="tertiary"):
-        _confirm_delete(run)
 
 
 def stop_all(chosen: Sequence[registry.Run]) -> None:
     """One button for several runs, those that wait first: none of them starts as another ends."""
-    going = [run.id for run in chosen if run.alive and run.status not in ("waiting", "stopping", "ending")]
+    going = [
+        run.id for run in chosen if run.alive and not run.loop and run.status not in ("waiting", "stopping", "ending")
+    ]
     waiting = [run.id for run in chosen if run.status == "waiting"]
 
     def stop() -> None:

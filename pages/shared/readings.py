@@ -134,7 +134,7 @@ def devices() -> dict[str, Device]:
 def best_accuracy(run: registry.Run) -> float | None:
     """Of the best epoch so far, on validation pictures (of older runs on test pictures), 0 to 1."""
     best = best_epoch(figures(run).records)
-    return best["accuracy"] if best else None
+    return best.get("accuracy") if best else None
 
 
 def test_accuracy(run: registry.Run) -> float | None:

@@ -10,7 +10,8 @@ from starlette.routing import Route
 
 from vit.checkpoints import hub, manage
 from vit.errors import UserError
-from vit.runs import control, registry
+from vit.runs import registry
+from vit.training import run_folder
 
 CHECKPOINT, RUN = "checkpoint", "run"
 
@@ -48,7 +49,7 @@ def _run(request: Request) -> Response:
         run = registry.find_run(request.query_params.get("name", ""))
     except UserError:
         return _missing()
-    return _sent(run.best, control.slug(run.name) or run.id) if run.best else _missing()
+    return _sent(run.best, run_folder.slug(run.name) or run.id) if run.best else _missing()
 
 
 def _sent(folder: Path, name: str) -> Response:

@@ -12,11 +12,13 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from vit.checkpoints.answers import Answers
@@ -176,6 +178,18 @@ def is_finite(tensor: Tensor) -> bool:
     """Whether a tensor of any shape, perhaps empty, holds neither NaN nor infinity."""
     ends = tensor.aminmax() if tensor.numel() else ()  # a NaN is both; takes no memory, as isfinite() would
     return all(math.isfinite(end) for end in ends)
+
+
+def hollow(config: ViTConfig) -> VisionTransformer:
+    """A model without memory for its weights."""
+    return deepcopy(_hollow(config))
+
+
+@lru_cache(8)
+def _hollow(config: ViTConfig) -> VisionTransformer:
+    # Once for each config: the context is the whole process's for a moment, and a training compiled by torch notices.
+    with torch.device("meta"):
+        return VisionTransformer(config)
 
 
 def with_weights(model: VisionTransformer, tensors: Tensors) -> VisionTransformer:

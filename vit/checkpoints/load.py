@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from vit.checkpoints import families, hub
 from vit.checkpoints.catalog import find_checkpoint, list_folders
 from vit.checkpoints.checkpoint import (
@@ -20,6 +18,7 @@ from vit.checkpoints.checkpoint import (
     Checkpoint,
     CheckpointInfo,
     check_preprocess,
+    hollow,
     is_finite,
     old_folder,
     with_weights,
@@ -139,7 +138,7 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     ours = OURS in metadata
     called = _names_of(source)
     promised = families.read(dict(shapes), document, ours, heads, called)
-    empty = _empty_model(promised)
+    empty = empty_model(promised)
     labels, why_labels = _read_labels(document, promised)
     preprocess, why_preprocess = _read_preprocess(preprocess_document, document, promised, called)
     half = _keeps_half(promised)
@@ -256,10 +255,9 @@ def _read_preprocess(
     return preprocess, why
 
 
-def _empty_model(reading: Reading) -> VisionTransformer:
+def empty_model(reading: Reading) -> VisionTransformer:
     """The model without memory for its weights, after its names and shapes have been found to be those of the file."""
-    with torch.device("meta"):
-        model = VisionTransformer(reading.config)
+    model = hollow(reading.config)
     expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
     stored = {name: tensor.shape for name, tensor in reading.tensors.items()}
     problems = (

@@ -21,6 +21,7 @@ from vit.checkpoints.checkpoint import (
     WEIGHTS,
     Checkpoint,
     check_preprocess,
+    hollow,
     is_finite,
     old_folder,
     reason_of,
@@ -81,9 +82,7 @@ def save_checkpoint(
     # What a reader will build from the file is what is probed, on the CPU, in float32.
     state = {name.replace("_orig_mod.", ""): tensor for name, tensor in model.state_dict().items()}
     tensors = {name: tensor.detach().to("cpu", torch.float32) for name, tensor in state.items()}
-    with torch.device("meta"):
-        twin = VisionTransformer(config)
-    answer = fingerprint(with_weights(twin, tensors))
+    answer = fingerprint(with_weights(hollow(config), tensors))
     if not all(map(is_finite, tensors.values())) or not all(map(math.isfinite, answer)):
         raise InvalidCheckpoint("The weights hold NaN or infinite numbers, so they were not saved.")
 

@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from threading import Lock
 from typing import Any, cast
@@ -35,7 +36,7 @@ def onednn() -> Iterator[None]:
     global _inside, _before
     matmul = cast(Any, torch.backends.mkldnn).matmul
     with _lock:  # the setting is the whole process's: the first one in sets it, the last one out puts it back
-        exact = _onednn_is_exact()
+        exact = not _beside_training.get() and _onednn_is_exact()
         if exact and not _inside:
             _before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
         _inside += exact
@@ -48,6 +49,17 @@ def onednn() -> Iterator[None]:
                 matmul.fp32_precision = _before
 
 
+@contextmanager
+def beside_training() -> Iterator[None]:
+    """Keep `onednn` off in this thread: another one trains, and would compute other bits while the setting is on."""
+    token = _beside_training.set(True)
+    try:
+        yield
+    finally:
+        _beside_training.reset(token)
+
+
+_beside_training = ContextVar("beside_training", default=False)
 _lock = Lock()
 _inside, _before = 0, "none"
 

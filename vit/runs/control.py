@@ -20,7 +20,6 @@ until the next attempt begins, so that a state, once told, holds until it ends. 
 
 import math
 import re
-import secrets
 import shutil
 import time
 from collections.abc import Sequence
@@ -42,7 +41,15 @@ from vit.runs.mirror import Mirror
 from vit.runs.queue_file import one_launch, open_queue
 from vit.runs.registry import ANY_GPU, MAX_NAME, MAX_NOTES, Run, find_run, list_runs, shorten
 from vit.training import fine_tuning, presets
-from vit.training.run_folder import START, changing, check_resumable, read_document, read_json, write_json
+from vit.training.run_folder import (
+    START,
+    changing,
+    check_resumable,
+    new_id,
+    read_document,
+    read_json,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from vit.training.config import TrainConfig
@@ -65,21 +72,6 @@ class Limits(NamedTuple):
 
 
 # --- Acting ---------------------------------------------------------------------------------------------------------
-
-
-def slug(name: str) -> str:
-    """A name as a file, or a checkpoint, may have it; "" where nothing is left of it.
-
-    >>> slug("Zoo: lr 0.001 (again)")
-    'zoo-lr-0-001-again'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def new_id(name: str) -> str:
-    """The name of a new run's folder: time, name and four random digits."""
-    short = slug(name)[:32].strip("-") or "run"
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{short}-{secrets.token_hex(2)}"
 
 
 def launch(
@@ -261,7 +253,7 @@ def stop(run_id: str) -> None:
     """Ask a run to finish its step, save, and end; a waiting one leaves the queue.
 
     Raises:
-        InvalidRun: it is not alive.
+        InvalidRun: it is not alive, or another program trains it.
     """
     run = _active_run(run_id)
     _engine_and_root(run.on)[0].ask_to_stop(run.folder)
@@ -272,7 +264,7 @@ def kill(run_id: str) -> None:
     """End a run now; the last complete state stays.
 
     Raises:
-        InvalidRun: it is not alive.
+        InvalidRun: it is not alive, or another program trains it.
         Unreachable: its cluster does not answer.
     """
     run = _active_run(run_id)
@@ -284,11 +276,12 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     """Continue a run from its last saved state, where it was started, in the last place if it has to wait.
 
     Raises:
-        InvalidRun: it is alive, it has finished all its epochs, or its state is gone.
+        InvalidRun: it is alive, it has finished all its epochs, its state is gone, or another program trains it.
         InvalidConfig: `epochs` is no number of epochs.
         Refused, Unreachable: its cluster takes no such run, or does not answer.
     """
     run = find_run(run_id, PATIENCE_SECONDS)
+    _check_ours(run)
     if run.alive:
         raise InvalidRun("This run is going on already.")
     if run.status == "unreadable":
@@ -387,9 +380,16 @@ def keep(run_id: str, name: str) -> Path:
 
 def _active_run(run_id: str) -> Run:
     run = find_run(run_id, PATIENCE_SECONDS)
+    _check_ours(run)
     if not run.alive:
         raise InvalidRun("This run has ended already.")
     return run
+
+
+def _check_ours(run: Run) -> None:
+    """Refuse to stop or to resume what another program trains: it has no supervisor that would hear of it."""
+    if run.loop:
+        raise InvalidRun(f"This run is trained by another program ({run.loop}). Stop and resume it there.")
 
 
 def _mirror_of(run: Run) -> Mirror | None:

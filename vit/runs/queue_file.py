@@ -2,17 +2,13 @@
 
 import json
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict
 
 from vit.files import wait_for_lock
-from vit.training.run_folder import changing, read_json, write_json
-
-RUN_ID = re.compile(r"[a-z0-9-]{1,64}")
-
+from vit.training.run_folder import RUN_ID, changing, read_json, write_json
 
 # --- The queue ------------------------------------------------------------------------------------------------------
 #

@@ -14,8 +14,16 @@ from vit.files import silence
 from vit.paths import clusters_file, runs_folder
 from vit.runs.engines import clusters, watch
 from vit.runs.engines.contract import HERE, Handle, Look, is_new, is_over, read_handle
-from vit.runs.queue_file import RUN_ID, read_queue
-from vit.training.run_folder import is_alive, later_format, read_document, read_json
+from vit.runs.queue_file import read_queue
+from vit.training.run_folder import (
+    MAX_NAME,
+    MOST_EPOCHS,
+    RUN_ID,
+    is_alive,
+    later_format,
+    read_document,
+    read_json,
+)
 from vit.untrusted import Unreadable, is_number, is_text, is_whole
 
 Status = Literal[
@@ -31,10 +39,9 @@ EVALUATIONS: tuple[Status, ...] = ("validating", "testing")
 ANY_GPU = "gpu"  # in place of a device's name: the first that is free
 
 STALLED_SECONDS = 300  # [s] without a sign of life; compiling a large model takes minutes
-MAX_NAME, MAX_NOTES, MAX_REASON = 60, 5000, 2000  # characters
+MAX_NOTES, MAX_REASON = 5000, 2000  # characters
 MOST_DEVICES = 64  # of one run
 MOST_NODES = 1024
-MOST_EPOCHS = 10_000
 _ENDING = "It has said its last word, and clears up."
 _LATEST = 2.0**32  # a moment in 2106 [s]
 _DEVICE = re.compile(rf"cpu|mps|cuda:\d{{1,4}}|{ANY_GPU}", re.ASCII)
@@ -64,6 +71,7 @@ class Run:
         queue_position: from 1; 0 for a run that does not wait.
         evaluated: share of the pictures that the present validation or test has seen, 0 to 1; None where there is none.
         step: done, as its last sign of life says, which may be ahead of its records.
+        loop: whose training loop it is that writes the run; "" for this project's.
     """
 
     id: str
@@ -85,6 +93,7 @@ class Run:
     queue_position: int = 0
     evaluated: float | None = None
     step: int = 0
+    loop: str = ""
     share: bool = field(default=False, repr=False)
     nonce: str = field(default="", repr=False)
 
@@ -220,7 +229,9 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
     pulse = read_json(folder / "heartbeat")
     handle = read_handle(folder)
     look = look_local(folder, waiting) if handle is None else _look_cluster(handle, patience)
-    status, reason = _status_of(folder, handle, look, pulse)
+    loop = read_json(folder / "environment.json").get("loop")
+    loop = shorten(loop, MAX_NAME) if isinstance(loop, str) else ""
+    status, reason = _status_of(folder, handle, look, pulse, loop)
     settings, unreadable = _settings_of(folder)
     later = later_format(folder)
     if status not in ALIVE and (later or (unreadable and not settings)):
@@ -245,6 +256,7 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
         queue_position=waiting.index(folder.name) + 1 if status == "waiting" and folder.name in waiting else 0,
         evaluated=_evaluation_status(pulse)[1] if status in (*EVALUATIONS, "stopping") else None,
         step=pulse["step"] if is_whole(pulse.get("step")) else 0,
+        loop=loop,
         share=about.get("share") is True,
         nonce=text("nonce", MAX_REASON),
     )
@@ -321,12 +333,15 @@ def _look_cluster(handle: Handle, patience: float) -> Look | str:
     return look or problem or f"{handle.engine_name} is being asked how it is."
 
 
-def _status_of(folder: Path, handle: Handle | None, look: Look | str, pulse: dict[str, Any]) -> tuple[Status, str]:
+def _status_of(
+    folder: Path, handle: Handle | None, look: Look | str, pulse: dict[str, Any], loop: str = ""
+) -> tuple[Status, str]:
     """How a run is, from what its engine says first, then from its folder.
 
     Args:
         handle: None for a run of this machine.
         look: what the engine says; in words why it says nothing.
+        loop: whose training loop it is; "" for ours.
     """
     outcome = read_json(folder / "outcome.json")
     if isinstance(look, str):
@@ -352,12 +367,15 @@ def _status_of(folder: Path, handle: Handle | None, look: Look | str, pulse: dic
         except OSError:
             return "starting", "It loads PyTorch and its pictures."
         if silent > STALLED_SECONDS:
-            return "stalled", f"No step in the last {silent / 60:.0f} minutes. The log may say why."
+            why = "Its own program may say why." if loop else "The log may say why."
+            return "stalled", f"No step in the last {silent / 60:.0f} minutes. {why}"
         return _evaluation_status(pulse)[0], ""
     ends: dict[Any, Status] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
     word, reason = outcome.get("outcome"), outcome.get("reason")
     if isinstance(word, str) and word in ends:
         return ends[word], reason[:MAX_REASON] if isinstance(reason, str) else ""
+    if loop:
+        return "interrupted", "Its program ended without a last word. All that it wrote until then is here."
     cut_off = "It was cut off, by a restart of the machine perhaps. Resume it: no complete epoch is lost."
     return "interrupted", f"{look.reason} {cut_off}".strip() if handle else cut_off
 

@@ -9,7 +9,8 @@ Every record has `kind`, `step`, `t` (unix time [s]) and `attempt` (from 0, one 
                 the model would learn from, model_per_second
     validation  after each epoch: epoch (from 1; 0 for a probe that the run begins with), accuracy (0 to 1), loss,
                 seconds (of training so far); where weights are averaged, also which were better, weights ("raw" or
-                "averaged"), raw_accuracy, averaged_accuracy
+                "averaged"), raw_accuracy, averaged_accuracy; in other people's loops either accuracy or loss
+                may be missing
     test        once, of the epoch that validation chose: epoch, accuracy, loss, pictures
     note        text
 
@@ -19,6 +20,7 @@ In older runs test pictures were evaluated after each epoch and chose the best o
 
 import bisect
 import json
+import math
 import os
 from collections.abc import Callable
 from functools import partial
@@ -36,10 +38,11 @@ _LATE_RECORDS = 1000  # before another of their kind, without a "start" between 
 _NEEDED = {
     "start": ("t", "attempt", "total_steps", "steps_per_epoch", "epochs"),
     "step": ("loss",),
-    "validation": ("epoch", "accuracy", "loss"),
+    "validation": ("epoch",),
     "test": ("epoch", "accuracy", "loss"),
     "note": ("text",),
 }
+_NEEDED_ONE_OF = {"validation": {"accuracy", "loss"}}
 
 
 def _are_texts(value: object) -> bool:
@@ -139,7 +142,9 @@ class MetricsReader:
                 record |= {"kind": "test", "loss": record["test_loss"]}
             kind, step = record["kind"], record["step"]
             fits = all(_CHECKS[name](value) for name, value in record.items() if name in _CHECKS)
-            if not fits or not all(name in record for name in _NEEDED.get(kind, ())) or self._late > _LATE_RECORDS:
+            whole = all(name in record for name in _NEEDED.get(kind, ()))
+            whole = whole and not (kind in _NEEDED_ONE_OF and _NEEDED_ONE_OF[kind].isdisjoint(record))
+            if not fits or not whole or self._late > _LATE_RECORDS:
                 raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError):
             self._damaged += line.rstrip().endswith((b"}", b"]"))  # others are torn, by the kill of a writer
@@ -150,6 +155,10 @@ class MetricsReader:
         of_kind = self.records.setdefault(kind, [])
         index = bisect.bisect_left(of_kind, step, key=_step_of)
         again = index < len(of_kind) and of_kind[index]["step"] == step
+        if kind == "note" and again:  # of one step there may be several
+            index = bisect.bisect_right(of_kind, step, key=_step_of)
+            again = of_kind[index - 1]["text"] == record["text"]
+            index -= again
         self._late += index < len(of_kind) and not again
         of_kind[index : index + again] = [record]
         return True
@@ -176,8 +185,15 @@ def best_epoch(records: dict[str, list[Record]]) -> Record | None:
     """The evaluation of the epoch whose weights are kept as best; None before the first epoch is complete."""
     loss_counts = "validation" in records
     return max(
-        evaluations(records), key=lambda one: (one["accuracy"], -one["loss"] if loss_counts else 0), default=None
+        evaluations(records),
+        key=lambda one: merit(one.get("accuracy"), one.get("loss") if loss_counts else None),
+        default=None,
     )
+
+
+def merit(accuracy: float | None, loss: float | None) -> tuple[float, float]:
+    """What makes one evaluation better than another: accuracy, and where that is equal or missing a low loss."""
+    return -1.0 if accuracy is None else accuracy, -math.inf if loss is None else -loss
 
 
 def final_test(records: dict[str, list[Record]]) -> Record | None:
@@ -253,6 +269,6 @@ def progress(records: dict[str, list[Record]]) -> Progress | None:
         pictures_per_second=steps[-1].get("pictures_per_second", 0.0) if steps else 0.0,
         bottleneck=bottleneck(steps[-1]) if steps else "",
         seconds_left=left,
-        accuracy=max((record["accuracy"] for record in epochs), default=None),
+        accuracy=max((record["accuracy"] for record in epochs if "accuracy" in record), default=None),
         memory=steps[-1].get("memory") if steps else None,
     )

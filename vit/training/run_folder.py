@@ -3,17 +3,19 @@
 import errno
 import json
 import os
+import re
+import secrets
 import shlex
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from vit.errors import InvalidRun
-from vit.files import acquire_lock, is_locked, replaced, wait_for_lock
+from vit.files import acquire_lock, is_locked, release_lock, replaced, wait_for_lock
 from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_whole, read_object
 
 FORMAT = 2  # of what this version writes, in environment.json; `docs/runs-on-disk.md` says what differs
@@ -22,6 +24,24 @@ _REMEMBERED_BYTES = 64 << 10  # of a document that is remembered, at most
 BASE = "base.json"  # what follows from the checkpoint that a run starts from
 START = "start"  # a copy of that by its name, for machines that see no checkpoints of the server
 STATES = ("state.pt", "state.previous.pt")  # in checkpoints/, the newest first
+RUN_ID = re.compile(r"[a-z0-9-]{1,64}")  # of the folder's name
+MAX_NAME = 60  # characters
+MOST_EPOCHS = 10_000
+
+
+def slug(name: str) -> str:
+    """A name as a file, or a checkpoint, may have it; "" where nothing is left of it.
+
+    >>> slug("Zoo: lr 0.001 (again)")
+    'zoo-lr-0-001-again'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def new_id(name: str) -> str:
+    """The name of a new run's folder: time, name and four random digits."""
+    short = slug(name)[:32].strip("-") or "run"
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{short}-{secrets.token_hex(2)}"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -86,6 +106,33 @@ def hold_run(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(file)
+
+
+def occupy(folder: Path, locks: list[int]) -> None:
+    """Be the one process that counts to a run and writes it, without a supervisor; begins an attempt.
+
+    Args:
+        locks: gets the open files that hold the locks, for `let_go`.
+
+    Raises:
+        InvalidRun: another process writes it.
+    """
+    for name in ("writer.lock", "alive.lock"):
+        locks.append(os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644))
+        if not acquire_lock(locks[-1]):
+            raise InvalidRun(f"Another process writes the run in {folder}. Choose another folder.")
+    wait_for_lock(locks[-1], shared=True)
+    forget_attempt(folder)
+
+
+def let_go(locks: list[int]) -> None:
+    """Count to a run no more, nor do processes that were forked since and hold its locks with this one."""
+    while locks:
+        file = locks.pop()
+        with suppress(OSError):
+            release_lock(file)
+        with suppress(OSError):
+            os.close(file)
 
 
 def forget_attempt(folder: Path) -> None:

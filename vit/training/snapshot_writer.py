@@ -60,7 +60,7 @@ class SnapshotWriter:
     Args:
         folder: made when the first epoch is stored.
         images: uint8 (n, channels, height, width) of the model's input size.
-        labels: the true class of each.
+        labels: the true class of each; none where it is not known.
         classes: one name per label.
         preprocess: mean and standard deviation of the model's input.
     """
@@ -124,11 +124,12 @@ class SnapshotWriter:
             with torch.inference_mode():
                 payloads.append(pack(record, picture, (0, 0, *picture.size), COLORMAPS))
                 spread = torch.stack([entropy(record.full(block)).mean(-1) for block in range(record.blocks)])
-            best = probabilities[i].topk(min(TOP_PREDICTIONS, len(self.classes)))
+            best = probabilities[i].topk(min(TOP_PREDICTIONS, model.config.num_classes))
+            known = bool(self.labels) and model.config.num_classes > 0
             facts.append(
                 {
-                    "label": self.classes[self.labels[i]],
-                    "probability": round(probabilities[i, self.labels[i]].item(), 5),
+                    "label": self.classes[self.labels[i]] if self.labels else "",
+                    "probability": round(probabilities[i, self.labels[i]].item(), 5) if known else None,
                     "predictions": [
                         [self.classes[label], round(p, 5)]
                         for p, label in zip(best.values.tolist(), best.indices.tolist(), strict=True)

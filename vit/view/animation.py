@@ -119,7 +119,9 @@ def over_epochs(folder: Path, picture: int, selection: Selection) -> Film:
         image, box = _fit_picture(
             Image.open(io.BytesIO(sections["picture"].tobytes())).convert("RGB"), Box(*header["box"])
         )
-        label = f"Epoch {epoch}: {snapshot.label} {snapshot.probability:.0%}"
+        label = f"Epoch {epoch}"
+        if snapshot.probability is not None:
+            label += f": {snapshot.label} {snapshot.probability:.0%}"
         steps.append(Step(image, box, heatmap, 0.0, top, query, label, EPOCH))
     if not steps:
         raise InvalidRun("No epoch of these pictures can be read.")

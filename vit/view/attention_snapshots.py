@@ -29,14 +29,14 @@ class Snapshot(NamedTuple):
     """One picture after one epoch.
 
     Attributes:
-        label: the true class.
-        probability: that the model gives to it, 0 to 1.
-        predictions: the most probable classes with their probability, best first.
+        label: the true class, "" where it is not known.
+        probability: that the model gives to it, 0 to 1; None where it is not known, or the model has no classes.
+        predictions: the most probable classes with their probability, best first; none of a model without classes.
         entropy: (L, H), spread of a row of attention, mean over all tokens: 0 for one key, 1 for uniform.
     """
 
     label: str
-    probability: float
+    probability: float | None
     predictions: tuple[tuple[str, float], ...]
     entropy: tuple[tuple[float, ...], ...]
 
@@ -69,7 +69,7 @@ def _parse_snapshot(fact: dict[str, Any]) -> Snapshot:
     """A picture's facts, none of them a value that it cannot have."""
     predictions = tuple((label, p) for label, p in fact["predictions"])
     entropy = tuple(map(tuple, fact["entropy"]))
-    sure = [fact["probability"], *(p for _, p in predictions)]
+    sure = [p for p in (fact["probability"], *(p for _, p in predictions)) if p is not None]
     texts = [fact["label"], *(label for label, _ in predictions)]
     spread = [value for heads in entropy for value in heads]
     if not (

@@ -1,0 +1,287 @@
+"""A module in memory, in the middle of somebody's training, as one of our models; nothing of it is changed.
+
+Its tensors are read as those of a file, by the same families. What a file leaves open, the number of heads above all,
+a module says itself.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vit.checkpoints import families
+from vit.checkpoints.checkpoint import hollow, with_weights
+from vit.checkpoints.families.family import Family, Tensors
+from vit.checkpoints.load import empty_model
+from vit.errors import InvalidCheckpoint
+from vit.images.preprocess import Preprocess
+from vit.model.config import Activation, ViTConfig
+from vit.model.transformer import VisionTransformer
+from vit.untrusted import brief
+
+TOLERANCE = 0.02  # of the largest logit; half precision moves it by 0.01, a wrong number of heads by 0.3
+
+# Name of a module's class -> what it computes; of GELU its argument says which.
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "GELUTanh": "gelu_tanh",
+    "QuickGELU": "quick_gelu",
+    "QuickGELUActivation": "quick_gelu",
+    "SiLU": "silu",
+}
+_POOLS = {"token": "cls", "avg": "mean", "map": "map"}  # timm's global_pool
+
+
+class LiveModule(NamedTuple):
+    """The Vision Transformer in a module, and what is known of it besides its weights.
+
+    Attributes:
+        module: itself, without what training wraps around it.
+        config: what it computes.
+        family: whose names its tensors have; None for a model of ours.
+        document: what its library's config.json would say.
+        heads: the number of attention heads where `document` does not say it.
+        assumed: config field -> why it has its value, for what neither tensors nor module tell.
+    """
+
+    module: nn.Module
+    config: ViTConfig
+    family: Family | None = None
+    document: dict[str, Any] | None = None
+    heads: int | None = None
+    assumed: Mapping[str, str] = {}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One name per class, numbers where the module names none."""
+        names = (self.document or {}).get("id2label")
+        names = {int(i): str(name) for i, name in names.items()} if isinstance(names, Mapping) else {}
+        return tuple(names.get(i, f"class {i}") for i in range(self.config.num_classes))
+
+    def preprocess(self) -> tuple[Preprocess, str]:
+        """How pictures become its input, and where that comes from if the module does not state it."""
+        if self.family is None:
+            half = (0.5,) * self.config.channels
+            why = "The preprocessing is not stated; mean and deviation 0.5 are used."
+            return Preprocess(self.config.image_size, mean=half, std=half), why
+        stated = self.family.stated_preprocess(self.document or {})
+        if stated and stated.channels == self.config.channels:
+            return replace(stated, size=self.config.image_size, resize_to=None), ""
+        return self.family.preprocess(self.config, "")
+
+
+# --- Finding --------------------------------------------------------------------------------------------------------
+
+
+def find_vit(module: nn.Module) -> LiveModule:
+    """The Vision Transformer in a module: itself, or what DDP, torch.compile, an average or a LightningModule holds.
+
+    Raises:
+        InvalidCheckpoint: there is none that is read, or several.
+    """
+    if any(_is_sharded(parameter) for parameter in module.parameters()):
+        raise InvalidCheckpoint("The weights are spread over several processes (FSDP, DeepSpeed): none has them all.")
+    problems: list[InvalidCheckpoint] = []
+    found = list(_walk(_bare(module), "", problems))
+    if len(found) > 1:
+        names = ", ".join(f"`{brief(name)}`" for name, _ in found)
+        raise InvalidCheckpoint(f"The module holds several Vision Transformers: {names}. Hand over one of them.")
+    if not found:
+        raise problems[0] if problems else InvalidCheckpoint("The module has no parameters.")
+    hollow(found[0][1].config)  # so that `convert` need not make it, in a thread perhaps
+    return found[0][1]
+
+
+def _is_sharded(parameter: nn.Parameter) -> bool:
+    return type(parameter).__name__ in ("DTensor", "FlatParameter") or hasattr(parameter, "ds_id")
+
+
+def _bare(module: nn.Module) -> nn.Module:
+    """What is left where one part holds every parameter, again and again."""
+    while True:
+        own = sum(1 for _ in module.parameters())
+        inner = next((part for part in module.children() if own and sum(1 for _ in part.parameters()) == own), None)
+        if inner is None or isinstance(module, VisionTransformer):
+            return module
+        module = inner
+
+
+def _walk(module: nn.Module, name: str, problems: list[InvalidCheckpoint]) -> Iterator[tuple[str, LiveModule]]:
+    """Every outermost part that is read, by name; the first problem is that of the whole."""
+    if not any(True for _ in module.parameters()):
+        return
+    try:
+        yield name, _describe(module)
+    except InvalidCheckpoint as error:
+        problems.append(error)
+        for part, inner in module.named_children():
+            yield from _walk(inner, f"{name}.{part}".lstrip("."), problems)
+
+
+def _describe(module: nn.Module) -> LiveModule:
+    """What a module computes, from the names and shapes of its tensors and from what it says of itself.
+
+    Raises:
+        InvalidCheckpoint: not a family that is read.
+    """
+    if isinstance(module, VisionTransformer):
+        return LiveModule(module, module.config)
+    document, heads = _document_of(module), _only({m.num_heads for m in module.modules() if _has_heads(m)})
+    states_heads = document is not None and ("model_type" in document or "model_args" in document)
+    heads = None if states_heads else heads
+    tensors = {name: tensor.to("meta") for name, tensor in _state(module)}
+    reading = families.read(tensors, document, heads=heads, name=_architecture(module))
+    facts = _stated_by(module) if not (document and "model_type" in document) else {}
+    if "pool" not in reading.assumed:
+        facts.pop("pool", None)
+    assumed = {field: why for field, why in reading.assumed.items() if field not in facts}
+    assumed.pop("heads", None if heads is None else "")
+    return LiveModule(module, replace(reading.config, **facts), reading.family, document, heads, assumed)
+
+
+def _document_of(module: nn.Module) -> dict[str, Any] | None:
+    """What transformers or timm would write to config.json."""
+    config: Any = getattr(module, "config", None)
+    if hasattr(config, "to_dict"):
+        document = config.to_dict()
+        return document if isinstance(document.get("model_type"), str) else None
+    architecture = _architecture(module)
+    if not architecture:
+        return None
+    size = tuple(getattr(getattr(module, "patch_embed", None), "img_size", None) or ())
+    heads = _only({m.num_heads for m in module.modules() if _has_heads(m)})
+    stated = dict(module.pretrained_cfg) if isinstance(module.pretrained_cfg, Mapping) else {}
+    if len(size) == 2:
+        stated["input_size"] = (3, *size)
+    arguments = {"num_heads": heads, "img_size": size or None, "global_pool": getattr(module, "global_pool", None)}
+    return {"architecture": architecture, "model_args": arguments, "pretrained_cfg": stated}
+
+
+def _architecture(module: nn.Module) -> str:
+    """timm's name of a model that `timm.create_model` made; "" for all others."""
+    stated = getattr(module, "pretrained_cfg", None)
+    name = stated.get("architecture") if isinstance(stated, Mapping) else getattr(stated, "architecture", None)
+    return name if isinstance(name, str) else ""
+
+
+def _has_heads(module: nn.Module) -> bool:
+    return type(getattr(module, "num_heads", None)) is int
+
+
+def _stated_by(module: nn.Module) -> dict[str, Any]:
+    """Config fields that the parts of a module tell, where all of them tell the same."""
+    parts = list(module.modules())
+    activations = {_ACTIVATIONS[type(part).__name__] for part in parts if type(part).__name__ in _ACTIVATIONS}
+    activations |= {
+        "gelu" if getattr(part, "approximate", "none") == "none" else "gelu_tanh"
+        for part in parts
+        if isinstance(part, nn.GELU) and type(part).__name__ not in _ACTIVATIONS
+    }
+    facts = {
+        "eps": _only({part.eps for part in parts if isinstance(part, nn.LayerNorm)}),
+        "activation": _only(activations),
+        "pool": _POOLS.get(str(getattr(module, "global_pool", None))),
+    }
+    return {field: value for field, value in facts.items() if value is not None}
+
+
+def _only(values: set[Any]) -> Any:
+    """The one value that there is; None where there are several, or none."""
+    return next(iter(values)) if len(values) == 1 else None
+
+
+# --- Copying --------------------------------------------------------------------------------------------------------
+
+
+def _state(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Its tensors by name, compiled parts under the names that they have without."""
+    for name, tensor in module.state_dict().items():
+        if isinstance(tensor, Tensor):
+            yield name.replace("_orig_mod.", ""), tensor.detach()
+
+
+def copy_tensors(live: LiveModule) -> Tensors:
+    """Its tensors as they are at this moment, in the CPU's memory; the numbers in float32."""
+    return {
+        name: tensor.to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
+        for name, tensor in _state(live.module)
+    }
+
+
+def convert(live: LiveModule, tensors: Tensors) -> VisionTransformer:
+    """The same model, ours, in evaluation mode, on these tensors.
+
+    Args:
+        tensors: of `copy_tensors`; used up.
+
+    Raises:
+        InvalidCheckpoint: they do not fit what the module was when it was found.
+    """
+    if live.family is None:
+        return with_weights(hollow(live.config), tensors)
+    name = str((live.document or {}).get("architecture") or "")
+    reading = families.read(tensors, live.document, heads=live.heads, name=name, consume=True)
+    return with_weights(empty_model(reading._replace(config=live.config)), reading.tensors)
+
+
+# --- Comparing ------------------------------------------------------------------------------------------------------
+
+
+def own_logits(live: LiveModule, pixels: Tensor) -> Tensor | None:
+    """What the module itself answers, on the CPU; None where it gives nothing that can be compared.
+
+    Modes, gradients and random numbers stay as they are.
+
+    Args:
+        pixels: (B, channels, height, width)
+
+    Raises:
+        Exception: whatever a pass of the module raises.
+    """
+    parameter = next(live.module.parameters())
+    with _evaluating(live.module), torch.no_grad():  # what a module caches in inference mode, it could not learn with
+        output = live.module(pixels.to(parameter.device, parameter.dtype))
+    answer = getattr(output, "logits", output)
+    if not isinstance(answer, Tensor):
+        answer = next((part for part in _values(output) if isinstance(part, Tensor)), None)
+    if answer is not None and answer.ndim == 3 and live.config.pool == "cls":
+        answer = answer[:, 0]
+    return answer.detach().float().cpu() if answer is not None and answer.ndim == 2 else None
+
+
+def _values(output: object) -> tuple[object, ...]:
+    return tuple(output.values()) if isinstance(output, Mapping) else tuple(output) if isinstance(output, tuple) else ()
+
+
+def agrees(model: VisionTransformer, pixels: Tensor, answer: Tensor) -> bool:
+    """Whether the converted model answers as the module did.
+
+    Args:
+        answer: of `own_logits`.
+    """
+    with torch.inference_mode():
+        logits = model(pixels).logits
+    same = logits.shape == answer.shape
+    return same and bool((logits - answer).abs().max() <= TOLERANCE * answer.abs().max() + 1e-6)
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode, by each part's own flag: `train()` may be overridden, and frozen parts evaluate already."""
+    modes = [(part, part.training) for part in module.modules()]
+    devices = {parameter.device for parameter in module.parameters() if parameter.is_cuda}
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        for part, _ in modes:
+            part.training = False
+        with torch.random.fork_rng([device.index for device in devices]):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        for part, training in modes:
+            part.training = training

@@ -1,0 +1,207 @@
+"""A model in somebody's loop, epoch by epoch: a few pictures explained, and the best weights as a checkpoint.
+
+The loop waits for a copy of the weights. They are converted, explained and saved in a thread.
+"""
+
+import logging
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from vit.checkpoints import live_module
+from vit.checkpoints.checkpoint import check_preprocess
+from vit.checkpoints.families.family import Tensors
+from vit.checkpoints.live_module import LiveModule
+from vit.checkpoints.save import save_checkpoint
+from vit.errors import InvalidConfig, UserError
+from vit.images.preprocess import Normalise, Preprocess
+from vit.model.cpu import beside_training
+from vit.training.snapshot_writer import SnapshotWriter, choose
+
+_PICTURES = 6  # that are followed
+_LEFT_OUT = "Attention and checkpoints are left out"
+
+log = logging.getLogger(__name__)
+
+
+class Followed(NamedTuple):
+    """Pictures to follow, with their labels, if these are known; PIL, or uint8 (channels, height, width) each."""
+
+    pictures: list[Image.Image | Tensor]
+    labels: list[int]
+
+
+def follow(
+    pictures: Sequence[Image.Image] | Tensor | None, labels: Sequence[int] | Tensor | None, classes: Sequence[str]
+) -> Followed:
+    """Choose a few of the pictures, from all classes.
+
+    Raises:
+        InvalidConfig: pictures of another kind, or labels that do not fit them.
+    """
+    count = 0 if pictures is None else len(pictures)
+    numbers = [] if labels is None else [int(label) for label in labels]
+    if labels is not None and len(numbers) != count:
+        raise InvalidConfig(f"labels: there are {len(numbers)} for {count} pictures.")
+    wrong = [label for label in numbers if label < 0 or (classes and label >= len(classes))]
+    if wrong:
+        raise InvalidConfig(f"labels: {wrong[0]} is no class; {len(classes)} are named.")
+    places = choose(torch.tensor(numbers), _PICTURES) if numbers else list(range(min(count, _PICTURES)))
+    chosen = [pictures[place] for place in places] if pictures is not None else []
+    for picture in chosen:
+        if not isinstance(picture, Image.Image) and not (isinstance(picture, Tensor) and picture.dtype is torch.uint8):
+            raise InvalidConfig("pictures must be PIL pictures, or a tensor of uint8: before they are normalised.")
+    return Followed(chosen, [numbers[place] for place in places] if numbers else [])
+
+
+class LiveSnapshots:
+    """Keeps the attention and the best weights of a model that somebody else trains.
+
+    Args:
+        run: its folder.
+        followed: the pictures that are explained.
+        classes: one name per class; none for what the model says.
+        preprocess: None for what its library usually does.
+        say: told what went wrong or is assumed, by what it is about and as a sentence; also from the thread.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        followed: Followed,
+        classes: Sequence[str],
+        preprocess: Preprocess | None,
+        say: Callable[[str, str], None],
+    ):
+        self.run, self.followed, self.classes, self.say = run, followed, list(classes), say
+        self.preprocess = preprocess
+        self._live: LiveModule | None = None
+        self._last: Callable[[], object] = lambda: None  # the module in which that was found, if it still exists
+        self._writer: SnapshotWriter | None = None
+        self._usable, self._compared = True, False
+        self._thread = ThreadPoolExecutor(1, "vit-live-snapshots")
+        self._job: Future[None] | None = None
+
+    def take(self, epoch: int, model: nn.Module, facts: Mapping[str, Any] | None) -> str:
+        """Copy the model as it is at this moment; the copy is explained and perhaps saved in a thread.
+
+        Args:
+            facts: of the checkpoint that is saved; None to save none.
+
+        Returns:
+            the name of the device that the model is on; "" where nothing was copied.
+        """
+        self.wait()
+        if not self._usable:
+            return ""
+        try:
+            live = self._find(model)
+            writer = self._writer = self._writer or self._snapshot_writer(live)
+        except UserError as error:
+            self._usable = False
+            self.say("model", f"{_LEFT_OUT}: {error}")
+            return ""
+        answer = None if self._compared else self._answer(live, writer)
+        job = (epoch, live, live_module.copy_tensors(live), writer, answer, facts)
+        self._job = self._thread.submit(self._keep, *job)
+        device = next(live.module.parameters()).device
+        return f"cuda:{device.index or 0}" if device.type == "cuda" else device.type
+
+    def wait(self) -> None:
+        """Until the epoch before is written: two are never in memory at once."""
+        if self._job is not None:
+            self._job.result()
+            self._job = None
+
+    def close(self) -> None:
+        """Write what is left, and end the thread."""
+        self.wait()
+        self._thread.shutdown()
+
+    # --- Between two steps --------------------------------------------------------------------------------------
+
+    def _find(self, model: nn.Module) -> LiveModule:
+        """The Vision Transformer in the module, looked for once."""
+        if self._live is None or self._last() is not model:
+            live = live_module.find_vit(model)
+            if self._live is None:
+                for field, why in live.assumed.items():
+                    self.say(field, why)
+            self._live, self._last = live, weakref.ref(model)
+        return self._live
+
+    def _snapshot_writer(self, live: LiveModule) -> SnapshotWriter:
+        """What explains the pictures, now that it is known what the model takes."""
+        preprocess, why = (self.preprocess, "") if self.preprocess else live.preprocess()
+        check_preprocess(preprocess, live.config)
+        if why:
+            self.say("preprocess", why)
+        expected = (live.config.channels, *preprocess.size)
+        images = []
+        for picture in self.followed.pictures:
+            images.append(picture if isinstance(picture, Tensor) else _pixels(preprocess.input_image(picture)))
+            if tuple(images[-1].shape) != expected:
+                raise InvalidConfig(f"pictures: one is {tuple(images[-1].shape)}, and the model's input is {expected}.")
+        labels, names = self.followed.labels, self._class_names(live) or self.classes
+        if any(label >= len(names) for label in labels):
+            self.say("labels", f"labels: {max(labels)} is no class; there are {len(names)}, so labels are left out.")
+            labels = []
+        stacked = torch.stack(images) if images else torch.zeros(0, *expected, dtype=torch.uint8)
+        return SnapshotWriter(self.run / "probes", stacked, labels, names, preprocess)
+
+    def _class_names(self, live: LiveModule) -> list[str]:
+        """One name per class of the model."""
+        count = live.config.num_classes
+        if self.classes and count and len(self.classes) != count:
+            self.say("classes", f"classes: {len(self.classes)} are named and the model has {count}: they are numbered.")
+        return self.classes if len(self.classes) == count else list(live.labels)
+
+    def _answer(self, live: LiveModule, writer: SnapshotWriter) -> Tensor | None:
+        """What the module itself says of the pictures, to compare the converted one with, once."""
+        self._compared = True
+        if not len(writer.images):
+            return None
+        try:
+            return live_module.own_logits(live, Normalise(writer.preprocess, torch.device("cpu"))(writer.images))
+        except Exception as error:  # whatever a stranger's module raises
+            self.say("compared", f"The converted model was not compared with the module, whose pass failed: {error}")
+            return None
+
+    # --- In the thread ------------------------------------------------------------------------------------------
+
+    def _keep(
+        self,
+        epoch: int,
+        live: LiveModule,
+        tensors: Tensors,
+        writer: SnapshotWriter,
+        answer: Tensor | None,
+        facts: Mapping[str, Any] | None,
+    ) -> None:
+        try:
+            with beside_training():
+                model = live_module.convert(live, tensors)
+                pixels = Normalise(writer.preprocess, torch.device("cpu"))(writer.images)
+                if answer is not None and not live_module.agrees(model, pixels, answer):
+                    self._usable = False
+                    return self.say("model", f"{_LEFT_OUT}: the converted model answers otherwise than the module.")
+                if len(writer.images):
+                    writer.store(epoch, model)
+                if facts is not None:
+                    names, folder = self._class_names(live), self.run / "checkpoints" / "best"
+                    save_checkpoint(folder, model, names, writer.preprocess, facts)
+        except Exception as error:  # in a thread nobody else would see it
+            log.debug("Epoch %d", epoch, exc_info=True)
+            self.say("kept", f"Epoch {epoch} was not kept: {error}")
+
+
+def _pixels(picture: Image.Image) -> Tensor:
+    """A picture as uint8 (channels, height, width)."""
+    values = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
+    return values.view(picture.height, picture.width, -1).permute(2, 0, 1).contiguous()

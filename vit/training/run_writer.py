@@ -1,0 +1,407 @@
+"""A run's folder from anybody's training loop: all that pages Runs and Explore read.
+
+    with vit.RunWriter(name="my run", epochs=10, steps_per_epoch=len(loader), pictures=..., labels=...) as writer:
+        ...
+        writer.log_step(step, loss=loss, lr=lr)
+        ...
+        writer.log_epoch(epoch, model, val_loss=..., val_accuracy=...)
+
+After construction nothing that goes wrong in here reaches the loop: it is said once, in the log and on page Runs. The
+training computes the same bits as without: the model's mode, gradients and random numbers stay as they are.
+`vit.training.callbacks` calls it from Lightning and from transformers' Trainer.
+"""
+
+import functools
+import logging
+import math
+import os
+import platform
+import sys
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, Literal, ParamSpec, Self
+
+import torch
+import torch.distributed as dist
+from PIL import Image
+from torch import Tensor, nn
+
+from vit.errors import InvalidConfig, InvalidRun
+from vit.files import beat, check_locks
+from vit.images.preprocess import Preprocess
+from vit.paths import runs_folder
+from vit.training.live_snapshots import LiveSnapshots, follow
+from vit.training.metrics import MetricsReader, MetricsWriter, best_epoch, merit
+from vit.training.run_folder import (
+    FORMAT,
+    MAX_NAME,
+    MOST_EPOCHS,
+    RUN_ID,
+    let_go,
+    new_id,
+    occupy,
+    read_json,
+    record_outcome,
+    write_json,
+)
+from vit.untrusted import is_whole
+
+_RANKS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")  # where a launcher says which process this is
+RECORD_STEPS = 20  # steps between records; each costs one wait for the device
+_BEAT_SECONDS = 2  # [s] between signs of life
+
+_log = logging.getLogger(__name__)
+_Arguments = ParamSpec("_Arguments")
+
+
+def _never_raises(
+    method: Callable[Concatenate["RunWriter", _Arguments], None],
+) -> Callable[Concatenate["RunWriter", _Arguments], None]:
+    """Do nothing in all processes but the leading one, and let no error reach the training."""
+
+    @functools.wraps(method)
+    def call(self: "RunWriter", /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> None:
+        if self.folder is None or os.getpid() != self._process or self._closed or _rank():
+            return
+        began = time.perf_counter()
+        try:
+            method(self, *arguments, **named)
+        except Exception as error:
+            self._warn(method.__name__, f"{method.__name__} failed: {type(error).__name__}: {error}")
+        self.seconds += time.perf_counter() - began
+
+    return call
+
+
+class RunWriter:
+    """Writes a run's folder from a training loop that is not this project's.
+
+    Of several processes only the first writes; the others may call it all the same.
+
+    Args:
+        folder: new or empty, its name of small letters, digits and dashes; left out, a new one where page Runs looks.
+        epochs: of the whole training.
+        steps_per_epoch: updates of the weights in one epoch.
+        pictures: to follow, of validation perhaps: PIL pictures, or uint8 (n, channels, height, width) of the model's
+            input size. Of many, six are chosen, from all classes.
+        labels: the true class of each.
+        classes: one name per class; left out, what the model says.
+        preprocess: mean and deviation that the model learns with; left out, its library's usual ones, which is said.
+        name: for people.
+        settings: what page Runs lists: batch size, optimizer, and so on. `data` is the dataset's name there.
+        batch_size: pictures per step, over all processes, for their number per second.
+        loop: whose loop it is, for people.
+        resume: continue the run in `folder`, which this class wrote.
+
+    Attributes:
+        folder: of the run; None in processes that do not write.
+        seconds: that calls have taken from the training so far [s].
+
+    Raises:
+        InvalidConfig: an argument that cannot be, or a folder that cannot be written.
+        InvalidRun: another process writes this run, or there is none to resume.
+        UserError: this system has no locks.
+    """
+
+    folder: Path | None
+    seconds: float
+
+    def __init__(
+        self,
+        folder: str | Path | None = None,
+        *,
+        epochs: int,
+        steps_per_epoch: int,
+        pictures: Sequence[Image.Image] | Tensor | None = None,
+        labels: Sequence[int] | Tensor | None = None,
+        classes: Sequence[str] | None = None,
+        preprocess: Preprocess | None = None,
+        name: str = "",
+        settings: Mapping[str, Any] | None = None,
+        batch_size: int | None = None,
+        loop: str = "PyTorch",
+        resume: bool = False,
+    ):
+        _check_whole("epochs", epochs, MOST_EPOCHS)
+        _check_whole("steps_per_epoch", steps_per_epoch)
+        if batch_size is not None:
+            _check_whole("batch_size", batch_size)
+        self.epochs, self.steps_per_epoch, self.batch_size = epochs, steps_per_epoch, batch_size
+        self.classes = list(classes or ())
+        followed = follow(pictures, labels, self.classes)
+        settings = _listed(settings or {}) | {"epochs": epochs}
+        name = " ".join((name or (Path(folder).name if folder else loop)).split())[:MAX_NAME]
+        path = Path(os.path.abspath(folder)) if folder else runs_folder() / new_id(name)
+        if not RUN_ID.fullmatch(path.name):
+            raise InvalidConfig(
+                "folder: page Runs lists folders whose names are small letters, digits and dashes, at most 64; "
+                f"{path.name!r} is none."
+            )
+        self.folder, self.seconds = None, 0.0
+        self._process, self._closed, self._said = os.getpid(), False, set[str]()
+        if _rank():
+            return
+        check_locks()
+        self._locks: list[int] = []
+        try:
+            self._open(path, resume)
+            self._attempt = self._write_documents(path, name, settings, loop)
+        except OSError as error:
+            let_go(self._locks)
+            raise InvalidConfig(f"The run's folder {path} cannot be written: {error.strerror}.") from error
+        except BaseException:
+            let_go(self._locks)
+            raise
+        self.folder, self.loop = path, loop
+        weakref.finalize(self, _forget, self._locks, self._process)  # dropped without close: cut off
+        self._metrics = MetricsWriter(path / "metrics.jsonl")
+        self._losses: list[Tensor | float] = []
+        self._rate: float | None = None
+        self._step, self._recorded = -1, 0  # the last step, and the last one whose loss is recorded
+        self._epoch, self._best = 0, (-2.0, 0.0)
+        self._clock, self._beaten = time.perf_counter(), 0.0
+        self._logged, self._device = False, ""
+        self._snapshots = LiveSnapshots(path, followed, self.classes, preprocess, self._warn)
+        if self._attempt:
+            reader = MetricsReader(path / "metrics.jsonl")
+            reader.update()
+            if best := best_epoch(reader.records):
+                self._best = merit(best.get("accuracy"), best.get("loss"))
+        else:
+            self._start(0)
+        self._beat()
+
+    # --- What a loop calls --------------------------------------------------------------------------------------
+
+    @_never_raises
+    def log_step(self, step: int, *, loss: Tensor | float, lr: float | None = None) -> None:
+        """Note one update of the weights; every twentieth call writes a record, the mean since the last.
+
+        Args:
+            step: done, from 1, over the whole training.
+            loss: of its batch. A tensor stays on its device until it is recorded.
+            lr: learning rate.
+        """
+        if self._step < 0 and self._attempt:
+            self._start(step - 1)
+        if step < max(self._step, 1):
+            text = f"Step {step} came after step {self._step}. Count steps over the whole training, from 1."
+            return self._warn("step", text)
+        self._losses.append(loss.detach().clone() if isinstance(loss, Tensor) else float(loss))
+        self._rate = None if lr is None else float(lr)
+        self._step, self._logged = step, True
+        self._beat()
+        if step - self._recorded >= RECORD_STEPS:
+            self._flush()
+
+    @_never_raises
+    def log_epoch(
+        self,
+        epoch: int,
+        model: nn.Module | None = None,
+        *,
+        train_loss: float | None = None,
+        val_loss: float | None = None,
+        val_accuracy: float | None = None,
+        lr: float | None = None,
+    ) -> None:
+        """Note the end of an epoch: keep what the model makes of the pictures, and its weights if they are the best.
+
+        The best epoch is that of the highest accuracy, of several that of the lowest loss; without both, the last.
+
+        Args:
+            epoch: done, from 1.
+            model: as it is at this moment, in whatever wraps it; left out, nothing is explained and saved.
+            train_loss, lr: for loops that call no `log_step`.
+            val_loss, val_accuracy: on validation pictures; accuracy from 0 to 1.
+        """
+        if self._step < 0 and self._attempt:
+            self._start((epoch - 1) * self.steps_per_epoch)
+        if not self._logged:
+            self._step = epoch * self.steps_per_epoch
+            self._losses = [] if train_loss is None else [float(train_loss)]
+            self._rate = None if lr is None else float(lr)
+        self._flush()
+        self._epoch = epoch
+        loss, accuracy = _finite(val_loss), _finite(val_accuracy)
+        if accuracy is not None and not 0 <= accuracy <= 1:
+            self._warn("accuracy", f"val_accuracy is {accuracy:g}, and left out: give a share from 0 to 1.")
+            accuracy = None
+        measured = {"loss": loss, "accuracy": accuracy}
+        if any(value is not None for value in measured.values()):
+            self._record("validation", epoch=epoch, **{k: v for k, v in measured.items() if v is not None})
+        if model is not None:
+            self._keep(epoch, model, accuracy, loss)
+        self._beat()
+        self._clock = time.perf_counter()
+
+    @_never_raises
+    def note(self, text: str) -> None:
+        """Record something that a person should know."""
+        self._record("note", text=text)
+
+    @_never_raises
+    def beat(self) -> None:
+        """Give a sign of life, where steps are logged seldom; a run without any for five minutes is stalled."""
+        self._beat()
+
+    @_never_raises
+    def close(self, outcome: Literal["finished", "stopped", "failed"] = "finished", reason: str = "") -> None:
+        """Write what is left, and how the run ended; whatever is called afterwards does nothing.
+
+        A run whose process ends without this reads as interrupted.
+        """
+        assert self.folder
+        try:
+            self._flush()
+            self._snapshots.wait()
+            if not reason and outcome == "finished" and 0 < self._epoch < self.epochs:
+                reason = f"Ended after {self._epoch} of {self.epochs} epochs."
+            record_outcome(self.folder, outcome, reason)
+        finally:
+            self._snapshots.close()
+            self._metrics.close()
+            self._closed = True
+            let_go(self._locks)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is None:
+            self.close()
+        elif isinstance(error, KeyboardInterrupt | SystemExit):
+            self.close("stopped", "Interrupted.")
+        else:
+            self.close("failed", f"{type(error).__name__}: {error}")
+
+    def _keep(self, epoch: int, model: nn.Module, accuracy: float | None, loss: float | None) -> None:
+        """Keep what the model makes of the pictures, and its weights if they are the best so far."""
+        assert self.folder
+        score = merit(accuracy, loss)
+        better = score > self._best or score == self._best == merit(None, None)
+        facts = {"epochs": epoch, "validation_accuracy": accuracy, "recipe": f"A training loop of {self.loop}"}
+        device = self._snapshots.take(epoch, model, facts if better else None)
+        self._best = max(score, self._best)
+        if device and device != self._device:
+            self._device = device
+            write_json(self.folder / "about.json", read_json(self.folder / "about.json") | {"devices": [device]})
+
+    # --- The folder ---------------------------------------------------------------------------------------------
+
+    def _open(self, folder: Path, resume: bool) -> None:
+        """Make the folder, and be the only one that writes there."""
+        if resume and not (folder / "environment.json").exists():
+            raise InvalidRun(f"There is no run in {folder} to resume.")
+        if resume and not read_json(folder / "environment.json").get("loop"):
+            raise InvalidRun(f"The run in {folder} is not one that a RunWriter wrote. Choose another folder.")
+        if not resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InvalidConfig(f"folder: {folder} is not empty. Choose another one, or continue it with resume=True.")
+        folder.mkdir(parents=True, exist_ok=True)
+        occupy(folder, self._locks)
+
+    def _write_documents(self, folder: Path, name: str, settings: dict[str, Any], loop: str) -> int:
+        """Say what the run is; returns the number of the attempt, from 0."""
+        before = read_json(folder / "environment.json")
+        attempt = before["attempt"] + 1 if is_whole(before.get("attempt")) else 0
+        facts = {
+            "format": FORMAT,
+            "loop": loop,
+            "command": sys.argv,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "host": platform.node(),
+            "devices": dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1,
+            "attempt": attempt,
+        }
+        write_json(folder / "environment.json", facts)
+        if not (folder / "about.json").exists():
+            about = {"name": name, "notes": "", "owner": "", "sweep": "", "created": time.time(), "devices": []}
+            write_json(folder / "about.json", about)
+        write_json(folder / "config.json", settings)  # which makes the folder a run
+        return attempt
+
+    def _start(self, step: int) -> None:
+        """Begin the records of this attempt after this step; what an earlier one recorded later is repeated."""
+        self._step = self._recorded = step
+        self._record(
+            "start",
+            total_steps=self.epochs * self.steps_per_epoch,
+            steps_per_epoch=self.steps_per_epoch,
+            epochs=self.epochs,
+            **({"batch_size": self.batch_size} if self.batch_size else {}),
+            **({"classes": self.classes} if self.classes else {}),
+        )
+
+    def _record(self, kind: str, **values: Any) -> None:
+        self._metrics.write(kind=kind, step=max(self._step, 0), t=time.time(), attempt=self._attempt, **values)
+
+    def _flush(self) -> None:
+        """Record the mean loss since the last record."""
+        if not self._losses:
+            return
+        losses, self._losses = [float(loss) for loss in self._losses], []
+        loss, now = math.fsum(losses) / len(losses), time.perf_counter()
+        steps, self._recorded = self._step - self._recorded, self._step
+        if not math.isfinite(loss):
+            return self._warn("loss", f"The loss became {loss} by step {self._step}.")
+        facts: dict[str, Any] = {} if self._rate is None else {"lr": self._rate}
+        if self.batch_size:
+            facts["pictures_per_second"] = round(steps * self.batch_size / max(now - self._clock, 1e-9), 1)
+        self._clock = now
+        self._record("step", loss=loss, **facts)
+
+    def _beat(self) -> None:
+        """Give a sign of life, now and then."""
+        assert self.folder
+        if time.monotonic() - self._beaten > _BEAT_SECONDS:
+            beat(self.folder / "heartbeat", doing="training", share=None, step=max(self._step, 0))
+            self._beaten = time.monotonic()
+
+    def _warn(self, about: str, text: str) -> None:
+        """Say something in the log of the process and on page Runs, once for each thing that it is about."""
+        if about in self._said:
+            return
+        self._said.add(about)
+        _log.warning("RunWriter: %s", text)
+        with suppress(Exception):
+            self._record("note", text=text[:1000])
+
+
+# --- Arguments ------------------------------------------------------------------------------------------------------
+
+
+def _rank() -> int:
+    """Which process of the training this is, 0 for the one that writes."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    return next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdigit()), 0)
+
+
+def _forget(locks: list[int], process: int) -> None:
+    """Let go of a run, but for its process alone: one that was forked has the same locks, and may end before."""
+    if os.getpid() == process:
+        let_go(locks)
+
+
+def _check_whole(name: str, value: object, most: int = 1 << 40) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise InvalidConfig(f"{name} must be a whole number from 1 to {most:,}, not {value!r}.")
+
+
+def _listed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that page Runs can list."""
+    for name, value in settings.items():
+        finite = not isinstance(value, float) or math.isfinite(value)
+        if not isinstance(name, str) or not isinstance(value, str | int | float | None) or not finite:
+            raise InvalidConfig(f"settings: {name} must be text, a number, true, false or None, not {value!r}.")
+    return dict(settings)
+
+
+def _finite(value: float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(float(value)) else None
