@@ -243,7 +243,7 @@ def say_status(run: Run) -> None:
         st.info(plain(waiting_reason(run)))
     elif run.status in ("starting", "stopping", "ending"):
         st.info(plain(run.reason))
-    elif run.status == "stopped" and run.reason:
+    elif run.status in ("stopped", "pruned") and run.reason:
         st.caption(plain(run.reason))
     elif run.status == "finished" and readings.guesses(run):
         st.warning("It does no better than guessing. Lower the learning rate, or look at its pictures and labels.")

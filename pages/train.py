@@ -24,7 +24,7 @@ from vit.runs.command_line import command_line
 from vit.runs.control import launch
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import list_runs
-from vit.training.config import TrainConfig
+from vit.training.config import FROM_CHECKPOINT, TrainConfig
 from vit.training.presets import PRESETS, run_name, train_config
 from vit.training.run_folder import learnt, resumable
 from vit.view.captions import about
@@ -123,7 +123,7 @@ def pick_recipe(form: TrainForm, problems: Mapping[str, str]) -> None:
 
 def unused(form: TrainForm) -> tuple[str, ...]:
     """Settings that count for nothing: what a checkpoint decides where there is one, else what is for those alone."""
-    return setting_names.FROM_CHECKPOINT if form.init_from else setting_names.GROUPS["From a checkpoint"]
+    return FROM_CHECKPOINT if form.init_from else setting_names.GROUPS["From a checkpoint"]
 
 
 def by_size(size: str) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def pick_sweep(settings: Mapping[str, Any], first: str | None) -> list[dict[str,
         first: the setting that the first control has, which the second does not offer.
     """
     chosen: dict[str, list[Any]] = {}
-    offered = setting_names.compared(settings, bool(settings["init_from"]))
+    offered = setting_names.compared(settings)
     for part in ("sweep_1", "sweep_2"):
         form_state.restrict(part, [None, *offered])
     with st.expander("Compare several values", key="sweep_group"):

@@ -23,6 +23,7 @@ COMMANDS = {
     "convert": "convert",
     "train": "training",
     "ladder": "ladder",
+    "search": "search",
     "runs": "runs",
 }
 
