@@ -13,7 +13,7 @@ import streamlit as st
 from pages.shared import access, datasets, link_controls, loading, navigation, session, setting_names
 from pages.shared.escape import plain
 from pages.shared.page_links import RunsLink
-from pages.train_form import cluster_dry_run, compute_target, cost_preview, data_picker, form_state, ladder
+from pages.train_form import cluster_dry_run, compute_target, cost_preview, data_picker, form_state, ladder, search
 from pages.train_form import settings as fields
 from pages.train_form.form import LONGEST, TrainForm
 from vit import checkpoints
@@ -348,6 +348,7 @@ with right:
         if form.init_from and pictures is not None:
             ladder.show(config, target, access.visitor())
         runs = pick_sweep(settings, form.sweep_1)
+        search.show(form, config, target, measured, ready=bool(sound and devices))
     usual = name_of(config) if config else ""
     name = st.text_input("Name", key=form_state.key("name"), placeholder=usual, max_chars=60, persist_state="session")
     ready = bool(sound and devices and runs)

@@ -46,7 +46,7 @@ def buttons(run: registry.Run) -> None:
     elif run.status != "unreadable":
         sound = run_folder.resumable(run.folder)
         if sound:
-            _resume(run)
+            train_longer(run)
         if run_folder.learnt(run.folder) and (not sound or run.status == "failed"):
             _begin_anew(run)
     if run.status != "unreadable":
@@ -83,7 +83,8 @@ def _queue(run: registry.Run) -> None:
     st.button("Cancel", key="cancel", on_click=act, args=("It leaves the queue.", control.stop, run.id))
 
 
-def _resume(run: registry.Run) -> None:
+def train_longer(run: registry.Run) -> None:
+    """Continue a run that has ended, where it stopped or with more epochs."""
     planned = run.config.get("epochs", 1)
 
     def resume() -> None:

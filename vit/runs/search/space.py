@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 DIGITS = 3  # significant ones of what is drawn: more would only make it hard to read
 _DRAWS = 100  # for each trial, before it is said that there are no more
-_NEVER = {"data", "data_root", "init_from", "device", "workers", "compile", "precision", "epochs", "seed", "limit"}
+NEVER = {"data", "data_root", "init_from", "device", "workers", "compile", "precision", "epochs", "seed", "limit"}
 _FIRST = ("lr", "muon_lr", "weight_decay", "layer_decay", "drop_path", "mixup")  # searched unless others are named
 
 
 class Range(NamedTuple):
-    """From `low` to `high`, both included; `log`: every order of magnitude is as likely; `whole`: whole numbers only."""
+    """From `low` to `high`, both included; with `log` evenly by the logarithm, with `whole` in whole numbers."""
 
     low: float
     high: float
@@ -72,7 +72,7 @@ Choices(values=('adamw', 'muon')))
     """
     if name not in TrainConfig.model_fields:
         raise InvalidConfig(f"There is no setting {name!r}. Choose from: {', '.join(offered({}))}.")
-    if name in _NEVER:
+    if name in NEVER:
         raise InvalidConfig(f"{name} is the same in all trials of a search. Set it, and leave it out of the space.")
     if ":" in text and name != "freeze":  # whose values have one
         return _range(name, text)
@@ -132,7 +132,7 @@ def offered(settings: Mapping[str, Any], space: Space | None = None) -> list[str
         beside += [{**settings, name: value} for value in values]
     unused = set.intersection(*map(unused_settings, beside))
     names = dict.fromkeys((*_FIRST, *TrainConfig.model_fields))
-    return [name for name in names if name not in _NEVER and name not in unused]
+    return [name for name in names if name not in NEVER and name not in unused]
 
 
 def proposed(config: TrainConfig, name: str) -> Range | Choices | None:
