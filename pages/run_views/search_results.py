@@ -317,7 +317,7 @@ def _against(name: str, dimension: Range | Choices, measured: Sequence[Trial], e
         "tooltip": {"trigger": "item", "formatter": "{b}", "confine": True},
         "xAxis": axis | {"name": title, "nameLocation": "middle", "nameGap": 24},
         "yAxis": {"type": "value", "min": ends[0], "max": ends[1], "splitNumber": 3}
-        | {"axisLabel": {"formatter": "{value} %"}},
+        | {"axisLabel": {"formatter": "{value} %", "showMinLabel": False, "showMaxLabel": False}},
         "series": series,
     }
 
@@ -346,7 +346,7 @@ def _show_settings(search: Search, every: Sequence[Trial]) -> None:
                 "Drawn from": _summary(dimension.values if isinstance(dimension, Choices) else dimension[:2]),
             }
         )
-    st.markdown("**Settings that won**")
+    st.markdown("**Settings of the best trials**")
     st.dataframe(pd.DataFrame(rows), hide_index=True, key="search settings", alt="Settings of the best trials")
 
 

@@ -47,7 +47,7 @@ def show(form: TrainForm, config: TrainConfig, target: ComputeTarget, measured: 
         except InvalidConfig as error:
             st.error(plain(str(error)))
             return
-        st.caption(plain(" ".join(_forecast(plan, measured))))
+        st.caption(plain(" ".join(forecast(plan, measured))))
         if st.button(
             f"Start {plan.trials} trials" if plan.trials > 1 else "Start the trial",
             key="start_search",
@@ -192,7 +192,7 @@ def _plan(form: TrainForm, config: TrainConfig, target: ComputeTarget, texts: Ma
     )
 
 
-def _forecast(plan: SearchPlan, measured: "DryRun | None") -> Sequence[str]:
+def forecast(plan: SearchPlan, measured: "DryRun | None") -> Sequence[str]:
     """What it may cost, and when trials end."""
     rungs, epochs = plan.rungs(), plan.config.epochs
     sentences = []
