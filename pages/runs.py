@@ -415,10 +415,11 @@ if len(chosen) > 1:
 elif chosen:
     family = [run for run in every if run.sweep and run.sweep == chosen[0].sweep]
     show_run(chosen[0])
-    if search_results.of_run(chosen[0]) and st.button("Its search", key="search of run"):
-        page_links.change(RunsLink, runs=(), search=chosen[0].sweep)
-        st.rerun()
-    if len(family) > 1 and st.button(f"Compare the {len(family)} runs of its sweep", key="family"):
+    if search_results.of_run(chosen[0]):
+        if st.button("All trials of its search", key="search of run"):
+            page_links.change(RunsLink, runs=(), search=chosen[0].sweep)
+            st.rerun()
+    elif len(family) > 1 and st.button(f"Compare the {len(family)} runs of its sweep", key="family"):
         page_links.change(RunsLink, runs=tuple(run.id for run in family))
         st.rerun()
 elif linked_search():

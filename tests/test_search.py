@@ -258,7 +258,9 @@ def test_whether_a_search_is_at_work_is_asked_of_its_lock(root: Path) -> None:
         control.resume(search.name)
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"name": 1}'])
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[1]", '{"name": 1}', '{"name": "a", "config": {}, "space": {"lr": "x"}}']
+)
 def test_a_damaged_search_is_one_sentence_and_hides_no_other(root: Path, content: str) -> None:
     sound, damaged = write_search(root), write_search(root, "20261121-000001-shapes-0000")
     (damaged / "search.json").write_text(content)

@@ -79,7 +79,10 @@ def show(search_id: str) -> None:
 
     @st.fragment(run_every=PAUSE if alive else None)
     def live() -> None:
-        latest = control.find_search(search_id)
+        try:
+            latest = control.find_search(search_id)
+        except InvalidRun:  # somebody has deleted it
+            st.rerun()
         every = trials(latest)
         if (latest.status, _leader(every)) != (search.status, _leader(now)):
             st.rerun()
@@ -118,7 +121,7 @@ def trials(search: Search) -> list[Trial]:
         kind = "under way" if run.alive else _ENDS.get(run.status, "failed or stopped")
         accuracy = best["accuracy"] if best else None
         found.append(Trial(number + 1, run, accuracy, epochs[-1]["epoch"] if epochs else 0, kind))
-    found.sort(key=lambda trial: (-(trial.accuracy or -1), trial.number))
+    found.sort(key=lambda trial: (-1 if trial.accuracy is None else trial.accuracy, -trial.number), reverse=True)
     if found and found[0].accuracy is not None:
         found[0] = found[0]._replace(kind="best")
     return found
@@ -153,20 +156,31 @@ def _buttons(search: Search) -> None:
             help="It can be resumed, and goes on where it was.",
         )
     elif not search.alive:
+        _resume(search)
+        with st.popover("Delete", width="content"):
+            st.caption("The search goes for good; the runs of its trials stay.")
 
-        def resume() -> None:
-            run_actions.act("The search goes on.", control.resume, search.id, st.session_state["search trials"])
+            def delete() -> None:
+                run_actions.act(f"{search.plan.name} was deleted.", control.delete, search.id)
+                page_links.change(RunsLink, search="")
 
-        finished, planned = search.status == "finished", search.plan.trials
-        if finished and planned >= MOST_TRIALS:
-            return
-        with st.popover("More trials" if finished else "Resume search", width="content"):
-            least = planned + 1 if finished else planned
-            st.number_input(
-                "Trials in all", least, MOST_TRIALS, min(planned + 10, MOST_TRIALS) if finished else planned,
-                key="search trials",
-            )  # fmt: skip
-            st.button("Continue", key="resume search", type="primary", on_click=resume)
+            st.button("Delete the search", key="delete search", type="primary", on_click=delete)
+
+
+def _resume(search: Search) -> None:
+    """Continue it, with more trials where all are done."""
+
+    def resume() -> None:
+        run_actions.act("The search goes on.", control.resume, search.id, st.session_state["search trials"])
+
+    finished, planned = search.status == "finished", search.plan.trials
+    if finished and planned >= MOST_TRIALS:
+        return
+    with st.popover("More trials" if finished else "Resume search", width="content"):
+        least = planned + 1 if finished else planned
+        proposed = min(planned + 10, MOST_TRIALS) if finished else planned
+        st.number_input("Trials in all", least, MOST_TRIALS, proposed, key="search trials")
+        st.button("Continue", key="resume search", type="primary", on_click=resume)
 
 
 def _say_status(search: Search, every: Sequence[Trial]) -> None:

@@ -181,6 +181,13 @@ def test_a_search_at_work_is_stopped_from_the_page(search: Path) -> None:
     assert "Resume continues it" in said(shown(search=search.name))
 
 
+def test_a_deleted_search_leaves_its_runs(search: Path) -> None:
+    page = shown(search=search.name)
+    page.button(key="delete search").click().run()
+    assert not page.exception and not page.query_params
+    assert control.list_searches() == [] and len(registry.list_runs()) == 4
+
+
 def test_searches_are_opened_from_a_list(search: Path) -> None:
     page = shown()
     assert "Shapes, 4 trials" in "".join(page.selectbox[0].options)

@@ -151,6 +151,21 @@ def resume(search_id: str, trials: int | None = None) -> Search:
     return find_search(search_id)
 
 
+def delete(search_id: str) -> None:
+    """Remove a search; the runs of its trials stay.
+
+    Raises:
+        InvalidRun: it is at work.
+    """
+    search = find_search(search_id)
+    if search.alive:
+        raise InvalidRun("This search is at work. Stop it first.")
+    doomed = search.folder.with_name(f".{search.id}.deleted")
+    with changing(search.folder):
+        search.folder.rename(doomed)  # gone at once, for everybody
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
 def find_search(search_id: str) -> Search:
     """One search, by an id that a stranger may send.
 

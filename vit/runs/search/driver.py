@@ -17,7 +17,7 @@ from vit.errors import InvalidRun, UserError
 from vit.runs import control
 from vit.runs.control import Limits
 from vit.runs.engines.contract import Unreachable
-from vit.runs.registry import Run, find_run
+from vit.runs.registry import Run, find_run, list_runs
 from vit.runs.search.control import nonce_of
 from vit.runs.search.plan import SearchPlan, read_plan
 from vit.runs.search.space import in_words
@@ -102,8 +102,7 @@ class Driver:
                 limits=Limits(plan.runs_per_person, plan.free_bytes),
             )
         except UserError as error:
-            others = any((other := self._run(one)) and other.alive for one in self.study.running)
-            if not others and not isinstance(error, Unreachable):
+            if not isinstance(error, Unreachable) and not self._may_wait():
                 raise
             if self._said != str(error):  # and not every second
                 self._said = str(error)
@@ -112,6 +111,13 @@ class Driver:
         self.study.note_run(number, run.id)
         _log(f"Trial {number + 1} of {plan.trials}: {run.id}, {in_words(self.drawn[number])}")
         return True
+
+    def _may_wait(self) -> bool:
+        """Whether something that is under way has to end first, and will."""
+        most = self.plan.runs_per_person
+        mine = sum(run.alive and run.owner == self.plan.owner for run in list_runs())
+        others = [run for number in self.study.running if (run := self._run(number))]
+        return any(run.alive for run in others) or (most is not None and mine >= most)
 
     def _run(self, number: int) -> Run | None:
         """The run of a trial; None where it has none, or it was deleted."""

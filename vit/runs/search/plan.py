@@ -124,8 +124,10 @@ def read_plan(folder: Path) -> SearchPlan:
         InvalidRun: it is gone, damaged, or of a later version.
     """
     try:
-        return SearchPlan(**read_document(folder / FILE))
-    except (FileNotFoundError, Unreadable, ValidationError) as error:
+        plan = SearchPlan(**read_document(folder / FILE))
+        spaces.check_space(plan.dimensions, plan.config)
+        return plan
+    except (FileNotFoundError, Unreadable, ValidationError, InvalidConfig) as error:
         raise InvalidRun(
             f"The search {folder.name} cannot be read. It was damaged, or written by a later version."
         ) from error
