@@ -74,7 +74,7 @@ def _space(pairs: Sequence[str]) -> dict[str, str]:
 def _follow(search: Search) -> None:
     """Print a line for each trial that ends, until the search does; Ctrl-C asks it to stop, and again leaves it."""
     told: set[int] = set()
-    interrupted = False
+    interrupted, again = False, f"python -m vit search --resume {search.id}"
     while True:
         try:
             now = control.find_search(search.id)
@@ -89,11 +89,12 @@ def _follow(search: Search) -> None:
             time.sleep(_POLL_SECONDS)
         except KeyboardInterrupt:
             if interrupted or not control.find_search(search.id).alive:
-                raise KeyboardInterrupt(f"Left. Look with: python -m vit search --resume {search.id}") from None
+                raise KeyboardInterrupt(
+                    f"It stops by itself. Continue with: python -m vit search --resume {search.id}"
+                ) from None
             interrupted = True
             control.stop(search.id)
             print("\nIt stops: its trials under way finish their step and save themselves.", flush=True)
-    again = f"python -m vit search --resume {search.id}"
     if now.status in ("failed", "interrupted"):
         raise UserError(f"{now.reason} Continue with: {again}")
     print(now.reason)

@@ -17,6 +17,7 @@ from vit.runs.engines.contract import HERE
 from vit.runs.queue_file import RUN_ID, one_launch
 from vit.runs.registry import ANY_GPU, MAX_REASON, Run, list_runs, shorten
 from vit.runs.search.plan import FILE, MOST_NAME, SearchPlan, make_plan, read_plan
+from vit.training import fine_tuning
 from vit.training.presets import run_name
 from vit.training.run_folder import changing, is_alive, read_json, write_json
 from vit.untrusted import is_text
@@ -76,7 +77,9 @@ def start(*, name: str = "", limits: Limits | None = None, nonce: str = "", **va
         values: of `SearchPlan`; trials at once on one device share it.
 
     Raises:
-        InvalidConfig: see `make_plan`; or more trials at once than a person may have.
+        InvalidConfig: see `make_plan`; or a trial contradicts the checkpoint that it starts from, or more trials at
+            once than a person may have.
+        InvalidCheckpoint: that checkpoint cannot be opened.
         UserError: Optuna is not installed, or this system has no locks.
     """
     check_locks()
@@ -92,6 +95,9 @@ def start(*, name: str = "", limits: Limits | None = None, nonce: str = "", **va
         created=time.time(),
         nonce=nonce,
     )
+    if plan.config.init_from:
+        for drawn in plan.draw():  # the checkpoint has its say as well
+            fine_tuning.resolve(plan.trial_config(drawn))
     if limits.runs_per_person is not None and plan.at_once > limits.runs_per_person:
         raise InvalidConfig(f"At once: you may have {limits.runs_per_person} runs, not {plan.at_once}.")
     root = runs_folder() / SEARCHES

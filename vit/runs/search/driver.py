@@ -217,8 +217,8 @@ def drive(folder: Path) -> None:
 
 
 def _unless_over(action: Callable[..., object], *arguments: object) -> None:
-    """Do something to a run, which may have ended at this moment."""
-    with suppress(InvalidRun):
+    """Do something to a run, which may have ended at this moment; where its cluster is silent, it is tried again."""
+    with suppress(InvalidRun, Unreachable):
         action(*arguments)
 
 
