@@ -78,14 +78,16 @@ def _pick_space(config: TrainConfig, texts: dict[str, str]) -> dict[str, str]:
     texts = {name: text for name, text in texts.items() if name in offered}
 
     def choose() -> None:
-        chosen = {name: texts.get(name, str(space.proposed(config, name) or "")) for name in st.session_state[_NAMES]}
+        chosen = {
+            name: texts.get(name, str(space.proposed(config, name) or "")) for name in form_state.control_value(_NAMES)
+        }
         form_state.change(lambda form: replace(form, space=_write(chosen)))
 
     def change(name: str) -> None:
-        changed = texts | {name: st.session_state[f"space {name}"]}
+        changed = texts | {name: form_state.control_value(f"space {name}")}
         form_state.change(lambda form: replace(form, space=_write(changed)))
 
-    st.session_state[_NAMES] = list(texts)
+    form_state.set_control(_NAMES, list(texts))
     st.multiselect(
         "Settings that are drawn",
         offered,
@@ -96,7 +98,7 @@ def _pick_space(config: TrainConfig, texts: dict[str, str]) -> dict[str, str]:
     )
     columns = st.columns(2)
     for number, (name, text) in enumerate(texts.items()):
-        st.session_state[f"space {name}"] = text
+        form_state.set_control(f"space {name}", text)
         columns[number % 2].text_input(
             setting_names.title(name),
             key=f"space {name}",
