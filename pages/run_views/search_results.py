@@ -170,7 +170,7 @@ def _show_best(search: Search, best: Trial) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         if best.run.best is not None:
             navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=f"run-{best.run.id}").to_query())
-        if access.may_train() and not best.run.alive and best.run.status != "unreadable":
+        if access.may_train() and best.run.status in ("finished", "pruned"):  # others go on with the search
             run_actions.train_longer(best.run)
         st.button("Watch it", key="watch best", on_click=_open, args=(best.run.id,), type="tertiary")
 

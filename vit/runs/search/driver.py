@@ -78,10 +78,14 @@ class Driver:
     def summary(self) -> str:
         """What came of it, in a sentence."""
         done, early, failed = (self.study.ended(how) for how in ("COMPLETE", "PRUNED", "FAIL"))
-        parts = [f"{done} trained to the end", f"{early} ended early"]
-        parts += [f"{failed} failed or were stopped"] if failed else []
-        parts += [f"{under_way} under way"] if (under_way := len(self.study.running)) else []
-        return f"Of {self.study.begun} trials {', '.join(parts)}."
+        counts = {
+            "trained to the end": done,
+            "ended early": early,
+            "failed or stopped by a person": failed,
+            "still under way": len(self.study.running),
+        }
+        parts = [f"{count} {words}" for words, count in counts.items() if count]
+        return f"Trials: {', '.join(parts) or 'none'}."
 
     def _launch(self, number: int) -> bool:
         """Start the run of a trial, or find that it was started; False where that has to wait."""
