@@ -15,6 +15,7 @@ from pages.run_views import (
     finish_notice,
     results,
     run_actions,
+    search_results,
 )
 from pages.shared import (
     access,
@@ -31,6 +32,7 @@ from pages.shared.escape import plain
 from pages.shared.page_links import ExploreLink, RunsLink
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import Run
+from vit.runs.search import control
 from vit.training.metrics import Progress, best_epoch, evaluations, final_test
 
 navigation.start_page("runs")
@@ -62,6 +64,26 @@ def linked_runs() -> list[str]:
     return list(page_links.read(RunsLink).runs)
 
 
+def linked_search() -> str:
+    """The search that the link names, "" for none."""
+    return page_links.read(RunsLink).search
+
+
+def pick_search() -> None:
+    """Let the person open a search, where there are any."""
+    if not (searches := control.list_searches()):
+        return
+    titles = {search.id: search_results.title_of(search) for search in searches}
+    link_controls.select(
+        "Search",
+        "search",
+        ["", *titles],
+        format_func=lambda one: titles[one] if one else "Open a random search",
+        along={"run": None},
+        label_visibility="collapsed",
+    )
+
+
 def list_all() -> None:
     """The table of all runs; what is ticked there is shown below."""
     linked, state = linked_runs(), session.of(session.Runs)
@@ -84,7 +106,7 @@ def list_all() -> None:
         def choose() -> None:
             rows = st.session_state[key]["selection"]["rows"]
             state.ticked = [runs[row].id for row in rows if row < len(runs)]
-            page_links.change(RunsLink, runs=tuple(state.ticked))
+            page_links.change(RunsLink, runs=tuple(state.ticked), search="")
 
         st.dataframe(
             summary(runs),
@@ -246,7 +268,7 @@ def say_status(run: Run) -> None:
         st.info(plain(waiting_reason(run)))
     elif run.status in ("starting", "stopping", "ending"):
         st.info(plain(run.reason))
-    elif run.status == "stopped" and run.reason:
+    elif run.status in ("stopped", "pruned") and run.reason:
         st.caption(plain(run.reason))
     elif run.status == "finished" and readings.guesses(run):
         st.warning("It does no better than guessing. Lower the learning rate, or look at its pictures and labels.")
@@ -383,10 +405,11 @@ def settings(run: Run) -> None:
 
 
 every = readings.every_run()
-if not every:
+if not every and not linked_search():
     st.info("There is no run yet. Start one on the page Train, or with `python -m vit train --preset shapes`.")
     st.stop()
 list_all()
+pick_search()
 feedback.tell()
 ids = linked_runs()
 chosen = [run for run in every if run.id in ids]
@@ -397,9 +420,15 @@ if len(chosen) > 1:
 elif chosen:
     family = [run for run in every if run.sweep and run.sweep == chosen[0].sweep]
     show_run(chosen[0])
-    if len(family) > 1 and st.button(f"Compare the {len(family)} runs of its sweep", key="family"):
+    if search_results.of_run(chosen[0]):
+        if st.button("All trials of its search", key="search of run"):
+            page_links.change(RunsLink, runs=(), search=chosen[0].sweep)
+            st.rerun()
+    elif len(family) > 1 and st.button(f"Compare the {len(family)} runs of its sweep", key="family"):
         page_links.change(RunsLink, runs=tuple(run.id for run in family))
         st.rerun()
+elif linked_search():
+    search_results.show(linked_search())
 elif not ids:
     st.caption("Tick a run to watch it, or several to compare them.")
 if not access.may_train():

@@ -13,7 +13,7 @@ import streamlit as st
 from pages.shared import access, datasets, link_controls, loading, navigation, session, setting_names
 from pages.shared.escape import plain
 from pages.shared.page_links import RunsLink
-from pages.train_form import cluster_dry_run, compute_target, cost_preview, data_picker, form_state, ladder
+from pages.train_form import cluster_dry_run, compute_target, cost_preview, data_picker, form_state, ladder, search
 from pages.train_form import settings as fields
 from pages.train_form.form import LONGEST, TrainForm
 from vit import checkpoints
@@ -24,7 +24,7 @@ from vit.runs.command_line import command_line
 from vit.runs.control import launch
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import list_runs
-from vit.training.config import TrainConfig
+from vit.training.config import FROM_CHECKPOINT, TrainConfig
 from vit.training.presets import PRESETS, run_name, train_config
 from vit.training.run_folder import learnt, resumable
 from vit.view.captions import about
@@ -123,7 +123,7 @@ def pick_recipe(form: TrainForm, problems: Mapping[str, str]) -> None:
 
 def unused(form: TrainForm) -> tuple[str, ...]:
     """Settings that count for nothing: what a checkpoint decides where there is one, else what is for those alone."""
-    return setting_names.FROM_CHECKPOINT if form.init_from else setting_names.GROUPS["From a checkpoint"]
+    return FROM_CHECKPOINT if form.init_from else setting_names.GROUPS["From a checkpoint"]
 
 
 def by_size(size: str) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def pick_sweep(settings: Mapping[str, Any], first: str | None) -> list[dict[str,
         first: the setting that the first control has, which the second does not offer.
     """
     chosen: dict[str, list[Any]] = {}
-    offered = setting_names.compared(settings, bool(settings["init_from"]))
+    offered = setting_names.compared(settings)
     for part in ("sweep_1", "sweep_2"):
         form_state.restrict(part, [None, *offered])
     with st.expander("Compare several values", key="sweep_group"):
@@ -348,6 +348,7 @@ with right:
         if form.init_from and pictures is not None:
             ladder.show(config, target, access.visitor())
         runs = pick_sweep(settings, form.sweep_1)
+        search.show(form, config, target, measured, ready=bool(sound and devices))
     usual = name_of(config) if config else ""
     name = st.text_input("Name", key=form_state.key("name"), placeholder=usual, max_chars=60, persist_state="session")
     ready = bool(sound and devices and runs)

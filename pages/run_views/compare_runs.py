@@ -58,7 +58,7 @@ def names(chosen: Sequence[Run]) -> dict[str, str]:
 def labels(chosen: Sequence[Run]) -> dict[str, str]:
     """What a legend has room for: in a sweep the end of the runs' names, which tells them apart."""
     settings = varied(chosen)
-    if not settings or not _is_sweep(chosen):
+    if not settings or len(settings) > 2 or not _is_sweep(chosen):  # of a grid; a search draws more
         return names(chosen)
     return _told_apart(
         {run.id: ", ".join(f"{name} {readings.setting(run, name)}" for name in settings) for run in chosen}

@@ -26,7 +26,9 @@ def show(every: list[Run]) -> None:
     notices: list[dict[str, Any]] = []
     state = session.of(session.Runs)
     for run in every:
-        ended_here = run.id in state.alive and not run.alive
+        ended_here = (
+            run.id in state.alive and not run.alive and run.status != "pruned"
+        )  # of many trials, by their search
         if run.alive or ended_here:
             best = readings.best_accuracy(run)
             accuracy = "" if best is None else f"{best:.1%}"

@@ -84,7 +84,7 @@ def _checkpoint(run: registry.Run) -> None:
                 st.text_input("Name", run_folder.slug(run.name) or "model", key="keep name", help=tooltip)
                 st.button("Copy to the checkpoints", key="keep", on_click=keep, type="primary")
         if run.best is not None and run.status == "finished":
-            pushing.button(run.best, control.slug(run.name) or "model")
+            pushing.button(run.best, run_folder.slug(run.name) or "model")
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)

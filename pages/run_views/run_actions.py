@@ -13,6 +13,7 @@ from pages.shared.page_links import RunsLink
 from vit.runs import control, registry
 from vit.runs.registry import MOST_EPOCHS
 from vit.training import run_folder
+from vit.training.config import FROM_CHECKPOINT
 
 
 def act(done: str, action: Callable[..., Any], *arguments: Any, **named: Any) -> None:
@@ -55,7 +56,7 @@ def _stop_or_resume(run: registry.Run) -> None:
     elif run.status != "unreadable":
         sound = run_folder.resumable(run.folder)
         if sound:
-            _resume(run)
+            train_longer(run)
         if run_folder.learnt(run.folder) and (not sound or run.status == "failed"):
             _begin_anew(run)
 
@@ -89,7 +90,8 @@ def _queue(run: registry.Run) -> None:
     st.button("Cancel", key="cancel", on_click=act, args=("It leaves the queue.", control.stop, run.id))
 
 
-def _resume(run: registry.Run) -> None:
+def train_longer(run: registry.Run) -> None:
+    """Continue a run that has ended, where it stopped or with more epochs."""
     planned = run.config.get("epochs", 1)
 
     def resume() -> None:
@@ -117,9 +119,7 @@ def _begin_anew(run: registry.Run) -> None:
     if not run_folder.resumable(run.folder):
         st.caption("Its saved state is gone, so it cannot be continued.")
     values = {name: run.config[name] for name in ("data", *setting_names.NAMES) if name in run.config}
-    recipe = {
-        name: setting_names.write(value) for name, value in values.items() if name not in setting_names.FROM_CHECKPOINT
-    }
+    recipe = {name: setting_names.write(value) for name, value in values.items() if name not in FROM_CHECKPOINT}
     tooltip = "A new run starts from the last weights of this one, with its settings."
     start = {"init_from": str(run_folder.learnt(run.folder))}
     navigation.link("Begin anew", "train", recipe | start, help=tooltip)

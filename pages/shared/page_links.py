@@ -327,6 +327,7 @@ class RunsLink(PageLink):
 
     Attributes:
         runs: the ids of those that are shown.
+        search: the id of the search that is shown, where no runs are.
         view: of one run.
         against: what the curves of several are drawn against.
         curves: see `pages.run_views.curves.View`.
@@ -335,6 +336,7 @@ class RunsLink(PageLink):
     page: ClassVar[str] = "runs"
 
     runs: Annotated[Names, "run"] = ()
+    search: str = ""
     view: str = ""
     against: str = ""
     curves: Annotated[Mapping[str, str], ("smoothing", "log", "epochs", "minutes")] = field(default_factory=dict)

@@ -39,6 +39,7 @@ STATUS = {
     "unknown": "Unknown",
     "finished": "Finished",
     "stopped": "Stopped",
+    "pruned": "Ended early",
     "failed": "Failed",
     "interrupted": "Interrupted",
     "unreadable": "Cannot be read",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vit.training.config import FINE_TUNING, TrainConfig
+from vit.training.config import FINE_TUNING, TrainConfig, unused_settings
 
 # Which settings are shown together. Data, checkpoint and device have places of their own on the page.
 GROUPS = {
@@ -22,12 +22,6 @@ GROUPS = {
 }  # fmt: skip
 NAMES = tuple(name for names in GROUPS.values() for name in names)
 
-# Settings of the model that a checkpoint to start from decides.
-FROM_CHECKPOINT = (
-    "size", "patch_size", "dim", "depth", "heads", "mlp_dim", "registers", "pool", "norm", "activation", "layer_scale",
-    "start",
-)  # fmt: skip
-
 # What people compare most, first; the others follow in the order of the form.
 _COMPARED = (
     "lr", "muon_lr", "weight_decay", "epochs", "batch_size", "size", "depth", "dim", "heads", "patch_size",
@@ -37,17 +31,13 @@ _COMPARED = (
 _MACHINE = ("workers", "compile", "precision", "track")  # which change no result, or hardly
 
 
-def compared(settings: Mapping[str, Any], from_checkpoint: bool) -> list[str]:
+def compared(settings: Mapping[str, Any]) -> list[str]:
     """Settings of which several values can be compared, by use; none that would change nothing.
 
-    >>> compared({"optimizer": "adamw"}, True)[:4]
+    >>> compared({"optimizer": "adamw", "init_from": "cifar10"})[:4]
     ['lr', 'weight_decay', 'epochs', 'batch_size']
     """
-    without = {*_MACHINE, *(FROM_CHECKPOINT if from_checkpoint else FINE_TUNING)}
-    if settings.get("optimizer") != "muon":
-        without.add("muon_lr")
-    if not settings.get("operations"):
-        without.add("magnitude")
+    without = {*_MACHINE, *unused_settings(settings)}
     return [name for name in dict.fromkeys((*_COMPARED, *NAMES)) if name not in without]
 
 

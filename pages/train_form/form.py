@@ -5,16 +5,22 @@ Only what differs from the preset is in the link. The place to compute is left o
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
+
+from pydantic import Field, TypeAdapter
 
 from pages.shared import setting_names
 from pages.train_form import settings
 from vit.data import catalog
 from vit.errors import UserError
+from vit.runs.registry import MOST_EPOCHS
+from vit.runs.search import plan
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS
 
 LONGEST = 300  # characters of a text
+LONGEST_SPACE = 2000  # characters
+MOST_AT_ONCE = 64
 FIRST = next(iter(PRESETS))  # the preset until another one is chosen
 
 
@@ -30,6 +36,9 @@ class TrainForm:
         name: what the run is called, "" for what it is called by itself.
         sweep_1, sweep_2: settings of which several values are compared.
         values_1, values_2: these values, as they were typed.
+        space: of a random search, SETTING=TEXT by spaces, see `vit.runs.search.space.parse`; "" for the usual one.
+        trials, at_once, min_epochs, reduction_factor, search_seed: of it, see `vit.runs.search.plan.SearchPlan`;
+            `min_epochs` is None for the usual ones.
     """
 
     preset: str
@@ -41,6 +50,12 @@ class TrainForm:
     values_1: str = ""
     sweep_2: str | None = None
     values_2: str = ""
+    space: str = ""
+    trials: int = 20
+    at_once: int = 1
+    min_epochs: int | None = None
+    reduction_factor: int = plan.FACTOR
+    search_seed: int = 0
 
     @classmethod
     def of_preset(cls, preset: str = FIRST) -> Self:
@@ -104,6 +119,13 @@ class FromLink(NamedTuple):
     refused: tuple[str, ...]
 
 
+_NUMBERS: dict[str, Any] = {
+    "trials": Annotated[int, Field(ge=1, le=plan.MOST_TRIALS)],
+    "at_once": Annotated[int, Field(ge=1, le=MOST_AT_ONCE)],
+    "min_epochs": Annotated[int, Field(ge=1, le=MOST_EPOCHS)],
+    "reduction_factor": Annotated[int, Field(ge=2, le=100)],
+    "search_seed": Annotated[int, Field(ge=0, lt=2**31)],
+}
 PARTS = tuple(TrainForm.of_preset().parts())
 
 
@@ -113,7 +135,9 @@ def _accept(name: str, text: str, starts: Collection[str]) -> Any:
         return settings.parse(name, text)
     if name == "data":
         return catalog.check_spec(text)
+    if name in _NUMBERS:
+        return int(TypeAdapter(_NUMBERS[name]).validate_strings(text))
     allowed = {"preset": PRESETS, "init_from": starts, "sweep_1": setting_names.NAMES, "sweep_2": setting_names.NAMES}
-    if text not in allowed.get(name, (text,)) or len(text) > LONGEST:
+    if text not in allowed.get(name, (text,)) or len(text) > (LONGEST_SPACE if name == "space" else LONGEST):
         raise ValueError(f"{text[:LONGEST]!r} is not possible for {name}.")
     return text

@@ -4,6 +4,7 @@ Only this file knows under which keys the session keeps what the controls hold.
 """
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
@@ -46,6 +47,16 @@ def restrict(part: str, options: Collection[str | None]) -> None:
 def is_on(name: str) -> bool:
     """Whether a toggle that is not always drawn was switched on."""
     return bool(st.session_state.get(name))
+
+
+def control_value(name: str) -> Any:
+    """What a control holds that is no part of the form by itself; for its callback."""
+    return st.session_state[name]
+
+
+def set_control(name: str, value: Any) -> None:
+    """Let such a control hold what the form says, before it is drawn."""
+    st.session_state[name] = value
 
 
 def is_news() -> bool:

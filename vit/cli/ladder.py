@@ -12,13 +12,13 @@ from vit.cli.training import merged_settings
 from vit.errors import InvalidConfig
 from vit.paths import runs_folder
 from vit.progress import tqdm
-from vit.runs.control import new_id
 from vit.training import ladder
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
 from vit.training.ladder import RUNGS, Reached
 from vit.training.presets import checkpoint_name, train_config
 from vit.training.probe import without_training
+from vit.training.run_folder import new_id
 from vit.training.train import train
 from vit.training.trainer import Trainer
 

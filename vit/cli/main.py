@@ -24,6 +24,7 @@ COMMANDS = {
     "push": "push",
     "train": "training",
     "ladder": "ladder",
+    "search": "search",
     "runs": "runs",
 }
 

@@ -245,6 +245,47 @@ def parser() -> argparse.ArgumentParser:
     ladder.add_argument("--json", action="store_true", help="print one JSON object per rung")
     ladder.set_defaults(resume=None)
 
+    search = add(
+        "search",
+        "Random search with early end: draw settings from ranges, and end trials that fall behind. It goes on without "
+        "this terminal; Ctrl-C stops it, and --resume continues it.",
+    )
+    search.add_argument("--preset", help="a complete recipe: " + ", ".join(presets.PRESETS))
+    search.add_argument("--config", type=Path, metavar="FILE.json", help="settings of all trials, from a file")
+    search.add_argument("--data", metavar="NAME|folder:PATH", help="the pictures")
+    search.add_argument(
+        "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE",
+        help="change settings of all trials; epochs is the most that a trial trains",
+    )  # fmt: skip
+    search.add_argument(
+        "--space", action="extend", nargs="+", default=[], metavar="KEY=LOW:HIGH[:log]",
+        help="what is drawn, or KEY=VALUE,VALUE; repeatable (default: learning rates, decays and regularisation)",
+    )  # fmt: skip
+    search.add_argument("--trials", type=int, metavar="N", help="how many (default: 20)")
+    search.add_argument("--at-once", type=int, default=1, metavar="K", help="under way together (default: %(default)s)")
+    search.add_argument(
+        "--min-epochs", type=int, metavar="N", help="before which no trial ends early (default: a ninth of the epochs)"
+    )
+    search.add_argument(
+        "--reduction-factor", type=int, default=3, metavar="N",
+        help="one trial in so many goes on, at --min-epochs and at each so many times as many (default: %(default)s)",
+    )  # fmt: skip
+    search.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (default: %(default)s)")
+    search.add_argument("--name", metavar="NAME", help="what it is called (default: what is trained)")
+    search.add_argument("--on", metavar="NAME", help="a cluster for the trials (default: this machine)")
+    search.add_argument(
+        "--devices", nargs="+", metavar="DEVICE", help="of each trial: cpu or gpu, once for each process of a node"
+    )
+    search.add_argument("--nodes", type=int, default=1, metavar="N", help="of each trial (default: %(default)s)")
+    search.add_argument("--minutes", type=int, metavar="N", help="after which the cluster may end an attempt")
+    search.add_argument("--detach", action="store_true", help="start it, and do not wait for it")
+    search.add_argument(
+        "--resume", metavar="ID", dest="again", help="continue a search; with --trials, to more of them"
+    )
+    search.add_argument("--stop", metavar="ID", help="stop a search; its trials under way save themselves")
+    search.add_argument("--list", action="store_true", help="list searches, and end")
+    search.set_defaults(resume=None)
+
     runs = add(
         "runs", "List training runs, look at some, stop, resume or delete them; the page does the same and more."
     )

@@ -12,13 +12,13 @@ from vit.devices import list_devices
 from vit.errors import InvalidConfig, UserError
 from vit.paths import runs_folder
 from vit.runs.batch import cluster_dry_run
-from vit.runs.control import end_dry_run, launch, new_id, start_dry_run
+from vit.runs.control import end_dry_run, launch, start_dry_run
 from vit.runs.engines.contract import HERE, read_handle
 from vit.runs.engines.factory import cluster_engine
 from vit.runs.registry import ANY_GPU
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, describe, run_name, train_config
-from vit.training.run_folder import read_json
+from vit.training.run_folder import new_id, read_json
 from vit.training.trackers import plugin
 from vit.training.train import train
 from vit.view.captions import about
@@ -68,8 +68,7 @@ def _hand_over(config: TrainConfig, options: argparse.Namespace) -> None:
     """Launch the run where it was asked for, and say how it is to be met again."""
     if options.resume or options.run:
         raise InvalidConfig("--on starts a run of its own, in a folder of its own: leave --resume and --run-dir out.")
-    gpu = [ANY_GPU] if options.on != HERE or len(list_devices()) > 1 else ["cpu"]
-    devices = options.devices or (gpu if config.device == "auto" else [config.device])
+    devices = options.devices or default_devices(config, options.on)
     if options.trial:
         _dry_run_there(config, options, devices)
         return
@@ -83,6 +82,13 @@ def _hand_over(config: TrainConfig, options: argparse.Namespace) -> None:
     )
     print(f"{run.id}  {run.status}  {run.reason}".rstrip())
     print(f"Look at it with: python -m vit runs show {run.id}")
+
+
+def default_devices(config: TrainConfig, on: str) -> list[str]:
+    """What a run that is handed over computes on where nobody says: a GPU where there is one."""
+    if config.device != "auto":
+        return [config.device]
+    return [ANY_GPU] if on != HERE or len(list_devices()) > 1 else ["cpu"]
 
 
 def _dry_run_there(config: TrainConfig, options: argparse.Namespace, devices: Sequence[str]) -> None:

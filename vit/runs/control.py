@@ -9,6 +9,7 @@
         alive.lock         every process of the run holds a shared lock on it
         heartbeat          written anew by the training loop: what it does, and how far that is
         stop, kill         requests to this attempt: present or not
+        pruned.json        why the search that the run is a trial of asked it to stop
         outcome.json       the last word of an attempt: finished, stopped or failed, and why
     <runs>/.queue/queue.json, lock     who waits for a device, and who has one
 
@@ -42,6 +43,7 @@ from vit.runs.queue_file import one_launch, open_queue
 from vit.runs.registry import ANY_GPU, MAX_NAME, MAX_NOTES, Run, find_run, list_runs, shorten
 from vit.training import fine_tuning, presets
 from vit.training.run_folder import (
+    PRUNED,
     START,
     changing,
     check_resumable,
@@ -258,6 +260,18 @@ def stop(run_id: str) -> None:
     run = _active_run(run_id)
     _engine_and_root(run.on)[0].ask_to_stop(run.folder)
     watch.forget()
+
+
+def end_early(run_id: str, reason: str) -> None:
+    """Stop a trial of a search, which has judged it: it reads as pruned for this reason, and can be resumed.
+
+    Raises:
+        InvalidRun: it is not alive.
+    """
+    run = _active_run(run_id)
+    with changing(run.folder):
+        write_json(run.folder / PRUNED, {"reason": reason})
+    stop(run_id)
 
 
 def kill(run_id: str) -> None:

@@ -18,6 +18,7 @@ from vit.runs.queue_file import read_queue
 from vit.training.run_folder import (
     MAX_NAME,
     MOST_EPOCHS,
+    PRUNED,
     RUN_ID,
     is_alive,
     later_format,
@@ -29,7 +30,7 @@ from vit.untrusted import Unreadable, is_number, is_text, is_whole
 Status = Literal[
     "waiting", "starting", "running", "validating", "testing", "stopping", "ending", "stalled",
     "retrying", "unknown",
-    "finished", "stopped", "failed", "interrupted", "unreadable",
+    "finished", "stopped", "pruned", "failed", "interrupted", "unreadable",
 ]  # fmt: skip
 ALIVE = (
     "waiting", "starting", "running", "validating", "testing", "stopping", "ending", "stalled",
@@ -59,8 +60,8 @@ class Run:
         sweep: shared by runs that were started together to be compared, "" for none.
         status: waiting (for a device), starting, running, validating, testing, stopping (asked to), ending (said its
             last word), stalled (alive but silent), retrying (a process of it died and its cluster starts it again),
-            unknown (its cluster gives no answer); finished, stopped, failed, or interrupted: it died without a last
-            word, and can be resumed; unreadable: nobody can say.
+            unknown (its cluster gives no answer); finished, stopped (by a person), pruned (by its search, early),
+            failed, or interrupted: it died without a last word, and can be resumed; unreadable: nobody can say.
         reason: more about the status, in words; "" where there is nothing to say.
         on: where it computes: this machine, or a cluster by its name.
         nodes: machines of its cluster that it asks for, 1 here.
@@ -372,6 +373,8 @@ def _status_of(
         return _evaluation_status(pulse)[0], ""
     ends: dict[Any, Status] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
     word, reason = outcome.get("outcome"), outcome.get("reason")
+    if word == "stopped" and is_text(early := read_json(folder / PRUNED).get("reason")):
+        return "pruned", early[:MAX_REASON]
     if isinstance(word, str) and word in ends:
         return ends[word], reason[:MAX_REASON] if isinstance(reason, str) else ""
     if loop:

@@ -1,5 +1,6 @@
 """What a training run is: one validated description for the command line, the page and the run's own file."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,11 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 BACKBONE = "backbone"  # of `TrainConfig.freeze`
 FINE_TUNING = ("freeze", "lora_rank", "layer_decay", "probe_first")  # settings of runs that start from one
+# Settings of the model that a checkpoint to start from decides.
+FROM_CHECKPOINT = (
+    "size", "patch_size", "dim", "depth", "heads", "mlp_dim", "registers", "pool", "norm", "activation", "layer_scale",
+    "start",
+)  # fmt: skip
 STORED = 1.25  # see `TrainConfig.train_scale`
 # Settings of the model that replace what its named size says.
 _SIZES = (
@@ -194,3 +200,17 @@ class TrainConfig(BaseModel):
         1.25
         """
         return STORED if self.crop_scale < 1 and self.data.startswith("folder:") else 1.0
+
+
+def unused_settings(settings: Mapping[str, Any]) -> set[str]:
+    """Settings that change nothing, whatever they are, beside the others; those left out are at their defaults.
+
+    >>> sorted(unused_settings({}))
+    ['freeze', 'layer_decay', 'lora_rank', 'magnitude', 'muon_lr', 'probe_first']
+    """
+    unused = {*(FROM_CHECKPOINT if settings.get("init_from") else FINE_TUNING)}
+    if settings.get("optimizer") != "muon":
+        unused.add("muon_lr")
+    if not settings.get("operations"):
+        unused.add("magnitude")
+    return unused

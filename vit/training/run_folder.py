@@ -23,6 +23,7 @@ ENGINE = "VIT_ENGINE"  # in the environment of a trainer that a cluster's engine
 _REMEMBERED_BYTES = 64 << 10  # of a document that is remembered, at most
 BASE = "base.json"  # what follows from the checkpoint that a run starts from
 START = "start"  # a copy of that by its name, for machines that see no checkpoints of the server
+PRUNED = "pruned.json"  # why its search asked a run to stop; it reads as pruned where it then did
 STATES = ("state.pt", "state.previous.pt")  # in checkpoints/, the newest first
 RUN_ID = re.compile(r"[a-z0-9-]{1,64}")  # of the folder's name
 MAX_NAME = 60  # characters
@@ -137,7 +138,7 @@ def let_go(locks: list[int]) -> None:
 
 def forget_attempt(folder: Path) -> None:
     """Remove what was asked of the attempt before, and what it said; by whoever alone holds the run's lock."""
-    for leftover in ("stop", "kill", "outcome.json", "heartbeat"):
+    for leftover in ("stop", "kill", PRUNED, "outcome.json", "heartbeat"):
         (folder / leftover).unlink(missing_ok=True)
 
 

@@ -3,21 +3,18 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from vit.errors import InvalidRun
-from vit.files import acquire_lock, wait_for_lock
-from vit.paths import environment_with_package, runs_folder
+from vit.paths import runs_folder
 from vit.runs.attempts import KILLED
+from vit.runs.detached import start_detached
 from vit.runs.engines.contract import HERE, Capacity, Engine, Handle, Look, Request, Share
 from vit.runs.queue_file import open_queue, read_queue
 from vit.runs.registry import look_local
 from vit.runs.scheduler import gpu_names, grant
-from vit.training.run_folder import changing, forget_attempt, is_alive, record_outcome
+from vit.training.run_folder import changing, is_alive, record_outcome
 
 
 class Local(Engine):
@@ -35,7 +32,7 @@ class Local(Engine):
     def submit(self, folder: Path, request: Request) -> Handle:
         """Start the run's supervisor, which waits for its devices."""
         with open_queue(folder.parent) as line, changing(folder):
-            _start_supervisor(folder)
+            start_detached("vit.runs.supervisor", folder, "This run is going on already.")
             if not request.share:  # now, so that the order of the launches counts
                 grant(folder.parent, line, folder.name, request.devices, gpu_names)
         return Handle(folder, HERE, folder.name, time.time())
@@ -88,26 +85,3 @@ def lock_holders(folder: Path) -> list[int]:
                 if re.search(r"^lock:.*FLOCK.*READ", held, re.MULTILINE):  # who only asks holds WRITE for an instant
                     holders.add(int(link.parents[1].name))
     return sorted(holders - {os.getpid()})
-
-
-def _start_supervisor(folder: Path) -> None:
-    """Start the run's supervisor; the lock is held from before it exists, so there is no moment of doubt."""
-    lock = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        if not acquire_lock(lock):
-            raise InvalidRun("This run is going on already.")
-        forget_attempt(folder)
-        wait_for_lock(lock, shared=True)
-        with (folder / "log.txt").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "vit.runs.supervisor", str(folder), str(lock)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment_with_package(),
-                pass_fds=[lock],
-                start_new_session=True,  # the server's Ctrl-C is not the run's
-            )
-        process.wait()  # it forks and ends at once: the supervisor is nobody's child
-    finally:
-        os.close(lock)

@@ -1,0 +1,173 @@
+"""The trials of a search as charts: validation accuracy by epoch, and against every setting."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import streamlit as st
+
+from pages.run_views import curves
+from pages.shared import readings, setting_names
+from pages.shared.bars import STRONG
+from vit.runs.registry import Run
+from vit.runs.search.control import Search
+from vit.runs.search.space import Choices, Range, in_words
+from vit.training.metrics import best_epoch, evaluations
+
+_KINDS = {  # of trials, from the front: colour, width of the line, opacity
+    "best": (STRONG, 3, 1.0),
+    "trained to the end": ("#5a7fb5", 1.5, 0.9),
+    "under way": ("#c07f3c", 1.5, 0.9),
+    "ended early": ("#888f94", 1.2, 0.65),
+    "failed or stopped": ("#b3597a", 1.2, 0.65),
+}
+_POINTS = 60  # of one line, at most
+_ACROSS = 3  # charts beside each other
+_MANY = 40  # trials, from which on lines have no dots
+
+
+class Trial(NamedTuple):
+    """A trial as the page shows it.
+
+    Attributes:
+        number: from 1.
+        accuracy: the best so far on validation pictures, 0 to 1; None before the first epoch.
+        epochs: that were validated.
+        kind: of `_KINDS`.
+    """
+
+    number: int
+    run: Run
+    accuracy: float | None
+    epochs: int
+    kind: str
+
+
+def trials(search: Search) -> list[Trial]:
+    """Its trials, best first."""
+    found = []
+    for number, run in search.trials(readings.every_run()).items():
+        records = readings.figures(run).records
+        best, epochs = best_epoch(records), evaluations(records)
+        kind = "under way" if run.alive else _ENDS.get(run.status, "failed or stopped")
+        accuracy = best["accuracy"] if best else None
+        found.append(Trial(number + 1, run, accuracy, epochs[-1]["epoch"] if epochs else 0, kind))
+    found.sort(key=lambda trial: (-1 if trial.accuracy is None else trial.accuracy, -trial.number), reverse=True)
+    if found and found[0].accuracy is not None:
+        found[0] = found[0]._replace(kind="best")
+    return found
+
+
+_ENDS = {"finished": "trained to the end", "pruned": "ended early"}
+
+
+def draw(search: Search, every: Sequence[Trial]) -> None:
+    """Every trial over its epochs, then the best accuracy of each against every setting."""
+    st.echarts_chart(
+        _over_epochs(search, every), key="search curves", height=320, alt="Validation accuracy of every trial by epoch"
+    )
+    dimensions = search.plan.dimensions
+    measured = [trial for trial in every if trial.accuracy is not None]
+    if not measured:
+        return
+    accuracies = [100 * trial.accuracy for trial in measured if trial.accuracy is not None]
+    ends = max(math.floor(min(accuracies)) - 1, 0), min(math.ceil(max(accuracies)) + 1, 100)
+    names = list(dimensions)
+    for first in range(0, len(names), _ACROSS):
+        for column, name in zip(st.columns(_ACROSS), names[first : first + _ACROSS], strict=False):
+            title = setting_names.title(name)
+            column.echarts_chart(
+                _against(name, dimensions[name], measured, ends),
+                key=f"search {name}",
+                height=210,
+                alt=f"Validation accuracy against {title}",
+            )
+
+
+def _over_epochs(search: Search, every: Sequence[Trial]) -> dict[str, Any]:
+    """A line for each trial, which ends where the trial did; the best one in front."""
+    series: list[dict[str, Any]] = []
+    dots = len(every) <= _MANY
+    for trial in reversed(every):
+        color, width, opacity = _KINDS[trial.kind]
+        figures = readings.figures(trial.run)
+        reached = [
+            (record["step"] / figures.steps_per_epoch, 100 * record["accuracy"])
+            for record in evaluations(figures.records)
+        ]
+        points = curves.thin(reached, _POINTS)
+        data = [
+            {
+                "value": [round(x, 3), round(y, 2)],
+                "name": f"Trial {trial.number}, epoch {x:g}: {y:.1f} %",
+                "symbol": "circle" if dots or (x, y) == points[-1] else "none",
+                "symbolSize": 8 if (x, y) == points[-1] and trial.kind == "ended early" else 5,
+            }
+            for x, y in points
+        ]
+        series.append(
+            {
+                "name": trial.kind,
+                "type": "line",
+                "data": data,
+                "z": 4 if trial.kind == "best" else 2,
+                "itemStyle": {"color": color, "opacity": opacity},
+                "lineStyle": {"color": color, "width": width, "opacity": opacity},
+                "emphasis": {"focus": "series"},
+            }
+        )
+    if series:
+        looks = [{"xAxis": epoch} for epoch in search.plan.rungs()]
+        line = {"color": "#888f94", "type": "dashed", "opacity": 0.5}
+        series[0]["markLine"] = {"silent": True, "symbol": "none", "label": {"show": False}, "data": looks}
+        series[0]["markLine"] |= {"lineStyle": line, "animation": False}
+    return {
+        "animation": False,
+        "title": curves.title("Validation accuracy"),
+        "legend": {"data": _kinds_of(every), "right": 0, "top": 1, "icon": "roundRect"}
+        | {"itemWidth": 14, "itemHeight": 3, "type": "scroll", "left": 150, "textStyle": {"lineHeight": 20}},
+        "grid": {"left": 4, "right": 14, "top": 40, "bottom": 24, "containLabel": True},
+        "tooltip": {"trigger": "item", "formatter": "{b}", "confine": True},
+        "xAxis": {"type": "value", "name": "epoch", "nameLocation": "middle", "nameGap": 24}
+        | {"min": 0, "max": search.plan.config.epochs, "minInterval": 1, "splitLine": {"show": False}},
+        "yAxis": {"type": "value", "scale": True, "axisLabel": {"formatter": "{value} %"}},
+        "series": series,
+    }
+
+
+def _against(name: str, dimension: Range | Choices, measured: Sequence[Trial], ends: tuple[int, int]) -> dict[str, Any]:
+    """The best accuracy of each trial against one setting; on the axis by which it was drawn."""
+    title = setting_names.title(name)
+    if isinstance(dimension, Choices):
+        axis: dict[str, Any] = {"type": "category", "data": [str(value) for value in dimension.values]}
+    else:
+        axis = {"type": "log" if dimension.log else "value", "min": dimension.low, "max": dimension.high}
+        axis |= {"splitLine": {"show": False}, "axisLabel": {"hideOverlap": True}}
+    series: list[dict[str, Any]] = []
+    for kind in reversed(_kinds_of(measured)):
+        color, _, opacity = _KINDS[kind]
+        data = []
+        for trial in measured:
+            value = trial.run.config.get(name)
+            if trial.kind != kind or trial.accuracy is None or value is None:
+                continue
+            x = str(value) if isinstance(dimension, Choices) else value
+            text = f"Trial {trial.number}, {in_words({name: value})}: {100 * trial.accuracy:.1f} %"
+            data.append({"value": [x, round(100 * trial.accuracy, 2)], "name": text})
+        style = {"color": color, "opacity": opacity}
+        series.append({"name": kind, "type": "scatter", "data": data, "itemStyle": style})
+        series[-1]["symbolSize"] = 13 if kind == "best" else 8
+    return {
+        "animation": False,
+        "grid": {"left": 4, "right": 18, "top": 12, "bottom": 24, "containLabel": True},
+        "tooltip": {"trigger": "item", "formatter": "{b}", "confine": True},
+        "xAxis": axis | {"name": title, "nameLocation": "middle", "nameGap": 24},
+        "yAxis": {"type": "value", "min": ends[0], "max": ends[1], "splitNumber": 3}
+        | {"axisLabel": {"formatter": "{value} %", "showMinLabel": False, "showMaxLabel": False}},
+        "series": series,
+    }
+
+
+def _kinds_of(every: Sequence[Trial]) -> list[str]:
+    there = {trial.kind for trial in every}
+    return [kind for kind in _KINDS if kind in there]

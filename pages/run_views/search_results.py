@@ -1,0 +1,256 @@
+"""A random search: how it is, the trial in front and what to do with it, all trials by what they reached."""
+
+import html
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from pages.run_views import run_actions, search_charts
+from pages.run_views.search_charts import Trial, trials
+from pages.shared import access, navigation, page_links, readings, setting_names
+from pages.shared.escape import plain
+from pages.shared.page_links import ExploreLink, RunsLink
+from vit.errors import InvalidRun
+from vit.runs.registry import Run
+from vit.runs.search import control
+from vit.runs.search.control import Search
+from vit.runs.search.plan import MOST_TRIALS
+from vit.runs.search.space import Choices, Range
+
+PAUSE = 5  # [s] between two looks at a search at work
+STATUS = {
+    "searching": "Searching",
+    "stopping": "Stopping",
+    "finished": "Finished",
+    "stopped": "Stopped",
+    "failed": "Failed",
+    "interrupted": "Interrupted",
+}
+_BEST_SHARE = 4  # one trial in so many is among the best ones
+
+
+def show(search_id: str) -> None:
+    """The search by its id, which anybody may have sent; it is followed while it is at work."""
+    try:
+        search = control.find_search(search_id)
+    except InvalidRun as error:
+        st.error(plain(str(error)))
+        return
+    now = trials(search)
+    alive = search.alive or any(trial.run.alive for trial in now)
+    head, buttons = st.columns([3, 2], vertical_alignment="center")
+    with head:
+        st.header(plain(search.plan.name), anchor=False)
+        st.caption(plain(_facts(search)))
+    with buttons, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
+        _buttons(search)
+
+    @st.fragment(run_every=PAUSE if alive else None)
+    def live() -> None:
+        try:
+            latest = control.find_search(search_id)
+        except InvalidRun:  # somebody has deleted it
+            st.rerun()
+        every = trials(latest)
+        if (latest.status, _drawn_once(every)) != (search.status, _drawn_once(now)):
+            st.rerun()
+        _say_status(latest, every)
+        if every:
+            search_charts.draw(latest, every)
+
+    if now:
+        _show_best(search, now[0])
+    live()
+    if now:
+        _show_settings(search, now)
+        _list(search, now)
+
+
+def of_run(run: Run) -> Search | None:
+    """The search that a run is a trial of."""
+    try:
+        return control.find_search(run.sweep) if run.sweep else None
+    except InvalidRun:
+        return None
+
+
+def title_of(search: Search) -> str:
+    """A search in a list of them."""
+    moment = time.strftime("%d %B, %H:%M UTC", time.gmtime(search.plan.created)).lstrip("0")
+    return f"{search.plan.name}, {search.plan.trials} trials · {STATUS[search.status].lower()} · {moment}"
+
+
+def _drawn_once(every: Sequence[Trial]) -> tuple[object, ...]:
+    """What the parts of the page follow from that no fragment draws: what was reached best, and how each trial is."""
+    return (every[0].accuracy if every else None, *((trial.run.id, trial.run.status) for trial in every))
+
+
+def _facts(search: Search) -> str:
+    plan = search.plan
+    rungs = ", ".join(map(str, plan.rungs()))
+    early = f"one in {plan.reduction_factor} goes on after epochs {rungs}" if rungs else "none ends early"
+    data = readings.short(plan.config.data)
+    return f"Random search · {data} · {plan.trials} trials of up to {plan.config.epochs} epochs · {early}"
+
+
+def _buttons(search: Search) -> None:
+    """Stop, or go on with more trials."""
+    if not access.may_train():
+        return
+    if search.status == "searching":
+        st.button(
+            "Stop search",
+            key="stop search",
+            on_click=run_actions.act,
+            args=("Its trials under way finish their step and save themselves.", control.stop, search.id),
+            help="It can be resumed, and goes on where it was.",
+        )
+    elif not search.alive:
+        _resume(search)
+        with st.popover("Delete", width="content"):
+            st.caption("The search goes for good; the runs of its trials stay.")
+
+            def delete() -> None:
+                run_actions.act(f"{search.plan.name} was deleted.", control.delete, search.id)
+                page_links.change(RunsLink, search="")
+
+            st.button("Delete the search", key="delete search", type="primary", on_click=delete)
+
+
+def _resume(search: Search) -> None:
+    """Continue it, with more trials where all are done."""
+
+    def resume() -> None:
+        run_actions.act("The search goes on.", control.resume, search.id, st.session_state["search trials"])
+
+    finished, planned = search.status == "finished", search.plan.trials
+    if finished and planned >= MOST_TRIALS:
+        return
+    with st.popover("More trials" if finished else "Resume search", width="content"):
+        least = planned + 1 if finished else planned
+        proposed = min(planned + 10, MOST_TRIALS) if finished else planned
+        st.number_input("Trials in all", least, MOST_TRIALS, proposed, key="search trials")
+        st.button("Continue", key="resume search", type="primary", on_click=resume)
+
+
+def _say_status(search: Search, every: Sequence[Trial]) -> None:
+    """How it is, and how many of its trials are over."""
+    if search.status == "failed":
+        st.error(plain(search.reason) if access.may_train() else "It failed.")
+    elif search.status == "interrupted":
+        st.warning(plain(search.reason))
+    elif search.reason:
+        st.caption(plain(search.reason))
+    over = sum(not trial.run.alive for trial in every)
+    if search.status in ("searching", "stopping"):
+        waiting = sum(trial.run.status == "waiting" for trial in every)
+        working = sum(trial.run.alive for trial in every) - waiting
+        words = f"{STATUS[search.status]} · {over} of {search.plan.trials} trials over, {working} under way"
+        st.progress(over / search.plan.trials, words + (f", {waiting} waiting" if waiting else ""))
+
+
+def _show_best(search: Search, best: Trial) -> None:
+    """The trial in front with its settings, and what to do with it."""
+    if best.accuracy is None:
+        return
+    so_far = " so far" if search.alive else ""
+    after = f"{best.epochs} epoch{'' if best.epochs == 1 else 's'}"
+    test = readings.test_accuracy(best.run)
+    tested = "" if test is None else f" It is right for {100 * test:.1f} % of test pictures."
+    st.markdown(
+        f"**Trial {best.number} is the best{so_far}**: right for {100 * best.accuracy:.1f} % of validation pictures "
+        f"in {after}.{tested}"
+    )
+    cells = {setting_names.title(name): str(readings.setting(best.run, name)) for name in search.plan.space}
+    rows = "".join(f"<div><span>{html.escape(k)}</span><b>{html.escape(v)}</b></div>" for k, v in cells.items())
+    st.html(f'{_STYLE}<div class="winner">{rows}</div>')
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if best.run.best is not None:
+            navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=f"run-{best.run.id}").to_query())
+        if access.may_train() and best.run.status in ("finished", "pruned"):  # others go on with the search
+            run_actions.train_longer(best.run)
+        st.button("Watch it", key="watch best", on_click=_open, args=(best.run.id,), type="tertiary")
+
+
+def _open(run_id: str) -> None:
+    page_links.change(RunsLink, runs=(run_id,), search="")
+
+
+# --- In tables ------------------------------------------------------------------------------------------------------
+
+
+def _show_settings(search: Search, every: Sequence[Trial]) -> None:
+    """Of each setting what the best trials have, beside what was drawn from."""
+    measured = [trial for trial in every if trial.accuracy is not None]
+    front = measured[: len(measured) // _BEST_SHARE]
+    if len(front) < 2:
+        return
+    rows = []
+    for name, dimension in search.plan.dimensions.items():
+        values = [trial.run.config.get(name) for trial in front]
+        rows.append(
+            {
+                "Setting": setting_names.title(name),
+                f"Best {len(front)} trials": _summary(values),
+                "Drawn from": _summary(dimension.values if isinstance(dimension, Choices) else dimension[:2]),
+            }
+        )
+    st.markdown("**Settings of the best trials**")
+    st.dataframe(pd.DataFrame(rows), hide_index=True, key="search settings", alt="Settings of the best trials")
+
+
+def _summary(values: Sequence[Any]) -> str:
+    """Where values lie.
+
+    >>> _summary([0.001, 0.002, 0.0015]), _summary(["muon", "adamw", "muon"]), _summary([True, True])
+    ('0.001 to 0.002', 'muon, adamw', 'True')
+    """
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        low, high = min(values), max(values)
+        return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    return ", ".join(dict.fromkeys(map(str, values)))
+
+
+def _list(search: Search, every: Sequence[Trial]) -> None:
+    """All trials, best first; a ticked one is opened."""
+    rows = [_row(search.plan.dimensions, trial) for trial in every]
+    ranges = [name for name, dimension in search.plan.dimensions.items() if isinstance(dimension, Range)]
+    numbers = {setting_names.title(name): st.column_config.NumberColumn(format="%.3g") for name in ranges}
+
+    def choose() -> None:
+        if ticked := st.session_state["search trials table"]["selection"]["rows"]:
+            _open(every[ticked[0]].run.id)
+
+    st.markdown("**Trials, best first**")
+    st.dataframe(
+        pd.DataFrame(rows),
+        key="search trials table",
+        hide_index=True,
+        on_select=choose,
+        selection_mode="single-row",
+        placeholder="–",
+        column_config={"Validation": st.column_config.NumberColumn(format="%.1f %%")} | numbers,
+        alt="Trials of the search, best first",
+    )
+    st.caption("Tick a trial to open it.")
+
+
+def _row(dimensions: Mapping[str, Any], trial: Trial) -> dict[str, Any]:
+    row = {
+        "Trial": trial.number,
+        "Validation": None if trial.accuracy is None else 100 * trial.accuracy,
+        "Status": readings.STATUS[trial.run.status],
+        "Epochs": trial.epochs,
+    }
+    return row | {setting_names.title(name): readings.setting(trial.run, name) for name in dimensions}
+
+
+_STYLE = """<style>
+.winner { display: flex; flex-wrap: wrap; gap: 0.5rem 2.25rem; }
+.winner div { display: flex; flex-direction: column; }
+.winner span { font-size: 0.8rem; opacity: 0.7; }
+.winner b { font-size: 1.25rem; font-weight: 500; font-variant-numeric: tabular-nums; line-height: 1.4; }
+</style>"""

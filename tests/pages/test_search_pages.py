@@ -1,0 +1,207 @@
+"""Random search on page Train, and its trials on page Runs, without a browser."""
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from short_runs import tiny, until
+from streamlit.testing.v1 import AppTest
+from written_searches import end, held, write_search, write_trial
+
+from pages.shared import access, readings
+from pages.train_form.search import forecast
+from tests.pages.controls import train_page as opened
+from vit.cli.parser import parser
+from vit.runs import control as runs
+from vit.runs import registry
+from vit.runs.search import control
+from vit.runs.search.plan import SearchPlan
+from vit.training.dry_run import DryRun
+
+ROOT = Path(__file__).parents[2]
+WAIT = 120  # [s]; the first run imports torch
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place of its own for runs; what was started there is ended."""
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
+    for name in ("runs", "data"):
+        (tmp_path / name).mkdir()
+    readings.forget()
+    yield tmp_path / "runs"
+    for search in control.list_searches():
+        if search.alive:
+            control.stop(search.id)
+            until(lambda search=search: not control.find_search(search.id).alive, "its end")
+    for run in registry.list_runs():
+        if run.alive:
+            runs.kill(run.id)
+
+
+def shown(**link: Any) -> AppTest:
+    """Page Runs in the app, run once."""
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    app.switch_page("pages/runs.py")
+    for name, text in link.items():
+        app.query_params[name] = text
+    readings.forget()
+    app.run()
+    assert not app.exception
+    return app
+
+
+def said(page: AppTest) -> str:
+    return "\n".join(
+        str(one.value) for kind in ("markdown", "caption", "info", "warning", "error") for one in page.get(kind)
+    )
+
+
+def option(page: AppTest, key: str) -> dict[str, Any]:
+    return json.loads(page.get_by_key(key).proto.spec)
+
+
+def field(page: AppTest, name: str) -> Any:
+    return page.text_input(key=f"space {name}")
+
+
+def planned(page: AppTest) -> Any:
+    """What the command line on the page starts."""
+    line = next(code.value for code in page.code if "vit search" in code.value)
+    words = shlex.split(line)
+    return parser().parse_args(words[words.index("vit") + 1 :])
+
+
+# --- Page Train ---------------------------------------------------------------------------------------------------
+
+
+def test_the_page_offers_the_settings_that_the_recipe_uses_with_ranges(root: Path) -> None:
+    page = opened(preset="shapes")
+    assert field(page, "lr").value == "0.0002:0.02:log"
+    assert field(page, "muon_lr").value
+    assert planned(page).space[0] == "lr=0.0002:0.02:log"
+    page.radio(key="preset").set_value("mnist").run()
+    assert field(page, "lr").value == "5e-05:0.005:log"
+    assert not [one for one in page.text_input if one.key == "space muon_lr"]
+
+
+def test_a_changed_space_is_in_the_address_and_opens_again(root: Path) -> None:
+    page = opened(preset="shapes")
+    page.multiselect(key="space_names").set_value(["lr", "dropout"]).run()
+    field(page, "lr").set_value("1e-3:1e-2").run()
+    page.number_input(key="trials").set_value(7).run()
+    query = {name: "".join(text) for name, text in page.query_params.items()}
+    assert query["space"] == "lr=1e-3:1e-2 dropout=0:0.3" and query["trials"] == "7"
+    again = opened(**query)
+    assert [field(again, name).value for name in ("lr", "dropout")] == ["1e-3:1e-2", "0:0.3"]
+    assert (planned(again).space, planned(again).trials) == (["lr=1e-3:1e-2", "dropout=0:0.3"], 7)
+
+
+def test_a_range_that_makes_no_sense_is_said_and_nothing_can_be_started(root: Path) -> None:
+    page = opened(preset="shapes", space="lr=1:x")
+    assert [error.value for error in page.error] and "no range of numbers" in page.error[0].value
+    assert not [button for button in page.button if button.key == "start_search"]
+    assert not page.button(key="start").disabled  # a single run can be
+
+
+@pytest.mark.parametrize("link", [{"trials": "0"}, {"trials": "x"}, {"reduction_factor": "1"}, {"space": "a" * 3000}])
+def test_what_a_link_asks_of_a_search_in_vain_is_left_out(root: Path, link: dict[str, str]) -> None:
+    page = opened(preset="shapes", **link)
+    assert "not possible here" in page.warning[0].value
+    assert planned(page).trials == 20
+
+
+def test_the_cost_is_bounded_by_what_was_tried() -> None:
+    values = dict(name="", config=tiny(epochs=8), space={"lr": "1e-4:1e-2:log"}, trials=10, min_epochs=1)
+    plan = SearchPlan(**values)
+    assert forecast(plan, None) == ["After 1 and 3 of 8 epochs one trial in 3 goes on."]
+    hour = DryRun(1, 1, 4, 80, 80, False, 1, 1.0, 3600.0, 1.0, 1, 1, 1.0, 1, "cpu")
+    text = " ".join(forecast(plan, hour))
+    assert "At most about 3 days" in text and "at least about 10 hours" in text
+
+
+def test_start_begins_one_search_and_leads_to_it(root: Path) -> None:
+    page = opened(preset="shapes", epochs="1", limit="50", space="lr=1e-4:1e-2:log", trials="1")
+    page.button(key="start_search").click().run()
+    assert not page.exception and not page.error
+    (search,) = control.list_searches()
+    assert "".join(page.query_params["search"]) == search.id
+    assert (search.plan.space, search.plan.trials) == ({"lr": "1e-4:1e-2:log"}, 1)
+
+
+# --- Page Runs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def search(root: Path) -> Path:
+    """Four trials: two trained to the end, one ended early, one is under way."""
+    folder = write_search(root)
+    write_trial(folder, 0, [0.5, 0.6, 0.6, 0.6, 0.7, 0.7, 0.7, 0.7], lr=0.001, weight_decay=0.01)
+    write_trial(folder, 1, [0.5, 0.6, 0.7, 0.8, 0.8, 0.9, 0.9, 0.9], lr=0.003, weight_decay=0.02)
+    early = write_trial(folder, 2, [0.2, 0.3], outcome="stopped", lr=0.0001, weight_decay=0.03)
+    (early / "pruned.json").write_text('{"reason": "Ended early by its search."}')
+    write_trial(folder, 3, [0.4], outcome="", lr=0.009, weight_decay=0.04)
+    return folder
+
+
+def test_trials_are_together_best_first_and_those_ended_early_end(search: Path) -> None:
+    page = shown(search=search.name)
+    table = page.dataframe[-1].value
+    assert list(table["Trial"]) == [2, 1, 4, 3]
+    assert list(table["Status"]) == ["Finished", "Finished", "Interrupted", "Ended early"]
+    assert "Trial 2 is the best" in said(page) and "90.0 %" in said(page)
+    curves = option(page, "search curves")["series"]
+    last = {one["data"][-1]["name"].partition(",")[0]: (one["name"], one["data"][-1]["value"][0]) for one in curves}
+    assert last["Trial 3"] == ("ended early", 2) and last["Trial 2"] == ("best", 8)
+    points = [tuple(one["value"]) for line in option(page, "search lr")["series"] for one in line["data"]]
+    assert sorted(points) == [(0.0001, 30), (0.001, 70), (0.003, 90), (0.009, 40)]
+
+
+def test_the_best_trial_is_opened_in_the_explorer_or_trained_longer(search: Path) -> None:
+    page = shown(search=search.name)
+    assert page.number_input(key="resume epochs").min == 9
+    page.button(key="watch best").click().run()
+    assert "".join(page.query_params["run"]) == control.find_search(search.name).trials()[1].id
+    page.button(key="search of run").click().run()
+    assert "".join(page.query_params["search"]) == search.name
+
+
+def test_a_search_at_work_is_stopped_from_the_page(search: Path) -> None:
+    with held(search):
+        page = shown(search=search.name)
+        assert "Searching" in page.get("progress")[0].proto.text
+        page.button(key="stop search").click().run()
+        assert (search / "stop").exists()
+        assert not [button for button in page.button if button.key == "stop search"]
+    end(search, "stopped", "Of 4 trials 1 ended early. Resume continues it.")
+    assert "Resume continues it" in said(shown(search=search.name))
+
+
+def test_a_deleted_search_leaves_its_runs(search: Path) -> None:
+    page = shown(search=search.name)
+    page.button(key="delete search").click().run()
+    assert not page.exception and not page.query_params
+    assert control.list_searches() == [] and len(registry.list_runs()) == 4
+
+
+def test_searches_are_opened_from_a_list(search: Path) -> None:
+    page = shown()
+    assert "Shapes, 4 trials" in "".join(page.selectbox[0].options)
+    page.selectbox[0].set_value(search.name).run()
+    assert "Trial 2 is the best" in said(page)
+
+
+def test_who_may_not_train_may_look_and_do_nothing(search: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "may_train", lambda: False)
+    page = shown(search=search.name)
+    assert "Trial 2 is the best" in said(page)
+    assert not {"stop search", "resume search", "resume"} & {button.key for button in page.button}
+
+
+@pytest.mark.parametrize("name", ["nowhere", "../..", "<b>"])
+def test_a_search_that_is_not_there_is_one_sentence(search: Path, name: str) -> None:
+    assert "no such search" in said(shown(search=name))

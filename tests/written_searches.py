@@ -1,0 +1,74 @@
+"""Searches and their trials as drivers and trainers leave them, without a process."""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from short_runs import tiny
+
+from vit.runs.search.control import nonce_of
+from vit.runs.search.plan import make_plan
+
+STEPS = 10  # of an epoch
+
+
+def write_search(root: Path, search_id: str = "20261121-000000-shapes-0000", **values: Any) -> Path:
+    """The folder of a search of eight epochs, which looks after 2 and 4 and lets the better half go on."""
+    usual = dict(
+        name="Shapes", config=tiny(epochs=8), space={"lr": "1e-4:1e-2:log", "weight_decay": "0:0.1"},
+        trials=4, at_once=4, min_epochs=2, reduction_factor=2,
+    )  # fmt: skip
+    folder = root / ".searches" / search_id
+    folder.mkdir(parents=True)
+    (folder / "search.json").write_text(make_plan(**usual | values).model_dump_json())
+    return folder
+
+
+def write_trial(
+    search: Path, number: int, accuracies: Sequence[float], outcome: str = "finished", **settings: Any
+) -> Path:
+    """The run of a trial that reached these accuracies, one after each epoch.
+
+    Args:
+        outcome: "" for one that is under way, or was cut off.
+    """
+    root = search.parents[1]
+    run = root / f"20261121-00000{number}-trial-{number}-aaaa"
+    run.mkdir()
+    start = time.time() - 100
+    (run / "config.json").write_text(tiny(epochs=8, **settings).model_dump_json())
+    about = {"name": f"Shapes, trial {number + 1}", "created": start + number, "devices": ["cpu"]}
+    about |= {"sweep": search.name, "nonce": nonce_of(search.name, number)}
+    (run / "about.json").write_text(json.dumps(about))
+    records: list[dict[str, Any]] = [
+        {"kind": "start", "step": 0, "total_steps": 8 * STEPS, "steps_per_epoch": STEPS, "epochs": 8}
+    ]
+    for epoch, accuracy in enumerate(accuracies, 1):
+        result = {"step": epoch * STEPS, "epoch": epoch, "accuracy": accuracy, "loss": 1.0}
+        records.append({"kind": "validation"} | result)
+    lines = [json.dumps(record | {"t": start + record["step"], "attempt": 0}) for record in records]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (run / "alive.lock").touch()
+    if outcome:
+        end(run, outcome)
+    return run
+
+
+def end(run: Path, outcome: str, reason: str = "") -> None:
+    (run / "outcome.json").write_text(json.dumps({"outcome": outcome, "reason": reason}))
+
+
+@contextmanager
+def held(run: Path) -> Iterator[None]:
+    """The lock of a run, or of a search, as its process holds it."""
+    lock = os.open(run / "alive.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    try:
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,134 @@
+"""The command search: start a random search and follow it, stop it, continue it."""
+
+import argparse
+import time
+from collections.abc import Sequence
+
+from vit.cli.training import default_devices, merged_settings
+from vit.errors import InvalidConfig, UserError
+from vit.runs.engines.contract import HERE
+from vit.runs.registry import Run
+from vit.runs.search import control, plan, space
+from vit.runs.search.control import Search
+from vit.training.metrics import MetricsReader, Record, best_epoch, evaluations, final_test
+from vit.training.presets import PRESETS, train_config
+
+_POLL_SECONDS = 1.0  # [s]
+_TRIALS = plan.SearchPlan.model_fields["trials"].default
+_ENDS = {"finished": "finished", "pruned": "ended early", "failed": "failed", "stopped": "stopped"}
+
+
+def run_search(options: argparse.Namespace) -> None:
+    """Start, continue, stop or list searches; what was started is followed to its end."""
+    if options.list:
+        for search in control.list_searches():
+            begun = len(search.trials())
+            print(f"{search.id:<44} {search.status:<11} {begun}/{search.plan.trials} trials  {search.reason}".rstrip())
+        return
+    if options.stop:
+        control.stop(options.stop)
+        print("It stops: its trials under way finish their step and save themselves.")
+        return
+    search = control.resume(options.again, options.trials) if options.again else _start(options)
+    print(f"{search.id}  {search.plan.trials} trials of up to {search.plan.config.epochs} epochs", flush=True)
+    for name, text in search.plan.space.items():
+        print(f"  {name}={text}", flush=True)
+    if options.detach:
+        print(f"Stop it with: python -m vit search --stop {search.id}")
+        return
+    _follow(search)
+
+
+def _start(options: argparse.Namespace) -> Search:
+    if not (options.preset or options.config or options.data):
+        raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
+    config = train_config(options.preset, **merged_settings(options))
+    on = options.on or HERE
+    factor = options.reduction_factor
+    return control.start(
+        name=options.name or "",
+        config=config,
+        space=_space(options.space) or {name: str(dimension) for name, dimension in space.usual(config).items()},
+        trials=_TRIALS if options.trials is None else options.trials,
+        at_once=options.at_once,
+        seed=options.seed,
+        min_epochs=options.min_epochs or plan.usual_min_epochs(config, factor),
+        reduction_factor=factor,
+        on=on,
+        devices=tuple(options.devices or default_devices(config, on)),
+        nodes=options.nodes,
+        minutes=options.minutes,
+    )
+
+
+def _space(pairs: Sequence[str]) -> dict[str, str]:
+    texts = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise InvalidConfig(f"--space takes KEY=LOW:HIGH, KEY=LOW:HIGH:log or KEY=VALUE,VALUE, not {pair!r}.")
+        texts[name] = text
+    return texts
+
+
+def _follow(search: Search) -> None:
+    """Print a line for each trial that ends, until the search does; Ctrl-C asks it to stop, and again leaves it."""
+    told: set[int] = set()
+    interrupted, again = False, f"python -m vit search --resume {search.id}"
+    while True:
+        try:
+            now = control.find_search(search.id)
+            trials = now.trials()
+            for number, run in trials.items():
+                over = run.status in _ENDS and not (run.status == "stopped" and now.status != "searching")
+                if over and number not in told:
+                    told.add(number)
+                    print(_line(now, number, run), flush=True)
+            if not now.alive:
+                break
+            time.sleep(_POLL_SECONDS)
+        except KeyboardInterrupt:
+            if interrupted or not control.find_search(search.id).alive:
+                raise KeyboardInterrupt(
+                    f"It stops by itself. Continue with: python -m vit search --resume {search.id}"
+                ) from None
+            interrupted = True
+            control.stop(search.id)
+            print("\nIt stops: its trials under way finish their step and save themselves.", flush=True)
+    if now.status in ("failed", "interrupted"):
+        raise UserError(f"{now.reason} Continue with: {again}")
+    print(now.reason)
+    _print_best(trials)
+    if now.status == "stopped":
+        raise KeyboardInterrupt(f"Stopped. Continue with: {again}")
+
+
+def _line(search: Search, number: int, run: Run) -> str:
+    records = _records(run)
+    best, epochs = best_epoch(records), evaluations(records)
+    accuracy = f"{best['accuracy']:.1%}" if best else "-"
+    drawn = space.in_words({name: run.config.get(name) for name in search.plan.space})
+    width = len(str(search.plan.trials))
+    last = epochs[-1]["epoch"] if epochs else 0
+    trained = f"{last} epoch{'' if last == 1 else 's'}"
+    return f"{number + 1:>{width}}/{search.plan.trials} {accuracy:>7}  {_ENDS[run.status]:<11} {trained:>10}  {drawn}"
+
+
+def _print_best(trials: dict[int, Run]) -> None:
+    """The trial with the highest validation accuracy, and how to go on with it."""
+    reached = [(best["accuracy"], number) for number, run in trials.items() if (best := best_epoch(_records(run)))]
+    if not reached:
+        return
+    accuracy, number = max(reached, key=lambda one: (one[0], -one[1]))
+    run = trials[number]
+    test = final_test(_records(run))
+    tested = f", {test['accuracy']:.2%} of test pictures" if test else ""
+    print(f"Best: trial {number + 1}, {accuracy:.2%} of validation pictures right{tested}.")
+    print(f"The model: {run.folder / 'checkpoints' / 'best'}")
+    print(f"Its settings: python -m vit train --config {run.folder / 'config.json'}")
+
+
+def _records(run: Run) -> dict[str, list[Record]]:
+    reader = MetricsReader(run.folder / "metrics.jsonl")
+    reader.update()
+    return reader.records

@@ -1,0 +1,217 @@
+"""Start, find, stop and continue searches. Whether one is at work is asked of its lock, as of a run."""
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vit.errors import InvalidConfig, InvalidRun
+from vit.files import check_locks
+from vit.paths import runs_folder
+from vit.runs.control import Limits
+from vit.runs.detached import start_detached
+from vit.runs.engines.contract import HERE
+from vit.runs.queue_file import one_launch
+from vit.runs.registry import ANY_GPU, MAX_REASON, Run, list_runs, shorten
+from vit.runs.search.plan import FILE, MOST_NAME, SearchPlan, make_plan, read_plan
+from vit.training import fine_tuning
+from vit.training.presets import run_name
+from vit.training.run_folder import RUN_ID, changing, is_alive, new_id, read_json, write_json
+from vit.untrusted import is_text
+
+Status = Literal["searching", "stopping", "finished", "stopped", "failed", "interrupted"]
+SEARCHES = ".searches"  # in the folder of this machine's runs
+
+
+@dataclass(frozen=True)
+class Search:
+    """One search, as it was found.
+
+    Attributes:
+        status: searching, stopping (asked to); finished, stopped, failed, or interrupted: its driver died without a
+            last word. Of the last four a search goes on when it is resumed, the first with more trials.
+        reason: more about the status, in words; "" where there is nothing to say.
+    """
+
+    id: str
+    folder: Path
+    plan: SearchPlan
+    status: Status
+    reason: str
+
+    @property
+    def alive(self) -> bool:
+        """Whether its driver is at work."""
+        return self.status in ("searching", "stopping")
+
+    def trials(self, runs: Sequence[Run] | None = None) -> dict[int, Run]:
+        """The runs of its trials, by number from 0; deleted ones are left out.
+
+        Args:
+            runs: every run; None to look.
+        """
+        begin = f"{self.id}-"
+        numbers = {
+            run.nonce.removeprefix(begin): run
+            for run in (list_runs() if runs is None else runs)
+            if run.sweep == self.id
+        }
+        return dict(sorted((int(number), run) for number, run in numbers.items() if number.isdecimal()))
+
+
+def nonce_of(search_id: str, number: int) -> str:
+    """By which the run of a trial is known, before it is launched and ever after."""
+    return f"{search_id}-{number}"
+
+
+def start(*, name: str = "", limits: Limits | None = None, nonce: str = "", **values: Any) -> Search:
+    """Start a search, in a process that outlives this one.
+
+    Args:
+        name: what `run_name` says of the runs, unless it is given.
+        limits: what the server grants each of the runs.
+        nonce: of the form that was sent; sent twice, it starts one search.
+        values: of `SearchPlan`; trials at once on one device share it.
+
+    Raises:
+        InvalidConfig: see `make_plan`; or a trial contradicts the checkpoint that it starts from, or more trials at
+            once than a person may have.
+        InvalidCheckpoint: that checkpoint cannot be opened.
+        UserError: Optuna is not installed, or this system has no locks.
+    """
+    check_locks()
+    limits = limits or Limits()
+    here, devices = values.get("on", HERE) == HERE, values.get("devices", ("cpu",))
+    if here and values.get("at_once", 1) > 1 and ANY_GPU not in devices:  # else one would wait for the other
+        values["share"] = True
+    plan = make_plan(
+        **values,
+        name=shorten(name, MOST_NAME) or shorten(run_name(values["config"]), MOST_NAME),
+        runs_per_person=limits.runs_per_person,
+        free_bytes=limits.free_bytes,
+        created=time.time(),
+        nonce=nonce,
+    )
+    if plan.config.init_from:
+        for drawn in plan.draw():  # the checkpoint has its say as well
+            fine_tuning.resolve(plan.trial_config(drawn))
+    if limits.runs_per_person is not None and plan.at_once > limits.runs_per_person:
+        raise InvalidConfig(f"At once: you may have {limits.runs_per_person} runs, not {plan.at_once}.")
+    root = runs_folder() / SEARCHES
+    with changing(runs_folder()):
+        root.mkdir(parents=True, exist_ok=True)
+    with one_launch(runs_folder()):
+        if again := next((search for search in list_searches() if nonce and search.plan.nonce == nonce), None):
+            return again
+        folder = root / new_id(plan.name)
+        with changing(root):
+            folder.mkdir()
+            try:
+                write_json(folder / FILE, plan.model_dump(mode="json"))
+                _start_driver(folder)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)  # nothing was begun
+                raise
+    return find_search(folder.name)
+
+
+def stop(search_id: str) -> None:
+    """Ask a search to stop: its trials under way finish their step, save and end; `resume` continues them.
+
+    Raises:
+        InvalidRun: it is not at work.
+    """
+    search = find_search(search_id)
+    if not search.alive:
+        raise InvalidRun("This search has ended already.")
+    with changing(search.folder):
+        (search.folder / "stop").touch()
+
+
+def resume(search_id: str, trials: int | None = None) -> Search:
+    """Continue a search that was stopped or cut off, or one that has finished, with more trials.
+
+    Args:
+        trials: how many in all; None for as many as before.
+
+    Raises:
+        InvalidRun: it is at work already, or has done all its trials.
+        InvalidConfig: fewer trials than before, or more than the space holds.
+    """
+    search = find_search(search_id)
+    if search.alive:
+        raise InvalidRun("This search is at work already.")
+    plan = search.plan
+    if search.status == "finished" and (trials is None or trials == plan.trials):
+        raise InvalidRun("This search has done all its trials. Give it more of them to continue it.")
+    with one_launch(runs_folder()), changing(search.folder):
+        if trials is not None and trials != plan.trials:
+            if trials < plan.trials:
+                raise InvalidConfig(f"This search has {plan.trials} trials, so it cannot have {trials}.")
+            plan = make_plan(**plan.model_dump() | {"trials": trials})
+            write_json(search.folder / FILE, plan.model_dump(mode="json"))
+        _start_driver(search.folder)
+    return find_search(search_id)
+
+
+def delete(search_id: str) -> None:
+    """Remove a search; the runs of its trials stay.
+
+    Raises:
+        InvalidRun: it is at work.
+    """
+    search = find_search(search_id)
+    if search.alive:
+        raise InvalidRun("This search is at work. Stop it first.")
+    doomed = search.folder.with_name(f".{search.id}.deleted")
+    with changing(search.folder):
+        search.folder.rename(doomed)  # gone at once, for everybody
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def find_search(search_id: str) -> Search:
+    """One search, by an id that a stranger may send.
+
+    Raises:
+        InvalidRun: there is none, or it cannot be read.
+    """
+    folder = runs_folder() / SEARCHES / search_id if RUN_ID.fullmatch(search_id) else None
+    if folder is None or not folder.is_dir() or folder.is_symlink():
+        raise InvalidRun("There is no such search. It may have been deleted.")
+    plan = read_plan(folder)
+    if is_alive(folder):
+        stopping = os.path.lexists(folder / "stop")
+        return Search(
+            search_id,
+            folder,
+            plan,
+            "stopping" if stopping else "searching",
+            "Its trials save themselves." if stopping else "",
+        )
+    outcome = read_json(folder / "outcome.json")
+    word, reason = outcome.get("outcome"), outcome.get("reason")
+    if word in ("finished", "stopped", "failed"):
+        return Search(search_id, folder, plan, word, reason[:MAX_REASON] if is_text(reason) else "")
+    return Search(search_id, folder, plan, "interrupted", "It was cut off. Resume it: no trial is begun twice.")
+
+
+def list_searches() -> list[Search]:
+    """Every search that can be read, newest first."""
+    found = []
+    try:
+        names = [entry.name for entry in os.scandir(runs_folder() / SEARCHES)]
+    except OSError:
+        return []
+    for name in names:
+        try:
+            found.append(find_search(name))
+        except InvalidRun:
+            continue
+    return sorted(found, key=lambda search: (search.plan.created, search.id), reverse=True)
+
+
+def _start_driver(folder: Path) -> None:
+    start_detached("vit.runs.search.driver", folder, "This search is at work already.")

@@ -1,0 +1,133 @@
+"""What a search does, as one validated document: the runs it varies, the space, how many trials, when they end."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from vit.errors import InvalidConfig, InvalidRun
+from vit.runs.engines.contract import HERE
+from vit.runs.search import space as spaces
+from vit.runs.search.space import Choices, Range
+from vit.training.config import TrainConfig
+from vit.training.presets import train_config
+from vit.training.run_folder import read_document
+from vit.untrusted import Unreadable
+
+FILE = "search.json"
+MOST_TRIALS = 1000
+FACTOR = 3  # the usual reduction factor of Hyperband: Li et al. 2018, arXiv 1603.06560, section 2.3
+MOST_NAME = 40  # characters, so that the trial's number has room beside it in a run's name
+
+
+class SearchPlan(BaseModel):
+    """One search, complete.
+
+    Attributes:
+        name: what it is called.
+        config: what all trials have in common; their budget of epochs is its `epochs`.
+        space: by setting what it is drawn from, as `vit.runs.search.space.parse` reads it.
+        seed: of what is drawn; trials train with the seed of `config`.
+        min_epochs: before which no trial ends early.
+        reduction_factor: one trial in so many goes on, at `min_epochs`, and again at each so many times as many epochs.
+        on, devices, nodes, minutes, share: where each trial computes, see `vit.runs.control.launch`.
+        at_once: trials that are under way together, at most.
+        runs_per_person, free_bytes: what the server granted, see `vit.runs.control.Limits`.
+        created: unix time [s].
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(max_length=MOST_NAME)
+    config: TrainConfig
+    space: dict[str, str]
+    trials: int = Field(20, ge=1, le=MOST_TRIALS)
+    at_once: int = Field(1, ge=1, le=MOST_TRIALS)
+    seed: int = Field(0, ge=0, lt=2**31)
+    min_epochs: int = Field(1, ge=1)
+    reduction_factor: int = Field(FACTOR, ge=2, le=100)
+    on: str = HERE
+    devices: tuple[str, ...] = ("cpu",)
+    nodes: int = 1
+    minutes: int | None = None
+    share: bool = False
+    owner: str = ""
+    runs_per_person: int | None = None
+    free_bytes: int = 0
+    created: float = 0.0
+    nonce: str = ""
+
+    @property
+    def dimensions(self) -> dict[str, Range | Choices]:
+        """The space, read."""
+        return {name: spaces.parse(name, text) for name, text in self.space.items()}
+
+    def draw(self) -> list[dict[str, Any]]:
+        """What each trial varies.
+
+        Raises:
+            InvalidConfig, UserError: see `vit.runs.search.space.draw`.
+        """
+        return spaces.draw(self.dimensions, self.seed, self.trials)
+
+    def trial_config(self, drawn: dict[str, Any]) -> TrainConfig:
+        """The run of a trial.
+
+        Raises:
+            InvalidConfig: these settings do not make a run.
+        """
+        return train_config(None, **self.config.model_dump() | drawn)
+
+    def rungs(self) -> list[int]:
+        """The epochs after which trials are judged, and end early where they are behind."""
+        rungs, epoch = [], self.min_epochs
+        while epoch < self.config.epochs:
+            rungs.append(epoch)
+            epoch *= self.reduction_factor
+        return rungs
+
+
+def usual_min_epochs(config: TrainConfig, factor: int = FACTOR) -> int:
+    """Epochs before which no trial ends early unless somebody says otherwise.
+
+    Two halvings before the last epoch, and none while the learning rate still rises.
+    """
+    warm_up = math.ceil(min(config.warmup_epochs, config.epochs / 2))
+    return max(math.ceil(config.epochs / factor**2), warm_up, 1)
+
+
+def make_plan(**values: Any) -> SearchPlan:
+    """Build and check a plan, down to the run of every trial.
+
+    Raises:
+        InvalidConfig: a value makes no sense, the space has nothing to draw, or what is drawn does not make a run.
+        UserError: Optuna is not installed.
+    """
+    try:
+        plan = SearchPlan(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise InvalidConfig(f"{name}: {first['msg']}, not {first['input']!r}.") from error
+    dimensions = plan.dimensions
+    spaces.check_space(dimensions, plan.config)
+    for drawn in spaces.draw(dimensions, plan.seed, plan.trials):
+        plan.trial_config(drawn)
+    return plan
+
+
+def read_plan(folder: Path) -> SearchPlan:
+    """The plan of a search.
+
+    Raises:
+        InvalidRun: it is gone, damaged, or of a later version.
+    """
+    try:
+        plan = SearchPlan(**read_document(folder / FILE))
+        spaces.check_space(plan.dimensions, plan.config)
+        return plan
+    except (FileNotFoundError, Unreadable, ValidationError, InvalidConfig) as error:
+        raise InvalidRun(
+            f"The search {folder.name} cannot be read. It was damaged, or written by a later version."
+        ) from error

@@ -1,0 +1,257 @@
+"""The space of a random search: a range or some values for each setting, as text, by default, and drawn at random."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+
+from vit.errors import InvalidConfig, UserError
+from vit.training.config import TrainConfig, unused_settings
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from optuna.distributions import BaseDistribution
+
+DIGITS = 3  # significant ones of what is drawn: more would only make it hard to read
+_DRAWS = 100  # for each trial, before it is said that there are no more
+NEVER = {"data", "data_root", "init_from", "device", "workers", "compile", "precision", "epochs", "seed", "limit"}
+_FIRST = ("lr", "muon_lr", "weight_decay", "layer_decay", "drop_path", "mixup")  # searched unless others are named
+
+
+class Range(NamedTuple):
+    """From `low` to `high`, both included; with `log` evenly by the logarithm, with `whole` in whole numbers."""
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.low:.6g}:{self.high:.6g}{':log' if self.log else ''}"
+
+
+class Choices(NamedTuple):
+    """One of several values."""
+
+    values: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return ",".join(map(_written, self.values))
+
+
+Space = Mapping[str, Range | Choices]
+
+
+def optuna() -> "ModuleType":
+    """Optuna, which says nothing of its own accord.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        import optuna  # noqa: PLC0415 # half a second, and an installation without searches has none
+    except ImportError as error:
+        raise UserError("A search needs Optuna. Install it with: pip install 'optuna>=5,<6'") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+# --- As text --------------------------------------------------------------------------------------------------------
+
+
+def parse(name: str, text: str) -> Range | Choices:
+    """What a setting is drawn from, as it is written: LOW:HIGH, LOW:HIGH:log, or values separated by commas.
+
+    >>> parse("lr", "1e-4:1e-2:log"), parse("depth", "2:6"), parse("optimizer", "adamw, muon")
+    (Range(low=0.0001, high=0.01, log=True, whole=False), Range(low=2, high=6, log=False, whole=True), \
+Choices(values=('adamw', 'muon')))
+
+    Raises:
+        InvalidConfig: there is no such setting, no search varies it, or the text makes no sense.
+    """
+    if name not in TrainConfig.model_fields:
+        raise InvalidConfig(f"There is no setting {name!r}. Choose from: {', '.join(offered({}))}.")
+    if name in NEVER:
+        raise InvalidConfig(f"{name} is the same in all trials of a search. Set it, and leave it out of the space.")
+    if ":" in text and name != "freeze":  # whose values have one
+        return _range(name, text)
+    values = tuple(dict.fromkeys(map(_value, filter(None, map(str.strip, text.split(","))))))
+    if len(values) < 2:
+        raise InvalidConfig(f"{name}: {text!r} leaves nothing to search. Write LOW:HIGH, LOW:HIGH:log, or VALUE,VALUE.")
+    return Choices(values)
+
+
+def _range(name: str, text: str) -> Range:
+    low, _, rest = text.partition(":")
+    high, colon, scale = rest.partition(":")
+    whole = int in _types(name)
+    if not whole and float not in _types(name):
+        raise InvalidConfig(f"{name} has no range. Write its values, separated by commas.")
+    try:
+        ends = [int(end) if whole else float(end) for end in (low, high)]
+    except ValueError:
+        kind = "whole numbers" if whole else "numbers"
+        raise InvalidConfig(f"{name}: {text!r} is no range of {kind}. Write LOW:HIGH or LOW:HIGH:log.") from None
+    if (colon and scale.strip() != "log") or not all(map(math.isfinite, ends)) or ends[0] >= ends[1]:
+        raise InvalidConfig(f"{name}: {text!r} is no range. Write LOW:HIGH or LOW:HIGH:log, the lower one first.")
+    if colon and ends[0] <= 0:
+        raise InvalidConfig(f"{name}: a range by the logarithm begins above 0, not at {low.strip()}.")
+    return Range(ends[0], ends[1], bool(colon), whole)
+
+
+def _types(name: str) -> tuple[Any, ...]:
+    kind = TrainConfig.model_fields[name].annotation
+    return get_args(kind) or (kind,)
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) and value else json.dumps(value)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+# --- By default -----------------------------------------------------------------------------------------------------
+
+
+def offered(settings: Mapping[str, Any], space: Space | None = None) -> list[str]:
+    """Settings that a search may vary: those that change something beside the others.
+
+    Args:
+        settings: of all trials.
+        space: what is varied already; where one of its values gives another setting a meaning, that is offered.
+    """
+    beside = [dict(settings)]
+    for name, dimension in (space or {}).items():
+        values = dimension.values if isinstance(dimension, Choices) else (dimension.high,)
+        beside += [{**settings, name: value} for value in values]
+    unused = set.intersection(*map(unused_settings, beside))
+    names = dict.fromkeys((*_FIRST, *TrainConfig.model_fields))
+    return [name for name in names if name not in NEVER and name not in unused]
+
+
+def proposed(config: TrainConfig, name: str) -> Range | Choices | None:
+    """What a setting is drawn from unless somebody says otherwise; None where only they can know.
+
+    Learning rates reach from a tenth to ten times their present value.
+    """
+    values = config.model_dump()
+    if name in ("lr", "muon_lr"):
+        return Range(float(f"{values[name] / 10:.2g}"), min(float(f"{values[name] * 10:.2g}"), 10.0), log=True)
+    if name in ("dim", "depth", "mlp_dim") and values[name]:
+        return Choices((max(values[name] // 2, 1), values[name], values[name] * 2))
+    if name == "batch_size":
+        return Choices(tuple(dict.fromkeys((max(values[name] // 2, 1), values[name], values[name] * 2))))
+    return _PROPOSED.get(name)
+
+
+_PROPOSED: dict[str, Range | Choices] = {
+    "weight_decay": Range(1e-3, 0.3, log=True),
+    "layer_decay": Range(0.6, 1.0),
+    "lora_rank": Choices((4, 8, 16, 32)),
+    "freeze": Choices(("", "last:2", "last:4")),
+    "probe_first": Choices((False, True)),
+    "dropout": Range(0.0, 0.3),
+    "drop_path": Range(0.0, 0.3),
+    "mixup": Range(0.0, 0.8),
+    "cutmix": Range(0.0, 1.0),
+    "label_smoothing": Range(0.0, 0.2),
+    "warmup_epochs": Choices((0, 1, 3, 5)),
+    "grad_clip": Choices((0, 0.5, 1, 5)),
+    "ema": Choices((0, 0.99, 0.999)),
+    "crop_padding": Choices((0, 2, 4)),
+    "crop_scale": Range(0.2, 1.0),
+    "flip": Choices((False, True)),
+    "operations": Choices((0, 1, 2)),
+    "magnitude": Range(0.1, 0.6),
+    "erase": Range(0.0, 0.3),
+    "registers": Choices((0, 4)),
+    "pool": Choices(("cls", "mean")),
+    "optimizer": Choices(("adamw", "muon")),
+    "schedule": Choices(("cosine", "constant")),
+    "balance": Choices(("none", "loss", "sampling")),
+    "start": Choices(("paper", "mimetic")),
+}
+
+
+def usual(config: TrainConfig) -> dict[str, Range | Choices]:
+    """The space where nobody names one: rates, decays and regularisation, as far as the run uses them."""
+    names = [name for name in offered(config.model_dump()) if name in _FIRST]
+    if config.lora_rank:
+        names.append("lora_rank")
+    return {name: dimension for name in names if (dimension := proposed(config, name))}
+
+
+# --- Drawn ----------------------------------------------------------------------------------------------------------
+
+
+def draw(space: Space, seed: int, trials: int) -> list[dict[str, Any]]:
+    """Settings of each trial, all different: a function of space and seed, the first ones whatever their number.
+
+    Raises:
+        InvalidConfig: the space is empty, or has fewer combinations than there are trials.
+        UserError: Optuna is not installed.
+    """
+    if not space:
+        raise InvalidConfig("The search has no space. Name what to vary, as in lr=1e-4:1e-2:log.")
+    library = optuna()
+    study = library.create_study(sampler=library.samplers.RandomSampler(seed=seed))
+    kinds = distributions(space)
+    drawn: list[dict[str, Any]] = []
+    for _ in range(_DRAWS * trials):
+        params = study.ask(kinds).params
+        settings = {name: _rounded(params[name], space[name]) for name in space}
+        if settings not in drawn:
+            drawn.append(settings)
+        if len(drawn) == trials:
+            return drawn
+    raise InvalidConfig(
+        f"The space has hardly more than {len(drawn)} combinations, and {trials} trials were asked for. "
+        "Widen it, or ask for fewer trials."
+    )
+
+
+def distributions(space: Space) -> "dict[str, BaseDistribution]":
+    """The space as Optuna has it."""
+    library = optuna().distributions
+    kinds: dict[str, BaseDistribution] = {}
+    for name, dimension in space.items():
+        if isinstance(dimension, Choices):
+            kinds[name] = library.CategoricalDistribution(dimension.values)
+        elif dimension.whole:
+            kinds[name] = library.IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
+        else:
+            kinds[name] = library.FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+    return kinds
+
+
+def _rounded(value: Any, dimension: Range | Choices) -> Any:
+    if isinstance(dimension, Choices) or dimension.whole:
+        return value
+    return min(max(float(f"{value:.{DIGITS}g}"), dimension.low), dimension.high)
+
+
+def check_space(space: Space, config: TrainConfig) -> None:
+    """Refuse settings that would change nothing.
+
+    Raises:
+        InvalidConfig: one of them would not.
+    """
+    possible = offered(config.model_dump(), space)
+    for name in space:
+        if name not in possible:
+            raise InvalidConfig(f"{name} changes nothing in this recipe. Leave it out of the space.")
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    """Settings of a trial in a line.
+
+    >>> in_words({"lr": 0.002, "flip": True})
+    'lr 0.002, flip true'
+    """
+    return ", ".join(f"{name} {_written(value)}" for name, value in settings.items())
