@@ -204,9 +204,9 @@ def _chosen_preprocess(preprocess: Any) -> Preprocess | None:
     if preprocess is None or isinstance(preprocess, Preprocess):
         return preprocess
     if isinstance(preprocess, Mapping):
-        return Preprocess.from_config(preprocess)
-    if callable(to_dict := getattr(preprocess, "to_dict", None)):
-        return Preprocess.from_config(to_dict())
+        return Preprocess.from_config(json.loads(json.dumps(preprocess)))  # filters by their numbers, as in a file
+    if callable(to_json := getattr(preprocess, "to_json_string", None)):
+        return Preprocess.from_config(json.loads(to_json()))
     raise UserError(
         f"preprocess must be a vit.Preprocess or a processor of transformers, not a {type(preprocess).__name__}."
     )

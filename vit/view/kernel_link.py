@@ -65,7 +65,7 @@ def _widget(view: str) -> Any:
     import anywidget  # noqa: PLC0415 # optional
     import traitlets  # noqa: PLC0415 # comes with it
 
-    class Link(anywidget.AnyWidget):  # type: ignore[misc]
+    class Link(anywidget.AnyWidget):
         """A widget without anything to see."""
 
         _esm = joined("kernel_link.js")

@@ -63,6 +63,7 @@ class MapSource:
         self._model, self._pixels = model, pixels
         self._subjects: dict[int, Subject] = {}
         self._chains: dict[int, bytes] = {}
+        self._last: tuple[object, Tensor] | None = None  # some methods take hundreds of passes
 
     def question(self, method: str, target: str | int | None) -> Question:
         """A method and a class as people name them; None for the predicted class.
@@ -98,8 +99,11 @@ class MapSource:
             return export.weights(self.record, selection)
         settings = selection.settings(METHODS[question.method].settings)
         token = _token(selection, question)
-        subject = self._subject(question.target)
-        return methods.weights(subject, question.method, token, selection.direction, **settings)
+        key = (question, token, selection.direction, settings)
+        if self._last is None or self._last[0] != key:
+            subject = self._subject(question.target)
+            self._last = key, methods.weights(subject, question.method, token, selection.direction, **settings)
+        return self._last[1]
 
     def _described(self, selection: Selection, question: Question | None) -> dict[str, Any] | None:
         if question is None:

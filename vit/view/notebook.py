@@ -15,7 +15,6 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
-import torch
 from PIL import Image
 from torch import Tensor, nn
 
@@ -28,6 +27,7 @@ from vit.explain.heatmap import find_token
 from vit.explain.input_sizes import size_near
 from vit.explain.maps import checked_index
 from vit.explain.methods import METHODS
+from vit.explain.record import AttentionRecord
 from vit.explain.settings import Direction, Fusion
 from vit.images.geometry import Box
 from vit.images.pictures import picture_of
@@ -63,7 +63,7 @@ class ViewSelection(NamedTuple):
 
     Attributes:
         block, head: an index, or how all of them are fused.
-        query: the token asked about; None where a class is asked about as a whole.
+        query: the token asked about; None where a class is asked about as a whole, or no token at all.
         direction: "from" is where the query looks, "to" who looks at it.
         method: "attention", "rollout", "similar", "pool", or of a class a name in `METHODS`.
     """
@@ -80,10 +80,6 @@ class View:
 
     What is set here changes the viewer in its cell, and what is chosen there is read here, where anywidget is
     installed. Without it, what is set is shown when the view is displayed again.
-
-    Attributes:
-        record: attention of the picture, on demand.
-        linked: whether kernel and viewer exchange what is chosen.
     """
 
     def __init__(
@@ -108,11 +104,11 @@ class View:
         if can_link():
             own = weakref.ref(self)  # the link lives as long as the view, not the other way round
             self._link = KernelLink(self._name, lambda: _alive(own)._state(), lambda said: _alive(own)._hear(said))
-            weakref.finalize(self, self._link.close)
+            weakref.finalize(self, self._link.close).atexit = False  # the kernel's own end closes all
 
     @property
-    def record(self) -> Any:
-        """The attention of the picture, see `vit.explain.record.AttentionRecord`."""
+    def record(self) -> AttentionRecord:
+        """The attention of the picture."""
         return self._source.record
 
     @property
@@ -125,7 +121,7 @@ class View:
         """What the viewer shows."""
         shown = self._selection
         of_class = shown.view == "relevance" and self._question is not None
-        query = shown.token if not of_class or shown.pinned else None
+        query = None if (of_class and not shown.pinned) or shown.view == "pool" else shown.token
         method = self._question.method if of_class and self._question else shown.view
         return ViewSelection(shown.block, shown.head, query, shown.direction, method)
 
@@ -172,7 +168,7 @@ class View:
 
     @method.setter
     def method(self, method: str) -> None:
-        kind = _kind_of(method)
+        kind = _kind_of(method, self.record)
         if kind == "relevance":
             self._question = self._source.question(method, self._question.target if self._question else None)
         self._choose(view=kind)
@@ -272,7 +268,7 @@ class View:
             return
         record = self.record
         self._selection = Selection.from_query(said, record.blocks, record.heads, record.tokens)
-        if self._link and (self._selection.view in ("relevance", "rollout")):
+        if self._link and self._selection.view in ("relevance", "rollout"):  # which the kernel may have to compute
             self._link.tell(self._told())
         for callback in tuple(self._callbacks):
             callback(self.selection)
@@ -324,7 +320,7 @@ def view(
         source, image, box, title, facts = _of_model(_checkpoint(anything, labels, preprocess), picture, size)
     else:
         source, image, box, title, facts = _of_attention(anything, picture, grid, prefix)
-    kind = _kind_of(method)
+    kind = _kind_of(method, source.record)
     name = method if kind == "relevance" else _CLASS_METHOD
     asked = kind == "relevance" or target is not None
     question = source.question(name, target) if asked or source.labels else None
@@ -377,24 +373,22 @@ def _of_attention(attention: Any, picture: Any, grid: tuple[int, int] | None, pr
     recorded = record_of_attention(attention, grid, prefix)
     rows, cols = recorded.grid
     image = Image.new("RGB", (16 * cols, 16 * rows), _GREY) if picture is None else picture_of(picture)
-    before = f"; tokens before the patches: {', '.join(recorded.prefix)}" if recorded.prefix else ""
-    facts = [f"Assumed: {rows} × {cols} patches over the whole picture{before}."] if grid is None else []
+    before = f" after {', '.join(recorded.prefix)}" if recorded.prefix else ""
+    facts = [f"{rows} × {cols} patches{before}, laid over the whole picture."]
     return _Parts(MapSource(recorded), image, Box(0, 0, *image.size), "Attention", facts)
 
 
-def _kind_of(method: str) -> ViewKind:
-    """The viewer's name of a method.
-
-    >>> _kind_of("rollout"), _kind_of("gradcam")
-    ('rollout', 'relevance')
-    """
+def _kind_of(method: str, record: AttentionRecord) -> ViewKind:
+    """The viewer's name of a method."""
     if method in METHODS and METHODS[method].of_class:
         return "relevance"
-    own = ("attention", "rollout", "similar", "pool")
+    own = ["attention", "rollout"]
+    own += ["similar"] if record.features is not None else []
+    own += ["pool"] if record.pool_attention is not None else []
     if method in own:
         return cast(ViewKind, method)
     of_class = [name for name, one in METHODS.items() if one.of_class]
-    raise UserError(f"There is no method {method!r}. Choose from {', '.join((*own, *of_class))}.")
+    raise UserError(f"There is no method {method!r} here. Choose from {', '.join((*own, *of_class))}.")
 
 
 def _pinned(query: str | int | tuple[int, int] | None, source: MapSource) -> dict[str, Any]:

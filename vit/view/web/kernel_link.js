@@ -19,18 +19,20 @@ export default {
       if (data.chosen) model.send({ chosen: data.chosen });
     };
 
-    const pass = (/** @type {{ told: object, ids: string[] }} */ { told, ids }, /** @type {DataView[]} */ buffers) => {
-      const payloads = ids.map((id, i) => ({ id, bytes: copied(buffers[i]) }));
+    const tell = (/** @type {object} */ told, /** @type {object[]} */ payloads) => {
       for (const frame of frames)
         if (frame.closed) frames.delete(frame);
         else frame.postMessage({ view, told, payloads }, "*");
     };
+    const pass = (/** @type {{ told: object, ids: string[] }} */ { told, ids }, /** @type {DataView[]} */ buffers) =>
+      tell({ ...told, alone: false }, ids.map((id, i) => ({ id, bytes: copied(buffers[i]) })));
 
     globalThis.addEventListener("message", heard);
     model.on("msg:custom", pass);
     for (const frame of document.querySelectorAll("iframe"))
       if (frame.name === view) frame.contentWindow?.postMessage({ view, asks: "who" }, "*");
     return () => {
+      tell({ alone: true }, []);
       globalThis.removeEventListener("message", heard);
       model.off("msg:custom", pass);
     };

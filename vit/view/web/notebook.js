@@ -22,7 +22,7 @@ addEventListener("message", ({ source, data: message }) => {
   if (message.asks === "who") tell({ here: true });
   if (message.told) {
     for (const { id, bytes } of message.payloads) storePayload(id, new Uint8Array(bytes));
-    data = { ...data, ...message.told, alone: false };
+    data = { ...data, ...message.told };
     show();
   }
 });
