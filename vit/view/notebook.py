@@ -5,9 +5,6 @@ without a network, and after the notebook was saved and opened again, and neithe
 other. Where anywidget is installed and the kernel lives, the two also exchange what is chosen.
 """
 
-import base64
-import html
-import io
 import secrets
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -34,28 +31,15 @@ from vit.images.pictures import picture_of
 from vit.view.explanation import explain_picture
 from vit.view.kernel_link import KernelLink, Told, can_link
 from vit.view.map_source import MapSource, Question
-from vit.view.overlay import COLORMAPS, overlay, scaled
+from vit.view.notebook_frame import framed
+from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack
 from vit.view.selection import Selection
 from vit.view.selection import View as ViewKind
 from vit.view.standalone_page import standalone
 
 _CLASS_METHOD = "relevance"  # of a model with classes, until another is named
-_STILL_SIDE = 320  # longer side of the picture for who does not trust the notebook [px]
-_STILL_QUALITY = 80
 _GREY = (128, 128, 128)  # where there is no picture
-_FRAME_STYLE = "width:100%;height:40rem;border:0;display:block"
-# The frame tells its height, and is told whether the notebook is dark.
-_ON_LOAD = (
-    "const tell=()=>this.contentWindow.postMessage({view:this.name,scheme:getComputedStyle(this).colorScheme},'*');"
-    "if(!this.heard){this.heard=1;window.addEventListener('message',({source,data})=>{"
-    "if(source!==this.contentWindow)return;if(data.height)this.style.height=data.height+'px';if(data.here)tell()})}"
-    "tell()"
-)
-_THEMES = (
-    '[data-jp-theme-light="true"] .vit-view,.vscode-light .vit-view{color-scheme:light}'
-    '[data-jp-theme-light="false"] .vit-view,.vscode-dark .vit-view{color-scheme:dark}'
-)
 
 
 class ViewSelection(NamedTuple):
@@ -218,21 +202,7 @@ class View:
 
     def _repr_html_(self) -> str:
         """What a notebook shows, and keeps when it is saved."""
-        page = self.page().replace("&", "&amp;").replace('"', "&quot;")
-        return (
-            f'<style>{_THEMES}</style><iframe class="vit-view" name="{self._name}" sandbox="allow-scripts" '
-            f'title="{html.escape(self._title)}" style="{_FRAME_STYLE}" onload="{_ON_LOAD}" srcdoc="{page}">'
-            f"{self._still()}</iframe>"
-        )
-
-    def _still(self) -> str:
-        """What is left of the frame where a notebook is not trusted: a picture, and how to get more."""
-        factor = _STILL_SIDE / max(self._picture.size)
-        small, box = scaled(self._picture, self._box, factor) if factor < 1 else (self._picture, self._box)
-        out = io.BytesIO()
-        overlay(small, self.heatmap().numpy(), box).save(out, "JPEG", quality=_STILL_QUALITY)
-        source = f"data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}"
-        return f'<p>Trust this notebook to look into the picture.</p><img alt="The map" src="{source}">'
+        return framed(self.page(), self._name, self._title, self._picture, self._box, self.heatmap())
 
     def _choose(self, **values: Any) -> None:
         """Show something else, here and in the frames."""
