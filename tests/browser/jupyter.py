@@ -2,14 +2,13 @@
 
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ from playwright.sync_api import Frame, Page, expect
 
 from .serving import ROOT, START
 
+STOP = 10  # [s]
 _FOLDERS = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
 _FOLDERS_OF_LAB = ("JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
 
@@ -47,8 +47,18 @@ def jupyter_lab(folder: Path) -> Iterator[str]:
             _wait_for(f"http://127.0.0.1:{port}/api/status?token={token}", server, log)
             yield f"http://127.0.0.1:{port}/lab/tree/{{name}}?token={token}&reset"  # no tabs of before
         finally:
-            server.send_signal(signal.SIGTERM)  # which ends its kernels, too
-            server.wait(START)
+            _end(server, f"http://127.0.0.1:{port}/api/shutdown?token={token}")
+
+
+def _end(server: subprocess.Popen[bytes], address: str) -> None:
+    """Stop a server and its kernels; what does not stop is killed, and its kernels then end by themselves."""
+    with suppress(OSError):
+        urllib.request.urlopen(urllib.request.Request(address, method="POST"), timeout=STOP).close()
+    try:
+        server.wait(STOP)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
 
 
 def _wait_for(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
