@@ -441,7 +441,7 @@ def test_classes_of_one_name_are_told_apart_by_number(
         (["--block=2", "--out=map.npz"], "There is no block 2: they run from 0 to 1"),
         (["--head=-3", "--out=map.npz"], "There is no head -3"),
         (["--head=all", "--out=map.npz"], "'all' is neither a number nor one of mean, max, min"),
-        (["--out=map.jpg"], "--out must end in .png or .npz, not 'map.jpg'"),
+        (["--out=map.jpg"], "--out must be a folder or end in .png or .npz, not 'map.jpg'"),
         (["--out=nowhere/map.png"], "nowhere/map.png cannot be written: No such file or directory"),
         ([], "The following arguments are required: --out"),
     ],

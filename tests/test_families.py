@@ -378,9 +378,9 @@ def test_a_missing_tensor_is_named() -> None:
 
 def ours_checked(tensors: dict[str, torch.Tensor], document: dict[str, Any]) -> None:
     """What `load_checkpoint` does between reading names and reading weights."""
-    from vit.checkpoints.load import _empty_model
+    from vit.checkpoints.load import empty_model
 
-    _empty_model(read(tensors, document))
+    empty_model(read(tensors, document))
 
 
 def test_names_that_twice_mean_one_thing_are_refused() -> None:

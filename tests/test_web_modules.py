@@ -10,7 +10,7 @@ from node import NODE
 
 from vit.view.web import joined
 
-ENTRIES = ("component.js", "feeder.js", "standalone.js")
+ENTRIES = ("component.js", "feeder.js", "kernel_link.js", "notebook.js", "standalone.js")
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def run(script: str) -> str:
 def test_what_the_pages_get_imports_nothing_and_ends_no_script(entry: str) -> None:
     text = joined(entry)
     assert not re.search(r"^\s*import\b|\bimport\s*\(", text, re.M)
-    assert len(re.findall(r"^export ", text, re.M)) == (entry != "standalone.js")
+    assert len(re.findall(r"^export ", text, re.M)) == (entry not in ("notebook.js", "standalone.js"))
     assert "</script" not in text.lower()
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vit.checkpoints.answers import Answers
     from vit.checkpoints.catalog import find_checkpoint
     from vit.checkpoints.checkpoint import Checkpoint
+    from vit.checkpoints.in_memory import checkpoint_from_module
     from vit.checkpoints.load import list_checkpoints, load_checkpoint
     from vit.checkpoints.save import save_checkpoint
     from vit.data.import_archive import ImportedDataset, import_dataset
@@ -42,6 +43,7 @@ _HOMES = {
     "checkpoints.answers": ["Answers"],
     "checkpoints.catalog": ["find_checkpoint"],
     "checkpoints.checkpoint": ["Checkpoint"],
+    "checkpoints.in_memory": ["checkpoint_from_module"],
     "checkpoints.load": ["list_checkpoints", "load_checkpoint"],
     "checkpoints.save": ["save_checkpoint"],
     "errors": ["InvalidCheckpoint", "InvalidConfig", "InvalidDataset", "InvalidImage", "UserError"],

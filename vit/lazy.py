@@ -19,6 +19,11 @@ class LazyModule(ModuleType):
     def __delattr__(self, name: str) -> None:
         delattr(import_module(self.__name__), name)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call a module that can be called, such as `vit.view`."""
+        module: Any = import_module(self.__name__)
+        return module(*args, **kwargs)
+
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
         return import_module(self.__name__).__dict__

@@ -59,7 +59,7 @@ def summarise(path: Path) -> CheckpointInfo:
             facts = _stated_facts(document)
             reading = families.read(tensors, document, OURS in metadata, name=_names_of(source))
             params = sum(tensor.numel() for tensor in reading.tensors.values())
-            labels, family = len(_read_labels(document, reading)[0]), reading.family.name
+            labels, family = len(read_labels(document, reading)[0]), reading.family.name
     except UnknownHeads as error:
         return CheckpointInfo(path.name, path, params, size, labels, facts, str(error), choices=error.choices)
     except InvalidCheckpoint as error:
@@ -139,8 +139,8 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     called = _names_of(source)
     promised = families.read(dict(shapes), document, ours, heads, called)
     empty = empty_model(promised)
-    labels, why_labels = _read_labels(document, promised)
-    preprocess, why_preprocess = _read_preprocess(preprocess_document, document, promised, called)
+    labels, why_labels = read_labels(document, promised)
+    preprocess, why_preprocess = read_preprocess(preprocess_document, document, promised, called)
     half = _keeps_half(promised)
     tensors, digest = _read_weights(source, parts, families.used(shapes, ours), half)  # nothing large before
     tensors = shapes | tensors  # what plays no part has a name, by which families are told apart
@@ -213,7 +213,7 @@ def _stated_facts(document: Mapping[str, Any] | None) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def _read_labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[tuple[str, ...], str]:
+def read_labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[tuple[str, ...], str]:
     """One name per class, and where they come from if no file states them; none if the outputs are no classes."""
     config = reading.config
     count = config.num_classes
@@ -244,7 +244,7 @@ def _read_labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[
     return tuple(f"class {i}" for i in range(count)), "The file names no classes, so they are numbered."
 
 
-def _read_preprocess(
+def read_preprocess(
     document: Mapping[str, Any] | None, config: Mapping[str, Any] | None, reading: Reading, name: str
 ) -> tuple[Preprocess, str]:
     """How pictures become input, and where that comes from if no file states it."""

@@ -1,8 +1,9 @@
-"""Commands about one picture: classify, explain."""
+"""Commands about pictures: classify, explain."""
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,11 @@ from vit.explain.methods import METHODS, Method, weights
 from vit.explain.names import both_counts
 from vit.explain.record import AttentionRecord
 from vit.explain.settings import Direction
+from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
+from vit.progress import tqdm
 from vit.view.export import attention_npz, method_facts
+from vit.view.index_page import INDEX, Tile, index_page, unused_name
 from vit.view.overlay import overlay
 
 
@@ -68,29 +72,80 @@ def _print_predictions(path: Path, predictions: Sequence[Mapping[str, Any]]) -> 
 
 
 def run_explain(options: argparse.Namespace) -> None:
-    """Draw or save the map of a method."""
-    if options.out.suffix.lower() not in (".png", ".npz"):
-        raise UserError(f"--out must end in .png or .npz, not {options.out.name!r}.")
+    """Draw or save the map of a method, of one picture or of many."""
+    into_folder = options.out.is_dir() or not options.out.suffix
+    if not into_folder and options.out.suffix.lower() not in (".png", ".npz"):
+        raise UserError(f"--out must be a folder or end in .png or .npz, not {options.out.name!r}.")
+    if not into_folder and len(options.images) > 1:
+        raise UserError(f"{len(options.images)} pictures do not fit into one file. Name a folder: --out FOLDER.")
     _check_options(options)
     checkpoint = load_with_answers(options)
-    picture = read_picture(options.image)
     preprocess = preprocess_of_size(options, checkpoint)
+    if into_folder:
+        return _explain_into_folder(options, checkpoint, preprocess)
+    [path] = options.images
+    picture = read_picture(path)
     record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
     heatmap = record.heatmap(numbers)
     geometry = preprocess.geometry(picture)
-    try:
+    with _writing(options.out):
         if options.out.suffix.lower() == ".png":
             overlay(picture, heatmap.numpy(), geometry.box).save(options.out)
         else:
             unit = METHODS[options.method].unit
             options.out.write_bytes(attention_npz(record, heatmap, checkpoint, preprocess, geometry, view, unit))
-    except OSError as error:
-        raise UserError(f"{options.out} cannot be written: {error.strerror}.") from error
     print(options.out)
     if not heatmap.any():
         print("The map is zero everywhere, so the picture is as it was: this method finds nothing here. Try another.")
     if counts := both_counts(view):
         print(f"{counts[0].upper()}{counts[1:]}")
+    return None
+
+
+def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, preprocess: Preprocess) -> None:
+    """A PNG of each picture, and a page with all; of those that cannot be read, why, after all others."""
+    folder, problems = options.out, []
+    tiles: list[Tile] = []
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    counts = ""
+    for path in tqdm(options.images, desc="explain", unit="picture", disable=None):
+        try:
+            picture = read_picture(path)
+        except InvalidImage as error:
+            problems.append(str(error))
+            continue
+        record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
+        drawn = overlay(picture, record.heatmap(numbers).numpy(), preprocess.geometry(picture).box)
+        file = folder / unused_name(path.stem, {tile.file for tile in tiles})
+        with _writing(file):
+            drawn.save(file)
+        tiles.append(Tile.of(drawn, file.name, path.name, *_most_probable(checkpoint, record)))
+        counts = both_counts(view)
+    if tiles:
+        title, index = f"{METHODS[options.method].title} · {checkpoint.name}", folder / INDEX
+        with _writing(index):
+            index.write_text(index_page(title, tiles, [counts, *problems]), encoding="utf-8")
+        print(index)
+    if problems:
+        raise InvalidImage("\n".join(problems))
+
+
+def _most_probable(checkpoint: Checkpoint, record: AttentionRecord) -> tuple[str, float | None]:
+    """The predicted class and its probability; none of a model without classes."""
+    if not checkpoint.labels:
+        return "", None
+    probability, index = checkpoint.model.probabilities(record.logits[0]).max(0)
+    return checkpoint.labels[int(index)], float(probability)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say in a sentence what keeps a file from being written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
 
 
 def _check_options(options: argparse.Namespace) -> None:

@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     classify.add_argument("--top", type=int, default=5, help="predictions per picture (default: %(default)s)")
 
     explain = add("explain", "Draw or save where a token of the model looks, or what spoke for a class.")
-    explain.add_argument("image", type=Path, metavar="IMAGE")
+    explain.add_argument("images", nargs="+", type=Path, metavar="IMAGE")
     anyway = ", ".join(name for name, method in METHODS.items() if not method.of_class)
     explain.add_argument(
         "--method", choices=list(METHODS), default="attention",
@@ -119,8 +119,9 @@ def parser() -> argparse.ArgumentParser:
         "--precision", choices=("float32", "bfloat16"), help="bfloat16 is faster and inexact (default: float32)"
     )
     explain.add_argument(
-        "--out", type=Path, required=True, metavar="FILE.png|.npz",
-        help="PNG: over the picture, in colours of this map alone (Own scales on the page); NPZ: the numbers",
+        "--out", type=Path, required=True, metavar="FILE.png|.npz|FOLDER",
+        help="PNG: over the picture, in colours of this map alone (Own scales on the page); NPZ: the numbers; a "
+        "folder, for any number of pictures: a PNG of each, and index.html with all of them",
     )  # fmt: skip
 
     evaluate = add("evaluate", "Measure a checkpoint's accuracy on a dataset's test pictures.")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from vit.explain.settings import Direction
 
 def heatmap(
     checkpoint: Checkpoint,
-    image: Image.Image,
+    image: Image.Image | Sequence[Image.Image],
     method: str = "relevance",
     target: str | int | None = None,
     query: str | int | tuple[int, int] | None = None,
@@ -28,7 +29,7 @@ def heatmap(
     """What the app and the command line show for a method.
 
     Args:
-        image: RGB, as `vit.decode_image` gives it.
+        image: RGB, as `vit.decode_image` gives it; or several.
         method: a name in `METHODS`.
         target: the class asked about, by its label or its number from 0; None for the predicted one. Methods that are
             not of a class ignore it.
@@ -39,13 +40,19 @@ def heatmap(
         settings: of the method, see `METHODS[method].settings`; blocks and heads count from 0.
 
     Returns:
-        (rows, cols), before any scaling for display. Of a class, shares of the whole map, which with those of prefix
-        tokens sum to 1. Otherwise weights of attention.
+        (rows, cols), before any scaling for display; of several pictures (B, rows, cols), each as by itself. Of a
+        class, shares of the whole map, which with those of prefix tokens sum to 1. Otherwise weights of attention.
 
     Raises:
-        UserError: there is no such method, class or token; the model has no classes, and the method explains one.
+        UserError: there is no such method, class or token; the model has no classes, and the method explains one; there
+            is no picture.
         ValueError: there is no such block or head, or the method has no such setting.
     """
+    if not isinstance(image, Image.Image):
+        if not image:
+            raise UserError("There is no picture to explain: the list is empty.")
+        maps = [heatmap(checkpoint, one, method, target, query, direction, size, **settings) for one in image]
+        return torch.stack(maps)
     if method not in METHODS:
         raise UserError(f"There is no method {method!r}. Choose from {', '.join(METHODS)}.")
     preprocess = checkpoint.preprocess

@@ -1,6 +1,12 @@
-"""What people see and take away of a record: payload, overlays, figures, films, files, sentences."""
+"""What people see and take away of a record: payload, overlays, figures, films, files, sentences.
 
-from typing import TYPE_CHECKING
+Called, `vit.view(model, picture)` shows the viewer in a notebook, see `vit.view.notebook.view`.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from vit.lazy import names_of
 
@@ -15,3 +21,14 @@ _HOMES = {
     "selection": ["Selection"],
 }
 __all__, __getattr__ = names_of(__name__, __path__, _HOMES)
+
+
+class _Callable(ModuleType):
+    """The package is also what a notebook calls."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """See `vit.view.notebook.view`."""
+        return import_module("vit.view.notebook").view(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

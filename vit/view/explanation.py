@@ -98,7 +98,17 @@ def explain(
         InvalidImage: the bytes are neither picture nor video, or the input is too large, see `cost`.
         ValueError: the size is not made of whole patches.
     """
-    picture = next(decode_frames(image, [frame])).picture
+    return explain_picture(checkpoint, next(decode_frames(image, [frame])).picture, size, precision)
+
+
+def explain_picture(
+    checkpoint: Checkpoint, picture: Image.Image, size: Size | None = None, precision: Precision = "float32"
+) -> Explanation:
+    """As `explain`, of a picture that is open.
+
+    Args:
+        picture: RGB, upright.
+    """
     preprocess = resized(checkpoint.preprocess, size or checkpoint.preprocess.size)
     if problem := _size_problem(checkpoint.config, preprocess.size, precision):
         raise InvalidImage(problem)

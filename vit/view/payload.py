@@ -113,7 +113,8 @@ def pack(
         if colors.shape != (256, 3) or colors.dtype != np.uint8:
             raise ValueError(f"Colour map {name!r} must be (256, 3) uint8, not {colors.shape} {colors.dtype}.")
         sections[f"colormap:{name}"] = colors.tobytes()
-    attention = (_all_maps if record.tokens <= MAPS_UP_TO else _queries_keys)(record)
+    small = record.tokens <= max(MAPS_UP_TO, record.queries[0].shape[-1])  # no larger than queries and keys
+    attention = (_all_maps if small else _queries_keys)(record)
     if record.features is not None:
         attention |= _packed_features(_as_numpy(record.features))
     sections |= {name: numbers.reshape(-1).view(np.uint8).data for name, numbers in attention.items()}

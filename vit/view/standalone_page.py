@@ -5,6 +5,7 @@ nothing be fetched.
 """
 
 import base64
+import gzip
 import hashlib
 import html
 import json
@@ -34,6 +35,12 @@ main { max-width: 82rem; margin: auto; padding: 1.5rem; }
 h1 { margin: 0 0 1.25rem; font-size: 1.25rem; overflow-wrap: anywhere; }
 .facts { margin: 1.5rem 0 0; font-size: 0.8125rem; line-height: 1.5; opacity: 0.75; overflow-wrap: anywhere; }
 """
+# Among a notebook's other outputs.
+_IN_CELL = """
+main { max-width: none; padding: 0.25rem; }
+h1 { margin-bottom: 0.75rem; font-size: 0.9375rem; }
+.facts { margin-top: 0.75rem; }
+"""
 
 
 def standalone(
@@ -47,6 +54,7 @@ def standalone(
     chain: bytes | None = None,
     masks: bytes | None = None,
     features: bytes | None = None,
+    cell: str = "",
 ) -> bytes:
     """One HTML file with the viewer and all that it shows.
 
@@ -59,6 +67,7 @@ def standalone(
         chain: from `pack_chain`, for a method whose maps the browser computes.
         masks: from `pack_masks`, by which the browser judges the maps.
         features: from `pack_features`, for the view and the block that are selected.
+        cell: in a notebook, the name by which the page around it speaks with it, see `vit.view.notebook`.
 
     Raises:
         UserError: the payload is too large for a file that a browser opens.
@@ -77,7 +86,7 @@ def standalone(
     if method is not None:
         method = {**method, "chain": "chain" if chain else ""}
     data = {
-        "name": "viewer",
+        "name": cell or "viewer",
         "payload": "payload",
         "seed": asdict(selection),
         "revision": 1,
@@ -91,7 +100,7 @@ def standalone(
         "features": "features" if features else None,
         "alone": True,
     }
-    script = "\n" + joined("standalone.js")
+    script = "\n" + joined("notebook.js" if cell else "standalone.js")
     assert "</script" not in script.lower()
     policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src 'unsafe-inline'; img-src blob: data:"
     held = json.dumps({"data": data, "payloads": list(payloads)}).replace("<", "\\u003c")
@@ -100,19 +109,21 @@ def standalone(
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{html.escape(title)}</title>",
-        f"<style>{_STYLE}{read('viewer.css')}</style>\n</head>\n<body>\n<main>",
+        f"<style>{_STYLE}{_IN_CELL if cell else ''}{read('viewer.css')}</style>\n</head>\n<body>\n<main>",
         f"<h1>{html.escape(title)}</h1>",
         "<noscript><p>This page needs JavaScript.</p></noscript>",
         read("viewer.html"),
         *(f'<p class="facts">{html.escape(fact)}</p>' for fact in facts),
         f'</main>\n<script type="application/json" id="data">{held}</script>',
-        *(
-            f'<script type="text/plain" id="{name}">{base64.b64encode(content).decode()}</script>'
-            for name, content in payloads.items()
-        ),
+        *(f'<script type="text/plain" id="{name}">{_packed(content)}</script>' for name, content in payloads.items()),
         f'<script type="module">{script}</script>\n</body>\n</html>\n',
     ]
     return "\n".join(lines).encode("utf-8", "replace")
+
+
+def _packed(content: bytes) -> str:
+    """The same bytes in every run, as text."""
+    return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode()
 
 
 def _digest(script: str) -> str:

@@ -85,6 +85,7 @@ def read(
     heads: int | None = None,
     name: str = "",
     consume: bool = False,
+    known: Mapping[str, Any] | None = None,
 ) -> Reading:
     """Understand the tensors of a checkpoint of any known family; works on the meta device.
 
@@ -97,6 +98,7 @@ def read(
         heads: the user's answer where neither file nor custom tells the number of attention heads.
         name: of the file and its folder.
         consume: empty `tensors` on the way, so that no weights are held twice.
+        known: config fields that a model in memory tells, which count as stated.
 
     Raises:
         InvalidCheckpoint: not a family that is read, or a file at odds with itself or with its config.
@@ -114,7 +116,7 @@ def read(
         config = build_config(vit)
         return Reading(family, config, reshape(renamed, config.grid, config.rope is not None)[0], {})
 
-    stated = family.stated(document) if document is not None else {}
+    stated = (family.stated(document) if document is not None else {}) | dict(known or {})
     named = family.by_name(name)
     doubts = {} if "heads" in stated or "heads" in named else family.doubts(renamed)
     renamed, adjusted = family.adjust(renamed)

@@ -137,6 +137,14 @@ export interface Mount {
   setTriggerValue(name: string, value: unknown): void;
 }
 
+/** What anywidget hands `kernel_link.js`: a widget of the kernel. */
+export interface Link {
+  get(name: string): any;
+  send(content: object): void;
+  on(event: string, act: (...given: any[]) => void): void;
+  off(event: string, act: (...given: any[]) => void): void;
+}
+
 declare global {
   var __vitPayloads: Map<string, { bytes: Uint8Array | null; decoded: any; feeders: number }> | undefined;
   var __vitNames: Map<string, string> | undefined;

@@ -1,0 +1,93 @@
+"""The example notebook: run without a browser, then opened in JupyterLab, untrusted, trusted, alive, and without its
+kernel."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbformat.sign import NotebookNotary
+from playwright.sync_api import Browser, Frame, expect
+
+from .jupyter import Notebook, environment, jupyter_lab
+from .serving import ROOT
+
+EXAMPLE = ROOT / "docs" / "notebook.ipynb"
+VIEWER = "document.querySelector('.vit').__vitViewer"
+SHOW, SET, SELECTION = 1, 3, 5  # cells of the example
+
+
+def drawn(frame: Frame) -> str:
+    """The map that is drawn, once nothing is left to draw."""
+    frame.wait_for_function(f"() => {VIEWER}.settled")
+    return frame.locator("canvas.over").evaluate("canvas => canvas.toDataURL()")
+
+
+def hovering_changes_the_map(frame: Frame) -> None:
+    before = drawn(frame)
+    frame.locator("canvas.over").hover(position={"x": 60, "y": 60})
+    assert drawn(frame) != before
+
+
+@pytest.fixture
+def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nbformat.NotebookNode:
+    """The example as it is after it was run from the first cell to the last."""
+    for name, value in environment(tmp_path).items():
+        monkeypatch.setitem(os.environ, name, value)
+    return NotebookClient(nbformat.read(EXAMPLE, 4), timeout=300, resources={"metadata": {"path": tmp_path}}).execute()
+
+
+@pytest.fixture
+def notebook(browser: Browser, tmp_path: Path) -> Iterator[Notebook]:
+    """JupyterLab in a tab, for the notebooks of the test's folder."""
+    with jupyter_lab(tmp_path) as address:
+        page = browser.new_page(viewport={"width": 1280, "height": 1400})
+        yield Notebook(page, address)
+        page.close()
+
+
+def test_the_example_in_jupyterlab(notebook: Notebook, tmp_path: Path, executed: nbformat.NotebookNode) -> None:
+    nbformat.write(executed, tmp_path / "untrusted.ipynb")
+    nbformat.write(executed, tmp_path / "trusted.ipynb")
+    keys = Path(os.environ["JUPYTER_DATA_DIR"])
+    keys.mkdir(exist_ok=True)
+    notary = NotebookNotary(data_dir=str(keys))
+
+    notebook.open("untrusted.ipynb")
+    expect(notebook.page.get_by_text("Trust this notebook").first).to_be_visible()
+    expect(notebook.page.get_by_alt_text("The map").first).to_be_visible()
+    assert notebook.page.locator("iframe.vit-view").count() == 0
+
+    notary.sign(nbformat.read(tmp_path / "trusted.ipynb", 4))
+    notebook.open("trusted.ipynb")  # its kernel knows nothing of what was run before
+    hovering_changes_the_map(notebook.frame())
+    assert notebook.frame().evaluate(f"{VIEWER}.alone") is True
+
+    notebook.run(SHOW)
+    frame = notebook.frame()
+    expect(frame.get_by_role("button", name="Relevance")).to_be_visible()  # which the kernel computes
+    hovering_changes_the_map(frame)
+    frame.get_by_role("button", name="Relevance").click()
+    expect(frame.locator(".sentence")).to_have_text(re.compile("Relevance: what speaks for “cat”"))
+    drawn(frame)
+    assert "method='relevance'" in notebook.run(SELECTION)
+    notebook.run(SET)
+    expect(frame.locator(".sentence")).to_have_text("Block 3, mean of heads: where patch (row 4, col 5) looks.")
+    frame.locator("canvas.grid").focus()
+    frame.page.keyboard.press("ArrowDown")
+    expect(frame.locator(".sentence")).to_have_text(re.compile("^Block 4"))
+    drawn(frame)  # keys are told once they have settled
+    assert "block=3" in notebook.run(SELECTION)
+    other = notebook.frame(1)
+    assert other.evaluate(f"{VIEWER}.selection.block") != 3  # each view for itself
+
+    notebook.menu("File", "Save Notebook")
+    expect(notebook.page.locator(".lm-TabBar-tab.jp-mod-current.jp-mod-dirty")).to_have_count(0)
+    notebook.menu("Kernel", "Shut Down Kernel")
+    notebook.open("trusted.ipynb")
+    hovering_changes_the_map(notebook.frame())
+    assert notebook.hosts - {""} == {urlsplit(notebook.address).netloc}

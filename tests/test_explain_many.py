@@ -1,0 +1,90 @@
+"""Many pictures at once: `explain` into a folder, and `vit.heatmap` of a list."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import Command, check_mistake
+from PIL import Image
+
+import vit
+from vit.view.index_page import Tile, index_page
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> list[Path]:
+    """Three pictures, two of one name, in an order of their own."""
+    paths = [tmp_path / "b" / "cat.png", tmp_path / "a" / "cat.png", tmp_path / "a" / "<b>&.png"]
+    for seed, path in enumerate(paths):
+        path.parent.mkdir(exist_ok=True)
+        pixels = np.random.default_rng(seed).integers(0, 256, (30 + seed, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path)
+    return paths
+
+
+def test_each_picture_is_drawn_as_by_itself(command: Command, saved: Path, photos: list[Path], tmp_path: Path) -> None:
+    out, options = tmp_path / "maps", ("--checkpoint", saved, "--method=relevance", "--target=cat")
+    result = command("explain", *photos, *options, "--out", out)
+    assert (result.status, result.out.strip()) == (0, str(out / "index.html"))
+    for photo, name in zip(photos, ("cat.png", "cat-2.png", "<b>&.png"), strict=True):
+        assert command("explain", photo, *options, "--out", tmp_path / "one.png").status == 0
+        assert np.array_equal(Image.open(out / name), Image.open(tmp_path / "one.png")), name
+
+
+def test_the_page_shows_all_and_fetches_nothing(
+    command: Command, checkpoint: vit.Checkpoint, photos: list[Path], tmp_path: Path
+) -> None:
+    assert command("explain", *photos, "--checkpoint", checkpoint.path, "--out", tmp_path / "maps").status == 0
+    page = (tmp_path / "maps" / "index.html").read_text()
+    assert re.findall(r'href="([^"]*)"', page) == ["cat.png", "cat-2.png", "%3Cb%3E%26.png"]
+    assert page.count('src="data:image/jpeg;base64,') == page.count("src=") == 3
+    assert "<b>&" not in page and "default-src 'none'" in page
+    for photo in photos:
+        logits = checkpoint.model(checkpoint.preprocess(Image.open(photo))).logits[0].detach()
+        probabilities = checkpoint.model.probabilities(logits)
+        assert f"{checkpoint.labels[int(probabilities.argmax())]} {float(probabilities.max()):.1%}" in page
+
+
+def test_a_picture_that_cannot_be_read_costs_a_line(
+    command: Command, saved: Path, photos: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "bad.png").write_bytes(b"nothing")
+    files = [photos[0], tmp_path / "bad.png", tmp_path / "nowhere.png", photos[1]]
+    result = command("explain", *files, "--checkpoint", saved, "--out", tmp_path / "maps")
+    assert result.status == 2
+    said = [line for line in result.err.splitlines() if line.startswith(str(tmp_path))]
+    assert len(said) == 2 and "bad.png: This file is not a picture" in said[0] and "nowhere.png cannot be" in said[1]
+    assert {path.name for path in (tmp_path / "maps").iterdir()} == {"cat.png", "cat-2.png", "index.html"}
+    assert "bad.png: This file is not a picture" in (tmp_path / "maps" / "index.html").read_text()
+
+
+def test_several_pictures_need_a_folder(command: Command, saved: Path, photos: list[Path], tmp_path: Path) -> None:
+    result = command("explain", *photos, "--checkpoint", saved, "--out", tmp_path / "map.png")
+    check_mistake(result, "3 pictures do not fit into one file. Name a folder: --out FOLDER.")
+    result = command("explain", photos[0], "--checkpoint", saved, "--out", tmp_path / "map.jpg")
+    check_mistake(result, "--out must be a folder or end in .png or .npz, not 'map.jpg'.")
+    (tmp_path / "file").write_bytes(b"")
+    result = command("explain", photos[0], "--checkpoint", saved, "--out", tmp_path / "file")
+    check_mistake(result, "file cannot be written: File exists.")
+
+
+def test_a_model_without_classes_has_maps_alone() -> None:
+    tile = Tile.of(Image.new("RGB", (2000, 100)), "one.png", "one.jpg")
+    assert "one.jpg" in index_page("Maps", [tile]) and "%" not in index_page("Maps", [tile]).split("<ul>")[1]
+
+
+@pytest.mark.parametrize("method", ["attention", "relevance"])
+def test_maps_of_a_list_are_those_of_each_picture(checkpoint: vit.Checkpoint, photos: list[Path], method: str) -> None:
+    images = [Image.open(path) for path in photos]
+    together = vit.heatmap(checkpoint, images, method)
+    assert together.shape == (3, 4, 4)
+    assert all(
+        torch.equal(one, vit.heatmap(checkpoint, image, method)) for one, image in zip(together, images, strict=True)
+    )
+
+
+def test_a_list_without_pictures_is_told(checkpoint: vit.Checkpoint) -> None:
+    with pytest.raises(vit.UserError, match="There is no picture to explain"):
+        vit.heatmap(checkpoint, [])

@@ -1,0 +1,100 @@
+"""Many pictures with their maps on one HTML page, which holds the thumbnails itself and links the files beside it."""
+
+import base64
+import html
+import io
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple, Self
+from urllib.parse import quote
+
+from PIL import Image
+
+INDEX = "index.html"
+THUMBNAIL_SIDE = 224  # longer side [px]
+_QUALITY = 80
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body {
+  margin: 0 auto; max-width: 82rem; padding: 1.5rem; line-height: 1.4;
+  background: light-dark(#ffffff, #12181a); color: light-dark(#1b2326, #e6ecec);
+  font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
+}
+h1 { font-size: 1.25rem; overflow-wrap: anywhere; }
+ul { display: grid; grid-template-columns: repeat(auto-fill, minmax(10rem, 1fr)); gap: 1.25rem; padding: 0; }
+li { list-style: none; font-size: 0.8125rem; overflow-wrap: anywhere; }
+a { color: inherit; text-decoration: none; }
+img { display: block; width: 100%; aspect-ratio: 1; object-fit: contain; margin-bottom: 0.4rem; }
+small, p { font-size: 0.8125rem; opacity: 0.75; overflow-wrap: anywhere; }
+"""
+
+
+class Tile(NamedTuple):
+    """A picture on the page.
+
+    Attributes:
+        thumbnail: JPEG.
+        file: name of the file that it leads to, beside the page.
+        name: of the picture, for people.
+        label: its class, "" for none.
+        probability: of that, 0 to 1; None where there is none.
+    """
+
+    thumbnail: bytes
+    file: str
+    name: str
+    label: str
+    probability: float | None
+
+    @classmethod
+    def of(cls, drawn: Image.Image, file: str, name: str, label: str = "", probability: float | None = None) -> Self:
+        """Shrink a picture that is drawn with its map."""
+        small, out = drawn.copy(), io.BytesIO()
+        small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
+        small.save(out, "JPEG", quality=_QUALITY)
+        return cls(out.getvalue(), file, name, label, probability)
+
+
+def index_page(title: str, tiles: Sequence[Tile], facts: Iterable[str] = ()) -> str:
+    """The page as HTML; foreign text goes in escaped, and nothing in it runs or is fetched.
+
+    Args:
+        facts: printed below, one paragraph each; empty ones are left out.
+    """
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    lines = [
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
+        f"<h1>{html.escape(title)}</h1>\n<ul>",
+        *map(_item, tiles),
+        "</ul>",
+        *(f"<p>{html.escape(fact)}</p>" for fact in facts if fact),
+        "</body>\n</html>\n",
+    ]
+    return "\n".join(lines)
+
+
+def _item(tile: Tile) -> str:
+    source = f"data:image/jpeg;base64,{base64.b64encode(tile.thumbnail).decode()}"
+    share = "" if tile.probability is None else f" {tile.probability:.1%}"
+    said = f"{html.escape(tile.label)}{share}<br>" if tile.label else ""
+    name = html.escape(tile.name)
+    return (
+        f'<li><a href="{quote(tile.file)}"><img alt="{name}" loading="lazy" src="{source}">{said}'
+        f"<small>{name}</small></a></li>"
+    )
+
+
+def unused_name(stem: str, taken: Collection[str]) -> str:
+    """A name for the PNG of a picture that no other one has.
+
+    >>> unused_name("cat", {"cat.png", "cat-2.png"})
+    'cat-3.png'
+    """
+    name, number = f"{stem}.png", 1
+    while name in taken:
+        number += 1
+        name = f"{stem}-{number}.png"
+    return name

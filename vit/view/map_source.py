@@ -1,0 +1,147 @@
+"""Maps that the viewer does not compute itself: those of a class's methods, and rollout of large inputs.
+
+What `computed` and `method` are is said in docs/viewer.md.
+"""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from vit.errors import InvalidCheckpoint, UserError
+from vit.explain import methods
+from vit.explain.heatmap import find_class
+from vit.explain.methods import METHODS, Subject
+from vit.explain.record import AttentionRecord
+from vit.model.transformer import VisionTransformer
+from vit.view import export
+from vit.view.payload import CHAIN_UP_TO, MAPS_UP_TO, pack_chain
+from vit.view.selection import Selection
+
+
+class Question(NamedTuple):
+    """What the view "relevance" shows.
+
+    Attributes:
+        method: of a class, its name in `METHODS`.
+        target: number of the class.
+    """
+
+    method: str
+    target: int
+
+
+class Needed(NamedTuple):
+    """What the viewer needs beside the payload.
+
+    Attributes:
+        method: what it is told of the method; None of a model without classes.
+        chain: by which it computes the method's maps itself.
+        computed: the map of the selection.
+    """
+
+    method: dict[str, Any] | None
+    chain: bytes | None = None
+    computed: dict[str, Any] | None = None
+
+
+class MapSource:
+    """All maps of one picture.
+
+    Attributes:
+        record: of the picture.
+        labels: one name per class; none of a model without classes, and of attention alone.
+    """
+
+    def __init__(
+        self,
+        record: AttentionRecord,
+        model: VisionTransformer | None = None,
+        pixels: Tensor | None = None,
+        labels: tuple[str, ...] = (),
+    ):
+        self.record, self.labels = record, labels
+        self._model, self._pixels = model, pixels
+        self._subjects: dict[int, Subject] = {}
+        self._chains: dict[int, bytes] = {}
+        self._last: tuple[object, Tensor] | None = None  # some methods take hundreds of passes
+
+    def question(self, method: str, target: str | int | None) -> Question:
+        """A method and a class as people name them; None for the predicted class.
+
+        Raises:
+            UserError: there is no such method or class, or the model has no classes.
+        """
+        if method not in METHODS or not METHODS[method].of_class:
+            raise UserError(f"There is no method {method!r} of a class.")
+        if not self.labels:
+            raise InvalidCheckpoint(f"There are no classes here, so {method} has nothing to explain.")
+        index = int(self.record.logits.argmax()) if target is None else target
+        index = find_class(index, self.labels) if isinstance(index, str) else index
+        if not 0 <= index < len(self.labels):
+            raise UserError(f"There is no class {index}: they run from 0 to {len(self.labels) - 1}.")
+        return Question(method, index)
+
+    def needed(self, selection: Selection, question: Question | None) -> Needed:
+        """What the viewer needs to show a selection."""
+        described = self._described(selection, question)
+        if selection.view == "relevance" and question:
+            if question.method == "relevance" and self.record.blocks * self.record.tokens**2 <= CHAIN_UP_TO:
+                return Needed(described, self._chain(question.target))
+            token = _token(selection, question)
+            return Needed(described, None, self._computed(selection, question, -1 if token is None else token))
+        if selection.view == "rollout" and self.record.tokens > MAPS_UP_TO:
+            return Needed(described, None, self._computed(selection, None, selection.token))
+        return Needed(described)
+
+    def weights(self, selection: Selection, question: Question | None) -> Tensor:
+        """What the viewer shows for a selection: (N,)."""
+        if selection.view != "relevance" or question is None:
+            return export.weights(self.record, selection)
+        settings = selection.settings(METHODS[question.method].settings)
+        token = _token(selection, question)
+        key = (question, token, selection.direction, settings)
+        if self._last is None or self._last[0] != key:
+            subject = self._subject(question.target)
+            self._last = key, methods.weights(subject, question.method, token, selection.direction, **settings)
+        return self._last[1]
+
+    def _described(self, selection: Selection, question: Question | None) -> dict[str, Any] | None:
+        if question is None:
+            return None
+        method = METHODS[question.method]
+        return {
+            "title": method.title,
+            "sentence": method.sentence,
+            "target": self.labels[question.target],
+            "chain": "",
+            "tokens": method.of_tokens,
+            "settings": list(selection.settings(method.settings)),
+        }
+
+    def _computed(self, selection: Selection, question: Question | None, token: int) -> dict[str, Any]:
+        return {
+            "view": selection.view,
+            "token": token,
+            "direction": selection.direction,
+            "settings": selection.settings(),
+            "values": [float(f"{value:.6g}") for value in self.weights(selection, question).tolist()],
+        }
+
+    def _chain(self, target: int) -> bytes:
+        if target not in self._chains:
+            record = self._subject(target).record
+            matrices = [record.flow(block) for block in range(record.blocks)]
+            self._chains[target] = pack_chain(matrices, record.read)
+        return self._chains[target]
+
+    def _subject(self, target: int) -> Subject:
+        assert self._model is not None and self._pixels is not None, "a model with classes"
+        if target not in self._subjects:
+            self._subjects.clear()  # gradients of all attention are large
+            self._subjects[target] = Subject.of(self._model, self._pixels, target)
+        return self._subjects[target]
+
+
+def _token(selection: Selection, question: Question) -> int | None:
+    """What the method is asked about: the pinned token, or None for the class itself."""
+    return selection.token if selection.pinned and METHODS[question.method].of_tokens else None

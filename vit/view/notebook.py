@@ -1,0 +1,391 @@
+"""The viewer in a notebook: `vit.view(model, picture)`.
+
+A cell holds the viewer as a frame with a page of its own, see `vit.view.standalone_page`: it is alive without a kernel,
+without a network, and after the notebook was saved and opened again, and neither it nor the notebook reaches into the
+other. Where anywidget is installed and the kernel lives, the two also exchange what is chosen.
+"""
+
+import secrets
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast, get_args
+
+from PIL import Image
+from torch import Tensor, nn
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.in_memory import checkpoint_from_module
+from vit.checkpoints.load import load_checkpoint
+from vit.errors import UserError
+from vit.explain.attention_tensors import record_of_attention
+from vit.explain.heatmap import find_token
+from vit.explain.input_sizes import size_near
+from vit.explain.maps import checked_index
+from vit.explain.methods import METHODS
+from vit.explain.record import AttentionRecord
+from vit.explain.settings import Direction, Fusion
+from vit.images.geometry import Box
+from vit.images.pictures import picture_of
+from vit.view.explanation import explain_picture
+from vit.view.kernel_link import KernelLink, Told, can_link
+from vit.view.map_source import MapSource, Question
+from vit.view.notebook_frame import framed
+from vit.view.overlay import COLORMAPS
+from vit.view.payload import pack
+from vit.view.selection import Selection
+from vit.view.selection import View as ViewKind
+from vit.view.standalone_page import standalone
+
+_CLASS_METHOD = "relevance"  # of a model with classes, until another is named
+_GREY = (128, 128, 128)  # where there is no picture
+
+
+class ViewSelection(NamedTuple):
+    """What a view shows; all counted from 0.
+
+    Attributes:
+        block, head: an index, or how all of them are fused.
+        query: the token asked about; None where a class is asked about as a whole, or no token at all.
+        direction: "from" is where the query looks, "to" who looks at it.
+        method: "attention", "rollout", "similar", "pool", or of a class a name in `METHODS`.
+    """
+
+    block: int | Fusion
+    head: int | Fusion
+    query: int | None
+    direction: Direction
+    method: str
+
+
+class View:
+    """A viewer in a notebook, and what the kernel knows of it.
+
+    What is set here changes the viewer in its cell, and what is chosen there is read here, where anywidget is
+    installed. Without it, what is set is shown when the view is displayed again.
+    """
+
+    def __init__(
+        self,
+        source: MapSource,
+        picture: Image.Image,
+        box: Box,
+        title: str,
+        facts: Sequence[str],
+        selection: Selection,
+        question: Question | None,
+    ):
+        self._source, self._picture, self._box = source, picture, box
+        self._title, self._facts = title, tuple(facts)
+        self._payload = pack(source.record, picture, box, dict(COLORMAPS))
+        self._selection, self._question = selection, question
+        self._revision = 1
+        self._name = f"vit-{secrets.token_hex(8)}"
+        self._callbacks: list[Callable[[ViewSelection], object]] = []
+        self._chains: set[str] = set()  # that the frames have
+        self._link: KernelLink | None = None
+        if can_link():
+            own = weakref.ref(self)  # the link lives as long as the view, not the other way round
+            self._link = KernelLink(self._name, lambda: _alive(own)._state(), lambda said: _alive(own)._hear(said))
+            weakref.finalize(self, self._link.close).atexit = False  # the kernel's own end closes all
+
+    @property
+    def record(self) -> AttentionRecord:
+        """The attention of the picture."""
+        return self._source.record
+
+    @property
+    def linked(self) -> bool:
+        """Whether kernel and viewer exchange what is chosen."""
+        return self._link is not None
+
+    @property
+    def selection(self) -> ViewSelection:
+        """What the viewer shows."""
+        shown = self._selection
+        of_class = shown.view == "relevance" and self._question is not None
+        query = None if (of_class and not shown.pinned) or shown.view == "pool" else shown.token
+        method = self._question.method if of_class and self._question else shown.view
+        return ViewSelection(shown.block, shown.head, query, shown.direction, method)
+
+    @property
+    def block(self) -> int | Fusion:
+        """The block, or how all of them are fused; set, it is attention that is shown."""
+        return self._selection.block
+
+    @block.setter
+    def block(self, block: int | Fusion) -> None:
+        self._choose(block=_index("block", block, self.record.blocks), view="attention")
+
+    @property
+    def head(self) -> int | Fusion:
+        """The head, or how all of them are fused; set, it is attention that is shown."""
+        return self._selection.head
+
+    @head.setter
+    def head(self, head: int | Fusion) -> None:
+        self._choose(head=_index("head", head, self.record.heads), view="attention")
+
+    @property
+    def query(self) -> int | None:
+        """The token asked about; set by its name, (row, col) or number, it is pinned; None lets go of it."""
+        return self.selection.query
+
+    @query.setter
+    def query(self, query: str | int | tuple[int, int] | None) -> None:
+        self._choose(**_pinned(query, self._source))
+
+    @property
+    def direction(self) -> Direction:
+        """Where the query looks ("from"), or who looks at it ("to")."""
+        return self._selection.direction
+
+    @direction.setter
+    def direction(self, direction: Direction) -> None:
+        self._choose(direction=_checked("direction", direction, get_args(Direction)))
+
+    @property
+    def method(self) -> str:
+        """What is shown: "attention", "rollout", "similar", "pool", or of a class a name in `METHODS`."""
+        return self.selection.method
+
+    @method.setter
+    def method(self, method: str) -> None:
+        kind = _kind_of(method, self.record)
+        if kind == "relevance":
+            self._question = self._source.question(method, self._question.target if self._question else None)
+        self._choose(view=kind)
+
+    @property
+    def target(self) -> str | None:
+        """The class that methods explain, by its label; set by label or number. None where there are no classes."""
+        return self._source.labels[self._question.target] if self._question else None
+
+    @target.setter
+    def target(self, target: str | int | None) -> None:
+        method = self._question.method if self._question else _CLASS_METHOD
+        self._question = self._source.question(method, target)
+        self._choose()
+
+    def heatmap(self) -> Tensor:
+        """The map that the viewer shows, (rows, cols), as `vit.heatmap` gives it."""
+        return self.record.heatmap(self._source.weights(self._selection, self._question))
+
+    def observe(self, callback: Callable[[ViewSelection], object]) -> None:
+        """Have something called with the selection, whenever somebody chooses something in the viewer."""
+        self._callbacks.append(callback)
+
+    def unobserve(self, callback: Callable[[ViewSelection], object]) -> None:
+        """Call it no more."""
+        self._callbacks.remove(callback)
+
+    def page(self) -> str:
+        """The viewer as an HTML page that needs nothing else, as it is shown in a cell."""
+        shown = self._selection.view == "relevance"
+        needed = self._source.needed(self._selection, self._question if shown else None)
+        return standalone(
+            self._payload,
+            self._selection,
+            self._title,
+            self._facts,
+            computed=needed.computed,
+            method=needed.method,
+            chain=needed.chain,
+            cell=self._name,
+        ).decode()
+
+    def __repr__(self) -> str:
+        record = self.record
+        rows, cols = record.grid
+        return f"View of {self._title}: {record.blocks} blocks, {record.heads} heads, {rows} x {cols} patches"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows, and keeps when it is saved."""
+        return framed(self.page(), self._name, self._title, self._picture, self._box, self.heatmap())
+
+    def _choose(self, **values: Any) -> None:
+        """Show something else, here and in the frames."""
+        self._selection = replace(self._selection, **values)
+        self._revision += 1
+        if self._link:
+            self._link.tell(self._told())
+
+    def _state(self) -> Told:
+        """For a frame that has just opened."""
+        self._chains.clear()
+        return self._told()
+
+    def _told(self) -> Told:
+        needed = self._source.needed(self._selection, self._question)
+        method, payloads = needed.method, dict[str, bytes]()
+        if method and needed.chain and self._question:
+            method["chain"] = chain = f"{self._name} chain {self._question.target}"
+            if chain not in self._chains:
+                payloads[chain] = needed.chain
+                self._chains.add(chain)
+        message = {
+            "seed": asdict(self._selection),
+            "revision": self._revision,
+            "method": method,
+            "computed": needed.computed,
+        }
+        return Told(message, payloads)
+
+    def _hear(self, said: Mapping[str, Any]) -> None:
+        """Take what somebody chose, unless the kernel has moved the viewer since."""
+        if said.get("revision") != self._revision:
+            return
+        record = self.record
+        self._selection = Selection.from_query(said, record.blocks, record.heads, record.tokens)
+        if self._link and self._selection.view in ("relevance", "rollout"):  # which the kernel may have to compute
+            self._link.tell(self._told())
+        for callback in tuple(self._callbacks):
+            callback(self.selection)
+
+
+def view(
+    anything: Any,
+    picture: Any = None,
+    *,
+    method: str = "attention",
+    target: str | int | None = None,
+    block: int | Fusion = -1,
+    head: int | Fusion = "mean",
+    query: str | int | tuple[int, int] | None = None,
+    direction: Direction = "from",
+    size: int | None = None,
+    labels: Sequence[str] | None = None,
+    preprocess: Any = None,
+    grid: tuple[int, int] | None = None,
+    prefix: Sequence[str] | None = None,
+    **settings: Any,
+) -> View:
+    """Show where a model looks, in a notebook: the viewer, alive, offline.
+
+    Args:
+        anything: a `vit.Checkpoint` or what `vit.load_checkpoint` opens; a Vision Transformer in memory, see
+            `vit.checkpoint_from_module`; or attention, see `vit.explain.attention_tensors.record_of_attention`.
+        picture: of Pillow, a path, bytes, an array or a tensor, see `vit.images.pictures.picture_of`. Attention alone
+            needs none.
+        method: "attention", "rollout", "similar", "pool", or of a class a name in `METHODS`.
+        target: the class that methods explain, by label or number; None for the predicted one.
+        block, head: an index from 0, negative from the end, or "mean", "max" or "min" of all.
+        query: the token asked about, by its name, (row, col) or number; it is pinned. None for the class token.
+        direction: "from" is where the query looks, "to" who looks at it.
+        size: shorter side of the model's input [px]; None for its own.
+        labels, preprocess: of a model in memory, where it does not state its own, see `vit.checkpoint_from_module`.
+        grid, prefix: (rows, cols) of patches and names of the tokens before them, of attention alone.
+        settings: of the method and of the display, the fields of `vit.view.selection.Selection`.
+
+    Raises:
+        UserError: one of these cannot be used, in one sentence.
+    """
+    known = {field.name for field in fields(Selection)} - {"block", "head", "token", "pinned", "view", "direction"}
+    if unknown := sorted(settings.keys() - known):
+        raise UserError(f"There is no setting {unknown[0]!r}. Choose from {', '.join(sorted(known))}.")
+    if isinstance(anything, Checkpoint | nn.Module | str | Path):
+        if grid is not None or prefix is not None:
+            raise UserError("grid and prefix are for attention alone; a model knows its own.")
+        source, image, box, title, facts = _of_model(_checkpoint(anything, labels, preprocess), picture, size)
+    else:
+        source, image, box, title, facts = _of_attention(anything, picture, grid, prefix)
+    kind = _kind_of(method, source.record)
+    name = method if kind == "relevance" else _CLASS_METHOD
+    asked = kind == "relevance" or target is not None
+    question = source.question(name, target) if asked or source.labels else None
+    selection = Selection(
+        block=_index("block", block, source.record.blocks),
+        head=_index("head", head, source.record.heads),
+        view=kind,
+        direction=_checked("direction", direction, get_args(Direction)),
+        **_pinned(query, source),
+        **settings,
+    )
+    return View(source, image, box, title, facts, selection, question)
+
+
+class _Parts(NamedTuple):
+    """What a view is made of, but for what is selected."""
+
+    source: MapSource
+    picture: Image.Image
+    box: Box
+    title: str
+    facts: list[str]
+
+
+def _checkpoint(anything: Any, labels: Sequence[str] | None, preprocess: Any) -> Checkpoint:
+    if isinstance(anything, nn.Module):
+        return checkpoint_from_module(anything, labels=labels, preprocess=preprocess)
+    if labels is not None or preprocess is not None:
+        raise UserError("labels and preprocess are for models in memory; a checkpoint states its own.")
+    return anything if isinstance(anything, Checkpoint) else load_checkpoint(anything)
+
+
+def _of_model(checkpoint: Checkpoint, picture: Any, size: int | None) -> _Parts:
+    if picture is None:
+        raise UserError("Which picture should the model look at? Give one: vit.view(model, picture).")
+    explained = explain_picture(checkpoint, picture_of(picture), None if size is None else size_near(checkpoint, size))
+    pixels = explained.preprocess(explained.picture)
+    source = MapSource(explained.record, checkpoint.model, pixels, checkpoint.labels)
+    likely = ", ".join(f"{label} {probability:.1%}" for label, probability in explained.predictions[:3])
+    facts = [likely] if likely else []
+    facts += [f"Assumed: {why}" for why in checkpoint.assumed.values()]
+    return _Parts(source, explained.picture, explained.geometry.box, checkpoint.name, facts)
+
+
+def _of_attention(attention: Any, picture: Any, grid: tuple[int, int] | None, prefix: Sequence[str] | None) -> _Parts:
+    if not (isinstance(attention, list | tuple) or hasattr(attention, "__array__")):
+        raise UserError(
+            f"A {type(attention).__name__} cannot be shown: give a checkpoint, its name, a model, or attention tensors."
+        )
+    recorded = record_of_attention(attention, grid, prefix)
+    rows, cols = recorded.grid
+    image = Image.new("RGB", (16 * cols, 16 * rows), _GREY) if picture is None else picture_of(picture)
+    before = f" after {', '.join(recorded.prefix)}" if recorded.prefix else ""
+    facts = [f"{rows} × {cols} patches{before}, laid over the whole picture."]
+    return _Parts(MapSource(recorded), image, Box(0, 0, *image.size), "Attention", facts)
+
+
+def _kind_of(method: str, record: AttentionRecord) -> ViewKind:
+    """The viewer's name of a method."""
+    if method in METHODS and METHODS[method].of_class:
+        return "relevance"
+    own = ["attention", "rollout"]
+    own += ["similar"] if record.features is not None else []
+    own += ["pool"] if record.pool_attention is not None else []
+    if method in own:
+        return cast(ViewKind, method)
+    of_class = [name for name, one in METHODS.items() if one.of_class]
+    raise UserError(f"There is no method {method!r} here. Choose from {', '.join((*own, *of_class))}.")
+
+
+def _pinned(query: str | int | tuple[int, int] | None, source: MapSource) -> dict[str, Any]:
+    """Fields of a selection."""
+    prefix = source.record.prefix
+    if query is None:
+        return {"token": prefix.index("cls") if "cls" in prefix else 0, "pinned": False}
+    return {"token": find_token(query, source.record), "pinned": True}
+
+
+def _index(what: str, value: int | Fusion, count: int) -> int | Fusion:
+    """A block or head, from 0, or how to fuse all of them."""
+    if isinstance(value, str):
+        return cast(Fusion, _checked(what, value, get_args(Fusion)))
+    try:
+        return checked_index(what, value, count)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _checked(what: str, value: str, choices: tuple[str, ...]) -> Any:
+    if value not in choices:
+        raise UserError(f"There is no {what} {value!r}. Choose from {', '.join(choices)}.")
+    return value
+
+
+def _alive(reference: "weakref.ref[View]") -> View:
+    view = reference()
+    assert view is not None, "the link is closed before the view goes"
+    return view

@@ -1,0 +1,52 @@
+"""A page as a frame among a notebook's outputs, without rights on it."""
+
+import base64
+import html
+import io
+
+from PIL import Image
+from torch import Tensor
+
+from vit.images.geometry import Box
+from vit.view.overlay import overlay, scaled
+
+_STILL_SIDE = 320  # longer side of the picture for who does not trust the notebook [px]
+_STILL_QUALITY = 80
+_STYLE = "width:100%;height:40rem;border:0;display:block"
+# The frame tells its height, and is told whether the notebook is dark.
+_ON_LOAD = (
+    "const tell=()=>this.contentWindow.postMessage({view:this.name,scheme:getComputedStyle(this).colorScheme},'*');"
+    "if(!this.heard){this.heard=1;window.addEventListener('message',({source,data})=>{"
+    "if(source!==this.contentWindow)return;if(data.height)this.style.height=data.height+'px';if(data.here)tell()})}"
+    "tell()"
+)
+_THEMES = (
+    '[data-jp-theme-light="true"] .vit-view,.vscode-light .vit-view{color-scheme:light}'
+    '[data-jp-theme-light="false"] .vit-view,.vscode-dark .vit-view{color-scheme:dark}'
+)
+
+
+def framed(page: str, name: str, title: str, picture: Image.Image, box: Box, heatmap: Tensor) -> str:
+    """HTML of a frame that shows a page.
+
+    Args:
+        page: from `vit.view.standalone_page.standalone`, with `name` as its cell.
+        name: by which the notebook's page and the frame speak.
+        title: for people who do not see it.
+        picture, box, heatmap: what stands in its place where a notebook is not trusted, which keeps no frame.
+    """
+    source = page.replace("&", "&amp;").replace('"', "&quot;")
+    return (
+        f'<style>{_THEMES}</style><iframe class="vit-view" name="{name}" sandbox="allow-scripts" '
+        f'title="{html.escape(title)}" style="{_STYLE}" onload="{_ON_LOAD}" srcdoc="{source}">'
+        f"<p>Trust this notebook to look into the picture.</p>{_still(picture, box, heatmap)}</iframe>"
+    )
+
+
+def _still(picture: Image.Image, box: Box, heatmap: Tensor) -> str:
+    """The map over the picture, small."""
+    if (factor := _STILL_SIDE / max(picture.size)) < 1:
+        picture, box = scaled(picture, box, factor)
+    out = io.BytesIO()
+    overlay(picture, heatmap.numpy(), box).save(out, "JPEG", quality=_STILL_QUALITY)
+    return f'<img alt="The map" src="data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}">'

@@ -1,0 +1,27 @@
+// What `vit.view.standalone_page` put into the page: the viewer's data, and its payloads.
+
+import { storePayload } from "./payload_registry.js";
+
+/** @import { Message } from "./types" */
+
+/** @param {string} id */
+const element = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+
+/** @param {string} text in base64 */
+const decoded = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+
+/**
+ * Keep the payloads that the page holds, and say what the viewer is told.
+ *
+ * @returns {Promise<Message>}
+ */
+export async function readHeld() {
+  const { data, payloads } = JSON.parse(element("data").textContent ?? "");
+  for (const id of payloads) {
+    const packed = new Blob([decoded(element(id).textContent ?? "")]).stream();
+    const bytes = await new Response(packed.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+    storePayload(id, new Uint8Array(bytes));
+    element(id).remove();
+  }
+  return data;
+}
