@@ -20,7 +20,7 @@ TOKENS = 1_025  # of an input; a larger one takes a processor for long
 CHECKPOINT = 150  # [MB] of one of the shelf that is offered
 FILM = 30  # [s] that a video may play
 FILM_MEMORY = 800_000_000  # [bytes] for the process that decodes it, one at a time
-VISITORS = 200  # open pages
+VISITORS = 100  # open pages
 
 
 def is_public() -> bool:
