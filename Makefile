@@ -7,7 +7,7 @@ BIN := .venv/bin
 CHROMIUM := $(BIN)/python tests/browser/serving.py
 WORKERS ?= 3
 
-.PHONY: app test quick check check-js browser cluster cluster-test mlflow mlflow-test benchmark
+.PHONY: app test quick check check-js browser firefox firefox-test cluster cluster-test mlflow mlflow-test benchmark
 
 app: .venv/ready
 	$(BIN)/streamlit run app.py
@@ -17,10 +17,10 @@ test quick: export PYTHONDONTWRITEBYTECODE :=
 
 test: check
 	@$(CHROMIUM) || { echo "The browser tests need a Chromium: make browser installs one. make quick does without."; exit 1; }
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not cluster and not mlflow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not cluster and not mlflow and not firefox"
 
 quick: .venv/ready-dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/browser --ignore tests/pages -m "not slow and not mlflow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/browser --ignore tests/firefox --ignore tests/pages -m "not slow and not mlflow"
 
 check: .venv/ready-dev
 	$(BIN)/ruff check .
@@ -45,6 +45,16 @@ browser: .venv/ready-dev
 	$(BIN)/playwright install --with-deps chromium \
 		|| { apt-get update && { apt-get install -y chromium-headless-shell || apt-get install -y chromium; }; } \
 		|| $(BIN)/playwright install chromium
+
+# Debian's Firefox, or the one that is there, and Mozilla's driver for it from the package index.
+firefox: .venv/ready-dev
+	$(BIN)/python -m pip install -r requirements-firefox.txt
+	@command -v firefox-esr firefox > /dev/null || { \
+		echo "Installing Debian's firefox-esr, which asks for administrator rights."; \
+		apt-get update && apt-get install -y --no-install-recommends firefox-esr; }
+
+firefox-test: .venv/ready-dev
+	$(BIN)/python -m pytest -m firefox tests/firefox
 
 # Real clusters on this machine: Ray from the package index, Slurm from Debian.
 cluster: .venv/ready-dev

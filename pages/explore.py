@@ -29,6 +29,7 @@ from pages.shared import (
     loading,
     navigation,
     page_links,
+    public,
     session,
     token_features,
 )
@@ -224,6 +225,8 @@ def main() -> None:
     with st.sidebar:
         st.title("ViT attention explorer")
         st.caption("Hover a patch: where does it look? Click to pin it.")
+        if public.is_public():
+            st.caption("Your pictures stay in the memory of this visit, and are forgotten when you leave.")
         tour.offer()
         model_controls = st.container()
     tour.show()

@@ -32,7 +32,11 @@ from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
-KINDS = {"browser": "browser", "pages": "page"}  # of the tests in a folder; all others are unit tests
+KINDS = {
+    "browser": "browser",
+    "firefox": "firefox",
+    "pages": "page",
+}  # of the tests in a folder; all others are unit tests
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -121,7 +121,7 @@ def pins() -> dict[str, str]:
     """The version of each library that the tests run with."""
     lines = [
         line
-        for name in ("", "-dev", "-cluster", "-mlflow")
+        for name in ("", "-dev", "-cluster", "-mlflow", "-firefox")
         for line in (ROOT / f"requirements{name}.txt").read_text().splitlines()
     ]
     result = [re.fullmatch(r"([\w-]+)(?:\[[\w,]+\])?==([\w.]+)", line) for line in lines]

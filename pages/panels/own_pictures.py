@@ -56,7 +56,7 @@ def uploaded() -> tuple[Thumbnail, ...]:
         found = uploaded_pictures.find_all(key)
         return tuple(Thumbnail(name=one.key, credit=one.name, source=_address(one.data)) for one in found)
 
-    strip: tuple[Thumbnail, ...] = cached(("own pictures", key), work)
+    strip: tuple[Thumbnail, ...] = cached(("own pictures", uploaded_pictures.readers(), key), work)
     return strip
 
 

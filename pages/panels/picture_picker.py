@@ -77,7 +77,7 @@ def pick_picture() -> Source:
             accept_multiple_files=True,
             key=key,
             on_change=take_in,
-            help="They stay on the server for a day, for whoever has the link that the address bar then shows.",
+            help=uploaded_pictures.how_long(),
         )
         with st.popover("Camera", width="content"):
             if st.toggle("Use the camera"):

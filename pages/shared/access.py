@@ -10,7 +10,8 @@
     upload_mb = 100         # largest archive or checkpoint; never above server.maxUploadSize
 
 A page that starts or changes anything calls `require_trainer()` before all else: Streamlit can run a file in `pages/`
-without `app.py`. Everything here is decided anew in every run of a page.
+without `app.py`. Everything here is decided anew in every run of a page. In a public place, nobody may train; see
+`pages/shared/public.py`.
 """
 
 from pathlib import Path
@@ -20,7 +21,7 @@ import streamlit as st
 from streamlit import config
 from streamlit.errors import StreamlitSecretNotFoundError
 
-from pages.shared import navigation
+from pages.shared import navigation, public
 from pages.shared.escape import plain
 from vit.runs import control
 
@@ -82,12 +83,13 @@ def require_trainer() -> None:
     navigation.start_page("train", remember=False)
     st.title("Training is closed here", anchor=False)
     st.markdown(plain(reason))
-    if "auth" in _secrets():
+    if "auth" in _secrets() and not public.is_public():
         if st.user.get("is_logged_in"):
             st.button("Sign out", on_click=st.logout)
         else:
             st.button("Sign in", on_click=st.login, type="primary")
-    st.caption("Looking stays open: the pages Explore and Runs.")
+    looking = "Explore, Compare and Checkpoints" if public.is_public() else "Explore and Runs"
+    st.caption(f"Looking stays open: the pages {looking}.")
     st.stop()
 
 
@@ -99,7 +101,8 @@ def is_local() -> bool:
     """
     names = st.get_option("server.allowedHosts")
     return (
-        st.get_option("server.address") in _LOOPBACK
+        not public.is_public()
+        and st.get_option("server.address") in _LOOPBACK
         and bool(names)
         and all(name in _LOOPBACK for name in names)
         and bool(st.get_option("server.enableCORS"))
@@ -133,6 +136,8 @@ def _closed_because() -> str:
     """Why the visitor may not train, as a sentence; "" if they may."""
     if is_local():
         return ""
+    if public.is_public():
+        return "This is a public demonstration: models are looked at here, and trained in an installation of your own."
     if _unreadable_secrets():
         return "The file of secrets on the server cannot be read, so nobody is let in. Its log says why."
     if "auth" not in _secrets():

@@ -81,7 +81,7 @@ def _uploads_of(key: str) -> Sequence[Upload]:
         return uploads
 
     try:
-        uploads: Sequence[Upload] = cached(("group", key), work)
+        uploads: Sequence[Upload] = cached(("group", uploaded_pictures.readers(), key), work)
     except LookupError:
         return ()
     return uploads

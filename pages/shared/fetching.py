@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from pages.shared import access, feedback, loading, navigation, page_links
+from pages.shared import access, feedback, loading, navigation, page_links, public
 from pages.shared.escape import plain
 from pages.shared.page_links import CheckpointsLink, ExploreLink
 from vit.checkpoints import hub
@@ -56,7 +56,7 @@ def show_shelf() -> None:
                 if one.name in here:
                     navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=one.name).to_query())
                 elif not access.may_train():
-                    st.caption("Not fetched yet.")
+                    st.caption("Not on this server." if public.is_public() else "Not fetched yet.")
                 elif st.button("Get it", key=f"shelf {one.repository}", help=_GATED if one.gated else None):
                     clicked = one, card
     if clicked:  # once all cards are there

@@ -5,15 +5,18 @@ messages of development for everybody, takes uploads that no page asked for, and
 """
 
 import asyncio
+import os
 import re
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import streamlit as st
-from starlette.datastructures import Headers, MutableHeaders, UploadFile
+from starlette.datastructures import FormData, Headers, MutableHeaders, UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
@@ -26,11 +29,12 @@ from streamlit.web.server import server_util
 from streamlit.web.server.starlette.starlette_app_utils import validate_xsrf_token
 from streamlit.web.server.starlette.starlette_server_config import XSRF_COOKIE_NAME
 
-from pages.shared import housekeeping
+from pages.shared import housekeeping, navigation, public, result_cache, visit_pictures
 from pages.shared.uploads import UPLOADS, OnDisk, Refused, is_picture
 
+_POLICY = "frame-ancestors {}; object-src 'none'; base-uri 'self'; form-action 'self'"
 HEADERS = {
-    "Content-Security-Policy": "frame-ancestors 'none'; object-src 'none'; base-uri 'self'; form-action 'self'",
+    "Content-Security-Policy": _POLICY.format("'none'"),
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
@@ -40,6 +44,8 @@ HEADERS = {
 # What a page in a browser has to say; all else is for development, or empties what everybody shares.
 MESSAGES = {"rerun_script", "stop_script", "app_heartbeat", "file_urls_request", "backend_operation_request"}
 SMALL_MESSAGE = 1 << 20  # [bytes] of a message; addresses for uploads are never in a larger one
+FULL = "As many people look at this as it has room for. Please try again in a few minutes."
+_SITE = re.compile(r"https://[\w*.-]+(:\d+)?")
 _UPLOAD = re.compile(r".*/_stcore/upload_file/([^/]+)/([^/]+)")
 
 
@@ -47,28 +53,35 @@ class Guard:
     """ASGI middleware; see the module."""
 
     def __init__(self, app: ASGIApp):
-        self.app = app
+        self.app, self.pages = app, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer what is refused, and pass on everything else."""
         if scope["type"] == "http":
             await self._answer(scope, receive, _with_headers(send))
         elif scope["type"] == "websocket":
-            await self._connect(scope, receive, send)
+            self.pages += 1
+            try:
+                await self._connect(scope, receive, send)
+            finally:
+                self.pages -= 1
         else:
             await self.app(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer: ASGIApp = self.app
-        if scope["method"] not in ("GET", "HEAD", "OPTIONS") and is_foreign(Headers(scope=scope)):
+        if public.is_public() and self.pages >= public.VISITORS and _is_page(scope):
+            answer = PlainTextResponse(FULL, 503, {"Retry-After": "60"})
+        elif scope["method"] not in ("GET", "HEAD", "OPTIONS") and is_foreign(Headers(scope=scope)):
             answer = PlainTextResponse("This request came from a page that is not the app's.", 403)
         elif scope["method"] == "PUT" and (match := _UPLOAD.fullmatch(scope["path"])):
             answer = await _take(Request(scope, receive), *match.groups())
         await answer(scope, receive, send)
 
     async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if is_foreign(Headers(scope=scope)):
-            await send({"type": "websocket.close", "code": 1008})
+        full = public.is_public() and self.pages > public.VISITORS
+        if full or is_foreign(Headers(scope=scope)):
+            await send({"type": "websocket.close", "code": 1013 if full else 1008})
             return
         requested: dict[str, list[str]] = {}  # names of files by the request for their addresses
 
@@ -101,10 +114,25 @@ def is_foreign(headers: Headers) -> bool:
     return public is None or urlsplit(origin).hostname != public.lower()
 
 
+def _is_page(scope: Scope) -> bool:
+    """Whether somebody opens a page, rather than something that belongs to one."""
+    return scope["method"] == "GET" and scope["path"].rpartition("/")[2] in navigation.PATHS
+
+
+def _headers() -> dict[str, str]:
+    """`HEADERS`, for the sites that a public place may be shown in by a frame: VIT_FRAMED_BY, apart by spaces."""
+    sites = os.environ.get("VIT_FRAMED_BY", "").split()
+    if not public.is_public() or not sites or not all(map(_SITE.fullmatch, sites)):
+        return HEADERS
+    return {name: value for name, value in HEADERS.items() if name != "X-Frame-Options"} | {
+        "Content-Security-Policy": _POLICY.format(" ".join(sites))
+    }
+
+
 def _with_headers(send: Send) -> Send:
     async def tell(message: Message) -> None:
         if message["type"] == "http.response.start":
-            MutableHeaders(scope=message).update(HEADERS)
+            MutableHeaders(scope=message).update(_headers())
         await send(message)
 
     return tell
@@ -154,7 +182,7 @@ async def _take(request: Request, session: str, file: str) -> Response:
     files: Any = server.uploaded_file_mgr
     try:
         with UPLOADS.room(session, name, int(length), files.file_storage):
-            uploads = [value for value in (await request.form(max_files=1)).values() if isinstance(value, UploadFile)]
+            uploads = [value for value in (await _form(request, name)).values() if isinstance(value, UploadFile)]
             if len(uploads) != 1:
                 return PlainTextResponse(f"Expected 1 file, but got {len(uploads)}", 400)
             data = await uploads[0].read() if is_picture(name) else await asyncio.to_thread(_keep, uploads[0])
@@ -168,11 +196,30 @@ async def _take(request: Request, session: str, file: str) -> Response:
     return Response(status_code=204)
 
 
+async def _form(request: Request, name: str) -> FormData:
+    """What was sent; pictures and videos never touch the disk on their way, as Starlette has it with all of 1 MB."""
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        return FormData()
+    parser = MultiPartParser(request.headers, request.stream(), max_files=1)
+    if is_picture(name):
+        parser.spool_max_size = sys.maxsize
+    try:
+        return await parser.parse()
+    except MultiPartException as error:
+        raise HTTPException(400, error.message) from error
+
+
 def _keep(upload: UploadFile) -> OnDisk:
     """The file that it was received into, which has no name."""
     file: Any = upload.file
     file.rollover()
     return OnDisk(file, file.seek(0, 2))
+
+
+def _stay(visits: set[str]) -> None:
+    """Forget what only others brought or needed than those visits that are still here."""
+    visit_pictures.PICTURES.stay(visits)
+    result_cache.stay(visits)
 
 
 @asynccontextmanager
@@ -182,7 +229,8 @@ async def lifespan(_app: Any) -> AsyncIterator[None]:
         named = next((n for n in ("browser.serverAddress", "server.address") if config.is_manually_set(n)), None)
         address = server_util.get_display_address(st.get_option(named)) if named else "localhost"
         cli_util.open_browser(server_util.get_url(address))
-    housekeeper = asyncio.create_task(housekeeping.watch())
+    public.restrict()
+    housekeeper = asyncio.create_task(housekeeping.watch(_stay) if public.is_public() else housekeeping.watch())
     yield
     housekeeper.cancel()
 

@@ -7,6 +7,7 @@ import asyncio
 import ctypes
 import gc
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import streamlit as st
@@ -16,23 +17,29 @@ from streamlit.runtime.app_session import AppSession
 LOOK = 2.0  # [s] between two looks
 
 
-async def watch() -> None:
-    """Look after the server until cancelled, on its event loop."""
+async def watch(stay: Callable[[set[str]], None] = lambda visits: None) -> None:
+    """Look after the server until cancelled, on its event loop.
+
+    Args:
+        stay: told which sessions are still here, with every look.
+    """
     lost: dict[str, float] = {}  # when sessions were first seen without a page
     used = False
     while True:
         await asyncio.sleep(LOOK)
         if not runtime.exists():
             continue
-        if close_lost(lost):
+        here = close_lost(lost)
+        stay(here)
+        if here:
             used = True
         elif used:
             used = False
             await asyncio.to_thread(give_back)
 
 
-def close_lost(lost: dict[str, float]) -> int:
-    """Close sessions that have been without a page for too long to be taken up again; how many are left.
+def close_lost(lost: dict[str, float]) -> set[str]:
+    """Close sessions that have been without a page for too long to be taken up again; which are left.
 
     Args:
         lost: since when each has been, by its id; kept up to date.
@@ -48,7 +55,7 @@ def close_lost(lost: dict[str, float]) -> int:
         elif now - lost.setdefault(name, now) > patience:
             server.close_session(name)
             forget(session)
-    return len(server._session_mgr.list_sessions())
+    return {info.session.id for info in server._session_mgr.list_sessions()}
 
 
 def forget(session: AppSession) -> None:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from pages.shared import link_controls, page_links, pass_queue, readings, session, uploaded_pictures, uploads
+from pages.shared import link_controls, page_links, pass_queue, public, readings, session, uploaded_pictures, uploads
 from pages.shared.escape import plain
 from pages.shared.result_cache import MODELS, cached
 from pages.shared.uploaded_pictures import Upload
 from vit import checkpoints, view
 from vit.checkpoints import catalog, hub
+from vit.checkpoints.shelf import SHELF
 from vit.explain import faithfulness
 from vit.paths import checkpoints_folder
 from vit.training import run_folder
@@ -136,9 +137,7 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
         key=key,
         on_change=take_in,
         label_visibility="visible" if most > 1 else "collapsed",
-        help="They stay on the server for a day, for whoever has the link that the address bar then shows."
-        if link
-        else None,
+        help=uploaded_pictures.how_long() if link else None,
     )
     count = len(here.pictures)
     if count and not (here.fresh and st.session_state.get(key)):  # the uploader is empty, or shows others
@@ -157,6 +156,8 @@ def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = Fals
         narrow: there is no room for the number of tokens.
     """
     own, sizes = checkpoint.preprocess.size, view.sizes(checkpoint)
+    if public.is_public():
+        sizes = [size for size in sizes if size == own or view.cost(checkpoint, size).tokens <= public.TOKENS]
 
     @cache  # a control asks several times
     def option_label(size: tuple[int, int]) -> str:
@@ -221,11 +222,17 @@ class AvailableCheckpoints:
 def list_checkpoints() -> AvailableCheckpoints:
     """Everything that is here."""
     every = [summarise(folder) for folder in catalog.list_folders()]
-    every += [replace(summarise(one.folder), name=str(one.name)) for one in hub.cached()]
+    every += [replace(summarise(one.folder), name=str(one.name)) for one in hub.cached() if _may_show(str(one.name))]
     usable = {info.name: info for info in every if not info.problem or info.choices}
     return AvailableCheckpoints(
         every, usable, {name: facts for name, facts in _trained().items() if name not in usable}
     )
+
+
+def _may_show(name: str) -> bool:
+    """Whether a checkpoint that was fetched is offered: in a public place, the small ones of the shelf."""
+    small = [one.name for one in SHELF if one.megabytes <= public.CHECKPOINT]
+    return not public.is_public() or name in small
 
 
 def _trained() -> dict[str, tuple[str, Path]]:

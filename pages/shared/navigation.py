@@ -9,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import page_links, session
+from pages.shared import page_links, public, session
 from pages.shared.page_links import PageLink, address
 from vit.paths import PROJECT
 
@@ -21,9 +21,16 @@ PATHS = ("", *_NAMES[1:])  # in addresses
 def choose() -> st.Page:
     """The page that the visitor is on; the menu above it leads to the others."""
     session.of(session.Visit).in_app = True
+    hidden = ("train", "runs") if public.is_public() else ()  # links to them work
     return st.navigation(
         [
-            st.Page(_PAGES / f"{name}.py", title=name.title(), url_path=path, default=not path)
+            st.Page(
+                _PAGES / f"{name}.py",
+                title=name.title(),
+                url_path=path,
+                default=not path,
+                visibility="hidden" if name in hidden else "visible",
+            )
             for name, path in zip(_NAMES, PATHS, strict=True)
         ],
         position="top",

@@ -4,6 +4,7 @@ Only what computes stands inside `reserved`, and never what asks for something r
 memory waits for nobody, so nobody waits forever.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,12 +12,14 @@ from typing import Any
 
 import streamlit as st
 
+from pages.shared import public
 from vit import view
 from vit.devices import memory
 
 SHARE = 0.5  # of the memory that was free when the first visitor came
 UNKNOWN = 4_000_000_000  # [bytes] where the machine does not say
 BEAT = 0.5  # [s] between two words to who waits
+WAITS = "Others' pictures come first: what they need of this server is in use."
 KEPT = 2  # times what a pass takes, for one that keeps its gradients, or several; measured with ViT-B/16: 1.3 and 1.4
 
 
@@ -25,10 +28,11 @@ class Line:
 
     Args:
         budget: to hand out [bytes]. What needs more than all of it goes alone.
+        most: that hold some at a time.
     """
 
-    def __init__(self, budget: int):
-        self.budget = budget
+    def __init__(self, budget: int, most: float = math.inf):
+        self.budget, self.most = budget, most
         self._changed = threading.Condition()
         self._waiting: list[object] = []
         self._reserved: dict[object, int] = {}
@@ -61,7 +65,8 @@ class Line:
 
         def goes() -> bool:
             used = sum(self._reserved.values())
-            return self._waiting[0] is ticket and (not used or used + needed <= self.budget)
+            fits = len(self._reserved) < self.most and used + needed <= self.budget
+            return self._waiting[0] is ticket and (not self._reserved or fits)
 
         with self._changed:
             if not self._changed.wait_for(goes, BEAT):
@@ -74,7 +79,10 @@ class Line:
 
 @st.cache_resource(show_spinner=False)
 def _line() -> Line:
-    return Line(int(SHARE * memory()[1]) or UNKNOWN)
+    budget = int(SHARE * memory()[1]) or UNKNOWN
+    if public.is_public():  # what is free may be the whole machine's, of which a container has a part
+        return Line(min(budget, public.PASSES), public.AT_A_TIME)
+    return Line(budget)
 
 
 @contextmanager
@@ -91,7 +99,7 @@ def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision
         if not placeholders:
             placeholders.append(st.empty())
         # Streamlit ends a run that was stopped where it writes to the page, so who has left leaves the line too.
-        placeholders[0].caption(f"The memory for this is in use by others. You are number {position} in the line.")
+        placeholders[0].caption(f"{WAITS} You are number {position} in the line.")
 
     assert not getattr(_here, "computes", False), "what computes reserves once"
     with _line().reserve(int(times * view.cost(checkpoint, size, precision).memory), tell):

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import streamlit as st
 from PIL import Image
 
+from pages.shared import public
 from pages.shared.housekeeping import trim
+from pages.shared.visit_pictures import visit
 
 TELL_ABOVE = 3.0  # [s]; what takes longer tells how long
 ASK_ABOVE = 20.0  # [s]; what takes longer waits for a button
@@ -40,10 +42,11 @@ class Memory:
                 with self._lock:
                     if key in self._found:
                         self._found.move_to_end(key)
+                        self._found[key].visits.add(visit())
                         return self._found[key].result
                 result = work()
                 with self._lock:
-                    self._found[key] = _Found(result, size_of(result), models_of(result))
+                    self._found[key] = _Found(result, size_of(result), models_of(result), {visit()})
                     freed = self._make_room()
                 if freed > LARGE:
                     trim()
@@ -51,6 +54,12 @@ class Memory:
         finally:
             with self._lock:
                 self._turns.pop(key, None)
+
+    def stay(self, visits: set[str]) -> None:
+        """Forget what only others needed than those visits that are still here."""
+        with self._lock:
+            for key in [key for key, one in self._found.items() if not one.visits & visits]:
+                del self._found[key]
 
     def _make_room(self) -> int:
         """Drop what is over the budget, or of models that were not used lately; how much that was [bytes]."""
@@ -66,11 +75,12 @@ class Memory:
 
 
 class _Found(NamedTuple):
-    """A result with its size [bytes] and the models that it holds on to, by their ids."""
+    """A result with its size [bytes], the models that it holds on to, by their ids, and the visits that needed it."""
 
     result: Any
     size: int
     models: frozenset[int]
+    visits: set[str]
 
 
 def size_of(value: Any) -> int:
@@ -107,7 +117,12 @@ def models_of(value: Any) -> frozenset[int]:
 
 @st.cache_resource(show_spinner=False)
 def _memory() -> Memory:
-    return Memory()
+    return Memory(public.RESULTS if public.is_public() else BUDGET)
+
+
+def stay(visits: set[str]) -> None:
+    """Forget what only others needed than those visits that are still here."""
+    _memory().stay(visits)
 
 
 def cached(key: Hashable, work: Callable[[], Any]) -> Any:

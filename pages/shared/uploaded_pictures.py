@@ -2,7 +2,8 @@
 
 A picture's name there is the SHA-256 of its content. Who holds a link with it opens the picture; nobody can guess one,
 nothing else lists them. What a file was called stands in its link; of several that were uploaded together, names and
-keys are a list that is kept like a picture, and its key stands in the link.
+keys are a list that is kept like a picture, and its key stands in the link. In a public place they stay in memory, for
+the visit that brought them.
 """
 
 import hashlib
@@ -15,6 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, Self
 
+from pages.shared import public, visit_pictures
+from pages.shared.visit_pictures import PICTURES
 from vit.files import replaced
 from vit.paths import pictures_folder
 from vit.untrusted import DOCUMENT_BYTES, is_text, parse_json
@@ -57,6 +60,8 @@ def keep(content: bytes) -> str:
     "" where it cannot be kept: the disk is full, or not ours to write on. Nothing but a reload suffers.
     """
     key, folder = key_of(content), pictures_folder()
+    if public.is_public():
+        return key if PICTURES.keep(key, content) else ""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -77,6 +82,8 @@ def keep(content: bytes) -> str:
 
 def find(key: str) -> bytes | None:
     """The picture of a key, which may come from anywhere; None where there is none, or no longer."""
+    if public.is_public():
+        return PICTURES.find(key)
     if not _KEY.fullmatch(key):
         return None
     clean()
@@ -96,7 +103,21 @@ def find(key: str) -> bytes | None:
 
 def is_kept(key: str) -> bool:
     """Whether the picture of a key is there, without reading it."""
+    if public.is_public():
+        return PICTURES.find(key) is not None
     return bool(_KEY.fullmatch(key)) and (pictures_folder() / key).is_file()
+
+
+def how_long() -> str:
+    """How long they stay, for whom, as a sentence."""
+    if public.is_public():
+        return "They stay in the server's memory for this visit, and are forgotten when you leave."
+    return "They stay on the server for a day, for whoever has the link that the address bar then shows."
+
+
+def readers() -> str:
+    """Tells apart, in what is remembered by a key, those who may see a picture: everybody with its link, or a visit."""
+    return visit_pictures.visit() if public.is_public() else ""
 
 
 def keep_all(uploads: Sequence[Upload]) -> str:

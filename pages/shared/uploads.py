@@ -18,7 +18,7 @@ from cachetools import LRUCache
 from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from pages.shared import access
+from pages.shared import access, public
 
 KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"]
 VIDEOS = ["mp4", "m4v", "mov", "webm", "mkv"]
@@ -148,18 +148,18 @@ class Uploads:
         every = [new, *self._coming.values()]
         for session, files in list(stored.items()):
             every += [_Coming(session, *_weight(file.data)) for file in list(files.values())]
-        largest = allowed or STRANGERS_FILE * MB
+        largest = allowed or strangers_file() * MB
         if new.picture:
             largest = min(largest, LARGEST * MB)
         if new.size > largest + ENVELOPE:
             raise Refused(f"A file may have {largest // MB:,} MB here.")
         if (
             sum(one.size for one in every if one.session == new.session)
-            > (allowed or STRANGERS_SESSION * MB) + ENVELOPE
+            > (allowed or (public.SESSION if public.is_public() else STRANGERS_SESSION) * MB) + ENVELOPE
         ):
             raise Refused("You have uploaded as much as one visit may. Reload the page to begin anew.")
         strangers = sum(one.size for one in every if not self._allowed.get(one.session))
-        if not allowed and strangers > STRANGERS * MB:
+        if not allowed and strangers > (public.UPLOADS if public.is_public() else STRANGERS) * MB:
             raise Refused("Others have uploaded as much as this server holds. Try again later.")
         if new.picture:
             if sum(one.size for one in every if one.picture) > MEMORY * MB:
@@ -169,6 +169,11 @@ class Uploads:
             < FREE * MB + sum(one.size for one in self._coming.values()) + new.size
         ):
             raise Refused("The server is short of disk space. Nothing was saved.")
+
+
+def strangers_file() -> int:
+    """The largest file of who may not train [MB]."""
+    return public.FILE if public.is_public() else STRANGERS_FILE
 
 
 def _weight(data: bytes) -> tuple[int, bool]:
@@ -200,7 +205,7 @@ def limit(most: int) -> int:
     if context:
         most_of_all = max(access.upload_megabytes(), LARGEST)
         UPLOADS.allow(context.session_id, FILES * most_of_all * MB if trusted else 0)
-    return most if trusted else min(most, STRANGERS_FILE)
+    return most if trusted else min(most, strangers_file())
 
 
 def discard(file_id: str) -> None:

@@ -4,13 +4,16 @@ Both by FFmpeg, which PyAV brings along; it is imported where it is needed, as m
 and written in C, so what people bring is decoded apart from everything else: in bounded time and memory, with readers
 and decoders named one by one, and where the system allows that, without the right to open any file.
 
-    python -m vit.images.video COUNT < clip.mp4      what `read_video` runs: JPEG pictures, each after a line of JSON
+    python -m vit.images.video COUNT SECONDS BYTES < clip.mp4
+
+is what `read_video` runs; it writes JPEG pictures, each after a line of JSON.
 """
 
 import contextlib
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import subprocess
@@ -43,6 +46,30 @@ BEAT_SECONDS = 0.5  # [s] between two words to who waits
 FRAME_SIDE = 1280  # longer side of a frame that is kept [px]
 MEMORY_BYTES = 2_000_000_000  # [bytes] for the process that decodes, beside the file
 REMEMBERED_BYTES = 200_000_000  # of frames that are remembered, of all files together
+
+
+class _Bounds(NamedTuple):
+    """What reading may take in this process; see `restrict`."""
+
+    seconds: float = math.inf
+    memory: int = MEMORY_BYTES
+    files: int = CONCURRENT_FILES
+
+
+_bounds = _Bounds()
+
+
+def restrict(seconds: float, memory: int, files: int) -> None:
+    """Take less than by default, in this process from now on.
+
+    Args:
+        seconds: that a video may play [s].
+        memory: for the process that decodes, beside the file [bytes].
+        files: that are read at a time.
+    """
+    global _bounds
+    _bounds = _Bounds(seconds, memory, files)
+
 
 # Bytes at the start of a file -> FFmpeg's reader for it. Only these are ever started, so that what looks like a
 # playlist, or a script that names other files, is read by nobody.
@@ -142,7 +169,7 @@ def _remembered_of(key: _Key, waiting: Callable[[], object]) -> Clip | str | Non
             if key in _remembered:
                 _remembered.move_to_end(key)
                 return _remembered[key]
-            if key not in _being_read and len(_being_read) < CONCURRENT_FILES:
+            if key not in _being_read and len(_being_read) < _bounds.files:
                 _being_read.add(key)
                 return None
             if _changed.wait(BEAT_SECONDS):
@@ -153,6 +180,14 @@ def _remembered_of(key: _Key, waiting: Callable[[], object]) -> Clip | str | Non
 def _remembered_bytes(outcome: Clip | str) -> int:
     """Memory that it takes [bytes], about; a sentence counts too, so that there are never endlessly many."""
     return 10_000 if isinstance(outcome, str) else sum(map(len, outcome.frames))
+
+
+def forget(data: bytes) -> None:
+    """Drop the frames of a video that are remembered."""
+    digest = hashlib.sha256(data).digest()
+    with _changed:
+        for key in [one for one in _remembered if one[0] == digest]:
+            del _remembered[key]
 
 
 def evenly(every: Iterable[int], count: int) -> list[int]:
@@ -175,7 +210,7 @@ def _reader(data: bytes) -> str | None:
 def _read_frames(data: bytes, count: int, progress: Callable[[float], object]) -> Clip:
     """Have the frames decoded by another process."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "vit.images.video", str(count)],
+        [sys.executable, "-m", "vit.images.video", str(count), str(_bounds.seconds), str(_bounds.memory)],
         env=environment_with_package(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -232,8 +267,9 @@ class _Packet(NamedTuple):
     displayed: bool
 
 
-def main(count: int) -> int:
+def main(count: int, seconds: float, memory: int) -> int:
     """The process's own side: a video from the standard input, its frames to the standard output."""
+    restrict(seconds, memory, 1)
     data = sys.stdin.buffer.read()
     list(
         _decode_frames(mp4([Image.new("RGB", (16, 16))], [1]), 1)
@@ -265,7 +301,7 @@ def _restrict(size: int) -> None:
         return
     seconds = PATIENCE_SECONDS * (os.cpu_count() or 1)  # should nobody be left to end it
     for limit, value in (
-        (resource.RLIMIT_AS, MEMORY_BYTES + 2 * size),
+        (resource.RLIMIT_AS, _bounds.memory + 2 * size),
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_NOFILE, 3),
         (resource.RLIMIT_CORE, 0),
@@ -287,6 +323,11 @@ def _decode_frames(data: bytes, count: int) -> Iterator[tuple[dict[str, Any], by
         raise InvalidImage(
             f"The video has {total:,} frames of {size[0]:,} x {size[1]:,} pixels, and reading them would take too "
             f"long; cut out {part} of it, or make it smaller."
+        )
+    length = float((times[-1] - times[0]) * (stream.time_base or 0)) if times else 0.0
+    if length > _bounds.seconds:
+        raise InvalidImage(
+            f"The video plays for {length:.0f} s and the limit here is {_bounds.seconds:.0f} s; cut out a part of it."
         )
     following = dict(zip(times, [*times[1:], None], strict=True))
     with _open_container(data) as container:
@@ -497,4 +538,4 @@ def _even(picture: Image.Image, width: int, height: int) -> Image.Image:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])))

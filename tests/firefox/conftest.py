@@ -1,0 +1,26 @@
+"""One Firefox in front of one server, for all journeys."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.browser.serving import ROOT, streamlit
+
+from .window import Window, firefox
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Window]:
+    """The window, as the test before left it."""
+    folder = tmp_path_factory.mktemp("firefox")
+    with streamlit(ROOT / "app.py", VIT_RUNS=str(folder / "runs")) as url, firefox(url, folder / "log") as window:
+        yield window
+
+
+@pytest.fixture
+def window(running: Window) -> Iterator[Window]:
+    """A light window; no page may have told its console of an error."""
+    running.set_dark(False)
+    running.errors()
+    yield running
+    assert running.errors() == []

@@ -1,0 +1,249 @@
+"""A public place: nothing that visitors bring stays, nobody changes anything, and what all of them take is bounded."""
+
+import asyncio
+import io
+import os
+import random
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from streamlit.testing.v1 import AppTest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from pages.shared import guard, public, uploaded_pictures
+from pages.shared.pass_queue import Line
+from pages.shared.result_cache import Memory
+from pages.shared.visit_pictures import VisitPictures
+from tests.browser.serving import streamlit
+from tests.browser.visitor import Visitor
+
+ROOT = Path(__file__).parents[2]
+MB = 1 << 20
+
+
+def photo(brightness: int, size: tuple[int, int] = (60, 40), format: str = "PNG") -> bytes:
+    out = io.BytesIO()
+    Image.linear_gradient("L").resize(size).point(lambda value: (value + brightness) % 256).save(out, format)
+    return out.getvalue()
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder in which pictures would be kept."""
+    monkeypatch.setenv("VIT_PUBLIC", "1")
+    monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("VIT_DOWNLOADS", str(tmp_path / "downloads"))
+    return tmp_path / "pictures"
+
+
+def opened(**link: str) -> AppTest:
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=120)
+    page.query_params.update(link)
+    page.run()
+    assert not page.exception
+    return page
+
+
+def test_an_upload_is_explained_for_its_visit_alone_and_never_written_down(place: Path) -> None:
+    page = opened(sample="cat")
+    page.file_uploader[0].upload("phone.png", photo(0), "image/png").run()
+    link = {name: values[0] for name, values in page.query_params.items()}
+    assert any("This is phone" in one.value for one in page.caption)
+    page.run()
+    assert any("This is phone" in one.value for one in page.caption)
+    other = opened(**link)
+    assert any("not here any more" in one.value for one in other.info)
+    assert not place.exists()
+
+
+def test_training_is_closed_and_no_login_is_offered(place: Path) -> None:
+    page = AppTest.from_file(str(ROOT / "pages" / "train.py"), default_timeout=60)
+    page.secrets.update({"auth": {"provider": "any"}, "trainers": {"emails": ["ada@example.com"]}})
+    page.user = {"is_logged_in": True, "email": "ada@example.com"}
+    page.run()
+    assert [one.value for one in page.title] == ["Training is closed here"]
+    assert "public demonstration" in page.markdown[0].value
+    assert not page.button
+
+
+def test_large_inputs_are_not_offered(place: Path) -> None:
+    sizes = next(one for one in opened(sample="cat", size="256").selectbox if one.label == "Input size")
+    tokens = [int(option.split(" · ")[1].split()[0].replace(",", "")) for option in sizes.options]
+    assert tokens and max(tokens) <= public.TOKENS
+    assert sizes.value == (32, 32)
+
+
+def test_pictures_belong_to_visits_and_the_longest_unused_ones_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    visit = ["ada"]
+    monkeypatch.setattr("pages.shared.visit_pictures.visit", lambda: visit[0])
+    pictures = VisitPictures(most=100)
+    assert pictures.keep("one", bytes(40)) and pictures.keep("two", bytes(40))
+    assert pictures.find("one") == bytes(40)
+    visit[0] = "bob"
+    assert pictures.find("one") is None
+    assert pictures.keep("one", bytes(50)) and not pictures.keep("large", bytes(101))
+    visit[0] = "ada"
+    assert pictures.find("two") is None and pictures.find("one") == bytes(40)
+    pictures.stay({"bob"})
+    assert pictures.find("one") is None
+
+
+def test_results_go_with_the_last_visit_that_needed_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    visit, made, memory = ["ada"], list[str](), Memory()
+    monkeypatch.setattr("pages.shared.result_cache.visit", lambda: visit[0])
+
+    def result(key: str) -> str:
+        return memory.get(key, lambda: made.append(key) or key)
+
+    result("map"), result("own")
+    visit[0] = "bob"
+    result("map")
+    memory.stay({"bob"})
+    result("map"), result("own")
+    assert made == ["map", "own", "own"]
+
+
+def test_no_more_passes_compute_at_a_time_than_there_may() -> None:
+    line, places = Line(100, most=1), list[int]()
+    enough, done = threading.Event(), threading.Event()
+
+    def tell(place: int) -> None:
+        places.append(place)
+        enough.set()
+
+    def second() -> None:
+        with line.reserve(1, tell):
+            done.set()
+
+    with line.reserve(1):
+        threading.Thread(target=second, daemon=True).start()
+        assert enough.wait(60) and not done.is_set()
+    assert done.wait(60) and set(places) == {1}
+
+
+def test_keys_of_others_pictures_open_nothing(place: Path) -> None:
+    assert uploaded_pictures.find("../../etc/passwd") is None and not uploaded_pictures.is_kept("0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("sites", "ancestors"),
+    [
+        ("https://huggingface.co", "https://huggingface.co"),
+        ("https://huggingface.co; script-src *", "'none'"),
+        ("", "'none'"),
+    ],
+)
+def test_only_sites_that_are_named_may_frame_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch, sites: str, ancestors: str
+) -> None:
+    monkeypatch.setenv("VIT_FRAMED_BY", sites)
+    headers = guard._headers()
+    assert headers["Content-Security-Policy"].startswith(f"frame-ancestors {ancestors};")
+    assert ("X-Frame-Options" in headers) is (ancestors == "'none'")
+    monkeypatch.delenv("VIT_PUBLIC")
+    assert guard._headers() is guard.HEADERS
+
+
+# --- A real server --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A public place, and the folder for its temporary files and all others."""
+    folder = tmp_path_factory.mktemp("public")
+    names = {f"VIT_{name}": str(folder / name) for name in ("RUNS", "PICTURES", "DATA_ROOTS", "DOWNLOADS")}
+    names |= {"TMPDIR": str(folder), "STREAMLIT_SERVER_DISCONNECTED_SESSION_TTL": "8"}
+    with streamlit(ROOT / "app.py", VIT_PUBLIC="1", **names) as address:
+        yield address, folder
+
+
+def memory_of(address: str) -> int:
+    """Memory of a server [bytes]."""
+    argument = f"--server.port={address.rpartition(':')[2]}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        if argument in (process / "cmdline").read_bytes().split(b"\0"):
+            return int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    raise LookupError(address)
+
+
+async def bring(address: str, count: int, first: int = 0) -> None:
+    """Visitors one after the other, each with a picture of 8 MB that it uploads and looks at before it leaves."""
+    for number in range(first, first + count):
+        visitor = Visitor(address, "?sample=cat", random.Random(number))
+        async with connect(visitor.address, subprotocols=["streamlit"], max_size=None) as socket:
+            await visitor.run(socket)
+            content = photo(8 * number, (1200, 900), "JPEG") + bytes(8 * MB)
+            await visitor.new_picture(socket, f"{number}.jpg", content)
+
+
+def test_large_uploads_one_after_the_other_are_given_back_while_others_look_and_never_reach_the_disk(
+    server: tuple[str, Path],
+) -> None:
+    address, folder = server
+
+    async def visits() -> None:
+        looks = Visitor(address, "?sample=cat", random.Random(0))
+        async with connect(looks.address, subprotocols=["streamlit"], max_size=None) as socket:  # all along
+            await looks.run(socket)
+            await bring(address, 4)
+            before = memory_of(address)
+            await bring(address, 16, first=4)
+            until = time.monotonic() + 60
+            while memory_of(address) > before + 8 * 8 * MB:  # a half of what was brought
+                assert time.monotonic() < until, (memory_of(address) - before) / MB
+                await asyncio.sleep(0.2)
+
+    asyncio.run(visits())
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_what_is_more_than_one_may_bring_is_refused(server: tuple[str, Path]) -> None:
+    async def too_much(sizes: list[int]) -> int:
+        visitor = Visitor(server[0], "?sample=cat", random.Random(0))
+        async with connect(visitor.address, subprotocols=["streamlit"], max_size=None) as socket:
+            await visitor.run(socket)
+            for number, size in enumerate(sizes):
+                try:
+                    await visitor.upload(socket, f"{number}.png", bytes(size))
+                except urllib.error.URLError as error:  # refused before all of it was sent
+                    assert getattr(error, "code", 413) == 413
+                    return number
+        return len(sizes)
+
+    assert asyncio.run(too_much([(public.FILE + 1) * MB])) == 0
+    fits = public.SESSION // public.FILE
+    assert asyncio.run(too_much([public.FILE * MB] * (fits + 1))) == fits
+
+
+def test_who_finds_it_full_is_told_so(tmp_path: Path) -> None:
+    full = tmp_path / "full.py"
+    full.write_text(
+        "from pages.shared import public\npublic.VISITORS = 1\n"
+        "import streamlit as st\nfrom pages.shared import guard\n"
+        "if __name__ == '__main__':\n    st.write('here')\n"
+        "else:\n    app = st.App(__file__, middleware=guard.MIDDLEWARE, lifespan=guard.lifespan)\n"
+    )
+
+    async def visits(address: str) -> None:
+        one, two = (Visitor(address, "", random.Random(0)) for _ in range(2))
+        async with connect(one.address, subprotocols=["streamlit"]) as socket:
+            await one.run(socket)
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                await asyncio.to_thread(urllib.request.urlopen, f"{address}/", timeout=60)
+            assert refused.value.code == 503 and b"try again" in refused.value.read()
+            with pytest.raises((ConnectionClosed, InvalidStatus)):
+                async with connect(two.address, subprotocols=["streamlit"]) as other:
+                    await two.run(other)
+        with await asyncio.to_thread(urllib.request.urlopen, f"{address}/", timeout=60) as answer:
+            assert answer.status == 200
+
+    with streamlit(full, VIT_PUBLIC="1") as address:
+        asyncio.run(visits(address))
