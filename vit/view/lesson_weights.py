@@ -1,0 +1,123 @@
+"""A model's weights as few bytes, so that a file with them can be sent by mail: rounded, and nothing seen moves.
+
+Each row of a matrix is whole numbers of `BITS` bits times one step. What that does to the maps and to the answer is
+printed by `benchmarks/lesson.py`. `vit/view/web/lesson/weights.js` reads them.
+"""
+
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.errors import UserError
+from vit.model.config import ViTConfig
+
+BITS = 21
+MIDDLE = 1 << (BITS - 1)  # the whole number that stands for 0
+_LEAST_ROUNDED = 1024  # numbers; what is smaller, such as biases, is kept as it is
+_MAX_TOKENS = 256  # beyond, the viewer gets queries and keys in place of maps
+
+
+class PackedWeights(NamedTuple):
+    """The weights of a model.
+
+    Attributes:
+        tensors: `name`, `rows`, `cols` and whether it is `rounded`, in the order of their numbers.
+        packed: deflated: float32 numbers, then the whole numbers' lowest, middle and highest bytes.
+    """
+
+    tensors: list[dict[str, Any]]
+    packed: bytes
+
+
+def pack_weights(checkpoint: Checkpoint) -> PackedWeights:
+    """Round and pack the weights of a checkpoint.
+
+    Raises:
+        UserError: the lesson's forward pass does not compute such a model.
+    """
+    _check(checkpoint)
+    tensors: list[dict[str, Any]] = []
+    exact: list[np.ndarray] = []
+    whole: list[np.ndarray] = []
+    for name, tensor in _tensors(checkpoint.model, checkpoint.config).items():
+        matrix = tensor.detach().float().cpu().numpy().astype(np.float64)
+        rounded = matrix.size >= _LEAST_ROUNDED
+        tensors.append({"name": name, "rows": matrix.shape[0], "cols": matrix.shape[1], "rounded": rounded})
+        if not rounded:
+            exact.append(matrix)
+            continue
+        steps = np.float32(np.abs(matrix).max(1, keepdims=True) / (MIDDLE - 1))
+        exact.append(steps)
+        whole.append(np.rint(matrix / np.maximum(steps, np.finfo(np.float32).tiny)).astype(np.int64) + MIDDLE)
+    numbers = np.concatenate([part.ravel() for part in whole])
+    planes = b"".join((numbers >> shift & 255).astype(np.uint8).tobytes() for shift in (0, 8, 16))
+    # There are no repetitions in weights to look for: without, the highest bytes take 15 % less.
+    deflate = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, 9, zlib.Z_HUFFMAN_ONLY)
+    content = np.concatenate([part.ravel() for part in exact]).astype("<f4").tobytes() + planes
+    return PackedWeights(tensors, deflate.compress(content) + deflate.flush())
+
+
+def unpack_weights(weights: PackedWeights) -> dict[str, np.ndarray]:
+    """The rounded weights again, (rows, cols) by name: the reading half, as `weights.js` does it."""
+    content = zlib.decompress(weights.packed)
+    count = sum(one["rows"] * (1 if one["rounded"] else one["cols"]) for one in weights.tensors)
+    exact = np.frombuffer(content, "<f4", count)
+    planes = np.frombuffer(content, np.uint8, offset=4 * count).reshape(3, -1).astype(np.int64)
+    whole = planes[0] + (planes[1] << 8) + (planes[2] << 16) - MIDDLE
+    tensors = {}
+    for one in weights.tensors:
+        rows, cols = one["rows"], one["cols"]
+        size = rows * cols
+        if one["rounded"]:
+            steps, exact = exact[:rows, None].astype(np.float64), exact[rows:]
+            tensors[one["name"]] = (whole[:size].reshape(rows, cols) * steps).astype(np.float32)
+            whole = whole[size:]
+        else:
+            tensors[one["name"]], exact = exact[:size].reshape(rows, cols), exact[size:]
+    return tensors
+
+
+def _check(checkpoint: Checkpoint) -> None:
+    """Refuse what `vit/view/web/lesson/transformer.js` does not compute."""
+    config, reasons = checkpoint.config, []
+    if not checkpoint.labels or checkpoint.model.activation != "softmax":
+        reasons.append("it has no classes of its own")
+    if config.activation != "gelu" or config.gated_mlp:
+        reasons.append("its MLP is no plain one with GELU")
+    if config.rope is not None or config.norm_pre or config.pre_logits:
+        reasons.append("it has layers beside the plain ones")
+    if config.pool not in ("cls", "mean"):
+        reasons.append(f"it reads its answer by {config.pool!r}")
+    if config.tokens > _MAX_TOKENS:
+        reasons.append(f"it has {config.tokens} tokens, of {_MAX_TOKENS} at most")
+    if reasons:
+        raise UserError(
+            f"{checkpoint.name} does not fit into a lesson: {reasons[0]}. Choose a small plain model, such as photos."
+        )
+
+
+def _tensors(model: torch.nn.Module, config: ViTConfig) -> dict[str, Tensor]:
+    """Every weight as a matrix: (rows out, all that goes in); a bias or a scale is one row."""
+    state = dict(model.state_dict())
+    dim = config.dim
+    for block in range(config.depth):
+        at = f"blocks.{block}"
+        for scale, layer in (("scale1", "attn.proj"), ("scale2", "mlp.fc2")):  # a scale is part of what it scales
+            if (factor := state.pop(f"{at}.{scale}", None)) is not None:
+                state[f"{at}.{layer}.weight"] = state[f"{at}.{layer}.weight"] * factor[:, None]
+                state[f"{at}.{layer}.bias"] = state[f"{at}.{layer}.bias"] * factor
+        if not config.qkv_bias:
+            state[f"{at}.attn.qkv.bias"] = torch.zeros(3 * dim)
+    if not config.patch_bias:
+        state["patch_embed.bias"] = torch.zeros(dim)
+    if config.norm == "none":
+        state |= {"norm.weight": torch.ones(dim), "norm.bias": torch.zeros(dim)}
+    shapes = {"prefix_tokens": (-1, dim), "pos_embed": (-1, dim)}
+    return {
+        name: tensor.reshape(shapes.get(name, (1 if tensor.ndim == 1 else tensor.shape[0], -1)))
+        for name, tensor in state.items()
+    }

@@ -1,0 +1,60 @@
+// The card of a step: what to learn, what to do, whether it is done, and the way on.
+
+import { STEPS } from "./course.js";
+import { element, make } from "./elements.js";
+import { word } from "./words.js";
+
+/** @import { Config } from "../types" */
+/** @import { Course } from "./course.js" */
+
+/** The card beside the picture. */
+export class Card {
+  /**
+   * @param {Course} course
+   * @param {{ config: Config, labels: string[], rows: number, cols: number }} facts that sentences name
+   * @param {() => void} turned somebody went to another step
+   */
+  constructor(course, { config, labels, rows, cols }, turned) {
+    this.course = course;
+    this.turned = turned;
+    const { image_size: [height, width], dim, depth, heads } = config;
+    this.facts = { rows, cols, width, height, dim, depth, heads, channels: dim / heads, classes: labels.length, labels: labels.join(", "), tokens: rows * cols + config.prefix.length };
+    this.dots = STEPS.map(({ name }, number) => {
+      const label = word("step of", { number: number + 1, count: STEPS.length, title: word(`${name}.title`) });
+      const dot = make("button", { type: "button", title: label });
+      dot.setAttribute("aria-label", label);
+      dot.addEventListener("click", () => this.go(number));
+      return dot;
+    });
+    element(".steps").replaceChildren(...this.dots);
+    element(".card .back").addEventListener("click", () => this.go(course.number - 1));
+    element(".card .next").addEventListener("click", () => this.go(course.number + 1));
+  }
+
+  /** @param {number} number */
+  go(number) {
+    this.course.go(number);
+    this.turned();
+    element("#step-title").focus({ preventScroll: true });
+  }
+
+  /** Show the step. */
+  draw() {
+    const { course, dots, facts } = this;
+    const { name } = course.step, { number } = course;
+    const done = course.done.has(number), last = number === STEPS.length - 1;
+    element("#step-title").textContent = `${number + 1}. ${word(`${name}.title`)}`;
+    element(".card .text").textContent = word(`${name}.text`, facts);
+    element(".card .task span:last-child").textContent = word(`${name}.task`, facts);
+    element(".card").classList.toggle("is-done", done);
+    element(".card .done").textContent = done ? word(last ? "all done" : "done") : "";
+    /** @type {HTMLButtonElement} */ (element(".card .back")).disabled = number === 0;
+    element(".card .next").hidden = last;
+    dots.forEach((dot, each) => {
+      dot.className = course.done.has(each) ? "was-done" : "";
+      if (each === number) dot.setAttribute("aria-current", "step");
+      else dot.removeAttribute("aria-current");
+    });
+    STEPS.forEach(({ name: known }, each) => document.body.classList.toggle(`knows-${known}`, each <= course.furthest));
+  }
+}
