@@ -2,7 +2,7 @@
 
 import { STEPS } from "./course.js";
 import { element, make } from "./elements.js";
-import { word } from "./words.js";
+import { say } from "../words.js";
 
 /** @import { Config } from "../types" */
 /** @import { Course } from "./course.js" */
@@ -20,7 +20,7 @@ export class Card {
     const { image_size: [height, width], dim, depth, heads } = config;
     this.facts = { rows, cols, width, height, dim, depth, heads, channels: dim / heads, classes: labels.length, labels: labels.join(", "), tokens: rows * cols + config.prefix.length };
     this.dots = STEPS.map(({ name }, number) => {
-      const label = word("step of", { number: number + 1, count: STEPS.length, title: word(`${name}.title`) });
+      const label = say("step of", { number: number + 1, count: STEPS.length, title: say(`${name}.title`) });
       const dot = make("button", { type: "button", title: label });
       dot.setAttribute("aria-label", label);
       dot.addEventListener("click", () => this.go(number));
@@ -43,11 +43,11 @@ export class Card {
     const { course, dots, facts } = this;
     const { name } = course.step, { number } = course;
     const done = course.done.has(number), last = number === STEPS.length - 1;
-    element("#step-title").textContent = `${number + 1}. ${word(`${name}.title`)}`;
-    element(".card .text").textContent = word(`${name}.text`, facts);
-    element(".card .task span:last-child").textContent = word(`${name}.task`, facts);
+    element("#step-title").textContent = `${number + 1}. ${say(`${name}.title`)}`;
+    element(".card .text").textContent = say(`${name}.text`, facts);
+    element(".card .task span:last-child").textContent = say(`${name}.task`, facts);
     element(".card").classList.toggle("is-done", done);
-    element(".card .done").textContent = done ? word(last ? "all done" : "done") : "";
+    element(".card .done").textContent = done ? say(last ? "all done" : "done") : "";
     /** @type {HTMLButtonElement} */ (element(".card .back")).disabled = number === 0;
     element(".card .next").hidden = last;
     dots.forEach((dot, each) => {

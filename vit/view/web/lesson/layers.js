@@ -75,5 +75,6 @@ export function softmax(numbers, at, count, factor) {
   let most = -Infinity, sum = 0;
   for (let i = at; i < at + count; i++) if (numbers[i] > most) most = numbers[i];
   for (let i = at; i < at + count; i++) sum += numbers[i] = Math.exp((numbers[i] - most) * factor);
-  for (let i = at; i < at + count; i++) numbers[i] /= sum;
+  const share = 1 / sum;
+  for (let i = at; i < at + count; i++) numbers[i] *= share;
 }

@@ -10,7 +10,7 @@ import { element } from "./elements.js";
 import { Pictures } from "./pictures.js";
 import { bytesOf } from "./text.js";
 import { Thread } from "./thread.js";
-import { useWords, word } from "./words.js";
+import { say, useWords } from "../words.js";
 
 /** @import { LessonHeader, Selection } from "../types" */
 /** @import { Act } from "./course.js" */
@@ -91,7 +91,7 @@ class Lesson {
       if (number > 1) this.notice({ kind: "picture" });
       this.show();
     } catch (error) {
-      this.problem(word(/** @type {Error} */ (error).message === "large" ? "too large" : "unreadable"));
+      this.problem(say(/** @type {Error} */ (error).message === "large" ? "too large" : "unreadable"));
     }
     this.main.dataset.state = "ready";
   }

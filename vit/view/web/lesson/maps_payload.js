@@ -32,7 +32,7 @@ export function packMaps({ blocks, config, tokens, prefix: split, rows, cols, sp
         let most = TINY;
         for (let j = split; j < tokens; j++) if (row[j] > most) most = row[j];
         for (let j = 0; j < split; j++) prefix[line * split + j] = row[j];
-        for (let j = split, to = line * patches; j < tokens; j++) maps[to++] = roundToEven((row[j] / most) * 255);
+        for (let j = split, to = line * patches; j < tokens; j++) maps[to++] = row[j] * (255 / most) + 0.5; // cut to whole
         if (token >= split) for (let j = 0; j < tokens; j++) if (row[j] > received[j]) received[j] = row[j];
         scales[line] = strongest[0][line] = most;
       }
@@ -47,12 +47,6 @@ export function packMaps({ blocks, config, tokens, prefix: split, rows, cols, sp
   const { width, height, type } = picture;
   const header = { kind: "maps", blocks: depth, heads, tokens, width: config.dim / heads, prefix: config.prefix, grid: [rows, cols], picture: { width, height, type }, box, colormaps: Object.keys(colormaps) };
   return joined(header, sections);
-}
-
-/** @param {number} value at least 0 */
-function roundToEven(value) {
-  const rounded = Math.round(value);
-  return rounded - value === 0.5 && rounded & 1 ? rounded - 1 : rounded;
 }
 
 /**

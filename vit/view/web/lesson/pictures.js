@@ -1,7 +1,7 @@
 // Where pictures come from: samples in the file, files, the clipboard, and the camera.
 
 import { element, make } from "./elements.js";
-import { word } from "./words.js";
+import { say } from "../words.js";
 
 /** @typedef {{ name: string, title: string, credit: string, file: Blob }} Sample */
 
@@ -15,8 +15,8 @@ export class Pictures {
     this.samples = samples;
     this.chosen = chosen;
     this.buttons = samples.map(({ name, file }, number) => {
-      const image = make("img", { src: URL.createObjectURL(file), alt: word(`sample.${name}`) });
-      const button = make("button", { type: "button", title: word(`sample.${name}`) }, image);
+      const image = make("img", { src: URL.createObjectURL(file), alt: say(`sample.${name}`) });
+      const button = make("button", { type: "button", title: say(`sample.${name}`) }, image);
       button.addEventListener("click", () => this.choose(number));
       return button;
     });
@@ -37,7 +37,7 @@ export class Pictures {
   take(file, number = -1) {
     this.buttons.forEach((button, each) => button.setAttribute("aria-pressed", String(each === number)));
     const { credit = "", name = "" } = this.samples[number] ?? {};
-    element(".credit").textContent = credit && word("credit", { title: word(`sample.${name}`), credit });
+    element(".credit").textContent = credit && say("credit", { title: say(`sample.${name}`), credit });
     this.chosen(file);
   }
 
@@ -88,7 +88,7 @@ export class Pictures {
       } catch {
         const line = element(".problem");
         line.hidden = false;
-        line.textContent = word("no camera");
+        line.textContent = say("no camera");
       }
     });
   }

@@ -20,10 +20,10 @@ export function prepare(preprocess, pixels, width, height) {
   const left = roundToEven((resized.width - wide) / 2), top = roundToEven((resized.height - high) / 2);
   const part = { left, top, width: wide, height: high };
   const channels = mean.length;
-  const bytes = resample(channels === 1 ? grey(pixels) : pixels, channels === 1 ? 1 : 4, { width, height }, resized, part, interpolation);
+  const bytes = resample(channels === 1 ? grey(pixels) : pixels, { width, height }, resized, part, interpolation);
   const input = new Float32Array(channels * high * wide);
   for (let channel = 0, i = 0; channel < channels; channel++)
-    for (let pixel = channel; pixel < bytes.length; pixel += channels, i++)
+    for (let pixel = channel; pixel < bytes.length; pixel += 3, i++)
       input[i] = (bytes[pixel] / 255 - mean[channel]) / std[channel];
   const x = width / resized.width, y = height / resized.height; // pixels of the picture to one of the resized
   return { input, box: [left * x, top * y, (left + wide) * x, (top + high) * y] };
@@ -49,10 +49,13 @@ function roundToEven(value) {
 }
 
 /**
- * Shades of grey, as Pillow's mode L: ITU-R 601-2 in whole numbers.
+ * Shades of grey in place of red, as Pillow's mode L: ITU-R 601-2 in whole numbers.
  *
  * @param {Uint8Array | Uint8ClampedArray} pixels
  */
 function grey(pixels) {
-  return Uint8Array.from({ length: pixels.length / 4 }, (_, i) => (19595 * pixels[4 * i] + 38470 * pixels[4 * i + 1] + 7471 * pixels[4 * i + 2] + 32768) >> 16);
+  const shades = pixels.slice();
+  for (let at = 0; at < shades.length; at += 4)
+    shades[at] = (19595 * pixels[at] + 38470 * pixels[at + 1] + 7471 * pixels[at + 2] + 32768) >> 16;
+  return shades;
 }

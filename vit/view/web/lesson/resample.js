@@ -47,43 +47,49 @@ function contributions(length, resized, first, count, filter) {
   });
 }
 
-/** @param {number} sum of bytes times weights */
-const toByte = (sum) => Math.min(Math.max((sum + ONE / 2) >> BITS, 0), 255);
+/**
+ * @param {number} sum of bytes times weights
+ */
+function toByte(sum) {
+  const byte = (sum + (ONE >> 1)) >> BITS;
+  return byte < 0 ? 0 : byte > 255 ? 255 : byte;
+}
 
 /**
- * A part of a resized picture: first along the rows, then along the columns.
+ * A part of a resized picture: first along the rows, then along the columns, rounded to bytes in between.
  *
- * @param {Uint8Array | Uint8ClampedArray} pixels of the picture, a byte for each channel
- * @param {number} channels of them
+ * @param {Uint8Array | Uint8ClampedArray} pixels (height, width, 4): red, green, blue and what nobody reads
  * @param {{ width: number, height: number }} picture
  * @param {{ width: number, height: number }} resized the whole picture afterwards
  * @param {{ left: number, top: number, width: number, height: number }} part of it that is wanted
  * @param {Filter} filter
- * @returns {Uint8Array} (height, width, 3) of the part, or (height, width, 1) of one channel
+ * @returns {Uint8Array} (height, width, 3) of the part
  */
-export function resample(pixels, channels, picture, resized, part, filter) {
-  const kept = Math.min(channels, 3);
+export function resample(pixels, picture, resized, part, filter) {
+  const columns = contributions(picture.width, resized.width, part.left, part.width, filter);
   const rows = contributions(picture.height, resized.height, part.top, part.height, filter);
   const top = Math.min(...rows.map(({ from }) => from));
   const bottom = Math.max(...rows.map(({ from, weights }) => from + weights.length));
-  const across = new Uint8Array((bottom - top) * part.width * kept);
-  contributions(picture.width, resized.width, part.left, part.width, filter).forEach(({ from, weights }, x) => {
-    const same = picture.width === resized.width; // Pillow leaves a side as it is that keeps its length
-    for (let y = top; y < bottom; y++)
-      for (let channel = 0, at = (y * picture.width + from) * channels; channel < kept; channel++, at++) {
-        let sum = 0;
-        for (let i = 0, pixel = at; i < weights.length; i++, pixel += channels) sum += pixels[pixel] * weights[i];
-        across[((y - top) * part.width + x) * kept + channel] = same ? pixels[(y * picture.width + part.left + x) * channels + channel] : toByte(sum);
+  const across = new Uint8Array((bottom - top) * part.width * 3);
+  for (let y = top, to = 0; y < bottom; y++)
+    for (const { from, weights } of columns) {
+      let red = 0, green = 0, blue = 0;
+      for (let i = 0, at = (y * picture.width + from) * 4; i < weights.length; i++, at += 4) {
+        red = (red + Math.imul(pixels[at], weights[i])) | 0;
+        green = (green + Math.imul(pixels[at + 1], weights[i])) | 0;
+        blue = (blue + Math.imul(pixels[at + 2], weights[i])) | 0;
       }
-  });
-  const line = part.width * kept;
+      across[to++] = toByte(red);
+      across[to++] = toByte(green);
+      across[to++] = toByte(blue);
+    }
+  const line = part.width * 3;
   const out = new Uint8Array(part.height * line);
   rows.forEach(({ from, weights }, y) => {
-    const same = picture.height === resized.height;
     for (let x = 0; x < line; x++) {
       let sum = 0;
-      for (let i = 0, at = (from - top) * line + x; i < weights.length; i++, at += line) sum += across[at] * weights[i];
-      out[y * line + x] = same ? across[(part.top + y - top) * line + x] : toByte(sum);
+      for (let i = 0, at = (from - top) * line + x; i < weights.length; i++, at += line) sum = (sum + Math.imul(across[at], weights[i])) | 0;
+      out[y * line + x] = toByte(sum);
     }
   });
   return out;
