@@ -68,9 +68,7 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{title}</title>",
             f"<style>{STYLE}{read('viewer.css')}{read('lesson/lesson.css')}</style>\n</head>\n<body>",
-            _in_language(read("lesson/lesson.html"), words).replace(
-                "<!-- the viewer -->", _in_language(read("viewer.html"), words)
-            ),
+            _lesson_html(words),
             f'<script type="application/json" id="data">{held}</script>',
             f'<script type="text/plain" id="worker">{worker}</script>',
             f'<script type="text/plain" id="model">{_as_text(model_bytes(checkpoint))}</script>',
@@ -152,6 +150,15 @@ def _words(language: Language) -> dict[str, str]:
     return {name: texts[language] for name, texts in _table().items()}
 
 
-def _in_language(markup: str, words: dict[str, str]) -> str:
-    """HTML whose {{names}} are replaced by words."""
-    return re.sub(r"\{\{(.+?)\}\}", lambda found: html.escape(words[found[1]]), markup)
+def _lesson_html(words: dict[str, str]) -> str:
+    """The elements of the page, those of the viewer among them, in a language."""
+    named = re.sub(r"\{\{(.+?)\}\}", lambda found: html.escape(words[found[1]]), read("lesson/lesson.html"))
+    # The viewer's own words stand between tags and in attributes that people read, as they are in English.
+    read_by_people = re.compile(
+        r'(?P<before>>\s*|(?:title|aria-label|alt)=")(?P<text>[^<>"]*[^<>"\s])(?P<after>\s*<|")'
+    )
+    viewer = read_by_people.sub(
+        lambda found: f"{found['before']}{html.escape(words.get(found['text'], found['text']))}{found['after']}",
+        read("viewer.html").replace("&times;", "×"),
+    )
+    return named.replace("<!-- the viewer -->", viewer)

@@ -4,21 +4,19 @@ import { STEPS } from "./course.js";
 import { element, make } from "./elements.js";
 import { say } from "../words.js";
 
-/** @import { Config } from "../types" */
 /** @import { Course } from "./course.js" */
 
 /** The card beside the picture. */
 export class Card {
   /**
    * @param {Course} course
-   * @param {{ config: Config, labels: string[], rows: number, cols: number }} facts that sentences name
+   * @param {Record<string, string | number>} facts that sentences name
    * @param {() => void} turned somebody went to another step
    */
-  constructor(course, { config, labels, rows, cols }, turned) {
+  constructor(course, facts, turned) {
     this.course = course;
     this.turned = turned;
-    const { image_size: [height, width], dim, depth, heads } = config;
-    this.facts = { rows, cols, width, height, dim, depth, heads, channels: dim / heads, classes: labels.length, labels: labels.join(", "), tokens: rows * cols + config.prefix.length };
+    this.facts = facts;
     this.dots = STEPS.map(({ name }, number) => {
       const label = say("step of", { number: number + 1, count: STEPS.length, title: say(`${name}.title`) });
       const dot = make("button", { type: "button", title: label });

@@ -68,6 +68,15 @@ export class Course {
     return { ...usual, block: block < 0 ? last : Math.min(block, last), token: patch ? middle : 0, pinned: patch, hidden: [] };
   }
 
+  /**
+   * Whether a step was reached.
+   *
+   * @param {string} name
+   */
+  explained(name) {
+    return STEPS.findIndex((step) => step.name === name) <= this.furthest;
+  }
+
   /** @param {number} number of a step */
   go(number) {
     this.number = Math.min(Math.max(number, 0), STEPS.length - 1);

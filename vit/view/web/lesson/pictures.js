@@ -36,8 +36,8 @@ export class Pictures {
    */
   take(file, number = -1) {
     this.buttons.forEach((button, each) => button.setAttribute("aria-pressed", String(each === number)));
-    const { credit = "", name = "" } = this.samples[number] ?? {};
-    element(".credit").textContent = credit && say("credit", { title: say(`sample.${name}`), credit });
+    const sample = this.samples[number];
+    element(".credit").textContent = sample ? say("credit", { title: say(`sample.${sample.name}`), credit: sample.credit }) : say("own picture");
     this.chosen(file);
   }
 
