@@ -3,10 +3,10 @@
     python benchmarks/lesson.py [--checkpoint photos] [--data data/imagenette/test] [--pictures 1000] [--times 20]
 
 Drives a real Chromium on the file, opened from the disk. Pictures of the folder go in as PNG, so that both sides decode
-the same pixels, and their sizes are what the folder has; each is resized, passed through the model and compared: with
-the checkpoint itself, and with torch on the rounded weights that are in the file. Times are from the choice of a file to
-its drawn map, with the page slowed four times. The browser slows pages and not their workers, so a second number has
-everything that the worker does, decoding to packing, done in the slowed page; and both are given for a large photo.
+the same pixels; each is resized, passed through the model and compared: with the checkpoint itself, and with torch on
+the rounded weights that are in the file. Times are from the choice of a file to its drawn map, with the page slowed
+four times. The browser slows pages and not their workers, so a second number has all that the worker does, from
+decoding to packing, done in the slowed page. Both are given for a large photo, too.
 """
 
 import argparse
@@ -40,7 +40,10 @@ from vit.view.web import joined
 SLOWED = 4
 LARGE = (4000, 3000)  # pixels of a photo as phones take it
 # The modules of the worker in the page: what takes a file, and gives the answer and all attention.
-HARNESS = joined("lesson/model.js") + joined("lesson/decode.js") + """
+HARNESS = (
+    joined("lesson/model.js")
+    + joined("lesson/decode.js")
+    + """
 globalThis.bytesFrom = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 globalThis.lookAt = async (model, file) => {
   const { pixels, width, height } = await decoded(file);
@@ -49,10 +52,12 @@ globalThis.lookAt = async (model, file) => {
 };
 globalThis.readModel = (text) => Model.read(bytesFrom(text));
 """
+)
 NUMBERS = """async (text) => {
   const { probabilities } = await lookAt(model, new Blob([bytesFrom(text)], { type: "image/png" }));
   const { blocks, tokens, space } = model.transformer;
-  const rows = blocks.flatMap(({ attention }) => attention.flatMap((map) => Array.from({ length: tokens }, (_, i) => space.row(map, i))));
+  const maps = blocks.flatMap(({ attention }) => attention);
+  const rows = maps.flatMap((map) => Array.from({ length: tokens }, (_, i) => space.row(map, i)));
   const all = new Float32Array(rows.length * tokens);
   rows.forEach((row, i) => all.set(row, i * tokens));
   let letters = "";
@@ -80,10 +85,10 @@ SHOWN = f"""() => {{
 def rounded(checkpoint: Checkpoint) -> VisionTransformer:
     """The model with the weights that are in the file."""
     model = copy.deepcopy(checkpoint.model)
-    weights = unpack_weights(pack_weights(checkpoint))
+    weights = unpack_weights(pack_weights(checkpoint.model))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(weights[name]).view_as(parameter))
+            parameter.copy_(torch.tensor(weights[name]).view_as(parameter))
     return model
 
 

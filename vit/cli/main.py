@@ -21,6 +21,7 @@ COMMANDS = {
     "features": "measure",
     "ood": "measure",
     "convert": "convert",
+    "lesson": "lesson",
     "train": "training",
     "ladder": "ladder",
     "runs": "runs",

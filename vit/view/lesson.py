@@ -4,31 +4,35 @@ The file is UTF-16, whose letters hold two bytes each, so that the weights take 
 where base64 would take a third. What the page may do stands in a policy at its top: its own scripts, nothing fetched.
 """
 
+from __future__ import annotations
+
 import html
 import io
 import json
 import re
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from PIL import Image
 
-from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
 from vit.images import samples
 from vit.images.decode import decode_image
 from vit.untrusted import parse_json
-from vit.view.lesson_weights import MIDDLE, pack_weights
+from vit.view import lesson_weights
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import join_sections
 from vit.view.standalone_page import STYLE, digest
 from vit.view.web import joined, read
 
+if TYPE_CHECKING:
+    from vit.checkpoints.checkpoint import Checkpoint
+
 Language = Literal["en", "de", "zh"]
-LANGUAGES: tuple[str, ...] = get_args(Language)
 MAX_FILE = 8_000_000  # [bytes]; what mail and messengers carry
+MAX_PARAMETERS = 2_800_000  # more do not fit
 
 _SAMPLES = ("temple", "rocket", "cat", "coffee")
 _SAMPLE_SIDE = 480  # longer side [px]
@@ -52,6 +56,11 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
     Raises:
         UserError: the model is of a kind that the lesson does not compute, or the file would be too large.
     """
+    own_classes = checkpoint.labels and checkpoint.model.activation == "softmax"
+    if reason := lesson_weights.unsuited(checkpoint.config) if own_classes else "it has no classes of its own":
+        raise UserError(
+            f"{checkpoint.name} does not fit into a lesson: {reason}. Choose a small plain model, such as photos."
+        )
     words = _words(language)
     script, worker = "\n" + joined("lesson/lesson.js"), joined("lesson/worker.js")
     assert "</script" not in (script + worker).lower()
@@ -71,7 +80,7 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
             _lesson_html(words),
             f'<script type="application/json" id="data">{held}</script>',
             f'<script type="text/plain" id="worker">{worker}</script>',
-            f'<script type="text/plain" id="model">{_as_text(model_bytes(checkpoint))}</script>',
+            f'<script type="text/plain" id="model">{as_text(model_bytes(checkpoint))}</script>',
             f'<script type="module">{script}</script>\n</body>\n</html>\n',
         ]
     )
@@ -87,7 +96,7 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
 def model_bytes(checkpoint: Checkpoint) -> bytes:
     """The model, what belongs to it, and sample pictures, in the format of `vit.view.payload`; its kind is "lesson"."""
     config, preprocess = checkpoint.config, checkpoint.preprocess
-    weights = pack_weights(checkpoint)
+    weights = lesson_weights.pack_weights(checkpoint.model)
     shown = [samples.SAMPLES[name] for name in _samples_for(checkpoint.labels)]
     header: dict[str, Any] = {
         "kind": "lesson",
@@ -96,7 +105,7 @@ def model_bytes(checkpoint: Checkpoint) -> bytes:
         "preprocess": {name: getattr(preprocess, name) for name in _PREPROCESS},
         "labels": checkpoint.labels,
         "tensors": weights.tensors,
-        "middle": MIDDLE,
+        "middle": lesson_weights.MIDDLE,
         "colormaps": list(_COLORMAPS),
         "samples": [{"name": one.name, "title": one.title, "credit": f"{one.credit}, {one.licence}"} for one in shown],
     }
@@ -130,7 +139,7 @@ def _small(data: bytes) -> bytes:
     return out.getvalue()
 
 
-def _as_text(data: bytes) -> str:
+def as_text(data: bytes) -> str:
     """Bytes as letters of UTF-16, an escape before those that cannot be; `text.js` turns them back."""
     letters = np.frombuffer(data + bytes(len(data) % 2), "<u2")
     forbidden = _FORBIDDEN[letters]

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vit.checkpoints.checkpoint import Checkpoint
-from vit.errors import UserError
 from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 
 BITS = 21
 MIDDLE = 1 << (BITS - 1)  # the whole number that stands for 0
@@ -33,24 +32,19 @@ class PackedWeights(NamedTuple):
     packed: bytes
 
 
-def pack_weights(checkpoint: Checkpoint) -> PackedWeights:
-    """Round and pack the weights of a checkpoint.
-
-    Raises:
-        UserError: the lesson's forward pass does not compute such a model.
-    """
-    _check(checkpoint)
+def pack_weights(model: VisionTransformer) -> PackedWeights:
+    """Round and pack the weights of a model for which `unsuited` has nothing to say."""
     tensors: list[dict[str, Any]] = []
     exact: list[np.ndarray] = []
     whole: list[np.ndarray] = []
-    for name, tensor in _tensors(checkpoint.model, checkpoint.config).items():
+    for name, tensor in _tensors(model).items():
         matrix = tensor.detach().float().cpu().numpy().astype(np.float64)
         rounded = matrix.size >= _LEAST_ROUNDED
         tensors.append({"name": name, "rows": matrix.shape[0], "cols": matrix.shape[1], "rounded": rounded})
         if not rounded:
             exact.append(matrix)
             continue
-        steps = np.float32(np.abs(matrix).max(1, keepdims=True) / (MIDDLE - 1))
+        steps = (np.abs(matrix).max(1, keepdims=True) / (MIDDLE - 1)).astype(np.float32)
         exact.append(steps)
         whole.append(np.rint(matrix / np.maximum(steps, np.finfo(np.float32).tiny)).astype(np.int64) + MIDDLE)
     numbers = np.concatenate([part.ravel() for part in whole])
@@ -81,28 +75,20 @@ def unpack_weights(weights: PackedWeights) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _check(checkpoint: Checkpoint) -> None:
-    """Refuse what `vit/view/web/lesson/transformer.js` does not compute."""
-    config, reasons = checkpoint.config, []
-    if not checkpoint.labels or checkpoint.model.activation != "softmax":
-        reasons.append("it has no classes of its own")
+def unsuited(config: ViTConfig) -> str:
+    """Why `vit/view/web/lesson/transformer.js` does not compute such a model; "" if it does."""
     if config.activation != "gelu" or config.gated_mlp:
-        reasons.append("its MLP is no plain one with GELU")
+        return "its MLP is no plain one with GELU"
     if config.rope is not None or config.norm_pre or config.pre_logits:
-        reasons.append("it has layers beside the plain ones")
+        return "it has layers beside the plain ones"
     if config.pool not in ("cls", "mean"):
-        reasons.append(f"it reads its answer by {config.pool!r}")
-    if config.tokens > _MAX_TOKENS:
-        reasons.append(f"it has {config.tokens} tokens, of {_MAX_TOKENS} at most")
-    if reasons:
-        raise UserError(
-            f"{checkpoint.name} does not fit into a lesson: {reasons[0]}. Choose a small plain model, such as photos."
-        )
+        return f"it reads its answer by {config.pool!r}"
+    return f"it has {config.tokens} tokens, of {_MAX_TOKENS} at most" if config.tokens > _MAX_TOKENS else ""
 
 
-def _tensors(model: torch.nn.Module, config: ViTConfig) -> dict[str, Tensor]:
+def _tensors(model: VisionTransformer) -> dict[str, Tensor]:
     """Every weight as a matrix: (rows out, all that goes in); a bias or a scale is one row."""
-    state = dict(model.state_dict())
+    state, config = dict(model.state_dict()), model.config
     dim = config.dim
     for block in range(config.depth):
         at = f"blocks.{block}"
