@@ -10,8 +10,9 @@ import html
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -51,7 +52,7 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
 
     Args:
         checkpoint: a small plain model, such as `photos`.
-        language: of all words in it but the names of the classes.
+        language: of all words in it; classes that nobody translated keep their names.
 
     Raises:
         UserError: the model is of a kind that the lesson does not compute, or the file would be too large.
@@ -80,7 +81,7 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
             _lesson_html(words),
             f'<script type="application/json" id="data">{held}</script>',
             f'<script type="text/plain" id="worker">{worker}</script>',
-            f'<script type="text/plain" id="model">{as_text(model_bytes(checkpoint))}</script>',
+            f'<script type="text/plain" id="model">{as_text(model_bytes(checkpoint, words))}</script>',
             f'<script type="module">{script}</script>\n</body>\n</html>\n',
         ]
     )
@@ -93,8 +94,12 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
     return content
 
 
-def model_bytes(checkpoint: Checkpoint) -> bytes:
-    """The model, what belongs to it, and sample pictures, in the format of `vit.view.payload`; its kind is "lesson"."""
+def model_bytes(checkpoint: Checkpoint, words: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    """The model, what belongs to it, and sample pictures, in the format of `vit.view.payload`; its kind is "lesson".
+
+    Args:
+        words: which may have another name for a class, as `class.NAME`.
+    """
     config, preprocess = checkpoint.config, checkpoint.preprocess
     weights = lesson_weights.pack_weights(checkpoint.model)
     shown = [samples.SAMPLES[name] for name in _samples_for(checkpoint.labels)]
@@ -103,7 +108,7 @@ def model_bytes(checkpoint: Checkpoint) -> bytes:
         "name": checkpoint.name,
         "config": {name: getattr(config, name) for name in _CONFIG},
         "preprocess": {name: getattr(preprocess, name) for name in _PREPROCESS},
-        "labels": checkpoint.labels,
+        "labels": [words.get(f"class.{label}", label) for label in checkpoint.labels],
         "tensors": weights.tensors,
         "middle": lesson_weights.MIDDLE,
         "colormaps": list(_COLORMAPS),

@@ -140,9 +140,9 @@ export class Legend {
   explain({ low, top, payload }, view, scale, mean, shared, whole) {
     const legend = this.page.find(".legend");
     const clear = mean && view !== "components" ? clearText(view, low + (mean / 255) * (top - low)) : "";
-    const ends = ofFeatures(view) ? `${signed(low)} to ${signed(top)}` : `0 to ${percent(top)}`;
+    const ends = ofFeatures(view) ? { low: signed(low), top: signed(top) } : { low: "0", top: percent(top) };
     const text = legendText(payload, view, scale, low, top, shared, whole) + clear;
     legend.title = text;
-    legend.setAttribute("aria-label", `Colour scale from ${ends}. ${text}`);
+    legend.setAttribute("aria-label", `${say("Colour scale from {low} to {top}.", ends)} ${text}`);
   }
 }

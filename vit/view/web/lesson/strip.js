@@ -56,6 +56,7 @@ export class Strip {
     const image = context.createImageData(values.length, 1);
     values.forEach((value, i) => image.data.set([...(value < 0 ? NEGATIVE : POSITIVE), 255 * Math.min(1, Math.abs(value) / most)], 4 * i));
     context.putImageData(image, 0, 0);
+    this.tell(Math.min(Number(this.canvas.getAttribute("aria-valuenow") ?? 1), values.length) - 1);
   }
 
   /** @param {number} channel */
@@ -64,6 +65,16 @@ export class Strip {
     mark.hidden = false;
     mark.style.left = `${(100 * channel) / values.length}%`;
     mark.style.width = `${100 / values.length}%`;
+    this.tell(channel);
+  }
+
+  /**
+   * Say a channel's number to screen readers.
+   *
+   * @param {number} channel
+   */
+  tell(channel) {
+    const { values } = this;
     this.canvas.setAttribute("aria-valuenow", String(channel + 1));
     this.canvas.setAttribute("aria-valuetext", number(values[channel]));
   }
