@@ -6,6 +6,9 @@ import { say } from "../words.js";
 
 /** @import { Course } from "./course.js" */
 
+/** @type {ScrollBehavior} */
+const SCROLL = matchMedia("(prefers-reduced-motion: reduce)").matches ? "instant" : "smooth";
+
 /** The card beside the picture. */
 export class Card {
   /**
@@ -34,6 +37,8 @@ export class Card {
     this.course.go(number);
     this.turned();
     element("#step-title").focus({ preventScroll: true });
+    const { where, from } = this.course.step;
+    element(from ?? where).scrollIntoView({ block: from ? "start" : "nearest", behavior: SCROLL });
   }
 
   /** Show the step. */
@@ -46,6 +51,8 @@ export class Card {
     element(".card .task span:last-child").textContent = say(`${name}.task`, facts);
     element(".card").classList.toggle("is-done", done);
     element(".card .done").textContent = done ? say(last ? "all done" : "done") : "";
+    for (const one of document.querySelectorAll(".wanted")) one.classList.remove("wanted");
+    if (!done) element(course.step.where)?.classList.add("wanted");
     /** @type {HTMLButtonElement} */ (element(".card .back")).disabled = number === 0;
     element(".card .next").hidden = last;
     dots.forEach((dot, each) => {

@@ -1,6 +1,6 @@
 // The steps of the lesson: what each shows, and what somebody does who has done it. No DOM here.
 
-/** @import { Selection } from "../types" */
+/** @import { Selection, View } from "../types" */
 
 /**
  * Something that somebody did.
@@ -15,6 +15,9 @@
  * @property {string} name
  * @property {number} block that the viewer shows; -1 is the last one
  * @property {number} [head] the mean of all where it is left out
+ * @property {string} where what the task asks to use lies on the page
+ * @property {string} [from] where to begin to read, if it is not there
+ * @property {View} [view] attention where it is left out
  * @property {boolean} [patch] the patch in the middle asks, and not the class token
  * @property {(act: Act, shown: Shown) => boolean} done
  */
@@ -29,15 +32,30 @@ const another = (act, field, shown) => {
 
 /** @type {Step[]} */
 export const STEPS = [
-  { name: "patches", block: -1, done: ({ kind }) => kind === "lines" },
-  { name: "tokens", block: -1, done: ({ kind }) => kind === "class token" },
-  { name: "looks", block: 1, head: 0, patch: true, done: (act) => act.kind === "chosen" && act.selection.direction === "to" },
-  { name: "heads", block: 1, head: 0, patch: true, done: (act, shown) => another(act, "head", shown) },
-  { name: "blocks", block: 0, patch: true, done: (act, shown) => another(act, "block", shown) },
-  { name: "rollout", block: -1, done: (act) => act.kind === "chosen" && act.selection.view === "rollout" },
-  { name: "numbers", block: 1, head: 0, patch: true, done: ({ kind }) => kind === "number" },
-  { name: "own", block: -1, done: ({ kind }) => kind === "picture" },
-  { name: "believe", block: -1, done: ({ kind }) => kind === "hidden" },
+  { name: "patches", where: "label:has([data-field=lines])", block: -1, view: "rollout", done: ({ kind }) => kind === "lines" },
+  { name: "tokens", where: ".tokens button", block: -1, done: ({ kind }) => kind === "class token" },
+  {
+    name: "looks", where: "[data-value=to]", block: 1, head: 0, patch: true,
+    done: (act) => act.kind === "chosen" && act.selection.direction === "to",
+  },
+  {
+    name: "heads", where: ".mosaic", block: 1, head: 0, patch: true,
+    done: (act, shown) => another(act, "head", shown),
+  },
+  {
+    name: "blocks", where: ".mosaic", block: 0, patch: true,
+    done: (act, shown) => another(act, "block", shown),
+  },
+  {
+    name: "rollout", where: "[data-value=rollout]", block: -1,
+    done: (act) => act.kind === "chosen" && act.selection.view === "rollout",
+  },
+  {
+    name: "numbers", where: ".keys-list", from: ".numbers", block: 1, head: 0, patch: true,
+    done: ({ kind }) => kind === "number",
+  },
+  { name: "own", where: ".pictures", block: -1, done: ({ kind }) => kind === "picture" },
+  { name: "believe", where: ".trials", block: -1, view: "rollout", done: ({ kind }) => kind === "hidden" },
 ];
 
 /** Where somebody is in the lesson. */
@@ -61,9 +79,9 @@ export class Course {
    * @param {number} middle the token in the middle of the picture
    */
   shows(middle) {
-    const { block, head = "mean", patch = false } = this.step;
-    /** @type {{ view: "attention", direction: "from" } & Pick<Shown, "head">} */
-    const usual = { view: "attention", direction: "from", head };
+    const { block, head = "mean", view = "attention", patch = false } = this.step;
+    /** @type {Pick<Selection, "view" | "direction"> & Pick<Shown, "head">} */
+    const usual = { view, direction: "from", head };
     const last = this.depth - 1;
     return { ...usual, block: block < 0 ? last : Math.min(block, last), token: patch ? middle : 0, pinned: patch, hidden: [] };
   }
