@@ -111,6 +111,7 @@ def test_a_picture_goes_in_its_map_is_hovered_and_an_exercise_is_done(
     best = int(output.logits.argmax())
     expect(opened.page.locator(".answer li").first).to_contain_text(checkpoint.labels[best])
 
+    opened.step(1)  # attention of the last block
     area = opened.page.locator("canvas.over").bounding_box()
     assert area
     opened.page.mouse.move(area["x"] + 2.5 / 4 * area["width"], area["y"] + 1.5 / 4 * area["height"])
