@@ -19,6 +19,7 @@ from tiny import LABELS
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import UserError
+from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
@@ -88,6 +89,22 @@ def test_what_the_lesson_does_not_compute_is_refused(
         lesson(opened(build(**UNSUITED[reason])))
 
 
+def test_pictures_that_are_taken_otherwise_are_refused(
+    build: Callable[..., VisionTransformer], opened: Callable[..., Checkpoint]
+) -> None:
+    nearest = Preprocess((32, 32), interpolation="nearest")
+    with pytest.raises(UserError, match="nearest pixels"):
+        lesson(replace(opened(build()), preprocess=nearest))
+    with pytest.raises(UserError, match="no classes of its own"):
+        lesson(replace(opened(build()), labels=()))
+
+
+def test_a_model_without_large_matrices_keeps_its_weights(build: Callable[..., VisionTransformer]) -> None:
+    model = build(dim=8, heads=1, mlp_dim=8, depth=1, channels=1)
+    for name, weights in unpack_weights(pack_weights(model)).items():
+        assert (weights.ravel() == model.state_dict()[name].numpy().ravel()).all()
+
+
 def test_a_large_model_is_refused(
     build: Callable[..., VisionTransformer], opened: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +150,7 @@ def test_nothing_is_said_that_has_no_words() -> None:
     said |= set(re.findall(r"\{\{(.+?)\}\}", read("lesson/lesson.html")))
     assert len(said) > 60
     assert said <= set(WORDS), said - set(WORDS)
+    assert {f"sample.{name}" for name in samples.SAMPLES} <= set(WORDS)
     for step in re.findall(r'\{ name: "(\w+)"', read("lesson/course.js")):
         assert {f"{step}.{part}" for part in ("title", "text", "task")} <= set(WORDS)
     for kind in re.findall(r'"(\w+)"\]\.map\(\(name\) => new Strip', read("lesson/numbers.js")):

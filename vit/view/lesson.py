@@ -1,6 +1,6 @@
 """The lesson: one HTML file with a model, its forward pass in JavaScript, the viewer, and exercises.
 
-The file is UTF-16, whose letters hold two bytes each, so that the weights take a twentieth more in it than they are,
+The file is UTF-16, whose letters hold two bytes each, so that the weights take a thirtieth more in it than they are,
 where base64 would take a third. What the page may do stands in a policy at its top: its own scripts, nothing fetched.
 """
 
@@ -35,6 +35,12 @@ Language = Literal["en", "de", "zh"]
 MAX_FILE = 8_000_000  # [bytes]; what mail and messengers carry
 MAX_PARAMETERS = 2_800_000  # more do not fit
 
+# What of a config and of preprocessing the page needs.
+_CONFIG = (
+    "image_size", "patch_size", "channels", "dim", "depth", "heads", "mlp_dim", "prefix", "eps", "norm", "pool"
+)  # fmt: skip
+_PREPROCESS = ("size", "resize", "resize_to", "interpolation", "mean", "std")
+
 _SAMPLES = ("temple", "rocket", "cat", "coffee")
 _SAMPLE_SIDE = 480  # longer side [px]
 _SAMPLE_QUALITY = 85
@@ -57,8 +63,7 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
     Raises:
         UserError: the model is of a kind that the lesson does not compute, or the file would be too large.
     """
-    own_classes = checkpoint.labels and checkpoint.model.activation == "softmax"
-    if reason := lesson_weights.unsuited(checkpoint.config) if own_classes else "it has no classes of its own":
+    if reason := _unsuited(checkpoint):
         raise UserError(
             f"{checkpoint.name} does not fit into a lesson: {reason}. Choose a small plain model, such as photos."
         )
@@ -112,7 +117,8 @@ def model_bytes(checkpoint: Checkpoint, words: Mapping[str, str] = MappingProxyT
         "tensors": weights.tensors,
         "middle": lesson_weights.MIDDLE,
         "colormaps": list(_COLORMAPS),
-        "samples": [{"name": one.name, "title": one.title, "credit": f"{one.credit}, {one.licence}"} for one in shown],
+        "samples": [{"name": one.name, "credit": f"{one.credit}, {one.licence}"} for one in shown],
+        "accuracy": checkpoint.facts.get("accuracy"),
     }
     return join_sections(
         header,
@@ -124,10 +130,13 @@ def model_bytes(checkpoint: Checkpoint, words: Mapping[str, str] = MappingProxyT
     )
 
 
-_CONFIG = (
-    "image_size", "patch_size", "channels", "dim", "depth", "heads", "mlp_dim", "prefix", "eps", "norm", "pool"
-)  # fmt: skip
-_PREPROCESS = ("size", "resize", "resize_to", "interpolation", "mean", "std")
+def _unsuited(checkpoint: Checkpoint) -> str:
+    """Why there is no lesson of a checkpoint; "" if there is one."""
+    if not checkpoint.labels or checkpoint.model.activation != "softmax":
+        return "it has no classes of its own"
+    if checkpoint.preprocess.interpolation == "nearest":
+        return "it takes pictures by their nearest pixels"
+    return lesson_weights.unsuited(checkpoint.config)
 
 
 def _samples_for(labels: Sequence[str]) -> list[str]:

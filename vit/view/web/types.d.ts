@@ -162,7 +162,8 @@ export interface LessonHeader {
   tensors: PackedTensor[];
   middle: number;
   colormaps: string[];
-  samples: { name: string; title: string; credit: string }[];
+  samples: { name: string; credit: string }[];
+  accuracy: number | null;
 }
 
 /** A map of the grid. */

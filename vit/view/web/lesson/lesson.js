@@ -1,6 +1,7 @@
 // The lesson's page: what `vit.view.lesson` put there, put to work.
 
 import { opened } from "../bytes.js";
+import { percent } from "../captions.js";
 import { storePayload } from "../payload_registry.js";
 import { mount } from "../viewer.js";
 import { Answer } from "./answer.js";
@@ -54,7 +55,9 @@ class Lesson {
       name, rows, cols, width: config.image_size[1], height: config.image_size[0], dim: config.dim, depth: config.depth,
       heads: config.heads, classes: labels.length, labels: labels.join(", "), tokens: rows * cols + config.prefix.length,
     };
-    element(".facts").textContent = say("facts", facts);
+    const { accuracy } = this.header;
+    const right = typeof accuracy === "number" ? ` ${say("facts right", { share: percent(accuracy) })}` : "";
+    element(".facts").textContent = say("facts", facts) + right;
     this.card = new Card(this.course, facts, () => this.show());
     this.pictures = new Pictures(samples, (file) => this.look(file));
     this.numbers = new Numbers((token) => this.compare(token));

@@ -3,7 +3,7 @@
 import { element, make } from "./elements.js";
 import { say } from "../words.js";
 
-/** @typedef {{ name: string, title: string, credit: string, file: Blob }} Sample */
+/** @typedef {{ name: string, credit: string, file: Blob }} Sample */
 
 /** The row of pictures above the answer. */
 export class Pictures {
