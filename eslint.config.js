@@ -3,7 +3,8 @@
 import js from "@eslint/js";
 import globals from "globals";
 
-const PURE = ["attention", "bytes", "captions", "colours", "engine", "maps", "payload", "picture_map", "selection", "state"];
+const PURE = ["attention", "bytes", "captions", "colours", "engine", "maps", "payload", "picture_map", "selection", "state", "words"];
+const PURE_LESSON = ["course", "layers", "machine_code", "maps_payload", "model", "preprocess", "resample", "text", "trace", "transformer", "weights", "workspace"];
 
 export default [
   { ignores: [".venv/", "node_modules/", "data/", "runs/", "downloads/", "test-results/"] },
@@ -22,7 +23,7 @@ export default [
   { files: ["tests/web/*.js"], languageOptions: { globals: globals.node } },
   {
     // These parts of the viewer know of no page, so that they are tested without one.
-    files: PURE.map((name) => `vit/view/web/${name}.js`),
+    files: [...PURE, ...PURE_LESSON.map((name) => `lesson/${name}`)].map((name) => `vit/view/web/${name}.js`),
     rules: { "no-restricted-globals": ["error", ...Object.keys(globals.browser).filter((name) => !(name in globals.node))] },
   },
 ];

@@ -10,6 +10,7 @@ import streamlit as st
 
 from pages.shared import (
     access,
+    download_buttons,
     feedback,
     fetching,
     loading,
@@ -23,7 +24,10 @@ from pages.shared import (
 )
 from pages.shared.escape import plain
 from pages.shared.page_links import CheckpointsLink, ExploreLink
+from vit import checkpoints
 from vit.checkpoints import hub, manage, weight_files
+from vit.errors import UserError
+from vit.view import lesson
 
 if TYPE_CHECKING:
     from streamlit.runtime.uploaded_file_manager import UploadedFile
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 
 navigation.start_page("checkpoints", remember=False)
 
+LANGUAGES: dict[lesson.Language, str] = {"en": "English", "de": "Deutsch", "zh": "中文"}
 WEIGHTS = ["safetensors", "pt", "pth", "tar", "bin", "npz", "json"]  # PyTorch's examples write .pth.tar
 
 
@@ -101,6 +106,9 @@ def show(info: CheckpointInfo) -> None:
         )
         if info.family == "saved" and "/" not in info.name:
             pushing.button(info.folder, info.name)
+        if info.labels and not closed and info.params <= lesson.MAX_PARAMETERS:
+            with st.popover("Lesson"):
+                offer_lesson(info)
         if access.may_train():
             if "/" not in info.name:  # what was fetched keeps the name that says where it comes from
                 with st.popover("Rename"):
@@ -108,6 +116,25 @@ def show(info: CheckpointInfo) -> None:
                     st.button("Rename", on_click=rename, args=(info.name,), type="primary")
             if st.button("Delete", type="tertiary"):
                 confirm_deletion(info)
+
+
+def offer_lesson(info: CheckpointInfo) -> None:
+    """This model in a file from which a class learns how it sees."""
+    st.markdown(
+        "One HTML file with this model, exercises, and every number of a head. It runs on a pupil's own device, also a "
+        "phone, without a network."
+    )
+    language = st.selectbox("Language", list(LANGUAGES), format_func=LANGUAGES.__getitem__, key=f"lesson {info.name}")
+    if not st.button("Make it", key=f"make lesson {info.name}"):
+        return
+    try:
+        with st.spinner("Packing the model…"):
+            content = lesson.lesson(checkpoints.load_checkpoint(info.folder), language)
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    size = f"{len(content) / 1e6:.1f} MB"
+    download_buttons.file(f"Download the lesson ({size})", content, f"{info.name}-lesson.html", "text/html")
 
 
 def rename(name: str) -> None:

@@ -34,6 +34,7 @@ from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.explain.record import Precision
 from vit.runs.error_report import read as read_report
 from vit.view.export import MapView, view_json, view_npz
+from vit.view.lesson import Language
 from vit.view.selection import Selection
 
 ROOT = Path(vit.__file__).parent.parent
@@ -340,6 +341,7 @@ def test_options_offer_what_the_modules_behind_them_know() -> None:
         usual = inspect.signature(function).parameters[option].default
         assert f"(default: {usual})" in options["explain", option].help
     assert options["convert", "to"].choices == get_args(To)
+    assert options["lesson", "language"].choices == get_args(Language)
     assert set(options["train", "data"].help.split(", ")) == set(datasets.NAMES) - {"folder:PATH"}
     for name, measure in (("faithfulness", rank), ("heads", census), ("features", features)):
         assert options[name, "limit"].default == inspect.signature(measure).parameters["limit"].default

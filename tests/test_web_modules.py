@@ -10,7 +10,16 @@ from node import NODE
 
 from vit.view.web import joined
 
-ENTRIES = ("component.js", "feeder.js", "kernel_link.js", "notebook.js", "standalone.js")
+ENTRIES = (
+    "component.js",
+    "feeder.js",
+    "kernel_link.js",
+    "notebook.js",
+    "standalone.js",
+    "lesson/lesson.js",
+    "lesson/worker.js",
+)
+EXPORTING = ENTRIES[:3]
 
 
 @pytest.fixture
@@ -35,7 +44,7 @@ def run(script: str) -> str:
 def test_what_the_pages_get_imports_nothing_and_ends_no_script(entry: str) -> None:
     text = joined(entry)
     assert not re.search(r"^\s*import\b|\bimport\s*\(", text, re.M)
-    assert len(re.findall(r"^export ", text, re.M)) == (entry not in ("notebook.js", "standalone.js"))
+    assert len(re.findall(r"^export ", text, re.M)) == (entry in EXPORTING)
     assert "</script" not in text.lower()
 
 
@@ -57,6 +66,18 @@ def test_modules_do_in_one_text_what_they_do_apart(join: Callable[..., str]) -> 
     assert run(text) == "once\n42 22 5"
 
 
+def test_modules_of_a_folder_below_import_from_it_and_from_above(tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    (tmp_path / "base.js").write_text("export const base = 21;\n")
+    (tmp_path / "part" / "base.js").write_text(
+        'import { base } from "../base.js";\nexport const twice = 2 * base;\n'  # two of one name
+    )
+    (tmp_path / "part" / "main.js").write_text(
+        'import { base } from "../base.js";\nimport { twice } from "./base.js";\nconsole.log(base, twice);\n'
+    )
+    assert run(joined("part/main.js", tmp_path)) == "21 42"
+
+
 def test_the_entry_keeps_its_default_export(join: Callable[..., str]) -> None:
     text = join(main='import { f } from "./a.js";\n\nexport default f;\n', a="export async function f() {}\n")
     assert text.endswith("\nexport default f;\n")
@@ -71,7 +92,7 @@ REFUSED = {
     "two in a line": ('import { f } from "./a.js"; import { g } from "./a.js";', "export const f = 1, g = 2;"),
     "while it runs": ('const a = await import("./a.js");', ""),
     "from elsewhere": ('import { f } from "https://example.org/a.js";', ""),
-    "from another folder": ('import { f } from "../a.js";', ""),
+    "from outside": ('import { f } from "../a.js";', ""),
     "about itself": ("const here = import.meta.url;", ""),
     "what is not exported": ('import { f } from "./a.js";', "const f = 1;"),
     "a name of a list": ('import { f } from "./a.js";', "const f = 1;\nexport { f };"),

@@ -1,6 +1,7 @@
 """The page Checkpoints: what is there, bringing, renaming, deleting."""
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,24 @@ def test_what_is_unknown_is_an_empty_cell(root: Path) -> None:
 def test_missing_heads_are_asked_for_in_the_explorer(root: Path) -> None:
     app = page(name="theirs")
     assert app.info[0].value.endswith("The explorer asks for the number.")
+
+
+def test_a_small_model_is_offered_as_a_lesson(root: Path) -> None:
+    app = page(name="ours")
+    app.selectbox(key="lesson ours").set_value("de")
+    app.button(key="make lesson ours").click()
+    app.run()
+    assert not app.exception and not app.error
+    file = next(button for button in app.get("download_button") if "lesson" in button.label)
+    assert re.fullmatch(r"Download the lesson \(\d\.\d MB\)", file.label)
+
+
+def test_what_no_lesson_computes_is_told(root: Path, build: Callable[..., Any]) -> None:
+    save_checkpoint(root / "odd", fill(build(activation="silu")), list("abcde"), Preprocess((32, 32)), {})
+    app = page(name="odd")
+    app.button(key="make lesson odd").click()
+    app.run()
+    assert app.error[0].value.startswith("odd does not fit into a lesson")
 
 
 def test_a_checkpoint_is_renamed_and_the_link_follows(root: Path) -> None:

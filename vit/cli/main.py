@@ -22,6 +22,7 @@ COMMANDS = {
     "ood": "measure",
     "convert": "convert",
     "push": "push",
+    "lesson": "lesson",
     "train": "training",
     "ladder": "ladder",
     "search": "search",

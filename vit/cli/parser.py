@@ -205,6 +205,16 @@ def parser() -> argparse.ArgumentParser:
     )
     push.add_argument("--dry-run", action="store_true", help="only say what would be uploaded, and where to")
 
+    lesson = add("lesson", "Write a lesson: a small checkpoint, exercises and every number of a head in one HTML file.")
+    lesson.add_argument("out", type=Path, metavar="OUT.html", help="opens in any browser, without a network")
+    lesson.add_argument(
+        "--checkpoint", default="photos", metavar="NAME_OR_PATH", help="a small plain model (default: %(default)s)"
+    )
+    lesson.add_argument(
+        "--language", choices=("en", "de", "zh"), default="en",
+        help="of the words in it: English, German or Chinese (default: %(default)s)",
+    )  # fmt: skip
+
     train = add("train", "Train a Vision Transformer.")
     train.add_argument("--preset", help="a complete recipe: " + ", ".join(presets.PRESETS))
     train.add_argument(

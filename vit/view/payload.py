@@ -134,7 +134,7 @@ def pack(
         pool = _as_numpy(record.pool_attention)  # (H, N)
         sections["pool"] = pool.tobytes()
         header["pool_top"] = float(_scale_end(pool[:, len(record.prefix) :].max(-1), record.tokens))
-    return _join_sections(header, sections)
+    return join_sections(header, sections)
 
 
 def pack_chain(matrices: Sequence[Tensor], start: Tensor) -> bytes:
@@ -153,7 +153,7 @@ def pack_chain(matrices: Sequence[Tensor], start: Tensor) -> bytes:
         "scales": scales.tobytes(),
         "start": _as_numpy(start).tobytes(),
     }
-    return _join_sections({"kind": "chain", "blocks": len(arrays), "heads": 1, "tokens": len(start)}, sections)
+    return join_sections({"kind": "chain", "blocks": len(arrays), "heads": 1, "tokens": len(start)}, sections)
 
 
 def pack_masks(
@@ -182,7 +182,7 @@ def pack_masks(
         "drops": _as_numpy(drops).tobytes(),
     }
     header = {"kind": "masks", "blocks": 1, "heads": 1, "tokens": masks.shape[1], "grid": list(grid)}
-    return _join_sections(
+    return join_sections(
         header | {"target": target, "ceiling": ceiling, "decidable": decidable, "complete": complete}, sections
     )
 
@@ -209,7 +209,7 @@ def pack_features(
     if colours is not None:
         sections["colours"] = (colours * 255).round().byte().cpu().numpy().tobytes()
     header = {"kind": "features", "blocks": 1, "heads": 1, "tokens": len(features), "grid": list(grid)}
-    return _join_sections(header | {"block": block, "shares": list(shares), "pictures": pictures}, sections)
+    return join_sections(header | {"block": block, "shares": list(shares), "pictures": pictures}, sections)
 
 
 def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -432,8 +432,11 @@ def _save_picture(picture: Image.Image, kind: str) -> bytes:
     return out.getvalue()
 
 
-def _join_sections(header: dict[str, Any], sections: Mapping[str, bytes | memoryview]) -> bytes:
-    """Offsets depend on the header's length, so it is padded to a length known beforehand."""
+def join_sections(header: dict[str, Any], sections: Mapping[str, bytes | memoryview]) -> bytes:
+    """One array of bytes of a header and sections, as this module's own text says.
+
+    Offsets depend on the header's length, so it is padded to a length known beforehand.
+    """
     room = len(json.dumps(header)) + 64 * (len(sections) + 1) + sum(map(len, sections))
     start = at = _round_up(8 + room)
     table, body = {}, []

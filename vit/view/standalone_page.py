@@ -21,7 +21,7 @@ from vit.view.web import joined, read
 MAX_PAYLOAD = 100_000_000  # [bytes]; a browser opens a third more of text for them
 
 # As in .streamlit/config.toml, so that the file looks as the app does.
-_STYLE = """
+STYLE = """
 :root {
   color-scheme: light dark;
   --st-font: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
@@ -102,14 +102,14 @@ def standalone(
     }
     script = "\n" + joined("notebook.js" if cell else "standalone.js")
     assert "</script" not in script.lower()
-    policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src 'unsafe-inline'; img-src blob: data:"
+    policy = f"default-src 'none'; script-src '{digest(script)}'; style-src 'unsafe-inline'; img-src blob: data:"
     held = json.dumps({"data": data, "payloads": list(payloads)}).replace("<", "\\u003c")
     lines = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{html.escape(title)}</title>",
-        f"<style>{_STYLE}{_IN_CELL if cell else ''}{read('viewer.css')}</style>\n</head>\n<body>\n<main>",
+        f"<style>{STYLE}{_IN_CELL if cell else ''}{read('viewer.css')}</style>\n</head>\n<body>\n<main>",
         f"<h1>{html.escape(title)}</h1>",
         "<noscript><p>This page needs JavaScript.</p></noscript>",
         read("viewer.html"),
@@ -126,6 +126,6 @@ def _packed(content: bytes) -> str:
     return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode()
 
 
-def _digest(script: str) -> str:
-    """By which the page's policy knows its script."""
+def digest(script: str) -> str:
+    """Return by what a page's policy knows its script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -40,6 +40,22 @@ export function decodeHalves(from, start, out) {
 }
 
 /**
+ * Numbers as float16, by their bits, rounded to the nearest; for numbers that float16 reaches.
+ *
+ * @param {ArrayLike<number>} numbers
+ */
+export function encodeHalves(numbers) {
+  return Uint16Array.from(numbers, (number) => {
+    if (number === 0) return 0;
+    const size = Math.abs(number);
+    const exponent = Math.max(Math.floor(Math.log2(size)), -14);
+    // The bits of exponent and fraction count on into each other, so that a fraction may round up to the next power.
+    const fraction = Math.round((size / 2 ** exponent) * 1024);
+    return (number < 0 ? 32768 : 0) + fraction + ((exponent + 14) << 10);
+  });
+}
+
+/**
  * The header of packed bytes, and a function that finds their sections.
  *
  * @param {Uint8Array} bytes

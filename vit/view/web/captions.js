@@ -2,6 +2,7 @@
 
 import { wordOf } from "./faithfulness.js";
 import { ofFeatures } from "./selection.js";
+import { decimal, say } from "./words.js";
 
 /** @import { Direction, Fusion, Method, Occlusion, Selection, Setting, TokenLayout, Verdict, View } from "./types" */
 
@@ -23,12 +24,14 @@ export function ordinal(n) {
  */
 export function percent(share) {
   const p = 100 * share;
-  if (p >= 99.95) return "100 %";
-  if (p >= 10) return `${p.toFixed(p >= 99.5 ? 1 : 0)} %`;
-  if (p >= 1) return `${p.toFixed(1)} %`;
-  if (p >= 0.1) return `${p.toFixed(2)} %`;
-  if (p >= 0.001) return `${p.toFixed(3)} %`;
-  return p > 0 ? "< 0.001 %" : "0 %";
+  if (p > 0 && p < 0.001) return `< ${ofHundred("0.001")}`;
+  if (p >= 99.95) return ofHundred("100");
+  return ofHundred(p >= 99.5 ? p.toFixed(1) : p >= 10 ? p.toFixed(0) : p >= 1 ? p.toFixed(1) : p >= 0.1 ? p.toFixed(2) : p > 0 ? p.toFixed(3) : "0");
+}
+
+/** @param {string} digits */
+function ofHundred(digits) {
+  return say("{digits} %", { digits: decimal(digits) });
 }
 
 /**
@@ -38,8 +41,8 @@ export function percent(share) {
  */
 export function multiple(times) {
   if (times >= 9.95) return `${Math.round(times)}×`;
-  if (times >= 0.995) return `${times.toFixed(1)}×`;
-  return times >= 0.005 ? `${times.toFixed(2)}×` : times > 0 ? "< 0.01×" : "0×";
+  if (times >= 0.995) return `${decimal(times.toFixed(1))}×`;
+  return times >= 0.005 ? `${decimal(times.toFixed(2))}×` : times > 0 ? `< ${decimal("0.01")}×` : "0×";
 }
 
 /**
@@ -49,7 +52,7 @@ export function multiple(times) {
  */
 export function signed(value) {
   const digits = Math.abs(value).toFixed(2);
-  return value < 0 && digits !== "0.00" ? `−${digits}` : digits;
+  return (value < 0 && digits !== "0.00" ? "−" : "") + decimal(digits);
 }
 
 /**
@@ -58,10 +61,10 @@ export function signed(value) {
  * @param {string} name
  */
 export function chipName(name) {
-  if (name === "cls") return "Class token";
+  if (name === "cls") return say("Class token");
   if (name === "dist") return "Distillation";
   const register = /^reg(\d+)$/.exec(name);
-  return register ? `Register ${register[1]}` : name;
+  return register ? say("Register {number}", { number: register[1] }) : name;
 }
 
 /**
@@ -70,10 +73,10 @@ export function chipName(name) {
  * @param {string} name
  */
 export function prefixMeaning(name) {
-  if (name === "cls") return "Belongs to no patch: it gathers from all of them, and models with one read their answer from it";
+  if (name === "cls") return say("Belongs to no patch: it gathers from all of them, and models with one read their answer from it");
   if (name === "dist") return "Belongs to no patch: it was trained to answer as a larger model does";
   if (!/^reg\d+$/.test(name)) return "";
-  return "Belongs to no patch: room for notes about the whole picture, which a model otherwise takes from plain patches";
+  return say("Belongs to no patch: room for notes about the whole picture, which a model otherwise takes from plain patches");
 }
 
 /** What the words beside the maps mean, for people who meet them there first. */
@@ -115,7 +118,7 @@ export function methodMeaning(method) {
  */
 export function position(layout, token) {
   const patch = token - layout.split;
-  return `row ${Math.floor(patch / layout.cols) + 1}, col ${(patch % layout.cols) + 1}`;
+  return say("row {row}, col {col}", { row: Math.floor(patch / layout.cols) + 1, col: (patch % layout.cols) + 1 });
 }
 
 /**
@@ -125,12 +128,12 @@ export function position(layout, token) {
  * @param {number} token
  */
 export function tokenName(layout, token) {
-  if (token >= layout.split) return `patch (${position(layout, token)})`;
+  if (token >= layout.split) return say("patch ({where})", { where: position(layout, token) });
   const name = layout.prefix[token];
-  if (name === "cls") return "the class token";
+  if (name === "cls") return say("the class token");
   if (name === "dist") return "the distillation token";
   const register = /^reg(\d+)$/.exec(name);
-  return register ? `register ${register[1]}` : `the ${name} token`;
+  return register ? say("register {number}", { number: register[1] }) : `the ${name} token`;
 }
 
 /** @type {{ name: Setting, initial: number | string, describe: (value: any) => string }[]} */
@@ -185,11 +188,14 @@ export function sentence(layout, { view, direction, block, head, token, method, 
     return `${title}${of}: ${to ? `which tokens drew on ${name}` : `what ${name} drew on`}.`;
   }
   if (view === "rollout")
-    return `Rollout through all blocks${settings}: ${to ? `which tokens ${name} reaches` : `what ${name} is made of`}.`;
+    {
+    const what = to ? "Rollout through all blocks{settings}: which tokens {name} reaches." : "Rollout through all blocks{settings}: what {name} is made of.";
+    return say(what, { settings, name });
+  }
   if (view === "similar") return `Patches most like ${name}, by their features after ${after}.`;
   if (view === "components") return `Components of the features after ${after} as colours; outlined, patches most like ${name}.`;
   if (view === "pool") return `Pooling query after the last block, ${headName(head)}: where it looks.`;
-  return `${mapName(block, head)}: ${to ? `who looks at ${name}` : `where ${name} looks`}.`;
+  return say(to ? "{map}: who looks at {name}." : "{map}: where {name} looks.", { map: mapName(block, head), name });
 }
 
 /**
@@ -221,14 +227,16 @@ export function afterBlock(block, blocks) {
  * @param {number | Fusion} head
  */
 function mapName(block, head) {
-  if (typeof block === "number") return `Block ${block + 1}, ${headName(head)}`;
-  if (typeof head === "number") return `Head ${head + 1}, ${block} of blocks`;
-  return block === head ? `${capital(block)} of all blocks and heads` : `${capital(block)} of blocks, ${headName(head)}`;
+  const heads = headName(head);
+  if (typeof block === "number") return say("Block {block}, {heads}", { block: block + 1, heads });
+  const fusion = say(block);
+  if (typeof head === "number") return say("Head {head}, {fusion} of blocks", { head: head + 1, fusion });
+  return block === head ? say("{Fusion} of all blocks and heads", { Fusion: capital(fusion) }) : say("{Fusion} of blocks, {heads}", { Fusion: capital(fusion), heads });
 }
 
 /** @param {number | Fusion} head */
 function headName(head) {
-  return typeof head === "string" ? `${head} of heads` : `head ${head + 1}`;
+  return typeof head === "string" ? say("{fusion} of heads", { fusion: say(head) }) : say("head {head}", { head: head + 1 });
 }
 
 /**
@@ -266,17 +274,17 @@ export function legendText({ tokens, pool }, view, scale, low, top, shared, whol
       ? `This map alone: from its least similar patch, ${signed(low)}, to its most similar other one, ${signed(top)}. ${alone}`
       : "One scale for every patch: a cosine of 1 is the same direction, 0 is unrelated; below 0 has the colour of 0.";
   const ends =
-    `it ends at ${percent(top)}: the strongest patch of every second head stays below, ` +
-    "stronger ones share the last colour. Tokens that are not patches do not count.";
-  const other = `it ends at the strongest patch other than the token itself, ${percent(top)}.`;
+    say("it ends at {top}: the strongest patch of every second head stays below, stronger ones share the last colour. Tokens that are not patches do not count.", { top: percent(top) });
+  const other = say("it ends at the strongest patch other than the token itself, {top}.", { top: percent(top) });
   const both = shared && scale !== "own";
   const reach =
     view === "relevance" ? `${both ? "One scale for both maps" : "This map alone"}${whole ? ", in shares of all its weight" : ""}: ${other}`
-    : view === "rollout" ? `${both ? "One scale for both rollouts" : "This rollout alone"}: ${other}`
-    : scale === "own" ? `This map alone: it ends at its strongest patch, ${percent(top)}. ${alone}`
+    : view === "rollout" ? both ? `One scale for both rollouts: ${other}` : say("This rollout alone: {other}", { other })
+    : scale === "own" ? say("This map alone: it ends at its strongest patch, {top}. Colours of two maps cannot be compared.", { top: percent(top) })
     : view === "pool" ? `One scale for every head of the pooling query: ${ends}`
-    : `One scale for every block and head${pool ? "; the pooling query has another" : ""}. For this query ${ends}`;
-  return `${reach} Uniform attention is 1/${tokens} = ${percent(1 / tokens)}.`;
+    : pool ? `One scale for every block and head; the pooling query has another. For this query ${ends}`
+    : say("One scale for every block and head. For this query {ends}", { ends });
+  return `${reach} ${say("Uniform attention is 1/{tokens} = {share}.", { tokens, share: percent(1 / tokens) })}`;
 }
 
 /**
@@ -312,7 +320,7 @@ export function waitingText(view, method, pinned, alone) {
  * @param {number} mean
  */
 export function clearText(view, mean) {
-  return ` On the picture, patches below their mean, ${view === "similar" ? signed(mean) : percent(mean)}, are left clear.`;
+  return ` ${say("On the picture, patches below their mean, {mean}, are left clear.", { mean: view === "similar" ? signed(mean) : percent(mean) })}`;
 }
 
 /**
@@ -352,5 +360,5 @@ export function roundTicks(low, top, most, out) {
  * @param {number} count
  */
 export function effective(count) {
-  return count < 9.95 ? count.toFixed(1) : String(Math.round(count));
+  return count < 9.95 ? decimal(count.toFixed(1)) : String(Math.round(count));
 }

@@ -2,6 +2,7 @@
 
 import { capital } from "./captions.js";
 import { percentage } from "./page.js";
+import { say } from "./words.js";
 
 /** @import { Mosaic } from "./canvas.js" */
 /** @import { Page } from "./page.js" */
@@ -92,7 +93,7 @@ export function placeMaps(page, payload, mosaic) {
  * @param {Mosaic} mosaic
  */
 function labelColumns(columns, payload, mosaic) {
-  const labels = Array.from({ length: payload.heads }, (_, head) => label("Head", head + 1));
+  const labels = Array.from({ length: payload.heads }, (_, head) => label(say("Head"), head + 1));
   columns.replaceChildren(...labels);
   labels.forEach((span, head) => {
     span.style.left = percentage(mosaic.left(head + 1) / mosaic.width);
@@ -106,7 +107,7 @@ function labelColumns(columns, payload, mosaic) {
  * @param {Mosaic} mosaic
  */
 function labelRows(rows, payload, mosaic) {
-  const labels = Array.from({ length: payload.blocks }, (_, block) => label("Block", block + 1));
+  const labels = Array.from({ length: payload.blocks }, (_, block) => label(say("Block"), block + 1));
   if (payload.pool) labels.push(Object.assign(document.createElement("span"), { textContent: "Pooling" }));
   rows.replaceChildren(...labels);
   labels.forEach((span, line) => {

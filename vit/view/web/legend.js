@@ -4,6 +4,7 @@ import { clearText, sharesText, signed, legendText, percent, roundTicks } from "
 import { contextOf } from "./canvas.js";
 import { percentage, write } from "./page.js";
 import { ofFeatures } from "./selection.js";
+import { decimal, say } from "./words.js";
 
 /** @import { Colours } from "./colours.js" */
 /** @import { Page } from "./page.js" */
@@ -83,7 +84,7 @@ export class Legend {
     const most = ofFeatures(view) ? 0 : map.strongest(traced ? query : -1);
     const beyond = this.page.find(".beyond");
     beyond.hidden = !(most > map.top * 1.005);
-    beyond.title = beyond.hidden ? "" : `Stronger patches, up to ${percent(most)}, have the last colour`;
+    beyond.title = beyond.hidden ? "" : say("Stronger patches, up to {most}, have the last colour", { most: percent(most) });
   }
 
   /**
@@ -95,13 +96,13 @@ export class Legend {
     const similar = ofFeatures(view);
     page.find(".legend").classList.toggle("cosines", similar);
     page.find(".legend").classList.toggle("components", view === "components");
-    write(page.find(".unit.weights"), similar ? "cosine" : "weight");
+    write(page.find(".unit.weights"), similar ? "cosine" : say("weight"));
     if (!similar)
       this.drawTicks(page.find(".times"), 0, top, payload.tokens, (times) =>
-        times >= 10 ? String(Math.round(times)) : String(+times.toFixed(3)),
+        times >= 10 ? String(Math.round(times)) : decimal(String(+times.toFixed(3))),
       );
     this.drawTicks(page.find(".ticks.weights"), low, top, similar ? 1 : 100, (value) =>
-      similar ? String(+value.toPrecision(3)).replace("-", "−") : value ? `${+value.toPrecision(3)} %` : "0",
+      similar ? String(+value.toPrecision(3)).replace("-", "−") : value ? say("{digits} %", { digits: decimal(String(+value.toPrecision(3))) }) : "0",
     );
   }
 
@@ -139,9 +140,9 @@ export class Legend {
   explain({ low, top, payload }, view, scale, mean, shared, whole) {
     const legend = this.page.find(".legend");
     const clear = mean && view !== "components" ? clearText(view, low + (mean / 255) * (top - low)) : "";
-    const ends = ofFeatures(view) ? `${signed(low)} to ${signed(top)}` : `0 to ${percent(top)}`;
+    const ends = ofFeatures(view) ? { low: signed(low), top: signed(top) } : { low: "0", top: percent(top) };
     const text = legendText(payload, view, scale, low, top, shared, whole) + clear;
     legend.title = text;
-    legend.setAttribute("aria-label", `Colour scale from ${ends}. ${text}`);
+    legend.setAttribute("aria-label", `${say("Colour scale from {low} to {top}.", ends)} ${text}`);
   }
 }

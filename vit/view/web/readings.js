@@ -3,6 +3,7 @@
 import { GLOSSARY, chipName, signed, effective, multiple, ordinal, percent, position } from "./captions.js";
 import { summary } from "./maps.js";
 import { write } from "./page.js";
+import { say } from "./words.js";
 
 /** @import { Page } from "./page.js" */
 /** @import { Payload } from "./payload.js" */
@@ -79,9 +80,9 @@ export class Readings {
    */
   drawStrongest({ values, at, payload }, best) {
     const most = values[at + best];
-    if (!(most > 0)) return this.read(2, "Strongest patch", "–", "every patch has 0", GLOSSARY.uniform);
-    const detail = `${percent(most)} · ${multiple(most * payload.tokens)} uniform`;
-    this.read(2, "Strongest patch", position(payload, best), detail, GLOSSARY.uniform);
+    if (!(most > 0)) return this.read(2, say("Strongest patch"), "–", say("every patch has 0"), GLOSSARY.uniform);
+    const detail = say("{share} · {times} uniform", { share: percent(most), times: multiple(most * payload.tokens) });
+    this.read(2, say("Strongest patch"), position(payload, best), detail, GLOSSARY.uniform);
   }
 
   /**

@@ -120,6 +120,52 @@ export interface Message {
   alone?: boolean;
 }
 
+/** What of `vit.model.config.ViTConfig` the lesson's forward pass needs. */
+export interface Config {
+  image_size: [number, number];
+  patch_size: number;
+  channels: number;
+  dim: number;
+  depth: number;
+  heads: number;
+  mlp_dim: number;
+  prefix: string[];
+  eps: number;
+  norm: "before_pool" | "after_pool" | "none";
+  pool: "cls" | "mean";
+}
+
+/** As `vit.images.preprocess.Preprocess`. */
+export interface Preprocess {
+  size: [number, number];
+  resize: "squash" | "shortest";
+  resize_to: number;
+  interpolation: "bilinear" | "bicubic" | "lanczos";
+  mean: number[];
+  std: number[];
+}
+
+/** Of `vit.view.lesson_weights.pack_weights`. */
+export interface PackedTensor {
+  name: string;
+  rows: number;
+  cols: number;
+  rounded: boolean;
+}
+
+/** Of `vit.view.lesson.model_bytes`. */
+export interface LessonHeader {
+  name: string;
+  config: Config;
+  preprocess: Preprocess;
+  labels: string[];
+  tensors: PackedTensor[];
+  middle: number;
+  colormaps: string[];
+  samples: { name: string; credit: string }[];
+  accuracy: number | null;
+}
+
 /** A map of the grid. */
 export interface Cell {
   r: number;

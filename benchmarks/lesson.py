@@ -1,0 +1,189 @@
+"""The lesson in one file: its size, how far its numbers are from torch's, and the time from a picture to its maps.
+
+    python benchmarks/lesson.py [--checkpoint photos] [--data data/imagenette/test] [--pictures 1000] [--times 20]
+
+Drives a real Chromium on the file, opened from the disk. Pictures of the folder go in as PNG, so that both sides decode
+the same pixels; each is resized, passed through the model and compared: with the checkpoint itself, and with torch on
+the rounded weights that are in the file. Times are from the choice of a file to its drawn map, with the page slowed
+four times. The browser slows pages and not their workers, so a second number has all that the worker does, from
+decoding to packing, done in the slowed page. Both are given for a large photo, too.
+"""
+
+import argparse
+import base64
+import copy
+import io
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
+
+from serving import BROWSER_ARGUMENTS, FIND, chromium
+
+from vit.checkpoints import load_checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.images.decode import decode_image
+from vit.model.transformer import VisionTransformer
+from vit.view.lesson import lesson, model_bytes
+from vit.view.lesson_weights import pack_weights, unpack_weights
+from vit.view.web import joined
+
+SLOWED = 4
+LARGE = (4000, 3000)  # pixels of a photo as phones take it
+# The modules of the worker in the page: what takes a file, and gives the answer and all attention.
+HARNESS = (
+    joined("lesson/model.js")
+    + joined("lesson/decode.js")
+    + """
+globalThis.bytesFrom = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+globalThis.lookAt = async (model, file) => {
+  const { pixels, width, height } = await decoded(file);
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  return model.look(pixels, { bytes, type: file.type, width, height });
+};
+globalThis.readModel = (text) => Model.read(bytesFrom(text));
+"""
+)
+NUMBERS = """async (text) => {
+  const { probabilities } = await lookAt(model, new Blob([bytesFrom(text)], { type: "image/png" }));
+  const { blocks, tokens, space } = model.transformer;
+  const maps = blocks.flatMap(({ attention }) => attention);
+  const rows = maps.flatMap((map) => Array.from({ length: tokens }, (_, i) => space.row(map, i)));
+  const all = new Float32Array(rows.length * tokens);
+  rows.forEach((row, i) => all.set(row, i * tokens));
+  let letters = "";
+  const bytes = new Uint8Array(all.buffer);
+  for (let i = 0; i < bytes.length; i += 32768) letters += String.fromCharCode(...bytes.subarray(i, i + 32768));
+  return [[...probabilities], btoa(letters)];
+}"""
+SHOWN = f"""() => {{
+  globalThis.chosen = 0;
+  globalThis.drawn = 0;
+  document.querySelector(".own input").addEventListener("change", () => {{
+    globalThis.chosen = performance.now();
+    globalThis.drawn = 0;
+    const before = {FIND}.payload;
+    const look = () => {{
+      const viewer = {FIND};
+      if (viewer.payload !== before && viewer.settled) globalThis.drawn = performance.now();
+      else requestAnimationFrame(look);
+    }};
+    look();
+  }}, {{ capture: true }});
+}}"""
+
+
+def rounded(checkpoint: Checkpoint) -> VisionTransformer:
+    """The model with the weights that are in the file."""
+    model = copy.deepcopy(checkpoint.model)
+    weights = unpack_weights(pack_weights(checkpoint.model))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.tensor(weights[name]).view_as(parameter))
+    return model
+
+
+def pictures(folder: Path, count: int) -> Iterator[Image.Image]:
+    """So many pictures of a folder, evenly spread over its files."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for place in np.linspace(0, len(files) - 1, min(count, len(files))).astype(int):
+        yield decode_image(files[place].read_bytes())
+
+
+def numbers_of(model: VisionTransformer, pixels: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities (C) and attention (L, H, N, N) by torch."""
+    with torch.inference_mode():
+        output = model(pixels, output_attentions=True)
+    assert output.attentions is not None
+    return model.probabilities(output.logits)[0].numpy(), torch.cat(output.attentions).numpy()
+
+
+def print_differences(page: Page, checkpoint: Checkpoint, folder: Path, count: int) -> None:
+    """How far the browser is from torch."""
+    models = {"the checkpoint": checkpoint.model, "the rounded weights": rounded(checkpoint)}
+    worst = {name: [0.0, 0.0] for name in models}
+    seen = agree = 0
+    for picture in pictures(folder, count):
+        file = io.BytesIO()
+        picture.save(file, "PNG", compress_level=1)
+        found, letters = page.evaluate(NUMBERS, base64.b64encode(file.getvalue()).decode())
+        attention = np.frombuffer(base64.b64decode(letters), np.float32)
+        pixels = checkpoint.preprocess(picture)
+        for name, model in models.items():
+            probabilities, maps = numbers_of(model, pixels)
+            worst[name][0] = max(worst[name][0], float(np.abs(probabilities - found).max()))
+            worst[name][1] = max(worst[name][1], float(np.abs(maps.ravel() - attention).max()))
+            agree += name == "the checkpoint" and int(probabilities.argmax() == np.argmax(found))
+        seen += 1
+        if seen % 100 == 0:
+            print(f"  {seen} pictures …", file=sys.stderr, flush=True)
+    for name, (of_probability, of_attention) in worst.items():
+        print(f"largest difference to torch on {name}: {of_probability:.1e} in probability, {of_attention:.1e} in "
+              f"attention, over {seen} pictures")  # fmt: skip
+    print(f"same answer: {agree} of {seen}")
+
+
+def print_times(page: Page, file: Path, name: str, times: int) -> None:
+    """From the choice of a file to its drawn map, and the same work in the slowed page alone."""
+    shown, alone = [], []
+    for _ in range(times):
+        page.locator(".own input").set_input_files(file)
+        page.wait_for_function("() => globalThis.drawn > 0")
+        shown.append(page.evaluate("() => globalThis.drawn - globalThis.chosen"))
+    text = base64.b64encode(file.read_bytes()).decode()
+    page.evaluate("(text) => { globalThis.picture = new Blob([bytesFrom(text)], { type: 'image/jpeg' }); }", text)
+    for _ in range(times):
+        alone.append(page.evaluate("async () => { const began = performance.now(); await lookAt(model, picture); "
+                                   "return performance.now() - began; }"))  # fmt: skip
+    for what, values in (("file to drawn map, the worker as fast as it is", shown), ("all in the slowed page", alone)):
+        print(f"{name}, {what}: median {statistics.median(values):.0f} ms, fastest {min(values):.0f} ms of {times}")
+
+
+def main() -> None:
+    """Print all of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--checkpoint", default="photos")
+    parser.add_argument("--data", type=Path, default=Path("data/imagenette/test"))
+    parser.add_argument("--pictures", type=int, default=1000)
+    parser.add_argument("--times", type=int, default=20)
+    options = parser.parse_args()
+    checkpoint = load_checkpoint(options.checkpoint)
+    content = lesson(checkpoint)
+    print(f"{options.checkpoint}: {len(content) / 1e6:.2f} MB")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        path = Path(folder, "lesson.html")
+        path.write_bytes(content)
+        browser = playwright.chromium.launch(**chromium(), args=BROWSER_ARGUMENTS)
+        page = browser.new_page(bypass_csp=True, viewport={"width": 1280, "height": 900})
+        requests: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        page.locator("main[data-state=ready]").wait_for()
+        page.evaluate(f"() => {{ {HARNESS} }}")
+        page.evaluate("async (text) => { globalThis.model = await readModel(text); }",
+                      base64.b64encode(model_bytes(checkpoint)).decode())  # fmt: skip
+        if options.pictures:
+            print_differences(page, checkpoint, options.data, options.pictures)
+        page.evaluate(SHOWN)
+        slow = page.context.new_cdp_session(page)
+        slow.send("Emulation.setCPUThrottlingRate", {"rate": SLOWED})
+        samples = ROOT / "vit" / "images" / "samples"
+        print_times(page, samples / "temple.jpg", "a picture of 640 x 427", options.times)
+        large = Path(folder, "large.jpg")
+        Image.open(samples / "temple.jpg").resize(LARGE).save(large, quality=85)
+        print_times(page, large, f"a photo of {LARGE[0]} x {LARGE[1]}", max(3, options.times // 4))
+        elsewhere = [url for url in requests if not url.startswith(("file:", "blob:", "data:"))]
+        print(f"requests to elsewhere: {len(elsewhere)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""The lesson as a class has it: one file, opened from the disk, without a network."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.images import samples
+from vit.view.lesson import Language, lesson
+
+from .serving import FIND
+
+ROOT = Path(__file__).parents[2]
+WORDS = json.loads((ROOT / "vit" / "view" / "web" / "lesson" / "words.json").read_text(encoding="utf-8"))
+LAST = 8  # the number of the last step
+NAMES = ("Vision Transformer Rollout Softmax Token token MLP GELU patch query key value", "Abnar Zuidema",
+         "Page Up Page Down Home End Enter Space Esc", "tiny", "JPEG PNG")  # fmt: skip
+SCREENS = {"wide": (1280, 900), "phone": (390, 844)}
+
+
+class Lesson:
+    """The file in a browser without a network; nothing may go wrong there, and nothing may be fetched."""
+
+    def __init__(self, browser: Browser, path: Path, screen: str = "wide", scheme: Any = "light"):
+        width, height = SCREENS[screen]
+        self.context = browser.new_context(
+            offline=True, viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+        )
+        self.page: Page = self.context.new_page()
+        self.wrong: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.wrong.append(message.text))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(path.as_uri())
+        self.still()
+
+    def still(self) -> None:
+        """The model has answered, and all that it said is drawn."""
+        self.page.wait_for_function(
+            f"() => document.querySelector('main').dataset.state === 'ready' && {FIND}?.settled"
+        )
+
+    def step(self, number: int) -> None:
+        self.page.locator(".steps button").nth(number).click()
+        self.still()
+
+    @property
+    def done(self) -> Locator:
+        """What is said once the step is done."""
+        return self.page.locator(".card .done")
+
+    def numbers(self, code: str) -> np.ndarray:
+        return np.array(self.page.evaluate(f"() => {{ const viewer = {FIND}; return [...{code}]; }}"))
+
+    def violations(self) -> list[str]:
+        """What axe finds that keeps people out."""
+        found = Axe().run(self.page).response["violations"]
+        return [
+            f"{one['id']}: {node['html'][:120]}"
+            for one in found
+            if one["impact"] in ("serious", "critical")
+            for node in one["nodes"]
+        ]
+
+
+@pytest.fixture
+def open_lesson(browser: Browser, checkpoint: Checkpoint, tmp_path: Path) -> Iterator[Callable[..., Lesson]]:
+    """`open_lesson(language="en", screen="wide", scheme="light")`: of the tiny checkpoint."""
+    opened: list[Lesson] = []
+
+    def start(language: Language = "en", **options: Any) -> Lesson:
+        path = tmp_path / "lesson.html"
+        path.write_bytes(lesson(checkpoint, language))
+        opened.append(Lesson(browser, path, **options))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.context.close()
+        assert not one.wrong
+        assert all(url.startswith(("file:", "blob:")) for url in one.asked)
+
+
+def test_a_picture_goes_in_its_map_is_hovered_and_an_exercise_is_done(
+    open_lesson: Callable[..., Lesson], checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    opened = open_lesson()
+    expect(opened.page.locator("canvas.over")).to_be_visible()  # a sample is there from the beginning
+    opened.page.get_by_label("Patch lines").check()
+    expect(opened.done).to_have_text("Done. On to the next one.")
+
+    picture = Image.fromarray(np.random.default_rng(5).integers(0, 256, (45, 70, 3), dtype=np.uint8))
+    picture.save(tmp_path / "noise.png")
+    before = opened.page.evaluate(f"() => {FIND}.payloadId")
+    opened.page.locator(".own input").set_input_files(tmp_path / "noise.png")
+    opened.page.wait_for_function(f"(before) => {FIND}.payloadId !== before", arg=before)
+    opened.still()
+    with torch.inference_mode():
+        output = checkpoint.model(checkpoint.preprocess(picture), output_attentions=True)
+    assert output.attentions is not None
+    best = int(output.logits.argmax())
+    expect(opened.page.locator(".answer li").first).to_contain_text(checkpoint.labels[best])
+
+    opened.step(1)  # attention of the last block
+    area = opened.page.locator("canvas.over").bounding_box()
+    assert area
+    opened.page.mouse.move(area["x"] + 2.5 / 4 * area["width"], area["y"] + 1.5 / 4 * area["height"])
+    opened.still()
+    token = 1 + 1 * 4 + 2
+    assert opened.numbers("[viewer.query]") == [token]
+    drawn = opened.numbers("viewer.map.values.slice(viewer.map.at, viewer.map.at + viewer.payload.tokens)")
+    assert np.allclose(drawn, output.attentions[-1][0].mean(0)[token], atol=0.002)
+
+
+def test_one_head_is_shown_by_its_numbers(open_lesson: Callable[..., Lesson]) -> None:
+    opened = open_lesson()
+    opened.step(6)
+    numbers = opened.page.locator(".numbers")
+    expect(numbers.locator(".line").first).to_contain_text("Block 2, head 1: patch (row 3, col 3) asks")
+    share = numbers.locator(".keys-list button").nth(2)
+    name = share.locator("span").inner_text()
+    share.click()
+    expect(opened.done).to_have_text("Done. On to the next one.")
+    expect(numbers.locator(".line").first).to_contain_text(f"{name} is looked at")
+    strip = numbers.get_by_role("slider", name="product")
+    strip.press("ArrowRight")
+    expect(numbers.get_by_text("Channel 2:")).to_be_visible()
+
+
+def test_hidden_patches_change_the_answer_and_come_back(open_lesson: Callable[..., Lesson]) -> None:
+    opened = open_lesson()
+    opened.step(LAST)
+    result = opened.page.locator(".result")
+    whole = result.inner_text()
+    opened.page.get_by_role("button", name="Hide the 2 strongest patches").click()
+    expect(result).to_contain_text("Without 2 patches")
+    expect(opened.done).to_contain_text("Done.")
+    assert len(opened.numbers("viewer.selection.hidden")) == 2
+    opened.page.get_by_role("button", name="Show all", exact=True).first.click()
+    expect(result).to_have_text(whole)
+
+
+def test_a_file_that_is_no_picture_is_told(open_lesson: Callable[..., Lesson], tmp_path: Path) -> None:
+    opened = open_lesson()
+    (tmp_path / "text.png").write_text("no picture")
+    opened.page.locator(".own input").set_input_files(tmp_path / "text.png")
+    expect(opened.page.get_by_role("alert")).to_contain_text("cannot read this file")
+    expect(opened.page.locator("canvas.over")).to_be_visible()
+
+
+def test_keys_are_enough(open_lesson: Callable[..., Lesson]) -> None:
+    opened = open_lesson()
+    keyboard = opened.page.keyboard
+
+    def go_to(selector: str) -> None:
+        for _ in range(60):
+            keyboard.press("Tab")
+            if opened.page.evaluate("(selector) => document.activeElement.matches(selector)", selector):
+                return
+        raise AssertionError(f"no Tab leads to {selector}")
+
+    go_to("[data-field=lines]")
+    keyboard.press("Space")
+    expect(opened.done).to_contain_text("Done.")
+    opened.page.locator("h1").click()  # to the beginning of the page
+    for _ in range(3):  # on to the heads
+        go_to(".next")
+        keyboard.press("Enter")
+    expect(opened.page.locator("#step-title")).to_have_text("4. Heads")
+    go_to("canvas.grid")
+    keyboard.press("ArrowRight")
+    expect(opened.done).to_contain_text("Done.")
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(open_lesson: Callable[..., Lesson], screen: str, scheme: str) -> None:
+    opened = open_lesson(screen=screen, scheme=scheme)
+    assert opened.violations() == []
+    opened.step(LAST)
+    expect(opened.page.locator(".keys-list button").first).to_be_visible()
+    assert opened.violations() == []
+    width = opened.page.evaluate("document.documentElement.scrollWidth")
+    assert width <= SCREENS[screen][0]
+
+
+@pytest.mark.parametrize("language", ["de", "zh"])
+def test_every_word_on_the_page_is_in_the_language(
+    open_lesson: Callable[..., Lesson], checkpoint: Checkpoint, language: Language
+) -> None:
+    opened = open_lesson(language)
+    english = {texts["en"] for texts in WORDS.values() if texts["en"] != texts[language] and " " in texts["en"]}
+    for number in range(LAST + 1):
+        opened.step(number)
+    shown = opened.page.evaluate(
+        """() => {
+          const texts = [document.body.innerText];
+          for (const element of document.querySelectorAll("[title], [aria-label], [alt]"))
+            if (element.checkVisibility())
+              for (const name of ["title", "aria-label", "alt"]) texts.push(element.getAttribute(name) ?? "");
+          return texts.join("\\n");
+        }"""
+    )
+    assert not [text for text in english if text in shown]
+    if language == "zh":  # where Latin letters are names
+        names = [*NAMES, *checkpoint.labels, *(f"{one.credit} {one.licence}" for one in samples.SAMPLES.values())]
+        latin, allowed = (set(re.findall("[A-Za-z]{3,}", text)) for text in (shown, " ".join(names)))
+        assert latin <= allowed, latin - allowed

@@ -1,0 +1,66 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Course, STEPS } from "../../vit/view/web/lesson/course.js";
+import { patchesToHide } from "../../vit/view/web/lesson/experiment.js";
+import { decimal, say, useWords } from "../../vit/view/web/words.js";
+
+const at = (name) => {
+  const course = new Course(6);
+  course.go(STEPS.findIndex((step) => step.name === name));
+  return course;
+};
+const chosen = (course, changes) => ({ kind: "chosen", selection: { ...course.shows(79), ...changes } });
+
+test("a step is done once, by what it asks for and nothing else", () => {
+  const course = at("heads");
+  for (const changes of [{}, { head: "mean" }, { block: 3 }, { view: "rollout" }]) assert.equal(course.notice(chosen(course, changes)), false);
+  assert.equal(course.notice({ kind: "lines" }), false);
+  assert.equal(course.notice(chosen(course, { head: 2 })), true);
+  assert.equal(course.notice(chosen(course, { head: 1 })), false);
+  assert.deepEqual([...course.done], [course.number]);
+});
+
+test("every step can be done", () => {
+  const acts = {
+    patches: { kind: "lines" }, tokens: { kind: "class token" }, numbers: { kind: "number" }, own: { kind: "picture" }, believe: { kind: "hidden" },
+    looks: { direction: "to" }, heads: { head: 2 }, blocks: { block: 3 }, rollout: { view: "rollout" },
+  };
+  for (const { name } of STEPS) {
+    const course = at(name);
+    assert.ok(course.notice(acts[name].kind ? acts[name] : chosen(course, acts[name])), name);
+  }
+});
+
+test("what was explained stays when somebody goes back", () => {
+  const course = at("rollout");
+  course.go(0);
+  assert.ok(course.explained("rollout") && course.explained("heads") && !course.explained("numbers"));
+  course.go(99);
+  assert.equal(course.step.name, STEPS[STEPS.length - 1].name);
+});
+
+test("steps show blocks that a shallow model has", () => {
+  const course = new Course(1);
+  for (let number = 0; number < STEPS.length; number++) {
+    course.go(number);
+    assert.equal(course.shows(5).block, 0);
+  }
+});
+
+test("as many other patches are hidden as strongest ones, and none twice", () => {
+  const values = Float32Array.from({ length: 40 }, (_, i) => (i * 7) % 40);
+  const strongest = patchesToHide(values, true), others = patchesToHide(values, false);
+  assert.equal(strongest.length, 6);
+  assert.deepEqual(strongest.map((patch) => values[patch]).sort((a, b) => a - b), [34, 35, 36, 37, 38, 39]);
+  assert.equal(new Set([...strongest, ...others]).size, 12);
+});
+
+test("words are English until others are given, and places in braces are filled", () => {
+  assert.equal(say("head {head}", { head: 3 }), "head 3");
+  assert.equal(decimal("1.5"), "1.5");
+  useWords({ "head {head}": "Kopf {head} {other}", ".": "," });
+  assert.equal(say("head {head}", { head: 3 }), "Kopf 3 {other}");
+  assert.equal(decimal("1.5"), "1,5");
+  useWords({});
+});

@@ -1,0 +1,19 @@
+"""The command lesson: a checkpoint as one HTML file from which a class learns how it sees."""
+
+import argparse
+
+from vit.checkpoints.load import load_checkpoint
+from vit.errors import UserError
+from vit.view.lesson import lesson
+
+
+def run_lesson(options: argparse.Namespace) -> None:
+    """Write the file."""
+    if options.out.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"OUT must end in .html, so that browsers open it; {options.out.name!r} does not.")
+    content = lesson(load_checkpoint(options.checkpoint), options.language)
+    try:
+        options.out.write_bytes(content)
+    except OSError as error:
+        raise UserError(f"{options.out} cannot be written: {error.strerror}.") from error
+    print(f"{options.out}: {len(content) / 1e6:.1f} MB")

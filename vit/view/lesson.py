@@ -1,0 +1,187 @@
+"""The lesson: one HTML file with a model, its forward pass in JavaScript, the viewer, and exercises.
+
+The file is UTF-16, whose letters hold two bytes each, so that the weights take a thirtieth more in it than they are,
+where base64 would take a third. What the page may do stands in a policy at its top: its own scripts, nothing fetched.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+from PIL import Image
+
+from vit.errors import UserError
+from vit.images import samples
+from vit.images.decode import decode_image
+from vit.untrusted import parse_json
+from vit.view import lesson_weights
+from vit.view.overlay import COLORMAPS
+from vit.view.payload import join_sections
+from vit.view.standalone_page import STYLE, digest
+from vit.view.web import joined, read
+
+if TYPE_CHECKING:
+    from vit.checkpoints.checkpoint import Checkpoint
+
+Language = Literal["en", "de", "zh"]
+MAX_FILE = 8_000_000  # [bytes]; what mail and messengers carry
+MAX_PARAMETERS = 2_800_000  # more do not fit
+
+# What of a config and of preprocessing the page needs.
+_CONFIG = (
+    "image_size", "patch_size", "channels", "dim", "depth", "heads", "mlp_dim", "prefix", "eps", "norm", "pool"
+)  # fmt: skip
+_PREPROCESS = ("size", "resize", "resize_to", "interpolation", "mean", "std")
+
+_SAMPLES = ("temple", "rocket", "cat", "coffee")
+_SAMPLE_SIDE = 480  # longer side [px]
+_SAMPLE_QUALITY = 85
+_COLORMAPS = tuple(COLORMAPS)[:1]
+
+_ESCAPE, _HIGHEST = 0x2424, 0x8000
+# What HTML reads otherwise inside of a script (NUL, carriage return, "<"), and letters that are no letters.
+_FORBIDDEN = np.zeros(1 << 16, bool)
+_FORBIDDEN[[0x00, 0x0D, 0x3C, _ESCAPE]] = True
+_FORBIDDEN[0xD800:0xE000] = True
+
+
+def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
+    """The lesson of a checkpoint as one HTML file.
+
+    Args:
+        checkpoint: a small plain model, such as `photos`.
+        language: of all words in it; classes that nobody translated keep their names.
+
+    Raises:
+        UserError: the model is of a kind that the lesson does not compute, or the file would be too large.
+    """
+    if reason := _unsuited(checkpoint):
+        raise UserError(
+            f"{checkpoint.name} does not fit into a lesson: {reason}. Choose a small plain model, such as photos."
+        )
+    words = _words(language)
+    script, worker = "\n" + joined("lesson/lesson.js"), joined("lesson/worker.js")
+    assert "</script" not in (script + worker).lower()
+    policy = (
+        f"default-src 'none'; script-src '{digest(script)}' 'wasm-unsafe-eval'; worker-src blob:; "
+        "style-src 'unsafe-inline'; img-src blob: data:; media-src blob:"
+    )
+    held = json.dumps({"words": words, "language": language}, ensure_ascii=False).replace("<", "\\u003c")
+    title = html.escape(words["title"])
+    text = "\n".join(
+        [
+            f'<!doctype html>\n<html lang="{language}">\n<head>\n<meta charset="utf-16">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{title}</title>",
+            f"<style>{STYLE}{read('viewer.css')}{read('lesson/lesson.css')}</style>\n</head>\n<body>",
+            _lesson_html(words),
+            f'<script type="application/json" id="data">{held}</script>',
+            f'<script type="text/plain" id="worker">{worker}</script>',
+            f'<script type="text/plain" id="model">{as_text(model_bytes(checkpoint, words))}</script>',
+            f'<script type="module">{script}</script>\n</body>\n</html>\n',
+        ]
+    )
+    content = ("\ufeff" + text).encode("utf-16-le")
+    if len(content) > MAX_FILE:
+        raise UserError(
+            f"The lesson of {checkpoint.name} would take {len(content) / 1e6:,.1f} MB; it may take "
+            f"{MAX_FILE / 1e6:.0f}. Choose a smaller checkpoint, such as photos."
+        )
+    return content
+
+
+def model_bytes(checkpoint: Checkpoint, words: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    """The model, what belongs to it, and sample pictures, in the format of `vit.view.payload`; its kind is "lesson".
+
+    Args:
+        words: which may have another name for a class, as `class.NAME`.
+    """
+    config, preprocess = checkpoint.config, checkpoint.preprocess
+    weights = lesson_weights.pack_weights(checkpoint.model)
+    shown = [samples.SAMPLES[name] for name in _samples_for(checkpoint.labels)]
+    header: dict[str, Any] = {
+        "kind": "lesson",
+        "name": checkpoint.name,
+        "config": {name: getattr(config, name) for name in _CONFIG},
+        "preprocess": {name: getattr(preprocess, name) for name in _PREPROCESS},
+        "labels": [words.get(f"class.{label}", label) for label in checkpoint.labels],
+        "tensors": weights.tensors,
+        "middle": lesson_weights.MIDDLE,
+        "colormaps": list(_COLORMAPS),
+        "samples": [{"name": one.name, "credit": f"{one.credit}, {one.licence}"} for one in shown],
+        "accuracy": checkpoint.facts.get("accuracy"),
+    }
+    return join_sections(
+        header,
+        {
+            "weights": weights.packed,
+            **{f"colormap:{name}": COLORMAPS[name].tobytes() for name in _COLORMAPS},
+            **{f"sample:{one.name}": _small(samples.read(one.name)) for one in shown},
+        },
+    )
+
+
+def _unsuited(checkpoint: Checkpoint) -> str:
+    """Why there is no lesson of a checkpoint; "" if there is one."""
+    if not checkpoint.labels or checkpoint.model.activation != "softmax":
+        return "it has no classes of its own"
+    if checkpoint.preprocess.interpolation == "nearest":
+        return "it takes pictures by their nearest pixels"
+    return lesson_weights.unsuited(checkpoint.config)
+
+
+def _samples_for(labels: Sequence[str]) -> list[str]:
+    """Sample pictures, those of a class that the model knows first."""
+    known = [name for name in samples.SAMPLES if name in labels]
+    return [*known, *(name for name in _SAMPLES if name not in known)][: len(_SAMPLES)]
+
+
+def _small(data: bytes) -> bytes:
+    picture = decode_image(data)
+    picture.thumbnail((_SAMPLE_SIDE, _SAMPLE_SIDE), Image.Resampling.LANCZOS)
+    out = io.BytesIO()
+    picture.save(out, "JPEG", quality=_SAMPLE_QUALITY, optimize=True, progressive=True)
+    return out.getvalue()
+
+
+def as_text(data: bytes) -> str:
+    """Bytes as letters of UTF-16, an escape before those that cannot be; `text.js` turns them back."""
+    letters = np.frombuffer(data + bytes(len(data) % 2), "<u2")
+    forbidden = _FORBIDDEN[letters]
+    places = np.arange(len(letters)) + np.cumsum(forbidden)
+    out = np.full(len(letters) + int(forbidden.sum()), _ESCAPE, "<u2")
+    out[places] = np.where(forbidden, letters ^ _HIGHEST, letters)
+    return out.tobytes().decode("utf-16-le")
+
+
+@cache
+def _table() -> dict[str, dict[str, str]]:
+    return cast("dict[str, dict[str, str]]", parse_json(read("lesson/words.json").encode()))
+
+
+def _words(language: Language) -> dict[str, str]:
+    """Every word of the lesson and of the viewer in a language, by its name; the viewer's by what it is in English."""
+    return {name: texts[language] for name, texts in _table().items()}
+
+
+def _lesson_html(words: dict[str, str]) -> str:
+    """The elements of the page, those of the viewer among them, in a language."""
+    named = re.sub(r"\{\{(.+?)\}\}", lambda found: html.escape(words[found[1]]), read("lesson/lesson.html"))
+    # The viewer's own words stand between tags and in attributes that people read, as they are in English.
+    read_by_people = re.compile(
+        r'(?P<before>>\s*|(?:title|aria-label|alt)=")(?P<text>[^<>"]*[^<>"\s])(?P<after>\s*<|")'
+    )
+    viewer = read_by_people.sub(
+        lambda found: f"{found['before']}{html.escape(words.get(found['text'], found['text']))}{found['after']}",
+        read("viewer.html").replace("&times;", "×"),
+    )
+    return named.replace("<!-- the viewer -->", viewer)

@@ -1,0 +1,34 @@
+// What the model says of the picture: its likeliest classes, with bars.
+
+import { percent } from "../captions.js";
+import { element, make } from "./elements.js";
+import { say } from "../words.js";
+
+const SHOWN = 3; // classes
+
+/** The answer beside the picture. */
+export class Answer {
+  /** @param {string[]} labels */
+  constructor(labels) {
+    this.labels = labels;
+    /** @type {Float64Array} */
+    this.probabilities = new Float64Array(labels.length);
+  }
+
+  /** The likeliest class. */
+  get best() {
+    return this.probabilities.indexOf(Math.max(...this.probabilities));
+  }
+
+  /** @param {Float64Array} probabilities of every class */
+  show(probabilities) {
+    this.probabilities = probabilities;
+    const order = [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a]).slice(0, SHOWN);
+    const rows = order.map((label) => {
+      const bar = make("i");
+      bar.style.width = `${100 * probabilities[label]}%`;
+      return make("li", {}, make("span", { textContent: this.labels[label] }), make("b", { textContent: percent(probabilities[label]) }), make("div", { className: "bar" }, bar));
+    });
+    element(".answer").replaceChildren(make("h2", { textContent: say("answer") }), make("ol", {}, ...rows));
+  }
+}

@@ -1,0 +1,65 @@
+// The card of a step: what to learn, what to do, whether it is done, and the way on.
+
+import { STEPS } from "./course.js";
+import { element, make } from "./elements.js";
+import { say } from "../words.js";
+
+/** @import { Course } from "./course.js" */
+
+/** @type {ScrollBehavior} */
+const SCROLL = matchMedia("(prefers-reduced-motion: reduce)").matches ? "instant" : "smooth";
+
+/** The card beside the picture. */
+export class Card {
+  /**
+   * @param {Course} course
+   * @param {Record<string, string | number>} facts that sentences name
+   * @param {() => void} turned somebody went to another step
+   */
+  constructor(course, facts, turned) {
+    this.course = course;
+    this.turned = turned;
+    this.facts = facts;
+    this.dots = STEPS.map(({ name }, number) => {
+      const label = say("step of", { number: number + 1, count: STEPS.length, title: say(`${name}.title`) });
+      const dot = make("button", { type: "button", title: label });
+      dot.setAttribute("aria-label", label);
+      dot.addEventListener("click", () => this.go(number));
+      return dot;
+    });
+    element(".steps").replaceChildren(...this.dots);
+    element(".card .back").addEventListener("click", () => this.go(course.number - 1));
+    element(".card .next").addEventListener("click", () => this.go(course.number + 1));
+  }
+
+  /** @param {number} number */
+  go(number) {
+    this.course.go(number);
+    this.turned();
+    element("#step-title").focus({ preventScroll: true });
+    const { where, from } = this.course.step;
+    element(from ?? where).scrollIntoView({ block: from ? "start" : "nearest", behavior: SCROLL });
+  }
+
+  /** Show the step. */
+  draw() {
+    const { course, dots, facts } = this;
+    const { name } = course.step, { number } = course;
+    const done = course.done.has(number), last = number === STEPS.length - 1;
+    element("#step-title").textContent = `${number + 1}. ${say(`${name}.title`)}`;
+    element(".card .text").textContent = say(`${name}.text`, facts);
+    element(".card .task span:last-child").textContent = say(`${name}.task`, facts);
+    element(".card").classList.toggle("is-done", done);
+    element(".card .done").textContent = done ? say(last ? "all done" : "done") : "";
+    for (const one of document.querySelectorAll(".wanted")) one.classList.remove("wanted");
+    if (!done) element(course.step.where)?.classList.add("wanted");
+    /** @type {HTMLButtonElement} */ (element(".card .back")).disabled = number === 0;
+    element(".card .next").hidden = last;
+    dots.forEach((dot, each) => {
+      dot.className = course.done.has(each) ? "was-done" : "";
+      if (each === number) dot.setAttribute("aria-current", "step");
+      else dot.removeAttribute("aria-current");
+    });
+    STEPS.forEach(({ name: known }, each) => document.body.classList.toggle(`knows-${known}`, each <= course.furthest));
+  }
+}

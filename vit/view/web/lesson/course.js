@@ -1,0 +1,114 @@
+// The steps of the lesson: what each shows, and what somebody does who has done it. No DOM here.
+
+/** @import { Selection, View } from "../types" */
+
+/**
+ * Something that somebody did.
+ *
+ * @typedef {{ kind: "lines" | "class token" | "picture" | "number" | "hidden" } | { kind: "chosen", selection: Selection }} Act
+ */
+
+/**
+ * One step. Its words are `NAME.title`, `NAME.text` and `NAME.task`.
+ *
+ * @typedef {object} Step
+ * @property {string} name
+ * @property {number} block that the viewer shows; -1 is the last one
+ * @property {number} [head] the mean of all where it is left out
+ * @property {string} where what the task asks to use lies on the page
+ * @property {string} [from] where to begin to read, if it is not there
+ * @property {View} [view] attention where it is left out
+ * @property {boolean} [patch] the patch in the middle asks, and not the class token
+ * @property {(act: Act, shown: Shown) => boolean} done
+ */
+
+/** @typedef {{ block: number, head: number | "mean" }} Shown */
+
+/** @type {(act: Act, field: "block" | "head", shown: Shown) => boolean} another block or head was chosen, and not all */
+const another = (act, field, shown) => {
+  const chosen = act.kind === "chosen" ? act.selection[field] : "";
+  return typeof chosen === "number" && chosen !== shown[field];
+};
+
+/** @type {Step[]} */
+export const STEPS = [
+  { name: "patches", where: "label:has([data-field=lines])", block: -1, view: "rollout", done: ({ kind }) => kind === "lines" },
+  { name: "tokens", where: ".tokens button", block: -1, done: ({ kind }) => kind === "class token" },
+  {
+    name: "looks", where: "[data-value=to]", block: 1, head: 0, patch: true,
+    done: (act) => act.kind === "chosen" && act.selection.direction === "to",
+  },
+  {
+    name: "heads", where: ".mosaic", block: 1, head: 0, patch: true,
+    done: (act, shown) => another(act, "head", shown),
+  },
+  {
+    name: "blocks", where: ".mosaic", block: 0, patch: true,
+    done: (act, shown) => another(act, "block", shown),
+  },
+  {
+    name: "rollout", where: "[data-value=rollout]", block: -1,
+    done: (act) => act.kind === "chosen" && act.selection.view === "rollout",
+  },
+  {
+    name: "numbers", where: ".keys-list", from: ".numbers", block: 1, head: 0, patch: true,
+    done: ({ kind }) => kind === "number",
+  },
+  { name: "own", where: ".pictures", block: -1, done: ({ kind }) => kind === "picture" },
+  { name: "believe", where: ".trials", block: -1, view: "rollout", done: ({ kind }) => kind === "hidden" },
+];
+
+/** Where somebody is in the lesson. */
+export class Course {
+  /** @param {number} depth of the model, in blocks */
+  constructor(depth) {
+    this.depth = depth;
+    this.number = 0;
+    this.furthest = 0; // controls that were explained stay
+    /** @type {Set<number>} */
+    this.done = new Set();
+  }
+
+  get step() {
+    return STEPS[this.number];
+  }
+
+  /**
+   * What the viewer shows for the step.
+   *
+   * @param {number} middle the token in the middle of the picture
+   */
+  shows(middle) {
+    const { block, head = "mean", view = "attention", patch = false } = this.step;
+    /** @type {Pick<Selection, "view" | "direction"> & Pick<Shown, "head">} */
+    const usual = { view, direction: "from", head };
+    const last = this.depth - 1;
+    return { ...usual, block: block < 0 ? last : Math.min(block, last), token: patch ? middle : 0, pinned: patch, hidden: [] };
+  }
+
+  /**
+   * Whether a step was reached.
+   *
+   * @param {string} name
+   */
+  explained(name) {
+    return STEPS.findIndex((step) => step.name === name) <= this.furthest;
+  }
+
+  /** @param {number} number of a step */
+  go(number) {
+    this.number = Math.min(Math.max(number, 0), STEPS.length - 1);
+    this.furthest = Math.max(this.furthest, this.number);
+  }
+
+  /**
+   * True if the step is done by this act, and was not before.
+   *
+   * @param {Act} act
+   */
+  notice(act) {
+    if (this.done.has(this.number) || !this.step.done(act, this.shows(0))) return false;
+    this.done.add(this.number);
+    return true;
+  }
+}

@@ -1,0 +1,22 @@
+// Files to pixels, by the browser.
+
+const LARGEST = 25e6; // pixels, as the app has it
+
+/**
+ * Upright pixels, as the file has them: no colour profile, transparent parts white.
+ *
+ * @param {Blob} file
+ */
+export async function decoded(file) {
+  const bitmap = await createImageBitmap(file, { colorSpaceConversion: "none" });
+  const { width, height } = bitmap;
+  if (width * height > LARGEST) throw new Error("large");
+  const context = /** @type {OffscreenCanvasRenderingContext2D} */ (
+    new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true })
+  );
+  context.fillStyle = "#fff";
+  context.fillRect(0, 0, width, height);
+  context.drawImage(bitmap, 0, 0);
+  bitmap.close();
+  return { pixels: context.getImageData(0, 0, width, height).data, width, height };
+}

@@ -1,0 +1,251 @@
+// The lesson's page: what `vit.view.lesson` put there, put to work.
+
+import { opened } from "../bytes.js";
+import { percent } from "../captions.js";
+import { storePayload } from "../payload_registry.js";
+import { mount } from "../viewer.js";
+import { Answer } from "./answer.js";
+import { Card } from "./card.js";
+import { Course } from "./course.js";
+import { element } from "./elements.js";
+import { Experiment, patchesToHide } from "./experiment.js";
+import { Numbers } from "./numbers.js";
+import { Pictures } from "./pictures.js";
+import { bytesOf } from "./text.js";
+import { Thread } from "./thread.js";
+import { say, useWords } from "../words.js";
+
+/** @import { LessonHeader, Selection } from "../types" */
+/** @import { Viewer } from "../viewer.js" */
+/** @import { Act } from "./course.js" */
+
+/** @type {Pick<Selection, "colormap" | "opacity" | "cover" | "smooth" | "scale" | "contour" | "mass" | "residual" | "fusion" | "discard" | "start_block" | "after_block">} what the steps leave as it is */
+const USUAL = {
+  colormap: "", opacity: 0.6, cover: "weight", smooth: false, scale: "shared", contour: "none", mass: 0.6,
+  residual: 0.5, fusion: "mean", discard: 0, start_block: 0, after_block: -1,
+};
+
+const { words } = JSON.parse(element("#data").textContent ?? "");
+useWords(words);
+
+/** The lesson: a model, the picture that it saw, and where somebody is. */
+class Lesson {
+  constructor() {
+    const bytes = bytesOf(element("#model").textContent ?? "");
+    const { header, section } = opened(bytes);
+    this.header = /** @type {LessonHeader} */ (/** @type {unknown} */ (header));
+    this.main = element("main");
+    this.thread = new Thread(element("#worker").textContent ?? "");
+    for (const id of ["#model", "#worker"]) element(id).remove();
+    const samples = this.header.samples.map((sample) => ({
+      ...sample,
+      file: new Blob([section(`sample:${sample.name}`, Uint8Array).slice()], { type: "image/jpeg" }),
+    }));
+    this.thread.ask("read", bytes, [bytes.buffer]);
+
+    const { config } = this.header;
+    this.course = new Course(config.depth);
+    const rows = config.image_size[0] / config.patch_size, cols = config.image_size[1] / config.patch_size;
+    this.middle = config.prefix.length + (rows >> 1) * cols + (cols >> 1);
+    this.revision = this.count = 0; // of what the page shows, of pictures
+    this.selection = this.usual;
+    this.answer = new Answer(this.header.labels);
+    const { labels, name } = this.header;
+    const facts = {
+      name, rows, cols, width: config.image_size[1], height: config.image_size[0], dim: config.dim, depth: config.depth,
+      heads: config.heads, classes: labels.length, labels: labels.join(", "), tokens: rows * cols + config.prefix.length,
+    };
+    const { accuracy } = this.header;
+    const right = typeof accuracy === "number" ? ` ${say("facts right", { share: percent(accuracy) })}` : "";
+    element(".facts").textContent = say("facts", facts) + right;
+    this.card = new Card(this.course, facts, () => this.show());
+    this.pictures = new Pictures(samples, (file) => this.look(file));
+    this.numbers = new Numbers((token) => this.compare(token));
+    this.experiment = new Experiment(rows * cols, (strongest) => this.hide(strongest), () => this.hidePatches([]));
+    this.other = -1; // the token that the query is compared with, where people chose one
+    this.followed = ""; // what numbers were asked for last
+    this.following = false;
+    this.listen();
+    this.pictures.choose(0);
+  }
+
+  /** What the viewer shows for the step, before anybody chose anything. @returns {Selection} */
+  get usual() {
+    return { ...USUAL, ...this.course.shows(this.middle) };
+  }
+
+  /** Notice what a step asks for. */
+  listen() {
+    const { main } = this;
+    main.addEventListener("change", ({ target }) => {
+      if (/** @type {Element} */ (target).matches("[data-field=lines]")) this.notice({ kind: "lines" });
+    });
+    for (const kind of ["pointerover", "click", "focusin"])
+      main.addEventListener(kind, ({ target }) => {
+        if (/** @type {Element} */ (target).closest(".tokens button")) this.notice({ kind: "class token" });
+      });
+    // The viewer answers these itself, in the next frame; then there are other numbers.
+    for (const kind of ["pointermove", "click", "keyup"]) main.addEventListener(kind, () => requestAnimationFrame(() => this.follow()));
+  }
+
+  /** @returns {Viewer | undefined} the viewer, once it is there */
+  get viewer() {
+    return element(".vit").__vitViewer;
+  }
+
+  /** @param {Act} act */
+  notice(act) {
+    if (this.course.notice(act)) this.card.draw();
+  }
+
+  /**
+   * Look at a picture and show what the model says of it.
+   *
+   * @param {Blob} file
+   */
+  async look(file) {
+    const number = ++this.count;
+    this.main.dataset.state = "looking";
+    try {
+      const { payload, probabilities } = await this.thread.ask("look", file);
+      if (number !== this.count) return; // another picture was chosen since
+      storePayload(`picture ${number}`, payload);
+      this.answer.show(probabilities);
+      this.problem("");
+      if (number > 1) this.notice({ kind: "picture" });
+      this.main.dataset.state = "ready";
+      this.show();
+    } catch (error) {
+      this.problem(say(/** @type {Error} */ (error).message === "large" ? "too large" : "unreadable"));
+    }
+    this.main.dataset.state = "ready";
+  }
+
+  /** @param {string} sentence "" for none */
+  problem(sentence) {
+    const line = element(".problem");
+    line.hidden = !sentence;
+    line.textContent = sentence;
+  }
+
+  /** Show what the step is about. */
+  show() {
+    this.selection = this.usual;
+    this.other = -1;
+    this.card.draw();
+    this.mount();
+    element(".numbers").hidden = !this.course.explained("numbers");
+    element(".experiment").hidden = !this.course.explained("believe");
+    this.tellHidden(this.answer.probabilities);
+    this.follow();
+  }
+
+  /** Tell the viewer what to show. */
+  mount() {
+    this.revision += 1;
+    mount({
+      data: {
+        name: "lesson", payload: `picture ${this.count}`, seed: this.selection, revision: this.revision, computed: null,
+        method: null, group: "", compact: false, paintable: this.course.explained("believe"), occlusion: null,
+        masks: "", features: null, alone: true,
+      },
+      parentElement: this.main,
+      setStateValue: (_, selection) => this.choose(/** @type {Selection} */ (selection)),
+    });
+  }
+
+  /** @param {Selection} selection that somebody chose in the viewer */
+  choose(selection) {
+    const hid = String(selection.hidden) !== String(this.selection.hidden);
+    this.selection = selection;
+    if (hid) this.answerWithout(selection.hidden);
+    this.notice({ kind: "chosen", selection });
+    this.follow();
+  }
+
+  // ---- one head by its numbers ------------------------------------------------------------------------------
+
+  /** What the numbers are about: the block and head that the viewer shows, its query, and the token under the pointer. */
+  get subject() {
+    const state = /** @type {Viewer} */ (this.viewer).state;
+    const { block, head } = state.selection;
+    if (state.readKey >= 0 && state.readKey !== this.other) this.compare(state.readKey, false);
+    return { block: typeof block === "number" ? block : this.course.depth - 1, head: typeof head === "number" ? head : 0, token: state.query, other: this.other };
+  }
+
+  /**
+   * Look at another token with the same query.
+   *
+   * @param {number} token
+   * @param {boolean} [now]
+   */
+  compare(token, now = true) {
+    this.other = token;
+    this.notice({ kind: "number" });
+    if (now) this.follow();
+  }
+
+  /** Show the numbers of what the viewer shows; while some are on their way, the last ones that were asked for. */
+  async follow() {
+    if (element(".numbers").hidden || this.following || !this.viewer?.payload || this.main.dataset.state !== "ready") return;
+    const { subject, count } = this;
+    const key = JSON.stringify([count, subject]);
+    if (key === this.followed) return;
+    this.followed = key;
+    this.following = true;
+    const { block, head, token } = subject;
+    const other = subject.other >= 0 ? subject.other : this.strongest(block, head, token);
+    const trace = await this.thread.ask("follow", { block, head, token, other });
+    this.following = false;
+    if (count === this.count) this.numbers.draw(trace, { block, head, token, other }, this.viewer.payload);
+    this.follow();
+  }
+
+  /**
+   * The token that another one looks at most.
+   *
+   * @param {number} block
+   * @param {number} head
+   * @param {number} token
+   */
+  strongest(block, head, token) {
+    const { payload } = /** @type {Viewer} */ (this.viewer);
+    const row = new Float32Array(payload.tokens);
+    payload.fill(block, head, token, "from", row, 0);
+    return row.indexOf(Math.max(...row));
+  }
+
+  // ---- patches hidden from the model ------------------------------------------------------------------------
+
+  /** @param {boolean} strongest those that the map marks, or others */
+  hide(strongest) {
+    const { map, payload } = /** @type {Viewer} */ (this.viewer);
+    this.hidePatches(patchesToHide(map.values.slice(map.at + payload.split, map.at + payload.tokens), strongest));
+  }
+
+  /** @param {number[]} hidden */
+  hidePatches(hidden) {
+    this.selection = { ...this.selection, hidden };
+    this.mount();
+    this.answerWithout(hidden);
+  }
+
+  /** @param {number[]} hidden patches */
+  async answerWithout(hidden) {
+    const { count } = this;
+    const probabilities = await this.thread.ask("without", hidden);
+    if (count !== this.count || String(hidden) !== String(this.selection.hidden)) return;
+    if (hidden.length) this.notice({ kind: "hidden" });
+    this.tellHidden(probabilities);
+  }
+
+  /** @param {Float64Array} probabilities without the hidden patches */
+  tellHidden(probabilities) {
+    const { best, labels } = this.answer;
+    this.experiment.tell(labels[best], this.answer.probabilities[best], probabilities[best], this.selection.hidden.length);
+  }
+}
+
+const needed = ["DecompressionStream", "OffscreenCanvas", "createImageBitmap"];
+if (needed.every((name) => name in globalThis)) new Lesson();
+else Object.assign(element(".problem"), { textContent: say("too old"), hidden: false });

@@ -1,0 +1,61 @@
+// From a picture to a model's input, as `vit/images/preprocess.py` does it. No DOM here.
+
+import { resample } from "./resample.js";
+
+/** @import { Preprocess } from "../types" */
+
+/**
+ * A model's input, and the part of the picture that it shows.
+ *
+ * @param {Preprocess} preprocess
+ * @param {Uint8Array | Uint8ClampedArray} pixels (height, width, 4): red, green, blue and what nobody reads
+ * @param {number} width
+ * @param {number} height
+ * @returns {{ input: Float32Array, box: number[] }} (channels, height, width), normalised; left, top, right, bottom
+ */
+export function prepare(preprocess, pixels, width, height) {
+  const { size: [high, wide], mean, std, interpolation } = preprocess;
+  const resized = sizeAfter(preprocess, width, height);
+  // Halves go to the even side, as Python rounds.
+  const left = roundToEven((resized.width - wide) / 2), top = roundToEven((resized.height - high) / 2);
+  const part = { left, top, width: wide, height: high };
+  const channels = mean.length;
+  const bytes = resample(channels === 1 ? grey(pixels) : pixels, { width, height }, resized, part, interpolation);
+  const input = new Float32Array(channels * high * wide);
+  for (let channel = 0, i = 0; channel < channels; channel++)
+    for (let pixel = channel; pixel < bytes.length; pixel += 3, i++)
+      input[i] = (bytes[pixel] / 255 - mean[channel]) / std[channel];
+  const x = width / resized.width, y = height / resized.height; // pixels of the picture to one of the resized
+  return { input, box: [left * x, top * y, (left + wide) * x, (top + high) * y] };
+}
+
+/**
+ * What a picture is resized to; the longer side is cut to whole pixels.
+ *
+ * @param {Preprocess} preprocess
+ * @param {number} width
+ * @param {number} height
+ */
+function sizeAfter({ resize, resize_to: to, size }, width, height) {
+  const [high, wide] = resize === "squash" ? size : [height, width];
+  const shorter = Math.min(high, wide);
+  return { width: Math.floor((to * wide) / shorter), height: Math.floor((to * high) / shorter) };
+}
+
+/** @param {number} value */
+function roundToEven(value) {
+  const below = Math.floor(value);
+  return value - below === 0.5 ? below + (below & 1) : Math.round(value);
+}
+
+/**
+ * Shades of grey in place of red, as Pillow's mode L: ITU-R 601-2 in whole numbers.
+ *
+ * @param {Uint8Array | Uint8ClampedArray} pixels
+ */
+function grey(pixels) {
+  const shades = pixels.slice();
+  for (let at = 0; at < shades.length; at += 4)
+    shades[at] = (19595 * pixels[at] + 38470 * pixels[at + 1] + 7471 * pixels[at + 2] + 32768) >> 16;
+  return shades;
+}

@@ -1,0 +1,249 @@
+// The Vision Transformer's forward pass, as `vit/model/transformer.py` computes it. No DOM here.
+//
+// Letters as there: N tokens = S prefix tokens + P patches, D width of a token, H heads, K = D / H, M width of the MLP,
+// L blocks, C classes. Source: Dosovitskiy et al. 2021, arXiv 2010.11929.
+
+import { gelu, layerNorm, softmax } from "./layers.js";
+import { Workspace } from "./workspace.js";
+
+/** @import { Matrix, Panels } from "./workspace.js" */
+/** @import { Config } from "../types" */
+
+/**
+ * @typedef {object} Block weights of a block, and what the last pass left in it
+ * @property {number} norm1Scale
+ * @property {number} norm1Shift
+ * @property {Panels} qkv (D, 3 D)
+ * @property {number} qkvBias
+ * @property {Panels} proj (D, D)
+ * @property {number} projBias
+ * @property {number} norm2Scale
+ * @property {number} norm2Shift
+ * @property {Panels} fc1 (D, M)
+ * @property {number} fc1Bias
+ * @property {Panels} fc2 (M, D)
+ * @property {number} fc2Bias
+ * @property {Matrix} x (N, D), the residual stream that enters
+ * @property {Matrix} heads (N, 3 D): of each token the queries of all heads, their keys, their values
+ * @property {Matrix[]} attention H of (N, N): rows query, columns key; rows sum to 1
+ */
+
+/** A model of one input size. */
+export class VisionTransformer {
+  /**
+   * @param {Config} config
+   * @param {(name: string) => Float32Array} tensor of `vit.model.VisionTransformer`, by its name there
+   * @param {boolean} [plain] without machine code
+   */
+  constructor(config, tensor, plain = false) {
+    this.config = config;
+    const { dim, mlp_dim: width, depth, heads, patch_size: side, channels, image_size: size } = config;
+    this.rows = size[0] / side;
+    this.cols = size[1] / side;
+    this.prefix = config.prefix.length; // S
+    this.tokens = this.prefix + this.rows * this.cols; // N
+    const { tokens } = this;
+    /** @type {[number, number]} the first of the tokens that the answer is read from, and how many they are */
+    this.read = config.pool === "cls" ? [config.prefix.indexOf("cls"), 1] : [this.prefix, tokens - this.prefix];
+    const parameters = (4 * dim + 2 * width + 8) * dim + 8 * width + 12 * dim; // of a block, with room
+    const activations = (tokens + 8) * (4 * dim + 16 + heads * (tokens + 16));
+    const elsewhere = (tokens + 8) * (6 * dim + width + channels * side * side + 64) + channels * side * side * (dim + 8);
+    const space = (this.space = new Workspace(depth * (parameters + activations) + elsewhere + 4096, plain));
+
+    /** @type {(name: string, inner: number, cols: number) => Panels} of weights (cols, inner), as torch keeps them */
+    const weights = (name, inner, cols) => {
+      const panels = space.panels(inner, cols);
+      space.fill(panels, tensor(name), 0, 1, inner);
+      return panels;
+    };
+    /** @type {(name: string) => number} */
+    const vector = (name) => space.vector(tensor(name));
+    this.none = space.reserve(Math.max(tokens, dim) + 16); // the bias of products that have none
+    this.patchEmbed = weights("patch_embed.weight", channels * side * side, dim);
+    this.patchBias = vector("patch_embed.bias");
+    this.prefixTokens = tensor("prefix_tokens"); // (S, D)
+    this.positions = tensor("pos_embed"); // (P, D)
+    /** @type {Block[]} */
+    this.blocks = Array.from({ length: depth }, (_, block) => {
+      const at = `blocks.${block}`;
+      return {
+        norm1Scale: vector(`${at}.norm1.weight`),
+        norm1Shift: vector(`${at}.norm1.bias`),
+        qkv: weights(`${at}.attn.qkv.weight`, dim, 3 * dim),
+        qkvBias: vector(`${at}.attn.qkv.bias`),
+        proj: weights(`${at}.attn.proj.weight`, dim, dim),
+        projBias: vector(`${at}.attn.proj.bias`),
+        norm2Scale: vector(`${at}.norm2.weight`),
+        norm2Shift: vector(`${at}.norm2.bias`),
+        fc1: weights(`${at}.mlp.fc1.weight`, dim, width),
+        fc1Bias: vector(`${at}.mlp.fc1.bias`),
+        fc2: weights(`${at}.mlp.fc2.weight`, width, dim),
+        fc2Bias: vector(`${at}.mlp.fc2.bias`),
+        x: space.matrix(tokens, dim),
+        heads: space.matrix(tokens, 3 * dim),
+        attention: Array.from({ length: heads }, () => space.matrix(tokens, tokens)),
+      };
+    });
+    this.normScale = vector("norm.weight");
+    this.normShift = vector("norm.bias");
+    this.head = { weight: tensor("head.weight"), bias: tensor("head.bias") }; // (C, D), (C)
+
+    this.patches = space.matrix(tokens - this.prefix, channels * side * side);
+    this.normed = space.matrix(tokens, dim);
+    this.mixed = space.matrix(tokens, dim);
+    this.added = space.matrix(tokens, dim);
+    this.hidden = space.matrix(tokens, width);
+    this.x = space.matrix(tokens, dim); // the residual stream that leaves the last block
+    this.keys = space.panels(dim / heads, tokens);
+    this.values = space.panels(tokens, dim / heads);
+  }
+
+  /**
+   * One pass. What it computed on the way stays in `blocks` until the next.
+   *
+   * @param {Float32Array} pixels (channels, height, width), normalised
+   * @returns {Float64Array} the probability of each class
+   */
+  run(pixels) {
+    const { blocks } = this;
+    this.embed(pixels);
+    blocks.forEach((block, index) => {
+      const last = index + 1 === blocks.length;
+      const out = last ? this.x : blocks[index + 1].x;
+      const [first, count] = last ? this.read : [0, this.tokens]; // what nobody reads after the last block is left out
+      this.attend(block);
+      const mixed = rowsOf(this.mixed, first, count);
+      this.add(rowsOf(block.x, first, count), this.space.product(mixed, block.proj, block.projBias, this.added), rowsOf(out, first, count));
+      this.transform(block, rowsOf(out, first, count));
+    });
+    return this.classify();
+  }
+
+  /**
+   * Cut the picture into patches, and make a token of each.
+   *
+   * @param {Float32Array} pixels
+   */
+  embed(pixels) {
+    const { space, patches, rows, cols, prefix, positions, prefixTokens } = this;
+    const { patch_size: side, channels, dim, image_size: [height, width] } = this.config;
+    const { numbers } = space;
+    for (let row = 0; row < rows; row++)
+      for (let col = 0; col < cols; col++) {
+        let to = patches.at + (row * cols + col) * patches.stride;
+        for (let channel = 0; channel < channels; channel++)
+          for (let y = row * side; y < (row + 1) * side; y++)
+            for (let x = col * side; x < (col + 1) * side; x++) numbers[to++] = pixels[(channel * height + y) * width + x];
+      }
+    const { x } = this.blocks[0];
+    space.product(patches, this.patchEmbed, this.patchBias, { ...x, at: x.at + prefix * x.stride });
+    for (let patch = 0; patch < rows * cols; patch++) {
+      const at = x.at + (prefix + patch) * x.stride;
+      for (let i = 0; i < dim; i++) numbers[at + i] += positions[patch * dim + i];
+    }
+    for (let token = 0; token < prefix; token++)
+      numbers.set(prefixTokens.subarray(token * dim, (token + 1) * dim), x.at + token * x.stride);
+  }
+
+  /**
+   * Attention: every token mixes the values of all, head by head, by how well its query fits their keys.
+   *
+   * @param {Block} block
+   */
+  attend({ x, heads, attention, norm1Scale, norm1Shift, qkv, qkvBias }) {
+    const { space, tokens, keys, values, mixed, none } = this;
+    const { numbers } = space;
+    const { dim } = this.config;
+    const width = dim / attention.length; // K
+    this.norm(x, norm1Scale, norm1Shift, this.normed);
+    space.product(this.normed, qkv, qkvBias, heads);
+    attention.forEach((map, head) => {
+      const q = { ...heads, at: heads.at + head * width };
+      space.fill(keys, numbers, q.at + dim, 1, heads.stride);
+      space.fill(values, numbers, q.at + 2 * dim, heads.stride, 1);
+      space.product(q, keys, none, map); // every query times every key
+      for (let token = 0; token < tokens; token++) softmax(numbers, map.at + token * map.stride, tokens, width ** -0.5);
+      space.product(map, values, none, { ...mixed, at: mixed.at + head * width });
+    });
+  }
+
+  /**
+   * The MLP: each token on its own, through a wide layer and back.
+   *
+   * @param {Block} block
+   * @param {Matrix} x that it reads, and adds to
+   */
+  transform({ norm2Scale, norm2Shift, fc1, fc1Bias, fc2, fc2Bias }, x) {
+    const { space, added } = this;
+    const normed = rowsOf(this.normed, 0, x.rows), hidden = rowsOf(this.hidden, 0, x.rows);
+    this.norm(x, norm2Scale, norm2Shift, normed);
+    space.product(normed, fc1, fc1Bias, hidden);
+    for (let row = 0; row < x.rows; row++) gelu(space.numbers, hidden.at + row * hidden.stride, hidden.cols);
+    this.add(x, space.product(hidden, fc2, fc2Bias, added), x);
+  }
+
+  /**
+   * LayerNorm of every row.
+   *
+   * @param {Matrix} x
+   * @param {number} scale
+   * @param {number} shift
+   * @param {Matrix} out
+   */
+  norm(x, scale, shift, out) {
+    for (let row = 0; row < x.rows; row++)
+      layerNorm(this.space.numbers, x.at + row * x.stride, x.cols, scale, shift, this.config.eps, out.at + row * out.stride);
+  }
+
+  /**
+   * The residual stream goes on with what a branch adds.
+   *
+   * @param {Matrix} x
+   * @param {Matrix} branch
+   * @param {Matrix} out
+   */
+  add(x, branch, out) {
+    const { numbers } = this.space;
+    for (let row = 0; row < x.rows; row++)
+      for (let i = 0; i < x.cols; i++)
+        numbers[out.at + row * out.stride + i] = numbers[x.at + row * x.stride + i] + numbers[branch.at + row * branch.stride + i];
+  }
+
+  /** The answer, read from the class token or from the mean of the patches. */
+  classify() {
+    const { space, head, normed, added } = this;
+    const { norm, dim, eps } = this.config;
+    const x = rowsOf(this.x, ...this.read);
+    if (norm === "before_pool") this.norm(x, this.normScale, this.normShift, rowsOf(normed, 0, x.rows));
+    const from = norm === "before_pool" ? normed : x;
+    const pooled = space.row(added, 0).fill(0);
+    for (let row = 0; row < x.rows; row++) space.row(from, row).forEach((value, i) => (pooled[i] += value / x.rows));
+    if (norm === "after_pool") layerNorm(space.numbers, added.at, dim, this.normScale, this.normShift, eps, added.at);
+    const logits = Float64Array.from(head.bias, (bias, label) => pooled.reduce((sum, value, i) => sum + value * head.weight[label * dim + i], bias));
+    return shares(logits);
+  }
+}
+
+/**
+ * Some rows of a matrix.
+ *
+ * @param {Matrix} matrix
+ * @param {number} first
+ * @param {number} count
+ * @returns {Matrix}
+ */
+function rowsOf(matrix, first, count) {
+  return { ...matrix, at: matrix.at + first * matrix.stride, rows: count };
+}
+
+/**
+ * Softmax of a few numbers.
+ *
+ * @param {Float64Array} logits
+ */
+function shares(logits) {
+  const most = Math.max(...logits);
+  const powers = logits.map((logit) => Math.exp(logit - most));
+  const sum = powers.reduce((total, power) => total + power);
+  return powers.map((power) => power / sum);
+}

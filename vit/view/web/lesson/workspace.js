@@ -1,0 +1,159 @@
+// Matrices in one memory, and their product. No DOM here.
+
+import { TILE_COLS, TILE_ROWS, moduleBytes } from "./machine_code.js";
+
+/** @type {(count: number, of: number) => number} */
+const roundUp = (count, of) => Math.ceil(count / of) * of;
+
+/**
+ * A matrix, row after row: number (r, c) is numbers[at + r * stride + c] of its workspace.
+ *
+ * @typedef {{ at: number, rows: number, cols: number, stride: number }} Matrix
+ */
+
+/**
+ * A matrix to multiply with, in panels of eight columns each: the eight of row 0, then those of row 1, and so on. The
+ * product reads it from its beginning to its end.
+ *
+ * @typedef {{ at: number, inner: number, cols: number }} Panels
+ */
+
+/**
+ * The product of machine_code.js in JavaScript: what it means, and what computes where there is no WebAssembly.
+ *
+ * @param {Float32Array} numbers
+ */
+const plainProduct = (numbers) =>
+  /** @type {(...args: number[]) => void} */
+  ((a, aStride, w, bias, out, outStride, rows, inner, panels) => {
+    [a, aStride, w, bias, out, outStride] = [a, aStride, w, bias, out, outStride].map((address) => address / 4);
+    for (let panel = 0; panel < panels; panel++)
+      for (let r = 0; r < rows; r++)
+        for (let c = 0; c < TILE_COLS; c++) {
+          let sum = numbers[bias + panel * TILE_COLS + c];
+          for (let i = 0, from = w + panel * inner * TILE_COLS + c; i < inner; i++, from += TILE_COLS)
+            sum += numbers[a + r * aStride + i] * numbers[from];
+          numbers[out + r * outStride + panel * TILE_COLS + c] = sum;
+        }
+  });
+
+/** A memory for matrices, which it hands out one after the other. */
+export class Workspace {
+  /**
+   * @param {number} room how many numbers there may be
+   * @param {boolean} [plain] without machine code
+   */
+  constructor(room, plain = false) {
+    this.used = 0;
+    try {
+      if (plain) throw new Error("no machine code");
+      const memory = new WebAssembly.Memory({ initial: Math.ceil((4 * room) / 65536) });
+      const instance = new WebAssembly.Instance(new WebAssembly.Module(moduleBytes()), { js: { memory } });
+      this.numbers = new Float32Array(memory.buffer);
+      this.run = /** @type {(...args: number[]) => void} */ (instance.exports.product);
+    } catch { // no WebAssembly here, or none with vectors
+      this.numbers = new Float32Array(room);
+      this.run = plainProduct(this.numbers);
+    }
+  }
+
+  /** @param {number} count of numbers, all 0 */
+  reserve(count) {
+    const at = this.used;
+    this.used = roundUp(at + count, 4);
+    if (this.used > this.numbers.length) throw new Error(`no room for ${count} numbers`);
+    return at;
+  }
+
+  /**
+   * A matrix of zeros, with room around it for the tiles that the product writes whole.
+   *
+   * @param {number} rows
+   * @param {number} cols
+   * @returns {Matrix}
+   */
+  matrix(rows, cols) {
+    const stride = roundUp(cols, TILE_COLS) + TILE_COLS;
+    return { at: this.reserve((roundUp(rows, TILE_ROWS) + TILE_ROWS) * stride), rows, cols, stride };
+  }
+
+  /**
+   * Room for a matrix to multiply with.
+   *
+   * @param {number} inner
+   * @param {number} cols
+   * @returns {Panels}
+   */
+  panels(inner, cols) {
+    return { at: this.reserve(inner * roundUp(cols, TILE_COLS)), inner, cols };
+  }
+
+  /**
+   * A vector, such as a bias, with room for a whole tile.
+   *
+   * @param {ArrayLike<number>} values
+   */
+  vector(values) {
+    const at = this.reserve(roundUp(values.length, TILE_COLS));
+    this.numbers.set(values, at);
+    return at;
+  }
+
+  /**
+   * Fill panels from numbers that lie elsewhere: entry (i, c) is source[at + i * down + c * right].
+   *
+   * @param {Panels} panels
+   * @param {Float32Array} source
+   * @param {number} at
+   * @param {number} down
+   * @param {number} right
+   */
+  fill({ at: into, inner, cols }, source, at, down, right) {
+    const { numbers } = this;
+    for (let c = 0; c < cols; c++) {
+      let to = into + Math.floor(c / TILE_COLS) * inner * TILE_COLS + (c % TILE_COLS);
+      for (let i = 0, from = at + c * right; i < inner; i++, from += down, to += TILE_COLS) numbers[to] = source[from];
+    }
+  }
+
+  /**
+   * out = a w + bias; gives out.
+   *
+   * @param {Matrix} a (rows, at least w.inner)
+   * @param {Panels} w (inner, cols)
+   * @param {number} bias where it lies
+   * @param {Matrix} out (rows, cols)
+   */
+  product(a, w, bias, out) {
+    const panels = roundUp(w.cols, TILE_COLS) / TILE_COLS;
+    this.run(4 * a.at, 4 * a.stride, 4 * w.at, 4 * bias, 4 * out.at, 4 * out.stride, roundUp(a.rows, TILE_ROWS), w.inner, panels);
+    return out;
+  }
+
+  /**
+   * One row of a product, number by number.
+   *
+   * @param {ArrayLike<number>} row (inner)
+   * @param {Panels} w (inner, cols)
+   * @param {number} bias where it lies
+   */
+  rowProduct(row, { at, inner, cols }, bias) {
+    const { numbers } = this;
+    return Float32Array.from({ length: cols }, (_, c) => {
+      let sum = numbers[bias + c];
+      const from = at + Math.floor(c / TILE_COLS) * inner * TILE_COLS + (c % TILE_COLS);
+      for (let i = 0; i < inner; i++) sum += row[i] * numbers[from + i * TILE_COLS];
+      return sum;
+    });
+  }
+
+  /**
+   * Rows of a matrix, which are seen and not copied.
+   *
+   * @param {Matrix} matrix
+   * @param {number} row
+   */
+  row({ at, stride, cols }, row) {
+    return this.numbers.subarray(at + row * stride, at + row * stride + cols);
+  }
+}
