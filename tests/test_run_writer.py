@@ -181,7 +181,7 @@ def test_a_model_that_cannot_be_converted_costs_one_warning(
     train(timm.create_model("resnet10t", num_classes=3), writer)
     writer.close()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert len(notes(writer.folder)) == 1 and "ResNet" in notes(writer.folder)[0]
+    assert len(notes(writer.folder)) == 1 and "resnet" in notes(writer.folder)[0]
     assert len(records_of(writer.folder)["validation"]) == 3, "its curves are there all the same"
 
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,24 +16,17 @@ from torch import Tensor, nn
 
 from vit.checkpoints import families
 from vit.checkpoints.checkpoint import hollow, with_weights
-from vit.checkpoints.families.family import Family, Tensors
+from vit.checkpoints.families import Reading
+from vit.checkpoints.families.family import Tensors
 from vit.checkpoints.load import empty_model
+from vit.checkpoints.module_facts import ModuleFacts, facts_of
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
-from vit.model.config import Activation, ViTConfig
+from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 from vit.untrusted import brief
 
 TOLERANCE = 0.02  # of the largest logit; half precision moves it by 0.01, a wrong number of heads by 0.3
-
-# Name of a module's class -> what it computes; of GELU its argument says which.
-_ACTIVATIONS: Mapping[str, Activation] = {
-    "GELUTanh": "gelu_tanh",
-    "QuickGELU": "quick_gelu",
-    "QuickGELUActivation": "quick_gelu",
-    "SiLU": "silu",
-}
-_POOLS = {"token": "cls", "avg": "mean", "map": "map"}  # timm's global_pool
 
 
 class LiveModule(NamedTuple):
@@ -41,37 +34,41 @@ class LiveModule(NamedTuple):
 
     Attributes:
         module: itself, without what training wraps around it.
-        config: what it computes.
-        family: whose names its tensors have; None for a model of ours.
-        document: what its library's config.json would say.
-        heads: the number of attention heads where `document` does not say it.
-        assumed: config field -> why it has its value, for what neither tensors nor module tell.
+        facts: what it says of itself.
+        reading: what it is, with tensors that have no values.
     """
 
     module: nn.Module
-    config: ViTConfig
-    family: Family | None = None
-    document: dict[str, Any] | None = None
-    heads: int | None = None
-    assumed: Mapping[str, str] = {}
+    facts: ModuleFacts
+    reading: Reading
+
+    @property
+    def config(self) -> ViTConfig:
+        """What it computes."""
+        return self.reading.config
+
+    @property
+    def assumed(self) -> Mapping[str, str]:
+        """Config field -> why it has its value, for what neither tensors nor module say."""
+        return self.reading.assumed
 
     @property
     def labels(self) -> tuple[str, ...]:
         """One name per class, numbers where the module names none."""
-        names = (self.document or {}).get("id2label")
-        names = {int(i): str(name) for i, name in names.items()} if isinstance(names, Mapping) else {}
-        return tuple(names.get(i, f"class {i}") for i in range(self.config.num_classes))
+        names = self.reading.family.stated_labels(self.facts.document or {})
+        names = names if isinstance(names, Mapping) else {}
+        return tuple(str(names.get(str(i), f"class {i}")) for i in range(self.config.num_classes))
 
     def preprocess(self) -> tuple[Preprocess, str]:
         """How pictures become its input, and where that comes from if the module does not state it."""
-        if self.family is None:
+        if isinstance(self.module, VisionTransformer):
             half = (0.5,) * self.config.channels
             why = "The preprocessing is not stated; mean and deviation 0.5 are used."
             return Preprocess(self.config.image_size, mean=half, std=half), why
-        stated = self.family.stated_preprocess(self.document or {})
+        stated = self.reading.family.stated_preprocess(self.facts.document or {})
         if stated and stated.channels == self.config.channels:
             return replace(stated, size=self.config.image_size, resize_to=None), ""
-        return self.family.preprocess(self.config, "")
+        return self.reading.family.preprocess(self.config, "")
 
 
 # --- Finding --------------------------------------------------------------------------------------------------------
@@ -128,70 +125,11 @@ def _describe(module: nn.Module) -> LiveModule:
     Raises:
         InvalidCheckpoint: not a family that is read.
     """
+    facts = facts_of(module)
     if isinstance(module, VisionTransformer):
-        return LiveModule(module, module.config)
-    document, heads = _document_of(module), _only({m.num_heads for m in module.modules() if _has_heads(m)})
-    states_heads = document is not None and ("model_type" in document or "model_args" in document)
-    heads = None if states_heads else heads
+        return LiveModule(module, facts, Reading(families.huggingface.NATIVE, module.config, {}, {}))
     tensors = {name: tensor.to("meta") for name, tensor in _state(module)}
-    reading = families.read(tensors, document, heads=heads, name=_architecture(module))
-    facts = _stated_by(module) if not (document and "model_type" in document) else {}
-    if "pool" not in reading.assumed:
-        facts.pop("pool", None)
-    assumed = {field: why for field, why in reading.assumed.items() if field not in facts}
-    assumed.pop("heads", None if heads is None else "")
-    return LiveModule(module, replace(reading.config, **facts), reading.family, document, heads, assumed)
-
-
-def _document_of(module: nn.Module) -> dict[str, Any] | None:
-    """What transformers or timm would write to config.json."""
-    config: Any = getattr(module, "config", None)
-    if hasattr(config, "to_dict"):
-        document = config.to_dict()
-        return document if isinstance(document.get("model_type"), str) else None
-    architecture = _architecture(module)
-    if not architecture:
-        return None
-    size = tuple(getattr(getattr(module, "patch_embed", None), "img_size", None) or ())
-    heads = _only({m.num_heads for m in module.modules() if _has_heads(m)})
-    stated = dict(module.pretrained_cfg) if isinstance(module.pretrained_cfg, Mapping) else {}
-    if len(size) == 2:
-        stated["input_size"] = (3, *size)
-    arguments = {"num_heads": heads, "img_size": size or None, "global_pool": getattr(module, "global_pool", None)}
-    return {"architecture": architecture, "model_args": arguments, "pretrained_cfg": stated}
-
-
-def _architecture(module: nn.Module) -> str:
-    """timm's name of a model that `timm.create_model` made; "" for all others."""
-    stated = getattr(module, "pretrained_cfg", None)
-    name = stated.get("architecture") if isinstance(stated, Mapping) else getattr(stated, "architecture", None)
-    return name if isinstance(name, str) else ""
-
-
-def _has_heads(module: nn.Module) -> bool:
-    return type(getattr(module, "num_heads", None)) is int
-
-
-def _stated_by(module: nn.Module) -> dict[str, Any]:
-    """Config fields that the parts of a module tell, where all of them tell the same."""
-    parts = list(module.modules())
-    activations = {_ACTIVATIONS[type(part).__name__] for part in parts if type(part).__name__ in _ACTIVATIONS}
-    activations |= {
-        "gelu" if getattr(part, "approximate", "none") == "none" else "gelu_tanh"
-        for part in parts
-        if isinstance(part, nn.GELU) and type(part).__name__ not in _ACTIVATIONS
-    }
-    facts = {
-        "eps": _only({part.eps for part in parts if isinstance(part, nn.LayerNorm)}),
-        "activation": _only(activations),
-        "pool": _POOLS.get(str(getattr(module, "global_pool", None))),
-    }
-    return {field: value for field, value in facts.items() if value is not None}
-
-
-def _only(values: set[Any]) -> Any:
-    """The one value that there is; None where there are several, or none."""
-    return next(iter(values)) if len(values) == 1 else None
+    return LiveModule(module, facts, families.read(tensors, facts.document, name=facts.name, known=facts.known))
 
 
 # --- Copying --------------------------------------------------------------------------------------------------------
@@ -221,11 +159,11 @@ def convert(live: LiveModule, tensors: Tensors) -> VisionTransformer:
     Raises:
         InvalidCheckpoint: they do not fit what the module was when it was found.
     """
-    if live.family is None:
+    if isinstance(live.module, VisionTransformer):
         return with_weights(hollow(live.config), tensors)
-    name = str((live.document or {}).get("architecture") or "")
-    reading = families.read(tensors, live.document, heads=live.heads, name=name, consume=True)
-    return with_weights(empty_model(reading._replace(config=live.config)), reading.tensors)
+    facts = live.facts
+    reading = families.read(tensors, facts.document, name=facts.name, known=facts.known, consume=True)
+    return with_weights(empty_model(reading), reading.tensors)
 
 
 # --- Comparing ------------------------------------------------------------------------------------------------------

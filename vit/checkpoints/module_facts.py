@@ -1,0 +1,111 @@
+"""What a model of another library, in memory, says of itself that its tensors do not: config, heads, activation."""
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from vit.checkpoints import families
+from vit.errors import InvalidCheckpoint
+from vit.model.transformer import VisionTransformer
+from vit.untrusted import brief
+
+
+class ModuleFacts(NamedTuple):
+    """What a module says of itself, beside the names and shapes of its tensors.
+
+    Attributes:
+        name: for people.
+        document: what its library's config.json would hold.
+        known: config fields that the model tells and no config.json.
+    """
+
+    name: str
+    document: dict[str, Any] | None
+    known: dict[str, Any]
+
+
+def facts_of(module: nn.Module) -> ModuleFacts:
+    """What a model of timm, transformers or torchvision says of itself; little of a model of anybody else's.
+
+    Raises:
+        InvalidCheckpoint: it computes something that this package does not.
+    """
+    if isinstance(module, VisionTransformer):
+        return ModuleFacts("VisionTransformer", None, {})
+    for base in type(module).__mro__:  # a class of one's own may stand on one of a library
+        if of_library := _BY_LIBRARY.get(base.__module__.partition(".")[0]):
+            return of_library(module)
+    return ModuleFacts(type(module).__name__, None, {})
+
+
+def _of_transformers(module: Any) -> ModuleFacts:
+    document = json.loads(module.config.to_json_string(use_diff=False))
+    return ModuleFacts(str(document.get("_name_or_path") or "") or type(module).__name__, document, {})
+
+
+def _of_torchvision(module: Any) -> ModuleFacts:
+    kind = type(module).__name__
+    if kind != "VisionTransformer":
+        return ModuleFacts(kind, None, {})
+    layer, side = next(iter(module.encoder.layers)), module.image_size
+    known = {"heads": layer.num_heads, "eps": module.encoder.ln.eps, "image_size": side}
+    return ModuleFacts(kind, None, known | {"activation": _activation(layer.mlp[1])})
+
+
+_PLAIN_BLOCKS = ("Block", "EvaBlock")
+_POOLS = ("token", "avg", "map", "")  # "": none, where there are no classes
+
+
+def _of_timm(module: Any) -> ModuleFacts:
+    stated = dict(getattr(module, "pretrained_cfg", None) or {})
+    architecture = stated.get("architecture") or ""
+    name, blocks = architecture or type(module).__name__, getattr(module, "blocks", None)
+    families.check_config({"architecture": architecture} if architecture else {})  # refuses what is not plain
+    if not blocks or not hasattr(blocks[0], "attn") or not hasattr(blocks[0], "mlp"):
+        return ModuleFacts(name, None, {})  # the names of its tensors say what it is
+    for block in map(_uncompiled, blocks):
+        if type(block).__name__ not in _PLAIN_BLOCKS:
+            raise InvalidCheckpoint(f"This {name} has blocks of timm's class {type(block).__name__}, not plain ones.")
+    if getattr(module, "rope", None) is not None and "dinov3" not in architecture:
+        raise InvalidCheckpoint(f"This {name} has rotary positions, which are computed here for DINOv3 alone.")
+    if (pool := getattr(module, "global_pool", "")) not in _POOLS:
+        raise InvalidCheckpoint(f"This {name} pools by {brief(pool)}, which is not computed here.")
+    block = _uncompiled(blocks[0])
+    known = {"heads": block.attn.num_heads, "eps": block.norm1.eps}
+    if isinstance(activation := getattr(block.mlp, "act", None), nn.Module):
+        known["activation"] = _activation(activation)
+    size = getattr(getattr(module, "patch_embed", None), "img_size", None)
+    if size is not None:
+        height, width = size
+        known["image_size"] = height if height == width else (height, width)
+        if stated and tuple(stated.get("input_size", ()))[1:] != (height, width):  # made with an `img_size` of its own
+            stated["input_size"] = (module.patch_embed.proj.in_channels, height, width)
+    document = {"architecture": architecture or name, "global_pool": pool, "pretrained_cfg": stated}
+    return ModuleFacts(name, document, known)
+
+
+_BY_LIBRARY: dict[str, Callable[[Any], ModuleFacts]] = {
+    "timm": _of_timm,
+    "transformers": _of_transformers,
+    "torchvision": _of_torchvision,
+}
+
+_ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "SiLU": "silu"}
+
+
+def _activation(layer: nn.Module) -> str:
+    """What the config calls a layer's function.
+
+    >>> _activation(nn.GELU()), _activation(nn.GELU("tanh"))
+    ('gelu', 'gelu_tanh')
+    """
+    kind = type(layer).__name__
+    if kind not in _ACTIVATIONS:
+        raise InvalidCheckpoint(f"The activation of this model is {kind}; computed here: {', '.join(_ACTIVATIONS)}.")
+    return "gelu_tanh" if getattr(layer, "approximate", "none") == "tanh" else _ACTIVATIONS[kind]
+
+
+def _uncompiled(part: Any) -> Any:
+    return getattr(part, "_orig_mod", part)
