@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from vit.data import class_names
-from vit.data.datasets import folders_of_classes, list_files
+from vit.data.folders import folders_of_classes, list_files
 from vit.errors import InvalidDataset
 from vit.training.distributed import set_up_process
 from vit.training.presets import train_config

@@ -15,9 +15,12 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.data.datasets import TORCHVISION, Dataset, Split, download, in_turn, is_downloaded, list_files, load_dataset
+from vit.data.datasets import Dataset, Split, load_dataset
+from vit.data.downloads import TORCHVISION, download, is_downloaded
+from vit.data.folders import list_files
 from vit.data.pictures import Resident, Streamed
 from vit.data.shapes import SHAPES, shapes
+from vit.data.splits import in_turn
 from vit.errors import InvalidDataset
 from vit.images.preprocess import Preprocess
 

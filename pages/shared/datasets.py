@@ -11,8 +11,7 @@ from typing import Literal
 import streamlit as st
 
 from pages.shared import access
-from vit.data import catalog
-from vit.data import datasets as vit_datasets
+from vit.data import catalog, downloads
 from vit.paths import data_roots
 
 NAMED = {
@@ -46,7 +45,7 @@ def folder_title(spec: str, roots: list[Path]) -> str:
 
 def is_here(spec: str, root: str) -> bool:
     """Whether a dataset can be read without a download."""
-    return spec.startswith("folder:") or vit_datasets.is_downloaded(spec, Path(root))
+    return spec.startswith("folder:") or downloads.is_downloaded(spec, Path(root))
 
 
 def here() -> dict[str, str]:

@@ -10,6 +10,7 @@ from pages.shared import datasets, uploaded_pictures
 from pages.shared.result_cache import cached
 from pages.shared.uploaded_pictures import Upload
 from vit.data import datasets as vit_datasets
+from vit.data import folders, splits
 from vit.data.pictures import Resident
 from vit.errors import UserError
 from vit.images.preprocess import Preprocess
@@ -43,9 +44,9 @@ def chosen(data: str, root: str) -> list[Upload]:
     Raises:
         InvalidDataset, OSError: there are none, or they cannot be read.
     """
-    if data.startswith("folder:") and vit_datasets.folders_of_classes(Path(data.removeprefix("folder:"))):
-        files = vit_datasets.list_files(Path(data.removeprefix("folder:")), only_test=True)
-        order = vit_datasets.in_turn([label for _, label in files.test])[:COUNT]
+    if data.startswith("folder:") and folders.folders_of_classes(Path(data.removeprefix("folder:"))):
+        files = folders.list_files(Path(data.removeprefix("folder:")), only_test=True)
+        order = splits.in_turn([label for _, label in files.test])[:COUNT]
         pairs = [files.test[place] for place in order]
         return [Upload.of(f"{files.classes[label]}, {file.name}", file.read_bytes()) for file, label in pairs]
     dataset = vit_datasets.load_dataset(

@@ -7,7 +7,7 @@ import streamlit as st
 from pages.shared import access
 from pages.shared.escape import plain
 from vit.data import class_names
-from vit.data.datasets import folders_of_classes
+from vit.data.folders import folders_of_classes
 from vit.errors import UserError
 from vit.runs import uploads
 

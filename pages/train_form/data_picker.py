@@ -15,8 +15,7 @@ import streamlit as st
 from pages.shared import access, datasets, link_controls, session, uploads
 from pages.shared.escape import plain
 from pages.train_form import class_names
-from vit.data import catalog, import_archive
-from vit.data import datasets as vit_datasets
+from vit.data import catalog, downloads, folders, import_archive
 from vit.data import survey as surveys
 from vit.errors import InvalidDataset, UserError
 from vit.paths import data_roots
@@ -182,7 +181,7 @@ def confirm_deletion(spec: str, choose: Callable[[str], None]) -> None:
     """Say what goes, and delete it if that is meant."""
     folder = Path(spec.removeprefix("folder:"))
     files = [path for path in folder.rglob("*") if path.is_file()]
-    pictures = sum(path.suffix.lower() in vit_datasets.PICTURES for path in files)
+    pictures = sum(path.suffix.lower() in folders.PICTURES for path in files)
     size = sum(path.stat().st_size for path in files)
     goes = [f"the folder {folder}", f"{pictures:,} pictures, {size / 1e6:,.1f} MB"]
     title = datasets.folder_title(spec, data_roots())
@@ -217,7 +216,7 @@ def offer_download(spec: str, root: str) -> None:
         return
     bar = st.progress(0.0, "Downloading…")
     try:
-        vit_datasets.download(
+        downloads.download(
             spec, Path(root), lambda done, total: bar.progress(min(done / max(total, 1), 1.0), f"{done / 1e6:.0f} MB")
         )
     except UserError as error:

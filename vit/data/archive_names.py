@@ -4,7 +4,7 @@ import re
 import unicodedata
 from pathlib import Path
 
-from vit.data.datasets import PICTURES
+from vit.data.folders import PICTURES
 from vit.errors import InvalidDataset
 
 MAX_DEPTH = 20  # folders in each other

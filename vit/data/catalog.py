@@ -6,7 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from vit.data import shards
-from vit.data.datasets import NAMES, TEST_FOLDERS, TORCHVISION, class_folders
+from vit.data.downloads import NAMES, TORCHVISION
+from vit.data.folders import TEST_FOLDERS, class_folders
 from vit.errors import InvalidDataset
 from vit.paths import data_roots
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vit.data.archive_names import check_class, printable_name, printable_path
-from vit.data.datasets import TEST_FOLDERS
+from vit.data.folders import TEST_FOLDERS
 from vit.errors import InvalidDataset
 
 _LISTED_PICTURES = 20  # pictures of one folder that are left out by name; of more only the number is told

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from vit.data.archive_names import SeenNames, is_junk, printable_path
 from vit.data.archive_readers import MAX_ENTRIES, Budget, Member, list_members, undamaged
 from vit.data.class_folders import PackedPicture, arrange, place_pictures
-from vit.data.datasets import list_files
+from vit.data.folders import list_files
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image
 

@@ -12,15 +12,11 @@ from typing import NamedTuple
 from PIL import Image, ImageOps
 
 from vit.data import shards
-from vit.data.datasets import (
-    TORCHVISION,
-    folders_of_classes,
-    in_turn,
-    is_downloaded,
-    list_files,
-    load_dataset,
-)
+from vit.data.datasets import load_dataset
+from vit.data.downloads import TORCHVISION, is_downloaded
+from vit.data.folders import folders_of_classes, list_files
 from vit.data.pictures import Pictures, Resident, Streamed
+from vit.data.splits import in_turn
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.data.datasets import in_turn
 from vit.data.pictures import Pictures, Resident
+from vit.data.splits import in_turn
 from vit.explain.features import pooled
 from vit.images.preprocess import Normalise
 from vit.model.heads import NeighbourHead

@@ -1,0 +1,130 @@
+"""Named datasets that are fetched by torchvision's addresses, with progress, checked by their checksums."""
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+from vit.errors import InvalidDataset
+from vit.files import wait_for_lock
+
+TORCHVISION = {
+    "cifar10": "CIFAR10",
+    "cifar100": "CIFAR100",
+    "mnist": "MNIST",
+    "fashion-mnist": "FashionMNIST",
+}
+NAMES = (*TORCHVISION, "shapes", "folder:PATH")  # of all datasets
+# What a whole download comes to [bytes], to say how far it is; its checksum decides whether it is right.
+_DOWNLOAD_BYTES = {"cifar10": 170498071, "cifar100": 169001437, "mnist": 11594722, "fashion-mnist": 30878645}
+_CHUNK_BYTES = 1 << 18
+_PATIENCE_SECONDS = 30  # [s] without a byte
+
+
+def is_downloaded(name: str, root: Path = Path("data")) -> bool:
+    """Say whether a named dataset is in `root`; whether its files are whole is seen when they are read.
+
+    >>> is_downloaded("shapes")
+    True
+    """
+    if name not in TORCHVISION:
+        return name == "shapes"
+    source = torchvision_class(name)
+    if hasattr(source, "mirrors"):
+        files = [file.removesuffix(".gz") for file, _ in source.resources]
+    else:
+        files = [file for file, _ in (*source.train_list, *source.test_list)] + [source.meta["filename"]]
+    return all((unpacked_folder(name, root) / file).is_file() for file in files)
+
+
+def download(name: str, root: Path = Path("data"), progress: Callable[[int, int], object] | None = None) -> None:
+    """Fetch a named dataset into `root`; files that are there already are kept.
+
+    Args:
+        name: one of `TORCHVISION`, or "shapes", which needs nothing.
+        root: where torchvision looks for its files.
+        progress: called with the bytes fetched and the bytes in all.
+
+    Raises:
+        InvalidDataset: unknown name, or no network: the message says which files to put where.
+    """
+    if is_downloaded(name, root):
+        return
+    if name not in TORCHVISION:
+        raise InvalidDataset(f"There is no dataset {name!r}. Choose from: {', '.join(NAMES)}.")
+    source = torchvision_class(name)
+    if hasattr(source, "mirrors"):
+        folder = unpacked_folder(name, root)
+        downloads = [(file, md5, [mirror + file for mirror in source.mirrors]) for file, md5 in source.resources]
+    else:
+        folder, downloads = root, [(source.filename, source.tgz_md5, [source.url])]
+
+    def tell(done: int) -> None:
+        if progress:
+            progress(done, max(done, _DOWNLOAD_BYTES[name]))
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".download.lock").open("w") as lock:
+            wait_for_lock(lock.fileno())  # two runs that start together fetch it once
+            if is_downloaded(name, root):
+                return
+            done = 0
+            for file, md5, urls in downloads:
+                if not _is_whole(folder / file, md5):
+                    _download_file(urls, folder / file, md5, lambda count, before=done: tell(before + count))  # type: ignore[misc]
+                done += (folder / file).stat().st_size
+                tell(done)
+            source(root, download=True)  # unpacks what lies there
+    except (OSError, RuntimeError, ValueError, EOFError) as error:
+        reason = str(error).strip().partition("\n")[0].strip("<>") or type(error).__name__
+        files, address = ", ".join(file for file, *_ in downloads), downloads[0][2][0].rpartition("/")[0]
+        raise InvalidDataset(
+            f"{name} is not in {root}/ and could not be downloaded ({reason}). Put {files} from {address}/ "
+            f"into {folder}/, or use a folder of class folders."
+        ) from error
+
+
+def torchvision_class(name: str) -> Any:
+    """torchvision's class."""
+    from torchvision import datasets  # noqa: PLC0415 # brings torch's compiler along: 2 s
+
+    return getattr(datasets, TORCHVISION[name])
+
+
+def unpacked_folder(name: str, root: Path) -> Path:
+    """The folder in which torchvision expects the unpacked files."""
+    source = torchvision_class(name)
+    return root / source.__name__ / "raw" if hasattr(source, "mirrors") else root / source.base_folder
+
+
+def _is_whole(file: Path, md5: str) -> bool:
+    if not file.is_file():
+        return False
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, partial(hashlib.md5, usedforsecurity=False)).hexdigest() == md5
+
+
+def _download_file(urls: list[str], file: Path, md5: str, progress: Callable[[int], None]) -> None:
+    """Download a file from the first address that has it; it gets its name when it is whole."""
+    unfinished = file.with_name(file.name + ".partial")
+    failure: Exception = OSError("no address")
+    for url in urls:
+        try:
+            request = Request(url, headers={"User-Agent": "vit"})  # noqa: S310  the addresses are torchvision's
+            with urlopen(request, timeout=_PATIENCE_SECONDS) as answer, unfinished.open("wb") as target:  # noqa: S310
+                while chunk := answer.read(_CHUNK_BYTES):
+                    target.write(chunk)
+                    progress(target.tell())
+            if not _is_whole(unfinished, md5):
+                raise OSError(f"{url} sent something else")
+            unfinished.replace(file)
+            return
+        except (OSError, HTTPException) as error:
+            failure = error
+        finally:
+            unfinished.unlink(missing_ok=True)
+    raise OSError(str(failure)) from failure
