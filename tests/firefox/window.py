@@ -21,11 +21,15 @@ DARK = "layout.css.prefers-color-scheme.content-override"  # 0 for dark, 1 for l
 PREFERENCES = {
     DARK: 1,
     "ui.prefersReducedMotion": 1,
-    "devtools.console.stdout.content": True,  # what pages tell the console goes to the log,
-    "devtools.console.stdout.chrome": False,  # and not what Firefox's own parts tell it
+    "devtools.console.stdout.content": True,  # what pages tell the console goes to the log
     "datareporting.policy.dataSubmissionEnabled": False,
 }
-ERROR = re.compile(r"^(?:JavaScript error: (?:http://127\.0\.0\.1|blob:).*|console\.error:.*)$", re.MULTILINE)
+# Of pages and their scripts. What parts of Firefox say begins with their name, or names a file of theirs.
+ERROR = re.compile(
+    r"^(?:JavaScript error: (?:http://127\.0\.0\.1|blob:).*"
+    r"|console\.error: (?![\w.-]+:|.*\b(?:resource|chrome)://).*)$",
+    re.MULTILINE,
+)
 
 
 class Window:
@@ -72,21 +76,24 @@ class Window:
             time.sleep(LOOK)
 
     def point(self, row: int, col: int, *, click: bool = False) -> None:
-        """Move the mouse to the middle of a patch of the first picture."""
-        x, y = self.ask(
-            """(() => {
-                const over = a.page.find("canvas.over"), [row, col] = arguments;
-                over.scrollIntoView({ block: "center" });
-                const { left, top, width, height } = over.getBoundingClientRect(), { rows, cols } = a.payload;
-                return [left + ((col + 0.5) / cols) * width, top + ((row + 0.5) / rows) * height].map(Math.round);
-            })()""",
-            row,
-            col,
-        )
-        mouse = self.marionette.actions.sequence("pointer", "mouse", {"pointerType": "mouse"}).pointer_move(x, y)
+        """Move the mouse to the middle of a patch of the first picture, wherever that is once the page stands still."""
+        place = """(() => {
+            const over = a.page.find("canvas.over"), { rows, cols, tokens } = a.payload, [row, col] = arguments;
+            over.scrollIntoView({ block: "center" });
+            const { left, top, width, height } = over.getBoundingClientRect();
+            const x = left + ((col + 0.5) / cols) * width, y = top + ((row + 0.5) / rows) * height;
+            return [Math.round(x), Math.round(y), tokens - rows * cols + row * cols + col];
+        })()"""
+        mouse = {"pointerType": "mouse"}
+
+        def there() -> bool:
+            x, y, token = self.ask(place, row, col)
+            self.marionette.actions.sequence("pointer", "mouse", mouse).pointer_move(1, 1).pointer_move(x, y).perform()
+            return self.ask("a.query") == token and self.ask(place, row, col) == [x, y, token]
+
+        self.wait(there, f"the pointer is on the patch in row {row}, column {col}")
         if click:
-            mouse.pointer_down().pointer_up()
-        mouse.perform()
+            self.marionette.actions.sequence("pointer", "mouse", mouse).pointer_down().pointer_up().perform()
 
     def press(self, name: str) -> None:
         """Click the control that people read as `name`, in the page or in a component of it."""
@@ -110,6 +117,7 @@ class Window:
     def upload(self, path: Path) -> None:
         """Choose a file for the page's uploader."""
         selector = '[data-testid="stFileUploader"] input[type="file"]'
+        self.until("document.querySelector(arguments[0]) !== null", selector)
         self.marionette.find_element("css selector", selector).send_keys(str(path))
 
     def drawn(self) -> str:
