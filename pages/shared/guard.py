@@ -110,8 +110,8 @@ def is_foreign(headers: Headers) -> bool:
         return False
     if not st.get_option("server.enableCORS") or origin in st.get_option("server.corsAllowedOrigins"):
         return False
-    public = st.get_option("browser.serverAddress") if config.is_manually_set("browser.serverAddress") else None
-    return public is None or urlsplit(origin).hostname != public.lower()
+    named = st.get_option("browser.serverAddress") if config.is_manually_set("browser.serverAddress") else None
+    return named is None or urlsplit(origin).hostname != named.lower()
 
 
 def _is_page(scope: Scope) -> bool:

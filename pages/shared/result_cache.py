@@ -58,8 +58,10 @@ class Memory:
     def stay(self, visits: set[str]) -> None:
         """Forget what only others needed than those visits that are still here."""
         with self._lock:
-            for key in [key for key, one in self._found.items() if not one.visits & visits]:
-                del self._found[key]
+            for key, one in list(self._found.items()):
+                one.visits.intersection_update(visits)
+                if not one.visits:
+                    del self._found[key]
 
     def _make_room(self) -> int:
         """Drop what is over the budget, or of models that were not used lately; how much that was [bytes]."""
