@@ -151,7 +151,7 @@ def test_both_maps_and_the_sheet_are_taken_away_as_numbers(open_page: Callable[[
     if looks.is_visible():  # the machine is busy
         looks.click()
     rows = list(csv.DictReader(io.StringIO(download("Sheet as CSV").decode())))
-    assert len(rows) == 8 and {row["prediction"] for row in rows} & {"cat", "horse"}
+    assert len(rows) == len(samples.SAMPLES) and {row["prediction"] for row in rows} & {"cat", "horse"}
     assert download("Sheet as PDF").startswith(b"%PDF")
 
 
@@ -179,9 +179,11 @@ def test_many_pictures_lead_to_the_explorer(page: Page, url: str) -> None:
     expect(asks.or_(open_in_explore).first).to_be_visible()
     if asks.is_visible():  # the machine is busy
         asks.click()
-    expect(open_in_explore).to_have_count(8)
+    expect(open_in_explore).to_have_count(len(samples.SAMPLES))
     page.get_by_text("Are the maps true?").click()
-    expect(page.get_by_text(re.compile(r"^faithful|\nfaithful|faithful −?0\.\d\d: "))).to_have_count(8)
+    expect(page.get_by_text(re.compile(r"^faithful|\nfaithful|faithful −?0\.\d\d: "))).to_have_count(
+        len(samples.SAMPLES)
+    )
     page.get_by_role("radio", name="Faithfulness").or_(page.get_by_role("button", name="Faithfulness")).first.click()
     expect(page).to_have_url(re.compile("m_sort=faithfulness"))
     page.get_by_text("Open in Explore").first.click()
@@ -189,7 +191,7 @@ def test_many_pictures_lead_to_the_explorer(page: Page, url: str) -> None:
     expect(page.locator("canvas.over")).to_be_visible()
     page.go_back()
     expect(page).to_have_url(re.compile("/compare.*m_sort=faithfulness"))
-    expect(page.get_by_text("Open in Explore")).to_have_count(8)
+    expect(page.get_by_text("Open in Explore")).to_have_count(len(samples.SAMPLES))
 
 
 def test_the_way_back_from_an_uploaded_picture_leads_to_the_sheet(page: Page, url: str) -> None:

@@ -8,8 +8,10 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from PIL import Image
@@ -26,6 +28,13 @@ from tests.browser.visitor import Visitor
 
 ROOT = Path(__file__).parents[2]
 MB = 1 << 20
+T = TypeVar("T")
+
+
+def complete(visit: Coroutine[Any, Any, T]) -> T:
+    """What a visit comes to, in a thread of its own: the browser of other tests leaves a loop running in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, visit).result()
 
 
 def photo(brightness: int, size: tuple[int, int] = (60, 40), format: str = "PNG") -> bytes:
@@ -201,7 +210,7 @@ def test_large_uploads_one_after_the_other_are_given_back_while_others_look_and_
                 assert time.monotonic() < until, (memory_of(address) - before) / MB
                 await asyncio.sleep(0.2)
 
-    asyncio.run(visits())
+    complete(visits())
     assert not [path for path in folder.rglob("*") if path.is_file()]
 
 
@@ -218,9 +227,9 @@ def test_what_is_more_than_one_may_bring_is_refused(server: tuple[str, Path]) ->
                     return number
         return len(sizes)
 
-    assert asyncio.run(too_much([(public.FILE + 1) * MB])) == 0
+    assert complete(too_much([(public.FILE + 1) * MB])) == 0
     fits = public.SESSION // public.FILE
-    assert asyncio.run(too_much([public.FILE * MB] * (fits + 1))) == fits
+    assert complete(too_much([public.FILE * MB] * (fits + 1))) == fits
 
 
 def test_who_finds_it_full_is_told_so(tmp_path: Path) -> None:
@@ -246,4 +255,4 @@ def test_who_finds_it_full_is_told_so(tmp_path: Path) -> None:
             assert answer.status == 200
 
     with streamlit(full, VIT_PUBLIC="1") as address:
-        asyncio.run(visits(address))
+        complete(visits(address))
