@@ -17,6 +17,7 @@ import torch
 from commands import Command, Result, check_mistake
 from PIL import Image
 from tiny import LABELS
+from written_runs import write_run
 
 import vit
 from vit import view
@@ -514,6 +515,16 @@ def test_runs_are_listed_and_shown(command: Command, trained: str) -> None:
     assert re.search(r"validation \d+\.\d\d%, test \d+\.\d\d%", listed.out)
     shown = command("runs", "show", trained)
     assert json.loads(shown.out[shown.out.index("{") : shown.out.rindex("}") + 1])["dim"] == 16
+
+
+def test_whoever_stops_reading_ends_a_command_without_a_word(tmp_path: Path) -> None:
+    write_run(tmp_path, "one")
+    unread, pipe = os.pipe()
+    os.close(unread)
+    line = [sys.executable, "-m", "vit", "runs"]
+    done = subprocess.run(line, stdout=pipe, stderr=subprocess.PIPE, env=os.environ | {"VIT_RUNS": str(tmp_path)})
+    os.close(pipe)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_a_finished_run_is_neither_stopped_nor_resumed(command: Command, trained: str) -> None:

@@ -4,6 +4,7 @@ Exit status: 0 done, 1 a bug (with its traceback), 2 a mistake of the user's, to
 """
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -39,6 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command != "runs":  # it opens no picture, and waits for no library that does
             import_module("vit.images.decode").silence_libraries()
         getattr(module, f"run_{options.command}")(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads it has enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that nothing fails at the exit
+        return 141  # as a shell says of a program that this ended
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
