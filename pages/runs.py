@@ -29,7 +29,7 @@ from pages.shared import (
     stored_epochs,
 )
 from pages.shared.escape import plain
-from pages.shared.page_links import ExploreLink, RunsLink
+from pages.shared.page_links import ExploreLink, RunsLink, best_of_run
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import Run
 from vit.runs.search import control
@@ -181,7 +181,7 @@ def show_run(run: Run) -> None:
             st.caption(f"Trained by another program ({plain(run.loop)}): stop and resume it there.")
     with buttons, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
         if run.best is not None:
-            navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=f"run-{run.id}").to_query())
+            navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=best_of_run(run.id)).to_query())
         run_actions.buttons(run)
     if run.notes:
         st.text(run.notes)

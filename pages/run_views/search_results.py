@@ -12,7 +12,7 @@ from pages.run_views import run_actions, search_charts
 from pages.run_views.search_charts import Trial, trials
 from pages.shared import access, navigation, page_links, readings, setting_names
 from pages.shared.escape import plain
-from pages.shared.page_links import ExploreLink, RunsLink
+from pages.shared.page_links import ExploreLink, RunsLink, best_of_run
 from vit.errors import InvalidRun
 from vit.runs.registry import Run
 from vit.runs.search import control
@@ -169,7 +169,7 @@ def _show_best(search: Search, best: Trial) -> None:
     st.html(f'{_STYLE}<div class="winner">{rows}</div>')
     with st.container(horizontal=True, vertical_alignment="center"):
         if best.run.best is not None:
-            navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=f"run-{best.run.id}").to_query())
+            navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=best_of_run(best.run.id)).to_query())
         if access.may_train() and best.run.status in ("finished", "pruned"):  # others go on with the search
             run_actions.train_longer(best.run)
         st.button("Watch it", key="watch best", on_click=_open, args=(best.run.id,), type="tertiary")

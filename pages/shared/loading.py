@@ -246,5 +246,5 @@ def _trained() -> dict[str, tuple[str, Path]]:
         title = f"Run: {run.name}" + (f" · {accuracy:.1%}" if is_number(accuracy, 0, 1) else "")
         if any(title == others for others, _ in runs.values()):
             title += f" · {run.id}"
-        runs[f"run-{run.id}"] = title, run.best
+        runs[page_links.best_of_run(run.id)] = title, run.best
     return runs

@@ -182,6 +182,11 @@ class ClassesLink(PageLink):
 CLASSES = "classes_"  # where the names of these begin
 
 
+def best_of_run(run_id: str) -> str:
+    """What the best checkpoint of a run is called in links."""
+    return f"run-{run_id}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExploreLink(PageLink):
     """Of page Explore.

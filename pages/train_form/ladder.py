@@ -11,7 +11,7 @@ import streamlit as st
 from pages.shared import access, datasets, navigation, readings, session
 from pages.shared.bars import STRONG
 from pages.shared.escape import plain
-from pages.shared.page_links import ExploreLink, RunsLink
+from pages.shared.page_links import ExploreLink, RunsLink, best_of_run
 from pages.shared.result_cache import with_bar
 from pages.train_form.compute_target import ComputeTarget
 from vit.data import catalog
@@ -206,7 +206,9 @@ def _offer(config: TrainConfig, target: ComputeTarget, rows: Sequence[Row], owne
         if known:
             best = known[recommended((name, row.reached) for name, row in known.items() if row.reached)]
             if best.run is not None and best.run.best:
-                navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=str(best.run.best)).to_query())
+                navigation.link(
+                    "Open in Explore", "explore", ExploreLink(checkpoint=best_of_run(best.run.id)).to_query()
+                )
             elif (
                 best.name == "probe"
                 and target.devices

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.escape import plain
+from tests.pages.controls import ROOT, WAIT
 from tests.pages.controls import train_page as opened
 from vit.errors import InvalidConfig
 from vit.runs import control, registry
@@ -75,6 +77,12 @@ def test_a_run_of_a_rung_is_found_whoever_started_it(runs: Path) -> None:
     assert rungs(page)["Last two blocks"] == f"{done.validation.accuracy:.1%}"
     assert rungs(page)["Everything"] == ""
     assert rungs(opened(**LINK | {"limit": "61"}))["Last two blocks"] == ""  # other pictures
+    (link,) = (one for one in page.get("page_link") if one.proto.label == "Open in Explore")
+    explore = AppTest.from_file(str(ROOT / "pages/explore.py"), default_timeout=WAIT)
+    explore.query_params.update(dict(parse_qsl(link.proto.query_string)))
+    explore.run()
+    assert not explore.exception and not explore.info  # which would say that there is no such checkpoint
+    assert explore.selectbox(key="checkpoint").value == "run-20261125-000000-by-hand-0000"
 
 
 def test_the_other_rungs_are_started_as_runs(runs: Path) -> None:
