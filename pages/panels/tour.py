@@ -119,7 +119,7 @@ def mark_map() -> None:
 def offer() -> None:
     """A button that starts the tour."""
     if _current() is None:
-        st.button("New here? Seven short steps", key="start tour", on_click=_go, args=(0,), width="stretch")
+        st.button("New here? Seven short steps", key="start tour", on_click=_start, width="stretch")
 
 
 def show() -> None:
@@ -154,6 +154,13 @@ def _current() -> int | None:
     return step - 1 if step and step <= len(STEPS) else None
 
 
+def _start() -> None:
+    """Show the first step, and remember what was looked at before."""
+    here = session.of(session.Explore)
+    here.before_tour = page_links.read(ExploreLink), here.source
+    _go(0)
+
+
 def _go(number: int) -> None:
     """Show what a step shows, and nothing of what was chosen before."""
     page_links.show(replace(STEPS[number].link, tour=number + 1, checkpoint=CHECKPOINT))
@@ -161,4 +168,10 @@ def _go(number: int) -> None:
 
 
 def _end() -> None:
-    page_links.change(ExploreLink, tour=None)
+    """Go back to what was looked at before; whoever came by a link to a step stays with what it shows."""
+    here = session.of(session.Explore)
+    if here.before_tour is None:
+        page_links.change(ExploreLink, tour=None)
+        return
+    (link, here.source), here.before_tour = here.before_tour, None
+    page_links.show(link)

@@ -18,6 +18,7 @@ from pages.shared.uploaded_pictures import Upload
 from vit.view.selection import Selection, View
 
 if TYPE_CHECKING:
+    from pages.shared.page_links import ExploreLink
     from vit.checkpoints.push import Plan, Pushed
     from vit.explain.map_comparison import Layout
     from vit.explain.sensitivity import Verdict
@@ -98,6 +99,7 @@ class Explore:
         importance, verdict: of which picture and class that was measured, or asked for.
         more_masks: of which picture and class the browser wants more masks, by `class_question.masks_name`.
         looks: at many pictures, by what is looked at.
+        before_tour: what the link said, and where the picture came from, when the tour began.
     """
 
     source: Literal["sample", "upload", "camera"] = "sample"
@@ -114,6 +116,7 @@ class Explore:
     verdict: str = ""
     more_masks: str = ""
     looks: dict[str, Progress] = field(default_factory=dict)
+    before_tour: tuple[ExploreLink, Literal["sample", "upload", "camera"]] | None = None
 
 
 class Uploaded(NamedTuple):

@@ -59,6 +59,14 @@ def test_a_step_brings_the_page_back_to_what_it_talks_about(page: AppTest) -> No
     chosen = {one.label: one.value for one in page.selectbox}
     assert chosen["Input size"] == (32, 32) and chosen["Method for the class"] == "relevance"
     assert "view" not in page.query_params
+    page.button(key="tour next").click().run()
+    page.button(key="tour end").click().run()
+    chosen = {one.label: one.value for one in page.selectbox}
+    assert chosen["Input size"] == (64, 64) and chosen["Method for the class"] == "legrad"
+    assert page.query_params["sample"] in ("temple", ["temple"]) and page.query_params["view"] in (
+        "similar",
+        ["similar"],
+    )
 
 
 @pytest.mark.parametrize("asked", ["0", "8", "-1", "x", "99999999999999999999"])
