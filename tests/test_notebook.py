@@ -95,11 +95,11 @@ def test_the_same_can_be_named_at_once(checkpoint: vit.Checkpoint, photo: Image.
 
 
 def test_a_frame_holds_all_that_it_needs_and_has_no_rights(checkpoint: vit.Checkpoint, photo: Image.Image) -> None:
-    shown = vit.view(checkpoint, photo)._repr_html_()
-    assert 'sandbox="allow-scripts"' in shown
-    assert "default-src 'none'" in shown
-    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", html.unescape(shown))
-    assert shown.endswith("</iframe>") and "Trust this notebook" in shown
+    cell = vit.view(checkpoint, photo)._repr_html_()
+    assert 'sandbox="allow-scripts"' in cell
+    assert "default-src 'none'" in cell
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", html.unescape(cell))
+    assert cell.endswith("</iframe>") and "Trust this notebook" in cell
 
 
 def test_two_views_have_names_of_their_own(checkpoint: vit.Checkpoint, photo: Image.Image) -> None:
@@ -112,8 +112,8 @@ def test_foreign_text_is_text(checkpoint: vit.Checkpoint, photo: Image.Image) ->
     hostile = '</iframe><script>hurt()</script>"onload="hurt()'
     labels = [hostile, *LABELS[1:]]
     view = vit.view(checkpoint.model, photo, labels=labels, method="relevance", target=0)
-    shown = view._repr_html_()
-    assert "hurt()" not in re.sub(r'srcdoc="[^"]*"', "", shown)
+    cell = view._repr_html_()
+    assert "hurt()" not in re.sub(r'srcdoc="[^"]*"', "", cell)
     assert held(view)[0]["method"]["target"] == hostile
 
 
@@ -128,9 +128,14 @@ def attentions(build: Build, **changes: Any) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("shape", ["outputs", "one tensor", "numpy", "half"])
 def test_bare_attention_is_shown_as_it_is(build: Build, photo: Image.Image, shape: str) -> None:
-    given = attentions(build)
-    whole = torch.cat(given)  # (L, H, N, N)
-    anything = {"outputs": given, "one tensor": whole, "numpy": [one.numpy() for one in given], "half": whole.half()}
+    outputs = attentions(build)
+    whole = torch.cat(outputs)  # (L, H, N, N)
+    anything = {
+        "outputs": outputs,
+        "one tensor": whole,
+        "numpy": [one.numpy() for one in outputs],
+        "half": whole.half(),
+    }
     view = vit.view(anything[shape], photo, grid=(4, 4), prefix=("cls",))
     view.block, view.head, view.query = 1, 0, (2, 3)
     tolerance = 2e-3 if shape == "half" else 1e-6

@@ -202,7 +202,7 @@ def test_every_word_on_the_page_is_in_the_language(
     english = {texts["en"] for texts in WORDS.values() if texts["en"] != texts[language] and " " in texts["en"]}
     for number in range(LAST + 1):
         opened.step(number)
-    shown = opened.page.evaluate(
+    page_text = opened.page.evaluate(
         """() => {
           const texts = [document.body.innerText];
           for (const element of document.querySelectorAll("[title], [aria-label], [alt]"))
@@ -211,8 +211,8 @@ def test_every_word_on_the_page_is_in_the_language(
           return texts.join("\\n");
         }"""
     )
-    assert not [text for text in english if text in shown]
+    assert not [text for text in english if text in page_text]
     if language == "zh":  # where Latin letters are names
         names = [*NAMES, *checkpoint.labels, *(f"{one.credit} {one.licence}" for one in samples.SAMPLES.values())]
-        latin, allowed = (set(re.findall("[A-Za-z]{3,}", text)) for text in (shown, " ".join(names)))
+        latin, allowed = (set(re.findall("[A-Za-z]{3,}", text)) for text in (page_text, " ".join(names)))
         assert latin <= allowed, latin - allowed

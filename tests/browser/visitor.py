@@ -92,7 +92,7 @@ class Visitor:
         while (answer := ForwardMsg.FromString(await socket.recv(decode=False))).WhichOneof("type") != (
             "file_urls_response"
         ):
-            self.take(answer)
+            self.receive(answer)
         (urls,) = answer.file_urls_response.file_urls
         await asyncio.to_thread(self.put, urls.upload_url, name, content)
         self.uploaded = [urls]
@@ -138,11 +138,11 @@ class Visitor:
         began = time.perf_counter()
         await socket.send(message.SerializeToString())
         async with asyncio.timeout(PATIENCE):
-            while not self.take(ForwardMsg.FromString(await socket.recv(decode=False))):
+            while not self.receive(ForwardMsg.FromString(await socket.recv(decode=False))):
                 pass
         return time.perf_counter() - began
 
-    def take(self, message: ForwardMsg) -> bool:
+    def receive(self, message: ForwardMsg) -> bool:
         """Do what a browser does with a message, short of drawing it; whether it ends the run."""
         kind = message.WhichOneof("type")
         if message.metadata.cacheable or kind == "ref_hash":

@@ -22,12 +22,17 @@ def texts(link: PageLink) -> dict[str, str]:
     return {name: values[-1] for name, values in link.to_query().items()}
 
 
-def train_page(**link: str) -> AppTest:
-    """The page in the app, run once in a session of its own."""
+def app_page(name: str, **link: str) -> AppTest:
+    """A page in the app, run once in a session of its own."""
     app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
-    app.switch_page("pages/train.py")
-    for name, text in link.items():
-        app.query_params[name] = text
+    app.switch_page(f"pages/{name}.py")
+    for part, text in link.items():
+        app.query_params[part] = text
     app.run()
     assert not app.exception
     return app
+
+
+def train_page(**link: str) -> AppTest:
+    """Page Train."""
+    return app_page("train", **link)

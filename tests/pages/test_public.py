@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import os
 import random
 import threading
 import time
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import pytest
 from PIL import Image
 from streamlit.testing.v1 import AppTest
@@ -176,14 +176,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 
 def memory_of(address: str) -> int:
     """Memory of a server [bytes]."""
-    argument = f"--server.port={address.rpartition(':')[2]}".encode()
-    for process in Path("/proc").glob("[0-9]*"):
-        if argument in (process / "cmdline").read_bytes().split(b"\0"):
-            return int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    argument = f"--server.port={address.rpartition(':')[2]}"
+    for process in psutil.process_iter(["cmdline"]):  # leaves out those that end meanwhile
+        if argument in (process.info["cmdline"] or ()):
+            return int(process.memory_info().rss)
     raise LookupError(address)
 
 
-async def bring(address: str, count: int, first: int = 0) -> None:
+async def upload_pictures(address: str, count: int, first: int = 0) -> None:
     """Visitors one after the other, each with a picture of 8 MB that it uploads and looks at before it leaves."""
     for number in range(first, first + count):
         visitor = Visitor(address, "?sample=cat", random.Random(number))
@@ -202,9 +202,9 @@ def test_large_uploads_one_after_the_other_are_given_back_while_others_look_and_
         looks = Visitor(address, "?sample=cat", random.Random(0))
         async with connect(looks.address, subprotocols=["streamlit"], max_size=None) as socket:  # all along
             await looks.run(socket)
-            await bring(address, 4)
+            await upload_pictures(address, 4)
             before = memory_of(address)
-            await bring(address, 16, first=4)
+            await upload_pictures(address, 16, first=4)
             until = time.monotonic() + 60
             while memory_of(address) > before + 8 * 8 * MB:  # a half of what was brought
                 assert time.monotonic() < until, (memory_of(address) - before) / MB

@@ -51,8 +51,8 @@ def look(app: AppTest, repository: str) -> AppTest:
 
 def test_what_would_go_where_is_shown_and_then_pushed(server: HubServer) -> None:
     app = look(page("checkpoints", name="ours"), REPOSITORY)
-    shown = " ".join(text.value for text in app.markdown)
-    assert "a new private repository" in shown and "model" in shown and "README" in shown
+    words = " ".join(text.value for text in app.markdown)
+    assert "a new private repository" in words and "model" in words and "README" in words
     assert not server.repositories
     press(app, "Push")
     assert not app.exception and not app.error

@@ -13,7 +13,7 @@ from written_searches import end, held, write_search, write_trial
 
 from pages.shared import access, readings
 from pages.train_form.search import forecast
-from tests.pages.controls import train_page as opened
+from tests.pages.controls import app_page, train_page
 from vit.cli.parser import parser
 from vit.runs import control as runs
 from vit.runs import registry
@@ -43,16 +43,10 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             runs.kill(run.id)
 
 
-def shown(**link: Any) -> AppTest:
+def runs_page(**link: str) -> AppTest:
     """Page Runs in the app, run once."""
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
-    app.switch_page("pages/runs.py")
-    for name, text in link.items():
-        app.query_params[name] = text
     readings.forget()
-    app.run()
-    assert not app.exception
-    return app
+    return app_page("runs", **link)
 
 
 def said(page: AppTest) -> str:
@@ -80,7 +74,7 @@ def planned(page: AppTest) -> Any:
 
 
 def test_the_page_offers_the_settings_that_the_recipe_uses_with_ranges(root: Path) -> None:
-    page = opened(preset="shapes")
+    page = train_page(preset="shapes")
     assert field(page, "lr").value == "0.0002:0.02:log"
     assert field(page, "muon_lr").value
     assert planned(page).space[0] == "lr=0.0002:0.02:log"
@@ -90,19 +84,19 @@ def test_the_page_offers_the_settings_that_the_recipe_uses_with_ranges(root: Pat
 
 
 def test_a_changed_space_is_in_the_address_and_opens_again(root: Path) -> None:
-    page = opened(preset="shapes")
+    page = train_page(preset="shapes")
     page.multiselect(key="space_names").set_value(["lr", "dropout"]).run()
     field(page, "lr").set_value("1e-3:1e-2").run()
     page.number_input(key="trials").set_value(7).run()
     query = {name: "".join(text) for name, text in page.query_params.items()}
     assert query["space"] == "lr=1e-3:1e-2 dropout=0:0.3" and query["trials"] == "7"
-    again = opened(**query)
+    again = train_page(**query)
     assert [field(again, name).value for name in ("lr", "dropout")] == ["1e-3:1e-2", "0:0.3"]
     assert (planned(again).space, planned(again).trials) == (["lr=1e-3:1e-2", "dropout=0:0.3"], 7)
 
 
 def test_a_range_that_makes_no_sense_is_said_and_nothing_can_be_started(root: Path) -> None:
-    page = opened(preset="shapes", space="lr=1:x")
+    page = train_page(preset="shapes", space="lr=1:x")
     assert [error.value for error in page.error] and "no range of numbers" in page.error[0].value
     assert not [button for button in page.button if button.key == "start_search"]
     assert not page.button(key="start").disabled  # a single run can be
@@ -110,7 +104,7 @@ def test_a_range_that_makes_no_sense_is_said_and_nothing_can_be_started(root: Pa
 
 @pytest.mark.parametrize("link", [{"trials": "0"}, {"trials": "x"}, {"reduction_factor": "1"}, {"space": "a" * 3000}])
 def test_what_a_link_asks_of_a_search_in_vain_is_left_out(root: Path, link: dict[str, str]) -> None:
-    page = opened(preset="shapes", **link)
+    page = train_page(preset="shapes", **link)
     assert "not possible here" in page.warning[0].value
     assert planned(page).trials == 20
 
@@ -125,7 +119,7 @@ def test_the_cost_is_bounded_by_what_was_tried() -> None:
 
 
 def test_start_begins_one_search_and_leads_to_it(root: Path) -> None:
-    page = opened(preset="shapes", epochs="1", limit="50", space="lr=1e-4:1e-2:log", trials="1")
+    page = train_page(preset="shapes", epochs="1", limit="50", space="lr=1e-4:1e-2:log", trials="1")
     page.button(key="start_search").click().run()
     assert not page.exception and not page.error
     (search,) = control.list_searches()
@@ -149,7 +143,7 @@ def search(root: Path) -> Path:
 
 
 def test_trials_are_together_best_first_and_those_ended_early_end(search: Path) -> None:
-    page = shown(search=search.name)
+    page = runs_page(search=search.name)
     table = page.dataframe[-1].value
     assert list(table["Trial"]) == [2, 1, 4, 3]
     assert list(table["Status"]) == ["Finished", "Finished", "Interrupted", "Ended early"]
@@ -162,7 +156,7 @@ def test_trials_are_together_best_first_and_those_ended_early_end(search: Path) 
 
 
 def test_the_best_trial_is_opened_in_the_explorer_or_trained_longer(search: Path) -> None:
-    page = shown(search=search.name)
+    page = runs_page(search=search.name)
     assert page.number_input(key="resume epochs").min == 9
     page.button(key="watch best").click().run()
     assert "".join(page.query_params["run"]) == control.find_search(search.name).trials()[1].id
@@ -172,24 +166,24 @@ def test_the_best_trial_is_opened_in_the_explorer_or_trained_longer(search: Path
 
 def test_a_search_at_work_is_stopped_from_the_page(search: Path) -> None:
     with held(search):
-        page = shown(search=search.name)
+        page = runs_page(search=search.name)
         assert "Searching" in page.get("progress")[0].proto.text
         page.button(key="stop search").click().run()
         assert (search / "stop").exists()
         assert not [button for button in page.button if button.key == "stop search"]
     end(search, "stopped", "Of 4 trials 1 ended early. Resume continues it.")
-    assert "Resume continues it" in said(shown(search=search.name))
+    assert "Resume continues it" in said(runs_page(search=search.name))
 
 
 def test_a_deleted_search_leaves_its_runs(search: Path) -> None:
-    page = shown(search=search.name)
+    page = runs_page(search=search.name)
     page.button(key="delete search").click().run()
     assert not page.exception and not page.query_params
     assert control.list_searches() == [] and len(registry.list_runs()) == 4
 
 
 def test_searches_are_opened_from_a_list(search: Path) -> None:
-    page = shown()
+    page = runs_page()
     assert "Shapes, 4 trials" in "".join(page.selectbox[0].options)
     page.selectbox[0].set_value(search.name).run()
     assert "Trial 2 is the best" in said(page)
@@ -197,11 +191,11 @@ def test_searches_are_opened_from_a_list(search: Path) -> None:
 
 def test_who_may_not_train_may_look_and_do_nothing(search: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "may_train", lambda: False)
-    page = shown(search=search.name)
+    page = runs_page(search=search.name)
     assert "Trial 2 is the best" in said(page)
     assert not {"stop search", "resume search", "resume"} & {button.key for button in page.button}
 
 
 @pytest.mark.parametrize("name", ["nowhere", "../..", "<b>"])
 def test_a_search_that_is_not_there_is_one_sentence(search: Path, name: str) -> None:
-    assert "no such search" in said(shown(search=name))
+    assert "no such search" in said(runs_page(search=name))
