@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 import random
 import threading
 import time
@@ -9,10 +10,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
 import pytest
 from PIL import Image
 from streamlit.testing.v1 import AppTest
@@ -176,10 +177,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 
 def memory_of(address: str) -> int:
     """Memory of a server [bytes]."""
-    argument = f"--server.port={address.rpartition(':')[2]}"
-    for process in psutil.process_iter(["cmdline"]):  # leaves out those that end meanwhile
-        if argument in (process.info["cmdline"] or ()):
-            return int(process.memory_info().rss)
+    argument = f"--server.port={address.rpartition(':')[2]}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            if argument in (process / "cmdline").read_bytes().split(b"\0"):
+                return int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     raise LookupError(address)
 
 
