@@ -24,18 +24,16 @@ async def watch(stay: Callable[[set[str]], None] = lambda visits: None) -> None:
         stay: told which sessions are still here, with every look.
     """
     lost: dict[str, float] = {}  # when sessions were first seen without a page
-    used = False
+    before = set[str]()
     while True:
         await asyncio.sleep(LOOK)
         if not runtime.exists():
             continue
         here = close_lost(lost)
         stay(here)
-        if here:
-            used = True
-        elif used:
-            used = False
-            await asyncio.to_thread(give_back)
+        if before - here:
+            await asyncio.to_thread(release if here else give_back)
+        before = here
 
 
 def close_lost(lost: dict[str, float]) -> set[str]:
@@ -63,6 +61,15 @@ def forget(session: AppSession) -> None:
     session.session_state.clear()
     session._fragment_storage.clear()  # with what they were called with: pictures, models
     session._fragment_storage.clear_outside_wrappers()
+
+
+def release() -> None:
+    """Let the operating system have what sessions held that have been closed; milliseconds.
+
+    They hold each other in cycles, and a large upload that was freed stays in the C library's heap.
+    """
+    gc.collect()
+    trim()
 
 
 def give_back() -> None:

@@ -22,7 +22,7 @@ def texts(link: PageLink) -> dict[str, str]:
     return {name: values[-1] for name, values in link.to_query().items()}
 
 
-def app_page(name: str, **link: str) -> AppTest:
+def app_page(name: str, /, **link: str) -> AppTest:
     """A page in the app, run once in a session of its own."""
     app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
     app.switch_page(f"pages/{name}.py")
