@@ -135,7 +135,8 @@ def on_change(key: str, choose: Callable[[Any], None]) -> None:
 
 def link_of(names: Sequence[str]) -> dict[str, str]:
     """What the link says of some controls, for `redraw_if_changed`."""
-    return {name: "\n".join(page_links.texts(name)) for name in names}
+    link = page_links.understood()
+    return {name: "\n".join(link.get(name, [])) for name in names}
 
 
 def redraw_if_changed(before: Mapping[str, str]) -> None:

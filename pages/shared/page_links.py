@@ -7,7 +7,7 @@ are left out. Whether there is such a checkpoint or class is for the page to fin
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import streamlit as st
@@ -392,7 +392,12 @@ def text(name: str) -> str:
 
 def texts(name: str) -> list[str]:
     """The same of a part that several things may be said of."""
-    return list(_understood(address()).get(name, []))
+    return list(understood().get(name, []))
+
+
+def understood() -> Query:
+    """What the page understands of the link: values by their names there."""
+    return _understood(address())
 
 
 def rewrite(parts: Mapping[str, str | Sequence[str] | None]) -> None:
@@ -415,7 +420,12 @@ def address() -> dict[str, list[str]]:
 def _understood(query: Query) -> Query:
     """What the page understands of a link; all of it on a page whose link is no value of this module."""
     kind = _KINDS.get(session.of(session.Visit).entered)
-    return kind.from_query(query).to_query() if kind else query
+    return _parsed(kind, tuple((name, tuple(values)) for name, values in query.items())) if kind else query
+
+
+@lru_cache(maxsize=256)  # every control asks
+def _parsed(kind: type[PageLink], query: tuple[tuple[str, tuple[str, ...]], ...]) -> Query:
+    return kind.from_query(dict(query)).to_query()
 
 
 def _write(query: Query) -> None:
