@@ -181,7 +181,7 @@ def own_logits(live: LiveModule, pixels: Tensor) -> Tensor | None:
         Exception: whatever a pass of the module raises.
     """
     parameter = next(live.module.parameters())
-    with _evaluating(live.module), torch.no_grad():  # what a module caches in inference mode, it could not learn with
+    with evaluating(live.module), torch.no_grad():  # what a module caches in inference mode, it could not learn with
         output = live.module(pixels.to(parameter.device, parameter.dtype))
     answer = getattr(output, "logits", output)
     if not isinstance(answer, Tensor):
@@ -208,8 +208,11 @@ def agrees(model: VisionTransformer, pixels: Tensor, answer: Tensor) -> bool:
 
 
 @contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode, by each part's own flag: `train()` may be overridden, and frozen parts evaluate already."""
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while, by each part's own flag: `train()` may be overridden, frozen parts evaluate already.
+
+    Random numbers go on afterwards as if nothing had been.
+    """
     modes = [(part, part.training) for part in module.modules()]
     devices = {parameter.device for parameter in module.parameters() if parameter.is_cuda}
     python, numpy = random.getstate(), np.random.get_state()

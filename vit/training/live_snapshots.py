@@ -1,12 +1,14 @@
 """A model in somebody's loop, epoch by epoch: a few pictures explained, and the best weights as a checkpoint.
 
-The loop waits for a copy of the weights. They are converted, explained and saved in a thread.
+The loop waits for a copy of the weights. They are converted, explained and saved in a thread. Of a model that cannot be
+converted the loop waits for a pass that gives its attention.
 """
 
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +22,8 @@ from vit.checkpoints.families.family import Tensors
 from vit.checkpoints.live_module import LiveModule
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import InvalidConfig, UserError
+from vit.explain.attention_tensors import record_of_attention
+from vit.explain.record import AttentionRecord
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.cpu import beside_training
 from vit.training.snapshot_writer import SnapshotWriter, choose
@@ -28,6 +32,10 @@ _PICTURES = 6  # that are followed
 _LEFT_OUT = "Attention and checkpoints are left out"
 
 log = logging.getLogger(__name__)
+
+Attention = Callable[[nn.Module, Tensor], Any]
+"""From a model and normalised pictures (n, channels, height, width) to the attention of its L blocks, (n, H, N, N)
+each; or to an output with these as `attentions` and perhaps `logits` (n, C), as transformers' models have it."""
 
 
 class Followed(NamedTuple):
@@ -68,6 +76,7 @@ class LiveSnapshots:
         followed: the pictures that are explained.
         classes: one name per class; none for what the model says.
         preprocess: None for what its library usually does.
+        attention: of models that cannot be converted.
         say: told what went wrong or is assumed, by what it is about and as a sentence; also from the thread.
     """
 
@@ -77,10 +86,13 @@ class LiveSnapshots:
         followed: Followed,
         classes: Sequence[str],
         preprocess: Preprocess | None,
+        attention: Attention | None,
         say: Callable[[str, str], None],
     ):
+        if attention and not preprocess:
+            raise InvalidConfig("attention: give preprocess as well; of a model that is not converted it is not known.")
         self.run, self.followed, self.classes, self.say = run, followed, list(classes), say
-        self.preprocess = preprocess
+        self.preprocess, self.attention = preprocess, attention
         self._live: LiveModule | None = None
         self._last: Callable[[], object] = lambda: None  # the module in which that was found, if it still exists
         self._writer: SnapshotWriter | None = None
@@ -98,20 +110,44 @@ class LiveSnapshots:
             the name of the device that the model is on; "" where nothing was copied.
         """
         self.wait()
+        if self._usable:
+            try:
+                live = self._find(model)
+                writer = self._writer = self._writer or self._snapshot_writer(live)
+            except UserError as error:
+                self._refuse(str(error))
         if not self._usable:
-            return ""
-        try:
-            live = self._find(model)
-            writer = self._writer = self._writer or self._snapshot_writer(live)
-        except UserError as error:
-            self._usable = False
-            self.say("model", f"{_LEFT_OUT}: {error}")
-            return ""
+            return self._take_attention(epoch, model) if self.attention else ""
         answer = None if self._compared else self._answer(live, writer)
         job = (epoch, live, live_module.copy_tensors(live), writer, answer, facts)
         self._job = self._thread.submit(self._keep, *job)
-        device = next(live.module.parameters()).device
-        return f"cuda:{device.index or 0}" if device.type == "cuda" else device.type
+        return _device_of(live.module)
+
+    def _take_attention(self, epoch: int, model: nn.Module) -> str:
+        """Let the model itself say where it looks."""
+        assert self.attention and self.preprocess
+        parameter = next(model.parameters())
+        writer = self._writer = self._writer or self._writer_of(self.preprocess, self.classes)
+        if not len(writer.images):
+            return ""
+        pixels = Normalise(self.preprocess, parameter.device)(writer.images.to(parameter.device)).to(parameter.dtype)
+        try:
+            with live_module.evaluating(model), torch.no_grad():
+                records = _records_of(self.attention(model, pixels), len(pixels), self.preprocess.size)
+        except Exception as error:  # whatever a stranger's module raises
+            self.attention = None
+            self.say("attention", f"Attention is left out: {error}")
+            return ""
+        if any(record.logits.shape[1] not in (0, len(writer.classes)) for record in records):
+            writer.classes = [f"class {number}" for number in range(records[0].logits.shape[1])]
+        self._job = self._thread.submit(self._keep_records, epoch, writer, records)
+        return _device_of(model)
+
+    def _refuse(self, why: str) -> None:
+        """Go on without converting the model."""
+        self._usable, self._writer = False, None
+        left_out = "Checkpoints are left out, and attention is what the model gives" if self.attention else _LEFT_OUT
+        self.say("model", f"{left_out}: {why}")
 
     def wait(self) -> None:
         """Until the epoch before is written: two are never in memory at once."""
@@ -142,13 +178,16 @@ class LiveSnapshots:
         check_preprocess(preprocess, live.config)
         if why:
             self.say("preprocess", why)
-        expected = (live.config.channels, *preprocess.size)
+        return self._writer_of(preprocess, self._class_names(live) or self.classes)
+
+    def _writer_of(self, preprocess: Preprocess, names: list[str]) -> SnapshotWriter:
+        expected = (preprocess.channels, *preprocess.size)
         images = []
         for picture in self.followed.pictures:
             images.append(picture if isinstance(picture, Tensor) else _pixels(preprocess.input_image(picture)))
             if tuple(images[-1].shape) != expected:
                 raise InvalidConfig(f"pictures: one is {tuple(images[-1].shape)}, and the model's input is {expected}.")
-        labels, names = self.followed.labels, self._class_names(live) or self.classes
+        labels = self.followed.labels
         if any(label >= len(names) for label in labels):
             self.say("labels", f"labels: {max(labels)} is no class; there are {len(names)}, so labels are left out.")
             labels = []
@@ -189,8 +228,7 @@ class LiveSnapshots:
                 model = live_module.convert(live, tensors)
                 pixels = Normalise(writer.preprocess, torch.device("cpu"))(writer.images)
                 if answer is not None and not live_module.agrees(model, pixels, answer):
-                    self._usable = False
-                    return self.say("model", f"{_LEFT_OUT}: the converted model answers otherwise than the module.")
+                    return self._refuse("the converted model answers otherwise than the module.")
                 if len(writer.images):
                     writer.store(epoch, model)
                 if facts is not None:
@@ -199,6 +237,45 @@ class LiveSnapshots:
         except Exception as error:  # in a thread nobody else would see it
             log.debug("Epoch %d", epoch, exc_info=True)
             self.say("kept", f"Epoch {epoch} was not kept: {error}")
+
+    def _keep_records(self, epoch: int, writer: SnapshotWriter, records: Sequence[AttentionRecord]) -> None:
+        try:
+            with beside_training():
+                writer.store_records(epoch, records)
+        except Exception as error:
+            log.debug("Epoch %d", epoch, exc_info=True)
+            self.say("kept", f"Epoch {epoch} was not kept: {error}")
+
+
+def _records_of(output: Any, count: int, size: tuple[int, int]) -> list[AttentionRecord]:
+    """The attention of each picture, as the model itself gave it.
+
+    Raises:
+        UserError: it is no attention of all blocks and pictures.
+    """
+    blocks = getattr(output, "attentions", output)
+    if not isinstance(blocks, list | tuple) or not blocks or not all(isinstance(block, Tensor) for block in blocks):
+        raise UserError("attention must give one tensor (pictures, heads, tokens, tokens) per block.")
+    if wrong := [tuple(block.shape) for block in blocks if block.ndim != 4 or len(block) != count]:
+        raise UserError(f"attention of a block must be ({count}, heads, tokens, tokens), not {wrong[0]}.")
+    grid = _grid_of(blocks[0].shape[-1], size)
+    logits = getattr(output, "logits", None)
+    answers = torch.zeros(count, 0) if logits is None else logits.detach().float().cpu()
+    records = [record_of_attention([block[i] for block in blocks], grid) for i in range(count)]
+    return [replace(record, logits=answer[None]) for record, answer in zip(records, answers, strict=True)]
+
+
+def _grid_of(tokens: int, size: tuple[int, int]) -> tuple[int, int] | None:
+    """(rows, cols) of the smallest square patches that leave no more of them than tokens; None where none do."""
+    sides = (side for side in range(1, min(size) + 1) if not size[0] % side and not size[1] % side)
+    grids = ((size[0] // side, size[1] // side) for side in sides)
+    return next((grid for grid in grids if grid[0] * grid[1] <= tokens), None)
+
+
+def _device_of(module: nn.Module) -> str:
+    """The name of the device that a module is on."""
+    device = next(module.parameters()).device
+    return f"cuda:{device.index or 0}" if device.type == "cuda" else device.type
 
 
 def _pixels(picture: Image.Image) -> Tensor:

@@ -34,7 +34,7 @@ from vit.errors import InvalidConfig, InvalidRun
 from vit.files import beat, check_locks
 from vit.images.preprocess import Preprocess
 from vit.paths import runs_folder
-from vit.training.live_snapshots import LiveSnapshots, follow
+from vit.training.live_snapshots import Attention, LiveSnapshots, follow
 from vit.training.metrics import MetricsReader, MetricsWriter, best_epoch, merit
 from vit.training.run_folder import (
     FORMAT,
@@ -91,6 +91,9 @@ class RunWriter:
         labels: the true class of each.
         classes: one name per class; left out, what the model says.
         preprocess: mean and deviation that the model learns with; left out, its library's usual ones, which is said.
+        attention: of a model that cannot be converted: from it and normalised pictures (n, channels, height, width) to
+            the attention of its L blocks, each (n, H, N, N), or to an output with these as `attentions` and perhaps
+            `logits`, as transformers' models have it. Called after each epoch, in evaluation mode, without gradients.
         name: for people.
         settings: what page Runs lists: batch size, optimizer, and so on. `data` is the dataset's name there.
         batch_size: pictures per step, over all processes, for their number per second.
@@ -120,6 +123,7 @@ class RunWriter:
         labels: Sequence[int] | Tensor | None = None,
         classes: Sequence[str] | None = None,
         preprocess: Preprocess | None = None,
+        attention: Attention | None = None,
         name: str = "",
         settings: Mapping[str, Any] | None = None,
         batch_size: int | None = None,
@@ -165,7 +169,7 @@ class RunWriter:
         self._epoch, self._best = 0, (-2.0, 0.0)
         self._clock, self._beaten = time.perf_counter(), 0.0
         self._logged, self._device = False, ""
-        self._snapshots = LiveSnapshots(path, followed, self.classes, preprocess, self._warn)
+        self._snapshots = LiveSnapshots(path, followed, self.classes, preprocess, attention, self._warn)
         if self._attempt:
             reader = MetricsReader(path / "metrics.jsonl")
             reader.update()

@@ -86,12 +86,31 @@ class SnapshotWriter:
         training = model.training
         model.eval()
         try:
-            facts, payloads = self._explain_pictures(model)
+            explained = self._explain_pictures(model)
         except (RuntimeError, ValueError) as error:
             log.warning("The pictures of epoch %d were not explained: %s", epoch, error)
             return
         finally:
             model.train(training)
+        self._store(epoch, explained)
+
+    def store_records(self, epoch: int, records: Sequence[AttentionRecord]) -> None:
+        """Keep what another model made of the pictures after this epoch; later epochs there are forgotten.
+
+        Args:
+            epoch: from 1.
+            records: one per picture; its logits are (1, C) for the C classes, or (1, 0).
+
+        Raises:
+            OSError: the disk is full, or refuses otherwise.
+        """
+        sizes = (sum(keys[0].shape[0] * keys[0].shape[1] ** 2 for keys in one.keys) for one in records)
+        most = max(1, EPOCH_BYTES // max(sizes))
+        self._store(epoch, [self._explain(place, record) for place, record in enumerate(records[:most])])
+
+    def _store(self, epoch: int, explained: Sequence[tuple[dict[str, object], bytes]]) -> None:
+        """Write the facts and the payload of each picture."""
+        facts, payloads = zip(*explained, strict=True)
         self.folder.mkdir(exist_ok=True)
         with replaced(epoch_file(self.folder, epoch)) as file, zipfile.ZipFile(file, "w") as archive:
             _add_member(archive, "facts.json", json.dumps(facts).encode())
@@ -99,45 +118,46 @@ class SnapshotWriter:
                 _add_member(archive, f"{i}.vit", payload)
         _thin_out(self.folder, epoch)
 
-    def _explain_pictures(self, model: VisionTransformer) -> tuple[list[dict[str, object]], list[bytes]]:
-
+    def _explain_pictures(self, model: VisionTransformer) -> list[tuple[dict[str, object], bytes]]:
         device = next(model.parameters()).device
         images = self.images[: max(1, EPOCH_BYTES // _payload_bytes(model.config))]
         patch = model.config.patch_size
         with torch.inference_mode():
             pixels = Normalise(self.preprocess, device)(images.to(device))
             output = model(pixels, output_queries_keys=True)
-            probabilities = output.logits.float().softmax(1).cpu()
-        facts: list[dict[str, object]] = []
-        payloads = []
-        for i, image in enumerate(images):
-            record = AttentionRecord(
-                logits=output.logits[i : i + 1],
+        records = [
+            AttentionRecord(
+                logits=output.logits[i : i + 1, : model.config.num_classes],  # features where there are none
                 queries=tuple(q[i] for q in output.queries),
                 keys=tuple(k[i] for k in output.keys),
                 prefix=model.config.prefix,
                 grid=(image.shape[1] // patch, image.shape[2] // patch),
                 pool_attention=None if output.pool_attention is None else output.pool_attention[i],
             )
-            bands = image.permute(1, 2, 0).numpy()  # (height, width, channels)
-            picture = Image.fromarray(bands if bands.shape[2] == 3 else bands[..., 0]).convert("RGB")
-            with torch.inference_mode():
-                payloads.append(pack(record, picture, (0, 0, *picture.size), COLORMAPS))
-                spread = torch.stack([entropy(record.full(block)).mean(-1) for block in range(record.blocks)])
-            best = probabilities[i].topk(min(TOP_PREDICTIONS, model.config.num_classes))
-            known = bool(self.labels) and model.config.num_classes > 0
-            facts.append(
-                {
-                    "label": self.classes[self.labels[i]] if self.labels else "",
-                    "probability": round(probabilities[i, self.labels[i]].item(), 5) if known else None,
-                    "predictions": [
-                        [self.classes[label], round(p, 5)]
-                        for p, label in zip(best.values.tolist(), best.indices.tolist(), strict=True)
-                    ],
-                    "entropy": [[round(value, 4) for value in heads] for heads in spread.tolist()],
-                }
-            )
-        return facts, payloads
+            for i, image in enumerate(images)
+        ]
+        return [self._explain(place, record) for place, record in enumerate(records)]
+
+    def _explain(self, place: int, record: AttentionRecord) -> tuple[dict[str, object], bytes]:
+        """What is known of the picture at that place, and its payload."""
+        label = self.labels[place] if self.labels else None
+        bands = self.images[place].permute(1, 2, 0).numpy()  # (height, width, channels)
+        picture = Image.fromarray(bands if bands.shape[2] == 3 else bands[..., 0]).convert("RGB")
+        with torch.inference_mode():
+            payload = pack(record, picture, (0, 0, *picture.size), COLORMAPS)
+            spread = torch.stack([entropy(record.full(block)).mean(-1) for block in range(record.blocks)])
+            probabilities = record.logits[0].float().softmax(0).cpu()
+        best = probabilities.topk(min(TOP_PREDICTIONS, len(probabilities)))
+        facts: dict[str, object] = {
+            "label": "" if label is None else self.classes[label],
+            "probability": None if label is None or not len(probabilities) else round(probabilities[label].item(), 5),
+            "predictions": [
+                [self.classes[index], round(p, 5)]
+                for p, index in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            ],
+            "entropy": [[round(value, 4) for value in heads] for heads in spread.tolist()],
+        }
+        return facts, payload
 
 
 def _add_member(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
