@@ -34,6 +34,7 @@ def show(
     source: Source,
     map_view: Callable[[], export.MapView] | None = None,
     code: dict[str, Any] | None = None,
+    others: Callable[[], dict[str, Any]] = dict,
     **viewer: Any,
 ) -> None:
     """A row of downloads for the view that is shown.
@@ -47,6 +48,7 @@ def show(
         code: what `vit.view.code_snippet.snippet` needs, likewise.
         viewer: `computed`, `method`, `chain`, `masks` and `features` of `vit.view.standalone_page.standalone`, where
             the viewer was given them.
+        others: gives more of these, for a page that stands alone.
     """
     facts = code or export.facts_of(explanation.record, selection)
     stem = file_stem(source.name, facts, checkpoint.labels[facts["target"]] if "target" in facts else "")
@@ -88,7 +90,7 @@ def show(
             _figures(explanation, selection, checkpoint, source, drawn_map, stem)
             st.markdown("**Other files** of what is shown")
             with st.container(horizontal=True):
-                _others(explanation, selection, checkpoint, source, drawn_map, viewer, stem)
+                _others(explanation, selection, checkpoint, source, drawn_map, viewer, others, stem)
             _frames(explanation, selection, checkpoint, source, {} if code is None else code, stem)
         _code(explanation, checkpoint, source, facts)
 
@@ -141,13 +143,14 @@ def _others(
     source: Source,
     drawn_map: Callable[[], export.MapView],
     viewer: dict[str, Any],
+    others: Callable[[], dict[str, Any]],
     stem: str,
 ) -> None:
     """A page, numbers, blocks."""
 
     def page() -> bytes:
         title, facts = f"{source.name} · {checkpoint.name}", figures.caption(explanation, checkpoint, "", source.credit)
-        return standalone_page.standalone(explanation.payload, selection, title, [facts], **viewer)
+        return standalone_page.standalone(explanation.payload, selection, title, [facts], **viewer | others())
 
     def numbers() -> bytes:
         return export.view_json(explanation, drawn_map(), checkpoint, source.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import streamlit as st
@@ -125,16 +126,7 @@ def computed_map(
     token = -1
     values: Any = None
     if question:
-        method = METHODS[question.method]
-        label = _label(example, question)
-        described = viewer.Method(
-            title=method.title,
-            sentence=method.sentence,
-            target=visible(label),
-            chain="",
-            tokens=method.of_tokens,
-            settings=list(selection.settings(method.settings)),
-        )
+        described = _described(example, selection, question)
         if selection.view == "relevance" and question.method == "relevance" and chained:
             described["chain"] = viewer.feed(f"{prefix}chain feeder", chain(example, question.about))
         elif selection.view == "relevance" and example.stored:
@@ -144,13 +136,45 @@ def computed_map(
             token = -1 if (asks := _token(selection, question)) is None else asks
     if selection.view == "rollout" and large and not example.stored:
         token, values = selection.token, weights(example, selection, None)
-    if values is None:
-        return None, described
-    view, direction = selection.view, selection.direction
-    computed = viewer.ComputedMap(
-        view=view, token=token, direction=direction, settings=selection.settings(), values=values.tolist()
+    return None if values is None else _computed(selection, token, values), described
+
+
+def _described(example: Example, selection: Selection, question: Question) -> viewer.Method:
+    """What the viewer is to know of the method."""
+    method = METHODS[question.method]
+    return viewer.Method(
+        title=method.title,
+        sentence=method.sentence,
+        target=visible(_label(example, question)),
+        chain="",
+        tokens=method.of_tokens,
+        settings=list(selection.settings(method.settings)),
     )
-    return computed, described
+
+
+def _computed(selection: Selection, token: int, values: Tensor) -> viewer.ComputedMap:
+    return viewer.ComputedMap(
+        view=selection.view,
+        token=token,
+        direction=selection.direction,
+        settings=selection.settings(),
+        values=values.tolist(),
+    )
+
+
+def in_page(example: Example, selection: Selection, question: Question) -> dict[str, Any]:
+    """For a saved page that shows something else at first: the method's maps, its view being a click away there.
+
+    Returns:
+        `computed`, `method` and `chain` as of `for_export`; none of a method that takes many passes, as nobody is to
+        wait for it unbidden.
+    """
+    method, record = METHODS[question.method], example.explanation.record
+    of_class = replace(selection, view="relevance", pinned=False)
+    needed: dict[str, Any] = {"method": _described(example, of_class, question)}
+    if question.method == "relevance" and record.blocks * record.tokens**2 <= payload.CHAIN_UP_TO:
+        return needed | {"chain": chain(example, question.about)}
+    return {} if method.passes else needed | {"computed": _computed(of_class, -1, weights(example, of_class, question))}
 
 
 def weights(example: Example, selection: Selection, question: Question | None) -> Tensor:
@@ -193,7 +217,10 @@ def for_export(
         computed, method: from `computed_map`.
     """
     if selection.view != "relevance" or question is None:
-        return None, {"computed": computed}, None
+        needed: dict[str, Any] = {"computed": computed}
+        if question and computed is None and not example.stored:
+            needed["others"] = partial(in_page, example, selection, question)
+        return None, needed, None
     token, unusual = _token(selection, question), selection.changed(METHODS[question.method].settings)
     code = {"method": question.method} | unusual
     code |= {"target": question.target} if question.explained is not None else {}

@@ -105,6 +105,25 @@ def test_the_map_of_a_class_is_taken_away_as_it_is_shown(app: App, tmp_path: Pat
     app.foreign.clear()  # the file itself
 
 
+@pytest.mark.parametrize("method", ["relevance", "gradcam"])
+def test_a_page_saved_while_attention_is_shown_has_the_map_of_the_class(app: App, tmp_path: Path, method: str) -> None:
+    link = f"?sample=cat&method={method}"
+    app.open(f"{link}&view=relevance")
+    app.page.wait_for_function(f"() => {FIND}?.map?.traced")
+    shown = app.ask("[...viewer.map.relevance]")
+    app.open(f"{link}&view=attention&block=2")
+    more(app)
+    file = tmp_path / "viewer.html"
+    file.write_bytes(app.download(re.compile("Viewer as HTML")))  # type: ignore[arg-type]
+    app.page.goto(file.as_uri())
+    expect(app.page.locator("canvas.over")).to_be_visible()
+    assert app.ask("viewer.selection.view") == "attention"
+    app.page.locator("[data-value=relevance]").click()
+    app.page.wait_for_function(f"() => {FIND}?.map?.traced")
+    assert np.allclose(app.ask("[...viewer.map.relevance]"), shown, atol=1e-5)
+    app.foreign.clear()  # the file itself
+
+
 def test_figures_come_as_asked_for(app: App) -> None:
     app.open(LINK)
     more(app)
