@@ -22,6 +22,7 @@ from vit.runs.registry import Run
 from vit.training import dry_run
 from vit.training.config import TrainConfig
 from vit.training.ladder import RUNGS, Reached, recommended, rung_config
+from vit.training.metrics import best_epoch
 from vit.training.presets import checkpoint_name
 
 _IN_A_SENTENCE = {
@@ -107,9 +108,12 @@ def _reached_by(run: Run | None) -> Reached | None:
     """What a run reached so far; None before its first evaluation."""
     if run is None:
         return None
-    accuracy, start = readings.validation_accuracy(run), readings.figures(run).records.get("start")
+    records = readings.figures(run).records
+    accuracy, start, best = readings.validation_accuracy(run), records.get("start"), best_epoch(records)
     pictures = start[-1].get("validation_pictures") if start else None
-    return Reached(accuracy, pictures) if accuracy is not None and isinstance(pictures, int) and pictures else None
+    if accuracy is None or best is None or not isinstance(pictures, int) or not pictures:
+        return None
+    return Reached(accuracy, pictures, best.get("loss"))
 
 
 def _subject(config: TrainConfig) -> tuple[tuple[str, object], ...]:
@@ -148,15 +152,20 @@ def sentence(known: Mapping[str, Reached], best: str) -> str:
 
     >>> sentence({"probe": Reached(0.9, 200), "lora": Reached(0.94, 200)}, "lora")
     '**Take LoRA**: right for 94.0 % of 200 validation pictures, 4.0 points above the linear probe.'
+    >>> sentence({"lora": Reached(0.494, 500, 1.42), "all": Reached(0.49, 500, 1.4)}, "all")[31:]
+    '49.0 % of 500 validation pictures. So few pictures cannot tell it apart from LoRA, whose loss is higher.'
     """
     reached, share = known[best], 100 * known[best].accuracy
     text = f"**Take {_IN_A_SENTENCE[best]}**: right for {share:.1f} % of {reached.pictures:,} validation pictures"
     cheaper = [name for name in RUNGS if name in known and list(RUNGS).index(name) < list(RUNGS).index(best)]
-    if "probe" in known and best not in ("probe", "neighbours"):
+    higher = [RUNGS[name].title for name, one in known.items() if one.right > reached.right]
+    if "probe" in known and reached.right > known["probe"].right and best != "neighbours":
         gain = 100 * (reached.accuracy - known["probe"].accuracy)
         text += f", {gain:.1f} points above the linear probe"
-    elif len(known) > len(cheaper) + 1:
+    elif not higher and len(known) > len(cheaper) + 1:
         text += ", and what learns more reaches no more"
+    if higher:
+        text += f". So few pictures cannot tell it apart from {' and '.join(higher)}, whose loss is higher"
     return f"{text}."
 
 

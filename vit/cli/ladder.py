@@ -45,7 +45,8 @@ def run_ladder(options: argparse.Namespace) -> None:
                 result = train(ladder.rung_config(config, name), models[name])
             if result.validation is None:
                 raise InvalidConfig("Stopped before the first epoch.")
-            reached[name] = Reached(result.validation.accuracy, result.validation.pictures)
+            accuracy, loss, pictures = result.validation
+            reached[name] = Reached(accuracy, pictures, loss)
             _print(options, name, reached[name], time.perf_counter() - started, models[name])
     if options.json:
         return

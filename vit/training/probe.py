@@ -180,6 +180,6 @@ def without_training(
     classes = len(data.classes)
     weight, bias = fit(known, labels, classes)
     answers = {"neighbours": NeighbourHead(known, labels, classes)(seen), "probe": seen @ weight.T + bias}
-    return {
-        name: Reached(float((logits.argmax(1) == truth).float().mean()), len(truth)) for name, logits in answers.items()
-    }
+    right = {name: float((logits.argmax(1) == truth).float().mean()) for name, logits in answers.items()}
+    surprise = {"probe": float(F.cross_entropy(answers["probe"], truth))}  # votes are no probabilities
+    return {name: Reached(share, len(truth), surprise.get(name)) for name, share in right.items()}
