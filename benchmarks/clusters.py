@@ -370,6 +370,7 @@ def main() -> None:
     if options.launch:
         say(control.launch(LONGER, on=options.launch, nodes=2).id)
         time.sleep(3600)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Ended."))  # not before the cluster is
     folder = Path(tempfile.mkdtemp(prefix="vit-clusters-"))
     folder.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
