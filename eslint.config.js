@@ -4,7 +4,7 @@ import js from "@eslint/js";
 import globals from "globals";
 
 const PURE = ["attention", "bytes", "captions", "colours", "engine", "maps", "payload", "picture_map", "selection", "state", "words"];
-const PURE_LESSON = ["course", "layers", "machine_code", "maps_payload", "model", "preprocess", "resample", "text", "trace", "transformer", "weights", "workspace"];
+const PURE_LESSON = ["course", "kernels", "layers", "machine_code", "maps_payload", "model", "operations", "preprocess", "recorder", "resample", "text", "trace", "transformer", "weights", "workspace"];
 
 export default [
   { ignores: [".venv/", "node_modules/", "data/", "runs/", "downloads/", "test-results/"] },

@@ -3,7 +3,8 @@
 // Letters as there: N tokens = S prefix tokens + P patches, D width of a token, H heads, K = D / H, M width of the MLP,
 // L blocks, C classes. Source: Dosovitskiy et al. 2021, arXiv 2010.11929.
 
-import { gelu, layerNorm, softmax } from "./layers.js";
+import { layerNorm } from "./layers.js";
+import { Operations } from "./operations.js";
 import { Workspace } from "./workspace.js";
 
 /** @import { Matrix, Panels } from "./workspace.js" */
@@ -28,6 +29,8 @@ import { Workspace } from "./workspace.js";
  * @property {Matrix[]} attention H of (N, N): rows query, columns key; rows sum to 1
  */
 
+/** @typedef {Omit<Operations, "space">} Steps */
+
 /** A model of one input size. */
 export class VisionTransformer {
   /**
@@ -47,7 +50,7 @@ export class VisionTransformer {
     this.read = config.pool === "cls" ? [config.prefix.indexOf("cls"), 1] : [this.prefix, tokens - this.prefix];
     const parameters = (4 * dim + 2 * width + 8) * dim + 8 * width + 12 * dim; // of a block, with room
     const activations = (tokens + 8) * (4 * dim + 16 + heads * (tokens + 16));
-    const elsewhere = (tokens + 8) * (6 * dim + width + channels * side * side + 64) + channels * side * side * (dim + 8);
+    const elsewhere = (tokens + 8) * (7 * dim + width + channels * side * side + 80) + channels * side * side * (dim + 8);
     const space = (this.space = new Workspace(depth * (parameters + activations) + elsewhere + 4096, plain));
 
     /** @type {(name: string, inner: number, cols: number) => Panels} of weights (cols, inner), as torch keeps them */
@@ -61,8 +64,8 @@ export class VisionTransformer {
     this.none = space.reserve(Math.max(tokens, dim) + 16); // the bias of products that have none
     this.patchEmbed = weights("patch_embed.weight", channels * side * side, dim);
     this.patchBias = vector("patch_embed.bias");
-    this.prefixTokens = tensor("prefix_tokens"); // (S, D)
-    this.positions = tensor("pos_embed"); // (P, D)
+    this.positions = space.matrix(tokens - this.prefix, dim); // of the patches
+    this.setRows(this.positions, tensor("pos_embed"));
     /** @type {Block[]} */
     this.blocks = Array.from({ length: depth }, (_, block) => {
       const at = `blocks.${block}`;
@@ -84,6 +87,8 @@ export class VisionTransformer {
         attention: Array.from({ length: heads }, () => space.matrix(tokens, tokens)),
       };
     });
+    const [{ x }] = this.blocks;
+    this.setRows({ ...x, rows: this.prefix }, tensor("prefix_tokens")); // where nothing else is written
     this.normScale = vector("norm.weight");
     this.normShift = vector("norm.bias");
     this.head = { weight: tensor("head.weight"), bias: tensor("head.bias") }; // (C, D), (C)
@@ -99,35 +104,36 @@ export class VisionTransformer {
   }
 
   /**
+   * Write rows of a matrix.
+   *
+   * @param {Matrix} matrix
+   * @param {Float32Array} values one row after the other
+   */
+  setRows(matrix, values) {
+    for (let row = 0; row < matrix.rows; row++)
+      this.space.row(matrix, row).set(values.subarray(row * matrix.cols, (row + 1) * matrix.cols));
+  }
+
+  /**
    * One pass. What it computed on the way stays in `blocks` until the next.
    *
    * @param {Float32Array} pixels (channels, height, width), normalised
    * @returns {Float64Array} the probability of each class
    */
   run(pixels) {
-    const { blocks } = this;
-    this.embed(pixels);
-    blocks.forEach((block, index) => {
-      const last = index + 1 === blocks.length;
-      const out = last ? this.x : blocks[index + 1].x;
-      const [first, count] = last ? this.read : [0, this.tokens]; // what nobody reads after the last block is left out
-      this.attend(block);
-      const mixed = rowsOf(this.mixed, first, count);
-      this.add(rowsOf(block.x, first, count), this.space.product(mixed, block.proj, block.projBias, this.added), rowsOf(out, first, count));
-      this.transform(block, rowsOf(out, first, count));
-    });
+    this.cut(pixels);
+    this.forward(new Operations(this.space));
     return this.classify();
   }
 
   /**
-   * Cut the picture into patches, and make a token of each.
+   * Cut the picture into patches.
    *
    * @param {Float32Array} pixels
    */
-  embed(pixels) {
-    const { space, patches, rows, cols, prefix, positions, prefixTokens } = this;
-    const { patch_size: side, channels, dim, image_size: [height, width] } = this.config;
-    const { numbers } = space;
+  cut(pixels) {
+    const { patches, rows, cols, space: { numbers } } = this;
+    const { patch_size: side, channels, image_size: [height, width] } = this.config;
     for (let row = 0; row < rows; row++)
       for (let col = 0; col < cols; col++) {
         let to = patches.at + (row * cols + col) * patches.stride;
@@ -135,78 +141,64 @@ export class VisionTransformer {
           for (let y = row * side; y < (row + 1) * side; y++)
             for (let x = col * side; x < (col + 1) * side; x++) numbers[to++] = pixels[(channel * height + y) * width + x];
       }
-    const { x } = this.blocks[0];
-    space.product(patches, this.patchEmbed, this.patchBias, { ...x, at: x.at + prefix * x.stride });
-    for (let patch = 0; patch < rows * cols; patch++) {
-      const at = x.at + (prefix + patch) * x.stride;
-      for (let i = 0; i < dim; i++) numbers[at + i] += positions[patch * dim + i];
-    }
-    for (let token = 0; token < prefix; token++)
-      numbers.set(prefixTokens.subarray(token * dim, (token + 1) * dim), x.at + token * x.stride);
+  }
+
+  /**
+   * From patches to what leaves the last block.
+   *
+   * @param {Steps} steps what computes, or records
+   */
+  forward(steps) {
+    const { blocks, added } = this;
+    steps.product(this.patches, this.patchEmbed, this.patchBias, added);
+    steps.add(this.positions, added, rowsOf(blocks[0].x, this.prefix, this.positions.rows));
+    blocks.forEach((block, index) => {
+      const last = index + 1 === blocks.length;
+      const [first, count] = last ? this.read : [0, this.tokens]; // what nobody reads after the last block is left out
+      const out = rowsOf(last ? this.x : blocks[index + 1].x, first, count);
+      this.attend(steps, block);
+      steps.product(rowsOf(this.mixed, first, count), block.proj, block.projBias, added);
+      steps.add(rowsOf(block.x, first, count), added, out);
+      this.transform(steps, block, out);
+    });
   }
 
   /**
    * Attention: every token mixes the values of all, head by head, by how well its query fits their keys.
    *
+   * @param {Steps} steps
    * @param {Block} block
    */
-  attend({ x, heads, attention, norm1Scale, norm1Shift, qkv, qkvBias }) {
-    const { space, tokens, keys, values, mixed, none } = this;
-    const { numbers } = space;
-    const { dim } = this.config;
+  attend(steps, { x, heads, attention, norm1Scale, norm1Shift, qkv, qkvBias }) {
+    const { keys, values, mixed, none } = this;
+    const { dim, eps } = this.config;
     const width = dim / attention.length; // K
-    this.norm(x, norm1Scale, norm1Shift, this.normed);
-    space.product(this.normed, qkv, qkvBias, heads);
+    steps.norm(x, norm1Scale, norm1Shift, eps, this.normed);
+    steps.product(this.normed, qkv, qkvBias, heads);
     attention.forEach((map, head) => {
       const q = { ...heads, at: heads.at + head * width };
-      space.fill(keys, numbers, q.at + dim, 1, heads.stride);
-      space.fill(values, numbers, q.at + 2 * dim, heads.stride, 1);
-      space.product(q, keys, none, map); // every query times every key
-      for (let token = 0; token < tokens; token++) softmax(numbers, map.at + token * map.stride, tokens, width ** -0.5);
-      space.product(map, values, none, { ...mixed, at: mixed.at + head * width });
+      steps.fill(keys, q.at + dim, 1, heads.stride);
+      steps.fill(values, q.at + 2 * dim, heads.stride, 1);
+      steps.product(q, keys, none, map); // every query times every key
+      steps.softmax(map, width ** -0.5);
+      steps.product(map, values, none, { ...mixed, at: mixed.at + head * width });
     });
   }
 
   /**
    * The MLP: each token on its own, through a wide layer and back.
    *
+   * @param {Steps} steps
    * @param {Block} block
    * @param {Matrix} x that it reads, and adds to
    */
-  transform({ norm2Scale, norm2Shift, fc1, fc1Bias, fc2, fc2Bias }, x) {
-    const { space, added } = this;
+  transform(steps, { norm2Scale, norm2Shift, fc1, fc1Bias, fc2, fc2Bias }, x) {
     const normed = rowsOf(this.normed, 0, x.rows), hidden = rowsOf(this.hidden, 0, x.rows);
-    this.norm(x, norm2Scale, norm2Shift, normed);
-    space.product(normed, fc1, fc1Bias, hidden);
-    for (let row = 0; row < x.rows; row++) gelu(space.numbers, hidden.at + row * hidden.stride, hidden.cols);
-    this.add(x, space.product(hidden, fc2, fc2Bias, added), x);
-  }
-
-  /**
-   * LayerNorm of every row.
-   *
-   * @param {Matrix} x
-   * @param {number} scale
-   * @param {number} shift
-   * @param {Matrix} out
-   */
-  norm(x, scale, shift, out) {
-    for (let row = 0; row < x.rows; row++)
-      layerNorm(this.space.numbers, x.at + row * x.stride, x.cols, scale, shift, this.config.eps, out.at + row * out.stride);
-  }
-
-  /**
-   * The residual stream goes on with what a branch adds.
-   *
-   * @param {Matrix} x
-   * @param {Matrix} branch
-   * @param {Matrix} out
-   */
-  add(x, branch, out) {
-    const { numbers } = this.space;
-    for (let row = 0; row < x.rows; row++)
-      for (let i = 0; i < x.cols; i++)
-        numbers[out.at + row * out.stride + i] = numbers[x.at + row * x.stride + i] + numbers[branch.at + row * branch.stride + i];
+    steps.norm(x, norm2Scale, norm2Shift, this.config.eps, normed);
+    steps.product(normed, fc1, fc1Bias, hidden);
+    steps.gelu(hidden);
+    steps.product(hidden, fc2, fc2Bias, this.added);
+    steps.add(x, this.added, x);
   }
 
   /** The answer, read from the class token or from the mean of the patches. */
@@ -214,7 +206,7 @@ export class VisionTransformer {
     const { space, head, normed, added } = this;
     const { norm, dim, eps } = this.config;
     const x = rowsOf(this.x, ...this.read);
-    if (norm === "before_pool") this.norm(x, this.normScale, this.normShift, rowsOf(normed, 0, x.rows));
+    if (norm === "before_pool") new Operations(space).norm(x, this.normScale, this.normShift, eps, rowsOf(normed, 0, x.rows));
     const from = norm === "before_pool" ? normed : x;
     const pooled = space.row(added, 0).fill(0);
     for (let row = 0; row < x.rows; row++) space.row(from, row).forEach((value, i) => (pooled[i] += value / x.rows));

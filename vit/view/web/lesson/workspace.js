@@ -45,6 +45,7 @@ export class Workspace {
    */
   constructor(room, plain = false) {
     this.used = 0;
+    this.engine = "WebAssembly";
     try {
       if (plain) throw new Error("no machine code");
       const memory = new WebAssembly.Memory({ initial: Math.ceil((4 * room) / 65536) });
@@ -54,6 +55,7 @@ export class Workspace {
     } catch { // no WebAssembly here, or none with vectors
       this.numbers = new Float32Array(room);
       this.run = plainProduct(this.numbers);
+      this.engine = "JavaScript";
     }
   }
 
