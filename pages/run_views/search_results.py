@@ -17,7 +17,7 @@ from vit.errors import InvalidRun
 from vit.runs.registry import Run
 from vit.runs.search import control
 from vit.runs.search.control import Search
-from vit.runs.search.plan import MOST_TRIALS
+from vit.runs.search.plan import MOST_TRIALS, best_part
 from vit.runs.search.space import Choices, Range
 
 PAUSE = 5  # [s] between two looks at a search at work
@@ -91,7 +91,7 @@ def _drawn_once(every: Sequence[Trial]) -> tuple[object, ...]:
 def _facts(search: Search) -> str:
     plan = search.plan
     rungs = ", ".join(map(str, plan.rungs()))
-    early = f"one in {plan.reduction_factor} goes on after epochs {rungs}" if rungs else "none ends early"
+    early = f"{best_part(plan.reduction_factor)} goes on after epochs {rungs}" if rungs else "none ends early"
     data = readings.short(plan.config.data)
     return f"Random search · {data} · {plan.trials} trials of up to {plan.config.epochs} epochs · {early}"
 
@@ -105,7 +105,7 @@ def _buttons(search: Search) -> None:
             "Stop search",
             key="stop search",
             on_click=run_actions.act,
-            args=("Its trials under way finish their step and save themselves.", control.stop, search.id),
+            args=(control.STOPPING, control.stop, search.id),
             help="It can be resumed, and goes on where it was.",
         )
     elif not search.alive:

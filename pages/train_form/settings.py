@@ -47,12 +47,26 @@ def kind(name: str) -> tuple[type, tuple[str, ...], bool]:
 
 def explain(name: str, field: FieldInfo) -> str:
     """The help line: what it is, its range, and its name on the command line."""
-    low, high = bounds(field)
     text = (field.description or "").replace("[", "\\[")
-    text = f"{text[0].upper()}{text[1:]}. " if text else ""
-    limits = f"From {_number(low)} to {_number(high)}. " if high is not None else ""
-    limits = limits or (f"At least {_number(low)}. " if low is not None else "")
-    return f"{text}{limits}`{name}`"
+    text = f"{text[0].upper()}{text[1:]}." if text else ""
+    return " ".join(filter(None, (text, limits(name), f"`{name}`")))
+
+
+def limits(name: str) -> str:
+    """Between what a number lies, in a sentence; "" where there is no limit.
+
+    >>> limits("dropout"), limits("limit"), limits("flip")
+    ('From 0 to 1.', 'At least 1.', '')
+    """
+    low, high = bounds(TrainConfig.model_fields[name])
+    if high is not None:
+        return f"From {_number(low)} to {_number(high)}."
+    return f"At least {_number(low)}." if low is not None else ""
+
+
+def step(name: str) -> float:
+    """By how much the buttons of a number's control change it."""
+    return 1 if kind(name)[0] is int else _STEPS.get(name, 0.05)
 
 
 def _number(value: float) -> str:
@@ -183,7 +197,7 @@ def show_field(name: str, field: FieldInfo, follows: Any, disabled: bool) -> Non
         whole = type_ is int
         st.number_input(
             value=None if optional else "min",
-            step=1 if whole else _STEPS.get(name, 0.05),
+            step=step(name),
             format=None if whole else "%g",
             placeholder=hint or "none",
             **common,
