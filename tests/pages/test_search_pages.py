@@ -252,6 +252,32 @@ def test_a_search_at_work_is_stopped_from_the_page(search: Path) -> None:
     assert "Resume continues it" in said(runs_page(search=search.name))
 
 
+def test_a_search_that_has_just_begun_says_what_it_waits_for(root: Path) -> None:
+    folder = write_search(root)
+    with held(folder):
+        page = runs_page(search=folder.name)
+        assert "Its first trial is being started" in said(page)
+        assert not page.dataframe  # nothing is listed before there is something
+        trial = write_trial(folder, 0, [], outcome="")
+        with held(trial):
+            assert plain("Trial 1: It loads PyTorch and its pictures") in said(runs_page(search=folder.name))
+            (trial / "heartbeat").touch()
+            page = runs_page(search=folder.name)
+            assert plain("Trial 1: Its first accuracy comes after the first epoch") in said(page)
+
+
+def test_a_single_trial_is_not_the_best_of_any(root: Path) -> None:
+    folder = write_search(root)
+    write_trial(folder, 0, [0.6], outcome="", lr=0.001)
+    with held(folder):
+        page = runs_page(search=folder.name)
+        assert "Trial 1** is the first with a result: right for 60.0 %" in said(page)
+        assert "is the best" not in said(page)
+        assert "best" not in json.dumps(option(page, "search curves"))
+        write_trial(folder, 1, [0.5], outcome="", lr=0.002)
+        assert "Trial 1 is the best so far" in said(runs_page(search=folder.name))
+
+
 def test_a_deleted_search_leaves_its_runs(search: Path) -> None:
     page = runs_page(search=search.name)
     page.button(key="delete search").click().run()
