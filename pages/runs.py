@@ -97,9 +97,8 @@ def list_all() -> None:
             query = st.text_input(
                 "Filter", key="filter", placeholder="Filter by name, data or status", label_visibility="collapsed"
             )
-        st.caption(
-            "Tick a run to watch it, or several to compare them."
-        )  # where the table's own tools cover no control
+        # Between filter and table, as the table's own tools cover what is right above it.
+        st.caption("Tick a run to watch it, or several to compare them.")
         runs = [run for run in every if matches(run, query)]
         key = "table " + hashlib.sha256(" ".join(run.id for run in runs).encode()).hexdigest()[:8]
         if linked_runs() != state.ticked:  # the browser went back: the table is drawn anew
@@ -121,23 +120,23 @@ def list_all() -> None:
             selection_default={"selection": {"rows": [i for i, run in enumerate(runs) if run.id in linked_runs()]}},
             placeholder="–",
             column_config={
-                # The first three are what a phone shows; where there is more room, all grow.
-                "Run": st.column_config.TextColumn(width=148),
+                # The first three are what a phone shows; where there is more room, all grow by the same.
+                "Run": st.column_config.TextColumn(width=152),
                 "Status": st.column_config.TextColumn(width=92),
                 "Validation": st.column_config.NumberColumn(
-                    format="%.1f %%", width=82, help="Accuracy on validation pictures, of the best epoch so far"
+                    format="%.1f %%", width=81, help="Accuracy on validation pictures, of the best epoch so far"
                 ),
                 "Test": st.column_config.NumberColumn(
                     format="%.1f %%",
-                    width=70,
+                    width=58,
                     help="Accuracy on test pictures, looked at once, at the end, by the weights that validation chose. "
                     "Of older runs, which show no validation, the best epoch by test accuracy.",
                 ),
-                "Progress": st.column_config.ProgressColumn(format="%.0f %%", min_value=0, max_value=100, width=115),
-                "Time": st.column_config.TextColumn(width=70),
-                "Data": st.column_config.TextColumn(width=95),
-                "Device": st.column_config.TextColumn(width=105),
-                "Started": st.column_config.DatetimeColumn(format="D MMM, HH:mm", width=110),
+                "Progress": st.column_config.ProgressColumn(format="%.0f %%", min_value=0, max_value=100, width=90),
+                "Time": st.column_config.TextColumn(width=58),
+                "Data": st.column_config.TextColumn(width=72),
+                "Device": st.column_config.TextColumn(width=62),
+                "Started": st.column_config.DatetimeColumn(format="D MMM, HH:mm", width=104),
             },
             alt="All runs",
         )

@@ -156,7 +156,7 @@ def first_result(run: registry.Run) -> str:
     now = figures(run)
     if run.status == "starting":
         return run.reason
-    if run.status not in ("running", "validating") or evaluations(now.records):
+    if run.status not in ("running", "validating") or evaluations(now.records) or run.loop:  # which may have none
         return ""
     if now.progress is None or now.progress.seconds_left is None or run.status == "validating":
         return "Its first accuracy comes after the first epoch."

@@ -40,7 +40,7 @@ def show(form: TrainForm, config: TrainConfig, target: ComputeTarget, measured: 
     Returns:
         Whether it is open: then its start is the page's.
     """
-    texts = search_space.texts(form.space, config)
+    texts = search_space.texts_of(form.space, config)
     problem = next(filter(None, itertools.starmap(search_space.problem, texts.items())), "")
     group = st.expander(
         "Random search", bool(form.space), icon="⚠️" if problem else None, key="search_group", on_change="rerun"

@@ -29,7 +29,7 @@ class _Ends(NamedTuple):
         return f"{self.low}:{self.high}{':log' if self.log else ''}"
 
 
-def texts(written: str, config: TrainConfig) -> dict[str, str]:
+def texts_of(written: str, config: TrainConfig) -> dict[str, str]:
     """What each setting is drawn from, as text: as the form has it, or the usual.
 
     Args:

@@ -64,11 +64,6 @@ def limits(name: str) -> str:
     return f"At least {_number(low)}." if low is not None else ""
 
 
-def step(name: str) -> float:
-    """By how much the buttons of a number's control change it."""
-    return 1 if kind(name)[0] is int else _STEPS.get(name, 0.05)
-
-
 def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
@@ -197,7 +192,7 @@ def show_field(name: str, field: FieldInfo, follows: Any, disabled: bool) -> Non
         whole = type_ is int
         st.number_input(
             value=None if optional else "min",
-            step=step(name),
+            step=1 if whole else _STEPS.get(name, 0.05),
             format=None if whole else "%g",
             placeholder=hint or "none",
             **common,

@@ -143,6 +143,8 @@ def test_whatever_is_drawn_has_controls_and_a_sentence_for_what_is_wrong(root: P
         ("depth=1:" + "9" * 400, "'9999"),
         ("optimizer=adamw", "at least two values"),
         ("optimizer=adamw,sgd", "'sgd' is not possible"),
+        ("depth=[1],[2]", "is not possible"),
+        ("depth=" + "[" * 1900, "at least two values"),
     ],
 )
 def test_a_space_that_makes_no_sense_is_said_and_its_start_stays_but_does_not_work(

@@ -151,7 +151,8 @@ def rename(name: str, new: str, root: Path | None = None) -> Path:
     folder = find_checkpoint(name, root)
     _check_free(new, root)
     folder = folder.rename(folder_of(new, root))
-    _rename_card(folder, name, new)
+    with suppress(OSError):  # of a full disk: it has its new name all the same
+        _rename_card(folder, name, new)
     return folder
 
 

@@ -197,7 +197,8 @@ def build(checkpoint: Checkpoint) -> FirstView:
 
 def fingerprint(folder: Path) -> dict[str, Any]:
     """What a first view is made of, by name; of files their SHA-256, whatever the weights are called."""
-    files = {path.name: path for path in folder.iterdir() if path.is_file() and path.suffix != ".zip"}  # derived ones
+    own = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    files = {path.name: path for path in own if path.suffix != ".zip"}  # which are made from the others
     files["sample"] = samples.SAMPLES[SAMPLE].path
     hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
     return hashes | {"method": METHOD, "size": list(INPUT_SIZE)}

@@ -117,9 +117,10 @@ def _written(value: Any) -> str:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        value = json.loads(text)
+    except (ValueError, RecursionError):  # of a link that is nothing but brackets
         return text
+    return text if isinstance(value, list | dict) else value
 
 
 # --- By default -----------------------------------------------------------------------------------------------------
