@@ -93,10 +93,12 @@ def list_all() -> None:
     def table() -> None:
         every = readings.every_run()
         with st.container(horizontal=True, vertical_alignment="bottom"):
-            finish_notice.show(every)  # to the left, as the table's own tools cover what is above its right end
+            finish_notice.show(every)
             query = st.text_input(
                 "Filter", key="filter", placeholder="Filter by name, data or status", label_visibility="collapsed"
             )
+        # Between filter and table, as the table's own tools cover what is right above it.
+        st.caption("Tick a run to watch it, or several to compare them.")
         runs = [run for run in every if matches(run, query)]
         key = "table " + hashlib.sha256(" ".join(run.id for run in runs).encode()).hexdigest()[:8]
         if linked_runs() != state.ticked:  # the browser went back: the table is drawn anew
@@ -118,22 +120,23 @@ def list_all() -> None:
             selection_default={"selection": {"rows": [i for i, run in enumerate(runs) if run.id in linked_runs()]}},
             placeholder="–",
             column_config={
-                "Status": st.column_config.TextColumn(width=95),
-                "Run": st.column_config.TextColumn(width="medium"),
+                # The first three are what a phone shows; where there is more room, all grow by the same.
+                "Run": st.column_config.TextColumn(width=152),
+                "Status": st.column_config.TextColumn(width=92),
                 "Validation": st.column_config.NumberColumn(
-                    format="%.1f %%", width=85, help="Accuracy on validation pictures, of the best epoch so far"
+                    format="%.1f %%", width=81, help="Accuracy on validation pictures, of the best epoch so far"
                 ),
                 "Test": st.column_config.NumberColumn(
                     format="%.1f %%",
-                    width=70,
+                    width=58,
                     help="Accuracy on test pictures, looked at once, at the end, by the weights that validation chose. "
                     "Of older runs, which show no validation, the best epoch by test accuracy.",
                 ),
-                "Progress": st.column_config.ProgressColumn(format="%.0f %%", min_value=0, max_value=100, width=130),
-                "Time": st.column_config.TextColumn(width=80),
-                "Data": st.column_config.TextColumn(width=105),
-                "Device": st.column_config.TextColumn(width=130),
-                "Started": st.column_config.DatetimeColumn(format="D MMM, HH:mm", width=110),
+                "Progress": st.column_config.ProgressColumn(format="%.0f %%", min_value=0, max_value=100, width=90),
+                "Time": st.column_config.TextColumn(width=58),
+                "Data": st.column_config.TextColumn(width=72),
+                "Device": st.column_config.TextColumn(width=62),
+                "Started": st.column_config.DatetimeColumn(format="D MMM, HH:mm", width=104),
             },
             alt="All runs",
         )
@@ -334,6 +337,8 @@ def say_figures(run: Run) -> None:
     if details:
         cells = "".join(f"<div><span>{html.escape(k)}</span><b>{html.escape(v)}</b></div>" for k, v in details.items())
         st.html(f'{_STYLE}<div class="figures">{cells}</div>')
+    if run.status != "starting" and (coming := readings.first_result(run)):  # said above while it starts
+        st.caption(coming)
     if run.alive and progress and progress.bottleneck:
         st.caption(progress.bottleneck)
 
@@ -352,6 +357,8 @@ def draw(run: Run, view: curves.View) -> None:
     per_epoch = figures.steps_per_epoch
     steps, epochs = figures.records.get("step", []), evaluations(figures.records)
     if not steps and not epochs:
+        if run.alive:
+            st.caption("Curves come with its first steps.")
         return
     split = "test" if "test" in figures.records and "validation" not in figures.records else "validation"
     train = [(record["step"] / per_epoch, record["loss"]) for record in steps]
@@ -408,7 +415,8 @@ every = readings.every_run()
 if not every and not linked_search():
     st.info("There is no run yet. Start one on the page Train, or with `python -m vit train --preset shapes`.")
     st.stop()
-list_all()
+if every:  # else those of the search that was just started are to come
+    list_all()
 pick_search()
 feedback.tell()
 ids = linked_runs()
@@ -429,8 +437,6 @@ elif chosen:
         st.rerun()
 elif linked_search():
     search_results.show(linked_search())
-elif not ids:
-    st.caption("Tick a run to watch it, or several to compare them.")
 if not access.may_train():
     st.caption("Looking is open to all. To start and change runs, sign in on the page Train.")
 settle()  # last: what was drawn has brought in all that it needs

@@ -330,7 +330,7 @@ for container, name in (
 
 with right:
     runs: list[dict[str, Any]] = []
-    measured, sound = None, False
+    measured, sound, searching = None, False, False
     if config is None:
         st.info(f"This does not fit yet: {', '.join(plain(setting_names.title(name)) for name in problems)}.")
     else:
@@ -348,13 +348,18 @@ with right:
         if form.init_from and pictures is not None:
             ladder.show(config, target, access.visitor())
         runs = pick_sweep(settings, form.sweep_1)
-        search.show(form, config, target, measured, ready=bool(sound and devices))
+        searching = search.show(form, config, target, measured, ready=bool(sound and devices))
     usual = name_of(config) if config else ""
     name = st.text_input("Name", key=form_state.key("name"), placeholder=usual, max_chars=60, persist_state="session")
     ready = bool(sound and devices and runs)
     many = len(runs) > 1
+    single = "Start a single run" if searching else "Start"  # beside the start of the search
     clicked = st.button(
-        f"Start {len(runs)} runs" if many else "Start", type="primary", width="stretch", disabled=not ready, key="start"
+        f"Start {len(runs)} runs" if many else single,
+        type="secondary" if searching else "primary",
+        width="stretch",
+        disabled=not ready,
+        key="start",
     )
     if config and many and measured:
         together = measured.seconds_per_epoch * sum(run.get("epochs", config.epochs) for run in runs)

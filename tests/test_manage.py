@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from tiny import fill
 from vit.checkpoints import manage
 from vit.checkpoints.catalog import find_checkpoint
 from vit.checkpoints.load import list_checkpoints, load_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.errors import InvalidCheckpoint
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
 
 TINY: dict[str, Any] = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=5)
 
@@ -99,6 +103,23 @@ def test_rename_and_delete(weights: bytes, tmp_path: Path) -> None:
     for gone in ("mine", "../new", ""):
         with pytest.raises(InvalidCheckpoint, match="no checkpoint"):
             manage.delete(gone, tmp_path)
+
+
+def test_a_card_says_the_name_that_a_checkpoint_has(tmp_path: Path, build: Callable[..., VisionTransformer]) -> None:
+    folder = save_checkpoint(tmp_path / "best", build(), list("abcde"), Preprocess((32, 32)))
+    expected = save_checkpoint(tmp_path / "cats", build(), list("abcde"), Preprocess((32, 32)))
+    written = (expected / "README.md").read_bytes()
+    shutil.rmtree(expected)
+    kept = manage.copy(folder, "kept", tmp_path)
+    assert manage.rename("best", "cats", tmp_path).name == "cats"
+    assert (tmp_path / "cats" / "README.md").read_bytes() == written
+    assert load_checkpoint(kept).card == written.decode().replace("cats", "kept")
+    assert "\n# kept\n" in load_checkpoint(kept).card
+
+
+def test_a_card_of_another_library_is_left_as_it_is(weights: bytes, tmp_path: Path) -> None:
+    brought(weights, tmp_path, README__md=b"# mine\n")
+    assert (manage.rename("mine", "new", tmp_path) / "README.md").read_bytes() == b"# mine\n"
 
 
 def test_a_zip_unpacks_to_a_folder_of_its_name_and_opens(weights: bytes, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def trials(search: Search) -> list[Trial]:
         accuracy = best["accuracy"] if best else None
         found.append(Trial(number + 1, run, accuracy, epochs[-1]["epoch"] if epochs else 0, kind))
     found.sort(key=lambda trial: (-1 if trial.accuracy is None else trial.accuracy, -trial.number), reverse=True)
-    if found and found[0].accuracy is not None:
+    if len(found) > 1 and found[1].accuracy is not None:  # alone, none is better than others
         found[0] = found[0]._replace(kind="best")
     return found
 

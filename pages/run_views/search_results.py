@@ -17,7 +17,7 @@ from vit.errors import InvalidRun
 from vit.runs.registry import Run
 from vit.runs.search import control
 from vit.runs.search.control import Search
-from vit.runs.search.plan import MOST_TRIALS
+from vit.runs.search.plan import MOST_TRIALS, best_part
 from vit.runs.search.space import Choices, Range
 
 PAUSE = 5  # [s] between two looks at a search at work
@@ -62,7 +62,7 @@ def show(search_id: str) -> None:
             search_charts.draw(latest, every)
 
     if now:
-        _show_best(search, now[0])
+        _show_best(search, now)
     live()
     if now:
         _show_settings(search, now)
@@ -91,7 +91,7 @@ def _drawn_once(every: Sequence[Trial]) -> tuple[object, ...]:
 def _facts(search: Search) -> str:
     plan = search.plan
     rungs = ", ".join(map(str, plan.rungs()))
-    early = f"one in {plan.reduction_factor} goes on after epochs {rungs}" if rungs else "none ends early"
+    early = f"{best_part(plan.reduction_factor)} goes on after epochs {rungs}" if rungs else "none ends early"
     data = readings.short(plan.config.data)
     return f"Random search · {data} · {plan.trials} trials of up to {plan.config.epochs} epochs · {early}"
 
@@ -105,7 +105,7 @@ def _buttons(search: Search) -> None:
             "Stop search",
             key="stop search",
             on_click=run_actions.act,
-            args=("Its trials under way finish their step and save themselves.", control.stop, search.id),
+            args=(control.STOPPING, control.stop, search.id),
             help="It can be resumed, and goes on where it was.",
         )
     elif not search.alive:
@@ -150,20 +150,24 @@ def _say_status(search: Search, every: Sequence[Trial]) -> None:
         working = sum(trial.run.alive for trial in every) - waiting
         words = f"{STATUS[search.status]} · {over} of {search.plan.trials} trials over, {working} under way"
         st.progress(over / search.plan.trials, words + (f", {waiting} waiting" if waiting else ""))
+    if search.status == "searching" and all(trial.accuracy is None for trial in every):
+        coming = [f"Trial {trial.number}: {said}" for trial in every if (said := readings.first_result(trial.run))]
+        if coming or not every:
+            st.caption(plain(coming[-1] if coming else "Its first trial is being started."))
 
 
-def _show_best(search: Search, best: Trial) -> None:
-    """The trial in front with its settings, and what to do with it."""
+def _show_best(search: Search, every: Sequence[Trial]) -> None:
+    """The trial in front with its settings, and what to do with it; it is called the best only beside others."""
+    best = every[0]
     if best.accuracy is None:
         return
-    so_far = " so far" if search.alive else ""
     after = f"{best.epochs} epoch{'' if best.epochs == 1 else 's'}"
     test = readings.test_accuracy(best.run)
     tested = "" if test is None else f" It is right for {100 * test:.1f} % of test pictures."
-    st.markdown(
-        f"**Trial {best.number} is the best{so_far}**: right for {100 * best.accuracy:.1f} % of validation pictures "
-        f"in {after}.{tested}"
-    )
+    front = f"**Trial {best.number} is the best{' so far' if search.alive else ''}**: right"
+    if sum(trial.accuracy is not None for trial in every) == 1:
+        front = f"**Trial {best.number}** is the first with a result: right"
+    st.markdown(f"{front} for {100 * best.accuracy:.1f} % of validation pictures in {after}.{tested}")
     cells = {setting_names.title(name): str(readings.setting(best.run, name)) for name in search.plan.space}
     rows = "".join(f"<div><span>{html.escape(k)}</span><b>{html.escape(v)}</b></div>" for k, v in cells.items())
     st.html(f'{_STYLE}<div class="winner">{rows}</div>')

@@ -19,6 +19,7 @@ from vit.runs.engines.contract import HERE
 from vit.runs.engines.job_files import written
 from vit.training.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
 from vit.untrusted import read_bytes
+from vit.view.captions import about
 
 PAUSE = 0.5  # [s] between two looks at a file
 LOG_BYTES = 20_000
@@ -148,6 +149,20 @@ def test_accuracy(run: registry.Run) -> float | None:
 def validation_accuracy(run: registry.Run) -> float | None:
     """On validation pictures, of the best epoch so far, 0 to 1; None for older runs, which had none."""
     return best_accuracy(run) if "validation" in figures(run).records else None
+
+
+def first_result(run: registry.Run) -> str:
+    """What a run at work does until it has an accuracy, and when that comes, in a sentence; "" once it has one."""
+    now = figures(run)
+    if run.status == "starting":
+        return run.reason
+    if run.status not in ("running", "validating") or evaluations(now.records) or run.loop:  # which may have none
+        return ""
+    if now.progress is None or now.progress.seconds_left is None or run.status == "validating":
+        return "Its first accuracy comes after the first epoch."
+    epoch, epochs = now.progress.epoch, now.progress.epochs
+    seconds = now.progress.seconds_left * max(1 - epoch, 0) / max(epochs - epoch, 1e-9)
+    return f"Its first accuracy comes after the first epoch, in {about(seconds)}."
 
 
 def guesses(run: registry.Run) -> bool:

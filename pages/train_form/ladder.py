@@ -72,18 +72,21 @@ def show(config: TrainConfig, target: ComputeTarget, owner: str) -> None:
         except UserError as error:
             tried.discard(key)
             st.error(plain(str(error)))
-    rows = rows_of(config, reached)
-    alive = any(row.run and row.run.alive for row in rows)
+    alive = any(row.run and row.run.alive for row in rows_of(config, reached))
 
+    # The page is not run again when runs end: what is above would change its height below somebody's pointer.
     @st.fragment(run_every=PAUSE if alive else None)
     def draw() -> None:
         now = rows_of(config, reached)
-        if alive != any(row.run and row.run.alive for row in now):
-            st.rerun()
-        _draw(now)
+        known = {row.name: row.reached for row in now if row.reached}
+        best = recommended(known.items()) if known else ""
+        st.html(_STYLE + "".join(_row(row, row.name == best) for row in now))
+        # Above what comes, goes and changes its length: what moves away below a pointer cannot be clicked.
+        _offer(config, target, now, owner)
+        if best:
+            st.markdown(sentence(known, best, [row.name for row in now if row.run and row.run.alive]))
 
     draw()
-    _offer(config, target, rows, owner)
 
 
 def rows_of(config: TrainConfig, without_training: Mapping[str, Reached]) -> list[Row]:
@@ -138,35 +141,37 @@ def _without_training(
     return {}
 
 
-def _draw(rows: Sequence[Row]) -> None:
-    best = recommended((row.name, row.reached) for row in rows if row.reached) if any(r.reached for r in rows) else ""
-    st.html(_STYLE + "".join(_row(row, row.name == best) for row in rows))
-    known = {row.name: row.reached for row in rows if row.reached}
-    if not known or any(row.run and row.run.alive for row in rows):
-        return
-    st.markdown(sentence(known, best))
-
-
-def sentence(known: Mapping[str, Reached], best: str) -> str:
+def sentence(known: Mapping[str, Reached], best: str, under_way: Sequence[str] = ()) -> str:
     """Which rung to take, and why.
+
+    Args:
+        known: what rungs reach, so far.
+        best: of them.
+        under_way: rungs whose runs are not over.
 
     >>> sentence({"probe": Reached(0.9, 200), "lora": Reached(0.94, 200)}, "lora")
     '**Take LoRA**: right for 94.0 % of 200 validation pictures, 4.0 points above the linear probe.'
     >>> sentence({"lora": Reached(0.494, 500, 1.42), "all": Reached(0.49, 500, 1.4)}, "all")[31:]
     '49.0 % of 500 validation pictures. So few pictures cannot tell it apart from LoRA, whose loss is higher.'
+    >>> sentence({"probe": Reached(0.9, 200)}, "probe", ["lora", "all"])
+    '**Best so far: the linear probe**, right for 90.0 % of 200 validation pictures. Still under way: LoRA, everything.'
     """
     reached, share = known[best], 100 * known[best].accuracy
-    text = f"**Take {_IN_A_SENTENCE[best]}**: right for {share:.1f} % of {reached.pictures:,} validation pictures"
+    title = _IN_A_SENTENCE[best]
+    text = f"**Best so far: {title}**, " if under_way else f"**Take {title}**: "
+    text += f"right for {share:.1f} % of {reached.pictures:,} validation pictures"
     cheaper = [name for name in RUNGS if name in known and list(RUNGS).index(name) < list(RUNGS).index(best)]
     higher = [RUNGS[name].title for name, one in known.items() if one.right > reached.right]
     if "probe" in known and reached.right > known["probe"].right and best != "neighbours":
         gain = 100 * (reached.accuracy - known["probe"].accuracy)
         text += f", {gain:.1f} points above the linear probe"
-    elif not higher and len(known) > len(cheaper) + 1:
+    elif not higher and len(known) > len(cheaper) + 1 and not under_way:
         text += ", and what learns more reaches no more"
     if higher:
         text += f". So few pictures cannot tell it apart from {' and '.join(higher)}, whose loss is higher"
-    return f"{text}."
+    if not under_way:
+        return f"{text}."
+    return f"{text}. Still under way: {', '.join(_IN_A_SENTENCE[name] for name in under_way)}."
 
 
 def _row(row: Row, best: bool) -> str:
@@ -197,9 +202,18 @@ def _state(row: Row) -> str:
 
 
 def _offer(config: TrainConfig, target: ComputeTarget, rows: Sequence[Row], owner: str) -> None:
-    """Buttons: start what was not, open what there is."""
+    """The ladder's runs, the best that can be opened or kept so far, and a start of what was not tried."""
     missing = [row.name for row in rows if row.run is None and row.name in ("lora", "last", "all")]
-    with st.container(horizontal=True):
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if own := [row.run.id for row in rows if row.run]:  # first, as it stays where it is
+            navigation.link("Its runs", "runs", RunsLink(runs=tuple(own)).to_query(), icon=False)
+        best = _best_offered(rows, bool(target.devices))
+        if best and best.run:
+            navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=best_of_run(best.run.id)).to_query())
+        elif best and st.button(
+            "Keep the linear probe", key="ladder_probe", help="A run of one epoch, tested at its end."
+        ):
+            _launch(config, target, ["probe"], owner)
         if missing and target.devices:
             title = "Train the other three" if len(missing) == 3 else f"Train {len(missing)} more"
             if st.button(
@@ -211,23 +225,18 @@ def _offer(config: TrainConfig, target: ComputeTarget, rows: Sequence[Row], owne
                 + ". Each begins with the probe's head and is tested once, at its end.",
             ):
                 _launch(config, target, missing, owner)
-        known = {row.name: row for row in rows if row.reached}
-        if known:
-            best = known[recommended((name, row.reached) for name, row in known.items() if row.reached)]
-            if best.run is not None and best.run.best:
-                navigation.link(
-                    "Open in Explore", "explore", ExploreLink(checkpoint=best_of_run(best.run.id)).to_query()
-                )
-            elif (
-                best.name == "probe"
-                and target.devices
-                and st.button(
-                    "Keep the linear probe", key="ladder_probe", help="A run of one epoch, tested at its end."
-                )
-            ):
-                _launch(config, target, ["probe"], owner)
-        if own := [row.run.id for row in rows if row.run]:
-            navigation.link("Its runs", "runs", RunsLink(runs=tuple(own)).to_query(), icon=False)
+
+
+def _best_offered(rows: Sequence[Row], can_train: bool) -> Row | None:
+    """The best rung so far of those whose run has a checkpoint to open, or which is the probe, to be kept by one."""
+    offered = {}
+    for row in rows:
+        can_be = row.run.best if row.run else row.name == "probe" and can_train
+        if row.reached and can_be:
+            offered[row.name] = row
+    if not offered:
+        return None
+    return offered[recommended((name, row.reached) for name, row in offered.items() if row.reached)]
 
 
 def _launch(config: TrainConfig, target: ComputeTarget, rungs: Sequence[str], owner: str) -> None:

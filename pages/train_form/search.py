@@ -1,132 +1,117 @@
-"""Random search on page Train: which settings are drawn from what, how many trials, and what that may cost."""
+"""Random search on page Train: how many trials of what length, what that may cost, and its start."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from pages.shared import access, session, setting_names
+from pages.shared import access, session
 from pages.shared.escape import plain
 from pages.shared.page_links import RunsLink
-from pages.train_form import form_state
+from pages.train_form import form_state, search_space
 from pages.train_form.compute_target import ComputeTarget
 from pages.train_form.form import MOST_AT_ONCE, TrainForm
 from vit.data import catalog
-from vit.errors import InvalidConfig, UserError
+from vit.errors import UserError
 from vit.runs.command_line import search_command_line
 from vit.runs.engines.contract import HERE
-from vit.runs.registry import ANY_GPU
-from vit.runs.search import control, space
-from vit.runs.search.plan import MOST_NAME, MOST_TRIALS, SearchPlan, usual_min_epochs
+from vit.runs.registry import ANY_GPU, MOST_EPOCHS
+from vit.runs.search import control
+from vit.runs.search.plan import MOST_NAME, MOST_TRIALS, SearchPlan, best_part, usual_min_epochs
 from vit.training.config import TrainConfig
 from vit.view.captions import about
 
 if TYPE_CHECKING:
     from vit.training.dry_run import DryRun
 
-_SYNTAX = "low:high, or low:high:log for a logarithmic scale, or values separated by commas."
-_NAMES = "space_names"  # the control's key
+_EPOCHS = "search_epochs"  # the key of a second control for the recipe's epochs
 
 
-def show(form: TrainForm, config: TrainConfig, target: ComputeTarget, measured: "DryRun | None", ready: bool) -> None:
+def show(form: TrainForm, config: TrainConfig, target: ComputeTarget, measured: "DryRun | None", ready: bool) -> bool:
     """The folded group, with a start of its own.
 
     Args:
         config: what all trials have in common.
         measured: what an epoch of it costs; None where that was not tried.
         ready: whether a run of it could be started.
+
+    Returns:
+        Whether it is open: then its start is the page's.
     """
-    with st.expander("Random search", key="search_group"):
-        st.caption("Draws settings at random and ends trials early that fall behind. Each is a run of its own.")
-        texts = _texts(form.space) or {name: str(one) for name, one in space.usual(config).items()}
-        texts = _pick_space(config, texts)
-        _pick_numbers(form, config)
-        try:
-            plan = _plan(form, config, target, texts)
-        except InvalidConfig as error:
-            st.error(plain(str(error)))
-            return
-        st.caption(plain(" ".join(forecast(plan, measured))))
-        if st.button(
-            f"Start {plan.trials} trials" if plan.trials > 1 else "Start the trial",
-            key="start_search",
-            width="stretch",
-            disabled=not ready,
-        ):
-            _start(plan, form.name.strip())
-        st.code(search_command_line(plan, form.preset, form.name.strip()), language="bash", wrap_lines=True)
-
-
-def _texts(written: str) -> dict[str, str]:
-    """The space of a form, by setting; what no search varies is left out.
-
-    >>> _texts("lr=1e-4:1e-2:log epochs=1,2 depth=2,4")
-    {'lr': '1e-4:1e-2:log', 'depth': '2,4'}
-    """
-    pairs = (pair.partition("=") for pair in written.split())
-    return {name: text for name, _, text in pairs if name in setting_names.NAMES and name not in space.NEVER}
-
-
-def _write(texts: Mapping[str, str]) -> str:
-    return " ".join(f"{name}={''.join(text.split())}" for name, text in texts.items())
-
-
-def _pick_space(config: TrainConfig, texts: dict[str, str]) -> dict[str, str]:
-    """Which settings are drawn, and from what, which the form knows; returns those that the recipe uses."""
-    offered = space.offered(config.model_dump(), _readable(texts))
-    texts = {name: text for name, text in texts.items() if name in offered}
-
-    def choose() -> None:
-        chosen = {
-            name: texts.get(name, str(space.proposed(config, name) or "")) for name in form_state.control_value(_NAMES)
-        }
-        form_state.change(lambda form: replace(form, space=_write(chosen)))
-
-    def change(name: str) -> None:
-        changed = texts | {name: form_state.control_value(f"space {name}")}
-        form_state.change(lambda form: replace(form, space=_write(changed)))
-
-    form_state.set_control(_NAMES, list(texts))
-    st.multiselect(
-        "Settings that are drawn",
-        offered,
-        format_func=setting_names.title,
-        key=_NAMES,
-        on_change=choose,
-        placeholder="the usual ones",
+    texts = search_space.texts_of(form.space, config)
+    problem = next(filter(None, itertools.starmap(search_space.problem, texts.items())), "")
+    group = st.expander(
+        "Random search", bool(form.space), icon="⚠️" if problem else None, key="search_group", on_change="rerun"
     )
-    columns = st.columns(2)
-    for number, (name, text) in enumerate(texts.items()):
-        form_state.set_control(f"space {name}", text)
-        columns[number % 2].text_input(
-            setting_names.title(name),
-            key=f"space {name}",
-            max_chars=100,
-            on_change=change,
-            args=(name,),
-            help=f"{_SYNTAX[0].upper()}{_SYNTAX[1:]} `{name}`",
+    with group:
+        st.caption(
+            "Trains with settings drawn at random. Each trial is a run like any other on page Runs; those that fall "
+            "behind end early, which leaves the time to the best ones."
         )
-    return texts
-
-
-def _readable(texts: Mapping[str, str]) -> dict[str, space.Range | space.Choices]:
-    """Of a space, what makes sense."""
-    dimensions = {}
-    for name, text in texts.items():
-        try:
-            dimensions[name] = space.parse(name, text)
-        except InvalidConfig:
-            continue
-    return dimensions
+        search_space.pick(config, texts)
+        _pick_numbers(form, config)
+        if problem:
+            st.error(plain(problem))
+        plan = None if problem else _plan(form, config, target, texts)
+        if plan:
+            st.caption(plain(" ".join(forecast(plan, measured))))
+        clicked = st.button(
+            f"Start {form.trials} trials" if form.trials > 1 else "Start the trial",
+            key="start_search",
+            type="primary",
+            width="stretch",
+            disabled=not (ready and plan),
+        )
+        if plan and clicked:
+            _start(plan, form.name.strip())
+        if plan:
+            st.code(search_command_line(plan, form.preset, form.name.strip()), language="bash", wrap_lines=True)
+    return bool(group.open)
 
 
 def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
-    """How many trials, and when they are judged."""
+    """How many trials, how long, and when they are compared."""
+
+    def choose_epochs() -> None:
+        epochs = form_state.control_value(_EPOCHS)
+        form_state.change(lambda form: replace(form, settings={**form.settings, "epochs": epochs}))
+
     usual = usual_min_epochs(config, form.reduction_factor)
+    form_state.set_control(_EPOCHS, form.settings["epochs"])
     left, right = st.columns(2)
     left.number_input("Trials", 1, MOST_TRIALS, key=form_state.key("trials"), persist_state="session")
     right.number_input(
+        "Epochs, at most",
+        1,
+        MOST_EPOCHS,
+        key=_EPOCHS,
+        on_change=choose_epochs,
+        help="Those of the recipe: a change here changes them there.",
+    )
+    left, right = st.columns(2)
+    left.number_input(
+        "Compare at epoch",
+        1,
+        None,
+        None,
+        key=form_state.key("min_epochs"),
+        placeholder=str(usual),
+        help="Of the first comparison: no trial ends before.",
+        persist_state="session",
+    )
+    right.number_input(
+        "Continue best 1 in",
+        2,
+        100,
+        key=form_state.key("reduction_factor"),
+        help="Successive halving: of the trials that got to the first comparison, the best one in so many goes on and "
+        "the others end. So it is again after so many times as many epochs.",
+        persist_state="session",
+    )
+    left, right = st.columns(2)
+    left.number_input(
         "At once",
         1,
         MOST_AT_ONCE,
@@ -134,28 +119,7 @@ def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
         help="On several GPUs each trial takes one; on one device they share it.",
         persist_state="session",
     )
-    left, right = st.columns(2)
-    left.number_input(
-        "First look [epochs]",
-        1,
-        None,
-        None,
-        key=form_state.key("min_epochs"),
-        placeholder=str(usual),
-        help="No trial ends before. The most that one trains is *Epochs* of the recipe.",
-        persist_state="session",
-    )
     right.number_input(
-        "Goes on: one in",
-        2,
-        100,
-        key=form_state.key("reduction_factor"),
-        help="Successive halving: the best one in so many goes on at the first look, and again at each so many times "
-        "as many epochs.",
-        persist_state="session",
-    )
-    left, _ = st.columns(2)
-    left.number_input(
         "Seed of the search",
         0,
         2**31 - 1,
@@ -166,16 +130,7 @@ def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
 
 
 def _plan(form: TrainForm, config: TrainConfig, target: ComputeTarget, texts: Mapping[str, str]) -> SearchPlan:
-    """What is to be started, as far as it can be checked without drawing.
-
-    Raises:
-        InvalidConfig: a range makes no sense.
-    """
-    for name, text in texts.items():
-        try:
-            space.parse(name, text)
-        except InvalidConfig as error:
-            raise InvalidConfig(str(error).replace(name, setting_names.title(name), 1)) from error
+    """What is to be started, as far as it can be checked without drawing."""
     apart = target.on == HERE and form.at_once > 1 and target.devices[:1] not in ((), ("cpu",), ("mps",))
     return SearchPlan(
         name="",
@@ -195,14 +150,18 @@ def _plan(form: TrainForm, config: TrainConfig, target: ComputeTarget, texts: Ma
 
 
 def forecast(plan: SearchPlan, measured: "DryRun | None") -> Sequence[str]:
-    """What it may cost, and when trials end."""
+    """How much is trained, when trials end, and what that may take."""
     rungs, epochs = plan.rungs(), plan.config.epochs
-    sentences = []
-    if rungs:
+    many = f"{plan.trials} trials" if plan.trials > 1 else "One trial"
+    sentences = [f"{many} of up to {epochs} epoch{'s' if epochs > 1 else ''}."]
+    if rungs and plan.trials > 1:
         after = " and ".join(filter(None, (", ".join(map(str, rungs[:-1])), str(rungs[-1]))))
-        sentences.append(f"After {after} of {epochs} epochs one trial in {plan.reduction_factor} goes on.")
-    else:
-        sentences.append(f"No trial ends before its {epochs} epochs.")
+        sentences.append(
+            f"After epoch {after}, a trial goes on only while it is in {best_part(plan.reduction_factor)} of those "
+            "that got so far; the others end early."
+        )
+    elif plan.trials > 1:
+        sentences.append("None ends early.")
     if measured:
         low, high = (
             about(measured.seconds_per_epoch * plan.trials * each) for each in (min(plan.min_epochs, epochs), epochs)

@@ -47,12 +47,21 @@ def kind(name: str) -> tuple[type, tuple[str, ...], bool]:
 
 def explain(name: str, field: FieldInfo) -> str:
     """The help line: what it is, its range, and its name on the command line."""
-    low, high = bounds(field)
     text = (field.description or "").replace("[", "\\[")
-    text = f"{text[0].upper()}{text[1:]}. " if text else ""
-    limits = f"From {_number(low)} to {_number(high)}. " if high is not None else ""
-    limits = limits or (f"At least {_number(low)}. " if low is not None else "")
-    return f"{text}{limits}`{name}`"
+    text = f"{text[0].upper()}{text[1:]}." if text else ""
+    return " ".join(filter(None, (text, limits(name), f"`{name}`")))
+
+
+def limits(name: str) -> str:
+    """Between what a number lies, in a sentence; "" where there is no limit.
+
+    >>> limits("dropout"), limits("limit"), limits("flip")
+    ('From 0 to 1.', 'At least 1.', '')
+    """
+    low, high = bounds(TrainConfig.model_fields[name])
+    if high is not None:
+        return f"From {_number(low)} to {_number(high)}."
+    return f"At least {_number(low)}." if low is not None else ""
 
 
 def _number(value: float) -> str:

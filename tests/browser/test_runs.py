@@ -172,6 +172,19 @@ def test_the_page_fits_a_phone(page: Page, url: str, folder: Path) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_the_table_covers_no_control(page: Page, url: str, folder: Path) -> None:
+    """Its tools come as soon as somebody touches it, and lie above it."""
+    write_run(folder, "Listed")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{url}/runs")
+    table = page.get_by_test_id("stDataFrame").first
+    table.hover()
+    tools = page.get_by_test_id("stElementToolbar").first
+    expect(tools).to_be_visible()
+    box = page.get_by_test_id("stTextInput").first.bounding_box()
+    assert box["y"] + box["height"] <= tools.bounding_box()["y"]
+
+
 def test_a_refusal_does_not_close_what_is_corrected(page: Page, url: str, folder: Path) -> None:
     run = write_run(folder, "Named")
     page.goto(f"{url}/runs?run={run}")

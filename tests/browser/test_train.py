@@ -1,6 +1,7 @@
 """From an empty page to a model of one's own: described, started, watched, stopped, resumed, asked."""
 
 import io
+import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -10,8 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 from playwright.sync_api import Page, Route, expect
+from written_searches import held
 
 from vit.runs import control, registry
+from vit.training.ladder import rung_config
+from vit.training.presets import train_config
+from vit.training.train import train
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 180_000  # [ms] on a busy machine
@@ -216,3 +221,33 @@ def test_cancelling_a_dry_run_ends_its_process(page: Page, url: str, places: dic
     expect(cancel).not_to_be_attached()
     assert not dry_runs(places)
     expect(page.get_by_role("button", name="Try a few steps")).to_be_enabled()
+
+
+def test_what_the_ladder_offers_stays_below_the_pointer(page: Page, url: str, places: dict[str, str]) -> None:
+    """Pressed while a run is under way and released after its end, with many drawings of the ladder in between."""
+    config = train_config("fine-tune", data="shapes", init_from="cifar10", limit=60, epochs=1, device="cpu")
+    run = Path(places["VIT_RUNS"]) / "20261125-000000-rung-0000"
+    train(rung_config(config, "last"), run)
+    (run / "outcome.json").unlink()
+    try:
+        with held(run):
+            (run / "heartbeat").touch()
+            page.goto(f"{url}/train?preset=fine-tune&data=shapes&init_from=cifar10&limit=60&epochs=1")
+            link = page.get_by_role("link", name="Open in Explore")
+            expect(page.get_by_text("Still under way: the last two blocks.")).to_be_visible()
+            expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled()
+            link.scroll_into_view_if_needed()
+            before = link.bounding_box()
+            link.hover()
+            page.mouse.down()
+            link.evaluate("(link) => (window.kept = link)")
+            (run / "stop").touch()
+            expect(page.get_by_text("stopping")).to_be_visible()
+            (run / "stop").unlink()
+            expect(page.get_by_text("100% done")).to_be_visible()
+        expect(page.get_by_text("Take the last two blocks")).to_be_visible()
+        assert link.bounding_box() == before and link.evaluate("(link) => link === window.kept")
+        page.mouse.up()
+        page.wait_for_url(f"**checkpoint=run-{run.name}*")
+    finally:
+        shutil.rmtree(run)

@@ -69,6 +69,15 @@ def test_of_another_checkpoint_nothing_stored_is_shown(tmp_path: Path, name: str
     assert first_view.read(folder) is None
 
 
+def test_of_a_checkpoint_with_other_weights_or_another_name_nothing_stored_is_shown(tmp_path: Path) -> None:
+    folder = shutil.copytree(SHIPPED, tmp_path / "renamed")
+    assert first_view.read(folder) is None  # it says the old name
+    folder = folder.rename(tmp_path / "cifar10")
+    assert first_view.read(folder) is not None
+    (folder / "weights.pt").write_bytes(b"other")
+    assert first_view.read(folder) is None
+
+
 def test_a_damaged_first_view_is_none(tmp_path: Path) -> None:
     folder = shutil.copytree(SHIPPED, tmp_path / "cifar10")
     content = (folder / first_view.FILE).read_bytes()

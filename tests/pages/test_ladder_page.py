@@ -1,11 +1,13 @@
 """The ladder on page Train: rungs fill in, what there is already is not done again, the best one is named."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 import pytest
 from streamlit.testing.v1 import AppTest
+from written_searches import held
 
 from pages.shared.escape import plain
 from tests.pages.controls import ROOT, WAIT
@@ -83,6 +85,27 @@ def test_a_run_of_a_rung_is_found_whoever_started_it(runs: Path) -> None:
     explore.run()
     assert not explore.exception and not explore.info  # which would say that there is no such checkpoint
     assert explore.selectbox(key="checkpoint").value == "run-20261125-000000-by-hand-0000"
+
+
+@pytest.mark.parametrize(("accuracy", "offer"), [(0.99, "Open in Explore"), (0.01, "Keep the linear probe")])
+def test_what_is_best_so_far_is_offered_beside_what_is_under_way(runs: Path, accuracy: float, offer: str) -> None:
+    config = train_config("fine-tune", data="shapes", init_from="cifar10", limit=60, epochs=1, device="cpu")
+    run = runs / "20261125-000000-by-hand-0000"
+    train(rung_config(config, "all"), run)
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    changed = [one | {"accuracy": accuracy} if one["kind"] == "validation" else one for one in records]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in changed))
+    (run / "outcome.json").unlink()
+    with held(run):
+        (run / "heartbeat").touch()
+        page = opened(**LINK)
+        page.button(key="ladder_look").click().run()
+        assert not page.exception
+        links = [one.proto.label for one in page.get("page_link")]
+        assert offer in links + [one.label for one in page.button]
+        assert ("Open in Explore" in links) != (button(page, "ladder_probe") is not None)  # one of them
+        (said,) = [one.value for one in page.markdown if one.value.startswith("**Best so far: ")]
+        assert said.endswith("Still under way: everything.")
 
 
 def test_the_other_rungs_are_started_as_runs(runs: Path) -> None:

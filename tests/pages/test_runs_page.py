@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -105,6 +106,29 @@ def test_all_runs_are_in_the_table(write: Callable[..., str], alive: Callable[[s
     assert pd.isna(going["Test"])
     done = table.set_index("Run").loc["First"]
     assert (done["Validation"], done["Test"]) == (pytest.approx(90), pytest.approx(87.5))
+
+
+def test_name_status_and_accuracy_fit_on_a_phone(write: Callable[..., str]) -> None:
+    """A table is drawn as wide as the page, which leaves 358 px on a phone of 390; its ticks take 33."""
+    write("First")
+    table = show().dataframe[0]
+    widths = {name: column.get("width") for name, column in json.loads(table.proto.columns).items()}
+    assert list(table.value.columns)[:3] == ["Run", "Status", "Validation"]
+    assert sum(widths[name] for name in ("Run", "Status", "Validation")) <= 358 - 33
+
+
+def test_a_run_without_an_accuracy_says_when_its_first_one_comes(
+    write: Callable[..., str], alive: Callable[[str], None], folder: Path
+) -> None:
+    new, young = (write(name, outcome="", done=0) for name in ("New", "Young"))
+    step = {"kind": "step", "step": 10, "loss": 1.0, "lr": 1e-3, "attempt": 0, "t": time.time() - 80}
+    with (folder / young / "metrics.jsonl").open("a") as metrics:  # 10 of the 50 steps of an epoch took 20 s
+        metrics.write(json.dumps(step) + "\n")
+    alive(new)
+    alive(young)
+    assert "Its first accuracy comes after the first epoch." in texts(show(new))
+    assert "Curves come with its first steps." in texts(show(new))
+    assert "comes after the first epoch, in about a minute" in texts(show(young))
 
 
 def test_a_run_that_waits_has_its_place_in_the_table(

@@ -11,15 +11,17 @@ from short_runs import tiny, until
 from streamlit.testing.v1 import AppTest
 from written_searches import end, held, write_search, write_trial
 
-from pages.shared import access, readings
+from pages.shared import access, readings, setting_names
+from pages.shared.escape import plain
 from pages.train_form.search import forecast
 from tests.pages.controls import app_page, train_page
 from vit.cli.parser import parser
 from vit.runs import control as runs
 from vit.runs import registry
-from vit.runs.search import control
+from vit.runs.search import control, space
 from vit.runs.search.plan import SearchPlan
 from vit.training.dry_run import DryRun
+from vit.training.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120  # [s]; the first run imports torch
@@ -59,8 +61,12 @@ def option(page: AppTest, key: str) -> dict[str, Any]:
     return json.loads(page.get_by_key(key).proto.spec)
 
 
-def field(page: AppTest, name: str) -> Any:
-    return page.text_input(key=f"space {name}")
+def drawn_from(page: AppTest, name: str) -> tuple[str, ...]:
+    """What the controls of a setting show: from, to and scale, or values."""
+    scale = [one.value for one in page.selectbox if one.key == f"space {name} scale"]
+    if scale in ([], ["values"]):
+        return tuple(page.multiselect(key=f"space {name} values").value)
+    return (*(page.text_input(key=f"space {name} {end}").value for end in ("low", "high")), *scale)
 
 
 def planned(page: AppTest) -> Any:
@@ -75,31 +81,101 @@ def planned(page: AppTest) -> Any:
 
 def test_the_page_offers_the_settings_that_the_recipe_uses_with_ranges(root: Path) -> None:
     page = train_page(preset="shapes")
-    assert field(page, "lr").value == "0.0002:0.02:log"
-    assert field(page, "muon_lr").value
+    assert drawn_from(page, "lr") == ("0.0002", "0.02", "log")
+    assert drawn_from(page, "muon_lr")
     assert planned(page).space[0] == "lr=0.0002:0.02:log"
     page.radio(key="preset").set_value("mnist").run()
-    assert field(page, "lr").value == "5e-05:0.005:log"
-    assert not [one for one in page.text_input if one.key == "space muon_lr"]
+    assert drawn_from(page, "lr") == ("5e-05", "0.005", "log")
+    assert "muon_lr" not in page.multiselect(key="space_names").value
 
 
 def test_a_changed_space_is_in_the_address_and_opens_again(root: Path) -> None:
     page = train_page(preset="shapes")
     page.multiselect(key="space_names").set_value(["lr", "dropout"]).run()
-    field(page, "lr").set_value("1e-3:1e-2").run()
+    page.text_input(key="space lr low").set_value("1e-3").run()
+    page.selectbox(key="space lr scale").set_value("linear").run()
     page.number_input(key="trials").set_value(7).run()
     query = {name: "".join(text) for name, text in page.query_params.items()}
-    assert query["space"] == "lr=1e-3:1e-2 dropout=0:0.3" and query["trials"] == "7"
+    assert query["space"] == "lr=1e-3:0.02 dropout=0:0.3" and query["trials"] == "7"
     again = train_page(**query)
-    assert [field(again, name).value for name in ("lr", "dropout")] == ["1e-3:1e-2", "0:0.3"]
-    assert (planned(again).space, planned(again).trials) == (["lr=1e-3:1e-2", "dropout=0:0.3"], 7)
+    assert [drawn_from(again, name) for name in ("lr", "dropout")] == [
+        ("1e-3", "0.02", "linear"),
+        ("0", "0.3", "linear"),
+    ]
+    assert (planned(again).space, planned(again).trials) == (["lr=1e-3:0.02", "dropout=0:0.3"], 7)
 
 
-def test_a_range_that_makes_no_sense_is_said_and_nothing_can_be_started(root: Path) -> None:
-    page = train_page(preset="shapes", space="lr=1:x")
-    assert [error.value for error in page.error] and "no range of numbers" in page.error[0].value
-    assert not [button for button in page.button if button.key == "start_search"]
-    assert not page.button(key="start").disabled  # a single run can be
+def test_what_is_no_range_is_chosen_from_a_list(root: Path) -> None:
+    page = train_page(preset="shapes")
+    page.multiselect(key="space_names").set_value(["heads", "optimizer", "flip", "norm"]).run()
+    assert drawn_from(page, "optimizer") == ("adamw", "muon") and drawn_from(page, "flip") == ("false", "true")
+    page.multiselect(key="space norm values").unselect("none").run()
+    page.multiselect(key="space heads values").set_value(["1", "3"]).run()
+    assert not page.error
+    assert planned(page).space[0] == "heads=1,3" and "none" not in planned(page).space[3]
+
+
+def test_a_range_becomes_values_and_values_a_range(root: Path) -> None:
+    page = train_page(preset="shapes", space="lr=1e-4:1e-2:log")
+    page.selectbox(key="space lr scale").set_value("values").run()
+    assert drawn_from(page, "lr") == ("1e-4", "0.002", "1e-2")  # the recipe's own between the ends
+    page.multiselect(key="space lr values").set_value(["1e-3", "1e-2"]).run()
+    page.selectbox(key="space lr scale").set_value("log").run()
+    assert planned(page).space == ["lr=1e-3:1e-2:log"]
+
+
+@pytest.mark.parametrize("name", space.offered(PRESETS["cifar"].settings))
+def test_whatever_is_drawn_has_controls_and_a_sentence_for_what_is_wrong(root: Path, name: str) -> None:
+    page = train_page(preset="cifar", space=f"{name}=")
+    assert not page.exception
+    assert page.error[0].value.startswith(plain(setting_names.title(name)))
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("lr=1:x", "'x' is not one"),
+        ("lr=:0.1", "one of them is empty"),
+        ("depth=2:4.5", "two whole numbers"),
+        ("lr=0.1:0.01", "Type the lower number first"),
+        ("dropout=0:0.1:log", "begins above 0"),
+        ("dropout=0:2", "2 is not possible"),
+        ("depth=1:" + "9" * 400, "'9999"),
+        ("optimizer=adamw", "at least two values"),
+        ("optimizer=adamw,sgd", "'sgd' is not possible"),
+        ("depth=[1],[2]", "is not possible"),
+        ("depth=" + "[" * 1900, "at least two values"),
+    ],
+)
+def test_a_space_that_makes_no_sense_is_said_and_its_start_stays_but_does_not_work(
+    root: Path, written: str, words: str
+) -> None:
+    page = train_page(preset="shapes", space=written, trials="3")
+    (error,) = page.error
+    assert words in error.value and setting_names.title(written.partition("=")[0]) in error.value
+    assert page.button(key="start_search").label == "Start 3 trials"
+    assert page.button(key="start_search").disabled
+    assert page.button(key="start").label == "Start a single run"  # which nobody takes for the search
+    assert not page.button(key="start").disabled
+
+
+def test_the_start_of_an_open_search_is_the_page_s_main_one(root: Path) -> None:
+    page = train_page(preset="shapes")
+    assert (page.button(key="start").label, page.button(key="start").proto.type) == ("Start", "primary")
+    page.session_state["search_group"] = True
+    page.run()
+    assert [page.button(key=key).proto.type for key in ("start_search", "start")] == ["primary", "secondary"]
+
+
+def test_epochs_of_the_trials_are_those_of_the_recipe(root: Path) -> None:
+    page = train_page(preset="shapes")
+    assert page.number_input(key="search_epochs").value == 8
+    page.number_input(key="search_epochs").set_value(30).run()
+    assert page.number_input(key="set_epochs").value == 30
+    assert "20 trials of up to 30 epochs" in said(page)
+    page.number_input(key="set_epochs").set_value(5).run()
+    assert page.number_input(key="search_epochs").value == 5
+    assert "epochs=5" in planned(page).set
 
 
 @pytest.mark.parametrize("link", [{"trials": "0"}, {"trials": "x"}, {"reduction_factor": "1"}, {"space": "a" * 3000}])
@@ -112,7 +188,10 @@ def test_what_a_link_asks_of_a_search_in_vain_is_left_out(root: Path, link: dict
 def test_the_cost_is_bounded_by_what_was_tried() -> None:
     values = dict(name="", config=tiny(epochs=8), space={"lr": "1e-4:1e-2:log"}, trials=10, min_epochs=1)
     plan = SearchPlan(**values)
-    assert forecast(plan, None) == ["After 1 and 3 of 8 epochs one trial in 3 goes on."]
+    assert " ".join(forecast(plan, None)) == (
+        "10 trials of up to 8 epochs. After epoch 1 and 3, a trial goes on only while it is in the best third of those "
+        "that got so far; the others end early."
+    )
     hour = DryRun(1, 1, 4, 80, 80, False, 1, 1.0, 3600.0, 1.0, 1, 1, 1.0, 1, "cpu")
     text = " ".join(forecast(plan, hour))
     assert "At most about 3 days" in text and "at least about 10 hours" in text
@@ -173,6 +252,32 @@ def test_a_search_at_work_is_stopped_from_the_page(search: Path) -> None:
         assert not [button for button in page.button if button.key == "stop search"]
     end(search, "stopped", "Of 4 trials 1 ended early. Resume continues it.")
     assert "Resume continues it" in said(runs_page(search=search.name))
+
+
+def test_a_search_that_has_just_begun_says_what_it_waits_for(root: Path) -> None:
+    folder = write_search(root)
+    with held(folder):
+        page = runs_page(search=folder.name)
+        assert "Its first trial is being started" in said(page)
+        assert not page.dataframe  # nothing is listed before there is something
+        trial = write_trial(folder, 0, [], outcome="")
+        with held(trial):
+            assert plain("Trial 1: It loads PyTorch and its pictures") in said(runs_page(search=folder.name))
+            (trial / "heartbeat").touch()
+            page = runs_page(search=folder.name)
+            assert plain("Trial 1: Its first accuracy comes after the first epoch") in said(page)
+
+
+def test_a_single_trial_is_not_the_best_of_any(root: Path) -> None:
+    folder = write_search(root)
+    write_trial(folder, 0, [0.6], outcome="", lr=0.001)
+    with held(folder):
+        page = runs_page(search=folder.name)
+        assert "Trial 1** is the first with a result: right for 60.0 %" in said(page)
+        assert "is the best" not in said(page)
+        assert "best" not in json.dumps(option(page, "search curves"))
+        write_trial(folder, 1, [0.5], outcome="", lr=0.002)
+        assert "Trial 1 is the best so far" in said(runs_page(search=folder.name))
 
 
 def test_a_deleted_search_leaves_its_runs(search: Path) -> None:

@@ -1,5 +1,6 @@
 """The model card: the README.md that stands beside a checkpoint's weights."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -66,6 +67,16 @@ def write_card(
             lines += ["", f"## {key.capitalize()}", "", *map(str, facts[key])]
     usage = _how_to_open(name, config) if how_to_open is None else how_to_open
     return "\n".join([*lines, "", "## How to open it", "", *usage]) + "\n"
+
+
+def renamed(card: str, name: str, new: str) -> str:
+    """A card that `write_card` made, under a new name; words of its own that a person added stay.
+
+    >>> renamed("# best\\n\\nThe best of 5.\\n\\n    vit classify PICTURE --checkpoint best\\n", "best", "cats")
+    '# cats\\n\\nThe best of 5.\\n\\n    vit classify PICTURE --checkpoint cats\\n'
+    """
+    stated = re.compile(rf'(^# |--checkpoint |from_pretrained\("){re.escape(name)}(?=$|")', re.MULTILINE)
+    return stated.sub(lambda found: found.group(1) + new, card)
 
 
 def _stated(key: str, value: object) -> str:

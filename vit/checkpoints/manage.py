@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from vit.checkpoints import convert
+from vit.checkpoints.card import renamed
 from vit.checkpoints.catalog import find_checkpoint, list_folders
 from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, Checkpoint
 from vit.checkpoints.load import summarise
 from vit.checkpoints.save import save_checkpoint
 from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_json
 from vit.errors import InvalidCheckpoint
+from vit.files import replaced
 from vit.paths import checkpoints_folder
 from vit.untrusted import brief
 
@@ -108,6 +110,7 @@ def copy(source: Path, name: str, root: Path | None = None) -> Path:
     """
     with _new_folder(name, root) as folder:
         shutil.copytree(source, folder, dirs_exist_ok=True)
+        _rename_card(folder, source.name, name)
     return folder_of(name, root)
 
 
@@ -147,7 +150,19 @@ def rename(name: str, new: str, root: Path | None = None) -> Path:
     """
     folder = find_checkpoint(name, root)
     _check_free(new, root)
-    return folder.rename(folder_of(new, root))
+    folder = folder.rename(folder_of(new, root))
+    with suppress(OSError):  # of a full disk: it has its new name all the same
+        _rename_card(folder, name, new)
+    return folder
+
+
+def _rename_card(folder: Path, name: str, new: str) -> None:
+    """Let the card of a checkpoint that this app saved say its new name; another library's is not ours to write."""
+    card = folder / CARD
+    if summarise(folder).family == "saved" and card.is_file() and not card.is_symlink():
+        text = card.read_bytes().decode("utf-8", "surrogateescape")
+        with replaced(card) as file:
+            file.write(renamed(text, name, new).encode("utf-8", "surrogateescape"))
 
 
 def delete(name: str, root: Path | None = None) -> None:

@@ -27,7 +27,7 @@ def run_search(options: argparse.Namespace) -> None:
         return
     if options.stop:
         control.stop(options.stop)
-        print("It stops: its trials under way finish their step and save themselves.")
+        print(f"It stops. {control.STOPPING}")
         return
     search = control.resume(options.again, options.trials) if options.again else _start(options)
     print(f"{search.id}  {search.plan.trials} trials of up to {search.plan.config.epochs} epochs", flush=True)

@@ -40,7 +40,6 @@ SAMPLE = "cat"  # the picture that the page opens with
 INPUT_SIZE = (64, 64)  # of the model's input then [px]
 METHOD = "relevance"  # the method for the class that it opens with
 COMMAND = "python -m vit.view.first_view"
-_MADE_OF = ("README.md", "config.json", "model.safetensors", "preprocessor_config.json")
 
 
 class Prediction(NamedTuple):
@@ -149,7 +148,8 @@ def read(folder: Path) -> FirstView | None:
     try:
         with zipfile.ZipFile(folder / FILE) as archive:
             stale = json.loads(archive.read("made_of.json")) != fingerprint(folder)
-            return None if stale else _unpack_view(archive)
+            view = None if stale else _unpack_view(archive)
+            return view if view and view.checkpoint.name == folder.name else None  # renamed, it says another name
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):  # none, or one of an older version
         return None
 
@@ -196,9 +196,11 @@ def build(checkpoint: Checkpoint) -> FirstView:
 
 
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """What a first view is made of, by name; of files their SHA-256."""
-    files = {name: folder / name for name in _MADE_OF} | {"sample": samples.SAMPLES[SAMPLE].path}
-    hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.exists()}
+    """What a first view is made of, by name; of files their SHA-256, whatever the weights are called."""
+    own = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    files = {path.name: path for path in own if path.suffix != ".zip"}  # which are made from the others
+    files["sample"] = samples.SAMPLES[SAMPLE].path
+    hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
     return hashes | {"method": METHOD, "size": list(INPUT_SIZE)}
 
 

@@ -24,6 +24,7 @@ from vit.untrusted import is_text
 
 Status = Literal["searching", "stopping", "finished", "stopped", "failed", "interrupted"]
 SEARCHES = ".searches"  # in the folder of this machine's runs
+STOPPING = "Trials under way finish their step and are stored; the search continues them when it is resumed."
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def find_search(search_id: str) -> Search:
             folder,
             plan,
             "stopping" if stopping else "searching",
-            "Its trials save themselves." if stopping else "",
+            STOPPING if stopping else "",
         )
     outcome = read_json(folder / "outcome.json")
     word, reason = outcome.get("outcome"), outcome.get("reason")

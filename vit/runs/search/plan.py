@@ -88,6 +88,18 @@ class SearchPlan(BaseModel):
         return rungs
 
 
+def best_part(factor: int) -> str:
+    """The trials that go on where they are compared, in words.
+
+    >>> best_part(3), best_part(10)
+    ('the best third', 'the best one in 10')
+    """
+    return f"the best {_PARTS.get(factor, f'one in {factor}')}"
+
+
+_PARTS = {2: "half", 3: "third", 4: "quarter"}
+
+
 def usual_min_epochs(config: TrainConfig, factor: int = FACTOR) -> int:
     """Epochs before which no trial ends early unless somebody says otherwise.
 

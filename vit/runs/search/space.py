@@ -74,12 +74,17 @@ Choices(values=('adamw', 'muon')))
         raise InvalidConfig(f"There is no setting {name!r}. Choose from: {', '.join(offered({}))}.")
     if name in NEVER:
         raise InvalidConfig(f"{name} is the same in all trials of a search. Set it, and leave it out of the space.")
-    if ":" in text and name != "freeze":  # whose values have one
+    if is_range(name, text):
         return _range(name, text)
     values = tuple(dict.fromkeys(map(_value, filter(None, map(str.strip, text.split(","))))))
     if len(values) < 2:
         raise InvalidConfig(f"{name}: {text!r} leaves nothing to search. Write LOW:HIGH, LOW:HIGH:log, or VALUE,VALUE.")
     return Choices(values)
+
+
+def is_range(name: str, text: str) -> bool:
+    """Whether a text is meant as a range; else it names values."""
+    return ":" in text and name != "freeze"  # whose values have one
 
 
 def _range(name: str, text: str) -> Range:
@@ -90,10 +95,11 @@ def _range(name: str, text: str) -> Range:
         raise InvalidConfig(f"{name} has no range. Write its values, separated by commas.")
     try:
         ends = [int(end) if whole else float(end) for end in (low, high)]
-    except ValueError:
+        finite = all(map(math.isfinite, ends))
+    except (ValueError, OverflowError):
         kind = "whole numbers" if whole else "numbers"
         raise InvalidConfig(f"{name}: {text!r} is no range of {kind}. Write LOW:HIGH or LOW:HIGH:log.") from None
-    if (colon and scale.strip() != "log") or not all(map(math.isfinite, ends)) or ends[0] >= ends[1]:
+    if (colon and scale.strip() != "log") or not finite or ends[0] >= ends[1]:
         raise InvalidConfig(f"{name}: {text!r} is no range. Write LOW:HIGH or LOW:HIGH:log, the lower one first.")
     if colon and ends[0] <= 0:
         raise InvalidConfig(f"{name}: a range by the logarithm begins above 0, not at {low.strip()}.")
@@ -111,9 +117,10 @@ def _written(value: Any) -> str:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        value = json.loads(text)
+    except (ValueError, RecursionError):  # of a link that is nothing but brackets
         return text
+    return text if isinstance(value, list | dict) else value
 
 
 # --- By default -----------------------------------------------------------------------------------------------------
@@ -138,16 +145,28 @@ def offered(settings: Mapping[str, Any], space: Space | None = None) -> list[str
 def proposed(config: TrainConfig, name: str) -> Range | Choices | None:
     """What a setting is drawn from unless somebody says otherwise; None where only they can know.
 
-    Learning rates reach from a tenth to ten times their present value.
+    Learning rates reach from a tenth to ten times their present value; sizes are halved and doubled where that makes
+    a model.
     """
     values = config.model_dump()
     if name in ("lr", "muon_lr"):
         return Range(float(f"{values[name] / 10:.2g}"), min(float(f"{values[name] * 10:.2g}"), 10.0), log=True)
-    if name in ("dim", "depth", "mlp_dim") and values[name]:
-        return Choices((max(values[name] // 2, 1), values[name], values[name] * 2))
     if name == "batch_size":
-        return Choices(tuple(dict.fromkeys((max(values[name] // 2, 1), values[name], values[name] * 2))))
+        return _around(config.batch_size)
+    if name in _SIZES and not config.init_from:
+        model = config.vit_config(num_classes=1)
+        fits = {"heads": model.dim, "patch_size": min(model.image_size)}.get(name)
+        return _around(getattr(model, name), fits)
     return _PROPOSED.get(name)
+
+
+_SIZES = ("dim", "depth", "mlp_dim", "heads", "patch_size")
+
+
+def _around(value: int, whole: int | None = None) -> Choices | None:
+    """Half of it, itself and its double, as far as they divide `whole`."""
+    values = dict.fromkeys(one for one in (value // 2, value, value * 2) if one and not (whole and whole % one))
+    return Choices(tuple(values)) if len(values) > 1 else None
 
 
 _PROPOSED: dict[str, Range | Choices] = {
