@@ -1,0 +1,42 @@
+"""The tour's panel and what it points at: they share the window, and the panel is in front."""
+
+from playwright.sync_api import expect
+
+from .explorer import App
+
+WINDOWS = ((1280, 900), (1280, 720), (390, 844))
+# The one control that is outlined lies whole between the menu above and the panel below.
+FREE = """() => {
+  const all = (root) => [...root.querySelectorAll("*")].flatMap((e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
+  const outlined = all(document).filter((e) => e.style?.outline.includes("solid"));
+  const edge = (part, side) => document.querySelector(`[data-testid=${part}]`).getBoundingClientRect()[side];
+  const { top, bottom } = outlined[0]?.getBoundingClientRect() ?? {};
+  return outlined.length === 1 && edge("stHeader", "bottom") <= top && bottom <= edge("stBottom", "top");
+}"""
+
+
+def test_the_panel_of_no_step_covers_the_control_that_it_points_at(app: App) -> None:
+    page = app.page
+    see = page.get_by_test_id("stBottom").get_by_role("link", name="See it")
+    app.open("?tour=1&sample=cat&checkpoint=cifar10")
+    for number in range(1, 8):
+        expect(page.get_by_text(f"{number} of 7.")).to_be_visible()
+        app.still()
+        for width, height in WINDOWS:
+            page.set_viewport_size({"width": width, "height": height})
+            page.wait_for_function(FREE)
+            see.click()
+            assert page.evaluate(FREE), f"step {number} in {width} x {height}, after See it"
+        if number < 7:
+            page.get_by_role("button", name="Next").click()
+
+
+def test_whoever_scrolls_away_from_a_step_is_left_there(app: App) -> None:
+    app.open("?tour=1&sample=cat&checkpoint=cifar10")
+    app.page.wait_for_function(FREE)
+    app.page.mouse.move(800, 300)
+    app.page.mouse.wheel(0, -5000)
+    at_top = "document.querySelector('[data-testid=stMain]').scrollTop === 0"
+    app.page.wait_for_function(at_top)
+    app.page.get_by_test_id("stMain").evaluate("(main) => new Promise((done) => setTimeout(done, 700))")
+    assert app.page.evaluate(at_top)
