@@ -15,7 +15,7 @@ _point = st.components.v2.component(
     "vit_tour",
     js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"),
     html='<p role="status" hidden>✓ Done. On to the next one.</p>',
-    css="p { margin: 0; font-size: 0.875rem; color: #3b929a; font-weight: 600; }",
+    css="p { margin: 0; font-size: 0.875rem; color: light-dark(#2b6f77, #7cc4cb); font-weight: 600; }",
 )
 CLICK, HOVER = "click", "pointerover"  # how a control is used, as browsers call it
 
