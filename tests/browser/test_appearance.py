@@ -24,11 +24,12 @@ FAINT = """() => {
   };
   const texts = all(document).filter((e) => {
     const said = [...e.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim());
-    return said && e.checkVisibility({ visibilityProperty: true }) && !e.closest("[aria-hidden=true], :disabled, style");
+    return said && e.checkVisibility({ visibilityProperty: true }) && !e.closest("[aria-hidden=true], :disabled");
   });
   return texts.flatMap((e) => {
     const styles = chain(e);
-    const [below, opacity] = [styles.map((one) => one.backgroundColor), styles.reduce((all, one) => all * one.opacity, 1)];
+    const below = styles.map((one) => one.backgroundColor);
+    const opacity = styles.reduce((all, one) => all * one.opacity, 1);
     const behind = light("#fff", ...below);
     const ink = `color-mix(in srgb, ${styles.at(-1).color} ${100 * opacity}%, transparent)`;
     const [low, high] = [behind, light("#fff", ...below, ink)].sort((a, b) => a - b);
