@@ -4,7 +4,7 @@ import sys
 
 import streamlit as st
 
-from pages.shared import appearance, first_words, guard, left_pages, message_queue, navigation, watchdog, zip_downloads
+from pages.shared import first_words, guard, left_pages, message_queue, navigation, watchdog, zip_downloads
 from vit.images.decode import silence_libraries
 
 # [s] after which a thread that computes lets others go on: each of the hundred products of a pass waits that long where
@@ -15,7 +15,6 @@ if __name__ == "__main__":  # a visitor's run of the pages
     st.set_page_config(page_title=first_words.TITLE, page_icon="🔬", layout="wide")
     page = navigation.choose()
     watchdog.mount()
-    appearance.adjust()
     page.run()
 else:  # `streamlit run`, which finds this object and serves it
     silence_libraries()

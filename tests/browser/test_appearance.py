@@ -50,3 +50,12 @@ def test_all_words_stand_out_from_what_is_behind_them(
     talk.finish()
     assert page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).colorScheme") == theme
     assert page.evaluate(FAINT) == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_names_of_classes_are_whole(page: Page, serve: Callable[..., str], width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{serve(ROOT / 'app.py')}/?sample=raccoon&checkpoint=photos")
+    name = page.locator(".bar span", has_text="English springer")
+    expect(name).to_be_visible()
+    assert name.evaluate("(e) => getComputedStyle(e).textOverflow !== 'ellipsis' && e.scrollWidth <= e.clientWidth")

@@ -1,8 +1,11 @@
 """The tour's panel and what it points at: they share the window, and the panel is in front."""
 
-from playwright.sync_api import expect
+from collections.abc import Callable
 
-from .explorer import App
+from playwright.sync_api import Browser, expect
+
+from .explorer import PATIENCE, App
+from .serving import ROOT
 
 WINDOWS = ((1280, 900), (1280, 720), (390, 844))
 # The one control that is outlined lies whole between the menu above and the panel below.
@@ -40,3 +43,19 @@ def test_whoever_scrolls_away_from_a_step_is_left_there(app: App) -> None:
     app.page.wait_for_function(at_top)
     app.page.get_by_test_id("stMain").evaluate("(main) => new Promise((done) => setTimeout(done, 700))")
     assert app.page.evaluate(at_top)
+
+
+def test_on_a_phone_menu_and_tour_are_named_and_fingers_tap(browser: Browser, serve: Callable[..., str]) -> None:
+    phone = {"width": 390, "height": 844}
+    with browser.new_context(viewport=phone, has_touch=True, is_mobile=True) as context:
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.goto(serve(ROOT / "app.py"))
+        expect(page.locator(".readings")).to_contain_text("tap a patch")
+        menu = page.get_by_test_id("stExpandSidebarButton")
+        assert menu.evaluate("(button) => getComputedStyle(button, '::after').content") == '"Menu"'
+        menu.tap()
+        expect(page.get_by_role("link", name="Compare")).to_be_in_viewport()
+        page.get_by_role("button", name="Collapse sidebar").tap()
+        page.locator(".st-key-narrow").get_by_role("button", name="New here? Seven short steps").tap()
+        expect(page.get_by_text("1 of 7.")).to_be_in_viewport()

@@ -2,7 +2,7 @@
 
 import { afterBlock, matchesSentence, position, occlusionText, sentence, settingsText, waitingText } from "./captions.js";
 import { embolden, mark } from "./layout.js";
-import { write } from "./page.js";
+import { byTouch, write } from "./page.js";
 import { Chain } from "./payload.js";
 import { takePayload } from "./payload_registry.js";
 import { ofFeatures } from "./selection.js";
@@ -160,7 +160,7 @@ function captionOcclusion({ page, occlusion, payload, state }) {
   if (!occlusion || element.hidden) return;
   const token = state.readKey >= payload.split ? state.readKey : state.hovered;
   const patch = token - payload.split;
-  if (patch < 0) write(element, "Point at a patch to replace it.");
+  if (patch < 0) write(element, `${byTouch() ? "Tap" : "Point at"} a patch to replace it.`);
   else if (state.selection.hidden.includes(patch)) write(element, "This patch is hidden already.");
   else write(element, occlusionText(occlusion, patch, position(payload, token)));
 }
