@@ -125,16 +125,19 @@ def offer_lesson(info: CheckpointInfo) -> None:
         "phone, without a network."
     )
     language = st.selectbox("Language", list(LANGUAGES), format_func=LANGUAGES.__getitem__, key=f"lesson {info.name}")
-    if not st.button("Make it", key=f"make lesson {info.name}"):
-        return
-    try:
-        with st.spinner("Packing the model…"):
-            content = lesson.lesson(checkpoints.load_checkpoint(info.folder), language)
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    size = f"{len(content) / 1e6:.1f} MB"
-    download_buttons.file(f"Download the lesson ({size})", content, f"{info.name}-lesson.html", "text/html")
+    here, made_of = session.of(session.Checkpoints), (info.folder, loading.stamp(info.folder), language)
+    about = f"Make it (about {lesson.expected_size(info.params) / 1e6:.1f} MB)"
+    if st.button(about, key=f"make lesson {info.name}"):
+        try:
+            with st.spinner("Packing the model…"):
+                here.lesson = made_of, lesson.lesson(checkpoints.load_checkpoint(info.folder), language)
+        except UserError as error:
+            st.error(plain(str(error)))
+            return
+    if here.lesson and here.lesson[0] == made_of:  # also when the popover was closed meanwhile
+        content = here.lesson[1]
+        size = f"{len(content) / 1e6:.1f} MB"
+        download_buttons.file(f"Download the lesson ({size})", content, f"{info.name}-lesson.html", "text/html")
 
 
 def rename(name: str) -> None:

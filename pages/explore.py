@@ -224,12 +224,13 @@ def main() -> None:
     """The page. In a function, as Streamlit keeps the names of a page's file for long: not this picture and model."""
     with st.sidebar:
         st.title("ViT attention explorer")
-        st.caption("Hover a patch: where does it look? Click to pin it.")
+        st.caption("Point at a patch: where does it look? Click or tap to pin it.")
         if public.is_public():
             st.caption("Your pictures stay in the memory of this visit, and are forgotten when you leave.")
         tour.offer()
         model_controls = st.container()
     tour.show()
+    tour.offer_in_page()
     inputs, answer = st.columns(2, gap="large")
     waiting = st.container()  # for what says that it takes long: a place of its own in every run
     with inputs:

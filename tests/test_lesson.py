@@ -24,7 +24,7 @@ from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 from vit.view import lesson as module
-from vit.view.lesson import MAX_FILE, Language, as_text, lesson
+from vit.view.lesson import MAX_FILE, Language, as_text, expected_size, lesson
 from vit.view.lesson_weights import BITS, PackedWeights, pack_weights, unpack_weights
 from vit.view.web import joined, read
 
@@ -123,6 +123,12 @@ def test_the_shipped_photos_fit_and_nothing_but_the_files_own_script_may_run() -
     assert len(scripts) == 1 and f"script-src 'sha256-{digest}'" in policy
     assert policy.startswith("default-src 'none'") and "connect-src" not in policy and "http" not in policy
     assert not re.search(r'(?:src|href)="', text)
+
+
+def test_its_size_is_known_beforehand() -> None:
+    checkpoint = load_checkpoint("cifar10")
+    parameters = sum(one.numel() for one in checkpoint.model.parameters())
+    assert len(lesson(checkpoint)) == pytest.approx(expected_size(parameters), rel=0.05)
 
 
 def test_letters_hold_any_bytes_and_none_that_html_reads_otherwise() -> None:

@@ -6,6 +6,7 @@ hashes them. Call `feed` outside and `show` inside an `st.fragment`: a click the
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NotRequired, TypedDict
@@ -111,7 +112,9 @@ def feed(key: str, payload: bytes, name: str = "", on_more: Callable[[], None] |
     payload_id = f"{shape}-{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
     # With the id as its name: of large files, Streamlit's own hash reads parts only.
     address = get_instance().media_file_mgr.add(payload, "application/octet-stream", f"payload {key}", payload_id)
-    data = {"payload": payload_id, "address": address, "name": name, "more": on_more is not None}
+    # As text: of a dictionary's values that are no plain ones, Streamlit asks pandas what they are.
+    layout = json.dumps(header) if header["kind"] in ("maps", "qk") else ""  # of these, a viewer makes room beforehand
+    data = {"payload": payload_id, "address": address, "name": name, "header": layout, "more": on_more is not None}
     _feeder(key=key, data=data, height=1, on_more_change=on_more or _nothing)
     return payload_id
 

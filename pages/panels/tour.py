@@ -15,7 +15,7 @@ _point = st.components.v2.component(
     "vit_tour",
     js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"),
     html='<p role="status" hidden>✓ Done. On to the next one.</p>',
-    css="p { margin: 0; font-size: 0.875rem; color: #3b929a; font-weight: 600; }",
+    css="p { margin: 0; font-size: 0.875rem; color: light-dark(#2b6f77, #7cc4cb); font-weight: 600; }",
 )
 CLICK, HOVER = "click", "pointerover"  # how a control is used, as browsers call it
 
@@ -56,7 +56,7 @@ STEPS = (
         "Tokens",
         "Each patch becomes a list of numbers, a **token**. One more, the **class token**, belongs to no patch: the "
         "answer is read from it after the last block. The colours show from which patches it gathers there.",
-        "Point at *Class token* below the map.",
+        "Point at *Class token* below the map, or tap it.",
         "Class token",
         ExploreLink(sample="cat", viewer={"block": "5", "head": "mean"}),
         HOVER,
@@ -64,7 +64,7 @@ STEPS = (
     Step(
         "Query and key",
         "In every head each token asks a question, its **query**, and looks at the tokens whose **keys** fit. The "
-        "outlined patch, an eye, asks; point at others.",
+        "outlined patch, an eye, asks; try others.",
         "Turn it around: press *Who looks at it*.",
         "Who looks at it",
         ExploreLink(sample="cat", viewer={"block": "2", "head": "0", "token": "31", "pinned": "1"}),
@@ -118,8 +118,18 @@ def mark_map() -> None:
 
 def offer() -> None:
     """A button that starts the tour."""
+    _offer("start tour")
+
+
+def offer_in_page() -> None:
+    """The same button where the sidebar is closed at first, as on phones; see `appearance.css`."""
+    with st.container(key="narrow"):
+        _offer("start tour in page")
+
+
+def _offer(key: str) -> None:
     if _current() is None:
-        st.button("New here? Seven short steps", key="start tour", on_click=_start, width="stretch")
+        st.button("New here? Seven short steps", key=key, on_click=_start, width="stretch")
 
 
 def show() -> None:

@@ -61,6 +61,9 @@ def show(checkpoint: Any, explanation: Any) -> None:
         )
     tried = f"Tried on test pictures of {known.data}"
     if known.noticed is not None:
-        caption += f" Photos of other things get a warning here in {known.noticed:.0%} of cases."
+        caption += (
+            " A warning marks pictures that are unlike those that it learnt from: of photos of other things it notices "
+            f"{known.noticed:.0%} and misses the rest."
+        )
         tried += f" and on {known.other_data}"
     st.caption(plain(caption), help=plain(f"{tried}, at the model's own input size. {METHOD}"))

@@ -14,8 +14,8 @@ VIEW = ExploreLink(sample=first_view.SAMPLE, size=str(SIZE[0]), viewer={"view": 
 CHECKPOINT = "cifar10"
 CAPTION = (
     "At 64 px, twice what it was trained at, this speaks for “cat”: one eye and its rim, the fur between the eyes, and "
-    "the nose. Point at a patch to see what it drew on; choose *Attention* or one of the maps to see where each head "
-    "looks."
+    "the nose. Point at a patch, or tap it, to see what it drew on; choose *Attention* or one of the maps to see where "
+    "each head looks."
 )
 
 

@@ -40,7 +40,7 @@ def show(bars: Iterable[Bar], alt: str) -> None:
 _BARS = f"""<style>
 .bar {{ display: grid; grid-template-columns: 7.5rem 1fr 3.5rem; gap: 0.6rem; align-items: center; line-height: 1.75;
   font-size: 0.875rem; }}
-.bar span {{ overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }}
+.bar span {{ overflow-wrap: anywhere; line-height: 1.25; padding: 0.2rem 0; }}
 .bar i {{ height: 0.75rem; }}
 .bar b {{ display: block; height: 100%; background: #888f94; opacity: 0.6; border-radius: 2px; min-width: 1px; }}
 .bar.strong b {{ background: {STRONG}; opacity: 1; }}

@@ -45,9 +45,9 @@ def _html() -> str:
 
 
 def _style() -> str:
-    """The colours and letters of the page that comes."""
+    """The colours and letters of the page that comes, and what Streamlit's own parts look like there."""
     rules = [f"#opening {{font-family: {st.get_option('theme.font')}; position: fixed; inset: 0; padding: 4rem 2rem}}"]
     for theme, scheme in _THEMES.items():
         paper, ink = (st.get_option(f"theme.{theme}.{name}") for name in ("backgroundColor", "textColor"))
         rules.append(f"@media {scheme} {{#opening {{background: {paper}; color: {ink}}}}}")
-    return " ".join(rules)
+    return " ".join([*rules, (Path(__file__).parent / "appearance.css").read_text(encoding="utf-8")])

@@ -165,11 +165,13 @@ class Checkpoints:
         uploads: how many were taken in; the next one has an uploader of its own.
         suggested: the name that was put into the form.
         refused: the last upload was, and the page says why where it was given.
+        lesson: the last one that was made, after what it was made of.
     """
 
     uploads: int = 0
     suggested: str = ""
     refused: bool = False
+    lesson: tuple[Hashable, bytes] | None = None
 
 
 @dataclass

@@ -481,7 +481,7 @@ def test_a_step_of_the_tour_stays_in_sight_and_leads_to_what_it_explains(app: Ap
         box.get_by_role("link", name=panel).click()
         sees(f"{step} of 7", app.page.locator(where).first if where else app.page.get_by_text("Decided at block 3"))
     box.get_by_role("link", name="See").click()
-    sees("5 of 7", app.page.locator("canvas.over"))
+    sees("5 of 7", app.page.locator("canvas.grid"))  # it is what this step is about
 
 
 def test_several_pictures_are_stepped_through_here_and_on_page_compare(app: App) -> None:

@@ -97,7 +97,7 @@ class Lesson:
     @property
     def done(self) -> Locator:
         """What is said once the step is done."""
-        return self.page.locator(".card .done")
+        return self.page.locator(".card .done span")
 
     def numbers(self, code: str) -> np.ndarray:
         return np.array(self.page.evaluate(f"() => {{ const viewer = {FIND}; return [...{code}]; }}"))
@@ -175,6 +175,27 @@ def test_one_head_is_shown_by_its_numbers(open_lesson: Callable[..., Lesson]) ->
     strip = numbers.get_by_role("slider", name="product")
     strip.press("ArrowRight")
     expect(numbers.get_by_text("Channel 2:")).to_be_visible()
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_nothing_moves_when_an_exercise_is_done(open_lesson: Callable[..., Lesson], screen: str) -> None:
+    opened = open_lesson(screen=screen)
+    card, box = opened.page.locator(".card"), opened.page.get_by_label("Patch lines")
+    box.evaluate("(box) => box.closest('label').scrollIntoView({ block: 'nearest' })")  # as the lesson does
+    before = card.bounding_box(), box.bounding_box()
+    box.check()
+    expect(opened.done).to_contain_text("Done.")
+    assert (card.bounding_box(), box.bounding_box()) == before
+
+
+def test_the_class_token_asks_only_when_somebody_points_at_it(open_lesson: Callable[..., Lesson]) -> None:
+    opened = open_lesson()
+    opened.step(1)
+    token = opened.page.locator(".tokens button").first
+    expect(token).not_to_have_class(re.compile("current"))
+    token.hover()
+    expect(token).to_have_class(re.compile("current"))
+    expect(opened.done).to_contain_text("Done.")
 
 
 def test_hidden_patches_change_the_answer_and_come_back(open_lesson: Callable[..., Lesson]) -> None:

@@ -119,6 +119,14 @@ def test_maps_are_judged_in_the_file_too(opened: File, kept: AttentionRecord) ->
     assert opened.page.evaluate("window.hurt") is None
 
 
+def test_faithfulness_says_that_it_is_an_estimate_while_masks_are_measured(opened: File, kept: AttentionRecord) -> None:
+    masks, drops = mask_drops(kept, 64)
+    first = pack_masks(masks, drops, kept.grid, "cat", ceiling=1.0, decidable=True, complete=False)
+    opened.open(standalone(packed(kept), Selection(block=1, head=0), "A picture", masks=first))
+    expect(opened.page.locator(".faithfulness dt")).to_have_text("Faithful to “cat”, by 64 masks so far")
+    expect(opened.page.locator(".faithfulness dd").first).to_have_text("≈ 1.00")
+
+
 def test_foreign_text_is_text(opened: File, kept: AttentionRecord) -> None:
     renamed = replace(kept, prefix=("<script>window.hurt = 1</script>",))
     selection = replace(Selection(), colormap="</script><script>window.hurt = 1</script>")

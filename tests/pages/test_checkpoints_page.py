@@ -75,8 +75,17 @@ def test_a_small_model_is_offered_as_a_lesson(root: Path) -> None:
     app.button(key="make lesson ours").click()
     app.run()
     assert not app.exception and not app.error
-    file = next(button for button in app.get("download_button") if "lesson" in button.label)
-    assert re.fullmatch(r"Download the lesson \(\d\.\d MB\)", file.label)
+    assert re.fullmatch(r"Make it \(about \d\.\d MB\)", app.button(key="make lesson ours").label)
+
+    def files() -> list[str]:
+        return [button.label for button in app.get("download_button") if "lesson" in button.label]
+
+    (label,) = files()
+    assert re.fullmatch(r"Download the lesson \(\d\.\d MB\)", label)
+    app.run()  # somebody closed the popover, and opens it again
+    assert files() == [label]
+    app.selectbox(key="lesson ours").set_value("en").run()  # of which none was made
+    assert files() == []
 
 
 def test_what_no_lesson_computes_is_told(root: Path, build: Callable[..., Any]) -> None:

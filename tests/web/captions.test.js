@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
-  GLOSSARY, afterBlock, chipName, clearText, signed, effective, legendText, methodMeaning, multiple, ordinal, percent, position, prefixMeaning, occlusionText, roundTicks,
+  GLOSSARY, afterBlock, chipName, clearText, signed, effective, faithfulness, faithfulTitle, legendText, methodMeaning, multiple, ordinal, percent, position, prefixMeaning, occlusionText, roundTicks,
   sentence, settingsText, tokenName, waitingText,
 } from "../../vit/view/web/captions.js";
 import { cases, layoutOf, selectionWith } from "./packing.js";
@@ -103,4 +103,10 @@ test("ticks are round, and inside", () => {
   assert.deepEqual(ticks(0, 1), [0, 0.2, 0.4, 0.6000000000000001, 0.8, 1]);
   assert.deepEqual(ticks(-0.5, 0.5), [-0.4, -0.2, 0, 0.2, 0.4]);
   assert.deepEqual(ticks(3, 3), []);
+});
+
+test("a map's faithfulness is an estimate until all masks are measured", () => {
+  const some = { target: "cat", count: 128, complete: false }, all = { ...some, count: 512, complete: true };
+  assert.deepEqual([faithfulTitle(some), faithfulness(-0.208, some)], ["Faithful to “cat”, by 128 masks so far", "≈ −0.21"]);
+  assert.deepEqual([faithfulTitle(all), faithfulness(-0.208, all)], ["Faithful to “cat”", "−0.21"]);
 });

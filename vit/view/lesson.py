@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Language = Literal["en", "de", "zh"]
 MAX_FILE = 8_000_000  # [bytes]; what mail and messengers carry
 MAX_PARAMETERS = 2_800_000  # more do not fit
+_BESIDES = 640_000  # [bytes] of a lesson that are no weights: pictures, words, programs
 
 # What of a config and of preprocessing the page needs.
 _CONFIG = (
@@ -97,6 +98,11 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
             f"{MAX_FILE / 1e6:.0f}. Choose a smaller checkpoint, such as photos."
         )
     return content
+
+
+def expected_size(parameters: int) -> int:
+    """About how large the lesson of a model will be [bytes]."""
+    return _BESIDES + lesson_weights.BITS * parameters // 8
 
 
 def model_bytes(checkpoint: Checkpoint, words: Mapping[str, str] = MappingProxyType({})) -> bytes:

@@ -1,6 +1,6 @@
 // Numbers to pixels. Buffers are made once per payload; painting allocates nothing.
 
-/** @import { Payload } from "./payload.js" */
+/** @import { Outline } from "./payload.js" */
 
 /**
  * What draws on a canvas.
@@ -18,7 +18,7 @@ export function contextOf(canvas) {
 export class Mosaic {
   /**
    * @param {HTMLCanvasElement} canvas
-   * @param {Payload} payload
+   * @param {Outline} payload
    */
   constructor(canvas, payload) {
     this.payload = payload;
@@ -108,7 +108,7 @@ export class Mosaic {
 export class Overlay {
   /**
    * @param {HTMLCanvasElement} canvas
-   * @param {Payload} payload
+   * @param {Outline} payload
    */
   constructor(canvas, payload) {
     this.canvas = canvas;

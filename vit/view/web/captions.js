@@ -90,6 +90,25 @@ export const GLOSSARY = {
 };
 
 /**
+ * What the number beside a map is about; and of how many masks, while more are measured and it still moves.
+ *
+ * @param {{ target: string, count: number, complete: boolean }} masks
+ */
+export function faithfulTitle({ target, count, complete }) {
+  return `Faithful to “${target}”${complete ? "" : `, by ${count} masks so far`}`;
+}
+
+/**
+ * A map's faithfulness; only about, while more masks are measured.
+ *
+ * @param {number} correlation
+ * @param {{ complete: boolean }} masks
+ */
+export function faithfulness(correlation, { complete }) {
+  return `${complete ? "" : "≈ "}${signed(correlation)}`;
+}
+
+/**
  * Whether a map is better than chance, and what the removal map reaches.
  *
  * @param {Verdict | undefined} verdict undefined while it is not known

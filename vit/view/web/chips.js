@@ -6,7 +6,7 @@ import { ofFeatures } from "./selection.js";
 
 /** @import { Colours } from "./colours.js" */
 /** @import { Page } from "./page.js" */
-/** @import { Payload } from "./payload.js" */
+/** @import { Outline } from "./payload.js" */
 /** @import { PictureMap } from "./picture_map.js" */
 /** @import { Selection, View } from "./types" */
 
@@ -14,7 +14,7 @@ import { ofFeatures } from "./selection.js";
 export class Chips {
   /**
    * @param {Page} page
-   * @param {Payload} payload
+   * @param {Outline} payload
    */
   constructor(page, payload) {
     this.every = payload.prefix.map(chipOf);

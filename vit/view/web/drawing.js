@@ -2,11 +2,13 @@
 
 import { afterBlock, matchesSentence, position, occlusionText, sentence, settingsText, waitingText } from "./captions.js";
 import { embolden, mark } from "./layout.js";
-import { write } from "./page.js";
+import { byTouch, write } from "./page.js";
 import { Chain } from "./payload.js";
 import { takePayload } from "./payload_registry.js";
 import { ofFeatures } from "./selection.js";
 
+/** @import { Page } from "./page.js" */
+/** @import { State } from "./state.js" */
 /** @import { View } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
 
@@ -25,7 +27,7 @@ export function draw(viewer) {
   const mean = picture.mean(map);
   paintMap(viewer, view, query, mean);
   markMaps(viewer);
-  caption(viewer, view, query, searched);
+  caption(viewer, view, searched);
   captionOcclusion(viewer);
   viewer.judge.draw();
   if (!map.ready) return;
@@ -111,27 +113,39 @@ function markMaps({ page, mosaic, state }) {
 }
 
 /**
+ * Say what is shown.
+ *
+ * @param {Page} page
+ * @param {State} state
+ * @param {Viewer | null} [searched] whose token is looked for here
+ */
+export function describe(page, state, searched) {
+  const { method, payload, selection, view } = state;
+  const { direction } = selection;
+  const { r, c } = state.cell;
+  const token = view === "relevance" ? state.queryOf(view) : state.query;
+  const settings = view === selection.view ? settingsText(state.settings, selection) : "";
+  const after = afterBlock(selection.after_block, payload.blocks);
+  const subject = { view, direction, block: state.blockOf(r), head: state.headOf(c), token, method, settings, after };
+  const matches = searched && matchesSentence(searched.payload, searched.state.query, after);
+  write(page.find(".sentence"), matches ?? sentence(payload, subject));
+  page.find(".aside").hidden = view === "attention" || view === "pool";
+}
+
+/**
  * Say what is shown, or why nothing is.
  *
  * @param {Viewer} viewer
  * @param {View} view
- * @param {number} query
  * @param {Viewer | null} searched whose token is looked for here
  */
-function caption({ page, payload, state, map, alone }, view, query, searched) {
+function caption({ page, state, map, alone }, view, searched) {
   const { method, selection } = state;
-  const { direction, pinned } = selection;
-  const { r, c } = state.cell;
-  const token = view === "relevance" ? query : state.query;
-  const settings = view === selection.view ? settingsText(state.settings, selection) : "";
-  const subject = { view, direction, block: state.blockOf(r), head: state.headOf(c), token, method, settings };
-  const after = afterBlock(selection.after_block, payload.blocks);
-  if (searched) write(page.find(".sentence"), matchesSentence(searched.payload, searched.state.query, after));
-  else write(page.find(".sentence"), sentence(payload, { ...subject, after }));
+  const { pinned } = selection;
+  describe(page, state, searched);
   const waiting = !map.ready && (view === "rollout" || view === "relevance" || ofFeatures(view));
   page.find(".note").hidden = !waiting;
   write(page.find(".note"), waiting ? waitingText(view, method, pinned, alone) : "");
-  page.find(".aside").hidden = view === "attention" || view === "pool";
   page.root.classList.toggle("pinned", pinned);
 }
 
@@ -146,7 +160,7 @@ function captionOcclusion({ page, occlusion, payload, state }) {
   if (!occlusion || element.hidden) return;
   const token = state.readKey >= payload.split ? state.readKey : state.hovered;
   const patch = token - payload.split;
-  if (patch < 0) write(element, "Point at a patch to replace it.");
+  if (patch < 0) write(element, `${byTouch() ? "Tap" : "Point at"} a patch to replace it.`);
   else if (state.selection.hidden.includes(patch)) write(element, "This patch is hidden already.");
   else write(element, occlusionText(occlusion, patch, position(payload, token)));
 }

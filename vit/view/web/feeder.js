@@ -1,18 +1,19 @@
 // Has the payload that Python offers fetched and kept for as long as the feeder is on the page.
 
-import { PAYLOAD_EVENT, dropPayload, fetchPayload, hasPayload, namePayload } from "./payload_registry.js";
+import { PAYLOAD_EVENT, announcePayload, dropPayload, fetchPayload, hasPayload, namePayload } from "./payload_registry.js";
 
 /** @import { Mount } from "./types" */
 
 /** @type {WeakMap<HTMLElement, { id: string, stop: () => void }>} */
 const fed = new WeakMap(); // by parentElement
 
-/** @param {Mount} mount whose data may name the payload, and say that there is more of it for who asks */
+/** @param {Mount} mount whose data may name the payload, say what it will be, and that there is more of it for who asks */
 export default ({ data, parentElement, setTriggerValue }) => {
   const before = fed.get(parentElement);
   const id = data?.payload ?? "";
   if (id !== before?.id) {
     before?.stop();
+    if (id && data.header) announcePayload(id, JSON.parse(data.header));
     // Pages lie one level deep, so that this holds below any path of a proxy, as for Streamlit's own files.
     if (id) fetchPayload(id, new URL(`.${data.address}`, document.baseURI));
     if (id && data.name) namePayload(data.name, id);

@@ -1,7 +1,7 @@
 // Says beside the map whether it is true, and marks the heads of the grid that are; what takes long is done while
 // nothing else is.
 
-import { GLOSSARY, signed, verdictText } from "./captions.js";
+import { GLOSSARY, faithfulness, faithfulTitle, signed, verdictText } from "./captions.js";
 import { SIGNIFICANCE } from "./faithfulness.js";
 import { mark } from "./layout.js";
 import { write } from "./page.js";
@@ -37,22 +37,29 @@ export class Judge {
     this.viewer.root.removeAttribute("data-judging");
   }
 
+  /** Make room where maps may be judged: what masks say comes later, and moves nothing. */
+  reserve() {
+    this.box.hidden = !this.viewer.masksName;
+  }
+
   /** Say the number of the map over the picture; its verdict follows once things are still. */
   draw() {
     const { viewer } = this;
     const { masks, map } = viewer;
     this.stop();
+    this.reserve();
     const fits = masks !== null && masks.patches === viewer.payload.patches;
-    this.box.hidden = !fits || !map.ready;
     this.marks.hidden = !fits || !masks.decidable || this.marked !== this.grid;
-    if (this.box.hidden || !masks) return;
-    const title = `Faithful to “${masks.target}”`;
+    if (this.box.hidden) return;
     if (this.box.title !== GLOSSARY.faithful) this.box.title = GLOSSARY.faithful;
+    if (!fits) return this.write("Faithful", "–", "not measured yet");
+    const title = faithfulTitle(masks);
+    if (!map.ready) return this.write(title, "–", "");
     if (!masks.decidable) return this.write(title, "–", "masks hardly change this class");
     this.value = masks.correlation(map.values, map.at + map.payload.split);
     const known = masks.verdicts.get(this.value);
     // Of the same map by fewer masks, the verdict stands until there is the one by more.
-    this.write(title, signed(this.value), masks, known ?? (this.judgedMap === this.mapKey ? this.verdict : undefined));
+    this.write(title, faithfulness(this.value, masks), masks, known ?? (this.judgedMap === this.mapKey ? this.verdict : undefined));
     if (known && this.marked === this.grid) return;
     viewer.root.toggleAttribute("data-judging", true);
     this.rest = setTimeout(() => this.begin(masks), REST);
@@ -113,7 +120,7 @@ export class Judge {
     if (!masks.verdicts.has(this.value)) {
       masks.verdicts.set(this.value, yield* masks.judge(map.values, map.at + payload.split));
       const verdict = /** @type {Verdict} */ (masks.verdicts.get(this.value));
-      this.write(`Faithful to “${masks.target}”`, signed(this.value), masks, verdict);
+      this.write(faithfulTitle(masks), faithfulness(this.value, masks), masks, verdict);
       yield;
     }
     while (!engine.complete) yield; // the grid computes them

@@ -6,7 +6,7 @@ import { say } from "./words.js";
 
 /** @import { Mosaic } from "./canvas.js" */
 /** @import { Page } from "./page.js" */
-/** @import { Payload } from "./payload.js" */
+/** @import { Outline } from "./payload.js" */
 /** @import { Cell } from "./types" */
 
 const LONGEST = 2.5; // sides of the patch grid that a panorama is cut to
@@ -29,7 +29,7 @@ function extent(from, to, length, longest) {
 /**
  * The part of the plane that is shown, in pixels of the picture.
  *
- * @param {Payload} payload
+ * @param {Outline} payload
  */
 function shownArea({ header: { picture, box } }) {
   const [left, top, right, bottom] = box;
@@ -42,7 +42,7 @@ function shownArea({ header: { picture, box } }) {
  * Put the picture, and the box of its patches.
  *
  * @param {Page} page
- * @param {Payload} payload
+ * @param {Outline} payload
  */
 export function placePicture(page, payload) {
   const { picture, box } = payload.header;
@@ -68,7 +68,7 @@ export function placePicture(page, payload) {
  * Make room for the grid of maps, and put its labels and what chooses its fusions.
  *
  * @param {Page} page
- * @param {Payload} payload
+ * @param {Outline} payload
  * @param {Mosaic} mosaic
  */
 export function placeMaps(page, payload, mosaic) {
@@ -89,7 +89,7 @@ export function placeMaps(page, payload, mosaic) {
 
 /**
  * @param {HTMLElement} columns
- * @param {Payload} payload
+ * @param {Outline} payload
  * @param {Mosaic} mosaic
  */
 function labelColumns(columns, payload, mosaic) {
@@ -103,7 +103,7 @@ function labelColumns(columns, payload, mosaic) {
 
 /**
  * @param {HTMLElement} rows
- * @param {Payload} payload
+ * @param {Outline} payload
  * @param {Mosaic} mosaic
  */
 function labelRows(rows, payload, mosaic) {
@@ -131,7 +131,7 @@ function label(word, number) {
  * Offer what the payload has: views and colour maps.
  *
  * @param {Page} page
- * @param {Payload} payload
+ * @param {Outline} payload
  */
 export function offer(page, payload) {
   for (const [view, present] of [["similar", payload.features], ["pool", payload.pool]])
@@ -160,7 +160,7 @@ export function measure(page, mosaic) {
  * Lay an element around a patch; hidden where the token is none.
  *
  * @param {HTMLElement} element
- * @param {Payload} payload
+ * @param {Outline} payload
  * @param {number} token
  */
 export function outline(element, { split, rows, cols }, token) {

@@ -53,6 +53,11 @@ export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Whether a finger points, which cannot hover. */
+export function byTouch() {
+  return globalThis.matchMedia?.("(pointer: coarse)").matches ?? false;
+}
+
 /** @param {number} share */
 export function percentage(share) {
   return `${100 * share}%`;

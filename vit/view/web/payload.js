@@ -6,11 +6,10 @@ import { decodeHalves, opened } from "./bytes.js";
 /** @import { Section } from "./bytes.js" */
 /** @import { Direction, Header, RolloutSettings } from "./types" */
 
-/** All that the browser gets of a picture. */
-export class Payload {
-  /** @param {Uint8Array} bytes */
-  constructor(bytes) {
-    const { header, section } = opened(bytes);
+/** What a payload's header says: enough to lay everything out. */
+export class Outline {
+  /** @param {Header} header */
+  constructor(header) {
     this.header = header;
     this.blocks = header.blocks;
     this.heads = header.heads;
@@ -20,15 +19,33 @@ export class Payload {
     this.rows = header.grid[0];
     this.cols = header.grid[1];
     this.patches = this.rows * this.cols;
+    /** @type {unknown} */
+    this.features = header.sections.features; // undefined where there are none
+    /** @type {unknown} */
+    this.pool = header.sections.pool;
+    /** @type {Pick<ReadonlySet<string>, "has" | "keys">} */
+    this.colormaps = new Set(header.colormaps);
+    this.lines = this.blocks + (this.pool ? 1 : 0); // of maps: one per block, and one for the pooling query
+    this.quick = header.kind === "maps"; // everything can be computed between two frames
+  }
+}
+
+/** All that the browser gets of a picture. */
+export class Payload extends Outline {
+  /** @param {Uint8Array} bytes */
+  constructor(bytes) {
+    const { header, section } = opened(bytes);
+    super(header);
     this.picture = section("picture", Uint8Array);
+    /** @type {Map<string, Uint8Array>} */
     this.colormaps = new Map(header.colormaps.map((name) => /** @type {const} */ ([name, section(`colormap:${name}`, Uint8Array)])));
     this.attention = header.kind === "maps" ? new Maps(this, section) : new QueriesKeys(this, section);
     this.tops = section("tops", Float32Array);
+    /** @type {Features | null} */
     this.features = header.sections.features ? new Features(header, section, header.blocks - 1) : null;
+    /** @type {Float32Array | null} */
     this.pool = header.sections.pool ? section("pool", Float32Array) : null; // (H, N)
     this.poolTop = header.pool_top ?? 0;
-    this.lines = this.blocks + (this.pool ? 1 : 0); // of maps: one per block, and one for the pooling query
-    this.quick = header.kind === "maps"; // everything can be computed between two frames
   }
 
   /**

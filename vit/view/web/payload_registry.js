@@ -1,9 +1,13 @@
 // The payloads of this browser window, by id. Feeders put bytes in, views take decoded payloads out; either may
 // be mounted first, so a view that finds nothing listens for the event.
 
+/** @import { Header } from "./types" */
+
 const payloads = (globalThis.__vitPayloads ??= new Map()); // id: {bytes, decoded, feeders}; bytes until decoded
+const headers = (globalThis.__vitHeaders ??= new Map()); // id: header of a payload that is on its way
 const names = (globalThis.__vitNames ??= new Map()); // name: id of the payload that has it
 export const PAYLOAD_EVENT = "vit-payload";
+export const HEADER_EVENT = "vit-header";
 
 const FIRST_WAIT = 200; // ms between the first two tries to fetch one
 const LONGEST_WAIT = 5000;
@@ -50,6 +54,26 @@ export async function fetchPayload(id, address) {
 }
 
 /**
+ * Say what a payload that is on its way will be.
+ *
+ * @param {string} id
+ * @param {Header} header
+ */
+export function announcePayload(id, header) {
+  headers.set(id, header);
+  globalThis.dispatchEvent(new CustomEvent(HEADER_EVENT, { detail: id }));
+}
+
+/**
+ * What a payload will be; undefined where nobody said it.
+ *
+ * @param {string} id
+ */
+export function headerOf(id) {
+  return headers.get(id);
+}
+
+/**
  * Whether a payload has come.
  *
  * @param {string} id
@@ -66,7 +90,9 @@ export function hasPayload(id) {
  */
 export function dropPayload(id) {
   const entry = payloads.get(id);
-  if (entry && --entry.feeders === 0) payloads.delete(id);
+  if (!entry || --entry.feeders > 0) return;
+  payloads.delete(id);
+  headers.delete(id);
 }
 
 /**

@@ -2,7 +2,7 @@
 
 import { GLOSSARY, chipName, signed, effective, multiple, ordinal, percent, position } from "./captions.js";
 import { summary } from "./maps.js";
-import { write } from "./page.js";
+import { byTouch, write } from "./page.js";
 import { say } from "./words.js";
 
 /** @import { Page } from "./page.js" */
@@ -96,7 +96,7 @@ export class Readings {
     const held = state.selection.pinned || state.fixed || query < 0;
     const key = held ? state.readKey : query;
     this.value = held && key >= 0 ? values[at + key] : NaN;
-    if (key < 0) return this.read(3, "Under the pointer", "–", "point at a patch", GLOSSARY.uniform);
+    if (key < 0) return this.askToPoint(byTouch() ? "tap a patch" : "point at a patch", GLOSSARY.uniform);
     const weight = values[at + key];
     let stronger = 0;
     for (let i = 0; i < tokens; i++) if (values[at + i] > weight) stronger++;
@@ -132,8 +132,8 @@ export class Readings {
     if (!split) this.read(1, "Prefix tokens", "none", "in this model", GLOSSARY.prefix);
     else this.read(1, chipName(prefix[0]), signed(values[0]), query === 0 ? "itself" : "cosine", GLOSSARY.prefix);
 
-    const todo = selection.pinned ? "point at a patch" : "click to pin, then point at others";
-    if (key < 0) return this.read(3, "Under the pointer", "–", todo, GLOSSARY.cosine);
+    const acts = byTouch() ? ["tap a patch", "tap to pin, then tap others"] : ["point at a patch", "click to pin, then point at others"];
+    if (key < 0) return this.askToPoint(acts[selection.pinned ? 0 : 1], GLOSSARY.cosine);
     const rank = key < split ? "cosine" : `${ordinal(above + 1)} of ${others} other patches`;
     this.read(3, titleOf(payload, key), signed(values[key]), key === query ? "itself" : rank, GLOSSARY.cosine);
   }
@@ -155,6 +155,16 @@ export class Readings {
     const second = next < 0 ? "" : `, the next ${signed(values[next])}`;
     this.read(0, "Mean of other patches", signed(mean), `cosines from ${signed(low)} to ${signed(top)}`, GLOSSARY.cosine);
     this.read(2, "Most similar patch", position(payload, best), `cosine ${signed(values[best])}${second}`, GLOSSARY.cosine);
+  }
+
+  /**
+   * Say what to do to read a patch.
+   *
+   * @param {string} act
+   * @param {string} meaning
+   */
+  askToPoint(act, meaning) {
+    this.read(3, byTouch() ? "Tapped patch" : "Under the pointer", "–", act, meaning);
   }
 
   /**

@@ -1,6 +1,6 @@
 // A selection, as `vit.view.selection` has it, brought into what another payload has. No DOM here.
 
-/** @import { Payload } from "./payload.js" */
+/** @import { Outline } from "./payload.js" */
 /** @import { Fusion, Method, Selection, TokenLayout, View } from "./types" */
 
 const FUSIONS = ["mean", "max", "min"];
@@ -69,7 +69,7 @@ function clamp(value, least, most) {
  * Bring a selection into what a payload has.
  *
  * @param {Selection} selection
- * @param {Pick<Payload, "blocks" | "heads" | "tokens" | "patches" | "features" | "pool" | "colormaps">} payload
+ * @param {Pick<Outline, "blocks" | "heads" | "tokens" | "patches" | "features" | "pool" | "colormaps">} payload
  * @param {Method | null} method
  * @param {boolean} readable features after any block, and their components, can be had
  */

@@ -4,7 +4,7 @@
 
 import { counterpart, fit, isFusion, neighbour, ofFeatures } from "./selection.js";
 
-/** @import { Payload } from "./payload.js" */
+/** @import { Outline } from "./payload.js" */
 /** @import { Cell, Effect, Fusion, Method, Selection, Setting, View } from "./types" */
 
 /** @type {Setting[]} */
@@ -15,7 +15,7 @@ const OF_FEATURES = ["after_block"]; // settings of views that compare features
 /** The state of one viewer; it has a payload before anything is asked of it. */
 export class State {
   constructor() {
-    /** @type {Payload} */
+    /** @type {Outline} */
     this.payload = /** @type {any} */ (null);
     /** @type {Selection} */
     this.selection = /** @type {any} */ (null);
@@ -50,7 +50,7 @@ export class State {
   /**
    * Turn to another picture or model.
    *
-   * @param {Payload} payload
+   * @param {Outline} payload
    */
   turnTo(payload) {
     this.payload = payload;

@@ -198,6 +198,7 @@ declare global {
   var GPUMapMode: Record<"READ", number>;
 
   var __vitPayloads: Map<string, { bytes: Uint8Array | null; decoded: any; feeders: number }> | undefined;
+  var __vitHeaders: Map<string, Header> | undefined;
   var __vitNames: Map<string, string> | undefined;
   var __vitGroups: Map<string, Set<Viewer>> | undefined;
   var __vitSelections: Map<string, { revision: number | null; selection: Selection }> | undefined;

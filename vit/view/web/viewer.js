@@ -16,10 +16,11 @@ import { Legend } from "./legend.js";
 import { Outbox } from "./outbox.js";
 import { Page, write } from "./page.js";
 import { Features, Payload } from "./payload.js";
-import { PAYLOAD_EVENT, takeNamed, takePayload } from "./payload_registry.js";
+import { HEADER_EVENT, PAYLOAD_EVENT, headerOf, takeNamed, takePayload } from "./payload_registry.js";
 import { Picture } from "./picture.js";
 import { PictureMap } from "./picture_map.js";
 import { Readings } from "./readings.js";
+import { reserve } from "./reserve.js";
 import { State } from "./state.js";
 import { Stats } from "./stats.js";
 
@@ -80,6 +81,8 @@ export class Viewer {
     this.grid = missing;
     this.arrived = (/** @type {Event} */ event) => this.arrive(/** @type {CustomEvent<string>} */ (event).detail);
     globalThis.addEventListener(PAYLOAD_EVENT, this.arrived);
+    this.announced = () => this.reserve();
+    globalThis.addEventListener(HEADER_EVENT, this.announced);
     this.resized = new ResizeObserver(() => this.mosaic && measure(this.page, this.mosaic));
     this.resized.observe(this.page.find(".mosaic"));
     listen(this);
@@ -89,6 +92,7 @@ export class Viewer {
   destroy() {
     this.group.join("");
     globalThis.removeEventListener(PAYLOAD_EVENT, this.arrived);
+    globalThis.removeEventListener(HEADER_EVENT, this.announced);
     this.resized.disconnect();
     cancelAnimationFrame(this.frame);
     clearTimeout(this.speaking);
@@ -224,12 +228,20 @@ export class Viewer {
   load() {
     const payload = takePayload(this.payloadId, (bytes) => new Payload(bytes));
     this.root.toggleAttribute("data-waiting", !payload);
+    if (!payload) this.reserve();
     if (!payload || payload === this.payload) return this.request();
+    this.root.removeAttribute("data-reserved");
     this.show(payload);
     this.page.find(".waiting").hidden = true;
     this.page.find(".instrument").hidden = false;
     this.draw();
     for (const peer of this.group.peers) peer.repaint();
+  }
+
+  /** Make room for the first payload, as soon as what it will be is known. */
+  reserve() {
+    const header = headerOf(this.payloadId);
+    if (header && !this.payload) reserve(this, header);
   }
 
   /**

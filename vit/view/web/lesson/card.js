@@ -50,7 +50,9 @@ export class Card {
     element(".card .text").textContent = say(`${name}.text`, facts);
     element(".card .task span:last-child").textContent = say(`${name}.task`, facts);
     element(".card").classList.toggle("is-done", done);
-    element(".card .done").textContent = done ? say(last ? "all done" : "done") : "";
+    const praise = say(last ? "all done" : "done");
+    element(".card .done").dataset.room = praise; // so that nothing moves when it is said
+    element(".card .done span").textContent = done ? praise : "";
     for (const one of document.querySelectorAll(".wanted")) one.classList.remove("wanted");
     if (!done) element(course.step.where)?.classList.add("wanted");
     /** @type {HTMLButtonElement} */ (element(".card .back")).disabled = number === 0;

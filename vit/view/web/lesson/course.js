@@ -19,6 +19,7 @@
  * @property {string} [from] where to begin to read, if it is not there
  * @property {View} [view] attention where it is left out
  * @property {boolean} [patch] the patch in the middle asks, and not the class token
+ * @property {boolean} [open] until somebody points at another token
  * @property {(act: Act, shown: Shown) => boolean} done
  */
 
@@ -33,7 +34,7 @@ const another = (act, field, shown) => {
 /** @type {Step[]} */
 export const STEPS = [
   { name: "patches", where: "label:has([data-field=lines])", block: -1, view: "rollout", done: ({ kind }) => kind === "lines" },
-  { name: "tokens", where: ".tokens button", block: -1, done: ({ kind }) => kind === "class token" },
+  { name: "tokens", where: ".tokens button", block: -1, patch: true, open: true, done: ({ kind }) => kind === "class token" },
   {
     name: "looks", where: "[data-value=to]", block: 1, head: 0, patch: true,
     done: (act) => act.kind === "chosen" && act.selection.direction === "to",
@@ -79,11 +80,11 @@ export class Course {
    * @param {number} middle the token in the middle of the picture
    */
   shows(middle) {
-    const { block, head = "mean", view = "attention", patch = false } = this.step;
+    const { block, head = "mean", view = "attention", patch = false, open = false } = this.step;
     /** @type {Pick<Selection, "view" | "direction"> & Pick<Shown, "head">} */
     const usual = { view, direction: "from", head };
     const last = this.depth - 1;
-    return { ...usual, block: block < 0 ? last : Math.min(block, last), token: patch ? middle : 0, pinned: patch, hidden: [] };
+    return { ...usual, block: block < 0 ? last : Math.min(block, last), token: patch ? middle : 0, pinned: patch && !open, hidden: [] };
   }
 
   /**

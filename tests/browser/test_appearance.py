@@ -1,0 +1,61 @@
+"""How the pages look: words can be read in both themes."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from .serving import ROOT
+from .waiting import Conversation
+
+# Texts with less than 4.5 : 1 against what is behind them (WCAG 2.2, 1.4.3); what is disabled does not count.
+FAINT = """() => {
+  const all = (root) => [...root.querySelectorAll("*")].flatMap((e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
+  const above = (e) => e.parentElement ?? e.getRootNode().host ?? null;
+  const chain = (e) => (e ? [...chain(above(e)), getComputedStyle(e)] : []);
+  const brush = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const light = (...colours) => { // of colours that lie on each other, the lowest first
+    for (const colour of colours) { brush.fillStyle = colour; brush.fillRect(0, 0, 1, 1); }
+    const [r, g, b] = [...brush.getImageData(0, 0, 1, 1).data].map((value) => {
+      const share = value / 255;
+      return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const texts = all(document).filter((e) => {
+    const said = [...e.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim());
+    return said && e.checkVisibility({ visibilityProperty: true }) && !e.closest("[aria-hidden=true], :disabled");
+  });
+  return texts.flatMap((e) => {
+    const styles = chain(e);
+    const below = styles.map((one) => one.backgroundColor);
+    const opacity = styles.reduce((all, one) => all * one.opacity, 1);
+    const behind = light("#fff", ...below);
+    const ink = `color-mix(in srgb, ${styles.at(-1).color} ${100 * opacity}%, transparent)`;
+    const [low, high] = [behind, light("#fff", ...below, ink)].sort((a, b) => a - b);
+    const ratio = (high + 0.05) / (low + 0.05);
+    return ratio < 4.5 ? [`${ratio.toFixed(2)} ${e.textContent.trim().slice(0, 40)}`] : [];
+  });
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_all_words_stand_out_from_what_is_behind_them(
+    page: Page, talk: Conversation, serve: Callable[..., str], theme: str
+) -> None:
+    page.emulate_media(color_scheme=theme)
+    page.goto(f"{serve(ROOT / 'app.py')}/?tour=1&sample=coffee&checkpoint=cifar10&panel=what-if")
+    expect(page.get_by_role("radio", name="What if?")).to_be_checked()  # a segment that is chosen
+    expect(page.get_by_role("button", name="Next")).to_be_visible()  # and a primary button
+    talk.finish()
+    assert page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).colorScheme") == theme
+    assert page.evaluate(FAINT) == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_names_of_classes_are_whole(page: Page, serve: Callable[..., str], width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{serve(ROOT / 'app.py')}/?sample=raccoon&checkpoint=photos")
+    name = page.locator(".bar span", has_text="English springer")
+    expect(name).to_be_visible()
+    assert name.evaluate("(e) => getComputedStyle(e).textOverflow !== 'ellipsis' && e.scrollWidth <= e.clientWidth")

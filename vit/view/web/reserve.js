@@ -1,0 +1,35 @@
+// Room for a payload that is on its way: everything lies where it will lie, so that nothing moves when it comes.
+
+import { Mosaic } from "./canvas.js";
+import { Chips } from "./chips.js";
+import { reflect } from "./controls.js";
+import { describe } from "./drawing.js";
+import { measure, offer, placeMaps, placePicture } from "./layout.js";
+import { Outline } from "./payload.js";
+
+/** @import { Header } from "./types" */
+/** @import { Viewer } from "./viewer.js" */
+
+/**
+ * Lay out what a payload will be.
+ *
+ * @param {Viewer} viewer that shows none yet
+ * @param {Header} header
+ */
+export function reserve({ page, root, state, judge }, header) {
+  const outline = new Outline(header);
+  const mosaic = new Mosaic(page.gridCanvas, outline);
+  page.find(".instrument").hidden = false;
+  root.toggleAttribute("data-reserved", true);
+  placePicture(page, outline);
+  placeMaps(page, outline, mosaic);
+  offer(page, outline);
+  new Chips(page, outline);
+  state.turnTo(outline);
+  state.settle();
+  state.keepFusions();
+  reflect(page, state);
+  describe(page, state);
+  judge.reserve();
+  measure(page, mosaic);
+}
