@@ -110,11 +110,11 @@ def test_a_card_says_the_name_that_a_checkpoint_has(tmp_path: Path, build: Calla
     expected = save_checkpoint(tmp_path / "cats", build(), list("abcde"), Preprocess((32, 32)))
     written = (expected / "README.md").read_bytes()
     shutil.rmtree(expected)
-    kept = manage.copy(folder, "kept", tmp_path)
+    copied = manage.copy(folder, "copy", tmp_path)
     assert manage.rename("best", "cats", tmp_path).name == "cats"
     assert (tmp_path / "cats" / "README.md").read_bytes() == written
-    assert load_checkpoint(kept).card == written.decode().replace("cats", "kept")
-    assert "\n# kept\n" in load_checkpoint(kept).card
+    assert load_checkpoint(copied).card == written.decode().replace("cats", "copy")
+    assert "\n# copy\n" in load_checkpoint(copied).card
 
 
 def test_a_card_of_another_library_is_left_as_it_is(weights: bytes, tmp_path: Path) -> None:

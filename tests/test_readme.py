@@ -47,7 +47,7 @@ def test_the_tree_names_every_module_of_the_package() -> None:
 def test_what_people_make_is_ignored_by_git_and_what_is_shipped_is_not() -> None:
     made = ["checkpoints/mine/model.safetensors", "checkpoints/.mine.new/config.json", "runs/a/config.json"]
     shipped = ["checkpoints/cifar10/model.safetensors", "checkpoints/photos/README.md"]
-    asked = subprocess.run(
+    ignored = subprocess.run(
         ["git", "check-ignore", "--no-index", *made, *shipped], cwd=ROOT, capture_output=True, text=True
     )
-    assert asked.stdout.split() == made
+    assert ignored.stdout.split() == made

@@ -319,16 +319,16 @@ def test_webgpu_computes_every_kind_of_model(open_lesson: Callable[..., Lesson],
               const transformer = new VisionTransformer(config, (name) => weights.get(name));
               const gpu = new lesson_gpu_js.GpuPass(transformer, device);
               const probabilities = await gpu.run(new Float32Array(bytes(pixels).buffer));
-              const found = traces.map((of) => trace(transformer, of.block, of.head, of.token, of.other));
-              return [[...probabilities], gpu.attention().map((row) => [...row]), found.map(lists)];
+              const computed = traces.map((of) => trace(transformer, of.block, of.head, of.token, of.other));
+              return [[...probabilities], gpu.attention().map((row) => [...row]), computed.map(lists)];
             }""",
             case,
         )
         assert np.allclose(probabilities, case["probabilities"], rtol=0, atol=ATTENTION)
         assert np.allclose(np.ravel(maps), np.ravel(case["attentions"]), rtol=0, atol=ATTENTION)
-        for found, trace in zip(traces, case["traces"], strict=True):
+        for computed, trace in zip(traces, case["traces"], strict=True):
             for name, numbers in trace["numbers"].items():
-                assert np.allclose(found[name], numbers, rtol=0, atol=2e-5), name
+                assert np.allclose(computed[name], numbers, rtol=0, atol=2e-5), name
 
 
 def test_a_lost_graphics_card_is_replaced(

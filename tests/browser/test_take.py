@@ -110,7 +110,7 @@ def test_a_page_saved_while_attention_is_shown_has_the_map_of_the_class(app: App
     link = f"?sample=cat&method={method}"
     app.open(f"{link}&view=relevance")
     app.page.wait_for_function(f"() => {FIND}?.map?.traced")
-    shown = app.ask("[...viewer.map.relevance]")
+    relevance = app.ask("[...viewer.map.relevance]")
     app.open(f"{link}&view=attention&block=2")
     more(app)
     file = tmp_path / "viewer.html"
@@ -120,7 +120,7 @@ def test_a_page_saved_while_attention_is_shown_has_the_map_of_the_class(app: App
     assert app.ask("viewer.selection.view") == "attention"
     app.page.locator("[data-value=relevance]").click()
     app.page.wait_for_function(f"() => {FIND}?.map?.traced")
-    assert np.allclose(app.ask("[...viewer.map.relevance]"), shown, atol=1e-5)
+    assert np.allclose(app.ask("[...viewer.map.relevance]"), relevance, atol=1e-5)
     app.foreign.clear()  # the file itself
 
 

@@ -97,11 +97,11 @@ export class GpuPass {
    * @param {Float32Array} pixels as for `run`
    */
   async agrees(pixels) {
-    const wanted = this.transformer.run(pixels), wantedMaps = this.attention();
-    const found = await this.run(pixels), maps = this.attention();
+    const expected = this.transformer.run(pixels), expectedMaps = this.attention();
+    const actual = await this.run(pixels), maps = this.attention();
     /** @type {(one: ArrayLike<number>, other: ArrayLike<number>, bound: number) => boolean} */
     const alike = (one, other, bound) => Array.from(one).every((value, i) => Math.abs(value - other[i]) <= bound);
-    return found !== null && alike(found, wanted, PROBABILITY) && maps.every((map, i) => alike(map, wantedMaps[i], ATTENTION));
+    return actual !== null && alike(actual, expected, PROBABILITY) && maps.every((map, i) => alike(map, expectedMaps[i], ATTENTION));
   }
 
   /** Every map of the last pass, copied. */
@@ -140,9 +140,9 @@ export class GpuPass {
       }
       device.queue.submit([encoder.finish()]);
       await returned.mapAsync(GPUMapMode.READ);
-      const found = new Float32Array(returned.getMappedRange());
+      const output = new Float32Array(returned.getMappedRange());
       to = 0;
-      for (const { at, count } of results) transformer.space.numbers.set(found.subarray(to, (to += count)), at);
+      for (const { at, count } of results) transformer.space.numbers.set(output.subarray(to, (to += count)), at);
       returned.unmap();
       return this.failed ? null : transformer.classify();
     } catch {

@@ -95,18 +95,18 @@ export class Model {
   /**
    * Compute on a graphics card from now on, if it gives the same numbers for the picture that was seen last.
    *
-   * @param {{ device: GPUDevice, engine: string } | null} found
+   * @param {{ device: GPUDevice, engine: string } | null} card
    * @returns {Promise<string>} what computes
    */
-  accelerate(found) {
+  accelerate(card) {
     return this.inTurn(async () => {
-      if (!found) return this.engine;
+      if (!card) return this.engine;
       try {
-        const gpu = new GpuPass(this.transformer, found.device, found.engine);
+        const gpu = new GpuPass(this.transformer, card.device, card.engine);
         if (await gpu.agrees(this.input)) this.gpu = gpu;
       } catch {} // a browser whose WebGPU is not complete
       this.passed = this.gpu && this.input;
-      if (!this.gpu) found.device.destroy();
+      if (!this.gpu) card.device.destroy();
       return this.engine;
     });
   }

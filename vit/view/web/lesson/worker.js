@@ -32,8 +32,8 @@ const ANSWERS = {
   },
   /** @param {boolean} software whether WebGPU without a graphics card will do */
   async accelerate(software) {
-    const found = await deviceOf(navigator.gpu, software); // which may take its time: nobody waits for it
-    return { result: await (await model).accelerate(found), moved: [] };
+    const card = await deviceOf(navigator.gpu, software); // which may take its time: nobody waits for it
+    return { result: await (await model).accelerate(card), moved: [] };
   },
 };
 
