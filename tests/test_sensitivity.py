@@ -1,8 +1,10 @@
 """Is a map true, by random masks taken away: against brute force, planted answers, and the chance of random maps."""
 
+import copy
+import gc
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from sklearn.linear_model import RidgeCV
 from torch import Tensor
 from torch.nn import functional as F
 
+from vit.explain import sensitivity
 from vit.explain.occlusion import hidden
 from vit.explain.sensitivity import (
     _STRENGTHS,
@@ -23,6 +26,7 @@ from vit.explain.sensitivity import (
     removal,
     score_drops,
 )
+from vit.model.attention import Hook
 from vit.model.heads import Activation
 from vit.model.transformer import VisionTransformer
 
@@ -165,3 +169,67 @@ def test_the_words_of_a_verdict() -> None:
     assert Verdict(0.2, 0.3, 0.05, 0.0).word == "better than chance"
     assert Verdict(0.2, 0.3, 0.06, 0.06).word == "cannot be decided yet"
     assert Verdict(0.2, 0.3, 0.06, 0.04).word == "no better than chance"
+
+
+@pytest.fixture
+def large(build: Callable[..., VisionTransformer], monkeypatch: pytest.MonkeyPatch) -> VisionTransformer:
+    """A model that counts as large, on a processor that counts as fast in bfloat16; without units it is slow."""
+    monkeypatch.setattr(sensitivity, "has_bfloat16", lambda: True)
+    monkeypatch.setattr(sensitivity, "_ROUNDED_PRODUCTS", 0)
+    return build()
+
+
+def exact_drops(model: VisionTransformer, pixels: Tensor, masks: Tensor, hook: Hook | None = None) -> Tensor:
+    """In float32, of another copy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sensitivity, "has_bfloat16", lambda: False)
+        return score_drops(model, pixels, 2, masks, hook=hook)
+
+
+def test_a_large_model_rounds_to_bfloat16_and_no_figure_shows_it(
+    large: VisionTransformer, pictures: Callable[..., Tensor]
+) -> None:
+    pixels, masks = pictures(count=1), random_masks(16, 256)
+    drops, exact = score_drops(large, pixels, 2, masks), exact_drops(large, pixels, masks)
+    assert not torch.equal(drops, exact) and drops.dtype is torch.float64
+    maps = torch.rand(200, 16, generator=torch.Generator().manual_seed(0))
+    apart = correlations(maps, masks, drops) - correlations(maps, masks, exact)
+    assert apart.abs().max() < 0.01 and apart.square().mean().sqrt() < 0.003  # where 256 masks leave 0.06 open
+
+
+@pytest.mark.parametrize("reason", ["it does not agree", "small drops", "a hook", "a small model", "another precision"])
+def test_where_rounding_could_show_passes_stay_exact(
+    large: VisionTransformer, pictures: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    pixels, masks, hook = pictures(count=1), random_masks(16, 20), None
+    if reason == "it does not agree":
+        monkeypatch.setattr(sensitivity, "_AGREEMENT", 1.1)
+    if reason == "small drops":
+        large.head.weight.data /= 1e4
+    if reason == "a small model":
+        monkeypatch.setattr(sensitivity, "_ROUNDED_PRODUCTS", 1e9)
+    if reason == "a hook":
+        hook = cast(Hook, lambda block, inputs: inputs.mixed())
+    if reason == "another precision":
+        large, pixels = large.double(), pixels.double()
+    assert torch.equal(score_drops(large, pixels, 2, masks, hook=hook), exact_drops(large, pixels, masks, hook))
+
+
+def test_whether_rounding_agrees_is_found_out_once_and_forgotten_with_the_model(
+    large: VisionTransformer, pictures: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = list[bool]()
+    real = sensitivity._drops
+    monkeypatch.setattr(
+        sensitivity,
+        "_drops",
+        lambda *args, **named: counted.append(named.get("bfloat16", False)) or real(*args, **named),
+    )
+    for _ in range(3):
+        score_drops(large, pictures(count=1), 2, random_masks(16, 20))
+    assert counted.count(False) == 1 and counted.count(True) == 4
+    assert large.blocks in sensitivity._agreeing
+    before = len(sensitivity._agreeing)
+    score_drops(copy.deepcopy(large), pictures(count=1), 2, random_masks(16, 20))
+    gc.collect()
+    assert len(sensitivity._agreeing) == before

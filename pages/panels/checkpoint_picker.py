@@ -13,8 +13,8 @@ from pages.shared.page_links import CheckpointsLink, ExploreLink
 from vit.checkpoints import families, hub
 from vit.errors import UserError
 from vit.explain import input_sizes, self_check
-from vit.explain import record as recording
 from vit.images import decode, samples
+from vit.model.cpu import has_bfloat16
 
 if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint
@@ -129,7 +129,7 @@ def pick_size(checkpoint: Checkpoint) -> tuple[tuple[int, int], Precision]:
 
 def _pick_precision() -> Precision:
     """Let the person trade exactness for time, where the processor is faster at that."""
-    if page_links.read(ExploreLink).precision != "bfloat16" and not recording.has_bfloat16():
+    if page_links.read(ExploreLink).precision != "bfloat16" and not has_bfloat16():
         return "float32"
     rounded = link_controls.toggle(
         "Fast, slightly inexact (bfloat16)",

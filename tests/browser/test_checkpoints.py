@@ -21,7 +21,7 @@ from tiny import fill
 
 from vit import load_checkpoint
 from vit.checkpoints import manage
-from vit.explain.record import has_bfloat16
+from vit.model.cpu import has_bfloat16
 
 from .serving import FIND
 

@@ -14,7 +14,7 @@ from vit.explain.maps import checked_index, fuse, select_head
 from vit.explain.settings import Direction, Fusion
 from vit.model.attention import Hook, attention_weights
 from vit.model.config import ViTConfig
-from vit.model.cpu import exact_on_cpu, onednn, processor
+from vit.model.cpu import exact_on_cpu, onednn
 from vit.model.transformer import VisionTransformer
 
 Precision = Literal["float32", "bfloat16"]
@@ -233,12 +233,6 @@ class AttentionRecord:
         return list(tokens)
 
 
-def has_bfloat16() -> bool:
-    """Whether this processor has units for bfloat16, so that a pass in it is faster and not slower."""
-    units = processor()
-    return bool(units.get("avx512_bf16") or units.get("amx_bf16"))
-
-
 @torch.inference_mode()
 def record(
     model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", hook: Hook | None = None
@@ -247,7 +241,8 @@ def record(
 
     Args:
         precision: "float32" is exact. "bfloat16" rounds what goes into each product to 8 bits: logits and attention
-            are then those of a slightly other pass, and the record is half as large. Faster where `has_bfloat16`.
+            are then those of a slightly other pass, and the record is half as large. Faster where
+            `vit.model.cpu.has_bfloat16`.
         hook: on what the heads compute with, see `VisionTransformer.forward`.
 
     Raises:

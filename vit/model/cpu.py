@@ -69,6 +69,12 @@ def processor() -> dict[str, Any]:
     return getattr(torch.cpu, "get_capabilities", dict)()
 
 
+def has_bfloat16() -> bool:
+    """Whether this processor has units for bfloat16, so that a pass in it is faster and not slower."""
+    units = processor()
+    return bool(units.get("avx512_bf16") or units.get("amx_bf16"))
+
+
 @cache
 def _onednn_is_exact() -> bool:
     """Whether oneDNN, allowed to round, does not."""

@@ -5,7 +5,7 @@ Letters as in `vit.model`. Source: Dosovitskiy et al. 2021, "An Image is Worth 1
 
 import copy
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self, cast
+from typing import NamedTuple, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -49,16 +49,6 @@ class ViTOutput(NamedTuple):
     pool_attention: Tensor | None = None
     tokens: Tensor | None = None
     pooled: Tensor | None = None
-
-
-def rounded(model: "VisionTransformer") -> "VisionTransformer":
-    """A copy whose large matrices are bfloat16: half the memory, and a pass in bfloat16 need not round them again."""
-    large = {id(module.weight) for module in model.blocks.modules() if type(module) is Linear}
-    same = {
-        id(p): nn.Parameter(p.detach().to(torch.bfloat16) if id(p) in large else p.detach().clone())
-        for p in model.parameters()
-    }
-    return copy.deepcopy(model, same)
 
 
 class Block(nn.Module):
@@ -370,6 +360,20 @@ class VisionTransformer(nn.Module):
             x = x.mean(1)  # of one token it is that token
         x = self.norm(x) if config.norm == "after_pool" else x
         return x if self.pre_logits is None else self.pre_logits(x).tanh(), attention
+
+
+_Part = TypeVar("_Part", Block, VisionTransformer)
+
+
+def rounded(module: _Part) -> _Part:
+    """A copy whose large matrices are bfloat16: half the memory, and a pass in bfloat16 need not round them again."""
+    blocks = module.blocks if isinstance(module, VisionTransformer) else module
+    large = {id(layer.weight) for layer in blocks.modules() if type(layer) is Linear}
+    same = {
+        id(p): nn.Parameter(p.detach().to(torch.bfloat16) if id(p) in large else p.detach().clone())
+        for p in module.parameters()
+    }
+    return copy.deepcopy(module, same)
 
 
 def tokens_read(config: ViTConfig) -> slice:

@@ -1,7 +1,7 @@
 """Where a training process computes, and which share of the work is its own."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch.distributed.nn  # before there is a process group: its functions wo
 from torch import Tensor
 
 from vit.errors import InvalidConfig
+from vit.model.cpu import has_bfloat16
 from vit.training.config import TrainConfig
 from vit.training.run_folder import ENGINE
 
@@ -93,8 +94,7 @@ def set_up_process(config: TrainConfig) -> Process:
         torch.set_float32_matmul_precision("high")
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        cpu: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.11 may not say
-        fast = device.type == "cpu" and bool(cpu.get("avx512_bf16") or cpu.get("amx_bf16"))
+        fast = device.type == "cpu" and has_bfloat16()
     autocast = fast if config.precision == "auto" else config.precision == "bfloat16"
     opened = world > 1 and not dist.is_initialized()
     if opened:
