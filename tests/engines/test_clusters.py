@@ -14,6 +14,7 @@ from vit.errors import InvalidConfig
 from vit.runs import control, registry
 from vit.runs.engines import clusters, contract
 from vit.runs.engines.contract import Refused, Request, Unreachable, next_handle
+from vit.runs.engines.ray_job import Place, torchrun_variables
 from vit.runs.engines.slurm_script import batch_script
 
 RAY = 'kind = "ray"\nruns = "/shared/runs"\naddress = "http://head:8265"\ntoken_file = "/etc/token"\n'
@@ -186,3 +187,18 @@ def test_a_batch_script_quotes_whatever_a_folder_is_called(tmp_path: Path) -> No
     arguments = shlex.split(lines[-1])
     assert arguments == ["exec", "python", "-m", "vit.runs.engines.slurm_job", str(handle.folder), handle.job]
     assert f"export PYTHONPATH={shlex.quote(str(tmp_path / 'a b'))}" in lines
+
+
+def test_processes_on_ray_are_told_what_torchrun_would_tell() -> None:
+    """Ray gives places in any order; those of a machine belong together, and see all of the run's GPUs there."""
+    places = [
+        Place(node, f"host-{node}", f"10.0.0.{node}", port, gpus)
+        for node, port, gpus in (("7", 1001, ("3",)), ("4", 1002, ("0",)), ("7", 1003, ("1",)), ("4", 1004, ("2",)))
+    ]
+    told = torchrun_variables(places)
+    assert [(one["RANK"], one["LOCAL_RANK"]) for one in told] == [("0", "0"), ("2", "0"), ("1", "1"), ("3", "1")]
+    assert {(one["WORLD_SIZE"], one["MASTER_ADDR"], one["MASTER_PORT"]) for one in told} == {("4", "10.0.0.7", "1001")}
+    visible = [one["CUDA_VISIBLE_DEVICES"] for one in told]
+    assert visible == ["3,1", "0,2", "3,1", "0,2"]  # the process's own is at its local rank
+    (alone,) = torchrun_variables([Place("7", "host", "10.0.0.7", 1001, ())])
+    assert alone["WORLD_SIZE"] == "1" and "CUDA_VISIBLE_DEVICES" not in alone

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -215,16 +214,19 @@ def test_vanished_it_is_interrupted_and_resumed_to_the_same_bits(lab: Lab, unint
 
 @pytest.mark.parametrize("lab", LABS[3:], indirect=True)
 def test_a_process_that_died_while_it_began_holds_no_machine(lab: Lab) -> None:
-    """Ray keeps what a start that failed had reserved, for as long as its job lives."""
+    """Before any process has met the others."""
     assert isinstance(lab.cluster, RayCluster)
-    run, trainers = launch(lab, tiny(epochs=1)), partial(lab.cluster.processes, "ray::RayTrainWorker")
+    trainers = partial(lab.cluster.processes, "ray::Trainer")
+    until(lambda: not trainers(), "that those of other runs are gone")
+    run = launch(lab, tiny(epochs=1))
     pids = until(lambda: len(trainers()) == 2 and trainers(), "both of its processes")
-    logs = partial((lab.cluster.folder / "t").rglob, "ray-train-sys-controller*.log")
-    while not any("Train context initialized" in log.read_text() for log in logs()):
-        time.sleep(0.01)
-    os.kill(pids[1], signal.SIGKILL)  # while the two meet, which Ray counts as started by then
+    places = [run.folder] if lab.shared else [lab.cluster.scratch(number) / run.id for number in (1, 2)]
+    until(lambda: any((place / "log.txt").exists() for place in places), "that they are told to train")
+    os.kill(pids[1], signal.SIGKILL)
     assert not steps(run)
     assert ended(run).status == "finished"
+    assert "died" in (run.folder / "log.txt").read_text()
+    until(lambda: lab.engine.capacity().cpus.free == 2, "its machines being free")
 
 
 def test_what_a_run_starts_from_goes_with_it(lab: Lab) -> None:

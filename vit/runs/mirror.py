@@ -134,10 +134,10 @@ class Mirror:
         """Ask the run to stop."""
         self._put_file("stop", b"")
 
-    def remove(self, part: str = "") -> None:
-        """Delete the image, or a folder beside its index."""
+    def remove(self) -> None:
+        """Delete the image."""
         with suppress(FileNotFoundError):
-            self.storage.delete_dir(f"{self.path}/{part}".rstrip("/"))
+            self.storage.delete_dir(self.path)
 
     # --- Both sides -------------------------------------------------------------------------------------------------
 

@@ -103,7 +103,6 @@ class Ray(Engine):
                 with self._reachable():
                     mirror.publish()
             variables = {ENGINE: "ray", "OMP_NUM_THREADS": str(self.cluster.cpus), "PYTHONUNBUFFERED": "1"}
-            variables["RAY_TRAIN_ENABLE_PRINT_PATCH"] = "0"  # which has every line twice
             if mirror:
                 variables[ENVIRONMENT] = mirror.url
             if self.cluster.code:

@@ -1,26 +1,26 @@
-"""The driver of a run on a Ray cluster: starts its processes there, and again when one of them dies.
+"""The driver of a run on a Ray cluster: starts its processes there, and again when one dies.
 
     python -m vit.runs.engines.ray_job RUN JOB CPUS
 
-Submitted by `vit.runs.engines.ray`, and run by Ray on one of its machines. Each process trains as torchrun's would; the
-process group is Ray's. Ray's own checkpoints and retries are not used: the run's state is the truth, and a death that
-no progress lies before is not tried again for ever.
+Submitted by `vit.runs.engines.ray`, and run by Ray on one of its machines. Each process is one of Ray's actors, and
+trains as torchrun's would, told by the same variables who it is. Ray finds the machines; the run's state is the truth,
+and a death that no progress lies before is not tried again for ever.
+
+This is Ray's core: Ray Train starts four processes more, one after the other, before those that train.
 """
 
 import os
 import platform
 import shutil
+import socket
 import sys
 import tempfile
-import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
-
-import torch.distributed as dist
+from typing import TYPE_CHECKING, NamedTuple
 
 from vit.errors import InvalidRun, UserError
 from vit.files import is_locked
@@ -28,17 +28,14 @@ from vit.runs.attempts import train_to_the_end
 from vit.runs.engines.contract import Handle, claim_job, mark_over, read_handle, read_request
 from vit.runs.engines.ray import NOTE
 from vit.runs.mirror import ENVIRONMENT, Mirror
-from vit.training.presets import train_config
 from vit.training.run_folder import AGAIN, STATES, forget_attempt, read_document, read_json, write_json
-from vit.training.train import train
+
+if TYPE_CHECKING:
+    from ray.util.placement_group import PlacementGroup
 
 _SCRATCH = "VIT_SCRATCH"  # in the environment of a machine: its folder for runs that no folder is shared for
 _LEFTOVER_SECONDS = 24 * 3600.0  # [s] after which the folder of a run that is not at work here is removed
-_RAYS_OWN = ".ray"  # folder in which Ray wants to keep checkpoints, of which there are none
 _GIVEN_UP = "given up"  # noted by a process: what stands in outcome.json would be so again
-# Ray gives up waiting for machines after a minute and asks for them anew. Where one comes back at that moment, what it
-# had reserved stays so without end (Ray 2.60), so there is only one request, which waits for as long as it takes.
-_ROOM_TIMEOUT = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(30 * 24 * 3600)}
 _WAITING_AFTER = 10.0  # [s] without machines after which a run that began before is said to wait for them
 _FRUITLESS_DEATHS = 3  # deaths in a row without another saved state between them, after which it is given up
 
@@ -55,10 +52,8 @@ def main(folder: Path, job: str, cpus: int) -> None:
     try:
         train_to_the_end(folder, lambda: _train_once(folder, handle, cpus))
     finally:
-        shutil.rmtree(folder / _RAYS_OWN, ignore_errors=True)
         if mirror := mirror_of(folder):
             mirror.push()
-            mirror.remove(_RAYS_OWN)
         mark_over(handle)
 
 
@@ -96,10 +91,7 @@ def note(handle: Handle, word: str, reason: str = "", hosts: tuple[str, ...] = (
 def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
     """Run the trainer's processes until they end well, want smaller parts, or die without progress."""
     import ray  # noqa: PLC0415 # there is no Ray but on a cluster
-    from ray.train import FailureConfig, RunConfig, ScalingConfig  # noqa: PLC0415
-    from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
 
-    os.environ |= _ROOM_TIMEOUT
     request = read_request(folder)
     processes = request.nodes * len(request.devices)
     parts, fruitless, reason = read_json(folder / AGAIN), 0, ""
@@ -109,34 +101,19 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
         waits = f"{reason} It {goes} when {handle.engine_name} has room for {_needs(processes, cpus, request.gpus)}."
         if not reason:
             note(handle, "waiting", waits.lstrip())
-        rays_own: dict[str, Any] = {"storage_path": str(folder / _RAYS_OWN)}
-        if mirror := mirror_of(folder):
+        mirror = mirror_of(folder)
+        if mirror:
             mirror.push()
-            rays_own = {"storage_path": f"{mirror.path}/{_RAYS_OWN}", "storage_filesystem": mirror.storage}
-        trainer = TorchTrainer(
-            work,
-            train_loop_config={"folder": folder.name if mirror else str(folder), "cpus": cpus},
-            scaling_config=ScalingConfig(
-                num_workers=processes,
-                use_gpu=request.gpus,
-                resources_per_worker={"CPU": cpus} | ({"GPU": 1} if request.gpus else {}),
-                placement_strategy="STRICT_SPREAD" if processes == request.nodes > 1 else "SPREAD",
-            ),
-            torch_config=TorchConfig(backend="nccl" if request.gpus else "gloo"),
-            run_config=RunConfig(
-                name=handle.job,
-                failure_config=FailureConfig(controller_failure_limit=0),  # else it tries for ever
-                **rays_own,
-            ),
-        )
         try:
-            with _noted_where_it_waits(handle, waits.lstrip(), mirror):
-                trainer.fit()
+            ray.init()
+            try:
+                _train_on(_reserved(folder, handle, cpus, waits.lstrip()), folder)
+            finally:
+                ray.shutdown()  # its processes and what was reserved for them are gone
             if mirror:
                 mirror.pull_all()
             return 0
         except Exception as error:  # whatever it was: Ray wraps it
-            ray.shutdown()  # what a start that failed had reserved is free again, which Ray else keeps for this job
             if mirror:
                 mirror.pull_all()
             if read_json(folder / AGAIN) != parts or read_json(folder / NOTE).get("word") == _GIVEN_UP:
@@ -150,27 +127,100 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
             note(handle, "retrying", reason)
 
 
-@contextmanager
-def _noted_where_it_waits(handle: Handle, reason: str, mirror: Mirror | None) -> Iterator[None]:
-    """Say that a run waits where its machines are not there after a while."""
+def _reserved(folder: Path, handle: Handle, cpus: int, waits: str) -> "PlacementGroup":
+    """Room for the run's processes, once there is some.
+
+    Args:
+        waits: what to say until then.
+    """
+    from ray.util import placement_group  # noqa: PLC0415
+
+    request = read_request(folder)
+    processes = request.nodes * len(request.devices)
+    each = {"CPU": float(cpus)} | ({"GPU": 1.0} if request.gpus else {})
+    group = placement_group([each] * processes, "STRICT_SPREAD" if processes == request.nodes > 1 else "SPREAD")
+    if not group.wait(_WAITING_AFTER):
+        note(handle, "waiting", waits)
+        if mirror := mirror_of(folder):
+            mirror.push()
+        while not group.wait(_WAITING_AFTER):
+            pass
+    return group
+
+
+def _train_on(group: "PlacementGroup", folder: Path) -> None:
+    """Start the run's processes where there is room for them, and wait until they are done.
+
+    Raises:
+        RayError: one of them failed, and none is left.
+    """
     import ray  # noqa: PLC0415
-    from ray.util import placement_group_table  # noqa: PLC0415
+    from ray.exceptions import RayError  # noqa: PLC0415
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: PLC0415
 
-    def look() -> None:
-        with suppress(Exception):  # nobody answers, so nobody knows
-            own = ray.get_runtime_context().get_job_id()  # what Ray's names of groups end with
-            if any(name.endswith(own) and one["state"] == "PENDING" for name, one in placement_group_table().items()):
-                note(handle, "waiting", reason)
-                if mirror:
-                    mirror.push()
-
-    timer = threading.Timer(_WAITING_AFTER, look)
-    timer.start()
+    processes = [
+        ray.remote(Trainer)
+        .options(
+            num_cpus=each.get("CPU", 0),
+            num_gpus=each.get("GPU", 0),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
+        )
+        .remote(folder.name if mirror_of(folder) else str(folder))
+        for index, each in enumerate(group.bundle_specs)
+    ]
     try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
+        places = ray.get([process.place.remote() for process in processes])
+        hosts = tuple(dict.fromkeys(place.host for place in places))
+        left = [
+            process.train.remote(variables, hosts if variables["RANK"] == "0" else ())
+            for process, variables in zip(processes, torchrun_variables(places), strict=True)
+        ]
+        while left:
+            done, left = ray.wait(left)
+            ray.get(done)
+    except RayError:
+        for process in processes:  # the others wait for it
+            ray.kill(process)
+        raise
+
+
+class Place(NamedTuple):
+    """Where one of the run's processes is.
+
+    Attributes:
+        node: Ray's name of the machine.
+        host: the machine's own.
+        address, port: under which the first process can be met.
+        gpus: those that Ray gave it, by their numbers or names.
+    """
+
+    node: str
+    host: str
+    address: str
+    port: int
+    gpus: tuple[str, ...]
+
+
+def torchrun_variables(places: Sequence[Place]) -> list[dict[str, str]]:
+    """What torchrun would tell each process; those of a machine follow each other.
+
+    All GPUs of the run on a machine are seen by each of its processes there, as NCCL reaches no others directly.
+    """
+    nodes = list(dict.fromkeys(place.node for place in places))
+    order = sorted(range(len(places)), key=lambda index: nodes.index(places[index].node))
+    first, told = places[order[0]], [dict[str, str]()] * len(places)
+    for rank, index in enumerate(order):
+        here = [one for one in order if places[one].node == places[index].node]
+        told[index] = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(places)),
+            "LOCAL_RANK": str(here.index(index)),
+            "MASTER_ADDR": first.address,
+            "MASTER_PORT": str(first.port),
+        }
+        if gpus := [gpu for one in here for gpu in places[one].gpus]:
+            told[index]["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    return told
 
 
 def _needs(processes: int, cpus: int, gpus: bool) -> str:
@@ -189,39 +239,57 @@ def _saved(folder: Path) -> list[int]:
     return [state.stat().st_mtime_ns for state in states if state.exists()]
 
 
-def work(settings: dict[str, Any]) -> None:
-    """One of the run's processes, on a machine of the cluster."""
-    import torch  # noqa: PLC0415 # the process of Ray that runs this has imported nothing of the module
-
-    folder = folder_of(settings["folder"])
-    mirror = mirror_of(folder)
-    if mirror:
-        mirror.pull_all()
-    torch.set_num_threads(settings["cpus"])
-    with (folder / "log.txt").open("ab") as log:
-        for stream in (1, 2):
-            os.dup2(log.fileno(), stream)
-    hosts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, platform.node())  # all have what the image holds before one of them changes it
-    handle, leads = read_handle(folder), dist.get_rank() == 0
-    with mirror.pushing() if mirror and leads else nullcontext():
-        _train_here(folder, handle, tuple(dict.fromkeys(hosts)) if leads else ())
-
-
-def _train_here(folder: Path, handle: Handle | None, hosts: tuple[str, ...]) -> None:
-    """Train.
+class Trainer:
+    """One of the run's processes, on a machine of the cluster: an actor.
 
     Args:
-        hosts: of all processes; of the leading one alone.
+        folder: of the run; its name alone where the machines share none.
     """
-    if hosts and handle:
-        note(handle, "running", hosts=hosts)
-    try:
-        train(train_config(**read_document(folder / "config.json")), folder, resume=True)
-    except UserError:
-        if handle:
-            note(handle, _GIVEN_UP)
-        raise  # so that Ray ends the others, which may wait for this one
+
+    def __init__(self, folder: str):
+        self._folder = folder_of(folder)
+        self._mirror = mirror_of(self._folder)
+
+    def place(self) -> Place:
+        """Where this is, once it holds what the run's image does."""
+        import ray  # noqa: PLC0415
+
+        if self._mirror:
+            self._mirror.pull_all()
+        context, address = ray.get_runtime_context(), ray.util.get_node_ip_address()
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = free.getsockname()[1]
+        gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
+        return Place(context.get_node_id(), platform.node(), address, port, gpus)
+
+    def train(self, variables: dict[str, str], hosts: tuple[str, ...]) -> None:
+        """Train, as torchrun's process would.
+
+        Args:
+            variables: of the environment.
+            hosts: of all processes; of the leading one alone.
+        """
+        os.environ |= variables
+        with (self._folder / "log.txt").open("ab") as log:
+            for stream in (1, 2):
+                os.dup2(log.fileno(), stream)
+        handle = read_handle(self._folder)
+        with self._mirror.pushing() if self._mirror and hosts else nullcontext():
+            if hosts and handle:
+                note(handle, "running", hosts=hosts)
+            try:
+                self._train()
+            except UserError:
+                if handle:
+                    note(handle, _GIVEN_UP)
+                raise  # so that the driver ends the others, which may wait for this one
+
+    def _train(self) -> None:
+        from vit.training.presets import train_config  # noqa: PLC0415 # what takes long is not imported by the driver
+        from vit.training.train import train  # noqa: PLC0415
+
+        train(train_config(**read_document(self._folder / "config.json")), self._folder, resume=True)
 
 
 if __name__ == "__main__":
