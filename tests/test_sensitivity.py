@@ -180,7 +180,7 @@ def large(build: Callable[..., VisionTransformer], monkeypatch: pytest.MonkeyPat
 
 
 def exact_drops(model: VisionTransformer, pixels: Tensor, masks: Tensor, hook: Hook | None = None) -> Tensor:
-    """In float32, of another copy."""
+    """In float32, as on a processor without units."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sensitivity, "has_bfloat16", lambda: False)
         return score_drops(model, pixels, 2, masks, hook=hook)
@@ -229,6 +229,7 @@ def test_whether_rounding_agrees_is_found_out_once_and_forgotten_with_the_model(
         score_drops(large, pictures(count=1), 2, random_masks(16, 20))
     assert counted.count(False) == 1 and counted.count(True) == 4
     assert large.blocks in sensitivity._agreeing
+    gc.collect()
     before = len(sensitivity._agreeing)
     score_drops(copy.deepcopy(large), pictures(count=1), 2, random_masks(16, 20))
     gc.collect()

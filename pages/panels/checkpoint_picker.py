@@ -14,7 +14,7 @@ from vit.checkpoints import families, hub
 from vit.errors import UserError
 from vit.explain import input_sizes, self_check
 from vit.images import decode, samples
-from vit.model.cpu import has_bfloat16
+from vit.model import cpu
 
 if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint
@@ -129,7 +129,7 @@ def pick_size(checkpoint: Checkpoint) -> tuple[tuple[int, int], Precision]:
 
 def _pick_precision() -> Precision:
     """Let the person trade exactness for time, where the processor is faster at that."""
-    if page_links.read(ExploreLink).precision != "bfloat16" and not has_bfloat16():
+    if page_links.read(ExploreLink).precision != "bfloat16" and not cpu.has_bfloat16():
         return "float32"
     rounded = link_controls.toggle(
         "Fast, slightly inexact (bfloat16)",
