@@ -195,10 +195,10 @@ def test_processes_on_ray_are_told_what_torchrun_would_tell() -> None:
         Place(node, f"host-{node}", f"10.0.0.{node}", port, gpus)
         for node, port, gpus in (("7", 1001, ("3",)), ("4", 1002, ("0",)), ("7", 1003, ("1",)), ("4", 1004, ("2",)))
     ]
-    told = torchrun_variables(places)
-    assert [(one["RANK"], one["LOCAL_RANK"]) for one in told] == [("0", "0"), ("2", "0"), ("1", "1"), ("3", "1")]
-    assert {(one["WORLD_SIZE"], one["MASTER_ADDR"], one["MASTER_PORT"]) for one in told} == {("4", "10.0.0.7", "1001")}
-    visible = [one["CUDA_VISIBLE_DEVICES"] for one in told]
+    every = torchrun_variables(places)
+    assert [(one["RANK"], one["LOCAL_RANK"]) for one in every] == [("0", "0"), ("2", "0"), ("1", "1"), ("3", "1")]
+    assert {(one["WORLD_SIZE"], one["MASTER_ADDR"], one["MASTER_PORT"]) for one in every} == {("4", "10.0.0.7", "1001")}
+    visible = [one["CUDA_VISIBLE_DEVICES"] for one in every]
     assert visible == ["3,1", "0,2", "3,1", "0,2"]  # the process's own is at its local rank
     (alone,) = torchrun_variables([Place("7", "host", "10.0.0.7", 1001, ())])
     assert alone["WORLD_SIZE"] == "1" and "CUDA_VISIBLE_DEVICES" not in alone

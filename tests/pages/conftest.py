@@ -3,6 +3,7 @@
 import math
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
+from written_runs import write_run
 
 import vit
 from pages.panels import faithfulness
+from pages.shared import readings
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import Block, VisionTransformer
 
@@ -90,3 +93,19 @@ def trained(checkpoints: Path, saved: Path) -> str:
         (folder / "about.json").write_text('{"name": "Tiny <b>"}')
     shutil.rmtree(saved)  # it lies among the other checkpoints
     return f"run-{run}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's runs are."""
+    (tmp_path / "runs").mkdir()
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path / "checkpoints"))
+    readings.forget()
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def write(folder: Path) -> Callable[..., str]:
+    """`write(name, ...)` makes a run, as `write_run` says; gives its id."""
+    return partial(write_run, folder)

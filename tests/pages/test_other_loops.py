@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import vit
 from pages.shared import readings
-from tests.pages.test_runs_page import option, show, texts
+from tests.pages.runs_page import option, show, texts
 from vit.runs import registry
 from vit.training.metrics import read_metrics
 from vit.view.attention_snapshots import list_epochs, read_payload

@@ -1,6 +1,5 @@
 """The page of runs without a browser: empty, normal and error state, and what its buttons do."""
 
-import csv
 import fcntl
 import io
 import json
@@ -10,9 +9,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl
 
 import pandas as pd
@@ -20,35 +17,15 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from streamlit.testing.v1 import AppTest
-from written_runs import EPOCHS, STEPS, write_run
+from written_runs import EPOCHS, STEPS
 
 from pages.run_views import curves
-from pages.run_views.compare_runs import title, to_csv
-from pages.shared import access, readings, setting_names, zip_downloads
+from pages.shared import access, readings, zip_downloads
 from pages.train_form import settings as fields
 from tests.pages.offered import fed
+from tests.pages.runs_page import ROOT, WAIT, option, show, texts
 from vit.errors import InvalidRun
 from vit.runs import control, registry
-from vit.training.config import TrainConfig
-
-ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s]; the first run imports torch
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's runs are."""
-    (tmp_path / "runs").mkdir()
-    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path / "checkpoints"))
-    readings.forget()
-    return tmp_path / "runs"
-
-
-@pytest.fixture
-def write(folder: Path) -> Callable[..., str]:
-    """`write(name, ...)` makes a run, as `write_run` says; gives its id."""
-    return partial(write_run, folder)
 
 
 @pytest.fixture
@@ -65,24 +42,6 @@ def alive(folder: Path) -> Iterator[Callable[[str], None]]:
 
     with ExitStack() as stack:
         yield lambda run: stack.enter_context(held(run))
-
-
-def show(*wanted: str, **link: str) -> AppTest:
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).switch_page("pages/runs.py")
-    for name, value in {"run": list(wanted), **link}.items():
-        if value:
-            page.query_params[name] = value
-    readings.forget()
-    return page.run()
-
-
-def texts(page: AppTest) -> str:
-    kinds = ("caption", "markdown", "header", "text", "info", "warning", "error", "html")
-    return " ".join(str(getattr(found, "value", "")) for kind in kinds for found in page.get(kind))
-
-
-def option(page: AppTest, key: str) -> dict[str, Any]:
-    return json.loads(page.get_by_key(key).proto.spec)
 
 
 def test_without_runs_the_page_says_how_to_start_one(folder: Path) -> None:
@@ -516,88 +475,6 @@ def test_a_checkpoint_unpacks_to_a_folder_named_after_its_run(
     with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
         assert {path.partition("/")[0] for path in archive.namelist()} == {folder_name or run.id}
         assert any(path.endswith("/model.safetensors") for path in archive.namelist())
-
-
-def test_runs_are_compared_by_what_differs(write: Callable[..., str]) -> None:
-    page = show(write("Slow", lr=1e-4), write("Fast", lr=1e-2))
-    assert not page.exception and not page.error
-    table = page.dataframe[1].value
-    assert set(table["Run"]) == {"Slow", "Fast"}
-    assert set(table["Learning rate, AdamW"]) == {1e-4, 1e-2} and "Seed" not in table
-    assert {trace["name"] for trace in option(page, "compared accuracy")["series"]} == {"Slow", "Fast"}
-
-
-def test_settings_that_follow_from_a_size_are_compared_as_they_were_used(write: Callable[..., str]) -> None:
-    chosen = write("Tutorial", size="tintn"), write("Given", size="shapes", dim=96, heads=4), write("Shapes")
-    table = show(*chosen).dataframe[1].value.set_index("Run")
-    assert dict(table["Blocks"]) == {"Tutorial": 4, "Given": 3, "Shapes": 3}
-    assert dict(table["Width"]) == {"Tutorial": 48, "Given": 96, "Shapes": 48}
-    assert dict(table["Heads per block"]) == {"Tutorial": 4, "Given": 4, "Shapes": 3}
-    assert "Patch size" not in table  # 4 in all of them
-
-
-def test_what_is_not_known_yet_is_no_difference(write: Callable[..., str], folder: Path) -> None:
-    known, begun = write("Known"), write("Begun", lr=0.5, outcome="stopped", done=0)
-    shutil.rmtree(folder / begun / "checkpoints")
-    assert list(show(known, begun).dataframe[1].value.columns[5:]) == ["Learning rate, AdamW"]
-    deep = write("Deep", depth=6)
-    assert show(deep, begun).dataframe[1].value.set_index("Run")["Blocks"]["Deep"] == 6
-
-
-def test_a_run_from_a_checkpoint_names_no_size_of_its_own(write: Callable[..., str], folder: Path) -> None:
-    parent = write("Parent", size="tintn")
-    child = write("Child", init_from=str(folder / parent / "checkpoints" / "best"))
-    table = show(parent, child).dataframe[1].value.set_index("Run")
-    assert table["Size"]["Parent"] == "tintn" and pd.isna(table["Size"]["Child"])
-    assert "Blocks" not in table  # 4 in both
-
-
-def test_settings_are_called_as_on_the_page_train() -> None:
-    for name in TrainConfig.model_fields:
-        assert setting_names.title(name).partition(" [")[0] == title(name).partition(" [")[0]
-
-
-def test_runs_of_one_name_are_told_apart(write: Callable[..., str]) -> None:
-    page = show(write("Same"), write("Same"))
-    assert len({trace["name"] for trace in option(page, "compared loss")["series"]}) == 2
-
-
-def test_a_sweep_is_plotted_against_what_it_varied(write: Callable[..., str]) -> None:
-    some = [write(f"Depth {depth}", sweep="s", depth=depth) for depth in (3, 1, 2)]
-    drawn = option(show(*some), "sweep")
-    assert drawn["xAxis"]["data"] == ["1", "2", "3"] and drawn["xAxis"]["name"] == "Blocks"
-    page = show(some[0])
-    page.button(key="family").click().run()
-    assert sorted(page.query_params["run"]) == sorted(some)
-
-
-def test_the_legend_of_a_sweep_has_what_tells_its_runs_apart(write: Callable[..., str]) -> None:
-    long = "All that I know about shapes, in one name"
-    some = [write(f"{long}, depth {d}", sweep="s", depth=d, lr=0.1 / d) for d in (1, 2)]
-    page = show(*some)
-    for chart in ("compared accuracy", "compared loss"):
-        assert [trace["name"] for trace in option(page, chart)["series"]] == ["depth 2, lr 0.05", "depth 1, lr 0.1"]
-    assert set(page.dataframe[1].value["Run"]) == {f"{long}, depth {d}" for d in (1, 2)}
-
-
-def test_a_sweep_over_sizes_is_plotted_against_the_size(write: Callable[..., str]) -> None:
-    drawn = option(show(*[write("x", sweep="s", size=size) for size in ("shapes", "tintn")]), "sweep")
-    assert drawn["xAxis"]["data"] == ["shapes", "tintn"]
-
-
-def test_a_sweep_over_two_settings_is_a_heat_map(write: Callable[..., str]) -> None:
-    some = [write("x", sweep="s", depth=depth, lr=lr) for depth in (1, 2) for lr in (1e-3, 1e-2)]
-    page = show(*some)
-    assert not page.exception
-    assert "Heatmap" in page.get_by_key("sweep").proto.spec or "heatmap" in page.get_by_key("sweep").proto.spec
-
-
-def test_formulas_in_a_csv_are_text() -> None:
-    table = pd.DataFrame({"=Run": ["=1+1", "+a", "@b", "-c", "fine"], "lr": [-0.5, 1, 2, 3, 4]})
-    rows = list(csv.reader(io.StringIO(to_csv(table))))
-    assert rows[0] == ["'=Run", "lr"]
-    assert [row[0] for row in rows[1:]] == ["'=1+1", "'+a", "'@b", "'-c", "fine"]
-    assert rows[1][1] == "-0.5"
 
 
 def test_a_curve_has_few_points_and_its_last() -> None:

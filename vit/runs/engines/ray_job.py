@@ -208,10 +208,10 @@ def torchrun_variables(places: Sequence[Place]) -> list[dict[str, str]]:
     """
     nodes = list(dict.fromkeys(place.node for place in places))
     order = sorted(range(len(places)), key=lambda index: nodes.index(places[index].node))
-    first, told = places[order[0]], [dict[str, str]()] * len(places)
+    first, result = places[order[0]], [dict[str, str]()] * len(places)
     for rank, index in enumerate(order):
         here = [one for one in order if places[one].node == places[index].node]
-        told[index] = {
+        result[index] = {
             "RANK": str(rank),
             "WORLD_SIZE": str(len(places)),
             "LOCAL_RANK": str(here.index(index)),
@@ -219,8 +219,8 @@ def torchrun_variables(places: Sequence[Place]) -> list[dict[str, str]]:
             "MASTER_PORT": str(first.port),
         }
         if gpus := [gpu for one in here for gpu in places[one].gpus]:
-            told[index]["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-    return told
+            result[index]["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    return result
 
 
 def _needs(processes: int, cpus: int, gpus: bool) -> str:

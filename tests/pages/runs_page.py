@@ -1,0 +1,33 @@
+"""Page Runs without a browser, for the tests of what it shows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from streamlit.testing.v1 import AppTest
+
+from pages.shared import readings
+
+ROOT = Path(__file__).parents[2]
+WAIT = 120  # [s]; the first run imports torch
+
+
+def show(*wanted: str, **link: str) -> AppTest:
+    """The page, by a link to some runs."""
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).switch_page("pages/runs.py")
+    for name, value in {"run": list(wanted), **link}.items():
+        if value:
+            page.query_params[name] = value
+    readings.forget()
+    return page.run()
+
+
+def texts(page: AppTest) -> str:
+    """All words on it."""
+    kinds = ("caption", "markdown", "header", "text", "info", "warning", "error", "html")
+    return " ".join(str(getattr(found, "value", "")) for kind in kinds for found in page.get(kind))
+
+
+def option(page: AppTest, key: str) -> dict[str, Any]:
+    """What a chart is drawn from."""
+    return json.loads(page.get_by_key(key).proto.spec)
