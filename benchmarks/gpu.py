@@ -4,12 +4,14 @@
     python benchmarks/gpu.py --out results --data folder:data/cifar10 --photos folder:data/imagenette   # what is left
     python benchmarks/gpu.py --out results --dry                      # here, on the CPU, tiny: a minute or two
 
-A step is a process of its own. It leaves `results/<step>.json`: outcome, seconds, figures or the traceback; a step that
-failed keeps nobody from the next one. What is there is not done again, but with `--again`. Training goes on from its
-last state at each call until it has ended. `results/summary.md` says all in words, and `results/everything.tar.gz`
-holds the folder for a machine that is given back: unpacked into `--out`, it goes on there.
+A step is a process of its own. It leaves `results/<step>.json`: outcome, seconds, and figures or the traceback; the
+next step runs whether or not it failed. A step that has its result is not repeated, except with `--again`. Training
+goes on from its last state at each call until it has ended. `results/home` holds what to take along from a machine that
+is given back: `summary.md`, the records, and the best weights of each run in float16, in parts of 15 MB:
+`cat run-cifar.safetensors.* > model.safetensors` puts them together.
 
-Of a bare machine it needs torch 2.11, torchvision 0.26 and pydantic; timm is compared with where it is installed.
+A bare machine needs torch 2.11, torchvision 0.26 and pydantic. timm is compared with where it is installed. Run one
+training at a time: two that decode pictures at once starved each other of the processor on the one machine tried.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -28,17 +31,19 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-from gpu_training import Unfinished, cifar, ladder, photos, streaming  # found by the line above
+from gpu_training import Unfinished, cifar, everyday, ladder, photos, streaming  # found by the line above
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before CUDA begins: products that repeat bit by bit
 
 MINUTES = 9.0  # of one call
 LEAST = 20.0  # [s] that have to be left for another step to begin
-ALONE = 8  # [s] kept for the summary and the archive
+ALONE = 8  # [s] kept for the summary and what is taken home
+PART_BYTES = 15_000_000
 
 
 class Job(NamedTuple):
@@ -50,6 +55,7 @@ class Job(NamedTuple):
         out: the folder of results; a step may have a folder of its own there.
         data: of the training of `cifar`.
         photos: of the training of `photos`.
+        everyday, backbone: data of the training of `everyday`, and the checkpoint that it starts from.
         seconds: that this process may take.
     """
 
@@ -59,6 +65,8 @@ class Job(NamedTuple):
     data: str
     seconds: float
     photos: str = ""
+    everyday: str = ""
+    backbone: str = ""
 
 
 Result = dict[str, Any]
@@ -216,9 +224,9 @@ def trainer(config: Any, folder: Path, process: Any = None) -> Any:
 
     run = Trainer(config, folder, process or set_up_process(config))
     torch.set_float32_matmul_precision("highest")  # what is compared with the CPU is not rounded to TF32
-    torch.nn.init.normal_(
-        run.update.model.head.weight, std=0.1, generator=torch.Generator(run.process.device).manual_seed(0)
-    )
+    head = run.update.model.head.weight
+    with torch.no_grad():  # drawn on the CPU: a GPU's generator gives other numbers
+        head.copy_(0.1 * torch.randn(head.shape, generator=torch.Generator().manual_seed(0)))
     run.update.model.train()
     return run
 
@@ -300,24 +308,26 @@ def memory(job: Job) -> Result:
     """A batch that does not fit is computed in parts, with the gradient of the whole."""
     import torch
 
-    config = described(job, batch_size=256, ema=0.0)
+    size = (
+        dict(batch_size=256) if job.dry else dict(batch_size=1024, limit=1100, dim=256, depth=6, heads=4, mlp_dim=1024)
+    )
+    config = described(job, ema=0.0, **size)
     plenty, scarce = (trainer(config, job.out) for _ in range(2))
-    images, labels = some(plenty, 256)
+    images, labels = some(plenty, config.batch_size)
     inputs = plenty.data.normalise(images)
     plenty.update.gradients(inputs, labels)
     forward = scarce.update.logits
     if job.device.startswith("cuda"):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+        before = torch.cuda.memory_reserved()
         scarce.update.gradients(inputs, labels)
-        most = torch.cuda.max_memory_allocated() - before
+        most = torch.cuda.max_memory_reserved() - before  # about 2 GB
         for parameter in scarce.update.model.parameters():
             parameter.grad = None
         torch.cuda.empty_cache()
-        filler = torch.empty(
-            torch.cuda.mem_get_info()[0] - most // 2 - (64 << 20), dtype=torch.uint8, device=job.device
-        )
+        total = torch.cuda.get_device_properties(job.device).total_memory
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 0.7 * most) / total)
     else:  # a CPU's memory does not end in this way
 
         def limited(part: Any) -> Any:
@@ -325,11 +335,12 @@ def memory(job: Job) -> Result:
                 raise torch.OutOfMemoryError("simulated")
             return forward(part)
 
-        scarce.update.logits, filler = limited, None
+        scarce.update.logits = limited
     notes: list[str] = []
     scarce.update.train_step(scarce.progress.step, images, labels, notes.append)
+    if job.device.startswith("cuda"):
+        torch.cuda.set_per_process_memory_fraction(1.0)
     plenty.update.train_step(plenty.progress.step, images, labels, notes.append)
-    del filler
     weights = zip(scarce.update.model.parameters(), plenty.update.model.parameters(), strict=True)
     if scarce.update.parts == 1:
         raise AssertionError("The batch fitted after all: nothing was tested.")
@@ -392,7 +403,6 @@ def speed(job: Job) -> Result:
     sizes = {
         "tintn": (32, 256, 10_000, "tintn"),
         "cifar": (32, 512, 10_000, "cifar"),
-        "S/16": (224, 256, 1024, "pictures"),
     }
     if job.dry:
         sizes = {"tintn": (32, 32, 64, "tintn")}
@@ -403,26 +413,56 @@ def speed(job: Job) -> Result:
         settings: dict[str, Any] = {"batch_size": batch, "image_size": side}
         if job.dry:
             settings["compile"] = False
-        loops: dict[str, Iterator[None]] = {
-            "ours": train_speed.our_steps(arrays, labels, job.device, settings, preset),
-            "tutorial": train_speed.tutorial_steps(arrays, labels, device, batch, name),
-            "timm-like": train_speed.timm_steps(arrays, labels, device, batch, name),
+        loops: dict[str, Callable[[], Iterator[None]]] = {
+            "ours": partial(train_speed.our_steps, arrays, labels, job.device, settings, preset),
+            "tutorial": partial(train_speed.tutorial_steps, arrays, labels, device, batch, name),
+            "timm-like": partial(train_speed.timm_steps, arrays, labels, device, batch, name),
         }
-        figures: dict[str, list[float]] = {loop: [] for loop in loops}
-        for steps in loops.values():
-            train_speed.timed(steps, 1 if job.dry else 8, device, batch)  # warm-up, compilation
-        for _ in range(1 if job.dry else 4):  # in turns
-            for loop, steps in loops.items():
-                figures[loop].append(train_speed.timed(steps, 1 if job.dry else 12, device, batch))
-        medians = {loop: statistics.median(values) for loop, values in figures.items()}
-        result[name] = {f"{loop} [pictures/s]": round(value, 1) for loop, value in medians.items()}
+        figures: dict[str, float] = {}
+        for loop, begin in loops.items():  # each by itself, or its workers would prepare batches while another is timed
+            steps = begin()
+            discarded, seconds = (1, 0.0) if job.dry else (24, 4.0)  # what was prepared while the model was compiled
+            train_speed.timed(steps, discarded, device, batch)
+            count, begun = 0, time.perf_counter()
+            while not count or time.perf_counter() - begun < seconds:
+                next(steps)
+                count += 1
+            wait_for(job.device)
+            figures[loop] = count * batch / (time.perf_counter() - begun)
+            steps.close()
+        result[name] = {f"{loop} [pictures/s]": round(value, 1) for loop, value in figures.items()}
         result[name] |= {
-            f"ours / {loop}": round(medians["ours"] / medians[loop], 2) for loop in ("tutorial", "timm-like")
+            f"ours / {loop}": round(figures["ours"] / figures[loop], 2) for loop in ("tutorial", "timm-like")
         }
-        del loops
     return result | {
         "model of timm's loop": "timm" if train_speed.timm_model("tintn", 32) is not None else "ours: timm is missing"
     }
+
+
+def masks(job: Job) -> Result:
+    """Drops behind masks and the map fitted to them are those of the CPU; how long 256 masks of ViT-B/16 take."""
+    import torch
+
+    from vit.explain.sensitivity import random_masks, removal_map, score_drops
+    from vit.model.config import ViTConfig
+    from vit.model.transformer import VisionTransformer
+
+    ours, pixels = tiny(), picture()
+    some = random_masks(16, 64)
+    expected = score_drops(ours, pixels, 2, some), removal_map(ours, pixels, 2)
+    ours.to(job.device)
+    result = score_drops(ours, pixels.to(job.device), 2, some), removal_map(ours, pixels.to(job.device), 2)
+    figures = {"drops": apart(result[0], expected[0]), "removal map": apart(result[1], expected[1])}
+    side = 32 if job.dry else 224
+    config = ViTConfig.preset("tintn" if job.dry else "B/16", image_size=(side, side), num_classes=10)
+    network, pixels = VisionTransformer(config).to(job.device).eval(), picture(side).to(job.device)
+    several, seconds = random_masks(math.prod(config.grid), 256), []
+    for _ in range(3):
+        begun = time.perf_counter()
+        score_drops(network, pixels, 3, several)
+        wait_for(job.device)
+        seconds.append(time.perf_counter() - begun)
+    return within(figures, 1e-3) | {"256 masks [s]": round(min(seconds), 4), "torch": torch.__version__}
 
 
 def forward(job: Job) -> Result:
@@ -502,8 +542,8 @@ def ablation(job: Job) -> Result:
 STEPS: dict[str, Callable[[Job], Result]] = {
     found.__name__: found
     for found in (
-        environment, model, record, relevance, step, resume, memory, processes, forward, ablation, ladder,
-        streaming, speed, cifar, photos,
+        environment, model, record, relevance, step, resume, memory, processes, masks, forward, ablation, ladder,
+        streaming, speed, cifar, everyday, photos,
     )
 }  # fmt: skip
 
@@ -556,7 +596,7 @@ def summary(out: Path) -> str:
 def limited(name: str, seconds: float, options: argparse.Namespace) -> Iterator[subprocess.Popen[bytes]]:
     """A process that does one step, ended with all of its own when its time is up."""
     command = [sys.executable, __file__, "--only", name, "--out", str(options.out), "--data", options.data]
-    command += ["--photos", options.photos]
+    command += ["--photos", options.photos, "--everyday", options.everyday, "--backbone", options.backbone]
     command += ["--seconds", str(seconds), "--device", options.device] + ["--dry"] * options.dry
     with (options.out / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -597,13 +637,33 @@ def run_all(options: argparse.Namespace) -> None:
         sentence = str(result["result"])[:200].replace("\n", " ") if result["outcome"] != "passed" else ""
         print(f"{name}: {result['outcome']}, {result['seconds']} s  {sentence}".rstrip(), flush=True)
     (options.out / "summary.md").write_text(summary(options.out))
-    archive = options.out / "everything.tar.gz"
-    with tarfile.open(archive.with_suffix(".partial"), "w:gz", compresslevel=1) as file:
-        for path in sorted(options.out.iterdir()):
-            if path.suffix not in (".partial", ".gz"):
-                file.add(path, path.name)
-    archive.with_suffix(".partial").replace(archive)
+    collect(options.out)
     print(options.out / "summary.md")
+
+
+def collect(out: Path) -> None:
+    """Put what is to be taken home into a few files of at most 15 MB: see the top of this file."""
+    home = out / "home"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir()
+    shutil.copy(out / "summary.md", home)
+    with tarfile.open(home / "records.tar.gz", "w:gz") as archive:
+        for path in sorted(out.rglob("*")):
+            if path.suffix in (".json", ".jsonl", ".log", ".md") and home not in path.parents:
+                archive.add(path, path.relative_to(out))
+    for run in sorted(out.glob("run-*")):
+        weights = run / "checkpoints" / "best" / "model.safetensors"
+        if weights.exists():
+            content = in_half(weights)
+            for number, start in enumerate(range(0, len(content), PART_BYTES)):
+                (home / f"{run.name}.safetensors.{number}").write_bytes(content[start : start + PART_BYTES])
+
+
+def in_half(weights: Path) -> bytes:
+    """A file of weights in float16."""
+    from safetensors.torch import load_file, save
+
+    return bytes(save({name: tensor.half() for name, tensor in load_file(weights).items()}))
 
 
 def main() -> None:
@@ -612,6 +672,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of results")
     parser.add_argument("--data", default="cifar10", help="of the training: cifar10, or folder:PATH")
     parser.add_argument("--photos", default="", help="of the training on photos: folder:PATH")
+    parser.add_argument("--everyday", default="", help="of the training on everyday things: folder:PATH")
+    parser.add_argument("--backbone", default="", help="checkpoint that this training starts from")
     parser.add_argument("--dry", action="store_true", help="tiny, on the CPU")
     parser.add_argument("--step", action="append", choices=STEPS, help="this one only; may be given several times")
     parser.add_argument("--again", action="store_true", help="also what has been done")
@@ -627,7 +689,8 @@ def main() -> None:
         if not torch.cuda.is_available():
             parser.error("torch sees no GPU here. Try the steps with --dry.")
     if options.only:
-        do(options.only, Job(options.device, options.dry, options.out, options.data, options.seconds, options.photos))
+        names = ("device", "dry", "out", "data", "seconds", "photos", "everyday", "backbone")
+        do(options.only, Job(**{name: getattr(options, name) for name in names}))
     else:
         run_all(options)
 

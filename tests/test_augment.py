@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.data.augment import Augmentation, Chance, _recolour, _warp, crop_and_flip, erase, randaugment, resized_crop
+from vit.data.augment import Augmentation, Chance, _recolour, _warp, crop_and_flip, erase, resized_crop
 
 EVERYTHING = Augmentation(crop_padding=3, flip=True, operations=2, magnitude=0.5, erase=0.5, mixup=0.2, cutmix=1.0)
 CPU = torch.device("cpu")
@@ -57,14 +57,14 @@ def test_another_seed_or_step_gives_other_pictures(images: Tensor, other: tuple[
 
 def test_a_crop_is_a_shift_of_the_padded_picture(images: Tensor) -> None:
     shifts = torch.randint(0, 7, (2, len(images), 1), generator=generator(4))
-    cropped = crop_and_flip(images, 3, False, generator(4))
+    cropped = crop_and_flip(images, 3, shifts, None)
     padded = F.pad(images, (3, 3, 3, 3))
     for i, (down, right) in enumerate(zip(*shifts[:, :, 0].tolist(), strict=True)):
         assert torch.equal(cropped[i], padded[i, :, down : down + 12, right : right + 20])
 
 
 def test_a_flip_mirrors_about_half_of_the_pictures(images: Tensor) -> None:
-    flipped = crop_and_flip(images, 0, True, generator())
+    flipped = Augmentation(flip=True)(images, chance())
     mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(flipped, images, strict=True)]
     same = [torch.equal(a, b) for a, b in zip(flipped, images, strict=True)]
     assert all(a != b for a, b in zip(mirrored, same, strict=True))
@@ -73,7 +73,7 @@ def test_a_flip_mirrors_about_half_of_the_pictures(images: Tensor) -> None:
 
 def test_erasing_blackens_one_square_and_nothing_else(images: Tensor) -> None:
     images = images.clamp_min(1)
-    erased = erase(images, 1.0, generator())
+    erased = Augmentation(erase=1.0)(images, chance())
     for before, after in zip(images, erased, strict=True):
         gone = (after == 0).all(0)
         assert torch.equal(after[:, ~gone], before[:, ~gone])
@@ -82,7 +82,7 @@ def test_erasing_blackens_one_square_and_nothing_else(images: Tensor) -> None:
 
 
 def test_erasing_meets_only_its_share(images: Tensor) -> None:
-    assert torch.equal(erase(images, 0.0, generator()), images)
+    assert torch.equal(erase(images, 0.0, torch.rand(4, len(images), 1, 1, generator=generator())), images)
 
 
 @pytest.mark.parametrize("operation", range(11))
@@ -120,10 +120,11 @@ def test_autocontrast_leaves_an_even_picture_as_it_is() -> None:
 
 
 def test_randaugment_leaves_some_pictures_and_changes_others(images: Tensor) -> None:
-    changed = randaugment(images, 1, 0.5, generator())
+    recipe = Augmentation(operations=1, magnitude=0.5)
+    changed = recipe(images, chance())
     same = [torch.equal(a, b) for a, b in zip(changed, images, strict=True)]
     assert not all(same)
-    assert randaugment(images, 1, 0.5, generator()).equal(changed)
+    assert recipe(images, chance()).equal(changed)
 
 
 @pytest.mark.parametrize("recipe", [Augmentation(mixup=0.5), Augmentation(cutmix=1.0)])
@@ -168,7 +169,7 @@ def test_other_random_numbers_do_not_disturb_it(images: Tensor) -> None:
 def test_a_random_crop_keeps_at_least_its_share_of_the_picture() -> None:
     ramp = torch.arange(64, dtype=torch.uint8).repeat(64, 1) * 4  # brightness is the column, times 4
     pictures = torch.stack([ramp, ramp.T, ramp])[None].repeat(200, 1, 1, 1)
-    crops = resized_crop(pictures, 0.5, (64, 64), generator(0)).float() / 4
+    crops = resized_crop(pictures, 0.5, (64, 64), torch.rand(4, len(pictures), generator=generator())).float() / 4
     width = crops[:, 0, 0, -1] - crops[:, 0, 0, 0] + 1
     height = crops[:, 1, -1, 0] - crops[:, 1, 0, 0] + 1
     area = width * height / 64**2
@@ -179,14 +180,24 @@ def test_a_random_crop_keeps_at_least_its_share_of_the_picture() -> None:
 
 def test_a_random_crop_of_everything_changes_nothing_but_the_aspect() -> None:
     pictures = torch.full((8, 3, 16, 16), 77, dtype=torch.uint8)
-    assert torch.equal(resized_crop(pictures, 1.0, (16, 16), generator(0)), pictures)
+    assert torch.equal(
+        resized_crop(pictures, 1.0, (16, 16), torch.rand(4, len(pictures), generator=generator())), pictures
+    )
 
 
 def test_a_part_of_a_larger_picture_is_sharper_than_one_that_had_to_be_enlarged() -> None:
     """Stripes of two pixels: a quarter of the picture shows them where they are there to be cut out."""
     stripes = (torch.arange(96) // 2 % 2 * 255).to(torch.uint8).expand(64, 3, 96, 96)
     shrunk = torch.nn.functional.interpolate(stripes.float(), (48, 48), mode="bilinear", antialias=True)
-    sharp = resized_crop(stripes, 0.25, (48, 48), generator(0)).float()
-    blurred = resized_crop(shrunk.round().to(torch.uint8), 0.25, (48, 48), generator(0)).float()
+    places = torch.rand(4, len(stripes), generator=generator())
+    sharp = resized_crop(stripes, 0.25, (48, 48), places).float()
+    blurred = resized_crop(shrunk.round().to(torch.uint8), 0.25, (48, 48), places).float()
     assert sharp.shape == blurred.shape == (64, 3, 48, 48)
     assert sharp.std(-1).mean() > 2 * blurred.std(-1).mean()
+
+
+def test_all_changes_are_one_graph_for_the_compiler_and_stay_the_same() -> None:
+    images = torch.randint(0, 256, (8, 3, 12, 12), dtype=torch.uint8, generator=generator())
+    recipe = Augmentation(crop_padding=2, flip=True, operations=2, magnitude=0.5, erase=0.5, crop_scale=0.5)
+    traced = torch.compile(Augmentation.apply, fullgraph=True, backend="eager")  # as one graph, without a C++ compiler
+    assert torch.equal(recipe(images, chance()), traced(recipe, images, recipe.draw(len(images), chance())))

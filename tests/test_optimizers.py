@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from vit.model.transformer import VisionTransformer
-from vit.training.optimizers import average_, learning_rate_share, make_optimizers
+from vit.training import optimizers
+from vit.training.optimizers import Muon, average_, learning_rate_share, make_optimizers
 from vit.training.presets import train_config
 
 
@@ -50,8 +51,29 @@ def test_muon_takes_the_matrices_of_the_blocks_and_no_others() -> None:
     config = train_config("shapes", optimizer="muon")
     model = VisionTransformer(config.vit_config(4))
     muon = make_optimizers(model, config, torch.device("cpu"))[1]
-    assert isinstance(muon, torch.optim.Muon)
+    assert isinstance(muon, Muon)
     assert len(muon.param_groups[0]["params"]) == 4 * config.vit_config(4).depth
+
+
+def _stepped(optimizer: type[torch.optim.Optimizer]) -> list[nn.Parameter]:
+    """Matrices of several shapes after three steps."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((48, 16), (16, 16), (48, 16), (16, 48), (16, 16))
+    matrices = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+    muon = optimizer(matrices, lr=0.02, weight_decay=0.05)  # type: ignore[call-arg]
+    for _ in range(3):
+        for matrix in matrices:
+            matrix.grad = torch.randn(matrix.shape, generator=generator)
+        muon.step()
+    return matrices
+
+
+@pytest.mark.parametrize(("bfloat16", "apart"), [(True, 0.0), (False, 2e-3)])
+def test_muon_moves_matrices_as_torch_does(monkeypatch: pytest.MonkeyPatch, bfloat16: bool, apart: float) -> None:
+    monkeypatch.setattr(optimizers, "has_bfloat16", lambda: bfloat16)
+    expected, result = _stepped(torch.optim.Muon), _stepped(Muon)
+    with torch.no_grad():
+        assert max(float((one - other).abs().max()) for one, other in zip(expected, result, strict=True)) <= apart
 
 
 def test_the_decay_of_the_average_warms_up() -> None:

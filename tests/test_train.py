@@ -242,6 +242,16 @@ def test_streamed_pictures_train_the_same_weights(
     assert read_metrics(tmp_path / "few" / "metrics.jsonl")[0]["train_pictures"] == 20
 
 
+def test_validation_may_wait_for_several_epochs_and_comes_after_the_last(
+    whole: Path, folder: Path, tmp_path: Path
+) -> None:
+    every = describe(folder).epochs
+    train(describe(folder, validate_every=2), tmp_path / "run")
+    evaluated = [r["epoch"] for r in figures(tmp_path / "run") if r["kind"] == "validation"]
+    assert evaluated == sorted({*range(2, every + 1, 2), every})
+    assert weights(tmp_path / "run") == weights(whole)
+
+
 # --- Kill and resume ---------------------------------------------------------------------------------------------
 
 
@@ -521,6 +531,21 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         set_up_process(train_config(device="cuda"))
 
 
+@pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0"])
+def test_a_gpu_is_taken_by_its_number(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """`torch.cuda.set_device` refuses a device without a number."""
+    chosen: list[torch.device] = []
+    for function, answer in {"is_available": True, "device_count": 1}.items():
+        monkeypatch.setattr(torch.cuda, function, lambda answer=answer: answer)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    try:
+        assert set_up_process(train_config(device=name)).device == torch.device("cuda:0")
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert [device.index for device in chosen] == [0]
+
+
 def test_more_pictures_per_step_than_there_are_is_one_step(folder: Path, tmp_path: Path) -> None:
     train(describe(folder, epochs=1, batch_size=1000), tmp_path)
     assert [r["step"] for r in figures(tmp_path)] == [1, 1, 1]
@@ -529,13 +554,15 @@ def test_more_pictures_per_step_than_there_are_is_one_step(folder: Path, tmp_pat
 # --- Memory -------------------------------------------------------------------------------------------------------
 
 
-def small_memory(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def small_memory(
+    monkeypatch: pytest.MonkeyPatch, most: int, error: type[RuntimeError] = torch.OutOfMemoryError, words: str = ""
+) -> None:
     """A device whose memory ends when more than `most` pictures are trained on at once."""
     forward = VisionTransformer.forward
 
     def limited(self: VisionTransformer, images: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self.training and len(images) > most:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise error(words)
         return forward(self, images, *args, **kwargs)
 
     monkeypatch.setattr(VisionTransformer, "forward", limited)
@@ -553,6 +580,21 @@ def test_too_little_memory_splits_batches_and_says_so(
     assert notes == [said.format(2), said.format(4)]
     plenty, scarce = ([r["loss"] for r in figures(tmp_path / n) if r["kind"] == "step"] for n in ("plenty", "scarce"))
     assert plenty == pytest.approx(scarce, abs=1e-3)
+
+
+@pytest.mark.parametrize("words", ["CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", ""])
+def test_memory_that_ends_in_a_library_splits_batches_and_other_errors_do_not(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    small_memory(monkeypatch, most=3, error=RuntimeError, words=words or "CUDA error: device-side assert triggered")
+    config = describe(folder, epochs=1)
+    if not words:
+        with pytest.raises(RuntimeError, match="assert"):
+            train(config, tmp_path / "run")
+        return
+    train(config, tmp_path / "run")
+    notes = [r["text"] for r in read_metrics(tmp_path / "run" / "metrics.jsonl") if r["kind"] == "note"]
+    assert len(notes) == 2 and "4 parts" in notes[1]
 
 
 @pytest.mark.parametrize("parts", [2, 3, 8])

@@ -15,7 +15,7 @@ GROUPS = {
     "From a checkpoint": FINE_TUNING,
     "Training": (
         "epochs", "batch_size", "optimizer", "lr", "muon_lr", "weight_decay", "schedule", "warmup_epochs",
-        "label_smoothing", "balance", "grad_clip", "ema", "patience",
+        "label_smoothing", "balance", "grad_clip", "ema", "validate_every", "patience",
     ),
     "Augmentation": ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix"),
     "Machine": ("precision", "compile", "workers", "seed", "limit", "track"),
@@ -28,7 +28,8 @@ _COMPARED = (
     "image_size", "lora_rank", "freeze", "layer_decay", "drop_path", "mixup", "cutmix", "crop_scale", "operations",
     "optimizer", "warmup_epochs", "label_smoothing", "ema", "seed",
 )  # fmt: skip
-_MACHINE = ("workers", "compile", "precision", "track")  # which change no result, or hardly
+# Settings that change no result, or hardly.
+_MACHINE = ("workers", "compile", "precision", "track", "validate_every")
 
 
 def compared(settings: Mapping[str, Any]) -> list[str]:
@@ -60,6 +61,7 @@ TITLES = {
     "grad_clip": "Largest gradient",
     "ema": "Averaging, decay",
     "warmup_epochs": "Warm-up [epochs]",
+    "validate_every": "Validate every [epochs]",
     "patience": "Patience [epochs]",
     "limit": "Training pictures",
     "operations": "RandAugment: changes",

@@ -5,8 +5,10 @@ Every random choice comes from `Chance`, which is seeded anew for each step, so 
 
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,16 +65,41 @@ class Augmentation:
 
     def __call__(self, images: Tensor, chance: Chance) -> Tensor:
         """Change pictures, uint8 (B, channels, height, width) to uint8 of the same shape, or of `size`."""
-        generator = chance.device
-        if self.crop_scale < 1:
-            images = resized_crop(images, self.crop_scale, self.size or images.shape[2:], generator)
-        if self.crop_padding or self.flip:
-            images = crop_and_flip(images, self.crop_padding, self.flip, generator)
-        if self.operations:
-            images = randaugment(images, self.operations, self.magnitude, generator)
-        if self.erase:
-            images = erase(images, self.erase, generator)
+        return self.apply(images, self.draw(len(images), chance))
+
+    def draw(self, batch: int, chance: Chance) -> "Draws":
+        """Draw all random numbers that the changes of a batch need."""
+        generator, device = chance.device, chance.device.device
+
+        def integers(high: int, *shape: int) -> Tensor:
+            return torch.randint(0, high, shape, generator=generator, device=device)
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(shape, generator=generator, device=device)
+
+        return Draws(
+            crop=uniform(4, batch) if self.crop_scale < 1 else None,
+            shifts=integers(2 * self.crop_padding + 1, 2, batch, 1) if self.crop_padding or self.flip else None,
+            mirror=uniform(batch, 1) if self.flip else None,
+            operations=[(integers(_GEOMETRY + _COLOUR, batch), uniform(batch) * 2 - 1) for _ in range(self.operations)],
+            erase=uniform(4, batch, 1, 1) if self.erase else None,
+        )
+
+    def apply(self, images: Tensor, draws: "Draws") -> Tensor:
+        """Change pictures as `__call__` does, by numbers that were drawn before."""
+        if draws.crop is not None:
+            images = resized_crop(images, self.crop_scale, self.size or images.shape[2:], draws.crop)
+        if draws.shifts is not None:
+            images = crop_and_flip(images, self.crop_padding, draws.shifts, draws.mirror)
+        if draws.operations:
+            images = randaugment(images, draws.operations, self.magnitude)
+        if draws.erase is not None:
+            images = erase(images, self.erase, draws.erase)
         return images
+
+    def compiled(self) -> "Augmentation":
+        """The same changes by torch.compile, which does not take a generator: numbers are drawn outside of it."""
+        return _Compiled(**{field.name: getattr(self, field.name) for field in fields(self)})
 
     def mix(self, images: Tensor, targets: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
         """Mix pictures (B, channels, height, width) and class probabilities (B, C) in pairs by mixup or CutMix."""
@@ -89,38 +116,66 @@ class Augmentation:
         return images, share * targets + (1 - share) * targets.roll(1, 0)
 
 
-def crop_and_flip(images: Tensor, padding: int, flip: bool, generator: torch.Generator) -> Tensor:
-    """Shift each picture by up to `padding` px, black coming in, and mirror half of them if `flip`.
+class _Compiled(Augmentation):
+    """An augmentation whose changes are compiled, once for each shape of a batch."""
+
+    def apply(self, images: Tensor, draws: "Draws") -> Tensor:
+        return _compiled_apply()(self, images, draws)
+
+
+@cache
+def _compiled_apply() -> Callable[[Augmentation, Tensor, "Draws"], Tensor]:
+    return torch.compile(Augmentation.apply)
+
+
+class Draws(NamedTuple):
+    """The random numbers behind one batch's changes, on the pictures' device; None for changes that are off.
+
+    Attributes:
+        crop: (4, B), 0 to 1: area, aspect, and place across and down.
+        shifts: (2, B, 1), 0 to twice the padding [px]: down and across.
+        mirror: (B, 1), 0 to 1: mirrored below a half.
+        operations: for each of RandAugment's, its number (B,) and its strength (B,), -1 to 1.
+        erase: (4, B, 1, 1), 0 to 1: side, place down and across, and whether.
+    """
+
+    crop: Tensor | None
+    shifts: Tensor | None
+    mirror: Tensor | None
+    operations: list[tuple[Tensor, Tensor]]
+    erase: Tensor | None
+
+
+def crop_and_flip(images: Tensor, padding: int, shifts: Tensor, mirror: Tensor | None) -> Tensor:
+    """Shift each picture by up to `padding` px, black coming in, and mirror some of them.
 
     Args:
         images: (B, channels, height, width); the result has the same shape and type.
         padding: [px].
-        generator: on the pictures' device.
+        shifts, mirror: see `Draws`.
     """
     batch, _, height, width = images.shape
     device = images.device
-    shifts = torch.randint(0, 2 * padding + 1, (2, batch, 1), generator=generator, device=device)
     rows = torch.arange(height, device=device) + shifts[0]  # (B, height), into the padded picture
     cols = torch.arange(width, device=device).expand(batch, -1)
-    if flip:
-        mirrored = torch.rand(batch, 1, generator=generator, device=device) < 0.5
-        cols = torch.where(mirrored, width - 1 - cols, cols)
+    if mirror is not None:
+        cols = torch.where(mirror < 0.5, width - 1 - cols, cols)
     cols = cols + shifts[1]
     padded = F.pad(images, (padding,) * 4)
     chosen = padded[torch.arange(batch, device=device)[:, None, None], :, rows[:, :, None], cols[:, None, :]]
     return chosen.permute(0, 3, 1, 2).contiguous()
 
 
-def resized_crop(images: Tensor, least: float, size: Sequence[int], generator: torch.Generator) -> Tensor:
+def resized_crop(images: Tensor, least: float, size: Sequence[int], draws: Tensor) -> Tensor:
     """Cut a random part out of each picture and bring it to one size.
 
     Args:
         images: uint8 (B, channels, height, width).
         least: smallest share of the area that the part has; the aspect varies from 3:4 to 4:3.
         size: (height, width) of the result [px], uint8 (B, channels, *size).
-        generator: on the pictures' device.
+        draws: see `Draws.crop`.
     """
-    area, aspect, across, down = torch.rand(4, len(images), generator=generator, device=images.device)
+    area, aspect, across, down = draws
     area = least + (1 - least) * area
     aspect = (4 / 3) ** (aspect - 0.5)  # square root of the sides' ratio
     width, height = (area.sqrt() * aspect).clamp_max(1), (area.sqrt() / aspect).clamp_max(1)  # shares of the sides
@@ -137,18 +192,16 @@ _GEOMETRY = 5
 _COLOUR = 7  # brightness, contrast, saturation, solarise, posterise, autocontrast, nothing
 
 
-def randaugment(images: Tensor, operations: int, magnitude: float, generator: torch.Generator) -> Tensor:
-    """Apply `operations` random changes to each picture.
+def randaugment(images: Tensor, operations: Sequence[tuple[Tensor, Tensor]], magnitude: float) -> Tensor:
+    """Apply random changes to each picture, one after the other.
 
     Args:
         images: uint8 (B, channels, height, width); the result has the same shape and type.
+        operations: see `Draws`.
         magnitude: strength of the changes, 0 to 1.
-        generator: on the pictures' device.
     """
     x = images.float() / 255
-    for _ in range(operations):
-        choice = torch.randint(0, _GEOMETRY + _COLOUR, (len(x),), generator=generator, device=x.device)
-        strength = torch.rand(len(x), generator=generator, device=x.device) * 2 - 1
+    for choice, strength in operations:
         strength = strength * magnitude  # in [-magnitude, magnitude]
         x = _warp(x, choice, strength)
         x = _recolour(x, choice - _GEOMETRY, strength)
@@ -194,16 +247,15 @@ def _recolour(x: Tensor, choice: Tensor, strength: Tensor) -> Tensor:
     return x.clamp(0, 1)
 
 
-def erase(images: Tensor, share: float, generator: torch.Generator) -> Tensor:
+def erase(images: Tensor, share: float, draws: Tensor) -> Tensor:
     """Blacken a square of a quarter to a half of the side in a share of the pictures.
 
     Args:
         images: (B, channels, height, width); the result has the same shape and type.
         share: of the pictures, 0 to 1.
-        generator: on the pictures' device.
+        draws: see `Draws`.
     """
-    batch, _, height, width = images.shape
-    draws = torch.rand(4, batch, 1, 1, generator=generator, device=images.device)
+    height, width = images.shape[2:]
     half = (0.25 + 0.25 * draws[0]) * min(height, width) / 2
     rows = torch.arange(height, device=images.device)[None, :, None]
     cols = torch.arange(width, device=images.device)[None, None, :]

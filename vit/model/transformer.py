@@ -334,7 +334,8 @@ class VisionTransformer(nn.Module):
         side = config.patch_size
         grid = images.shape[2] // side, images.shape[3] // side
         positions = resize_positions(self.pos_embed, config.grid, grid, config.position_resize)
-        if exact_on_cpu(images):  # on a CPU one product is faster than a convolution
+        # A product is faster than a convolution on a CPU, and exact on a GPU, where cuDNN would round float32 to TF32.
+        if exact_on_cpu(images) or images.is_cuda:
             pixels = images.unflatten(3, (-1, side)).unflatten(2, (-1, side))  # (B, channels, rows, side, cols, side)
             pixels = pixels.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # (B, P, channels * side * side)
             x = linear(pixels, self.patch_embed.weight.flatten(1), self.patch_embed.bias) + positions

@@ -101,6 +101,12 @@ class TrainConfig(BaseModel):
     ema: float = Field(
         0.0, ge=0, lt=1, description="decay per step of the averaged weights, lower in the first steps; 0 for none"
     )
+    validate_every: int = Field(
+        1,
+        ge=1,
+        le=10000,
+        description="epochs from one validation to the next; pictures are explained and weights saved at the same time",
+    )
     patience: int | None = Field(
         None, ge=1, description="stop after so many epochs without a better validation accuracy"
     )

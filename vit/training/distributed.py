@@ -86,8 +86,10 @@ def set_up_process(config: TrainConfig) -> Process:
         raise InvalidConfig("device: there is no Apple GPU that torch can use. Choose cpu or auto.")
     if ENGINE in os.environ and torch.cuda.is_available():  # a cluster may show each process its own GPU only
         local %= torch.cuda.device_count()
-    device = torch.device(f"cuda:{local}" if world > 1 and name.startswith("cuda") else name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    if name == "cuda" or (world > 1 and name.startswith("cuda")):
+        name = f"cuda:{local if world > 1 else 0}"  # `set_device` takes no "cuda" without a number
+    device = torch.device(name)
+    if device.type == "cuda" and device.index >= torch.cuda.device_count():
         raise InvalidConfig(f"device: there is no GPU {device.index}; torch sees {torch.cuda.device_count()}.")
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -100,6 +102,17 @@ def set_up_process(config: TrainConfig) -> Process:
     if opened:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     return Process(device, autocast, dist.get_rank() if world > 1 else 0, world, opened)
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Compute float32 products in float32: training lets a GPU round their factors to TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def memory_budget(device: torch.device) -> int:

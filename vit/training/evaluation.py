@@ -1,6 +1,7 @@
 """How often is a model right, on pictures it was not trained on."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,14 +49,16 @@ def evaluate(
     tick: Callable[[float], None] = lambda share: None,
     rank: int = 0,
     world: int = 1,
+    arithmetic: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Evaluation:
-    """Classify every picture of a split, in the model's own precision; the model is left in evaluation mode.
+    """Classify every picture of a split; the model is left in evaluation mode.
 
     Several processes share the batches; all of them have to call it, and get what one alone would, to the last bit.
 
     Args:
         tick: called after every batch with the share of this process's batches that were seen, 0 to 1.
         rank, world: of this process, and how many there are.
+        arithmetic: the precision of forward passes; the model's own without it.
 
     Raises:
         ValueError: there are no pictures.
@@ -70,7 +73,8 @@ def evaluate(
     batches = pictures.batches(torch.cat(parts[rank::world]), batch_size, device) if own else ()
     with_bar = tqdm(batches, total=len(own), unit="batches", leave=False, disable=not bar)
     for i, (images, labels) in zip(own, with_bar, strict=True):
-        logits = model(normalise(images)).logits
+        with arithmetic():
+            logits = model(normalise(images)).logits.float()
         sums[i, 0] = (logits.argmax(1) == labels).sum()
         sums[i, 1] = F.cross_entropy(logits, labels, reduction="sum")
         tick((i + 1) / len(parts))

@@ -38,6 +38,23 @@ def class_weights(labels: Tensor, classes: int) -> Tensor:
     return len(labels) / (classes * counts.float())
 
 
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether a GPU's memory ran out: torch's own error, or that of a library that torch calls.
+
+    Libraries allocate handles and workspaces by themselves, and torch passes their errors on as RuntimeError.
+    """
+    return isinstance(error, torch.OutOfMemoryError) or any(code in str(error) for code in _OUT_OF_MEMORY)
+
+
+_OUT_OF_MEMORY = (
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # what cuBLAS answers where its handle finds no memory
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "CUDA error: out of memory",
+)
+
+
 class OutOfMemory(UserError):
     """The devices of several processes have too little memory for a batch in so many parts."""
 
@@ -80,9 +97,12 @@ class TrainStep:
         self.parallel = None
         self.logits = self._fastest_forward()
         self.augment = config.augmentation(model.config.image_size)
+        if config.compile and process.device.type == "cuda":  # one kernel for a row of changes, instead of one for each
+            self.augment = self.augment.compiled()
         self.chance = Chance(process.device)
         balanced = config.balance == "loss"
-        self.class_weights = class_weights(data.train.labels, len(data.classes)) if balanced else None
+        weights = class_weights(data.train.labels, len(data.classes)) if balanced else None
+        self.class_weights = None if weights is None else weights.to(process.device)
         self.parts = 1
 
     def train_step(
@@ -117,8 +137,8 @@ class TrainStep:
             try:
                 loss = self.gradients(inputs, targets)
                 break
-            except torch.OutOfMemoryError:
-                if self.parts >= len(inputs):
+            except RuntimeError as error:
+                if self.parts >= len(inputs) or not out_of_memory(error):
                     raise
             self._halve_microbatch(step, note)
         if config.grad_clip:

@@ -18,16 +18,17 @@
 
 and more that `vit.runs` says.
 
-Pictures of three splits take part (`vit.data.datasets` says how they are cut). `train` is learnt from. `validation` is
-evaluated after each epoch and chooses: the best epoch is the one of the highest accuracy, of several the one of the
-lowest loss; `patience` counts epochs without a higher accuracy. Where weights are averaged (`ema`), raw and averaged
-ones are both evaluated, and the better ones are that epoch's. `test` is looked at once, at the end, by the weights that
-validation chose: that is the accuracy to publish. A run that is made longer looks again only if validation then
-chooses other weights.
+Pictures of three splits take part (`vit.data.datasets` says how they are cut). `train` is learnt from. `validation`
+chooses: it is evaluated every `validate_every` epochs, in the precision of the training, and the best epoch is the one
+of the highest accuracy, of several the one of the lowest loss. `patience` counts epochs without a higher accuracy.
+Where weights are averaged (`ema`), raw and averaged ones are both evaluated, and the better ones are that epoch's.
+`test` is evaluated once, at the end, in float32, with the weights that validation chose: that is the accuracy to
+publish. A run that is made longer evaluates it again only if validation then chooses other weights.
 
-Every random choice is a function of the seed and the step (`vit.data.augment.Chance`), and
-the state is replaced whole after each epoch, every few minutes of a long one, and when a person stops the run. A run
-killed at any moment and resumed therefore repeats exactly what it would have done.
+Every random choice is a function of the seed and the step (`vit.data.augment.Chance`), and the state is replaced whole
+with each validation, every few minutes between two of them, and when a person stops the run. On a CPU, a run that is
+killed at any moment and resumed therefore repeats exactly what it would have done. On a GPU the last bits of a step
+vary from run to run, since fused attention adds gradients in no fixed order.
 """
 
 import json

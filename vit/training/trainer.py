@@ -25,7 +25,7 @@ from vit.model.transformer import VisionTransformer
 from vit.training import probe
 from vit.training.adaptation import adapt_, merged
 from vit.training.config import TrainConfig
-from vit.training.distributed import Process
+from vit.training.distributed import Process, exact_products
 from vit.training.evaluation import Evaluation, evaluate
 from vit.training.fine_tuning import Base, load_weights_, resolve, start_of
 from vit.training.pictures import RunData, open_data
@@ -36,7 +36,7 @@ from vit.training.snapshot_writer import SnapshotWriter, choose
 from vit.training.state import StateFile, check_same_run
 from vit.training.step import TrainStep, class_weights
 
-_SAVE_SECONDS = 300  # [s] of training after which the state is saved within an epoch
+_SAVE_SECONDS = 300  # [s] after which the state is saved between two validations
 
 
 class Result(NamedTuple):
@@ -123,6 +123,7 @@ class Trainer:
         self.update = TrainStep(config, run, process, self.data, model.to(process.device))
         self.state = StateFile(run)
         self.progress, self.notes = Progress(), []
+        self._saved = time.monotonic()
 
     # --- The loop ---------------------------------------------------------------------------------------------
 
@@ -165,21 +166,21 @@ class Trainer:
         while progress.step < self.update.total_steps:
             started = time.perf_counter()
             complete = self._train_epoch(recorder, stop)
-            epochs = progress.step / self.data.steps_per_epoch
-            results = self._evaluate(recorder) if complete else {}
-            if complete and self.process.leads:
-                if snapshots:
-                    snapshots.store(int(epochs), self.chosen)
-                progress.seconds += time.perf_counter() - started
+            epochs, last = progress.step / self.data.steps_per_epoch, progress.step >= self.update.total_steps
+            due = complete and (last or epochs % self.config.validate_every == 0)
+            results = self._evaluate(recorder) if due else {}
+            if snapshots and due:
+                snapshots.store(int(epochs), self.chosen)
+            progress.seconds += time.perf_counter() - started
+            if due and self.process.leads:
                 recorder.epoch(int(epochs), results, progress.better, progress.seconds)
                 self._save_epoch(results[progress.better])
-            elif self.process.leads:
-                progress.seconds += time.perf_counter() - started
-                self._save_checkpoint(["last"])
-            weary = patience is not None and epochs - progress.improved_epoch >= patience
+            weary = due and patience is not None and epochs - progress.improved_epoch >= patience
             if self.process.any(self.process.leads and weary):  # the others do not know what was evaluated
                 return "finished", f"Ended early: not better in {patience} epochs."
-            if progress.step < self.update.total_steps and self._shall_end(stop):
+            if not last and self._shall_end(stop):
+                if self.process.leads and not due:
+                    self._save_checkpoint(["last"])
                 return "stopped", f"Stopped after {epochs:.4g} epochs. Resume continues there."
         return "finished", ""
 
@@ -218,7 +219,6 @@ class Trainer:
         process, data, progress = self.process, self.data, self.progress
         self.update.model.train()
         recorder.resume_clock()
-        saved = time.monotonic()
         for images, labels in data.train.batches(self._epoch_order(), data.batch_size // process.world, process.device):
             recorder.begin_step()
             loss, share = self.update.train_step(progress.step, images, labels, recorder.note)
@@ -229,9 +229,8 @@ class Trainer:
             if self._shall_end(stop):
                 recorder.flush()
                 return False
-            if process.leads and time.monotonic() - saved > _SAVE_SECONDS:
+            if process.leads and time.monotonic() - self._saved > _SAVE_SECONDS:
                 self._save_checkpoint([])
-                saved = time.monotonic()
                 recorder.resume_clock()
         return True
 
@@ -279,6 +278,7 @@ class Trainer:
                 tick=tick,
                 rank=self.process.rank,
                 world=self.process.world,
+                arithmetic=self.process.arithmetic,
             )
             if not math.isfinite(result.loss):
                 raise Diverged(result.loss, self.progress.step)
@@ -290,7 +290,10 @@ class Trainer:
         """Look at the test pictures, as `python -m vit evaluate` does, so that the card states what that prints."""
         best = load_checkpoint(self.state.path.parent / "best")
         model = best.model.to(self.process.device)
-        test = evaluate(model, self.data.test, self.data.normalise, device=self.process.device, tick=recorder.testing)
+        with exact_products():
+            test = evaluate(
+                model, self.data.test, self.data.normalise, device=self.process.device, tick=recorder.testing
+            )
         model.cpu()
         facts = {
             "accuracy": round(test.accuracy, 4),
@@ -361,6 +364,7 @@ class Trainer:
 
     def _save_state(self) -> None:
         """Save everything that a resumed run needs."""
+        self._saved = time.monotonic()
         progress = self.progress
         self.state.save(
             {
