@@ -1,5 +1,5 @@
-# `make` sets everything up and opens the app; `make test` sets up what the tests need and runs them all, but for the
-# browser of the browser tests, which `make browser` installs where there is none. `make quick` does without.
+# `make` sets everything up and opens the app. `make test` sets up all that the tests need, a browser too, and runs them.
+# `make test-all` adds the exhaustive ones, which CI runs; `make quick` does without pages and browser.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,20 +7,25 @@ BIN := .venv/bin
 CHROMIUM := $(BIN)/python tests/browser/serving.py
 WORKERS ?= 3
 
-.PHONY: app test quick check check-js browser firefox firefox-test cluster cluster-test mlflow mlflow-test benchmark
+.PHONY: app test test-all quick check check-js browser firefox firefox-test cluster cluster-test mlflow mlflow-test benchmark
 
 app: .venv/ready
 	$(BIN)/streamlit run app.py
 
 # Empty: the many processes that tests start share what the first of them compiled, instead of compiling it each.
-test quick: export PYTHONDONTWRITEBYTECODE :=
+test test-all quick: export PYTHONDONTWRITEBYTECODE :=
 
-test: check
-	@$(CHROMIUM) || { echo "The browser tests need a Chromium: make browser installs one. make quick does without."; exit 1; }
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not cluster and not mlflow and not firefox"
+APART := not cluster and not mlflow and not firefox
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test: check browser
+	$(BIN)/python -m pytest $(PARALLEL) -m "$(APART) and not exhaustive"
+
+test-all: test
+	$(BIN)/python -m pytest $(PARALLEL) -m "$(APART) and exhaustive"
 
 quick: .venv/ready-dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/browser --ignore tests/firefox --ignore tests/pages -m "not slow and not mlflow"
+	$(BIN)/python -m pytest $(PARALLEL) --ignore tests/browser --ignore tests/firefox --ignore tests/pages -m "not slow and not exhaustive and not mlflow"
 
 check: .venv/ready-dev
 	$(BIN)/ruff check .
@@ -38,13 +43,19 @@ node_modules/.package-lock.json: package.json package-lock.json
 	npm ci --no-audit --no-fund
 	touch $@
 
+# Does nothing where a Chromium starts. It never fails: the tests say what they leave out without one.
 browser: .venv/ready-dev
-	@$(CHROMIUM) && exit 0; \
-	echo "Installing Chromium for the tests: Playwright's own build with the system libraries it needs,"; \
-	echo "or else Debian's package chromium-headless-shell, or chromium. All ask for administrator rights."; \
-	$(BIN)/playwright install --with-deps chromium \
-		|| { apt-get update && { apt-get install -y chromium-headless-shell || apt-get install -y chromium; }; } \
-		|| $(BIN)/playwright install chromium
+	@$(CHROMIUM) || { \
+		if [ "$$(id -u)" = 0 ]; then \
+			echo "Installing Chromium for the browser tests: Debian's package, or Playwright's build with its libraries."; \
+			{ apt-get update && { apt-get install -y --no-install-recommends chromium-headless-shell \
+				|| apt-get install -y --no-install-recommends chromium; }; } \
+				|| $(BIN)/playwright install --with-deps chromium; \
+		else \
+			echo "Installing Playwright's build of Chromium into your home folder, for the browser tests."; \
+			$(BIN)/playwright install chromium; \
+		fi; \
+		$(CHROMIUM) || echo "No Chromium could be installed. As administrator: make browser."; }
 
 # Debian's Firefox, or the one that is there, and Mozilla's driver for it from the package index.
 firefox: .venv/ready-dev

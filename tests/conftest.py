@@ -1,5 +1,6 @@
 """Shared by all tests: what kind each is, a tiny model with every parameter random, and no network."""
 
+import atexit
 import functools
 import gc
 import math
@@ -24,6 +25,7 @@ from packed import Sandbox
 from PIL import Image
 from tiny import LABELS, TINY, fill
 
+from tests.browser.serving import why_no_chromium
 from vit.checkpoints import families
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.cli.main import main
@@ -39,10 +41,33 @@ KINDS = {
 }  # of the tests in a folder; all others are unit tests
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test by its kind."""
+NO_CHROMIUM = "No Chromium starts here"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark every test by its kind; leave the browser tests out where there is no browser, but never in CI."""
     for item in items:
         item.add_marker(KINDS.get(item.path.parent.name, "unit"))
+    browser = [item for item in items if item.get_closest_marker("browser")]
+    if browser and not config.option.collectonly and os.environ.get("CI") != "true" and (why := why_no_chromium()):
+        for item in browser:
+            item.add_marker(pytest.mark.skip(f"{NO_CHROMIUM}: {why}"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one line how many browser tests were left out, and why."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if NO_CHROMIUM in str(report.longrepr)]
+    if skipped:
+        reason = str(skipped[0].longrepr[2]).removeprefix("Skipped: ")
+        terminalreporter.write_line(
+            f"{len(skipped)} browser tests were left out. {reason}. `make browser` installs one."
+        )
+
+
+def pytest_unconfigure() -> None:
+    """Silence what onnx prints as the process ends: about 200 lines on objects that its library has not freed."""
+    if "onnx" in sys.modules:
+        atexit.register(lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 2))
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,12 @@
 """Shared by the tests of runs: short and endless runs, what they leave, and waiting for what they do."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import patience
 import pytest
 
 from vit.runs import control, registry
@@ -15,7 +15,6 @@ from vit.training.config import TrainConfig
 from vit.training.metrics import read_metrics
 from vit.training.presets import train_config
 
-PATIENCE = 300  # [s] for a process to do what it should, on a busy machine
 TRAINS = ("running", "validating", "testing")  # of a run whose process is at work
 
 
@@ -43,13 +42,8 @@ def endless(**settings: Any) -> TrainConfig:
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if result := condition():
-            return result
-        time.sleep(0.05)
-    raise AssertionError(f"It never came: {what}. {[(r.id, r.status, r.reason) for r in registry.list_runs()]}")
+    """Wait for something to become true; a failure says how all runs are."""
+    return patience.until(condition, lambda: f"{what}. {[(r.id, r.status, r.reason) for r in registry.list_runs()]}")
 
 
 def status(run: registry.Run) -> str:

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -198,17 +197,21 @@ def test_streamed_pictures_equal_resident_ones(fill_folder: Fill, workers: int) 
         assert torch.equal(streamed[1], resident[1])
 
 
-def open_slowly(_: int) -> Image.Image:
-    time.sleep(0.02)
-    return Image.new("RGB", (8, 8))
-
-
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_decoding_could_give_follows_from_how_long_a_picture_takes(workers: int) -> None:
-    pictures = Streamed(open_slowly, torch.zeros(8, dtype=torch.int64), Preprocess((8, 8)), workers)
+def test_what_decoding_could_give_follows_from_how_long_a_picture_takes(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("vit.data.pictures.clock", lambda: now[0])
+
+    def open_in_20_ms(_: int) -> Image.Image:
+        now[0] += 0.02
+        return Image.new("RGB", (8, 8))
+
+    pictures = Streamed(open_in_20_ms, torch.zeros(8, dtype=torch.int64), Preprocess((8, 8)), workers)
     assert pictures.decoded_per_second() is None
     list(pictures.batches(torch.arange(8), 4, CPU))
-    assert 0 < (pictures.decoded_per_second() or 0) < max(workers, 1) / 0.02
+    assert pictures.decoded_per_second() == pytest.approx(max(workers, 1) / 0.02)
     assert pictures.decoded_per_second() is None
     pictures.close()
 

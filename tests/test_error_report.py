@@ -2,13 +2,13 @@
 
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from patience import until
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
@@ -119,10 +119,8 @@ def test_a_report_without_the_checkpoint_s_identity_is_read(constant: Checkpoint
 
 
 def wait(run: Path) -> error_report.State:
-    until = time.monotonic() + 120
-    while (result := error_report.state(run)).status == "running" and time.monotonic() < until:
-        time.sleep(0.2)
-    return result
+    until(lambda: error_report.state(run).status != "running", "the end of the evaluation")
+    return error_report.state(run)
 
 
 @pytest.mark.slow
@@ -152,9 +150,7 @@ def test_a_failed_evaluation_says_why_and_leaves_no_dead_process(
     error_report.start(run, "folder:/nowhere", "data")
     result = wait(run)
     assert result.status == "failed" and "nowhere" in result.reason
-    until = time.monotonic() + 20
-    while started[0].returncode is None and time.monotonic() < until:  # nobody here asks for it
-        time.sleep(0.05)
+    until(lambda: started[0].returncode is not None, "the thread that waits for the process")
     assert started[0].returncode
 
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from short_runs import (
-    PATIENCE,
     TRAINS,
     begun,
     command_of,

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from short_runs import PATIENCE, begun, dead, ended, endless, place_for_runs, status, supervisor_of, until
+from patience import PATIENCE
+from short_runs import begun, dead, ended, endless, place_for_runs, status, supervisor_of, until
 
 from vit.runs import control, registry, scheduler, supervisor
 from vit.training import run_folder

@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ import apart
 import numpy as np
 import pytest
 import torch
+from patience import until
 from PIL import Image
 
 import vit
 from vit.checkpoints.load import load_checkpoint
 from vit.cli.main import main
+from vit.data import pictures
 from vit.errors import InvalidConfig, InvalidDataset, InvalidRun
 from vit.files import replaced
 from vit.model.transformer import VisionTransformer
@@ -32,6 +35,7 @@ from vit.training.fine_tuning import resolve
 from vit.training.metrics import bottleneck, read_metrics
 from vit.training.presets import train_config
 from vit.training.run_folder import begin_anew
+from vit.training.step import TrainStep
 from vit.training.train import Diverged, train
 from vit.training.trainer import Trainer
 
@@ -233,13 +237,35 @@ def test_streamed_pictures_train_the_same_weights(
     monkeypatch.setattr(os, "sysconf", lambda name: 1)  # a machine with one byte of memory
     train(describe(folder, epochs=1, workers=0), tmp_path / "streamed")
     assert weights(tmp_path / "resident") == weights(tmp_path / "streamed")
-    pace = {name: last_step(tmp_path / name) for name in ("resident", "streamed")}
-    assert bottleneck(pace["resident"]) == "" and "bottleneck" in bottleneck(pace["streamed"])
-    # With no other process, a step is decoding and learning, one after the other, and little else.
-    both = 1 / pace["streamed"]["data_per_second"] + 1 / pace["streamed"]["model_per_second"]
-    assert both < 1 / pace["streamed"]["pictures_per_second"]
     train(describe(folder, epochs=1, workers=0, limit=20), tmp_path / "few")
     assert read_metrics(tmp_path / "few" / "metrics.jsonl")[0]["train_pictures"] == 20
+
+
+@pytest.mark.parametrize(("decoding", "learning", "slower"), [(0.02, 0.1, "Decoding is"), (0.01, 0.4, "The model is")])
+def test_a_run_records_the_pace_of_decoding_and_of_learning(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoding: float, learning: float, slower: str
+) -> None:
+    now, forward, decode = [0.0], TrainStep.gradients, pictures.as_tensor
+
+    def learn(self: TrainStep, *batch: torch.Tensor) -> torch.Tensor:
+        now[0] += learning
+        return forward(self, *batch)
+
+    def cut(*picture: Any) -> torch.Tensor:
+        now[0] += decoding
+        return decode(*picture)
+
+    for place in ("vit.training.recorder.clock", "vit.data.pictures.clock"):
+        monkeypatch.setattr(place, lambda: now[0])
+    monkeypatch.setattr(TrainStep, "gradients", learn)
+    monkeypatch.setattr(pictures, "as_tensor", cut)
+    monkeypatch.setattr(os, "sysconf", lambda name: 1)  # a machine with one byte of memory
+    train(describe(folder, epochs=1, workers=0), tmp_path / "run")
+    pace = last_step(tmp_path / "run")  # of batches of eight
+    assert pace["data_per_second"] == pytest.approx(1 / decoding, abs=0.1)
+    assert pace["model_per_second"] == pytest.approx(8 / learning, abs=0.1)
+    assert pace["pictures_per_second"] == pytest.approx(8 / (8 * decoding + learning), abs=0.1)
+    assert slower in bottleneck(pace)
 
 
 def test_validation_may_wait_for_several_epochs_and_comes_after_the_last(
@@ -265,13 +291,14 @@ def start(config: TrainConfig, run: Path) -> Any:
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits(whole: Path, folder: Path, tmp_path: Path) -> None:
     run, chance = tmp_path / "killed", random.Random()
     metrics = run / "metrics.jsonl"
+
+    def wrote(process: Any, size: int) -> bool:
+        return not process.is_alive() or (metrics.exists() and metrics.stat().st_size >= size)
+
     for records in (0, chance.randint(1, 3), chance.randint(1, 3)):  # an epoch writes two of about 150 bytes
         before = metrics.stat().st_size if metrics.exists() else 0
         process = start(describe(folder), run)
-        deadline = time.monotonic() + 60
-        while not metrics.exists() or metrics.stat().st_size < before + 400 + records * 150:
-            assert process.is_alive() and time.monotonic() < deadline
-            time.sleep(0.001)
+        until(partial(wrote, process, before + 400 + records * 150), "records", pause=0.001)
         time.sleep(chance.uniform(0, 0.15))
         process.kill()
         process.join()

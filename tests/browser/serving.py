@@ -110,9 +110,17 @@ def _healthy(process: subprocess.Popen, url: str) -> bool:
     return False
 
 
-if __name__ == "__main__":  # whether there is a browser, for the Makefile
-    from playwright.sync_api import sync_playwright
+def why_no_chromium() -> str:
+    """Why no Chromium starts here, in a line; "" where one does."""
+    from playwright.sync_api import Error, sync_playwright
 
-    with sync_playwright() as playwright:
-        here = Path(chromium().get("executable_path", playwright.chromium.executable_path)).exists()
-    sys.exit(not here)
+    try:
+        with sync_playwright() as playwright:
+            playwright.chromium.launch(**chromium(), args=BROWSER_ARGUMENTS).close()
+    except Error as error:
+        return next((line.strip(" ╔╗║═") for line in str(error).splitlines() if line.strip(" ╔╗║═")), "unknown")
+    return ""
+
+
+if __name__ == "__main__":  # whether a Chromium starts, for the Makefile
+    sys.exit(bool(why_no_chromium()))

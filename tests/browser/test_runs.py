@@ -1,11 +1,11 @@
 """A run as a person lives with it: watched, reloaded, stopped, resumed, opened in the explorer."""
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import until
 from playwright.sync_api import Page, expect
 from written_runs import write_run
 
@@ -39,11 +39,11 @@ def url(folder: Path, serve: Callable[..., str], page: Page) -> str:
 
 
 def wait(run: registry.Run, *status: str) -> registry.Run:
-    until = time.monotonic() + PATIENCE / 1000
-    while (found := registry.find_run(run.id)).status not in status and time.monotonic() < until:
-        time.sleep(0.3)
-    assert found.status in status, (found.status, found.reason, (run.folder / "log.txt").read_text()[-1000:])
-    return found
+    until(
+        lambda: registry.find_run(run.id).status in status,
+        lambda: f"{status}; {registry.find_run(run.id)}; {(run.folder / 'log.txt').read_text()[-1000:]}",
+    )
+    return registry.find_run(run.id)
 
 
 def bar(page: Page) -> float:
@@ -58,10 +58,7 @@ def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> No
     page.goto(f"{url}/runs?run={run.id}")
     expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible(timeout=PATIENCE)
     before = bar(page)
-    until = time.monotonic() + PATIENCE / 1000
-    while bar(page) <= before and time.monotonic() < until:
-        page.wait_for_timeout(300)
-    assert bar(page) > before
+    until(lambda: page.wait_for_timeout(300) or bar(page) > before, "that the bar moves")
     # curves grow in place
     expect(page.locator(".st-key-loss canvas").first).to_be_visible()
     page.evaluate("window.kept = document.querySelector('.st-key-loss canvas')")

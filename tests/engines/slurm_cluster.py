@@ -5,9 +5,9 @@ import secrets
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
+from patience import until
 from ray_cluster import MARK, command_of, end_marked, marked
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
@@ -86,10 +86,10 @@ class SlurmCluster:
         self.start_controller()
         for name in ("n1", "n2"):
             self.start_node(name)
-        until = time.monotonic() + 60
-        while set(self._run("sinfo", "--noheader", "--Node", "--format=%T").split()) != {"idle"}:
-            assert time.monotonic() < until, self._run("sinfo")
-            time.sleep(0.2)
+        until(
+            lambda: set(self._run("sinfo", "--noheader", "--Node", "--format=%T").split()) == {"idle"},
+            lambda: f"that both machines are idle. {self._run('sinfo')}",
+        )
 
     def start_controller(self) -> None:
         """The one that all others ask."""
@@ -107,12 +107,10 @@ class SlurmCluster:
     def save(self) -> None:
         """Wait until the controller has written what it knows of its jobs, which it does seconds after a change."""
         number = self._run("squeue", "--noheader", "--states=RUNNING", "--format=%A").split()[0]
-        begun = time.time()
+        state = self.folder / "state" / "job_state"
+        before = state.stat().st_mtime_ns if state.exists() else None
         self._run("scontrol", "update", f"JobId={number}", "Requeue=1")  # as it is: a change that changes nothing
-        until = time.monotonic() + 60
-        while (self.folder / "state" / "job_state").stat().st_mtime < begun:
-            assert time.monotonic() < until, "The controller writes nothing."
-            time.sleep(0.1)
+        until(lambda: state.exists() and state.stat().st_mtime_ns != before, "that the controller writes its state")
 
     def processes(self, words: str) -> list[int]:
         """Those of its processes whose command line holds some words."""

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 from labs import Lab, lab_apart, lab_fake, lab_here, lab_ray, lab_slurm
+from patience import PATIENCE
 from ray_cluster import RayCluster, command_of
-from short_runs import PATIENCE, done, endless, place_for_runs, steps, tiny, until, weights
+from short_runs import done, endless, place_for_runs, steps, tiny, until, weights
 
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint

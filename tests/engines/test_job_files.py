@@ -14,7 +14,8 @@ import psutil
 import pytest
 import yaml
 from jsonschema.validators import validator_for
-from short_runs import PATIENCE, begun, done, endless, place_for_runs, tiny, until, weights
+from patience import PATIENCE
+from short_runs import begun, done, endless, place_for_runs, tiny, until, weights
 from slurm_cluster import SlurmCluster, missing
 
 from vit.errors import InvalidRun

@@ -5,7 +5,6 @@ import http.client
 import os
 import tempfile
 import threading
-import time
 import urllib.error
 import urllib.request
 import uuid
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import until
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.exceptions import InvalidStatus
@@ -97,9 +97,7 @@ def test_an_upload_that_no_page_asked_for_is_refused(server: str) -> None:
 def test_who_has_gone_uploads_nothing(server: str) -> None:
     with visit(server) as socket:
         paths = announce(socket, *["photo.png"] * 200)
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until and send(server, paths.pop(), b"late") != 404:  # until the server has noticed
-        pass
+    until(lambda: send(server, paths.pop(), b"late") == 404, "that the server has noticed", pause=0.1)
     assert send(server, paths.pop(), b"later still") == 404
 
 

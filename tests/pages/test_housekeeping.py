@@ -1,9 +1,9 @@
 """What a server gives back when its last visitor has left."""
 
 import sys
-import time
 from pathlib import Path
 
+from patience import until
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.sync.client import connect
@@ -31,9 +31,6 @@ def test_what_was_remembered_goes_with_the_last_visitor(tmp_path: Path) -> None:
     environment = {"FORGOTTEN": str(forgotten), "STREAMLIT_SERVER_DISCONNECTED_SESSION_TTL": "8"}
     with streamlit(Path(__file__).with_name("remembering_page.py"), **environment) as address:
         visit(address, forgotten)
-        until = time.monotonic() + WAIT
-        while not forgotten.exists():
-            assert time.monotonic() < until
-            time.sleep(0.2)
+        until(forgotten.exists, "that the page's memory is cleared")
         forgotten.unlink()
         visit(address, forgotten)  # and the next one finds everything anew

@@ -1,9 +1,9 @@
 """Labelled pictures for a model: all in memory, or decoded as they are asked for."""
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from time import perf_counter as clock
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -159,14 +159,14 @@ class _Decoded(TorchDataset[tuple[Tensor, int, float]]):
         self.pictures = pictures
 
     def __getitem__(self, index: int) -> tuple[Tensor, int, float]:
-        started = time.perf_counter()
+        started = clock()
         try:
             picture = self.pictures.open(index)
         except (InvalidImage, OSError) as error:  # a grey picture keeps the order of all others exact
             log.warning("a grey picture stands in: %s", error)
             picture = Image.new("RGB", (32, 32), (128, 128, 128))
         pixels = as_tensor(picture, self.pictures.preprocess)
-        return pixels, int(self.pictures.labels[index]), time.perf_counter() - started
+        return pixels, int(self.pictures.labels[index]), clock() - started
 
 
 def as_tensor(picture: Image.Image, preprocess: Preprocess) -> Tensor:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from time import perf_counter as clock
 from typing import Any
 
 import torch
@@ -63,7 +64,7 @@ class Stopwatch:
 
     def _moment(self) -> Any:
         if not self._gpu:
-            return time.perf_counter()
+            return clock()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -122,7 +123,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.decoded_per_second, self.stopwatch = decoded_per_second, Stopwatch(process.device)
         self.outcome = "finished"
         self._tracker = TrackerProcess(run, track) if track and process.leads else None
-        self.begun, self.first = time.perf_counter(), step
+        self.begun, self.first = clock(), step
         self.resume_clock()
         if process.leads:
             self.metrics = MetricsWriter(run / "metrics.jsonl")
@@ -145,7 +146,7 @@ class Recorder(AbstractContextManager["Recorder"]):
 
     def resume_clock(self) -> None:
         """Measure speed from this moment: what lies before was no training."""
-        self.clock = time.perf_counter()
+        self.clock = clock()
 
     def beat(self) -> None:
         """Give a sign of life, now and then."""
@@ -197,7 +198,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         loss, count = average.item(), len(self.losses)
         self.losses.clear()
         learnt = count * self.facts["batch_size"]
-        seconds, model_seconds = time.perf_counter() - self.clock, self.stopwatch.read()
+        seconds, model_seconds = clock() - self.clock, self.stopwatch.read()
         paces: dict[str, float] = {}
         if (decoded := self.decoded_per_second()) and model_seconds:
             paces["data_per_second"] = round(decoded * self.process.world, 1)
@@ -247,7 +248,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         if self._tracker:
             self._note_tracker(self._tracker.note())
         self.best = max(self.best, result.accuracy)
-        pace = (time.perf_counter() - self.begun) / max(self.at - self.first, 1)
+        pace = (clock() - self.begun) / max(self.at - self.first, 1)
         left = pace * (self.facts["total_steps"] - self.at)
         self.postfix["accuracy"] = f"{result.accuracy:.2%}"
         self.bar.set_postfix(self.postfix)
