@@ -4,6 +4,7 @@ import inspect
 import io
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -25,7 +26,7 @@ from vit.explain.answers import examples
 from vit.explain.features import features
 from vit.explain.head_census import census
 from vit.explain.method_ranking import rank
-from vit.explain.methods import METHODS, Subject, heatmap_of
+from vit.explain.methods import METHODS, Subject, heatmap_of, method
 from vit.explain.record import Precision
 from vit.view.export import MapView, view_json, view_npz
 from vit.view.lesson import Language
@@ -222,6 +223,44 @@ def test_help_tells_the_default_of_every_setting_of_a_method(command: Command, n
     help_text = command("explain", "--help").out
     for setting, value in METHODS[name].settings.items():
         assert default_of(help_text, option_of(setting), name) == str(value)
+
+
+@pytest.fixture
+def powered() -> Iterator[None]:
+    """A contributed method with settings whose names no other method has, as docs/adding-a-method.md promises."""
+    monkeypatch.setattr("vit.explain.methods.METHODS", METHODS)
+    before = dict(METHODS)
+
+    @method("powered", "Powered", "Attention to a power.", lambda call: "record.last_attention()", of_class=False)
+    def powered(
+        subject: Subject, query: Any, direction: Any, *, sharp_power: float = 1.0, steps: int = 1, flat: bool = False
+    ) -> torch.Tensor:
+        weights = subject.record.last_attention() ** (sharp_power * steps)
+        return torch.ones_like(weights) if flat else weights
+
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
+
+def test_a_setting_of_a_new_name_has_an_option(
+    command: Command, saved: Path, picture: Path, tmp_path: Path, powered: None
+) -> None:
+    def drawn(*options: str) -> np.ndarray:
+        out = tmp_path / "map.npz"
+        result = command("explain", picture, "--checkpoint", saved, "--method", "powered", "--out", out, *options)
+        assert result.status == 0, result.err
+        with np.load(out) as arrays:
+            return arrays["heatmap"]
+
+    plain = drawn()
+    np.testing.assert_allclose(drawn("--sharp-power", "2", "--steps=3"), plain**6, rtol=1e-4)
+    assert np.ptp(drawn("--flat")) == 0 < np.ptp(plain)
+    assert default_of(command("explain", "--help").out, "sharp-power", "powered") == "1.0"
+    check_mistake(
+        command("explain", picture, "--checkpoint", saved, "--method", "rollout", "--steps", "2", "--out", "a.png"),
+        "--steps means nothing to rollout; it is for powered",
+    )
 
 
 def test_help_follows_the_table_of_methods(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,6 +215,16 @@ def test_where_rounding_could_show_passes_stay_exact(
     assert torch.equal(score_drops(large, pixels, 2, masks, hook=hook), exact_drops(large, pixels, masks, hook))
 
 
+def test_drops_that_are_all_equal_do_not_keep_a_model_from_rounding(
+    large: VisionTransformer, pictures: Callable[..., Tensor]
+) -> None:
+    even = torch.zeros_like(pictures(count=1))  # whatever is masked looks the same
+    masks = random_masks(16, 20)
+    assert torch.equal(score_drops(large, even, 2, masks), exact_drops(large, even, masks))
+    pixels = pictures(count=1)
+    assert not torch.equal(score_drops(large, pixels, 2, masks), exact_drops(large, pixels, masks))
+
+
 @pytest.mark.parametrize("shrink", [1, 1e4])
 def test_whether_rounding_agrees_is_found_out_once_and_forgotten_with_the_model(
     large: VisionTransformer, pictures: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch, shrink: float

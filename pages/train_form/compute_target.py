@@ -73,6 +73,8 @@ def free_text(name: str) -> str:
     capacity, problem = watch.capacity(name)
     if capacity is None:
         return problem or "It is being asked what is free."
+    if not capacity.nodes:
+        return "no machine is up"
     kinds = [("GPUs", capacity.gpus), ("processors", capacity.cpus)]
     free = " and ".join(f"{one.free:,} of {one.total:,} {kind}" for kind, one in kinds if one.total)
     machines = f"{capacity.nodes:,} machine{'' if capacity.nodes == 1 else 's'}"

@@ -13,7 +13,7 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.cli.answers import load_with_answers
 from vit.cli.documents import facts_of
-from vit.cli.parser import option_of, options_of
+from vit.cli.parser import option_of, options_of, setting_options
 from vit.cli.pictures import preprocess_of_size, read_picture
 from vit.errors import InvalidCheckpoint, InvalidImage, UserError
 from vit.explain.heatmap import ask, find_token
@@ -150,7 +150,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _check_options(options: argparse.Namespace) -> None:
     """Refuse what a method would ignore, and shares that cannot be."""
-    for name in ("target", "block", "head", "start_block", "residual", "discard", "query", "direction", "precision"):
+    for name in ("target", *setting_options(), "query", "direction", "precision"):
         if getattr(options, name) is not None and name not in options_of(options.method):
             suited = ", ".join(method for method in METHODS if name in options_of(method))
             raise UserError(f"--{name.replace('_', '-')} means nothing to {options.method}; it is for {suited}.")

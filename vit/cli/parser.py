@@ -100,6 +100,7 @@ def parser() -> argparse.ArgumentParser:
         "--discard", type=float, metavar="SHARE",
         help=f"leave this share of each row's patches out, the weakest {_defaults('discard')}",
     )  # fmt: skip
+    _add_settings(explain)
     explain.add_argument(
         "--query", metavar="cls|ROW,COL",
         help="the token asked about (default: those that the answer is read from)",
@@ -304,6 +305,26 @@ def parser() -> argparse.ArgumentParser:
     runs.add_argument("ids", nargs="*", metavar="ID")
     runs.add_argument("--yes", action="store_true", help="with delete: do it, instead of saying what would go")
     return top
+
+
+def _add_settings(explain: argparse.ArgumentParser) -> None:
+    """Options for the settings that only new methods have: their type is that of the default."""
+    there = {action.dest for action in explain._actions}
+    for method in METHODS.values():
+        for setting, default in method.settings.items():
+            if option_of(setting) in there:
+                continue
+            option, about = f"--{setting.replace('_', '-')}", f"a setting {_defaults(setting)}"
+            if isinstance(default, bool):
+                explain.add_argument(option, action=argparse.BooleanOptionalAction, default=None, help=about)
+            else:
+                explain.add_argument(option, type=type(default), metavar=setting.upper(), help=about)
+            there.add(setting)
+
+
+def setting_options() -> tuple[str, ...]:
+    """The options of `explain` that set something about any of the methods."""
+    return tuple(dict.fromkeys(option_of(setting) for method in METHODS.values() for setting in method.settings))
 
 
 def option_of(setting: str) -> str:

@@ -93,7 +93,10 @@ class Slurm(Engine):
             taken, idle, _, total = map(int, processors.split("/"))
             if taken + idle:
                 nodes[name] = Share(idle, total), Share(_count_gpus(gpus) - _count_gpus(used), _count_gpus(gpus))
-        cpus, cards = (Share(*map(sum, zip(*kind, strict=True))) for kind in zip(*nodes.values(), strict=True))
+        cpus, cards = (
+            Share(sum(share.free for share in kind), sum(share.total for share in kind))
+            for kind in ([node[0] for node in nodes.values()], [node[1] for node in nodes.values()])
+        )
         return Capacity(len(nodes), cpus, cards)
 
     def submit(self, folder: Path, request: Request) -> Handle:
@@ -207,10 +210,16 @@ def _look_at_job(job: _Job | None) -> Look:
 def _count_gpus(gres: str) -> int:
     """GPUs in a list of generic resources.
 
+    The number is the last part of an entry; the type before it may begin with a digit.
+
     >>> _count_gpus("gpu:a100:4(IDX:0-3),tmpdisk:100"), _count_gpus("gpu:2"), _count_gpus("(null)")
     (4, 2, 0)
+    >>> _count_gpus("gpu:2080ti:8"), _count_gpus("gpu:3090:4(S:0-1)"), _count_gpus("gpu:1g.10gb:7,gpu:a100:1")
+    (8, 4, 8)
     """
-    return sum(int(n) for n in re.findall(r"(?:^|,)gpu(?::[A-Za-z_][\w.-]*)?:(\d+)", gres))
+    entries = re.findall(r"(?:^|,)gpu((?::[^:,()]+)*)", gres)
+    numbers = [entry.rpartition(":")[2] for entry in entries]
+    return sum(int(number) if number.isdecimal() else 1 for number in numbers)  # "gpu" or "gpu:a100" alone is one
 
 
 def _parse_minutes(limit: str) -> int | None:
