@@ -228,7 +228,6 @@ def test_help_tells_the_default_of_every_setting_of_a_method(command: Command, n
 @pytest.fixture
 def powered() -> Iterator[None]:
     """A contributed method with settings whose names no other method has, as docs/adding-a-method.md promises."""
-    monkeypatch.setattr("vit.explain.methods.METHODS", METHODS)
     before = dict(METHODS)
 
     @method("powered", "Powered", "Attention to a power.", lambda call: "record.last_attention()", of_class=False)

@@ -33,7 +33,7 @@ from vit.data.class_names import FILE as CLASSES
 from vit.errors import InvalidDataset
 from vit.files import replaced
 from vit.progress import tqdm
-from vit.untrusted import Unreadable, parse_json, read_bytes
+from vit.untrusted import Unreadable, brief, parse_json, read_bytes
 
 INDEX, COPIED = "index.npz", "pictures.bin"
 SPLITS = ("train", "validation", "test")
@@ -41,7 +41,8 @@ MOST_BYTES = 1 << 28  # of one picture
 _SUFFIXES = (".tar", ".parquet")
 _PICTURES = {"jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "avif"}
 _NAMED = re.compile(r"(train|val(?:id(?:ation)?)?|test)(?![a-z])", re.IGNORECASE)
-_ROWS = 200  # of parquet, read at a time
+_BATCH_BYTES, _MOST_ROWS = 1 << 26, 200  # of parquet, read at a time
+_MOST_LABEL = 1 << 20
 _VERSION = 1
 
 
@@ -161,11 +162,27 @@ def _read(folder: Path, stamps: list[list[Any]]) -> Index | None:
         files = tuple(folder / name for name, *_ in stamps)
         if any(path.suffix == ".parquet" for path in files):
             files = (*files, folder / COPIED)
-        if not all(path.is_file() for path in files) or not 0 <= file.min() <= file.max() < len(files):
-            return None
-        return Index(Records(files, file, offset, length), labels, split, tuple(map(str, document["classes"])))
-    except (OSError, ValueError, KeyError, TypeError, EOFError, Unreadable, zipfile.BadZipFile, zlib.error):
+        known = Index(Records(files, file, offset, length), labels, split, tuple(map(str, document["classes"])))
+        return known if _is_sound(known) else None
+    except (
+        OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, Unreadable, zipfile.BadZipFile, zlib.error
+    ):  # fmt: skip
         return None
+
+
+def _is_sound(known: Index) -> bool:
+    """Whether an index that was read says nothing that cannot be: it is a file like any other."""
+    records, labels, split, classes = known
+    columns = (records.file, records.offset, records.length, labels, split)
+    if not all(column.ndim == 1 and column.dtype.kind == "i" and len(column) == len(labels) for column in columns):
+        return False
+    sizes = np.array([path.stat().st_size for path in records.files])
+    limits = (len(records.files), sizes.max() + 1, MOST_BYTES + 1, len(classes), len(SPLITS))
+    if not len(labels) or any(
+        column.min() < 0 or column.max() >= most for column, most in zip(columns, limits, strict=True)
+    ):
+        return False
+    return bool((records.length > 0).all() and (records.offset + records.length <= sizes[records.file]).all())
 
 
 def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
@@ -188,12 +205,16 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
         raise InvalidDataset(
             f"No record of {str(folder)!r} has both a picture and a label. Name it KEY.jpg and KEY.cls."
         )
+    lowest, highest = min(row[3] for row in rows), max(row[3] for row in rows)
+    if lowest < 0 or highest >= _MOST_LABEL:
+        raise InvalidDataset(
+            f"Labels in {str(folder)!r} run from {brief(lowest)} to {brief(highest)}. They must be numbers from 0 to "
+            f"{_MOST_LABEL - 1:,}."
+        )
     table = np.array(rows, np.int64)
     where = tuple(files) + ((folder / COPIED,) if parquet else ())
     records = Records(where, table[:, 0].astype(np.int32), table[:, 1].copy(), table[:, 2].copy())
     labels = table[:, 3].copy()
-    if labels.min() < 0 or labels.max() >= 1 << 20:
-        raise InvalidDataset(f"Labels in {str(folder)!r} run from {labels.min()} to {labels.max()}; they begin with 0.")
     return Index(records, labels, table[:, 4].astype(np.int8), _classes(folder, int(labels.max()) + 1, names))
 
 
@@ -235,6 +256,9 @@ def _in_tar(path: Path) -> Iterator[tuple[int, int, int]]:
                     yield (*record["picture"], label)
                     del pending[key]
                 archive.members = []  # type: ignore[attr-defined]  # or it holds on to a million of them
+            # tarfile takes a damaged header, or the end of the file, for the end of the archive, which is zeros.
+            if os.pread(raw.fileno(), tarfile.BLOCKSIZE, archive.offset) != bytes(tarfile.BLOCKSIZE):
+                raise tarfile.ReadError("it is cut off or damaged")
     except tarfile.TarError as error:
         raise InvalidDataset(f"{path.name} is no sound tar: {error}. Copy it again.") from error
 
@@ -266,16 +290,36 @@ def _in_parquet(path: Path, out: Any) -> tuple[list[tuple[int, int, int]], tuple
         label = next((name for name in ("label", "fine_label", "labels") if name in columns), None)
         if image is None or label is None:
             raise InvalidDataset(f"{path.name} has the columns {', '.join(columns)[:200]}; image and label are needed.")
-        for batch in table.iter_batches(_ROWS, columns=[image, label]):
+        for batch in _batches(table, image, label):
             for picture, number in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
                 content = picture.get("bytes") if isinstance(picture, dict) else picture
                 if isinstance(content, bytes) and 0 < len(content) <= MOST_BYTES and type(number) is int:
                     found.append((out.tell(), len(content), number))
                     out.write(content)
         return found, _names_in(table.schema_arrow.metadata or {}, label)
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk; Arrow's own have no number
+            raise
         reason = str(error).partition("\n")[0]
         raise InvalidDataset(f"{path.name} is no sound parquet file: {reason[:200]}. Copy it again.") from error
+
+
+def _batches(table: Any, image: str, label: str) -> Iterator[Any]:
+    """Rows of a parquet file, as many at a time as fit into `_BATCH_BYTES`, but one at least.
+
+    A dictionary stores a value once for all rows that have it, so a kilobyte can hold rows that take gigabytes. No
+    value is larger than its part of the file when that is unpacked, and without a dictionary all together are not.
+    """
+    for group in range(table.num_row_groups):
+        part = table.metadata.row_group(group)
+        columns = [part.column(number) for number in range(part.num_columns)]
+        size = 1
+        for column in columns:
+            if column.path_in_schema.partition(".")[0] == image:
+                shared = any("DICTIONARY" in encoding for encoding in column.encodings)
+                size += column.total_uncompressed_size // (1 if shared else max(part.num_rows, 1))
+        rows = min(max(_BATCH_BYTES // size, 1), _MOST_ROWS)
+        yield from table.iter_batches(rows, row_groups=[group], columns=[image, label])
 
 
 def _names_in(metadata: dict[bytes, bytes], label: str) -> tuple[str, ...]:
