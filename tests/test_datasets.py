@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from vit.data import datasets
 from vit.data.datasets import Dataset, Split, load_dataset
 from vit.data.downloads import TORCHVISION, download, is_downloaded
 from vit.data.folders import list_files
@@ -241,17 +242,63 @@ def test_a_limit_decides_whether_pictures_fit_into_memory(fill_folder: Fill) -> 
     assert isinstance(load(root, budget=sixteen, limit=7).train, Streamed)
 
 
-def test_a_grey_picture_stands_in_for_an_unreadable_streamed_one(
-    fill_folder: Fill, caplog: pytest.LogCaptureFixture
+def damage_every_fourth(root: Path) -> None:
+    for number, path in enumerate(sorted(root.rglob("*.png"))):
+        if number % 4 == 0:
+            path.write_bytes(path.read_bytes()[:-90] if number % 8 else b"no picture")
+
+
+@pytest.fixture
+def four_folders(fill_folder: Fill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """30 pictures of each class and split; results of checks are kept apart from other tests."""
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    for name in ("train/bus", "train/car", "test/bus", "test/car"):
+        fill_folder(f"data/{name}", 30)
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["checked", "by the result of before"])
+def test_unreadable_pictures_are_left_out_alike_in_memory_and_streamed(
+    four_folders: Path, caplog: pytest.LogCaptureFixture, times: int
 ) -> None:
-    fill_folder("bus", 2)
-    root = fill_folder("car", 2)
-    for path in root.rglob("*.png"):
-        path.write_bytes(b"no picture")
-    images, labels = next(load(root, budget=0, workers=0).train.batches(torch.arange(2), 2, CPU))
-    assert (images == 128).all()
-    assert labels.tolist() == [0, 1]
-    assert "stands in" in caplog.text
+    damage_every_fourth(four_folders)
+    held = load(four_folders, budget=1 << 30)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(held.skipped) == len(said) == 30
+    for _ in range(times):
+        caplog.clear()
+        streamed = load(four_folders, budget=0, workers=0)
+    assert streamed.skipped == held.skipped and [record.getMessage() for record in caplog.records] == said
+    for name in ("train", "validation", "test"):
+        one, other = getattr(held, name), getattr(streamed, name)
+        assert isinstance(one, Resident) and isinstance(other, Streamed)
+        assert torch.equal(one.labels, other.labels)
+        images = torch.cat([images for images, _ in other.batches(torch.arange(len(other.labels)), 7, CPU)])
+        assert torch.equal(images, one.images)
+
+
+def test_pictures_are_checked_once_and_again_where_one_of_them_changed(
+    four_folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, real = list[int](), datasets.decode_image
+    monkeypatch.setattr(datasets, "decode_image", lambda data, **how: opened.append(1) or real(data, **how))
+    for _ in range(2):
+        load(four_folders, budget=0, workers=0)
+        assert len(opened) == 120
+    damaged = next((four_folders / "test" / "car").iterdir())
+    damaged.write_bytes(b"no picture")
+    assert str(damaged) in load(four_folders, budget=0, workers=0).skipped[0]
+    assert len(opened) == 120 + 60  # those of its split
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_picture_that_goes_away_later_ends_reading_with_a_sentence(four_folders: Path, workers: int) -> None:
+    test = load(four_folders, budget=0, workers=workers).test
+    (four_folders / "test" / "car" / "01.png").write_bytes(b"no picture")
+    with pytest.raises(InvalidDataset, match=r"can no longer be read: [^\n]*01\.png: [^\n]* Put it back") as found:
+        list(test.batches(torch.arange(60), 4, CPU))
+    assert "Traceback" not in str(found.value)
+    test.close()
 
 
 def test_relabelled_pictures_keep_their_pixels(fill_folder: Fill) -> None:
@@ -311,10 +358,10 @@ def test_at_most_reads_so_many_pictures_of_each_split_evenly_from_the_classes(fi
     for path in root.glob("*/car/*"):
         path.write_bytes(b"no picture")  # shows what is opened
     few, all_ = load(root, at_most=9, budget=budget), load(root)
-    assert torch.bincount(few.train.labels).tolist() == ([4, 0, 4] if budget else [4, 1, 4])
-    assert len(few.test.labels) == (7 if budget else 9)
-    assert len(few.skipped) == (4 if budget else 0)  # all of the cars
-    assert len(few.validation.labels) == (8 if budget else 9)
+    assert torch.bincount(few.train.labels).tolist() == [4, 0, 4]
+    assert len(few.test.labels) == 7
+    assert len(few.skipped) == 4  # all of the cars
+    assert len(few.validation.labels) == 8
     assert load(root, at_most=9, budget=budget).train.labels.tolist() == few.train.labels.tolist()
     assert len(load(root, at_most=1000).train.labels) == len(all_.train.labels)
     assert len(load(root, at_most=4, only="test").train.labels) == 0

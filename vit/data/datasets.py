@@ -9,10 +9,8 @@ alone and is the same for every run.
 """
 
 import copy
-import os
-import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,20 +21,22 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.data import shards
+from vit.data import readable, shards
 from vit.data.downloads import NAMES, TORCHVISION, download, is_downloaded, torchvision_class, unpacked_folder
 from vit.data.folders import (
     folders_of_classes,
     list_files,
 )
-from vit.data.pictures import Pictures, Resident, Streamed, as_tensor, log
+from vit.data.pictures import Pictures, Resident, Streamed, as_tensor
+from vit.data.readable import Opened
 from vit.data.shapes import SHAPES, shapes
 from vit.data.splits import choose_evenly, random_subset, set_aside, test_count, validation_count
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
-from vit.progress import tqdm
+from vit.progress import progress_bar
 
+log = logging.getLogger(__name__)
 _OVERSAMPLING = 2  # side of a picture that is decoded, over that of the input, at least
 
 
@@ -140,7 +140,7 @@ def _load_torchvision(
     limit: int | None,
 ) -> Dataset:
     if not is_downloaded(spec, root):
-        with _progress_bar(desc=f"downloading {spec}", unit="B", unit_scale=True) as bar:
+        with progress_bar(desc=f"downloading {spec}", unit="B", unit_scale=True) as bar:
 
             def show(done: int, total: int) -> None:
                 bar.total = total
@@ -169,7 +169,7 @@ def _load_torchvision(
     splits: list[Pictures] = []
     for name, part in parts.items():
         if fits:
-            bar = _progress_bar(range(len(part)), desc=f"{spec} {name}", unit="pictures", leave=False)
+            bar = progress_bar(range(len(part)), desc=f"{spec} {name}", unit="pictures", leave=False)
             images = [as_tensor(_torchvision_picture(part, i), preprocess) for i in bar]
             splits.append(_resident(images, part.targets, preprocess))
         else:
@@ -213,43 +213,68 @@ def _load_folder(
         partial(_nth_picture, [file for file, _ in files], _enough(one))
         for files, one in zip(parts, preprocess, strict=True)
     ]
-    return _opened_dataset(spec, classes, labels, opened, preprocess, budget, workers)
+    stamps = [partial(readable.stamps_of, [file for file, _ in files]) for files in parts]
+    return _opened_dataset(spec, classes, labels, opened, stamps, preprocess, budget, workers)
 
 
 def _opened_dataset(
     spec: str,
     classes: tuple[str, ...],
     labels: Sequence[Sequence[int]],
-    opened: Sequence[Callable[[int], Image.Image]],
+    opened: Sequence[Opened],
+    stamps: Sequence[Callable[[], Iterable[str]]],
     preprocess: Sequence[Preprocess],
     budget: int,
     workers: int,
 ) -> Dataset:
-    """A dataset of pictures in files, in memory where they fit.
+    """A dataset of pictures in files, in memory where they fit. What cannot be read is left out, wherever they are.
 
     Args:
         labels: of each split, one for each picture.
         opened: of each split what gives picture i; raises InvalidImage or OSError where it cannot be read.
+        stamps: of each split, see `readable.find_unreadable`.
         preprocess: of each split.
     """
     fits = sum(_memory(len(own), one) for own, one in zip(labels, preprocess, strict=True)) <= budget
     splits: list[Pictures] = []
     skipped: list[str] = []
     names = ("training", "validation", "test")
-    for own, picture, one, name in zip(labels, opened, preprocess, names, strict=True):
+    for own, picture, stamp, one, name in zip(labels, opened, stamps, preprocess, names, strict=True):
+        pictures: Pictures
         if fits:
-            resident, unreadable = _read_pictures(picture, own, one, f"reading {name} pictures")
-            if own and not len(resident.labels):
-                path = str(Path(spec.removeprefix("folder:")).expanduser())
-                raise InvalidDataset(f"No {name} picture in {path!r} could be read. The first: {unreadable[0]}")
-            splits.append(resident)
-            skipped += unreadable
+            pictures, problems = _read_pictures(picture, own, one, f"reading {name} pictures")
         else:
-            splits.append(Streamed(picture, torch.tensor(own, dtype=torch.int64), one, workers))
+            pictures, problems = _streamed(picture, own, stamp, one, workers, f"checking {name} pictures")
+        if own and not len(pictures.labels):
+            path = str(Path(spec.removeprefix("folder:")).expanduser())
+            raise InvalidDataset(f"No {name} picture in {path!r} could be read. The first: {problems[0]}")
+        splits.append(pictures)
+        skipped += problems
     for line in skipped:
         log.warning("left out %s", line)
     train, validation, test = splits
     return Dataset(spec, classes, train, validation, test, skipped=tuple(skipped))
+
+
+def _streamed(
+    opened: Opened,
+    labels: Sequence[int],
+    stamps: Callable[[], Iterable[str]],
+    preprocess: Preprocess,
+    workers: int,
+    title: str,
+) -> tuple[Streamed, list[str]]:
+    """Pictures that are decoded as they are needed, without those that cannot be, and why these cannot."""
+    problems = readable.find_unreadable(opened, len(labels), stamps, title)
+    kept = [index for index in range(len(labels)) if index not in problems]
+    if problems:
+        opened = partial(_nth_kept, opened, kept)
+    own = torch.tensor([labels[index] for index in kept], dtype=torch.int64)
+    return Streamed(opened, own, preprocess, workers), [problems[index] for index in sorted(problems)]
+
+
+def _nth_kept(opened: Opened, kept: Sequence[int], index: int) -> Image.Image:
+    return opened(kept[index])
 
 
 def _open_picture(path: Path, least: int) -> Image.Image:
@@ -264,11 +289,6 @@ def _open_picture(path: Path, least: int) -> Image.Image:
         raise InvalidImage(f"{path}: {error}") from error
 
 
-def _progress_bar(*things: Any, **facts: Any) -> Any:
-    """Progress on a terminal, and now and then a line of it in a log."""
-    return tqdm(*things, **facts, mininterval=0.1 if sys.stderr.isatty() else 10)
-
-
 def _nth_picture(paths: Sequence[Path], least: int, index: int) -> Image.Image:
     return _open_picture(paths[index], least)
 
@@ -279,7 +299,7 @@ def _enough(preprocess: Preprocess) -> int:
 
 
 def _read_pictures(
-    opened: Callable[[int], Image.Image], labels: Sequence[int], preprocess: Preprocess, title: str
+    opened: Opened, labels: Sequence[int], preprocess: Preprocess, title: str
 ) -> tuple[Resident, list[str]]:
     """Decode all pictures; those that cannot be read are left out and named with the reason.
 
@@ -287,21 +307,22 @@ def _read_pictures(
         opened: gives picture i; raises InvalidImage or OSError where it cannot be read.
         labels: one for each of them.
     """
+    count, skipped = len(labels), list[str]()
+    # One tensor from the start: a list of tensors that is stacked at last takes twice the memory.
+    images = torch.empty(count, preprocess.channels, *preprocess.size, dtype=torch.uint8)
 
-    def one(index: int) -> Tensor | str:
-        try:
-            return as_tensor(opened(index), preprocess)
-        except (InvalidImage, OSError) as error:
-            return str(error)
+    def read(index: int) -> None:
+        images[index] = as_tensor(opened(index), preprocess)
 
-    count = len(labels)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(
-            _progress_bar(pool.map(one, range(count)), total=count, desc=title, unit="pictures", leave=False)
-        )
-    images = [r for r in results if isinstance(r, Tensor)]
-    readable = [label for r, label in zip(results, labels, strict=True) if isinstance(r, Tensor)]
-    return _resident(images, readable, preprocess), [r for r in results if isinstance(r, str)]
+    kept: list[int] = []
+    for index, problem in enumerate(readable.each(read, count, title)):
+        if problem is None:
+            kept.append(index)
+        else:
+            skipped.append(problem)
+    for place, index in enumerate(kept) if skipped else ():  # moved together, in place
+        images[place] = images[index]
+    return Resident(images[: len(kept)], torch.tensor([labels[index] for index in kept], dtype=torch.int64)), skipped
 
 
 def _load_shards(
@@ -332,12 +353,11 @@ def _load_shards(
         places = every[name] if only in (None, name) else []
         chosen = [places[i] for i in choose_evenly([labels[place] for place in places], at_most)]
         parts.append(random_subset(chosen, limit) if name == "train" else chosen)
-    opened = [
-        partial(_nth_record, index.records.chosen(places), _enough(one))
-        for places, one in zip(parts, preprocess, strict=True)
-    ]
+    records = [index.records.chosen(places) for places in parts]
+    opened = [partial(_nth_record, own, _enough(one)) for own, one in zip(records, preprocess, strict=True)]
     own = [[labels[place] for place in places] for places in parts]
-    return _opened_dataset(spec, index.classes, own, opened, preprocess, budget, workers)
+    stamps = [partial(shards.Records.stamps, chosen) for chosen in records]
+    return _opened_dataset(spec, index.classes, own, opened, stamps, preprocess, budget, workers)
 
 
 def _nth_record(records: shards.Records, least: int, index: int) -> Image.Image:

@@ -1,10 +1,9 @@
 """Labelled pictures for a model: all in memory, or decoded as they are asked for."""
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from time import perf_counter as clock
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -13,10 +12,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import Dataset as TorchDataset
 
-from vit.errors import InvalidImage
+from vit.errors import InvalidDataset, InvalidImage
 from vit.images.preprocess import Preprocess
 
-log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Pictures(Protocol):
@@ -76,7 +75,7 @@ class Streamed:
     """Pictures decoded as they are needed.
 
     Attributes:
-        open: gives picture i; raises InvalidImage or OSError where it cannot be read.
+        open: gives picture i, each of which could be read.
         labels: (n,) int64.
         preprocess: says how a picture is cut to the input size.
         workers: processes that decode; they live until `close`, and hold what this process had open as they began.
@@ -100,7 +99,7 @@ class Streamed:
         """Yield (uint8 (B, channels, height, width), labels (B,) int64) on `device`, following `order` (m,)."""
         loader, sampler = self._loader(batch_size, device.type)
         sampler.order = order.tolist()
-        for images, labels, seconds in loader:
+        for images, labels, seconds in _readable(loader):
             self.effort.pictures += len(seconds)
             self.effort.seconds += seconds.sum().item()
             yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
@@ -129,6 +128,22 @@ class Streamed:
             )
             self.loaders[batch_size, device] = loader, sampler
         return self.loaders[batch_size, device]
+
+
+def _readable(batches: Iterable[T]) -> Iterator[T]:
+    """The batches of a loader; a picture that can no longer be read ends them with a sentence.
+
+    Raises:
+        InvalidDataset: which picture, and why.
+    """
+    try:
+        yield from batches
+    except (InvalidImage, OSError) as error:
+        reason = str(error).strip().splitlines()[-1]  # of a process that decodes, the message is its traceback
+        kind = f"{type(error).__module__}.{type(error).__name__}: "
+        raise InvalidDataset(
+            f"A picture can no longer be read: {reason.removeprefix(kind)} Put it back, and resume."
+        ) from error
 
 
 @dataclass
@@ -160,12 +175,7 @@ class _Decoded(TorchDataset[tuple[Tensor, int, float]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int, float]:
         started = clock()
-        try:
-            picture = self.pictures.open(index)
-        except (InvalidImage, OSError) as error:  # a grey picture keeps the order of all others exact
-            log.warning("a grey picture stands in: %s", error)
-            picture = Image.new("RGB", (32, 32), (128, 128, 128))
-        pixels = as_tensor(picture, self.pictures.preprocess)
+        pixels = as_tensor(self.pictures.open(index), self.pictures.preprocess)
         return pixels, int(self.pictures.labels[index]), clock() - started
 
 

@@ -14,6 +14,7 @@ Source of the layouts: github.com/webdataset/webdataset, README; features `Image
 `datasets` 4.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -30,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vit.data.class_names import FILE as CLASSES
+from vit.data.readable import stamps_of
 from vit.errors import InvalidDataset
 from vit.files import replaced
 from vit.progress import tqdm
@@ -72,6 +74,11 @@ class Records:
     def name(self, index: int) -> str:
         """Which one it is, for people."""
         return f"{self.files[self.file[index]].name} at byte {int(self.offset[index]):,}"
+
+    def stamps(self) -> Iterator[str]:
+        """What has to be the same for the pictures to be the same: their files' sizes and times, and their places."""
+        yield from stamps_of(self.files)
+        yield from (hashlib.blake2b(column.tobytes()).hexdigest() for column in (self.file, self.offset, self.length))
 
     def chosen(self, places: Sequence[int]) -> Self:
         """Some of them, in this order."""
@@ -173,14 +180,14 @@ def _read(folder: Path, stamps: list[list[Any]]) -> Index | None:
 def _is_sound(known: Index) -> bool:
     """Whether an index that was read says nothing that cannot be: it is a file like any other."""
     records, labels, split, classes = known
-    columns = (records.file, records.offset, records.length, labels, split)
+    columns: tuple[NDArray[Any], ...] = (records.file, records.offset, records.length, labels, split)
     if not all(column.ndim == 1 and column.dtype.kind == "i" and len(column) == len(labels) for column in columns):
         return False
     sizes = np.array([path.stat().st_size for path in records.files])
-    limits = (len(records.files), sizes.max() + 1, MOST_BYTES + 1, len(classes), len(SPLITS))
-    if not len(labels) or any(
-        column.min() < 0 or column.max() >= most for column, most in zip(columns, limits, strict=True)
-    ):
+    limits = (len(records.files), int(sizes.max()) + 1, MOST_BYTES + 1, len(classes), len(SPLITS))
+    if not len(labels):
+        return False
+    if any(int(column.min()) < 0 or int(column.max()) >= most for column, most in zip(columns, limits, strict=True)):
         return False
     return bool((records.length > 0).all() and (records.offset + records.length <= sizes[records.file]).all())
 
