@@ -7,7 +7,7 @@ BIN := .venv/bin
 CHROMIUM := $(BIN)/python tests/browser/serving.py
 WORKERS ?= 3
 
-.PHONY: app test test-all quick check check-js browser firefox firefox-test cluster cluster-test mlflow mlflow-test benchmark
+.PHONY: app test test-all quick ranges check check-js browser firefox firefox-test cluster cluster-test mlflow mlflow-test benchmark
 
 app: .venv/ready
 	$(BIN)/streamlit run app.py
@@ -24,8 +24,10 @@ test: check browser
 test-all: test
 	$(BIN)/python -m pytest $(PARALLEL) -m "$(APART) and exhaustive"
 
+QUICK := --ignore tests/browser --ignore tests/firefox --ignore tests/pages -m "not slow and not exhaustive and not mlflow"
+
 quick: .venv/ready-dev
-	$(BIN)/python -m pytest $(PARALLEL) --ignore tests/browser --ignore tests/firefox --ignore tests/pages -m "not slow and not exhaustive and not mlflow"
+	$(BIN)/python -m pytest $(PARALLEL) $(QUICK)
 
 check: .venv/ready-dev
 	$(BIN)/ruff check .
@@ -81,6 +83,17 @@ cluster-test: .venv/ready-dev
 
 # MLflow, in an environment of its own: it does not go together with what the app needs.
 mlflow: .venv-mlflow/ready
+
+# The lowest and the highest version of everything that pyproject.toml allows, each in an environment of its own.
+ranges: .venv-lowest-direct/tested .venv-highest/tested
+
+.venv-%/tested: pyproject.toml .venv/ready-dev
+	$(BIN)/python -m pip install uv
+	$(BIN)/uv venv --clear --python $(BIN)/python .venv-$*
+	VIRTUAL_ENV=$(CURDIR)/.venv-$* $(BIN)/uv pip install --resolution $* ".[dev]"
+	VIRTUAL_ENV=$(CURDIR)/.venv-$* $(BIN)/uv pip uninstall vit-attention-explorer
+	.venv-$*/bin/python -m pytest $(PARALLEL) $(QUICK)
+	touch $@
 
 mlflow-test: .venv/ready-dev mlflow
 	VIT_NEED_MLFLOW=1 VIT_TRACKER_PYTHON=$(CURDIR)/.venv-mlflow/bin/python $(BIN)/python -m pytest -m mlflow -rs tests/test_mlflow.py

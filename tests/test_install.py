@@ -1,5 +1,7 @@
 """What `pip install` brings: the package whole, a command that needs no Streamlit, ranges that hold the pins."""
 
+import ast
+import importlib.metadata
 import os
 import re
 import shutil
@@ -139,3 +141,29 @@ def test_what_mypy_says_does_not_depend_on_whether_ray_is_installed() -> None:
     pinned = re.findall(r"^(\w[\w-]*)", (ROOT / "requirements-cluster.txt").read_text(), re.MULTILINE)
     skipped = [one for one in SETTINGS["tool"]["mypy"]["overrides"] if one["follow_imports"] == "skip"]
     assert {f"{name}.*" for name in pinned} == {module for one in skipped for module in one["module"]}
+
+
+def imported(*places: str) -> dict[str, set[str]]:
+    """Modules of other projects that files import, by the top name, with the files."""
+    found: dict[str, set[str]] = {}
+    for path in (path for place in places for path in sorted(ROOT.glob(place))):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for name in names:
+                found.setdefault(name.partition(".")[0], set()).add(str(path.relative_to(ROOT)))
+    ours = {"", "vit", "pages", *sys.stdlib_module_names}
+    return {name: files for name, files in found.items() if name not in ours}
+
+
+def test_every_library_that_is_imported_is_declared() -> None:
+    """Not only brought along by another one, which may stop to do so; Streamlit and Jupyter promise theirs."""
+    brought = {"pandas", "starlette", "tornado", "IPython", "traitlets", "uvicorn"}
+    owners = importlib.metadata.packages_distributions()
+    declared = {*requirements(), "pyarrow", "mlflow"}  # Ray and Streamlit bring the one, mlflow-skinny the other
+    missing = {
+        name: files
+        for name, files in imported("vit/**/*.py", "pages/**/*.py", "app.py").items()
+        if name not in brought and not {canonicalize_name(owner) for owner in owners.get(name, [name])} & declared
+    }
+    assert not missing
