@@ -27,7 +27,6 @@ async def running(stay: Callable[[set[str]], None] = lambda visits: None) -> Asy
     Args:
         stay: called with the sessions that are still here, with every look.
     """
-
     task: asyncio.Task[None]
     stopped = False
 
