@@ -4,7 +4,16 @@ import sys
 
 import streamlit as st
 
-from pages.shared import first_words, guard, left_pages, message_queue, navigation, watchdog, zip_downloads
+from pages.shared import (
+    first_words,
+    guard,
+    left_pages,
+    message_queue,
+    navigation,
+    watchdog,
+    whole_callbacks,
+    zip_downloads,
+)
 from vit.images.decode import silence_libraries
 
 # [s] after which a thread that computes lets others go on: each of the hundred products of a pass waits that long where
@@ -21,6 +30,7 @@ else:  # `streamlit run`, which finds this object and serves it
     sys.setswitchinterval(SWITCH)
     message_queue.mend()
     left_pages.mend()
+    whole_callbacks.mend()
     app = st.App(
         __file__,
         routes=[*zip_downloads.routes(), *first_words.routes()],

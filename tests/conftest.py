@@ -5,7 +5,9 @@ import functools
 import gc
 import math
 import os
+import shutil
 import sys
+import tempfile
 import warnings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports transformers
@@ -14,6 +16,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch: as man
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +238,30 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
         return Result(status, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def read_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], AbstractContextManager[Path]]]:
+    """`with read_only(folder) as closed` has a copy of a folder that this process may read and not change."""
+    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are closed to all but one user
+        Path(place).chmod(0o755)
+        monkeypatch.setenv("HOME", place)  # where libraries look for settings
+
+        @contextmanager
+        def close(folder: Path) -> Iterator[Path]:
+            closed = Path(place) / folder.name
+            shutil.copytree(folder, closed)
+            closed.chmod(0o555)
+            user = os.geteuid()
+            if user == 0:  # who may change everything
+                os.seteuid(65534)
+            try:
+                yield closed
+            finally:
+                os.seteuid(user)
+                closed.chmod(0o755)
+
+        yield close
 
 
 @pytest.fixture

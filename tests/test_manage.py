@@ -3,23 +3,29 @@
 import io
 import json
 import os
+import resource
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 from safetensors.torch import save
 from tiny import fill
 
+import vit
 from vit.checkpoints import manage
 from vit.checkpoints.catalog import find_checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import list_checkpoints, load_checkpoint
 from vit.checkpoints.save import save_checkpoint
-from vit.errors import InvalidCheckpoint
+from vit.errors import InvalidCheckpoint, UserError
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 
@@ -90,6 +96,90 @@ def test_a_full_disk_leaves_nothing(weights: bytes, tmp_path: Path) -> None:
     with pytest.raises(InvalidCheckpoint, match="disk space"):
         manage.add({"a.safetensors": io.BytesIO(weights)}, "mine", tmp_path, keep_free=1 << 60)
     assert not list(tmp_path.iterdir())
+
+
+ACTIONS: dict[str, Callable[[bytes, Path], object]] = {
+    "saved": lambda weights, root: brought(weights, root, "other"),
+    "renamed": lambda weights, root: manage.rename("mine", "other", root),
+    "deleted": lambda weights, root: manage.delete("mine", root),
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_folder_that_is_not_ours_to_change_is_said_so(
+    weights: bytes, tmp_path: Path, read_only: Callable[[Path], Any], action: str
+) -> None:
+    (tmp_path / "shelf").mkdir()
+    brought(weights, tmp_path / "shelf")
+    with read_only(tmp_path / "shelf") as root:
+        with pytest.raises(InvalidCheckpoint, match=f"was not {action}: Permission denied\\.$"):
+            ACTIONS[action](weights, root)
+        assert os.listdir(root) == ["mine"] and os.listdir(root / "mine") == ["own.safetensors"]
+
+
+def test_a_folder_that_cannot_be_made_is_said_so(weights: bytes, tmp_path: Path, read_only: Any) -> None:
+    with read_only(tmp_path) as closed, pytest.raises(InvalidCheckpoint, match="Permission denied"):
+        brought(weights, closed / "not there")
+
+
+@pytest.mark.parametrize("action", ["saved", "renamed"])
+def test_of_two_servers_that_give_one_name_the_second_is_told_so(
+    weights: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    brought(weights, tmp_path)
+    check = manage._check_free
+
+    def check_too_early(name: str, root: Path | None) -> None:
+        check(name, root)
+        monkeypatch.setattr(manage, "_check_free", check)
+        brought(weights, tmp_path, "other")
+
+    monkeypatch.setattr(manage, "_check_free", check_too_early)
+    with pytest.raises(InvalidCheckpoint, match=r"There is a checkpoint 'other' already\. Choose another name\."):
+        ACTIONS[action](weights, tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["mine", "other"]
+
+
+def test_of_two_probes_that_are_kept_under_one_name_none_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., VisionTransformer]
+) -> None:
+    backbone = save_checkpoint(tmp_path / "backbone", build(num_classes=0), [], Preprocess((32, 32)))
+    noise = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)
+    pictures = [Image.fromarray(one) for one in noise]
+    checkpoint = load_checkpoint(backbone)
+    answers = vit.answers_from_pictures(checkpoint, {"a": pictures[:3], "b": pictures[3:]})
+    probed, check = checkpoint.with_answers(answers), manage._check_free
+
+    def check_too_early(name: str, root: Path | None) -> None:
+        check(name, root)
+        monkeypatch.setattr(manage, "_check_free", check)
+        save_checkpoint(tmp_path / "other", build(), list("abcde"), Preprocess((32, 32)))
+
+    monkeypatch.setattr(manage, "_check_free", check_too_early)
+    with pytest.raises(InvalidCheckpoint, match="already"):
+        manage.keep(probed, "other", tmp_path)
+    assert load_checkpoint(tmp_path / "other").labels == tuple("abcde")
+    kept = load_checkpoint(manage.keep(probed, "third", tmp_path))
+    assert kept.labels == ("a", "b") and "\n# third\n" in kept.card
+
+
+@pytest.mark.parametrize("to", ["transformers", "timm", "torchvision", "onnx"])
+def test_a_conversion_that_the_disk_refuses_is_one_sentence(tmp_path: Path, checkpoint: Checkpoint, to: Any) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # [bytes] of a file, as if the disk were full
+    try:
+        with pytest.raises(UserError, match=r"was not (written|saved): File too large\.$"):
+            manage.converted(checkpoint, to)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_without_a_folder_for_temporary_files_a_conversion_is_one_sentence(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(UserError, match="was not converted: No such file or directory"):
+        manage.converted(checkpoint, "torchvision")
 
 
 def test_rename_and_delete(weights: bytes, tmp_path: Path) -> None:

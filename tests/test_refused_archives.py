@@ -15,9 +15,10 @@ from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from packed import KINDS, Sandbox, classes, entry, picture
+from packed import KINDS, Sandbox, classes, entry, pack, picture
 
 from vit.data import archive_readers, import_archive
 from vit.data.import_archive import import_dataset
@@ -409,3 +410,14 @@ def test_an_import_that_is_interrupted_leaves_nothing(sandbox: Sandbox) -> None:
     with pytest.raises(KeyboardInterrupt):
         import_dataset(sandbox.archive, sandbox.into, progress=stop)
     assert sandbox.written() == set()
+
+
+def test_a_folder_that_is_not_ours_to_write_is_told_in_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, read_only: Any
+) -> None:
+    content = pack(tmp_path_factory.mktemp("archive") / "pets.zip", classes("cat", "dog")).parent
+    with read_only(content) as closed:
+        for into in (closed / "pets", closed / "deep" / "pets"):
+            with pytest.raises(InvalidDataset, match=r"was not imported: Permission denied\."):
+                import_dataset(closed / "pets.zip", into)
+        assert [path.name for path in closed.iterdir()] == ["pets.zip"]

@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections.abc import Sequence
 from typing import Literal
 
 import streamlit as st
@@ -49,21 +50,21 @@ def pick_picture() -> Source:
             state.refused = f"{name} is not here any more. Upload it again."
 
     def shoot() -> None:
-        choose("camera", **welcome.left())
+        if uploads.take("camera") is not None:
+            choose("camera", **welcome.left())
 
     def take_in() -> None:
-        files = st.session_state[key]
+        files = [file for file in uploads.take(key) or () if file.file_id not in state.files]
         if not files:
             return
         for file in state.files:
             uploads.discard(file)
-        state.arrived = tuple(Source(file.name, file.getvalue()) for file in files)
         state.files = tuple(file.file_id for file in files)
         state.uploads += 1
+        open_uploads([Source(file.name, file.getvalue()) for file in files])
 
     begin_with_test_pictures()
     reopen_upload()
-    open_upload()
     source, sample = state.source, current_sample()
     gallery.show("gallery", sample if source == "sample" else None, choose_sample)
     taken, key = None, f"upload {state.uploads}"
@@ -108,12 +109,11 @@ def choose(source: Literal["sample", "upload", "camera"], **link: str) -> None:
     page_links.change(ExploreLink, **{"upload": "", "picture": "", "frame": None, **link})
 
 
-def open_upload() -> None:
+def open_uploads(uploaded: Sequence[Source]) -> None:
     """Show what was uploaded just now, the first of several; what is no picture is named, and changes nothing."""
     state = session.of(session.Explore)
-    arrived, state.arrived = state.arrived, ()
     readable, problems = [], []
-    for one in arrived:
+    for one in uploaded:
         try:
             if not videos.is_video(one.data):  # those take long to read
                 decode.decode_image(one.data)
@@ -130,8 +130,7 @@ def open_upload() -> None:
         choose("upload", upload=first.name, picture=picture, pictures=pictures, **welcome.left())
         if len(readable) > 1 and not pictures:
             problems.append("This server keeps no pictures now, so the first one alone is shown.")
-    if arrived:
-        state.refused = " ".join(problems)
+    state.refused = " ".join(problems)
 
 
 def begin_with_test_pictures() -> None:
@@ -206,7 +205,9 @@ def pick_frame(source: Source) -> Source:
         return source
 
     def remember(frame: int) -> None:
-        page_links.change(ExploreLink, frame=frame)
+        upload = session.of(session.Explore).upload
+        if upload is not None and upload.data is source.data:  # not of one that arrived in the same message
+            page_links.change(ExploreLink, frame=frame)
 
     first = min(page_links.read(ExploreLink).frame or 1, frames)
     key = link_controls.key_of("frame", first, (hashlib.sha256(source.data).hexdigest(), frames))

@@ -25,17 +25,20 @@ def pick(prefix: str) -> dict[str, Sequence[Upload]]:
     """
     name = f"{prefix}{CLASSES}group"
     linked = page_links.texts(name)
-    typed, dropped = f"{name} name {len(linked)}", f"{name} pictures {len(linked)}"
+    added = session.of(session.Visit).groups_added
+    number = added.get(name, 0)  # each group has a form of its own: what was typed and dropped belongs to one group
+    typed, dropped = f"{name} name {number}", f"{name} pictures {number}"
 
     def add() -> None:
         title = " ".join(st.session_state[typed].split())[:LONGEST_NAME]
-        taken, left_out = _readable(st.session_state[dropped])
+        taken, left_out = _readable(upload_limits.files(dropped))
         notes = session.of(session.Visit).group_notes
         notes[name] = _group_note(title, taken, left_out)
         if not title or not taken:
             return
         others = [one for one in linked if one.partition(" ")[2] != title]
         if key := uploaded_pictures.keep_all(taken):
+            added[name] = number + 1
             page_links.rewrite({name: [*others, f"{key} {title}"], f"{prefix}target": None})
         else:
             notes[name] = "The pictures cannot be kept: the server's disk is full."

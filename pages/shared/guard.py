@@ -230,9 +230,8 @@ async def lifespan(_app: Any) -> AsyncIterator[None]:
         address = server_util.get_display_address(st.get_option(named)) if named else "localhost"
         cli_util.open_browser(server_util.get_url(address))
     public.restrict()
-    housekeeper = asyncio.create_task(housekeeping.watch(_stay) if public.is_public() else housekeeping.watch())
-    yield
-    housekeeper.cancel()
+    async with housekeeping.running(_stay) if public.is_public() else housekeeping.running():
+        yield
 
 
 MIDDLEWARE = [Middleware(Guard)]

@@ -6,34 +6,65 @@ Streamlit forgets a session that lost its page when the next one loses its own; 
 import asyncio
 import ctypes
 import gc
+import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 import streamlit as st
 from streamlit import runtime
 from streamlit.runtime.app_session import AppSession
+from streamlit.runtime.state.session_state import WStates
 
 LOOK = 2.0  # [s] between two looks
+_log = logging.getLogger(__name__)
 
 
-async def watch(stay: Callable[[set[str]], None] = lambda visits: None) -> None:
-    """Look after the server until cancelled, on its event loop.
+@asynccontextmanager
+async def running(stay: Callable[[set[str]], None] = lambda visits: None) -> AsyncIterator[None]:
+    """Look after the server meanwhile, on its event loop; starts again if something ends that.
 
     Args:
-        stay: told which sessions are still here, with every look.
+        stay: called with the sessions that are still here, with every look.
     """
+    task: asyncio.Task[None]
+    stopped = False
+
+    def start() -> None:
+        nonlocal task
+        task = asyncio.create_task(watch(stay))
+        task.add_done_callback(restart)
+
+    def restart(ended: asyncio.Task[None]) -> None:
+        if not stopped:
+            reason = None if ended.cancelled() else ended.exception()
+            _log.error("Housekeeping ended and is started again.", exc_info=reason)
+            start()
+
+    start()
+    try:
+        yield
+    finally:
+        stopped = True
+        task.cancel()
+
+
+async def watch(stay: Callable[[set[str]], None]) -> None:
+    """Look after the server until cancelled; what fails in one look is tried again in the next."""
     lost: dict[str, float] = {}  # when sessions were first seen without a page
     before = set[str]()
     while True:
         await asyncio.sleep(LOOK)
         if not runtime.exists():
             continue
-        here = close_lost(lost)
-        stay(here)
-        if before - here:
-            await asyncio.to_thread(release if here else give_back)
-        before = here
+        try:
+            here = close_lost(lost)
+            stay(here)
+            if before - here:
+                await asyncio.to_thread(release if here else give_back)
+            before = here
+        except Exception:
+            _log.exception("Housekeeping failed.")
 
 
 def close_lost(lost: dict[str, float]) -> set[str]:
@@ -51,14 +82,19 @@ def close_lost(lost: dict[str, float]) -> set[str]:
         if server.is_active_session(name):
             lost.pop(name, None)
         elif now - lost.setdefault(name, now) > patience:
-            server.close_session(name)
-            forget(session)
+            try:
+                server.close_session(name)
+                forget(session)
+            except Exception:  # the other sessions do not wait for this one
+                _log.exception("A session could not be closed.")
     return {info.session.id for info in server._session_mgr.list_sessions()}
 
 
 def forget(session: AppSession) -> None:
     """Empty a closed session: Streamlit's event loop holds on to the one that it served last."""
-    session.session_state.clear()
+    state = session.session_state
+    state._new_widget_state = WStates()  # `clear` alone would read its values, which a browser may send of any kind
+    state.clear()
     session._fragment_storage.clear()  # with what they were called with: pictures, models
     session._fragment_storage.clear_outside_wrappers()
 

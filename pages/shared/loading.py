@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import streamlit as st
 
@@ -115,9 +115,10 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
     remembered = session.of(session.Compare).files
 
     def take_in() -> None:
-        files: Any = st.session_state[key]
-        every = files if isinstance(files, list) else [files] if files else []
-        taken = [Upload.of(file.name, file.getvalue()) for file in every]
+        files = uploads.take(key)
+        if files is None:
+            return
+        taken = [Upload.of(file.name, file.getvalue()) for file in files]
         set_key = uploaded_pictures.keep_all(taken[:most]) if link else ""
         remembered[key] = session.Uploaded(set_key, taken, fresh=True)
         if link:

@@ -141,6 +141,20 @@ class PageLink:
 
     @classmethod
     @cache
+    def names(cls) -> frozenset[str]:
+        """All names that a link may have."""
+        names = set[str]()
+        for part in cls._parts():
+            if isinstance(part.name, tuple):
+                names.update(part.name)
+            elif part.kind in (*_TEXTS, Names):
+                names.add(part.name)
+            else:
+                names.update(part.name + name for name in part.kind.names())
+        return frozenset(names)
+
+    @classmethod
+    @cache
     def _parts(cls) -> tuple[_Part, ...]:
         kinds = get_type_hints(cls, include_extras=True)
         parts = []
@@ -363,6 +377,7 @@ class CheckpointsLink(PageLink):
 
 
 _KINDS = {kind.page: kind for kind in (ExploreLink, CompareLink, RunsLink, CheckpointsLink)}
+_NAMES = frozenset[str]().union(*(kind.names() for kind in _KINDS.values()))
 Link = TypeVar("Link", bound=PageLink)
 
 
@@ -386,12 +401,18 @@ def show(link: PageLink) -> None:
 
 
 def text(name: str) -> str:
-    """What the link says of a part, by its name there; "" for nothing. For controls, whose options others know."""
+    """What the link says of a part, by its name there; "" for nothing. For controls, whose options others know.
+
+    Raises:
+        LookupError: the page's link has no part of that name, so that no choice would stay.
+    """
     return (texts(name) or [""])[-1]
 
 
 def texts(name: str) -> list[str]:
     """The same of a part that several things may be said of."""
+    if (kind := _KINDS.get(session.of(session.Visit).entered)) and name not in kind.names():
+        raise LookupError(f"{kind.__name__} has no part {name!r}: a control needs one to keep what is chosen in it.")
     return list(understood().get(name, []))
 
 
@@ -407,7 +428,14 @@ def rewrite(parts: Mapping[str, str | Sequence[str] | None]) -> None:
 
     Args:
         parts: by their names there what the link is to say, several times where it is several; None for nothing.
+
+    Raises:
+        LookupError: no page's link has such a part. What another page's has is left out, as a browser may still send
+            what was chosen on the page that it left.
     """
+    unknown = {name for name, value in parts.items() if value} - _NAMES
+    if unknown and session.of(session.Visit).entered in _KINDS:
+        raise LookupError(f"No page's link has a part {min(unknown)!r}.")
     texts = {name: [value] if isinstance(value, str) else list(value or ()) for name, value in parts.items()}
     _write(_understood({name: values for name, values in (address() | texts).items() if values}))
 

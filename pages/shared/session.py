@@ -49,6 +49,7 @@ class Visit:
         links: by page, how its link was when it was left.
         heads: by checkpoint, how many attention heads somebody said that it has.
         features: of which pictures they were computed, or asked for.
+        groups_added: how many groups of examples were added, by where.
         group_notes: what is to be said of examples that were added, by where.
     """
 
@@ -57,6 +58,7 @@ class Visit:
     links: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     heads: dict[str, int] = field(default_factory=dict)
     features: set[Hashable] = field(default_factory=set)
+    groups_added: dict[str, int] = field(default_factory=dict)
     group_notes: dict[str, str] = field(default_factory=dict)
 
 
@@ -87,7 +89,6 @@ class Explore:
 
     Attributes:
         source: where the picture comes from.
-        arrived: uploads that were not looked at yet.
         refused: why some of the last uploads cannot be shown, until another picture is chosen.
         upload: the uploaded picture.
         files: Streamlit's names for what was uploaded last.
@@ -103,7 +104,6 @@ class Explore:
     """
 
     source: Literal["sample", "upload", "camera"] = "sample"
-    arrived: tuple[Source, ...] = ()
     refused: str = ""
     upload: Source | None = None
     files: tuple[str, ...] = ()

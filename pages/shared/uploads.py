@@ -9,16 +9,19 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
+import streamlit as st
 from cachetools import LRUCache
 from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
 from streamlit.runtime.scriptrunner import get_script_run_ctx
+from streamlit.runtime.uploaded_file_manager import UploadedFile
 
-from pages.shared import access, public
+from pages.shared import access, public, session
 
 KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"]
 VIDEOS = ["mp4", "m4v", "mov", "webm", "mkv"]
@@ -146,8 +149,8 @@ class Uploads:
     def _check(self, new: _Coming, stored: Stored) -> None:
         allowed = self._allowed.get(new.session, 0)
         every = [new, *self._coming.values()]
-        for session, files in list(stored.items()):
-            every += [_Coming(session, *_weight(file.data)) for file in list(files.values())]
+        for owner, files in list(stored.items()):
+            every += [_Coming(owner, *_weight(file.data)) for file in list(files.values())]
         largest = allowed or strangers_file() * MB
         if new.picture:
             largest = min(largest, LARGEST * MB)
@@ -206,6 +209,41 @@ def limit(most: int) -> int:
         most_of_all = max(access.upload_megabytes(), LARGEST)
         UPLOADS.allow(context.session_id, FILES * most_of_all * MB if trusted else 0)
     return most if trusted else min(most, strangers_file())
+
+
+@dataclass
+class _Taken:
+    """Of a session: by uploader, Streamlit's names for the files that were taken in from it last."""
+
+    files: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def files(key: str) -> list[UploadedFile]:
+    """The files of an uploader that the server still has, for a callback; a page gets them from `st.file_uploader`.
+
+    A browser that reconnects, or deletes one of several, names files that are gone.
+    """
+    return [file for file in _named(key) if isinstance(file, UploadedFile)]
+
+
+def take(key: str) -> list[UploadedFile] | None:
+    """The files of an uploader, for its `on_change`; None where nobody changed them.
+
+    Streamlit forgets what an uploader held as soon as the page does not draw it any more. The browser forgets it later,
+    and names the same files in every message until then, which looks like an upload.
+    """
+    named, taken = tuple(file.file_id for file in _named(key)), session.of(_Taken).files
+    here = files(key)
+    if named == taken.get(key) or (named and not here):
+        return None
+    taken[key] = named
+    return here
+
+
+def _named(key: str) -> Sequence[Any]:
+    """What the browser names of an uploader, for one file or for several."""
+    value = st.session_state[key]
+    return value if isinstance(value, list) else [value] if value else []
 
 
 def discard(file_id: str) -> None:

@@ -109,11 +109,18 @@ def take_in(file: Any, parent: Path, most: int, container: Any) -> str:
     """Check and unpack an uploaded archive into a folder named by its content; returns its spec.
 
     Args:
-        place: an `st.empty` for a bar that says what happens.
+        container: an `st.empty` for a bar that says what happens.
 
     Raises:
-        InvalidDataset: it is too large, or not a set of labelled pictures.
+        InvalidDataset: it is too large, not a set of labelled pictures, or the disk refuses.
     """
+    try:
+        return _take_in(file, parent, most, container)
+    except OSError as error:
+        raise InvalidDataset(f"The archive was not saved: {error.strerror or error}.") from error
+
+
+def _take_in(file: Any, parent: Path, most: int, container: Any) -> str:
     content = uploads.opened(file)
     size = content.seek(0, io.SEEK_END)
     if size > most * 10**6 * 1.05:  # the browser counts in 2**20
@@ -137,10 +144,14 @@ def take_in(file: Any, parent: Path, most: int, container: Any) -> str:
             folder = parent / f"{stem}-{digest[:8]}"
             if folder.is_dir():
                 return f"folder:{folder}"
-            imported = import_archive.import_dataset(archive.name, folder, progress=unpacking)
+            try:
+                import_archive.import_dataset(archive.name, folder, progress=unpacking)
+            except InvalidDataset:
+                if not folder.is_dir():  # else another server has just taken in the same archive
+                    raise
     finally:
         container.empty()
-    return imported.spec
+    return f"folder:{folder}"
 
 
 def show(spec: str, root: str, choose: Callable[[str], None]) -> None:

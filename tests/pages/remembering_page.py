@@ -30,5 +30,6 @@ def show(_large: Large) -> None:
 if __name__ == "__main__":
     st.session_state.large = remembered()
     show(remembered())
+    st.segmented_control("Kind", ["a", "b"], key="kind")
 else:
     app = st.App(__file__, lifespan=guard.lifespan)

@@ -1,7 +1,10 @@
 """What a button changes."""
 
 import pytest
+from streamlit.runtime.scriptrunner.script_runner import ScriptRunner
 from streamlit.testing.v1 import AppTest
+
+from pages.shared import whole_callbacks
 
 
 def page() -> None:
@@ -24,3 +27,24 @@ def test_a_double_click_changes_once_unless_nothing_is_said(button: int, times: 
     app = AppTest.from_function(page).run()
     app.button[button].click().run()
     assert not app.exception and app.session_state.made == ["thing"] * times
+
+
+def impatient() -> None:
+    import streamlit as st
+    from streamlit.runtime.scriptrunner import RerunData, get_script_run_ctx
+
+    def click() -> None:
+        get_script_run_ctx().script_requests.request_rerun(RerunData())  # as another click does, meanwhile
+        st.session_state["done"] = True
+
+    st.button("Change", on_click=click)
+
+
+def test_a_click_is_carried_out_though_another_one_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        ScriptRunner, "_maybe_handle_execution_control_request", ScriptRunner._maybe_handle_execution_control_request
+    )
+    whole_callbacks.mend()
+    app = AppTest.from_function(impatient).run()
+    app.button[0].click().run()
+    assert not app.exception and "done" in app.session_state

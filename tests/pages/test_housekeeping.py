@@ -1,36 +1,99 @@
 """What a server gives back when its last visitor has left."""
 
+import asyncio
+import logging
 import sys
 from pathlib import Path
 
+import pytest
 from patience import until
+from streamlit import runtime
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
+
+from pages.shared import housekeeping
 
 sys.path.append(str(Path(__file__).parents[1] / "browser"))
 
 from serving import streamlit
 
 WAIT = 120  # [s] on a busy machine
+PAGE = Path(__file__).with_name("remembering_page.py")
 
 
-def visit(address: str, forgotten: Path) -> None:
-    """Open the page, and close it once it is drawn."""
+def run(socket: ClientConnection, message: BackMsg) -> str:
+    """Run the page; Streamlit's name for its segmented control."""
+    control = ""
+    socket.send(message.SerializeToString())
+    while (answer := ForwardMsg.FromString(socket.recv(WAIT))).WhichOneof("type") != "script_finished":
+        control = answer.delta.new_element.button_group.id or control
+    return control
+
+
+def visit(address: str, forgotten: Path, hostile: bool = False) -> None:
+    """Open the page, and close it once it is drawn.
+
+    Args:
+        hostile: send a value of the wrong kind for its control, too.
+    """
     message = BackMsg()
     message.rerun_script.query_string = ""
     with connect(f"{address.replace('http', 'ws')}/_stcore/stream", subprotocols=["streamlit"]) as socket:
-        socket.send(message.SerializeToString())
-        while ForwardMsg.FromString(socket.recv(WAIT)).WhichOneof("type") != "script_finished":
-            pass
+        control = run(socket, message)
+        if hostile:
+            message.rerun_script.widget_states.widgets.add(id=control, int_value=1)
+            run(socket, message)
         assert not forgotten.exists()
 
 
-def test_what_was_remembered_goes_with_the_last_visitor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hostile", [False, True])
+def test_what_was_remembered_goes_with_the_last_visitor(tmp_path: Path, hostile: bool) -> None:
     forgotten = tmp_path / "forgotten"
     environment = {"FORGOTTEN": str(forgotten), "STREAMLIT_SERVER_DISCONNECTED_SESSION_TTL": "8"}
-    with streamlit(Path(__file__).with_name("remembering_page.py"), **environment) as address:
-        visit(address, forgotten)
-        until(forgotten.exists, "that the page's memory is cleared")
-        forgotten.unlink()
-        visit(address, forgotten)  # and the next one finds everything anew
+    with streamlit(PAGE, **environment) as address:
+        for _ in range(2):  # the next visitor finds everything anew
+            visit(address, forgotten, hostile)
+            until(forgotten.exists, "that the page's memory is cleared")
+            forgotten.unlink()
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One look follows the other, at a server without sessions."""
+    monkeypatch.setattr(housekeeping, "LOOK", 0.0)
+    monkeypatch.setattr(runtime, "exists", lambda: True)
+    monkeypatch.setattr(housekeeping, "close_lost", lambda lost: set())
+
+
+@pytest.mark.parametrize("failure", [ValueError("a look"), asyncio.CancelledError()])
+@pytest.mark.usefixtures("looks")
+def test_a_look_that_fails_is_logged_and_the_next_one_follows(
+    failure: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def serve() -> None:
+        done, failures = asyncio.Event(), [failure]
+
+        def stay(visits: set[str]) -> None:
+            if failures:
+                raise failures.pop()
+            done.set()
+
+        async with housekeeping.running(stay):
+            await asyncio.wait_for(done.wait(), WAIT)
+
+    asyncio.run(serve())
+    assert [record.levelno for record in caplog.records if record.name == housekeeping.__name__] == [logging.ERROR]
+
+
+@pytest.mark.usefixtures("looks")
+def test_it_ends_with_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    async def serve() -> None:
+        before = asyncio.all_tasks()
+        async with housekeeping.running():
+            pass
+        while asyncio.all_tasks() != before:
+            await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(serve(), WAIT))
+    assert not caplog.records

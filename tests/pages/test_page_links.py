@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from pages.shared.page_links import (
     LONGEST,
@@ -75,3 +76,36 @@ def test_only_the_address_s_own_files_read_and_write_it() -> None:
             if isinstance(node, ast.Attribute) and node.attr == "query_params" and ast.unparse(node.value) == "st":
                 using.add(file.relative_to(ROOT / "pages").as_posix())
     assert using == own
+
+
+def names(name: str, page: str) -> None:
+    """A page with a control of that name."""
+    from pages.shared import link_controls, page_links, session
+
+    session.of(session.Visit).entered = page
+    if name.startswith("rewritten "):
+        page_links.rewrite({name.removeprefix("rewritten "): "1"})
+    else:
+        link_controls.toggle("Switch", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "page", "known"),
+    [
+        ("probe", "explore", True),
+        ("classes_from", "explore", True),
+        ("view", "explore", True),
+        ("a_classes_text", "compare", True),
+        ("m_sort", "compare", True),
+        ("smoothing", "runs", True),
+        ("steps", "explore", False),
+        ("a_steps", "compare", False),
+        ("probe", "runs", False),  # another page's
+        ("rewritten steps", "explore", False),
+        ("rewritten m_sort", "explore", True),  # of the page that was left
+        ("steps", "train", True),  # whose form is another matter
+    ],
+)
+def test_a_control_whose_name_the_page_s_link_does_not_know_raises(name: str, page: str, known: bool) -> None:
+    app = AppTest.from_function(names, args=(name, page)).run()
+    assert bool(app.exception) is not known

@@ -3,7 +3,8 @@
 import io
 import shlex
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -412,6 +413,37 @@ def test_an_archive_without_classes_is_refused_in_a_sentence(page: AppTest) -> N
     page.run()
     assert len(page.error) == 1, "it stays while the file does"
     assert page.selectbox(key="data").value == "shapes"
+
+
+def test_an_archive_that_cannot_be_kept_is_refused_in_a_sentence(
+    folders: Path, read_only: Callable[[Path], AbstractContextManager[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures(folders / "mine")
+    content = zipped(folders / "mine")
+    with read_only(folders / "data") as closed:
+        monkeypatch.setenv("VIT_DATA_ROOTS", str(closed))
+        page = opened()
+        page.file_uploader(key="archive_0").upload("My zoo.zip", content).run()
+        assert not page.exception and [one.value for one in page.error] == [
+            "The archive was not saved\\: Permission denied\\."
+        ]
+        assert page.selectbox(key="data").value == "shapes" and not list(closed.iterdir())
+
+
+def test_an_archive_that_another_server_took_in_meanwhile_is_chosen(
+    page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures(folders / "mine")
+    take_in = data_picker.import_archive.import_dataset
+
+    def late(archive: str, into: Path, **more: object) -> object:
+        take_in(archive, into)
+        return take_in(archive, into, **more)
+
+    monkeypatch.setattr(data_picker.import_archive, "import_dataset", late)
+    page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
+    assert not page.exception and not page.error
+    assert page.selectbox(key="data").value.startswith(f"folder:{folders}/data/uploads/my-zoo-")
 
 
 def test_page_alone_is_closed_where_the_app_is_open_to_a_network(

@@ -84,8 +84,7 @@ def convert(checkpoint: Checkpoint, destination: str | Path, to: To = "transform
         if to == "onnx":
             _write_onnx(checkpoint, path)
         elif to == "torchvision":
-            with replaced(path) as file:
-                torch.save(_write_tensors(checkpoint, to).tensors, file)
+            _write_torch(checkpoint, path)
         else:
             _write_folder(checkpoint, path, to)
     except OSError as error:
@@ -285,6 +284,17 @@ def _write_safetensors(file: IO[bytes], tensors: Tensors) -> None:
     file.write(struct.pack("<Q", len(text)) + text)
     for _, tensor in sorted(tensors.items()):
         file.write(tensor.contiguous().numpy().tobytes())
+
+
+def _write_torch(checkpoint: Checkpoint, path: Path) -> None:
+    tensors = _write_tensors(checkpoint, "torchvision").tensors
+    try:
+        with replaced(path) as file:
+            torch.save(tensors, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # torch.save raises its own error where the disk refuses
+            raise error.__context__ from error
+        raise
 
 
 # --- ONNX -----------------------------------------------------------------------------------------------------

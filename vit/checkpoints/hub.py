@@ -181,14 +181,17 @@ def remove(name: str | Name) -> None:
         name: pinned, as `cached` lists it.
 
     Raises:
-        Unavailable: it is not here.
+        Unavailable: it is not here, or the disk refuses.
     """
     fetched = next((one for one in cached() if str(one.name) == str(name)), None)
     if fetched is None:
         raise Unavailable(f"{brief(str(name))} is not among what was fetched. {_fetched_names()}")
     gone = fetched.folder.with_name(f".{fetched.folder.name}.gone")
     shutil.rmtree(gone, ignore_errors=True)
-    fetched.folder.rename(gone)  # at once, for whoever lists
+    try:
+        fetched.folder.rename(gone)  # at once, for whoever lists
+    except OSError as error:
+        raise Unavailable(f"{brief(str(name))} was not deleted: {error.strerror}.") from error
     shutil.rmtree(gone, ignore_errors=True)
 
 

@@ -1,5 +1,6 @@
 """The folder of checkpoints: take in files that people bring, rename, delete, hand out as one file."""
 
+import errno
 import io
 import os
 import re
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from vit.checkpoints import convert
 from vit.checkpoints.card import renamed
 from vit.checkpoints.catalog import find_checkpoint, list_folders
-from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, Checkpoint
+from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, Checkpoint, reason_of
 from vit.checkpoints.load import summarise
 from vit.checkpoints.save import save_checkpoint
 from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_json
-from vit.errors import InvalidCheckpoint
+from vit.errors import InvalidCheckpoint, UserError
 from vit.files import replaced
 from vit.paths import checkpoints_folder
 from vit.untrusted import brief
@@ -138,19 +139,24 @@ def keep(checkpoint: Checkpoint, name: str, root: Path | None = None) -> Path:
     if answers.accuracy is not None and answers.interval is not None:
         low, high = answers.interval
         facts["cross_validated_accuracy"] = f"{answers.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})"
-    _check_free(name, root)
-    return save_checkpoint(folder_of(name, root), checkpoint.model, checkpoint.labels, checkpoint.preprocess, facts)
+    with _new_folder(name, root) as folder:
+        save_checkpoint(folder, checkpoint.model, checkpoint.labels, checkpoint.preprocess, facts)
+        _rename_card(folder, folder.name, name)
+    return folder_of(name, root)
 
 
 def rename(name: str, new: str, root: Path | None = None) -> Path:
     """Give a checkpoint another name.
 
     Raises:
-        InvalidCheckpoint: there is none of that name, or the new one is taken or cannot be.
+        InvalidCheckpoint: there is none of that name, the new one is taken or cannot be, or the disk refuses.
     """
     folder = find_checkpoint(name, root)
     _check_free(new, root)
-    folder = folder.rename(folder_of(new, root))
+    try:
+        folder = folder.rename(folder_of(new, root))
+    except OSError as error:
+        raise _refused(error, f"{name!r} was not renamed", new) from error
     with suppress(OSError):  # of a full disk: it has its new name all the same
         _rename_card(folder, name, new)
     return folder
@@ -169,11 +175,14 @@ def delete(name: str, root: Path | None = None) -> None:
     """Delete a checkpoint for good.
 
     Raises:
-        InvalidCheckpoint: there is none of that name.
+        InvalidCheckpoint: there is none of that name, or the disk refuses.
     """
     folder = find_checkpoint(name, root)
     gone = folder.with_name(f".{name}.{secrets.token_hex(4)}")
-    folder.rename(gone)  # at once, for whoever lists
+    try:
+        folder.rename(gone)  # at once, for whoever lists
+    except OSError as error:
+        raise InvalidCheckpoint(f"{name!r} was not deleted: {reason_of(error)}.") from error
     shutil.rmtree(gone, ignore_errors=True)
 
 
@@ -238,16 +247,19 @@ def converted(checkpoint: Checkpoint, to: "To") -> tuple[str, bytes]:
     """A checkpoint as another library opens it, as one file to hand out: its name and its content.
 
     Raises:
-        UserError: that library cannot compute it.
+        UserError: that library cannot compute it, or the disk for temporary files refuses.
     """
     called = checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.name
-    with tempfile.TemporaryDirectory() as folder:
-        path = convert.convert(checkpoint, Path(folder) / (called + convert.SUFFIXES.get(to, ("",))[0]), to)
-        return (
-            (f"{called}-{to}.zip", b"".join(zip_chunks(path, called)))
-            if path.is_dir()
-            else (path.name, path.read_bytes())
-        )
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = convert.convert(checkpoint, Path(folder) / (called + convert.SUFFIXES.get(to, ("",))[0]), to)
+            return (
+                (f"{called}-{to}.zip", b"".join(zip_chunks(path, called)))
+                if path.is_dir()
+                else (path.name, path.read_bytes())
+            )
+    except OSError as error:
+        raise UserError(f"{called!r} was not converted: {reason_of(error)}.") from error
 
 
 def folder_of(name: str, root: Path | None = None) -> Path:
@@ -259,7 +271,17 @@ def _check_free(name: str, root: Path | None) -> None:
     if not NAME.fullmatch(name) or name.endswith((".old", ".new")):
         raise InvalidCheckpoint("A checkpoint's name has up to 64 small letters, digits, dots, dashes and underscores.")
     if folder_of(name, root).exists():
-        raise InvalidCheckpoint(f"There is a checkpoint {name!r} already. Choose another name.")
+        raise _taken(name)
+
+
+def _taken(name: str) -> InvalidCheckpoint:
+    return InvalidCheckpoint(f"There is a checkpoint {name!r} already. Choose another name.")
+
+
+def _refused(error: OSError, what: str, name: str) -> InvalidCheckpoint:
+    """Why a folder did not get its name: another server may have given it to one of its own at the same moment."""
+    taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+    return _taken(name) if taken else InvalidCheckpoint(f"{what}: {reason_of(error)}.")
 
 
 @contextmanager
@@ -267,14 +289,14 @@ def _new_folder(name: str, root: Path | None) -> Iterator[Path]:
     """A hidden folder to fill, which gets its name if nothing goes wrong, and is gone otherwise."""
     _check_free(name, root)
     target = folder_of(name, root)
-    target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{name}.{secrets.token_hex(4)}")
-    unfinished.mkdir()
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.mkdir()
         yield unfinished
         os.rename(unfinished, target)
     except OSError as error:
-        raise InvalidCheckpoint(f"The checkpoint was not saved: {error.strerror or 'the disk refuses'}.") from error
+        raise _refused(error, "The checkpoint was not saved", name) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -102,14 +102,13 @@ def import_dataset(
 
     Raises:
         InvalidDataset: no such archive, hostile or damaged content, beyond the limits of this module, fewer than two
-            classes, or no space on the disk.
+            classes, or the disk refuses.
     """
     archive, into = Path(archive), Path(into).absolute()
     if not archive.is_file():
         raise InvalidDataset(f"There is no archive {archive.name!r}. Choose a zip or tar of class folders.")
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         raise InvalidDataset(f"{str(into)!r} exists and is not empty. Choose another folder.")
-    into.parent.mkdir(parents=True, exist_ok=True)
     unfinished = into.with_name(f".import-{secrets.token_hex(8)}.partial")
     pool = unfinished / ".pool"  # no class begins with a dot
     try:
@@ -128,7 +127,7 @@ def import_dataset(
             ) from error
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise InvalidDataset(f"{str(into)!r} exists and is not empty. Choose another folder.") from error
-        raise
+        raise InvalidDataset(f"The archive was not imported: {error.strerror or error}. Nothing was kept.") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     labels = [[label for _, label in split] for split in files]

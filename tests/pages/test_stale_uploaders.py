@@ -1,0 +1,157 @@
+"""What a browser still names after its files were taken in: until it has handled the end of that run, every message
+holds the uploader that the page has replaced or removed.
+"""
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.pages.controls import app_page
+from tests.pages.pictures import png
+from tests.pages.test_explore import gif
+from vit.images import samples
+
+
+def link(page: AppTest, name: str) -> str:
+    """What the address says of a part, "" for nothing."""
+    value = page.query_params.get(name, "")
+    return value if isinstance(value, str) else value[-1]
+
+
+def hold(page: AppTest, uploader: Any) -> None:
+    """Let the next message name the files of an uploader that is not drawn any more."""
+    uploader.proto.form_id = ""  # a browser sends those of a form that was sent
+    page._tree.main.children[10_000] = uploader
+
+
+def test_a_frame_that_is_chosen_right_after_the_upload_stays(page: AppTest) -> None:
+    page.run()
+    uploader = page.file_uploader[0].upload("wheel.gif", gif(4))
+    page.run()
+    page.slider[0].set_value(3)
+    hold(page, uploader)
+    page.run()
+    assert not page.exception and link(page, "frame") == "3" and page.slider[0].value == 3
+
+
+def test_a_picture_that_is_chosen_right_after_the_upload_stays(page: AppTest) -> None:
+    page.run()
+    uploader = page.file_uploader[0].set_value([(f"{n}.png", png(n, 50), "image/png") for n in (60, 70)])
+    page.run()
+    page.button(key="own pictures next").click()
+    hold(page, uploader)
+    page.run()
+    assert not page.exception and link(page, "upload") == "70.png"
+
+
+def test_a_file_that_joins_one_that_was_taken_in_is_taken_in_alone(page: AppTest) -> None:
+    page.run()
+    uploader = page.file_uploader[0].upload("60.png", png(60, 50))
+    page.run()
+    uploader.upload("70.png", png(70, 50))  # into the same uploader, which the browser still shows
+    hold(page, uploader)
+    page.run()
+    assert not page.exception and link(page, "upload") == "70.png"
+
+
+def test_files_that_the_server_has_no_more_change_nothing(page: AppTest) -> None:
+    page.run()
+    uploader = page.file_uploader[0].upload("60.png", png(60, 50))
+    page.run()
+    page.file_uploader[0].upload("70.png", png(70, 50)).run()
+    states = page._tree.get_widget_states()
+    states.widgets.append(uploader._widget_state)  # of a file that nothing holds any more
+    page._run(states)
+    assert not page.exception and link(page, "upload") == "70.png"
+
+
+def test_a_frame_of_the_animation_before_is_none_of_the_new_one(page: AppTest) -> None:
+    page.run()
+    page.file_uploader[0].upload("wheel.gif", gif(4)).run()
+    page.slider[0].set_value(3)
+    page.file_uploader[0].upload("other.gif", gif(3))
+    page.run()
+    assert not page.exception and link(page, "upload") == "other.gif" and not link(page, "frame")
+
+
+def test_a_photo_of_a_camera_that_was_put_away_undoes_no_choice(page: AppTest) -> None:
+    page.run()
+    page.file_uploader[0].set_value([(f"{n}.png", png(n, 50), "image/png") for n in (60, 70)])
+    page.run()
+    switch = next(one for one in page.toggle if one.label == "Use the camera")
+    switch.set_value(True).run()
+    photo = samples.read("horse")
+    camera = page.camera_input[0].set_value(("camera.jpg", photo, "image/jpeg"))
+    page.run()
+    next(one for one in page.toggle if one.label == "Use the camera").set_value(False).run()
+    page.button(key="own pictures next").click()
+    hold(page, camera)
+    page.run()
+    assert not page.exception and link(page, "upload") == "60.png" and page.session_state["Explore"].source == "upload"
+
+
+def test_the_browsers_way_back_on_compare_is_not_undone(checkpoints: Path) -> None:
+    page = app_page("compare", a_sample="upload")
+    uploader = page.file_uploader(key="a_upload").upload("photo.png", png(300, 200))
+    page.run()
+    assert link(page, "a_picture")
+    del page.query_params["a_sample"], page.query_params["a_picture"]  # the browser's way back
+    page.run()
+    assert not page.file_uploader
+    hold(page, uploader)
+    page.run()
+    assert not page.exception and not link(page, "a_picture")
+
+
+def test_the_form_of_a_group_that_was_added_never_comes_back(
+    page: AppTest, checkpoints: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
+    page.query_params["classes_from"] = "examples"
+    page.run()
+    page.text_input(key="classes_group name 0").set_value("cats")
+    uploader = page.file_uploader(key="classes_group pictures 0").set_value([("a.png", png(30, 30), "image/png")])
+    next(one for one in page.button if one.label == "Add the group").click().run()
+    (remove,) = [one for one in page.button if one.label == "Remove"]
+    remove.click()
+    hold(page, uploader)
+    page.run()
+    assert not page.exception and not link(page, "classes_group")
+    (shown,) = [one for one in page.file_uploader if (one.key or "").startswith("classes_group")]
+    assert not shown.value
+
+
+def test_data_chosen_right_after_an_archive_was_taken_in_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
+    page = app_page("train")
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name in ("teal", "olive"):
+            for number in range(4):
+                archive.writestr(f"{name}/{number}.png", png(30 + number, 30, color=name))
+    uploader = page.file_uploader(key="archive_0").upload("colours.zip", content.getvalue())
+    page.run()
+    assert page.selectbox(key="data").value.startswith("folder:")
+    page.selectbox(key="data").set_value("shapes")
+    hold(page, uploader)
+    page.run()
+    assert not page.exception and page.selectbox(key="data").value == "shapes"
+
+
+def test_a_checkpoint_that_was_added_is_not_offered_again(
+    checkpoints: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = app_page("checkpoints")
+    weights = (checkpoints / "cifar10" / "model.safetensors").read_bytes()
+    uploader = page.file_uploader[0].set_value([("mine.safetensors", weights, "application/octet-stream")])
+    page.run()
+    next(one for one in page.button if one.label == "Add").click().run()
+    hold(page, uploader)
+    page.run()
+    assert not page.exception and not page.error
+    assert not [one for one in page.button if one.label == "Add"] and (checkpoints / "mine").is_dir()
