@@ -49,8 +49,15 @@ NO_CHROMIUM = "No Chromium starts here"
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark every test by its kind; leave the browser tests out where there is no browser, but never in CI."""
+    seen: dict[str, set[tuple[str, str]]] = {}
     for item in items:
         item.add_marker(KINDS.get(item.path.parent.name, "unit"))
+        if item.get_closest_marker("matrix") and (case := getattr(item, "callspec", None)):
+            values = {(name, repr(value)) for name, value in case.params.items()}
+            known = seen.setdefault(item.nodeid.partition("[")[0], set())
+            if values <= known:  # nothing but another combination
+                item.add_marker("exhaustive")
+            known |= values
     browser = [item for item in items if item.get_closest_marker("browser")]
     if browser and not config.option.collectonly and os.environ.get("CI") != "true" and (why := why_no_chromium()):
         for item in browser:

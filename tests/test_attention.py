@@ -12,6 +12,8 @@ from vit.explain.attention_rollout import rollout
 from vit.explain.maps import discarded, entropy, geometric_mean, mass_threshold, otsu_threshold
 from vit.explain.record import record
 
+pytestmark = pytest.mark.matrix
+
 TOLERANCE = 1e-5
 
 CASES: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {

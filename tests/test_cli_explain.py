@@ -32,6 +32,8 @@ from vit.view.export import MapView, view_json, view_npz
 from vit.view.lesson import Language
 from vit.view.selection import Selection
 
+pytestmark = pytest.mark.matrix
+
 ROOT = Path(vit.__file__).parent.parent
 
 

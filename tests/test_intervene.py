@@ -12,6 +12,8 @@ from vit.explain.logit_lens import Lens, logit_lens
 from vit.explain.occlusion import hidden, occlusion
 from vit.explain.record import record
 
+pytestmark = pytest.mark.matrix
+
 KINDS: dict[str, dict[str, Any]] = {
     "cls": {},
     "registers": {"prefix": ("cls", "reg1", "reg2"), "layer_scale": 0.5},

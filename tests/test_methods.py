@@ -10,6 +10,8 @@ from vit.explain.maps import geometric_mean
 from vit.explain.methods import METHODS, Subject, heatmap_of, weights
 from vit.explain.record import record
 
+pytestmark = pytest.mark.matrix
+
 KINDS: dict[str, dict[str, Any]] = {
     "cls": {},
     "registers": {"prefix": ("cls", "reg1")},

@@ -18,7 +18,7 @@ from vit.explain.maps import discarded
 from vit.explain.relevance import GradientRecord, legrad, relevance_record
 from vit.model.transformer import VisionTransformer, rounded
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.matrix]
 
 TOLERANCE = 1e-9  # of models in float64, relative to the largest number
 TARGET = 3
