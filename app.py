@@ -5,6 +5,7 @@ import sys
 import streamlit as st
 
 from pages.shared import (
+    download_errors,
     first_words,
     guard,
     left_pages,
@@ -31,6 +32,7 @@ else:  # `streamlit run`, which finds this object and serves it
     message_queue.mend()
     left_pages.mend()
     whole_callbacks.mend()
+    download_errors.mend()
     app = st.App(
         __file__,
         routes=[*zip_downloads.routes(), *first_words.routes()],

@@ -290,7 +290,7 @@ with data_place:
         st.warning(plain(f"The link asks for what is not possible here: {', '.join(refused)}. The rest was taken."))
     select_place = st.container()
     with st.expander("Upload an archive of pictures", key="upload_group"):
-        data_picker.upload(catalog.uploads_folder(), choose_data)
+        data_picker.upload(catalog.uploads_folder(), form_state.read().data, choose_data)
     specs = data_picker.options()
     form_state.restrict("data", specs)
     with select_place:

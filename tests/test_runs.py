@@ -89,9 +89,33 @@ def test_a_clock_that_was_set_neither_hides_nor_invents_silence(folder: Path, mo
 def test_a_heartbeat_of_another_machine_counts_by_its_files_time(folder: Path) -> None:
     heartbeat = dead(folder) / "heartbeat"
     heartbeat.write_text('{"boot": "another", "at": 1.0}')
-    assert files.silence(heartbeat) < 60
     os.utime(heartbeat, (time.time() - 500,) * 2)
-    assert files.silence(heartbeat) > 400
+    assert 400 < files.silence(heartbeat) < 600
+
+
+@pytest.mark.parametrize("ahead", [-86_400, 86_400])
+def test_a_wrong_clock_of_another_machine_neither_hides_nor_invents_silence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    run, now, begun = dead(folder), time.monotonic(), time.time()
+    heartbeat = run / "heartbeat"
+    monkeypatch.setattr(files.time, "monotonic", lambda: now)
+
+    def beat(number: int) -> None:
+        heartbeat.write_text(json.dumps({"boot": "another", "at": number}))
+        os.utime(heartbeat, (begun + ahead + number,) * 2)
+
+    with run_folder.hold_run(run):
+        beat(0)
+        assert registry.find_run(run.name).status == ("running" if ahead > 0 else "stalled")  # the first look
+        beat(2)
+        assert registry.find_run(run.name).status == "running"
+        now += registry.STALLED_SECONDS - 1
+        assert registry.find_run(run.name).status == "running"
+        now += 2
+        assert registry.find_run(run.name).status == "stalled"
+        beat(4)
+        assert registry.find_run(run.name).status == "running"
 
 
 def test_stopping_holds_until_the_process_is_gone(folder: Path) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from vit.errors import UserError
 from vit.untrusted import Unreadable, is_number, read_object
@@ -55,7 +55,8 @@ def beat(path: Path, **facts: object) -> None:
 def silence(path: Path) -> float:
     """How long ago the last sign of life was [s], whatever was done to the clock since.
 
-    By the clock that starts with the machine, and by the file's own time for one of another machine.
+    By the clock that starts with the machine. The clock of another machine may be wrong: of its signs of life, the age
+    is the time since this process first met the latest one, and at the first look that of the file.
 
     Raises:
         OSError: there was none.
@@ -67,7 +68,26 @@ def silence(path: Path) -> float:
         pulse = {}
     if is_number(at := pulse.get("at")) and pulse.get("boot") == _boot():
         return time.monotonic() - at
-    return time.time() - changed
+    return _silence_elsewhere(path, changed)
+
+
+class _Met(NamedTuple):
+    """A sign of life of another machine, when this process first met it, and how old it was then [s]."""
+
+    changed: float
+    when: float
+    age: float
+
+
+_met: dict[Path, _Met] = {}
+
+
+def _silence_elsewhere(path: Path, changed: float) -> float:
+    now, met = time.monotonic(), _met.get(path)
+    if met is None or met.changed != changed:
+        newer = met is not None and changed > met.changed  # it came since the last look, whatever its time says
+        met = _met[path] = _Met(changed, now, 0.0 if newer else max(time.time() - changed, 0.0))
+    return met.age + now - met.when
 
 
 def _boot() -> str:

@@ -204,6 +204,7 @@ class Train:
         try_again: a smaller recipe was taken, which is tried at once.
         overfit: which recipe learned a batch by heart, and the points of its curve.
         uploads: how many archives were taken in; the next one has an uploader of its own.
+        arriving: Streamlit's name for the archive that came last, and the data that were chosen then.
         refused: the uploader's name for the archive that was refused, and why.
         undeleted: why an upload could not be deleted, until the page has said so.
         failed: by dataset, why its download failed.
@@ -218,6 +219,7 @@ class Train:
     try_again: bool = False
     overfit: tuple[TriedRecipe, list[Point]] | None = None
     uploads: int = 0
+    arriving: tuple[str, str] = ("", "")
     refused: tuple[str, str] = ("", "")
     undeleted: str = ""
     failed: dict[str, str] = field(default_factory=dict)

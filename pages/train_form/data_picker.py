@@ -57,10 +57,11 @@ def can_come(spec: str, root: str) -> bool:
     return not datasets.is_here(spec, root) and spec not in session.of(session.Train).failed
 
 
-def upload(folder: Path, choose: Callable[[str], None]) -> None:
-    """Take an archive in and choose it.
+def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
+    """Take an archive in and choose it, unless other data are chosen while it is unpacked: a click runs the page anew.
 
     Args:
+        chosen: the data.
         choose: called with the spec of what was taken in.
     """
     state, most = session.of(session.Train), access.upload_megabytes()
@@ -79,6 +80,8 @@ def upload(folder: Path, choose: Callable[[str], None]) -> None:
     if file.file_id == refused:
         st.error(plain(why))
         return
+    if state.arriving[0] != file.file_id:
+        state.arriving = file.file_id, chosen
     try:
         spec = take_in(file, folder, most, placeholder)
     except UserError as error:
@@ -86,7 +89,8 @@ def upload(folder: Path, choose: Callable[[str], None]) -> None:
         st.error(plain(str(error)))
         return
     state.uploads += 1  # another uploader takes its place, and the server forgets the file
-    choose(spec)
+    if chosen == state.arriving[1]:
+        choose(spec)
 
 
 def copy(source: BinaryIO, target: Any, tell: Callable[[int], None]) -> str:

@@ -430,6 +430,22 @@ def test_an_archive_that_cannot_be_kept_is_refused_in_a_sentence(
         assert page.selectbox(key="data").value == "shapes" and not list(closed.iterdir())
 
 
+def test_data_chosen_while_an_archive_is_unpacked_stay(
+    page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures(folders / "mine")
+    shown = page._tree
+    page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine"))
+    with monkeypatch.context() as patch:
+        patch.setattr(data_picker, "take_in", lambda *_: st.stop())  # as the next click ends this run
+        page.run()
+    page._tree = shown
+    page.selectbox(key="data").set_value("mnist")
+    page.run()
+    assert not page.exception and page.selectbox(key="data").value == "mnist"
+    assert any("my-zoo" in one for one in map(str, page.selectbox(key="data").options))
+
+
 def test_an_archive_that_another_server_took_in_meanwhile_is_chosen(
     page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

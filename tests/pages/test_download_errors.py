@@ -1,0 +1,58 @@
+"""What a button says whose file could not be made."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+from streamlit.proto.BackMsg_pb2 import BackendOperationRequest
+from streamlit.proto.ForwardMsg_pb2 import BackendOperationResponse
+from streamlit.runtime.backend_operation_handler import DeferredFileHandler
+from streamlit.runtime.media_file_manager import MediaFileManager
+from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
+
+from pages.shared import download_errors
+from vit.errors import UserError
+
+
+@pytest.fixture
+def click(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bytes]], BackendOperationResponse]:
+    """`click(make)`: the answer to a click on a button for what `make` gives."""
+    monkeypatch.setattr(DeferredFileHandler, "handle", DeferredFileHandler.handle)
+    download_errors.mend()
+
+    def answer(make: Callable[[], bytes]) -> BackendOperationResponse:
+        files = MediaFileManager(MemoryMediaFileStorage("/media"))
+        request = BackendOperationRequest(request_id="one")
+        request.deferred_file.file_id = files.add_deferred(make, "text/plain", "0")
+        return asyncio.run(DeferredFileHandler(lambda: files).handle(request, "session"))
+
+    return answer
+
+
+def failing(error: Exception) -> Callable[[], bytes]:
+    def make() -> bytes:
+        raise error
+
+    return make
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.name == download_errors.__name__]
+
+
+def test_a_file_that_was_made_has_an_address(click: Callable) -> None:
+    answer = click(lambda: b"content")
+    assert answer.request_id == "one" and answer.deferred_file.url.startswith("/media/") and not answer.error_msg
+
+
+def test_what_a_user_can_cause_is_told_and_not_logged(click: Callable, caplog: pytest.LogCaptureFixture) -> None:
+    answer = click(failing(UserError("'cifar10' was not written: No space left on device.")))
+    assert answer.error_msg == "'cifar10' was not written: No space left on device." and not logged(caplog)
+
+
+def test_any_other_failure_is_in_the_log(click: Callable, caplog: pytest.LogCaptureFixture) -> None:
+    answer = click(failing(ValueError("secret")))
+    assert "log" in answer.error_msg and "secret" not in answer.error_msg
+    (record,) = logged(caplog)
+    assert record.levelno == logging.ERROR and record.exc_info
