@@ -18,6 +18,7 @@ from vit.errors import UserError
 from vit.files import replaced
 from vit.model.attention import Attention
 from vit.model.transformer import VisionTransformer
+from vit.out_of_memory import is_out_of_memory
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process
 from vit.training.optimizers import average_, learning_rate_share, make_optimizers, step_
@@ -39,7 +40,7 @@ def class_weights(labels: Tensor, classes: int) -> Tensor:
 
 
 class OutOfMemory(UserError):
-    """The devices of several processes have too little memory for a batch in so many parts."""
+    """There is too little memory: for one picture at a time, or on several devices for a batch in so many parts."""
 
 
 class TrainStep:
@@ -117,8 +118,8 @@ class TrainStep:
             try:
                 loss = self.gradients(inputs, targets)
                 break
-            except torch.OutOfMemoryError:
-                if self.parts >= len(inputs):
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error) or self.parts >= len(inputs):
                     raise
             self._halve_microbatch(step, note)
         if config.grad_clip:
@@ -191,7 +192,7 @@ class TrainStep:
     def _halve_microbatch(self, step: int, note: Callable[[str], None]) -> None:
         """Compute a batch in twice as many parts from here on: the same gradients, in less memory."""
         self.parts *= 2
-        message = f"GPU memory ran out at step {step}: each batch is computed in {self.parts} parts from here on."
+        message = f"Memory ran out at step {step}: each batch is computed in {self.parts} parts from here on."
         if self.process.world > 1:  # the others wait within this step, so all have to begin it again
             with replaced(self.run / AGAIN) as file:
                 file.write(json.dumps({"parts": self.parts}).encode())
