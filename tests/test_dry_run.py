@@ -19,7 +19,6 @@ from vit.training.distributed import set_up_process
 from vit.training.dry_run import (
     DEAR_SECONDS,
     FITTING_SECONDS,
-    MEMORY_FACTOR,
     DryRun,
     Sample,
     extrapolated,
@@ -33,6 +32,7 @@ from vit.training.dry_run import (
 )
 from vit.training.dry_run_process import batches_in_time, lighter
 from vit.training.fine_tuning import model_config
+from vit.training.memory import MEMORY_FACTOR
 from vit.training.presets import train_config
 from vit.training.trainer import Trainer
 
@@ -122,7 +122,7 @@ def test_a_model_that_is_too_large_is_timed_on_a_part_of_it(settings: dict[str, 
 PEAK = """
 import sys, torch
 from pathlib import Path
-from vit.training import dry_run, dry_run_process
+from vit.training import dry_run, dry_run_process, memory
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
 
@@ -145,7 +145,7 @@ Path("/proc/self/clear_refs").write_text("5")
 before = now("VmRSS")
 run(config, batch)
 process = set_up_process(config)
-print(now("VmHWM") - before, dry_run.count_memory(config.vit_config(10), config, batch, False, process.autocast))
+print(now("VmHWM") - before, memory.count_memory(config.vit_config(10), config, batch, False, process.autocast))
 """
 
 
@@ -155,6 +155,7 @@ print(now("VmHWM") - before, dry_run.count_memory(config.vit_config(10), config,
     [
         (dict(size="S/16", depth=3, crop_padding=0, ema=0.999), 12),  # attention and MLPs
         (dict(size="B/16", image_size=64, depth=3, crop_padding=0), 2),  # weights and moments
+        (dict(size="S/16", image_size=448, depth=2, crop_padding=0), 4),  # no matrices of attention
         (dict(size="cifar-small", image_size=64, patch_size=4, crop_padding=4, optimizer="muon"), 32),  # many tokens
     ],
 )
@@ -167,7 +168,7 @@ def test_the_memory_that_is_counted_is_near_what_a_step_takes(settings: dict[str
 
 def test_a_step_that_the_memory_cannot_hold_is_refused_before_it_is_tried() -> None:
     config = train_config("pictures", device="cpu")
-    assert "GB are free" in too_large(config, 10, 256, 2 * 10**9)
+    assert "GB are free" in too_large(config, 10, 256, 2 * 10**8)
     assert not too_large(config, 10, 1, 2 * 10**9) and not too_large(config, 10, 256, 0)
     assert not too_large(train_config("shapes"), 4, 50, 2 * 10**9)
 

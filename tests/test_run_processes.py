@@ -93,7 +93,7 @@ def test_a_run_stopped_and_then_killed_at_random_steps_ends_with_the_same_bits(f
     goes_on(run, 80)  # past the end of an epoch, so that another state is saved
     os.kill(trainer, signal.SIGKILL)
     failed = ended(run)
-    assert failed.status == "failed" and "The system killed it" in failed.reason
+    assert failed.status == "failed" and "out of memory" in failed.reason
     control.resume(run.id)
     assert ended(run).status == "finished"
     first, second, third = [r["step"] for r in read_metrics(run.folder / "metrics.jsonl") if r["kind"] == "start"]
@@ -235,7 +235,7 @@ def test_no_rank_survives_the_kill_of_its_launcher(folder: Path) -> None:
         supervised = subprocess.Popen(command, pass_fds=[lock.fileno()])
     assert supervised.wait(PATIENCE) == 0
     result = registry.find_run(run.name)
-    assert result.status == "failed" and "The system killed it" in result.reason
+    assert result.status == "failed" and "out of memory" in result.reason
     assert local.lock_holders(run) == []
 
 

@@ -35,7 +35,7 @@ from vit.training.fine_tuning import resolve
 from vit.training.metrics import bottleneck, read_metrics
 from vit.training.presets import train_config
 from vit.training.run_folder import begin_anew
-from vit.training.step import TrainStep
+from vit.training.step import OutOfMemory, TrainStep
 from vit.training.train import Diverged, train
 from vit.training.trainer import Trainer
 
@@ -603,7 +603,7 @@ def test_too_little_memory_splits_batches_and_says_so(
     small_memory(monkeypatch, most=3)
     train(describe(folder, **exact), tmp_path / "scarce")
     notes = [r["text"] for r in read_metrics(tmp_path / "scarce" / "metrics.jsonl") if r["kind"] == "note"]
-    said = "GPU memory ran out at step 0: each batch is computed in {} parts from here on."
+    said = "Memory ran out at step 0: each batch is computed in {} parts from here on."
     assert notes == [said.format(2), said.format(4)]
     plenty, scarce = ([r["loss"] for r in figures(tmp_path / n) if r["kind"] == "step"] for n in ("plenty", "scarce"))
     assert plenty == pytest.approx(scarce, abs=1e-3)
@@ -644,10 +644,10 @@ def test_memory_too_small_for_one_picture_is_told_in_a_sentence(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_memory(monkeypatch, most=0)
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(OutOfMemory, match="Training ran out of GPU memory"):
         train(describe(folder), tmp_path / "run")
     outcome = json.loads((tmp_path / "run" / "outcome.json").read_text())
-    assert outcome["outcome"] == "failed" and "even for one picture at a time" in outcome["reason"]
+    assert outcome["outcome"] == "failed" and "ran out of GPU memory" in outcome["reason"]
 
 
 # --- From a checkpoint --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import sys
 
 from vit.cli.main import main
+from vit.cli.watched import watched
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(watched(main))

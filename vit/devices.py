@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
 
 @dataclass(frozen=True)
 class Device:
@@ -60,7 +65,35 @@ def memory() -> tuple[int, int]:
     except ImportError:  # a machine that only trains does without it
         return 0, 0
     ram = psutil.virtual_memory()
-    return ram.total, ram.available
+    most = [(ram.total, ram.available), *_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))]
+    if resource is not None and (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+        most.append((limit, limit - psutil.Process().memory_info().vms))
+    return min(total for total, _ in most), max(min(free for _, free in most), 1)
+
+
+def _limits(groups: Path, root: Path) -> Iterator[tuple[int, int]]:
+    """What containers and schedulers leave to this process: limit and rest of each control group that it is in [bytes].
+
+    Args:
+        groups: names the groups of this process.
+        root: where version 2 of control groups is mounted, and version 1 below.
+    """
+    with suppress(OSError):
+        for line in groups.read_text().splitlines():
+            number, kinds, place = line.split(":", 2)
+            if number != "0" and "memory" not in kinds.split(","):
+                continue
+            top, limit, used, cache = (
+                (root, "memory.max", "memory.current", "inactive_file")
+                if number == "0"
+                else (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            )
+            own = top / place.lstrip("/")
+            for group in (own, *own.parents[: len(own.parts) - len(top.parts)]):
+                with suppress(OSError, ValueError, KeyError):
+                    most = int((group / limit).read_text())  # "max" for none
+                    facts = dict(one.split() for one in (group / "memory.stat").read_text().splitlines())
+                    yield most, most - int((group / used).read_text()) + int(facts[cache])
 
 
 def _processor() -> str:

@@ -23,8 +23,8 @@ METHOD = (
 
 def judge(checkpoint: Checkpoint, explanation: Explanation) -> tuple[ood.Reference, ood.Unlike] | None:
     """What known pictures are like, and how unlike them this one is; None where the one or the other is not known."""
-    if explanation.input_image.size[::-1] != tuple(checkpoint.config.image_size):
-        return None  # scores were taken at the model's own size
+    if explanation.input_image.size[::-1] != checkpoint.preprocess.size:
+        return None  # scores were taken at the checkpoint's own size
 
     def work() -> tuple[ood.Reference, ood.Unlike] | None:
         known = ood.read(checkpoint)

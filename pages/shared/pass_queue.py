@@ -4,6 +4,7 @@ Only what computes stands inside `reserved`, and never what asks for something r
 memory waits for nobody, so nobody waits forever.
 """
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -13,14 +14,17 @@ from typing import Any
 import streamlit as st
 
 from pages.shared import public
-from vit import view
+from vit import out_of_memory, view
 from vit.devices import memory
 
 SHARE = 0.5  # of the memory that was free when the first visitor came
 UNKNOWN = 4_000_000_000  # [bytes] where the machine does not say
+HELPS = "Choose a smaller input, or close other programs."
 BEAT = 0.5  # [s] between two words to who waits
 WAITS = "Others' pictures come first: what they need of this server is in use."
 KEPT = 2  # times what a pass takes, for one that keeps its gradients, or several; measured with ViT-B/16: 1.3 and 1.4
+
+log = logging.getLogger(__name__)
 
 
 class Line:
@@ -89,6 +93,8 @@ def _line() -> Line:
 def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision: Any = "float32") -> Iterator[None]:
     """Hold the memory that a pass takes while the body runs it; the page says for how many it waits.
 
+    Where memory runs out all the same, the page says so and ends there.
+
     Args:
         checkpoint, size, precision: see `vit.explain.cost`.
         times: as much as one picture's pass, see `KEPT`.
@@ -102,14 +108,23 @@ def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision
         placeholders[0].caption(f"{WAITS} You are number {position} in the line.")
 
     assert not getattr(_here, "computes", False), "what computes reserves once"
-    with _line().reserve(int(times * view.cost(checkpoint, size, precision).memory), tell):
+    needed, problem = int(times * view.cost(checkpoint, size, precision).memory), ""
+    with _line().reserve(needed, tell):
         for one in placeholders:
             one.empty()
         _here.computes = True
         try:
             yield
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory.is_out_of_memory(error):
+                raise
+            log.warning("A pass ran out of memory.", exc_info=error)
+            problem = out_of_memory.explained(error, "This", HELPS, needed)
         finally:
             _here.computes = False
+    if problem:
+        st.error(problem)
+        st.stop()
 
 
 _here = threading.local()

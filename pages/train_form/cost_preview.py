@@ -18,6 +18,7 @@ from vit.devices import memory as memory_of_this_machine
 from vit.errors import UserError
 from vit.model.config import ViTConfig
 from vit.training import dry_run, fine_tuning
+from vit.training import memory as memory_of_training
 from vit.training.config import TrainConfig
 from vit.view.captions import about
 
@@ -48,7 +49,7 @@ def memory(count: float) -> str:
 @st.cache_data(show_spinner=False, max_entries=64)
 def count_parameters(sizes: ViTConfig) -> int:
     """Numbers that a model of these sizes learns, without making one."""
-    return dry_run.parameters_of(sizes)
+    return memory_of_training.parameters_of(sizes)
 
 
 @st.cache_data(show_spinner=False, max_entries=64)
@@ -215,6 +216,8 @@ def show_doubts(config: TrainConfig, measured: "dry_run.DryRun") -> None:
         notes.append(f"Extrapolated from up to {measured.timed} of {measured.batch} pictures a step{part}.")
     if config.compile:
         notes.append("Timed without compiling, which takes longer than a trial.")
+    if measured.parts > 1:
+        notes.append(f"Each batch is computed in {measured.parts} parts, which fit into memory.")
     if measured.streamed:
         notes.append("The pictures do not fit into memory: they are decoded anew in every epoch.")
     if notes:

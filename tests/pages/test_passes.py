@@ -120,3 +120,23 @@ def test_the_page_names_the_place_in_the_line_and_a_stopped_run_leaves_it(monkey
     page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=120).run()
     assert not page.exception and told[:3] == [1, 1, 1]
     assert not line._waiting and not line._reserved
+
+
+def test_a_pass_that_runs_out_of_memory_is_told_in_one_sentence() -> None:
+    def page() -> None:
+        import streamlit as st
+        import torch
+
+        import vit
+        from pages.shared import pass_queue
+
+        checkpoint = vit.load_checkpoint("cifar10")
+        with pass_queue.reserved(checkpoint, checkpoint.preprocess.size):
+            torch.empty(1 << 60, dtype=torch.uint8)
+        st.write("What comes after it.")
+
+    run = AppTest.from_function(page, default_timeout=WAIT).run()
+    assert not run.exception and not run.markdown
+    (error,) = run.error
+    assert error.value.startswith("This ran out of memory: it needs about")
+    assert error.value.endswith("free. Choose a smaller input, or close other programs.")

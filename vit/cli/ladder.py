@@ -2,25 +2,23 @@
 
 import argparse
 import json
+import math
 import sys
 import time
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from vit.cli.training import merged_settings
 from vit.errors import InvalidConfig
 from vit.paths import runs_folder
 from vit.progress import tqdm
-from vit.training import ladder
+from vit.training import dry_run, ladder
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
 from vit.training.ladder import RUNGS, Reached
 from vit.training.presets import checkpoint_name, train_config
-from vit.training.probe import without_training
 from vit.training.run_folder import new_id
 from vit.training.train import train
-from vit.training.trainer import Trainer
 
 
 def run_ladder(options: argparse.Namespace) -> None:
@@ -60,14 +58,13 @@ def run_ladder(options: argparse.Namespace) -> None:
 
 
 def _without_training(config: TrainConfig, bar: bool) -> dict[str, Reached]:
-    with TemporaryDirectory() as folder, tqdm(total=100, unit="%", leave=False, disable=not bar) as progress:
-        config = config.model_copy(update={"crop_scale": 1.0})  # pictures as large as the input
-        trainer = Trainer(config, Path(folder), set_up_process(config))
-
-        def tick(share: float) -> None:
-            progress.update(int(100 * share) - progress.n)
-
-        return without_training(trainer.update.model, trainer.data, trainer.process.device, tick)
+    moments = dry_run.without_training(config, str(set_up_process(config).device), math.inf)
+    with closing(moments), tqdm(total=100, unit="%", leave=False, disable=not bar) as progress:
+        for moment in moments:
+            if isinstance(moment, dict):
+                return moment
+            progress.update(int(100 * moment) - progress.n)
+    return {}
 
 
 def _print(options: argparse.Namespace, name: str, reached: Reached, seconds: float, model: Path | None = None) -> None:

@@ -11,6 +11,7 @@ from importlib import import_module
 
 from vit.cli.parser import parser
 from vit.errors import UserError
+from vit.out_of_memory import explained, is_out_of_memory
 
 # Of each command the module with its function `run_<command>`: --help waits for none of them, nor for torch.
 COMMANDS = {
@@ -30,6 +31,8 @@ COMMANDS = {
     "runs": "runs",
 }
 
+OUT_OF_MEMORY = "Choose a smaller input, batch or model, or close other programs."
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
@@ -46,6 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141  # as a shell says of a program that this ended
     except UserError as error:
         print(error, file=sys.stderr)
+        return 2
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        print(explained(error, f"vit {options.command}", OUT_OF_MEMORY), file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print(str(interrupt) or "Stopped.", file=sys.stderr)

@@ -10,6 +10,7 @@ from vit.model.config import ViTConfig
 Size = tuple[int, int]  # (height, width) [px]
 Progress = Callable[[float], object]  # called with the share of work that is done
 
+PASS_BYTES = 1 << 29  # [bytes] that a batch holds at once on its way through a model, where nothing learns from it
 CACHED_NUMBERS = 1 << 20  # numbers of a residual stream in one block at once; 4 MB, which with the MLP's stay in caches
 
 
@@ -38,3 +39,12 @@ def count_tokens(config: ViTConfig, size: Size) -> int:
 def pass_memory(config: ViTConfig, tokens: int) -> int:
     """The most that one picture takes at once on its way through a model [bytes]."""
     return 4 * tokens * (10 * config.dim + (3 if config.gated_mlp else 2) * config.mlp_dim)
+
+
+def images_in_memory(config: ViTConfig, size: Size, most: int) -> int:
+    """How many pictures of a size may go through a model together: `most`, or fewer that take `PASS_BYTES`.
+
+    It depends on nothing but the model, as the last digits of what is computed depend on it.
+    """
+    pixels = 12 * config.channels * math.prod(size)  # as float32: shrunk, from 0 to 1, and normalised
+    return max(1, min(most, PASS_BYTES // (pixels + pass_memory(config, count_tokens(config, size)))))

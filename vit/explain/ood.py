@@ -28,6 +28,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
 from vit.data.pictures import Pictures
 from vit.errors import UserError
+from vit.explain.cost import images_in_memory
 from vit.files import replaced
 from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
@@ -38,7 +39,7 @@ FILE = "known.zip"
 ALARM_SHARE = 0.1  # share of known pictures that are called unlike them
 KNOWN_PICTURES = 10_000  # at most, looked at to learn what known ones are like
 _FILE_BYTES = 64 << 20  # of the file, unpacked
-_BATCH_PICTURES = 250
+_BATCH_PICTURES = 250  # at most
 _QUANTILES = 101  # quantiles
 
 
@@ -215,8 +216,9 @@ def _look_at_split(checkpoint: Checkpoint, pictures: Pictures, most: int, bar: b
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
     count = min(most, len(pictures.labels))
     order = torch.randperm(len(pictures.labels), generator=torch.Generator().manual_seed(0))[:count]
-    batches = pictures.batches(order, _BATCH_PICTURES, torch.device("cpu"))
-    steps = tqdm(batches, total=-(-count // _BATCH_PICTURES), unit="batches", leave=False, disable=not bar)
+    batch = images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)
+    batches = pictures.batches(order, batch, torch.device("cpu"))
+    steps = tqdm(batches, total=-(-count // batch), unit="batches", leave=False, disable=not bar)
     outputs = [look(checkpoint.model, normalise(images)) for images, _ in steps]
     return torch.cat([features for features, _ in outputs]), torch.cat([logits for _, logits in outputs])
 

@@ -16,7 +16,7 @@ from vit.model.layers import MLP, Linear, linear
 from vit.model.positions import apply_rotary
 
 EVERY = slice(None)  # tokens
-_EXPLICIT_TOKENS = 640  # up to so many the matrix of attention is small
+EXPLICIT_TOKENS = 640  # up to so many the matrix of attention is small
 
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]  # q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K)
 
@@ -72,7 +72,7 @@ class Attention(nn.Module):
         self.heads = config.heads
         self.qkv = Linear(config.dim, 3 * config.dim, bias=config.qkv_bias)
         self.proj = Linear(config.dim, config.dim)
-        self.explicit = False  # by two products and a softmax, where torch's fused attention is slower
+        self.explicit = False  # matrices may be held in passes that go back, see `mixed_both_ways`
 
     def forward(self, x: Tensor, route: Route = DIRECT) -> Tensor:
         """Tokens (B, N, D) to what attention adds to them (B, Q, D), for the Q tokens of the route's `rows`."""
@@ -80,7 +80,8 @@ class Attention(nn.Module):
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x, queries))
         if route.rope is not None:  # q (B, H, Q, K); k, v (B, H, N, K)
             q, k = apply_rotary(q, *(part[queries] for part in route.rope)), apply_rotary(k, *route.rope)
-        mix = route.mix or (explicitly_mixed if self.explicit else mixed)
+        goes_back = self.explicit and torch.is_grad_enabled()
+        mix = route.mix or (mixed_both_ways if goes_back else mixed)
 
         def heads() -> Tensor:
             return mix(q if route.queries is None else q[:, :, route.rows], k, v)
@@ -119,7 +120,7 @@ def mixed_both_ways(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
     On a CPU the fused kernel is slower there than to hold small matrices.
     """
-    small = q.is_cpu and k.shape[-2] <= _EXPLICIT_TOKENS
+    small = q.is_cpu and k.shape[-2] <= EXPLICIT_TOKENS
     return explicitly_mixed(q, k, v) if small else F.scaled_dot_product_attention(q, k, v)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from vit.out_of_memory import ended, kills
 from vit.training.run_folder import AGAIN, read_json, record_outcome
 
 CANCELLED = "Cancelled while it waited for its turn."
@@ -20,30 +21,28 @@ def train_to_the_end(folder: Path, train_once: Callable[[], int | None]) -> None
     """
     log = folder / "log.txt"
     while True:
-        begin = log.stat().st_size if log.exists() else 0
+        begin, kills_before = log.stat().st_size if log.exists() else 0, kills()
         parts = read_json(folder / AGAIN)
         code = train_once()
         if code is None:
             record_outcome(folder, "stopped", KILLED)
             return
-        record_outcome(folder, "failed", reason_of(code, log, begin))
+        record_outcome(folder, "failed", reason_of(code, log, begin, kills_before))
         if read_json(folder / AGAIN) == parts:
             return
         (folder / "outcome.json").unlink(missing_ok=True)
 
 
-def reason_of(code: int, log: Path, begin: int) -> str:
+def reason_of(code: int, log: Path, begin: int, kills_before: int) -> str:
     """Words for the end of a trainer that left none.
 
     Args:
         code: its exit status, negative for a signal.
         begin: where in the log this attempt began [bytes].
+        kills_before: `kills()` when it began.
     """
-    if code == -signal.SIGKILL:
-        return (
-            "The system killed it, most often because the machine's memory ran out. "
-            "Resume it; if that happens again, with a smaller batch_size or model."
-        )
+    if who := ended(code, kills_before):
+        return f"{who}. Resume it; if that happens again, with a smaller image_size, batch_size or model."
     if code < 0:
         return f"It crashed ({signal.Signals(-code).name}). Resume it; the log holds what it last said."
     with suppress(OSError), log.open("rb") as file:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from vit.errors import UserError
 from vit.files import acquire_lock, is_locked, replaced
+from vit.out_of_memory import die_first
 from vit.paths import environment_with_package
 from vit.untrusted import Unreadable, open_file
 
@@ -189,6 +190,7 @@ def start(run: Path, data: str, root: str) -> None:
                 pass_fds=[lock],
                 start_new_session=True,
             )
+        die_first(process.pid)
         # Whoever started it takes notice of its end, so that no dead process stays behind.
         threading.Thread(target=process.wait, name="report", daemon=True).start()
     finally:

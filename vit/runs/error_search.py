@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.labels import test_pictures
+from vit.explain.cost import images_in_memory
 from vit.explain.record import record
 from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
@@ -23,7 +24,7 @@ from vit.view.overlay import overlay
 
 WORST_MISTAKES = 24  # confident mistakes kept
 _OVERLAY_SIDE = 160  # of a mistake's attention overlay, at least [px]
-_BATCH_PICTURES = 500
+_BATCH_PICTURES = 500  # at most
 
 
 def write(
@@ -46,11 +47,11 @@ def write(
     model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)
     confusion = torch.zeros(classes * classes, dtype=torch.int64)
     worst = _Worst(*(torch.empty(0) for _ in range(5)))
-    start = 0
+    start, batch = 0, images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)
     with torch.inference_mode():
         for images, labels in tqdm(
-            pictures.batches(torch.arange(count), _BATCH_PICTURES, device),
-            total=-(-count // _BATCH_PICTURES),
+            pictures.batches(torch.arange(count), batch, device),
+            total=-(-count // batch),
             unit="batches",
             mininterval=0.1 if sys.stderr.isatty() else 0.5,
             disable=not bar,

@@ -18,10 +18,11 @@ from pathlib import Path
 
 import psutil
 
+from vit.out_of_memory import die_first
 from vit.runs.attempts import CANCELLED, train_to_the_end
 from vit.runs.registry import ANY_GPU
 from vit.runs.scheduler import assign_devices, gpu_names, leave_queue
-from vit.training.run_folder import read_json, record_outcome
+from vit.training.run_folder import SUPERVISED, read_json, record_outcome
 
 if __name__ == "__main__" and os.fork():
     os._exit(0)  # the launcher waits for this process alone; the rest of the file runs in its child
@@ -85,7 +86,7 @@ def environment(devices: Sequence[str]) -> dict[str, str]:
     """The environment of a trainer, in which it sees its own devices only."""
     gpus = [device.removeprefix("cuda:") for device in devices if device.startswith("cuda:")]
     hidden = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
-    return dict(os.environ) | {"PYTHONUNBUFFERED": "1"} | hidden
+    return dict(os.environ) | {"PYTHONUNBUFFERED": "1", SUPERVISED: "1"} | hidden
 
 
 def _train(folder: Path, lock: int, devices: Sequence[str]) -> None:
@@ -102,6 +103,7 @@ def _train_once(folder: Path, lock: int, devices: Sequence[str]) -> int | None:
         pass_fds=[lock],
         start_new_session=True,
     )
+    die_first(trainer.pid)
     killed = False
     while trainer.poll() is None:
         if (folder / "kill").exists():

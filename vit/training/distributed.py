@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed.nn  # before there is a process group: its functions would hold on to it, past its end
 from torch import Tensor
 
+from vit.devices import memory
 from vit.errors import InvalidConfig
 from vit.model.cpu import has_bfloat16
 from vit.training.config import TrainConfig
@@ -119,5 +120,4 @@ def memory_budget(device: torch.device) -> int:
     """Bytes that pictures may take before they are streamed: half of what is free on the device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] // 2
-    pages = os.sysconf("SC_AVPHYS_PAGES") if "SC_AVPHYS_PAGES" in os.sysconf_names else 0
-    return pages * os.sysconf("SC_PAGE_SIZE") // 2 if pages else 4 << 30
+    return memory()[1] // 2 or 4 << 30

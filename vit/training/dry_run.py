@@ -26,27 +26,27 @@ from torch.nn import functional as F
 from vit.data.augment import Chance
 from vit.data.datasets import load_dataset
 from vit.data.shapes import SHAPES, shapes
+from vit.devices import memory
 from vit.errors import InvalidConfig
 from vit.explain.timing import products
 from vit.images.preprocess import Preprocess
-from vit.model.config import ViTConfig
-from vit.model.transformer import VisionTransformer
+from vit.out_of_memory import die_first, ended, kills
 from vit.paths import environment_with_package
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process, memory_budget, set_up_process
 from vit.training.fine_tuning import model_config
 from vit.training.ladder import Reached
+from vit.training.memory import count_memory, parameters_of, parts_that_fit
 
 LIMIT_SECONDS = 10.0  # [s] for timing, the start of the process included
 DEAR_SECONDS = 12 * 3600.0  # [s]; a run that takes longer on this machine is too dear for it
-MEMORY_FACTOR = 1.6  # factor within which counted memory is what is taken
+FEATURES_SECONDS = 1800.0  # [s] that looking at all pictures once may take on the page
 FITTING_SECONDS = 2 * 3600.0  # [s] that a run which is offered instead takes at most
 
 _MARGIN_SECONDS = 0.5  # [s] of the limit that are left for the answer
 _MATRIX_SIDE = 768  # of matrices whose product tells how fast a CPU is
 _SPEED_SHARE = 0.5  # of that speed that training reaches
 _TICK_SECONDS = 0.2  # [s] between two signs of life
-_FEATURES_SECONDS = 1800.0  # [s] that looking at all pictures once may take
 _OVERFIT_SECONDS = 30.0  # of overfitting, at most
 _VERSIONS = 3  # augmented versions of each picture in the preview
 _CELL_PIXELS = 72  # side of a picture in the preview [px], at least
@@ -243,11 +243,13 @@ def _estimate_from_speed(config: TrainConfig, devices: Sequence[str], sampled: S
 
 def run_facts(config: TrainConfig, classes: int, batch: int, process: Process) -> dict[str, Any]:
     """What is known of a run without a step."""
-    model = model_config(config, classes)
+    model, on_gpu = model_config(config, classes), process.device.type != "cpu"
+    parts = 1 if on_gpu else parts_that_fit(model, config, batch, memory()[1], process.autocast)
     return {
         "params": parameters_of(model),
         "tokens": model.tokens,
-        "memory": count_memory(model, config, batch, process.device.type != "cpu", process.autocast),
+        "memory": count_memory(model, config, batch, on_gpu, process.autocast, parts),
+        "parts": parts,
         "budget": memory_budget(process.device),
     }
 
@@ -324,51 +326,19 @@ def fitting(config: TrainConfig, dry_run: DryRun, seconds: float = FITTING_SECON
     return None
 
 
-def parameters_of(model: ViTConfig) -> int:
-    """Numbers that a model of these sizes learns, without making one."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in VisionTransformer(model).parameters())
-
-
 def too_large(config: TrainConfig, classes: int, batch: int, free: int) -> str:
-    """Why a step of a run cannot be done on a CPU, "" where it can; a GPU computes a batch in parts instead.
+    """Why a step of a run cannot be done on a CPU, "" where it can; a GPU finds out as its memory runs out.
 
     Args:
         free: memory [bytes], 0 where it is not known.
     """
-    needed = count_memory(model_config(config, classes), config, batch, on_gpu=False, half=_computes_bfloat16(config))
-    if not 0 < free < needed / MEMORY_FACTOR:
-        return ""
-    return (
-        f"A step would take about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free. "
-        "Lower batch_size, or choose a smaller model or image_size."
-    )
-
-
-def _computes_bfloat16(config: TrainConfig) -> bool:
-    """Whether a CPU computes products in bfloat16."""
-    return set_up_process(config.model_copy(update={"device": "cpu"})).autocast
-
-
-def count_memory(model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool, half: bool = False) -> int:
-    """What the model, its optimizers and a step take [bytes]; measured ones were within a factor of `MEMORY_FACTOR`.
-
-    Of each block, a step keeps until it goes back: the residual stream twice, both norms, queries, keys and values,
-    what heads give, the MLP before and after its activation, and on a CPU the attention matrices; on its way back, one
-    block has gradients of those, too.
-
-    Args:
-        batch: pictures on one device.
-        half: products are in bfloat16.
-    """
-    params, number = parameters_of(model), 2 if half else 4
-    states = 4 + (config.ema > 0)  # weights, gradients, two moments, the average
-    if config.optimizer == "muon":
-        states -= 1  # one momentum for the blocks' matrices, which are nearly all
-    activations = model.tokens * (8 * model.dim + (3 if model.gated_mlp else 2) * model.mlp_dim)
-    matrices = 0 if on_gpu else 2 * model.heads * model.tokens**2  # before and after the softmax
-    pictures = 4 * model.channels * model.image_size[0] * model.image_size[1] * 4  # while they are augmented
-    return 4 * states * params + batch * (number * (model.depth * (activations + matrices) + matrices) + pictures)
+    model = model_config(config, classes)
+    half = set_up_process(config.model_copy(update={"device": "cpu"})).autocast
+    try:
+        parts_that_fit(model, config, batch, free, half)
+    except InvalidConfig as error:
+        return str(error)
+    return ""
 
 
 def overfit(
@@ -390,8 +360,13 @@ def overfit(
             yield Point(**values) if values else None
 
 
-def without_training(config: TrainConfig, device: str = "cpu") -> Generator[float | dict[str, Reached], None, None]:
+def without_training(
+    config: TrainConfig, device: str = "cpu", limit: float = FEATURES_SECONDS
+) -> Generator[float | dict[str, Reached], None, None]:
     """What nearest neighbours and a linear probe reach from the checkpoint that a run starts from.
+
+    Args:
+        limit: for it [s].
 
     Yields:
         the share that is done now and then, and at last the result by rung. Closing it ends the work.
@@ -400,14 +375,14 @@ def without_training(config: TrainConfig, device: str = "cpu") -> Generator[floa
         InvalidConfig, InvalidDataset: it cannot be done, or another dry run is under way.
     """
     done = 0.0
-    with closing(_run_process("features", config, device, _FEATURES_SECONDS, {})) as answers:
+    with closing(_run_process("features", config, device, limit, {})) as answers:
         for values in answers:
             if values and "reached" in values:
                 yield {name: Reached(*reached) for name, reached in values["reached"].items()}
                 return
             done = values["share"] if values else done
             yield done
-    raise InvalidConfig(f"The pictures take longer than {_FEATURES_SECONDS / 60:.0f} minutes. Lower limit.")
+    raise InvalidConfig(f"The pictures take longer than {limit / 60:.0f} minutes. Lower limit.")
 
 
 def sample(config: TrainConfig, count: int) -> Sample:
@@ -494,7 +469,7 @@ def _read_process(
     if device.startswith("cuda:"):
         environment |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": device.removeprefix("cuda:")}
     config = config.model_copy(update={"device": device.partition(":")[0]})
-    until = time.monotonic() + limit
+    until, kills_before = time.monotonic() + limit, kills()
     process = subprocess.Popen(
         [sys.executable, "-m", "vit.training.dry_run_process", what],
         env=environment,
@@ -503,6 +478,7 @@ def _read_process(
         stderr=log,
         text=True,
     )
+    die_first(process.pid)
     assert process.stdin and process.stdout
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     reader = threading.Thread(target=_forward_lines, args=(process.stdout, lines), daemon=True)
@@ -526,10 +502,8 @@ def _read_process(
             return  # what was told by now has to do
         if process.wait() == 0:
             return
-        if process.returncode == -9:
-            raise InvalidConfig(
-                "The system ended the trial, most likely for lack of memory. Choose a smaller batch_size."
-            )
+        if who := ended(process.returncode, kills_before):
+            raise InvalidConfig(f"{who}. Set a smaller image_size or batch_size, or close other programs.")
         log.seek(0)
         raise RuntimeError(f"The trial ended with status {process.returncode}:\n{log.read()[-4000:]}")
     finally:

@@ -19,12 +19,14 @@ from vit.data.datasets import Dataset
 from vit.data.pictures import Resident
 from vit.errors import UserError
 from vit.explain.timing import products
+from vit.out_of_memory import explained, is_out_of_memory
 from vit.training import probe, trainer
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
-from vit.training.dry_run import Sample, parameters_of, run_facts, sample
+from vit.training.dry_run import Sample, run_facts, sample
 from vit.training.fine_tuning import model_config
 from vit.training.ladder import Reached
+from vit.training.memory import parameters_of
 from vit.training.presets import train_config
 
 _TIMED_SECONDS = 2.0  # [s] of steps with the largest batch
@@ -53,8 +55,10 @@ def main(what: str) -> int:
             tell(values)
     except UserError as error:
         tell({"error": str(error)})
-    except torch.OutOfMemoryError:
-        tell({"error": f"batch_size: {config.batch_size} pictures need more memory than the device has. Lower it."})
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        tell({"error": explained(error, "The trial", "Set a smaller image_size or batch_size.")})
     return 0
 
 
@@ -71,7 +75,8 @@ def _time_steps(config: TrainConfig, classes: int, pictures: int, until: float) 
     whole, process = model_config(config, classes), set_up_process(config)
     part = lighter(config, classes) if process.device.type == "cpu" else config
     own, batch = model_config(part, classes), min(config.batch_size, pictures)
-    yield run_facts(config, classes, batch, process) | {
+    facts = run_facts(config, classes, batch, process)
+    yield facts | {
         "share": products(own, own.image_size) / products(whole, whole.image_size),
         "share_params": parameters_of(own) / parameters_of(whole),
     }
@@ -83,6 +88,7 @@ def _time_steps(config: TrainConfig, classes: int, pictures: int, until: float) 
     sampled = Sample(noise, labels, names, most, 1)
     run = _make_trainer(part.model_copy(update={"limit": None, "compile": False}), sampled, noise[:1])
     update, images, labels = run.update, run.data.train.images, run.data.train.labels
+    run.fit_into_memory()
     update.model.train()
 
     def step(count: int) -> None:
@@ -90,7 +96,7 @@ def _time_steps(config: TrainConfig, classes: int, pictures: int, until: float) 
         loss.item()  # waits for the device
 
     for count, seconds in batches_in_time(step, most, until):
-        yield {"step": (count, seconds), "parts": update.parts}
+        yield {"step": (count, seconds), "parts": max(facts["parts"], update.parts)}
     if time.time() + seconds / 2 < until:
         update.model.eval()
         started = time.time()
@@ -155,6 +161,7 @@ def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
         }
     )  # fmt: skip
     run = _make_trainer(plain, pictures, pictures.images[:1])
+    run.fit_into_memory()
     update, images, labels = run.update, run.data.train.images, run.data.train.labels
     update.model.train()
     until = time.monotonic() + seconds

@@ -16,11 +16,12 @@ from vit.data.in_parts import InParts, Part, pictures_bar
 from vit.data.labels import test_pictures
 from vit.data.pictures import Pictures
 from vit.devices import back_where_it_was
+from vit.explain.cost import images_in_memory
 from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
 from vit.progress import tqdm
 
-_BATCH_PICTURES = 500  # pictures
+_BATCH_PICTURES = 500  # at most
 
 
 class Evaluation(NamedTuple):
@@ -44,7 +45,7 @@ def evaluate(
     normalise: Normalise,
     *,
     device: torch.device,
-    batch_size: int = _BATCH_PICTURES,
+    batch_size: int | None = None,
     bar: bool = False,
     tick: Callable[[float], None] = lambda share: None,
     rank: int = 0,
@@ -56,6 +57,7 @@ def evaluate(
     Several processes share the batches; all of them have to call it, and get what one alone would, to the last bit.
 
     Args:
+        batch_size: pictures that go through the model together; None for as many as have room.
         tick: called after every batch with the share of this process's batches that were seen, 0 to 1.
         rank, world: of this process, and how many there are.
         arithmetic: the precision of forward passes; the model's own without it.
@@ -67,6 +69,7 @@ def evaluate(
     if not count:
         raise ValueError("There are no pictures to evaluate on.")
     model.eval()
+    batch_size = batch_size or images_in_memory(model.config, model.config.image_size, _BATCH_PICTURES)
     parts = torch.arange(count).split(batch_size)
     sums = torch.zeros(len(parts), 2, device=device)  # right answers and loss of each batch
     own = range(rank, len(parts), world)
@@ -113,7 +116,8 @@ def in_parts(checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), **
         facts = {"right": (logits.argmax(1) == labels).sum(), "loss": loss, "pictures": torch.tensor(len(labels))}
         return {name: value.cpu().numpy() for name, value in facts.items()}
 
-    return InParts(pictures, len(pictures.labels), _BATCH_PICTURES, compute, device)
+    batch = images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)
+    return InParts(pictures, len(pictures.labels), batch, compute, device)
 
 
 def combined(parts: Iterable[Part]) -> Evaluation:

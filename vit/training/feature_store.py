@@ -17,7 +17,7 @@ from vit.training.adaptation import merged
 
 MOST_BYTES = 1 << 29  # of all files; the ones that were read longest ago go first
 
-_BATCH_PICTURES = 250
+_HASHED_BYTES = 1 << 26  # of pictures, at once
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,8 @@ def place(
     digest.update(repr(words).encode())
     state = merged(model).state_dict()
     weights = (tensor for name, tensor in sorted(state.items()) if not name.startswith("head."))
-    pixels = (pictures.images[part] for part in order.to(pictures.images.device).split(_BATCH_PICTURES))
+    at_once = max(1, _HASHED_BYTES // pictures.images[0].nbytes)
+    pixels = (pictures.images[part] for part in order.to(pictures.images.device).split(at_once))
     for tensor in (normalise.mean, normalise.std, *weights):
         digest.update(_bytes(tensor))
     for tensor in pixels:  # not all at once: they may be gigabytes

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +32,7 @@ class Base(NamedTuple):
 
     Attributes:
         name: of the checkpoint, as `TrainConfig.init_from` has it.
-        model: its sizes.
+        model: its sizes; that of the input is what its preprocessing says, not what its positions were learnt at.
         mean, std: of its input, per channel, for pixels from 0 to 1.
     """
 
@@ -73,7 +74,9 @@ def model_config(config: TrainConfig, num_classes: int) -> ViTConfig:
 @lru_cache(maxsize=16)
 def _open_base(name: str, version: object) -> Base:
     checkpoint = load_checkpoint(name)
-    return Base(name, checkpoint.config, checkpoint.preprocess.mean, checkpoint.preprocess.std)
+    preprocess = checkpoint.preprocess
+    model = replace(checkpoint.config, image_size=preprocess.size)
+    return Base(name, model, preprocess.mean, preprocess.std)
 
 
 def _version(name: str) -> object:

@@ -13,6 +13,8 @@ from vit.training.config import TrainConfig
 from vit.training.distributed import Process, memory_budget
 from vit.training.fine_tuning import Base
 
+_MEASURED_AT_ONCE = 32  # pictures whose pixels are held in double precision
+
 
 @dataclass(frozen=True)
 class RunData:
@@ -106,7 +108,7 @@ def mean_and_std(pictures: Pictures, device: torch.device) -> tuple[tuple[float,
     """Per channel, for pixels from 0 to 1, over at most 10,000 training pictures, to four decimals."""
     chosen = torch.linspace(0, len(pictures.labels) - 1, min(len(pictures.labels), 10_000)).long()
     sums = []
-    for images, _ in pictures.batches(chosen, 500, device):
+    for images, _ in pictures.batches(chosen, _MEASURED_AT_ONCE, device):
         pixels = images.transpose(0, 1).flatten(1).to("cpu", torch.float64) / 255  # (channels, pixels)
         sums.append(torch.stack([torch.ones_like(pixels).sum(1), pixels.sum(1), pixels.square().sum(1)]))
     count, total, squares = torch.stack(sums).sum(0)  # each (channels,)

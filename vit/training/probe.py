@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from vit.data.pictures import Pictures, Resident
 from vit.data.splits import in_turn
+from vit.explain.cost import images_in_memory
 from vit.explain.features import pooled
 from vit.images.preprocess import Normalise
 from vit.model.heads import NeighbourHead
@@ -18,7 +19,7 @@ from vit.training.optimizers import step_
 from vit.training.pictures import RunData
 
 MOST_PICTURES = 20_000  # that a probe learns from
-_BATCH_PICTURES = 250
+_BATCH_PICTURES = 250  # at most
 _STEPS = 300  # of the solver, at most
 STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # how little large weights cost, as C of scikit-learn's LogisticRegression
 _FOLDS, _FOLD_PICTURES = 5, 2000  # of the cross-validation that chooses among them
@@ -66,7 +67,8 @@ def _compute_features(
 ) -> tuple[Tensor, Tensor]:
     model.eval()
     size, vectors, labels = model.config.image_size, [], []
-    for images, own in pictures.batches(order, _BATCH_PICTURES, device):
+    batch = images_in_memory(model.config, size, _BATCH_PICTURES)
+    for images, own in pictures.batches(order, batch, device):
         if images.shape[2:] != size:
             images = F.interpolate(images.float(), size, mode="bilinear", antialias=True)
         vectors.append(pooled(model, normalise(images)).float().cpu())

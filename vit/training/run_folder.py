@@ -217,4 +217,5 @@ def is_full(error: BaseException | None) -> bool:
     return False
 
 
+SUPERVISED = "VIT_SUPERVISED"  # in the environment of a trainer on this machine whose end a supervisor tells
 AGAIN = "again.json"  # written by a trainer of several processes whose GPU memory ran out, see `vit.training.train`

@@ -18,6 +18,7 @@ from vit.errors import UserError
 from vit.files import replaced
 from vit.model.attention import Attention
 from vit.model.transformer import VisionTransformer
+from vit.out_of_memory import is_out_of_memory
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process
 from vit.training.optimizers import average_, learning_rate_share, make_optimizers, step_
@@ -38,25 +39,8 @@ def class_weights(labels: Tensor, classes: int) -> Tensor:
     return len(labels) / (classes * counts.float())
 
 
-def out_of_memory(error: RuntimeError) -> bool:
-    """Whether a GPU's memory ran out: torch's own error, or that of a library that torch calls.
-
-    Libraries allocate handles and workspaces by themselves, and torch passes their errors on as RuntimeError.
-    """
-    return isinstance(error, torch.OutOfMemoryError) or any(code in str(error) for code in _OUT_OF_MEMORY)
-
-
-_OUT_OF_MEMORY = (
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUBLAS_STATUS_NOT_INITIALIZED",  # what cuBLAS answers where its handle finds no memory
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-    "CUDA error: out of memory",
-)
-
-
 class OutOfMemory(UserError):
-    """The devices of several processes have too little memory for a batch in so many parts."""
+    """There is too little memory: for one picture at a time, or on several devices for a batch in so many parts."""
 
 
 class TrainStep:
@@ -137,8 +121,8 @@ class TrainStep:
             try:
                 loss = self.gradients(inputs, targets)
                 break
-            except RuntimeError as error:
-                if self.parts >= len(inputs) or not out_of_memory(error):
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error) or self.parts >= len(inputs):
                     raise
             self._halve_microbatch(step, note)
         if config.grad_clip:
@@ -211,7 +195,7 @@ class TrainStep:
     def _halve_microbatch(self, step: int, note: Callable[[str], None]) -> None:
         """Compute a batch in twice as many parts from here on: the same gradients, in less memory."""
         self.parts *= 2
-        message = f"GPU memory ran out at step {step}: each batch is computed in {self.parts} parts from here on."
+        message = f"Memory ran out at step {step}: each batch is computed in {self.parts} parts from here on."
         if self.process.world > 1:  # the others wait within this step, so all have to begin it again
             with replaced(self.run / AGAIN) as file:
                 file.write(json.dumps({"parts": self.parts}).encode())

@@ -49,12 +49,14 @@ import torch.distributed as dist
 
 from vit.errors import InvalidConfig, InvalidRun, UserError
 from vit.files import acquire_lock, check_locks, replaced
+from vit.out_of_memory import explained, is_out_of_memory
 from vit.paths import INSTALLED, PROJECT
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process, set_up_process
 from vit.training.fine_tuning import Base, base_of, write_base
 from vit.training.recorder import Diverged
 from vit.training.run_folder import FORMAT, STATES, check_resumable, hold_run, is_full, record_outcome
+from vit.training.step import OutOfMemory
 from vit.training.trainer import Result, Trainer, hardware
 
 __all__ = ["DiskFull", "Diverged", "Result", "Trainer", "train"]
@@ -83,7 +85,7 @@ def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
         InvalidCheckpoint: the checkpoint to start from cannot be opened.
         InvalidRun: another process trains in this folder, or there is no sound state to resume from.
         Diverged: the loss became NaN or infinite; the last complete epoch is kept.
-        DiskFull: the last complete state is kept.
+        DiskFull, OutOfMemory: the last complete state is kept.
         UserError: this system has no locks.
     """
     check_locks()
@@ -122,6 +124,8 @@ def _run_trainer(config: TrainConfig, run: Path, process: Process, resume: bool,
             record_outcome(run, "stopped" if isinstance(error, KeyboardInterrupt) else "failed", _error_sentence(error))
         if is_full(error):
             raise DiskFull(_error_sentence(error)) from error
+        if is_out_of_memory(error):
+            raise OutOfMemory(_error_sentence(error)) from error
         raise
     if process.leads:
         record_outcome(run, *ending)
@@ -176,8 +180,8 @@ def _error_sentence(error: BaseException) -> str:
         return str(error)
     if is_full(error):
         return "The disk is full. Free some space and resume: the last complete state is kept."
-    if isinstance(error, torch.OutOfMemoryError):
-        return "The GPU has too little memory, even for one picture at a time. Choose a smaller model or image_size."
+    if is_out_of_memory(error):
+        return explained(error, "Training", "Choose a smaller model or image_size, or close other programs.")
     if isinstance(error, KeyboardInterrupt):
         return "Interrupted. Resume continues from the last saved state."
     return f"{type(error).__name__}: {error}. The log holds the traceback."

@@ -18,6 +18,7 @@ import torch
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import record_facts, save_checkpoint
 from vit.data.datasets import Dataset
+from vit.devices import memory
 from vit.errors import InvalidConfig
 from vit.model.initialization import mimetic_
 from vit.model.layers import Linear
@@ -28,6 +29,7 @@ from vit.training.config import TrainConfig
 from vit.training.distributed import Process, exact_products
 from vit.training.evaluation import Evaluation, evaluate
 from vit.training.fine_tuning import Base, load_weights_, resolve, start_of
+from vit.training.memory import parts_that_fit
 from vit.training.pictures import RunData, open_data
 from vit.training.presets import checkpoint_name
 from vit.training.recorder import Diverged, Recorder
@@ -125,6 +127,21 @@ class Trainer:
         self.progress, self.notes = Progress(), []
         self._saved = time.monotonic()
 
+    def fit_into_memory(self) -> None:
+        """Compute a batch in as many parts as a CPU's memory asks for; a GPU's parts are found as its memory runs out.
+
+        Raises:
+            InvalidConfig: there is no room even for one picture at a time.
+        """
+        process = self.process
+        if process.device.type != "cpu":
+            return
+        model, batch, free = self.update.model.config, self.data.batch_size // process.world, memory()[1]
+        parts = parts_that_fit(model, self.config, batch, free // process.world, process.autocast)
+        if parts > self.update.parts:
+            self.update.parts = parts
+            self.notes.append(f"Each batch is computed in {parts} parts: {free / 1e9:.1f} GB of memory are free.")
+
     # --- The loop ---------------------------------------------------------------------------------------------
 
     def train(self, attempt: int, stop: threading.Event) -> tuple[Result, tuple[Any, ...]]:
@@ -138,6 +155,7 @@ class Trainer:
             what was reached, which only the leading process knows, and the outcome with its reason.
         """
         progress = self.progress
+        self.fit_into_memory()
         self.update.parts = max(self.update.parts, read_json(self.run / AGAIN).get("parts", 1))
         best = progress.best.accuracy if progress.best else 0.0
         facts, pace, track = self._start_facts(), self.data.train.decoded_per_second, self.config.track

@@ -1,0 +1,104 @@
+"""What a training step takes of a machine's memory, and in how many parts a batch is computed to fit into it."""
+
+from dataclasses import replace
+
+import torch
+
+from vit.errors import InvalidConfig
+from vit.model.attention import EXPLICIT_TOKENS
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
+from vit.training.config import BACKBONE, TrainConfig
+
+MEMORY_FACTOR = 1.6  # factor within which counted memory is what is taken
+
+
+def parameters_of(model: ViTConfig) -> int:
+    """Numbers that a model of these sizes learns, without making one."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in VisionTransformer(model).parameters())
+
+
+def count_memory(
+    model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool, half: bool = False, parts: int = 1
+) -> int:
+    """What the model, its optimizers and a step take [bytes]; measured ones were within a factor of `MEMORY_FACTOR`.
+
+    Args:
+        batch: pictures on one device.
+        half: products are in bfloat16.
+        parts: in which the batch is computed.
+    """
+    return _count_weights(model, config) + _count_step(model, config, batch, on_gpu, half, parts)
+
+
+def _count_weights(model: ViTConfig, config: TrainConfig) -> int:
+    """The weights, what is averaged of them, and gradients and moments of those that learn [bytes]."""
+    learning = _learning_blocks(model, config) / model.depth if not config.lora_rank else 0
+    states = 2 if config.optimizer == "muon" else 3  # gradients and moments; Muon has one for nearly all matrices
+    return int(4 * parameters_of(model) * (1 + (config.ema > 0) + learning * states))
+
+
+def _count_step(model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool, half: bool, parts: int) -> int:
+    """What a step keeps until it goes back [bytes].
+
+    Of each block that something is learnt in or below: the residual stream twice, both norms, queries, keys and values,
+    what heads give, the MLP before and after its activation, and on a CPU the attention matrices where they are small;
+    on its way back, one block has gradients of those, too.
+    """
+    activations = model.tokens * (8 * model.dim + (3 if model.gated_mlp else 2) * model.mlp_dim)
+    held = not on_gpu and model.tokens <= EXPLICIT_TOKENS
+    matrices = 2 * model.heads * model.tokens**2 if held else 0  # before and after the softmax
+    blocks = max(_learning_blocks(model, config), 1)
+    pixels = 4 * model.channels * model.image_size[0] * model.image_size[1]
+    each = (2 if half else 4) * (blocks * (activations + matrices) + matrices)
+    return batch * 4 * pixels + -(-batch // parts) * each  # pictures are augmented all at once
+
+
+def _learning_blocks(model: ViTConfig, config: TrainConfig) -> int:
+    """Blocks that the gradient goes through."""
+    if config.freeze == BACKBONE:
+        return 0
+    return int(config.freeze.partition(":")[2]) if config.freeze else model.depth
+
+
+def parts_that_fit(model: ViTConfig, config: TrainConfig, batch: int, free: int, half: bool = False) -> int:
+    """In how many parts a CPU has to compute each batch; a GPU finds that out as its memory runs out.
+
+    Args:
+        batch, half: see `count_memory`.
+        free: memory [bytes], 0 where it is not known.
+
+    Raises:
+        InvalidConfig: there is no room even for one picture at a time.
+    """
+    weights = _count_weights(model, config)
+
+    def needed(model: ViTConfig, batch: int, parts: int) -> int:
+        return weights + _count_step(model, config, batch, False, half, parts)
+
+    parts = 1
+    if not free:
+        return parts
+    while parts < batch and MEMORY_FACTOR * needed(model, batch, parts) > free:
+        parts = min(2 * parts, batch)
+    least = needed(model, batch, batch)
+    if least <= MEMORY_FACTOR * free:
+        return parts
+    side, patch = min(model.image_size), model.patch_size
+    sides = (one for one in range(side - patch, 0, -patch) if needed(_at(model, one), batch, batch) <= free)
+    batches = (one for one in (batch >> bit for bit in range(1, batch.bit_length())) if needed(model, one, one) <= free)
+    if fewer := next(batches, None):
+        help_ = f"Set batch_size to {fewer}, which fits."
+    elif smaller := next(sides, None):
+        help_ = f"Set image_size to {smaller}, which fits."
+    else:
+        help_ = "Choose a smaller model."
+    raise InvalidConfig(
+        f"A step takes about {least / 1e9:.1f} GB of memory, even with one picture at a time, "
+        f"and {free / 1e9:.1f} GB are free. {help_}"
+    )
+
+
+def _at(model: ViTConfig, side: int) -> ViTConfig:
+    return replace(model, image_size=(side, side))
