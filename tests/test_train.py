@@ -234,9 +234,10 @@ def test_streamed_pictures_train_the_same_weights(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(describe(folder, epochs=1), tmp_path / "resident")
-    monkeypatch.setattr(os, "sysconf", lambda name: 1)  # a machine with one byte of memory
+    monkeypatch.setattr("vit.training.pictures.memory_budget", lambda device: 0)
     train(describe(folder, epochs=1, workers=0), tmp_path / "streamed")
     assert weights(tmp_path / "resident") == weights(tmp_path / "streamed")
+    assert "data_per_second" in last_step(tmp_path / "streamed"), "it was not streamed"
     train(describe(folder, epochs=1, workers=0, limit=20), tmp_path / "few")
     assert read_metrics(tmp_path / "few" / "metrics.jsonl")[0]["train_pictures"] == 20
 
@@ -259,7 +260,7 @@ def test_a_run_records_the_pace_of_decoding_and_of_learning(
         monkeypatch.setattr(place, lambda: now[0])
     monkeypatch.setattr(TrainStep, "gradients", learn)
     monkeypatch.setattr(pictures, "as_tensor", cut)
-    monkeypatch.setattr(os, "sysconf", lambda name: 1)  # a machine with one byte of memory
+    monkeypatch.setattr("vit.training.pictures.memory_budget", lambda device: 0)
     train(describe(folder, epochs=1, workers=0), tmp_path / "run")
     pace = last_step(tmp_path / "run")  # of batches of eight
     assert pace["data_per_second"] == pytest.approx(1 / decoding, abs=0.1)
