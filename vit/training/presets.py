@@ -41,7 +41,7 @@ PRESETS = {
     ),
     "cifar": Preset(
         "CIFAR-10 on a GPU",
-        "Aimed at 93 %; not measured yet, for want of a GPU.",
+        "Aimed at 95 %; not measured to its end yet.",
         dict(
             data="cifar10", size="cifar", epochs=200, validate_every=10, batch_size=512, optimizer="muon",
             start="mimetic", lr=2e-3, warmup_epochs=5, crop_padding=4, flip=True, operations=2, magnitude=0.35,
@@ -82,7 +82,7 @@ PRESETS = {
     ),
     "photos": Preset(
         "Real photos of ten classes on a GPU, from scratch",
-        "Aimed at 90 % in 15 minutes; not measured yet, for want of a GPU.",
+        "Aimed at 90 % in 15 minutes; not measured yet.",
         dict(
             data="folder:PATH", size="S/8", image_size=128, epochs=100, batch_size=256, optimizer="muon",
             start="mimetic", lr=2e-3, warmup_epochs=5, crop_scale=0.35, flip=True, operations=2, magnitude=0.3,
