@@ -61,6 +61,16 @@ class Config(NamedTuple):
     pool: str = "cls"  # where the file does not say
 
 
+class Input(NamedTuple):
+    """What a page says of a `vit.images.preprocess.Preprocess`.
+
+    Attributes:
+        size: (height, width) [px].
+    """
+
+    size: tuple[int, int]
+
+
 class Model(NamedTuple):
     """What a page says of a `vit.checkpoints.Checkpoint` before it is opened; the names are those of that."""
 
@@ -77,6 +87,12 @@ class Model(NamedTuple):
     @property
     def answers(self) -> None:
         """It has classes of its own."""
+
+    @property
+    def preprocess(self) -> Input:
+        """It is stored at the model's own size."""
+        height, width = self.config.image_size
+        return Input((height, width))
 
 
 class Record(NamedTuple):
