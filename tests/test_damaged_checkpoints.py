@@ -357,6 +357,8 @@ def test_pickles_of_other_things_are_refused(pickled: Any, content: Any, zipped:
         load_checkpoint(pickled(content, zipped))
 
 
+# torch advises against TorchScript; people have files of it.
+@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
 def test_programs_and_other_archives_are_refused(pickled: Any) -> None:
     program = io.BytesIO()
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), program)

@@ -159,7 +159,7 @@ def test_a_token_s_answer_is_that_of_a_picture_of_such_tokens(build: Any, pictur
     model, image = build(prefix=(), pool="mean"), pictures(count=1)
     result = logit_lens(model, image, 1)
     x, (first, *_) = model.walk(image)
-    expected = model.classify(first(x)[:, 5:6].expand(-1, 7, -1)).softmax(-1)[0]
+    expected = model.classify(first(x)[:, 5:6].expand(-1, 7, -1)).softmax(-1)[0].detach()
     assert float(result.targets[0, 5]) == pytest.approx(float(expected[1]), abs=1e-6)
 
 
