@@ -24,7 +24,7 @@ SETTINGS: dict[str, Any] = dict(
     norm="after_pool", activation="gelu_tanh", layer_scale=1e-5, dropout=0.1 + 0.2, drop_path=5e-324, start="mimetic",
     epochs=10000, batch_size=65536, optimizer="adamw", lr=1e-17, muon_lr=0.1, weight_decay=0.0, schedule="constant",
     warmup_epochs=1e-7, label_smoothing=0.3, balance="sampling", grad_clip=1e300, ema=0.9999999999999999,
-    patience=7, crop_padding=9,
+    validate_every=3, patience=7, crop_padding=9,
     freeze="last:12", lora_rank=256, layer_decay=0.123456789, probe_first=True,
     crop_scale=0.07, flip=False, operations=7, magnitude=0.77, erase=0.01, mixup=9.5, cutmix=0.7, precision="float32",
     compile=True, workers=0, seed=2**31 - 1, limit=2**53 - 1, track="wandb",

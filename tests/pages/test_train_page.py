@@ -558,15 +558,18 @@ def test_a_recipe_that_fits_is_taken_with_one_click(folders: Path, monkeypatch: 
     assert "not tried" not in said(page), "it was tried at once"
 
 
-def test_a_batch_that_the_memory_cannot_hold_is_refused_at_the_form(page: AppTest) -> None:
+def test_a_model_that_the_memory_cannot_hold_is_refused_at_the_form(
+    page: AppTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pages.train_form.cost_preview.memory_of_this_machine", lambda: (8 << 30, 4 << 30))
     page.radio(key="preset").set_value("pictures").run()
     setting(page, "limit").set_value(None)
-    setting(page, "batch_size").set_value(4000)
     setting(page, "size").set_value("H/14").run()
     assert start(page).disabled and any("GB are free" in one.value for one in page.error)
     setting(page, "size").set_value("shapes")
     setting(page, "image_size").set_value(32)
-    setting(page, "crop_padding").set_value(2).run()
+    setting(page, "crop_padding").set_value(2)
+    setting(page, "batch_size").set_value(4000).run()  # in as many parts as fit
     assert not start(page).disabled and not page.error
 
 
