@@ -297,7 +297,7 @@ def test_fused_attention_gives_the_same_gradients(
 ) -> None:
     model, pixels = build(**changes).double(), pictures(count=1).double()
     held = relevance_record(model, pixels, TARGET)
-    monkeypatch.setattr(vit.model.attention, "_EXPLICIT_TOKENS", 0)
+    monkeypatch.setattr(vit.model.attention, "EXPLICIT_TOKENS", 0)
 
     def never(*args: Any) -> None:
         raise AssertionError
