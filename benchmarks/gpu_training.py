@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpu import Job, Result
+    from gpu_job import Job, Result
 
 
 class Unfinished(Exception):

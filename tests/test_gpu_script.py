@@ -68,10 +68,12 @@ def test_a_failed_step_keeps_its_traceback(script: ModuleType, tmp_path: Path, m
 
 
 def test_figures_apart_from_the_cpu_are_a_failure(script: ModuleType) -> None:
+    from gpu_job import within
+
     with pytest.raises(AssertionError, match="apart from the CPU"):
-        script.within({"logits": 0.5}, 1e-4)
+        within({"logits": 0.5}, 1e-4)
     with pytest.raises(AssertionError, match="apart from the CPU"):
-        script.within({"logits": float("nan")}, 1e-4)
+        within({"logits": float("nan")}, 1e-4)
 
 
 def test_without_a_gpu_it_says_how_to_try_it(
