@@ -74,10 +74,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
 
 
-def pytest_unconfigure() -> None:
-    """Silence what onnx prints as the process ends: about 200 lines on objects that its library has not freed."""
-    if "onnx" in sys.modules:
-        atexit.register(lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 2))
+@atexit.register  # the first to register is the last to run: what others print at exit is still seen
+def silence_leaks() -> None:
+    """Hide what onnx and triton print after the last exit function: 200 lines on objects that they have not freed."""
+    if {"onnx", "triton"} & sys.modules.keys():
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 @pytest.fixture(scope="session")

@@ -159,8 +159,8 @@ def test_of_two_probes_that_are_kept_under_one_name_none_is_lost(
     with pytest.raises(InvalidCheckpoint, match="already"):
         manage.keep(probed, "other", tmp_path)
     assert load_checkpoint(tmp_path / "other").labels == tuple("abcde")
-    kept = load_checkpoint(manage.keep(probed, "third", tmp_path))
-    assert kept.labels == ("a", "b") and "\n# third\n" in kept.card
+    saved = load_checkpoint(manage.keep(probed, "third", tmp_path))
+    assert saved.labels == ("a", "b") and "\n# third\n" in saved.card
 
 
 @pytest.mark.parametrize("to", ["transformers", "timm", "torchvision", "onnx"])

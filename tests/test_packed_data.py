@@ -213,6 +213,17 @@ def test_a_small_parquet_of_large_rows_takes_no_more_memory_than_a_few_of_them(t
     assert peak_of_indexing(tmp_path) < rows * (16 << 20) / 4
 
 
+def test_a_small_parquet_of_large_texts_for_labels_takes_no_more_memory_than_a_few_of_them(tmp_path: Path) -> None:
+    rows = 60
+    table = pa.table(
+        {"image": [{"bytes": picture("train", 0), "path": "a"}] * rows, "label": ["x" * (16 << 20)] * rows}
+    )
+    pq.write_table(table, tmp_path / "train.parquet", compression="zstd")
+    whole = {"image": [{"bytes": picture("train", 0), "path": "a"}] * 2, "label": [0, 1]}
+    pq.write_table(pa.table(whole), tmp_path / "val.parquet")
+    assert peak_of_indexing(tmp_path) < rows * (16 << 20) / 4
+
+
 @pytest.mark.parametrize("label", [1 << 20, 1 << 63, 10**30, -(1 << 63) - 1])
 def test_a_label_out_of_range_is_refused(tmp_path: Path, label: int) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as archive:

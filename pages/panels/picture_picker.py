@@ -50,11 +50,11 @@ def pick_picture() -> Source:
             state.refused = f"{name} is not here any more. Upload it again."
 
     def shoot() -> None:
-        if uploads.take("camera") is not None:
+        if uploads.newly_uploaded("camera") is not None:
             choose("camera", **welcome.left())
 
     def take_in() -> None:
-        files = [file for file in uploads.take(key) or () if file.file_id not in state.files]
+        files = [file for file in uploads.newly_uploaded(key) or () if file.file_id not in state.files]
         if not files:
             return
         for file in state.files:

@@ -115,7 +115,7 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
     remembered = session.of(session.Compare).files
 
     def take_in() -> None:
-        files = uploads.take(key)
+        files = uploads.newly_uploaded(key)
         if files is None:
             return
         taken = [Upload.of(file.name, file.getvalue()) for file in files]

@@ -226,8 +226,8 @@ def files(key: str) -> list[UploadedFile]:
     return [file for file in _named(key) if isinstance(file, UploadedFile)]
 
 
-def take(key: str) -> list[UploadedFile] | None:
-    """The files of an uploader, for its `on_change`; None where nobody changed them.
+def newly_uploaded(key: str) -> list[UploadedFile] | None:
+    """The files of an uploader, for its `on_change`; None unless somebody changed them since the last call.
 
     Streamlit forgets what an uploader held as soon as the page does not draw it any more. The browser forgets it later,
     and names the same files in every message until then, which looks like an upload.

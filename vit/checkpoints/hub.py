@@ -189,7 +189,7 @@ def remove(name: str | Name) -> None:
     gone = fetched.folder.with_name(f".{fetched.folder.name}.gone")
     shutil.rmtree(gone, ignore_errors=True)
     try:
-        fetched.folder.rename(gone)  # at once, for whoever lists
+        fetched.folder.rename(gone)  # listings skip it from here on, while its files are deleted
     except OSError as error:
         raise Unavailable(f"{brief(str(name))} was not deleted: {error.strerror}.") from error
     shutil.rmtree(gone, ignore_errors=True)

@@ -180,7 +180,7 @@ def delete(name: str, root: Path | None = None) -> None:
     folder = find_checkpoint(name, root)
     gone = folder.with_name(f".{name}.{secrets.token_hex(4)}")
     try:
-        folder.rename(gone)  # at once, for whoever lists
+        folder.rename(gone)  # listings skip it from here on, while its files are deleted
     except OSError as error:
         raise InvalidCheckpoint(f"{name!r} was not deleted: {reason_of(error)}.") from error
     shutil.rmtree(gone, ignore_errors=True)

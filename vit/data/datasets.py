@@ -266,15 +266,15 @@ def _streamed(
 ) -> tuple[Streamed, list[str]]:
     """Pictures that are decoded as they are needed, without those that cannot be, and why these cannot."""
     problems = readable.find_unreadable(opened, len(labels), stamps, title)
-    kept = [index for index in range(len(labels)) if index not in problems]
+    intact = [index for index in range(len(labels)) if index not in problems]
     if problems:
-        opened = partial(_nth_kept, opened, kept)
-    own = torch.tensor([labels[index] for index in kept], dtype=torch.int64)
+        opened = partial(_nth_of, opened, intact)
+    own = torch.tensor([labels[index] for index in intact], dtype=torch.int64)
     return Streamed(opened, own, preprocess, workers), [problems[index] for index in sorted(problems)]
 
 
-def _nth_kept(opened: Opened, kept: Sequence[int], index: int) -> Image.Image:
-    return opened(kept[index])
+def _nth_of(opened: Opened, indices: Sequence[int], index: int) -> Image.Image:
+    return opened(indices[index])
 
 
 def _open_picture(path: Path, least: int) -> Image.Image:
@@ -314,15 +314,16 @@ def _read_pictures(
     def read(index: int) -> None:
         images[index] = as_tensor(opened(index), preprocess)
 
-    kept: list[int] = []
+    intact: list[int] = []
     for index, problem in enumerate(readable.each(read, count, title)):
         if problem is None:
-            kept.append(index)
+            intact.append(index)
         else:
             skipped.append(problem)
-    for place, index in enumerate(kept) if skipped else ():  # moved together, in place
+    for place, index in enumerate(intact) if skipped else ():  # moved together, in place
         images[place] = images[index]
-    return Resident(images[: len(kept)], torch.tensor([labels[index] for index in kept], dtype=torch.int64)), skipped
+    own = torch.tensor([labels[index] for index in intact], dtype=torch.int64)
+    return Resident(images[: len(intact)], own), skipped
 
 
 def _load_shards(

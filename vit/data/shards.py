@@ -322,7 +322,7 @@ def _batches(table: Any, image: str, label: str) -> Iterator[Any]:
         columns = [part.column(number) for number in range(part.num_columns)]
         size = 1
         for column in columns:
-            if column.path_in_schema.partition(".")[0] == image:
+            if column.path_in_schema.partition(".")[0] in (image, label) and column.physical_type == "BYTE_ARRAY":
                 shared = any("DICTIONARY" in encoding for encoding in column.encodings)
                 size += column.total_uncompressed_size // (1 if shared else max(part.num_rows, 1))
         rows = min(max(_BATCH_BYTES // size, 1), _MOST_ROWS)
