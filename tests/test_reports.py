@@ -28,8 +28,8 @@ def words_of(pdf: bytes) -> str:
     """The text of all pages, as far as it is ASCII, without spaces."""
     text = b""
     for stream in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL):
-        try:
-            content = zlib.decompress(stream)
+        try:  # not `decompress`: where the last byte of a stream is a carriage return, the pattern above takes it
+            content = zlib.decompressobj().decompress(stream)
         except zlib.error:  # a picture
             continue
         text += b"".join(re.findall(rb"\(((?:\\.|[^()\\])*)\)", content))

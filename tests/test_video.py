@@ -18,6 +18,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from patience import PATIENCE
 from PIL import Image
 
 from vit.checkpoints.load import load_checkpoint
@@ -408,19 +409,19 @@ def test_a_few_videos_are_read_at_once_and_the_others_are_told(monkeypatch: pyte
 
     def hold(share: float) -> None:
         begun.release()
-        assert go.wait(60)
+        assert go.wait(PATIENCE)
 
     threads = [threading.Thread(target=read_video, args=(film, 4, hold)) for film in films[: video.CONCURRENT_FILES]]
     for thread in threads:
         thread.start()
     for _ in threads:
-        assert begun.acquire(timeout=60)
+        assert begun.acquire(timeout=PATIENCE)
     third = threading.Thread(target=read_video, args=(films[2], 4, lambda share: None, waiting.set))
     third.start()
-    assert waiting.wait(60)
+    assert waiting.wait(PATIENCE)
     go.set()
     for thread in (*threads, third):
-        thread.join(60)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
     assert not video._being_read
 
@@ -432,15 +433,15 @@ def test_a_video_that_two_ask_for_is_read_once(monkeypatch: pytest.MonkeyPatch) 
 
     def hold(share: float) -> None:
         begun.set()
-        assert waiting.wait(60)
+        assert waiting.wait(PATIENCE)
 
     one = threading.Thread(target=lambda: result.append(read_video(film, 4, hold)))
     one.start()
-    assert begun.wait(60)
+    assert begun.wait(PATIENCE)
     other = threading.Thread(target=lambda: result.append(read_video(film, 4, hold, waiting.set)))
     other.start()
     for thread in (one, other):
-        thread.join(60)
+        thread.join(PATIENCE)
     assert result[0] is result[1]
 
 

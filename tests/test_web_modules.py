@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from node import NODE
+from patience import PATIENCE
 
 from vit.view.web import joined
 
@@ -37,7 +38,7 @@ def join(tmp_path: Path) -> Callable[..., str]:
 def run(script: str) -> str:
     """What a module prints."""
     command = [NODE, "--input-type=module", "--eval", script]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout.strip()
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
@@ -52,7 +53,7 @@ def test_what_the_pages_get_imports_nothing_and_ends_no_script(entry: str) -> No
 def test_what_the_pages_get_is_javascript(entry: str, tmp_path: Path) -> None:
     file = tmp_path / "joined.mjs"
     file.write_text(joined(entry))
-    subprocess.run([NODE, "--check", str(file)], check=True, timeout=60)
+    subprocess.run([NODE, "--check", str(file)], check=True, timeout=PATIENCE)
 
 
 def test_modules_do_in_one_text_what_they_do_apart(join: Callable[..., str]) -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from patience import until
+from patience import PATIENCE, until
 from ray_cluster import MARK, command_of, end_marked, marked
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
@@ -74,7 +74,7 @@ class SlurmCluster:
     def _run(self, *command: str) -> str:
         environment = dict(os.environ) | self.environment
         environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

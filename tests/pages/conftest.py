@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
 from torch import nn
@@ -20,7 +21,6 @@ from vit.images.preprocess import Preprocess
 from vit.model.transformer import Block, VisionTransformer
 
 ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s]; the first run imports torch
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +39,7 @@ def page(request: pytest.FixtureRequest, shipped: Path, tmp_path: Path, monkeypa
     else:
         monkeypatch.setenv("VIT_CHECKPOINTS", str(shipped))
         monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
-    found = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    found = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     found.query_params["sample"] = "cat"
     return found
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.page_links import PageLink
 
 ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s]; the first run imports torch
 
 
 def control(some: Iterable[Any], name: str) -> Any:
@@ -24,7 +24,7 @@ def texts(link: PageLink) -> dict[str, str]:
 
 def app_page(name: str, /, **link: str) -> AppTest:
     """A page in the app, run once in a session of its own."""
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     app.switch_page(f"pages/{name}.py")
     for part, text in link.items():
         app.query_params[part] = text

@@ -4,17 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import readings
 
 ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s]; the first run imports torch
 
 
 def show(*wanted: str, **link: str) -> AppTest:
     """The page, by a link to some runs."""
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).switch_page("pages/runs.py")
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).switch_page("pages/runs.py")
     for name, value in {"run": list(wanted), **link}.items():
         if value:
             page.query_params[name] = value

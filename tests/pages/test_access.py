@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import streamlit as st
+from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
 OPEN = "Open."
@@ -32,7 +33,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AppTest]]:
 
     def run(address: str | None, names: list[str], secrets: dict | None = None, user: dict | None = None) -> AppTest:
         options.update({"server.address": address, "server.allowedHosts": names})
-        page = AppTest.from_function(script, default_timeout=60)
+        page = AppTest.from_function(script, default_timeout=PATIENCE)
         if secrets:
             page.secrets.update(secrets)
         page.user = user or {"is_logged_in": False}

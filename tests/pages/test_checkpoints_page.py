@@ -11,6 +11,7 @@ import pytest
 import timm
 import torch
 from hub_server import HubServer
+from patience import PATIENCE
 from safetensors.torch import load_file, save
 from streamlit.testing.v1 import AppTest
 from tiny import fill
@@ -39,7 +40,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., A
 
 
 def page(**query: str) -> AppTest:
-    app = AppTest.from_file(APP, default_timeout=60).switch_page("pages/checkpoints.py")
+    app = AppTest.from_file(APP, default_timeout=PATIENCE).switch_page("pages/checkpoints.py")
     for name, value in query.items():
         app.query_params[name] = value
     return app.run()

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
 from tests.pages.controls import control
 from vit.images import samples
 
 ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s] on a busy machine
 KINDS = ("kind_select", "kind_segments", "kind_slider", "kind_toggle", "kind_frame")
 
 
@@ -38,7 +38,7 @@ def controls() -> None:
 
 @pytest.fixture
 def page() -> AppTest:
-    return AppTest.from_function(controls, default_timeout=WAIT).run()
+    return AppTest.from_function(controls, default_timeout=PATIENCE).run()
 
 
 def held(page: AppTest) -> Any:
@@ -81,7 +81,7 @@ def test_a_link_that_the_browser_went_back_to_is_not_overruled_by_what_it_held(p
 
 
 def test_a_choice_made_in_what_is_about_to_change_counts(page: AppTest) -> None:
-    late = AppTest.from_function(controls, default_timeout=WAIT).run()
+    late = AppTest.from_function(controls, default_timeout=PATIENCE).run()
     find(late, "kind_select").set_value("fox")
     page.query_params["picture"] = "b"
     page.run()
@@ -122,7 +122,7 @@ def test_the_link_never_says_what_nobody_chose(page: AppTest, seed: int) -> None
 
 def test_fast_clicks_on_samples_choose_no_class(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VIT_RUNS", str(tmp_path))
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).run()
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).run()
     before, opened = held(page), set(page.query_params)
     for name in list(samples.SAMPLES)[:4]:
         page.query_params["sample"] = name

@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 import vit
 from pages.shared import class_source, uploaded_pictures
 from pages.shared.uploaded_pictures import Upload
-from tests.pages.conftest import ROOT, WAIT
+from tests.pages.conftest import PATIENCE, ROOT
 from tests.pages.controls import control
 from tests.pages.offered import sent_to
 from tests.pages.pictures import png
@@ -294,7 +294,7 @@ def test_what_takes_long_waits_for_a_button(
 @pytest.fixture
 def compare(checkpoints: Path) -> AppTest:
     """Page Compare with a link, not yet run."""
-    return AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).switch_page("pages/compare.py")
+    return AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).switch_page("pages/compare.py")
 
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fake_cluster import Fake, set_up
+from patience import PATIENCE
 from short_runs import begun, endless, tiny, until
 from streamlit.testing.v1 import AppTest
 
@@ -18,7 +19,6 @@ from vit.training import dry_run
 from vit.training.run_folder import write_json
 
 ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s]; the first run imports torch
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
 
 
 def opened(page: str, **link: str) -> AppTest:
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     app.switch_page(f"pages/{page}.py")
     for name, text in link.items():
         app.query_params[name] = text

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 import torch
+from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
@@ -32,7 +33,6 @@ from vit.view.contact_sheet import FEW_PICTURES, WITHOUT_CLASSES
 from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s]; the first run imports torch
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def run(checkpoints: Path, build: Callable[..., Any]) -> str:
 
 
 def show(**link: str) -> AppTest:
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).switch_page("pages/compare.py")
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).switch_page("pages/compare.py")
     for name, value in link.items():
         page.query_params[name] = value
     return page.run()
@@ -163,7 +163,7 @@ def test_links_from_before_sides_could_share_show_what_they_showed(checkpoints: 
 
 @pytest.mark.parametrize(("view", "other"), [("relevance", "attention"), ("rollout", "relevance"), ("", "relevance")])
 def test_at_first_the_page_shows_what_was_chosen_on_explore(checkpoints: Path, view: str, other: str) -> None:
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     chosen = {"sample": "temple", "target": "3", "method": "legrad", "token": "9", "pinned": "1"}
     page.query_params |= chosen | ({"view": view} if view else {})
     page.run()
@@ -378,7 +378,7 @@ def test_explore_shows_the_map_of_the_sheet(
         sheet = show(mode="many", m_checkpoint="other", m_method=method)
         link = dict(parse_qsl(sheet.get("page_link")[0].proto.query_string))
         assert link["sample"] == "cat"
-        page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+        page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
         page.query_params.update(link)
         page.run()
         assert not page.exception and not page.error

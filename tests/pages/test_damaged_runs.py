@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
 from pages.run_views import compare_runs, curves
@@ -28,7 +29,6 @@ from vit.training.snapshot_writer import SnapshotWriter
 from vit.view.attention_snapshots import read_payload, read_snapshots
 
 ROOT = Path(__file__).parents[2]
-WAIT = 300  # [s]; the first run imports torch
 CASES = 150  # of the property test
 GOOD, BAD = "20261121-000000-good-0000", "20261121-000001-bad-0001"
 
@@ -174,7 +174,7 @@ def relabelled(run: Path, label: str) -> None:
 
 def page_of(name: str, **link: Any) -> AppTest:
     """Runs a page."""
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).switch_page(f"pages/{name}")
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).switch_page(f"pages/{name}")
     for key, value in link.items():
         page.query_params[key] = value
     readings.forget()

@@ -1,10 +1,10 @@
 """What a button says whose file could not be made."""
 
-import asyncio
 import logging
 from collections.abc import Callable
 
 import pytest
+from coroutines import complete
 from streamlit.proto.BackMsg_pb2 import BackendOperationRequest
 from streamlit.proto.ForwardMsg_pb2 import BackendOperationResponse
 from streamlit.runtime.backend_operation_handler import DeferredFileHandler
@@ -25,7 +25,7 @@ def click(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bytes]], Ba
         files = MediaFileManager(MemoryMediaFileStorage("/media"))
         request = BackendOperationRequest(request_id="one")
         request.deferred_file.file_id = files.add_deferred(make, "text/plain", "0")
-        return asyncio.run(DeferredFileHandler(lambda: files).handle(request, "session"))
+        return complete(DeferredFileHandler(lambda: files).handle(request, "session"))
 
     return answer
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patience import PATIENCE
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
@@ -23,7 +24,6 @@ from vit.images import samples
 from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s]; the first run imports torch
 
 
 def payload(page: AppTest) -> tuple[dict, dict]:
@@ -78,7 +78,7 @@ def test_a_frame_of_an_animation_can_be_chosen(page: AppTest) -> None:
     assert abs(shown[0] - 120) < 4 and first["picture"].tobytes() != third["picture"].tobytes()
     assert "frame=2" in next(code.value for code in page.code if "import vit" in code.value)
     assert page.query_params["frame"] in ("3", ["3"])
-    again = AppTest.from_file(str(ROOT / "app.py"), default_timeout=120)
+    again = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     again.query_params["frame"] = "99"
     again.run()
     assert not again.exception and not again.slider
@@ -86,7 +86,7 @@ def test_a_frame_of_an_animation_can_be_chosen(page: AppTest) -> None:
 
 def linked(page: AppTest) -> AppTest:
     """The page of a new session that opens the same link, by a reload or elsewhere."""
-    again = AppTest.from_file(str(ROOT / "app.py"), default_timeout=120)
+    again = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     for name, value in page.query_params.items():
         again.query_params[name] = value
     return again.run()

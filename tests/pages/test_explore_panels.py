@@ -32,7 +32,6 @@ from vit.model.transformer import VisionTransformer
 from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s]; the first run imports torch
 
 
 def chosen(page: AppTest, **selection: object) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("VIT_DOWNLOADS", str(tmp_path / "downloads"))
-    return AppTest.from_file(str(ROOT / "app.py"), default_timeout=120)
+    return AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser.serving import streamlit
+from patience import PATIENCE
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.testing.v1 import AppTest
@@ -26,7 +27,6 @@ from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "checkpoints" / "cifar10"
-WAIT = 180  # [s] for a run on a busy machine
 STALE = f"checkpoints/cifar10/{first_view.FILE} is stale. Make it anew: {first_view.COMMAND}"
 
 
@@ -98,7 +98,7 @@ def run_without_torch(link: str) -> str:
     program = f"""
 import sys
 from streamlit.testing.v1 import AppTest
-page = AppTest.from_file({str(ROOT / "app.py")!r}, default_timeout={WAIT})
+page = AppTest.from_file({str(ROOT / "app.py")!r}, default_timeout={PATIENCE})
 page.query_params.update({link})
 page.run()
 assert not page.exception, page.exception
@@ -108,7 +108,7 @@ print(any('class="bar' in one.proto.body for one in page.get("html")), "viewer" 
 """
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=WAIT,
+        capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -154,7 +154,7 @@ def test_only_the_very_view_that_is_stored_is_taken_from_there(
 ) -> None:
     monkeypatch.setattr(loading, "LOADING", threading.Event())
     loading.LOADING.set()  # as if torch were on its way
-    page = AppTest.from_function(stored_of_the_link, default_timeout=WAIT)
+    page = AppTest.from_function(stored_of_the_link, default_timeout=PATIENCE)
     page.query_params.update({name: value for name, value in (texts(welcome.VIEW) | link).items() if value})
     assert page.run().text[0].value == str(is_stored)
 
@@ -175,7 +175,7 @@ class Drawn:
         self.page, self.timer, self.text = page, "", ""
         self.components: dict[str, tuple[list[int], str]] = {}  # by id, where it lies and what it was told
         while True:
-            told = ForwardMsg.FromString(socket.recv(WAIT, decode=False))
+            told = ForwardMsg.FromString(socket.recv(PATIENCE, decode=False))
             kind = told.WhichOneof("type")
             if kind == "new_session":
                 self.page = told.new_session.page_script_hash

@@ -1,6 +1,5 @@
 """What stands in front of the server: origins, kinds of messages, uploads, framing."""
 
-import asyncio
 import http.client
 import os
 import tempfile
@@ -9,12 +8,12 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import until
+from coroutines import complete
+from patience import PATIENCE, until
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.exceptions import InvalidStatus
@@ -25,7 +24,6 @@ from pages.shared.uploads import MB, OnDisk, Refused, Uploads
 from tests.browser.serving import streamlit
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60  # [s]
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +155,7 @@ def passed(*messages: BackMsg) -> list[str]:
     async def never(_message: Any) -> None:
         raise AssertionError("nothing is to be sent")
 
-    talk = guard.Guard(app)({"type": "websocket", "headers": []}, receive, never)
-    with ThreadPoolExecutor(1) as thread:  # this one may already run Playwright's loop
-        thread.submit(asyncio.run, talk).result(PATIENCE)
+    complete(guard.Guard(app)({"type": "websocket", "headers": []}, receive, never))
     return heard
 
 

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from patience import until
+from coroutines import complete
+from patience import PATIENCE, until
 from streamlit import runtime
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
@@ -18,7 +19,6 @@ sys.path.append(str(Path(__file__).parents[1] / "browser"))
 
 from serving import streamlit
 
-WAIT = 120  # [s] on a busy machine
 PAGE = Path(__file__).with_name("remembering_page.py")
 
 
@@ -26,7 +26,7 @@ def run(socket: ClientConnection, message: BackMsg) -> str:
     """Run the page; Streamlit's name for its segmented control."""
     control = ""
     socket.send(message.SerializeToString())
-    while (answer := ForwardMsg.FromString(socket.recv(WAIT))).WhichOneof("type") != "script_finished":
+    while (answer := ForwardMsg.FromString(socket.recv(PATIENCE))).WhichOneof("type") != "script_finished":
         control = answer.delta.new_element.button_group.id or control
     return control
 
@@ -80,9 +80,9 @@ def test_a_look_that_fails_is_logged_and_the_next_one_follows(
             done.set()
 
         async with housekeeping.running(stay):
-            await asyncio.wait_for(done.wait(), WAIT)
+            await asyncio.wait_for(done.wait(), PATIENCE)
 
-    asyncio.run(serve())
+    complete(serve())
     assert [record.levelno for record in caplog.records if record.name == housekeeping.__name__] == [logging.ERROR]
 
 
@@ -95,5 +95,5 @@ def test_it_ends_with_the_server(caplog: pytest.LogCaptureFixture) -> None:
         while asyncio.all_tasks() != before:
             await asyncio.sleep(0)
 
-    asyncio.run(asyncio.wait_for(serve(), WAIT))
+    complete(asyncio.wait_for(serve(), PATIENCE))
     assert not caplog.records

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
@@ -105,7 +106,7 @@ def test_what_follows_a_bar_keeps_its_place() -> None:
 
         st.text(with_bar("a bar that keeps its place", "Working…", lambda tell: [tell(0.5), "done"][1]))
 
-    shown = AppTest.from_function(page, default_timeout=120).run()
+    shown = AppTest.from_function(page, default_timeout=PATIENCE).run()
     places = [place for place, one in shown.main.children.items() if one.type == "text"]
     again = shown.run()
     assert not again.exception and again.text[0].value == "done"

@@ -11,6 +11,7 @@ import pytest
 import streamlit as st
 import torch
 import transformers
+from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 from torch import Tensor, nn
@@ -24,7 +25,6 @@ from vit.view.attention_snapshots import list_epochs, read_payload
 from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s]; the first run imports torch
 LOOPS = {"Plain PyTorch": "PyTorch", "Lightning": "Lightning", "Trainer": "transformers"}
 PICTURES, BATCH, EPOCHS = 8, 4, 2
 HALF = (0.5, 0.5, 0.5)
@@ -160,7 +160,7 @@ def test_page_runs_shows_its_attention_and_its_results(run: registry.Run) -> Non
 
 
 def test_page_explore_opens_its_model(run: registry.Run) -> None:
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     page.query_params["checkpoint"], page.query_params["sample"] = f"run-{run.id}", "cat"
     page.run()
     assert not page.exception and not page.error

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import pass_queue, result_cache
 from pages.shared.pass_queue import Line
 
 ROOT = Path(__file__).parents[2]
-WAIT = 60  # [s]
 
 
 class Visitor(threading.Thread):
@@ -36,7 +36,7 @@ class Visitor(threading.Thread):
             with self.line.reserve(self.needed, self.tell):
                 self.order.append(self)
                 self.computes.set()
-                self.go.wait(WAIT)
+                self.go.wait(PATIENCE)
         except InterruptedError:
             self.go.set()
 
@@ -49,39 +49,39 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_passes_share_the_budget_and_the_rest_wait_in_line() -> None:
     line, order = Line(100), list[Visitor]()
     one, two = Visitor(line, 60, order), None
-    assert one.computes.wait(WAIT)
+    assert one.computes.wait(PATIENCE)
     two = Visitor(line, 60, order)
-    assert two.waits.wait(WAIT)
+    assert two.waits.wait(PATIENCE)
     three = Visitor(line, 10, order)  # it would fit, but comes after
-    assert three.waits.wait(WAIT)
+    assert three.waits.wait(PATIENCE)
     assert (two.places[-1], three.places[-1]) == (1, 2) and order == [one]
     one.go.set()
-    assert two.computes.wait(WAIT) and three.computes.wait(WAIT)
+    assert two.computes.wait(PATIENCE) and three.computes.wait(PATIENCE)
     assert order == [one, two, three]
 
 
 def test_what_needs_more_than_all_goes_alone() -> None:
     line, order = Line(100), list[Visitor]()
     small = Visitor(line, 10, order)
-    assert small.computes.wait(WAIT)
+    assert small.computes.wait(PATIENCE)
     huge = Visitor(line, 1000, order)
-    assert huge.waits.wait(WAIT)
+    assert huge.waits.wait(PATIENCE)
     small.go.set()
-    assert huge.computes.wait(WAIT)
+    assert huge.computes.wait(PATIENCE)
 
 
 def test_who_leaves_the_line_holds_nobody_up() -> None:
     line, order, left = Line(100), list[Visitor](), threading.Event()
     one = Visitor(line, 100, order)
-    assert one.computes.wait(WAIT)
+    assert one.computes.wait(PATIENCE)
     two = Visitor(line, 100, order, left.is_set)
-    assert two.waits.wait(WAIT)
+    assert two.waits.wait(PATIENCE)
     three = Visitor(line, 100, order)
-    assert three.waits.wait(WAIT)
+    assert three.waits.wait(PATIENCE)
     left.set()
-    two.join(WAIT)
+    two.join(PATIENCE)
     one.go.set()
-    assert three.computes.wait(WAIT) and order == [one, three]
+    assert three.computes.wait(PATIENCE) and order == [one, three]
 
 
 def test_a_pass_that_fails_gives_its_memory_back() -> None:
@@ -113,11 +113,11 @@ def test_the_page_names_the_place_in_the_line_and_a_stopped_run_leaves_it(monkey
     def hold() -> None:
         with line.reserve(10):
             holds.set()
-            gone.wait(WAIT)
+            gone.wait(PATIENCE)
 
     threading.Thread(target=hold, daemon=True).start()
-    assert holds.wait(WAIT)
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=120).run()
+    assert holds.wait(PATIENCE)
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).run()
     assert not page.exception and told[:3] == [1, 1, 1]
     assert not line._waiting and not line._reserved
 
@@ -135,7 +135,7 @@ def test_a_pass_that_runs_out_of_memory_is_told_in_one_sentence() -> None:
             torch.empty(1 << 60, dtype=torch.uint8)
         st.write("What comes after it.")
 
-    run = AppTest.from_function(page, default_timeout=WAIT).run()
+    run = AppTest.from_function(page, default_timeout=PATIENCE).run()
     assert not run.exception and not run.markdown
     (error,) = run.error
     assert error.value.startswith("This ran out of memory: it needs about")

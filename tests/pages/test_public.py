@@ -7,14 +7,13 @@ import random
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
-from patience import until
+from coroutines import complete
+from patience import PATIENCE, until
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 from websockets.asyncio.client import connect
@@ -29,13 +28,6 @@ from tests.browser.visitor import Visitor
 
 ROOT = Path(__file__).parents[2]
 MB = 1 << 20
-T = TypeVar("T")
-
-
-def complete(visit: Coroutine[Any, Any, T]) -> T:
-    """What a visit comes to, in a thread of its own: the browser of other tests leaves a loop running in this one."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, visit).result()
 
 
 def photo(brightness: int, size: tuple[int, int] = (60, 40), format: str = "PNG") -> bytes:
@@ -55,7 +47,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def opened(**link: str) -> AppTest:
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=120)
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     page.query_params.update(link)
     page.run()
     assert not page.exception
@@ -75,7 +67,7 @@ def test_an_upload_is_explained_for_its_visit_alone_and_never_written_down(place
 
 
 def test_training_is_closed_and_no_login_is_offered(place: Path) -> None:
-    page = AppTest.from_file(str(ROOT / "pages" / "train.py"), default_timeout=60)
+    page = AppTest.from_file(str(ROOT / "pages" / "train.py"), default_timeout=PATIENCE)
     page.secrets.update({"auth": {"provider": "any"}, "trainers": {"emails": ["ada@example.com"]}})
     page.user = {"is_logged_in": True, "email": "ada@example.com"}
     page.run()
@@ -246,12 +238,12 @@ def test_who_finds_it_full_is_told_so(tmp_path: Path) -> None:
         async with connect(one.address, subprotocols=["streamlit"]) as socket:
             await one.run(socket)
             with pytest.raises(urllib.error.HTTPError) as refused:
-                await asyncio.to_thread(urllib.request.urlopen, f"{address}/", timeout=60)
+                await asyncio.to_thread(urllib.request.urlopen, f"{address}/", timeout=PATIENCE)
             assert refused.value.code == 503 and b"try again" in refused.value.read()
             with pytest.raises((ConnectionClosed, InvalidStatus)):
                 async with connect(two.address, subprotocols=["streamlit"]) as other:
                     await two.run(other)
-        with await asyncio.to_thread(urllib.request.urlopen, f"{address}/", timeout=60) as answer:
+        with await asyncio.to_thread(urllib.request.urlopen, f"{address}/", timeout=PATIENCE) as answer:
             assert answer.status == 200
 
     with streamlit(full, VIT_PUBLIC="1") as address:

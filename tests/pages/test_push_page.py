@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hub_server import HubServer, empty_hub
+from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 from written_runs import write_run
 
@@ -14,7 +15,6 @@ from vit.checkpoints.save import save_checkpoint
 from vit.images.preprocess import Preprocess
 
 APP = str(Path(__file__).parents[2] / "app.py")
-WAIT = 120  # [s]; the first run imports torch
 REPOSITORY = "ada/tiny"
 
 
@@ -32,7 +32,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[...,
 
 
 def page(which: str, **query: Any) -> AppTest:
-    app = AppTest.from_file(APP, default_timeout=WAIT).switch_page(f"pages/{which}.py")
+    app = AppTest.from_file(APP, default_timeout=PATIENCE).switch_page(f"pages/{which}.py")
     for name, value in query.items():
         app.query_params[name] = value
     return app.run()

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
@@ -12,7 +13,6 @@ from vit.training.presets import train_config
 from vit.training.train import train
 
 ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s]; the first run imports torch
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> regist
 
 
 def opened(run: registry.Run, **link: str) -> AppTest:
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     for name, text in {"checkpoint": f"run-{run.id}", **link}.items():
         app.query_params[name] = text
     app.run()

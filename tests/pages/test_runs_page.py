@@ -23,7 +23,7 @@ from pages.run_views import curves
 from pages.shared import access, readings, zip_downloads
 from pages.train_form import settings as fields
 from tests.pages.offered import fed
-from tests.pages.runs_page import ROOT, WAIT, option, show, texts
+from tests.pages.runs_page import PATIENCE, ROOT, option, show, texts
 from vit.errors import InvalidRun
 from vit.runs import control, registry
 
@@ -259,7 +259,7 @@ def test_beginning_anew_fills_the_form_of_page_train(
 ) -> None:
     run = write("Lost", outcome="stopped", done=2, lr=0.005, registers=0, batch_size=17, optimizer="adamw")
     (folder / run / "checkpoints" / "state.pt").unlink()
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     app.switch_page("pages/runs.py")
     app.query_params["run"] = run
     app.run()
@@ -498,7 +498,7 @@ def test_watching_needs_no_torch(write: Callable[..., str]) -> None:
 import sys
 from streamlit.testing.v1 import AppTest
 for run, view in {views!r}:
-    page = AppTest.from_file({str(ROOT / "app.py")!r}, default_timeout=100).switch_page("pages/runs.py")
+    page = AppTest.from_file({str(ROOT / "app.py")!r}, default_timeout=PATIENCE).switch_page("pages/runs.py")
     page.query_params["run"], page.query_params["view"] = run, view
     page.run()
     assert not page.exception, page.exception

@@ -24,7 +24,6 @@ from vit.training.dry_run import DryRun
 from vit.training.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s]; the first run imports torch
 
 
 @pytest.fixture

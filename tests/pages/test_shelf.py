@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.escape import plain
@@ -11,14 +12,13 @@ from vit.checkpoints.shelf import SHELF
 from vit.errors import UserError
 
 ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s]; the first run imports torch
 
 
 @pytest.fixture
 def page(shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     for name, folder in (("CHECKPOINTS", shipped), ("RUNS", tmp_path / "runs"), ("DOWNLOADS", tmp_path / "downloads")):
         monkeypatch.setenv(f"VIT_{name}", str(folder))
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     app.switch_page("pages/checkpoints.py")
     return app.run()
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime import app_session
 from streamlit.runtime.forward_msg_cache import populate_hash_if_needed
@@ -11,7 +12,6 @@ from streamlit.testing.v1 import AppTest
 from pages.shared import message_queue
 
 ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s] on a busy machine
 
 
 def test_the_server_never_refers_to_a_message_that_the_browser_may_have_forgotten() -> None:
@@ -23,7 +23,7 @@ def test_the_server_never_refers_to_a_message_that_the_browser_may_have_forgotte
 
 def test_attention_travels_beside_the_messages_of_a_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VIT_RUNS", str(tmp_path))
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).run()
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).run()
     assert not page.exception
     assert page.get_by_key("feeder").proto.ByteSize() < 10_000
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
 import vit
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("VIT_DOWNLOADS", str(tmp_path / "downloads"))
-    return AppTest.from_file(str(ROOT / "app.py"), default_timeout=120)
+    return AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
 
 
 def told(page: AppTest) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import streamlit as st
+from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
@@ -24,7 +25,6 @@ from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, train_config
 
 ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s]; the first run imports torch
 
 
 @pytest.fixture
@@ -326,7 +326,7 @@ def test_a_full_disk_is_said_and_keeps_the_form(page: AppTest, folders: Path) ->
 )
 def test_a_folder_below_the_roots_can_be_chosen(folders: Path, size: tuple[int, int], count: int, preset: str) -> None:
     pictures(folders / "data" / "zoo", size, count=count)
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     app.switch_page("pages/train.py").run()
     app.selectbox(key="data").set_value(f"folder:{folders / 'data' / 'zoo'}").run()
     assert not app.exception and not app.error
@@ -466,7 +466,7 @@ def test_page_alone_is_closed_where_the_app_is_open_to_a_network(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_to_a_network(monkeypatch)
-    page = AppTest.from_file(str(ROOT / "pages" / "train.py"), default_timeout=WAIT).run()
+    page = AppTest.from_file(str(ROOT / "pages" / "train.py"), default_timeout=PATIENCE).run()
     assert not page.exception and not page.button and not page.selectbox
     assert "closed" in page.title[0].value
 
@@ -621,7 +621,7 @@ def test_a_tracker_is_offered_where_one_is_installed(
     from vit.training.trackers import plugin
 
     monkeypatch.setattr(plugin, "available", lambda: installed)
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).switch_page("pages/train.py").run()
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).switch_page("pages/train.py").run()
     offered = [box for box in app.selectbox if box.key == settings.key("track")]
     assert [box.options for box in offered] == [["none", *installed]] * bool(installed)
     for box in offered:
