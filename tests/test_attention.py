@@ -203,6 +203,7 @@ def test_a_record_holds_one_picture(build: Any, pictures: Any) -> None:
         record(build(), pictures(count=2))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_picture_of_1024_px_needs_a_fraction_of_its_matrices() -> None:

@@ -126,6 +126,7 @@ def test_other_weights_classes_data_and_numbers_are_other_measurements(
     assert parts.folder_of(tmp_path, what, checkpoint) == parts.folder_of(tmp_path, what, checkpoint)
 
 
+@pytest.mark.exhaustive
 def test_all_killed_it_says_so_and_goes_on_when_asked_again(
     checkpoint: Checkpoint, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +157,7 @@ def _command(process: Path) -> str:
         return ""
 
 
-@pytest.mark.parametrize("on", ["here", "lab"])
+@pytest.mark.parametrize("on", ["here", pytest.param("lab", marks=pytest.mark.exhaustive)])
 def test_what_is_wrong_with_data_is_said_in_a_sentence(
     build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path, on: str
 ) -> None:

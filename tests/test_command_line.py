@@ -83,6 +83,7 @@ def test_torchrun_leaves_the_options_of_train_alone(option: str) -> None:
     assert (known.training_script, known.training_script_args) == ("vit", ["train", option, "value"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_processes_train_by_the_command_that_the_page_shows(tmp_path: Path) -> None:
     small = dict(image_size=16, dim=24, heads=2, depth=1, mlp_dim=48)

@@ -99,7 +99,17 @@ def shrinking(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("door", ["probe", "evaluation", "evaluate", "ood", "mistakes", "statistics", "training"])
+@pytest.mark.parametrize(
+    "door",
+    [
+        *(
+            pytest.param(door, marks=pytest.mark.exhaustive)
+            for door in ("probe", "evaluation", "evaluate", "mistakes", "statistics")
+        ),
+        "ood",
+        "training",
+    ],
+)
 def test_many_pictures_of_1370_tokens_hold_less_than_a_gigabyte(door: str, large: Path) -> None:
     assert int(printed(PEAK, door, large).split()[-1]) < 1e9
 

@@ -436,6 +436,7 @@ def test_questions_that_have_no_answer_are_refused(build: Any, pictures: Any) ->
 # --- Memory -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_picture_of_1024_px_needs_a_fraction_of_its_matrices() -> None:
     """4,097 tokens, four narrow blocks of two heads: one head's attention takes 67 MB, all with its gradient 1.1 GB."""

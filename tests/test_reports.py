@@ -93,7 +93,7 @@ def look(name: str) -> Judged:
     return Judged(Picture(name, b""), Look("cat", 0.5, 0.25, out.getvalue()), None)
 
 
-@pytest.mark.parametrize(("count", "pages"), [(1, 1), (30, 2), (130, 6)])
+@pytest.mark.parametrize(("count", "pages"), [(1, 1), (30, 2), pytest.param(130, 6, marks=pytest.mark.exhaustive)])
 def test_a_sheet_of_many_pictures(count: int, pages: int) -> None:
     captions = [f"cat 50 %\nnumber {number}\nspread 0.25" for number in range(count)]
     pdf = reports.of_sheet([look(str(number)) for number in range(count)], captions, "Facts.")

@@ -44,6 +44,7 @@ for name in "one", "two":
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_runs_of_two_servers_share_no_device_and_start_in_order_by_themselves(folder: Path) -> None:
     command = [sys.executable, "-c", SERVER, endless().model_dump_json()]

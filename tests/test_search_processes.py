@@ -30,6 +30,7 @@ def now(search: Search) -> Search:
     return control.find_search(search.id)
 
 
+@pytest.mark.exhaustive
 def test_a_search_stops_politely_is_killed_and_goes_on_without_a_trial_twice(command: Command) -> None:
     search = control.start(
         config=tiny(epochs=3, limit=160), space={"lr": "1e-4:1e-2:log"}, trials=3, at_once=2, min_epochs=2

@@ -21,7 +21,7 @@ def suite(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ci", ["", "true"])
+@pytest.mark.parametrize("ci", ["", pytest.param("true", marks=pytest.mark.exhaustive)])
 def test_without_a_chromium_browser_tests_are_left_out_in_one_line_but_not_in_ci(tmp_path: Path, ci: str) -> None:
     nowhere = str(tmp_path)
     done = suite("tests/browser/test_appearance.py", PATH=nowhere, PLAYWRIGHT_BROWSERS_PATH=nowhere, CI=ci)

@@ -73,6 +73,7 @@ def on_windows(program: str, *arguments: object, folder: Path) -> subprocess.Com
     )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_module_can_be_imported_without_fcntl_and_resource(tmp_path: Path) -> None:
     done = on_windows(EVERY_MODULE, folder=tmp_path)

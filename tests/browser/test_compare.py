@@ -133,6 +133,7 @@ def test_maps_of_one_kind_share_a_scale(open_page: Callable[..., Page]) -> None:
     wait(page, "a.page.find('.legend').ariaLabel !== b.page.find('.legend').ariaLabel")
 
 
+@pytest.mark.exhaustive
 def test_both_maps_and_the_sheet_are_taken_away_as_numbers(open_page: Callable[[str], Page], url: str) -> None:
     page = open_page("?a_sample=cat&b_sample=horse&apart=1")
 
@@ -172,6 +173,7 @@ def test_a_patch_is_looked_for_in_the_other_picture(open_page: Callable[[str], P
     wait(page, "a.settled && a.map.comparedBy[1] === b.features && b.map.comparedBy[1] === b.features")
 
 
+@pytest.mark.exhaustive
 def test_many_pictures_lead_to_the_explorer(page: Page, url: str) -> None:
     page.set_default_timeout(PATIENCE)
     page.goto(f"{url}/compare?mode=many")

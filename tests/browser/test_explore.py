@@ -163,7 +163,10 @@ def test_each_upload_is_one_step_and_back_and_reload_name_the_picture_that_is_sh
     shows("second.jpg")
 
 
-@pytest.mark.parametrize("there", ["Train", "Compare", "Checkpoints", "Runs"])
+@pytest.mark.parametrize(
+    "there",
+    ["Train", *(pytest.param(page, marks=pytest.mark.exhaustive) for page in ("Compare", "Checkpoints", "Runs"))],
+)
 def test_another_page_and_the_way_from_it_are_one_step_each(app: App, there: str) -> None:
     app.open("?sample=raccoon&view=similar")
     steps = [app.page.url]
@@ -421,6 +424,7 @@ def test_clicks_that_a_browser_sends_together_all_count(app: App) -> None:
     expect(app.page).to_have_url(re.compile("sample=raccoon"))
 
 
+@pytest.mark.exhaustive
 def test_a_look_at_many_pictures_hears_stop(app: App) -> None:
     app.open("?panel=heads&size=128")
     main = app.page.get_by_test_id("stMain")
@@ -435,6 +439,7 @@ def test_a_look_at_many_pictures_hears_stop(app: App) -> None:
     app.still()  # and the browser asks for no more of it
 
 
+@pytest.mark.exhaustive
 def test_coming_back_from_another_page_finds_everything_as_it_was(app: App) -> None:
     app.open("?sample=raccoon&view=similar&token=30&pinned=1")
     app.page.get_by_role("button", name="Own scales").first.click()
@@ -484,6 +489,7 @@ def test_a_step_of_the_tour_stays_in_sight_and_leads_to_what_it_explains(app: Ap
     sees("5 of 7", app.page.locator("canvas.grid"))  # it is what this step is about
 
 
+@pytest.mark.exhaustive
 def test_several_pictures_are_stepped_through_here_and_on_page_compare(app: App) -> None:
     app.open()
     heights = {"first.jpg": 900, "second.jpg": 700, "third.jpg": 800}

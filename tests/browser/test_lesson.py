@@ -291,6 +291,7 @@ def webgpu_browser(browser_type: BrowserType, browser_type_launch_args: dict[str
     browser.close()
 
 
+@pytest.mark.exhaustive
 def test_webgpu_gives_torchs_numbers_to_the_bound(
     open_lesson: Callable[..., Lesson], webgpu_browser: Browser, tmp_path: Path
 ) -> None:

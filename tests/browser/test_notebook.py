@@ -50,6 +50,7 @@ def notebook(browser: Browser, tmp_path: Path) -> Iterator[Notebook]:
         page.close()
 
 
+@pytest.mark.exhaustive
 def test_the_example_in_jupyterlab(notebook: Notebook, tmp_path: Path, executed: nbformat.NotebookNode) -> None:
     nbformat.write(executed, tmp_path / "untrusted.ipynb")
     nbformat.write(executed, tmp_path / "trusted.ipynb")

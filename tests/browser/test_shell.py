@@ -54,6 +54,7 @@ WebSocket.prototype.send = function (message) {
 };"""
 
 
+@pytest.mark.exhaustive
 def test_what_a_page_asks_that_was_left_does_not_empty_the_next_one(
     page: Page, talk: Conversation, serve: Callable[..., str]
 ) -> None:

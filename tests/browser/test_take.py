@@ -41,6 +41,7 @@ def choose(app: App, *names: str) -> None:
         app.still()
 
 
+@pytest.mark.exhaustive
 def test_panels_give_their_numbers(app: App) -> None:
     app.open("?sample=cat&panel=heads")
     rows = list(csv.DictReader(io.StringIO(app.download("Heads as CSV").decode())))
@@ -213,6 +214,7 @@ def turned_video(count: int) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.exhaustive
 def test_the_epochs_of_a_run_come_as_one_animation(
     page: Page,
     serve: Callable[..., str],

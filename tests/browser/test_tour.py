@@ -18,6 +18,7 @@ FREE = """() => {
 }"""
 
 
+@pytest.mark.exhaustive
 def test_the_panel_of_no_step_covers_the_control_that_it_points_at(app: App) -> None:
     page = app.page
     see = page.get_by_test_id("stBottom").get_by_role("link", name="See it")

@@ -223,6 +223,7 @@ def test_cancelling_a_dry_run_ends_its_process(page: Page, url: str, places: dic
     expect(page.get_by_role("button", name="Try a few steps")).to_be_enabled()
 
 
+@pytest.mark.exhaustive
 def test_what_the_ladder_offers_stays_below_the_pointer(page: Page, url: str, places: dict[str, str]) -> None:
     """Pressed while a run is under way and released after its end, with many drawings of the ladder in between."""
     config = train_config("fine-tune", data="shapes", init_from="cifar10", limit=60, epochs=1, device="cpu")

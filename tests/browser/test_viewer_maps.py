@@ -473,6 +473,7 @@ def test_the_pooling_query_is_no_block_of_a_large_model_either(open_viewer):
     np.testing.assert_allclose(viewer.ask(values, 0), fused, rtol=0.02, atol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_a_small_model_ends_the_painting_of_a_large_one(open_viewer):
     """The grid stayed pale, and was never done, where a large model's maps were due when a small one's came."""
     viewer = open_viewer("case=huge&pair=small")

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.slow
 
 LABS = [
     pytest.param(lab_here, id="here"),
-    pytest.param(lab_fake, id="fake"),
+    pytest.param(lab_fake, id="fake", marks=pytest.mark.exhaustive),
     pytest.param(lab_slurm, id="slurm", marks=pytest.mark.cluster),
     pytest.param(lab_ray, id="ray", marks=pytest.mark.cluster),  # from here this process has loopback alone
     pytest.param(lab_apart, id="apart", marks=pytest.mark.cluster),

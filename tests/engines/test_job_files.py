@@ -165,7 +165,7 @@ def now(run: registry.Run) -> registry.Run:
 LONG = tiny(epochs=25, limit=160, seed=3, device="cpu")  # 2,000 steps
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_handed_over_it_is_watched_lost_declared_over_and_resumed_to_the_same_bits(
     campus: Path, hand_over: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -212,7 +212,7 @@ def test_handed_over_it_is_watched_lost_declared_over_and_resumed_to_the_same_bi
     assert weights(run.folder) == weights(tmp_path / "alone")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_stopped_by_a_person_it_saves_itself(campus: Path, hand_over: Any) -> None:
     run = control.launch(endless(), on="campus")
     process = hand_over(run.folder)
@@ -245,7 +245,7 @@ def test_a_run_that_its_time_limit_ended_is_not_over(campus: Path, monkeypatch: 
     assert (now(run).status, now(run).reason) == ("failed", "A process failed.")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_job_ends_once_the_run_has_another(campus: Path, hand_over: Any) -> None:
     """One that was declared over for its silence, and woke up."""
     run = control.launch(endless(), on="campus")
@@ -257,14 +257,14 @@ def test_a_job_ends_once_the_run_has_another(campus: Path, hand_over: Any) -> No
     mark_over(contract.read_handle(run.folder))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_settings_that_cannot_be_end_it_for_good(campus: Path, hand_over: Any, tmp_path: Path) -> None:
     run = control.launch(tiny(data=f"folder:{tmp_path / 'nowhere'}"), on="campus")
     assert hand_over(run.folder).wait(PATIENCE) != 0
     assert now(run).status == "failed" and now(run).reason.startswith("There is no folder")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_called_off_before_it_was_handed_over_it_trains_nothing(campus: Path, hand_over: Any) -> None:
     run = control.launch(endless(), on="campus")
     control.stop(run.id)
@@ -274,7 +274,7 @@ def test_called_off_before_it_was_handed_over_it_trains_nothing(campus: Path, ha
     control.delete(run.id)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.cluster
 def test_sbatch_takes_the_script(campus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if program := missing():

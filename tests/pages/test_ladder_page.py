@@ -87,7 +87,10 @@ def test_a_run_of_a_rung_is_found_whoever_started_it(runs: Path) -> None:
     assert explore.selectbox(key="checkpoint").value == "run-20261125-000000-by-hand-0000"
 
 
-@pytest.mark.parametrize(("accuracy", "offer"), [(0.99, "Open in Explore"), (0.01, "Keep the linear probe")])
+@pytest.mark.parametrize(
+    ("accuracy", "offer"),
+    [(0.99, "Open in Explore"), pytest.param(0.01, "Keep the linear probe", marks=pytest.mark.exhaustive)],
+)
 def test_what_is_best_so_far_is_offered_beside_what_is_under_way(runs: Path, accuracy: float, offer: str) -> None:
     config = train_config("fine-tune", data="shapes", init_from="cifar10", limit=60, epochs=1, device="cpu")
     run = runs / "20261125-000000-by-hand-0000"

@@ -187,6 +187,7 @@ async def upload_pictures(address: str, count: int, first: int = 0) -> None:
             await visitor.new_picture(socket, f"{number}.jpg", content)
 
 
+@pytest.mark.exhaustive
 def test_large_uploads_one_after_the_other_are_given_back_while_others_look_and_never_reach_the_disk(
     server: tuple[str, Path],
 ) -> None:

@@ -498,7 +498,7 @@ def test_watching_needs_no_torch(write: Callable[..., str]) -> None:
 import sys
 from streamlit.testing.v1 import AppTest
 for run, view in {views!r}:
-    page = AppTest.from_file({str(ROOT / "app.py")!r}, default_timeout=PATIENCE).switch_page("pages/runs.py")
+    page = AppTest.from_file({str(ROOT / "app.py")!r}, default_timeout={PATIENCE}).switch_page("pages/runs.py")
     page.query_params["run"], page.query_params["view"] = run, view
     page.run()
     assert not page.exception, page.exception
