@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from .explorer import PATIENCE, App
