@@ -22,7 +22,7 @@ from vit.images.decode import silence_libraries
 SWITCH = 0.0005
 
 if __name__ == "__main__":  # a visitor's run of the pages
-    st.set_page_config(page_title=first_words.TITLE, page_icon="🔬", layout="wide")
+    st.set_page_config(page_title=first_words.TITLE, page_icon="🔬", layout="wide", initial_sidebar_state="collapsed")
     page = navigation.choose()
     watchdog.mount()
     page.run()

@@ -25,11 +25,11 @@ from pages.panels import heads as head_panel
 from pages.shared import (
     class_question,
     class_source,
+    first_words,
     link_controls,
     loading,
     navigation,
     page_links,
-    public,
     session,
     token_features,
 )
@@ -100,11 +100,12 @@ def show_viewer(
     if not stored:
         keep_token(record)
     example = class_question.Example(f"{payload} {checkpoint.identity}", checkpoint, explanation, stored=stored)
-    question = class_question.pick(example)
-    wanted = Selection.from_query(page_links.read(ExploreLink).viewer, *shape)
-    with st.container(gap=None):
+    with st.container(gap=None, key="stage"):
         tour.mark_map()
+        with st.container(key="question"):  # beside the switches of the viewer, see appearance.css
+            question = class_question.pick_folded(example)
         container = st.container()
+    wanted = Selection.from_query(page_links.read(ExploreLink).viewer, *shape)
     more, below, feeders = (st.container() for _ in range(3))
     with feeders:  # behind the viewer, which would be mounted anew if something came in before it
         computed, method = class_question.computed_map(example, wanted, question)
@@ -222,23 +223,27 @@ def look_ahead() -> None:
 
 def main() -> None:
     """The page. In a function, as Streamlit keeps the names of a page's file for long: not this picture and model."""
-    with st.sidebar:
-        st.title("ViT attention explorer")
-        st.caption("Point at a patch: where does it look? Click or tap to pin it.")
-        if public.is_public():
-            st.caption("Your pictures stay in the memory of this visit, and are forgotten when you leave.")
-        tour.offer()
-        model_controls = st.container()
+    model_controls = st.sidebar.container()
     tour.show()
-    tour.offer_in_page()
-    inputs, answer = st.columns(2, gap="large")
-    waiting = st.container()  # for what says that it takes long: a place of its own in every run
+    with st.container(horizontal=True, vertical_alignment="center", key="pictures"):
+        with st.container(width="content", key="title"):
+            st.markdown(f"**{first_words.TITLE}**", width="content")
+        row = st.container(horizontal=True, vertical_alignment="center", width="content", key="sources")
+        answer = st.container(horizontal=True, vertical_alignment="center", width="content", key="answer")
+        with st.container(width="content", key="tour"):
+            tour.offer()
+    below = st.container(gap=None)
+    inputs, waiting = below.container(), below.container()  # places of their own in every run
     with inputs:
-        source = picture_picker.pick_picture()  # before anything that imports torch: a newcomer sees the page at once
+        source = picture_picker.pick_picture(row)  # before anything that imports torch: a newcomer sees it at once
+    with answer:
+        top = st.container(width="content")
+        details = st.popover("Answer", width="content")
     if stored := first_view.stored(source):
         with model_controls:
             checkpoint_picker.show_stored_model(stored)
-        with answer:
+        predictions.show_top(top, stored.explanation)
+        with details:
             predictions.show(stored.checkpoint, stored.explanation)
             class_source.show_stored()
         link = link_controls.link_of(OUTSIDE)
@@ -253,7 +258,7 @@ def main() -> None:
         size, precision = checkpoint_picker.pick_size(checkpoint)
     with inputs:
         source = picture_picker.pick_frame(source)
-    with answer:
+    with details:
         predicted = st.container()
         checkpoint = class_source.pick(checkpoint, size=size)
 
@@ -272,6 +277,7 @@ def main() -> None:
         explanation = explained(source)
     else:
         picture_picker.carry(source)
+    predictions.show_top(top, explanation)
     with predicted:
         predictions.show(checkpoint, explanation)
     show_viewer(checkpoint, explanation, feed(explanation.payload), source, link_controls.link_of(OUTSIDE))

@@ -13,6 +13,17 @@ function build(parent) {
   root.className = "strip";
   root.setAttribute("role", "group");
   parent.appendChild(root);
+  const more = document.createElement("details"), others = document.createElement("div");
+  const face = document.createElement("summary");
+  more.append(face, others);
+  others.className = "others";
+  others.tabIndex = -1;
+  more.addEventListener("focusout", ({ relatedTarget }) => {
+    if (!more.contains(/** @type {Node | null} */ (relatedTarget))) more.open = false;
+  });
+  more.addEventListener("keydown", ({ key }) => {
+    if (key === "Escape") more.open = false;
+  });
   /** @param {ClipboardEvent} event */
   const paste = (event) => {
     const file = [...(event.clipboardData?.files ?? [])].find((item) => item.type.startsWith("image/"));
@@ -27,15 +38,17 @@ function build(parent) {
   };
   const buttons = /** @type {Map<string, HTMLButtonElement>} */ (new Map());
   const choose = /** @type {(name: string) => void} */ (() => {});
-  return { root, paste, buttons, choose };
+  return { root, more, face, others, paste, buttons, choose };
 }
 
 /**
  * @param {Strip} strip
  * @param {Sample[]} samples
+ * @param {number} shown on a button behind which all are; 0 for a strip without one
  */
-function fill(strip, samples) {
+function fill(strip, samples, shown) {
   strip.root.replaceChildren();
+  strip.others.replaceChildren();
   strip.buttons.clear();
   for (const { name, credit, source } of samples) {
     const button = document.createElement("button");
@@ -46,10 +59,17 @@ function fill(strip, samples) {
     button.title = credit;
     button.setAttribute("aria-label", credit);
     button.appendChild(image);
-    button.addEventListener("click", () => strip.choose(name));
-    strip.root.appendChild(button);
+    button.addEventListener("click", () => {
+      strip.more.open = false;
+      strip.choose(name);
+    });
+    (shown ? strip.others : strip.root).appendChild(button);
     strip.buttons.set(name, button);
   }
+  if (!shown) return;
+  const few = samples.slice(0, shown).map(({ source }) => Object.assign(document.createElement("img"), { src: source, alt: "" }));
+  strip.face.replaceChildren(...few, "Samples");
+  strip.root.append(strip.more);
 }
 
 /** @param {Mount} mount */
@@ -60,7 +80,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   strip.root.setAttribute("aria-label", data.label);
   if (data.pastes) document.addEventListener("paste", strip.paste); // the same one again changes nothing
   const names = data.samples.map((/** @type {Sample} */ { name }) => name);
-  if ([...strip.buttons.keys()].join() !== names.join()) fill(strip, data.samples);
+  if ([...strip.buttons.keys()].join() !== names.join()) fill(strip, data.samples, data.shown);
   for (const [name, button] of strip.buttons) button.setAttribute("aria-pressed", String(name === data.chosen));
   return () => {
     document.removeEventListener("paste", strip.paste);

@@ -1,9 +1,11 @@
 """Which picture page Explore is about: a sample, an upload, a camera shot, or a frame of an animation or a video."""
 
+from __future__ import annotations
+
 import hashlib
 import time
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
@@ -20,8 +22,12 @@ from vit.images import video as videos
 from vit.images.file_checks import MAX_FRAMES
 from vit.runs.registry import list_runs
 
+if TYPE_CHECKING:
+    from streamlit.delta_generator import DeltaGenerator
+
 RUN = "run-"  # before the id of a run whose best checkpoint is meant
 READING = "Reading the video…"
+SAMPLES_SHOWN = 3  # on the button that opens them all
 TOUCH = 3600.0  # [s] after which an uploaded picture that is still looked at counts as opened again
 
 
@@ -36,8 +42,12 @@ def sample_source(name: str) -> Source:
     return Source(f"{name}.jpg", samples.read(name), name)
 
 
-def pick_picture() -> Source:
-    """The picture that the person chose last: an upload, a camera shot, or a sample."""
+def pick_picture(row: DeltaGenerator) -> Source:
+    """The picture that the person chose last: an upload, a camera shot, or a sample.
+
+    Args:
+        row: where the samples, the uploader and the camera go; what they answer goes below.
+    """
     state = session.of(session.Explore)
 
     def choose_sample(name: str) -> None:
@@ -66,23 +76,25 @@ def pick_picture() -> Source:
     begin_with_test_pictures()
     reopen_upload()
     source, sample = state.source, current_sample()
-    gallery.show("gallery", sample if source == "sample" else None, choose_sample)
     taken, key = None, f"upload {state.uploads}"
-    with st.container(horizontal=True, vertical_alignment="bottom"):
+    with row:
+        gallery.show("gallery", sample if source == "sample" else None, choose_sample, shown=SAMPLES_SHOWN)
         # A new one after each upload: it would take the earlier file away before it sends the next one, and name a
         # file that is no longer shown after the browser's Back.
-        st.file_uploader(
-            "Drop, paste or browse for files",
-            type=uploads.KINDS + uploads.VIDEOS,
-            max_upload_size=uploads.limit(uploads.LARGEST),
-            accept_multiple_files=True,
-            key=key,
-            on_change=take_in,
-            help=uploaded_pictures.how_long(),
-        )
+        with st.container(key="uploader", width="content"):
+            st.file_uploader(
+                "Drop, paste or browse for files",
+                type=uploads.KINDS + uploads.VIDEOS,
+                max_upload_size=uploads.limit(uploads.LARGEST),
+                accept_multiple_files=True,
+                key=key,
+                on_change=take_in,
+                label_visibility="collapsed",
+            )
         with st.popover("Camera", width="content"):
             if st.toggle("Use the camera"):
                 taken = st.camera_input("Camera", key="camera", on_change=shoot)
+            st.caption(uploaded_pictures.how_long())
     if state.refused:
         st.error(plain(state.refused))
     own_pictures.show(choose_own)

@@ -8,6 +8,7 @@ import streamlit as st
 
 from pages.panels import unlike_training, welcome
 from pages.shared import bars
+from pages.shared.escape import plain
 
 if TYPE_CHECKING:
     from streamlit.delta_generator import DeltaGenerator
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 
 TOP = 5  # predictions shown
 WIDTH = 96  # of the model's own view [px]
+
+
+def show_top(place: DeltaGenerator, explanation: Explanation | StoredExplanation) -> None:
+    """The most probable class, in a line."""
+    if explanation.predictions:
+        best = explanation.predictions[0]
+        place.markdown(f"**{plain(best.label)}** {best.probability:.1%}")
 
 
 def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> None:

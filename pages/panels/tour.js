@@ -23,7 +23,7 @@ const isDrawing = () => document.querySelector("[data-test-script-state=running]
  * @returns {HTMLElement | undefined}
  */
 function control(name, root = document) {
-  for (const element of root.querySelectorAll("button, label, canvas[aria-label]")) {
+  for (const element of root.querySelectorAll("button, label, summary, canvas[aria-label]")) {
     const text = element.getAttribute("aria-label") ?? element.textContent ?? "";
     if (text.trim().startsWith(name) && element.getClientRects().length) return /** @type {HTMLElement} */ (element);
   }

@@ -48,8 +48,8 @@ STEPS = (
         "Patches",
         "A Vision Transformer cuts the picture into a grid, here 8 × 8, and from then on knows only these "
         "**patches**. *What it saw* is all that this model gets: 32 × 32 pixels.",
-        "Tick *Patch lines* below the map to see the grid.",
-        "Patch lines",
+        "Open *Display* and tick *Patch lines* to see the grid.",
+        "Display",
         ExploreLink(sample="cat"),
     ),
     Step(
@@ -118,18 +118,8 @@ def mark_map() -> None:
 
 def offer() -> None:
     """A button that starts the tour."""
-    _offer("start tour")
-
-
-def offer_in_page() -> None:
-    """The same button where the sidebar is closed at first, as on phones; see `appearance.css`."""
-    with st.container(key="narrow"):
-        _offer("start tour in page")
-
-
-def _offer(key: str) -> None:
     if _current() is None:
-        st.button("New here? Seven short steps", key=key, on_click=_start, width="stretch")
+        st.button("New here?", key="start tour", help="Seven short steps.", on_click=_start, type="tertiary")
 
 
 def show() -> None:

@@ -293,7 +293,7 @@ def _show_accuracy(checkpoint: Checkpoint, answers: Answers, prefix: str) -> Non
     if not answers.linear:
         st.caption("Neighbours cannot be kept as a checkpoint; a linear probe can.")
         return
-    with st.popover("Keep as a checkpoint"):
+    with st.expander("Keep as a checkpoint"):
         st.text_input("Name", manage.suggest(f"{checkpoint.name}-probe.pt"), key="probe name", help=manage.NAME_HELP)
         st.button("Keep", key="keep probe", type="primary", on_click=_keep, args=(checkpoint,))
 

@@ -57,8 +57,8 @@ export function reflectShares(page, selection) {
  * @param {State} state
  */
 function reflectFusions(page, state) {
-  /** @type {HTMLSelectElement} */ (page.find(".fusion.blocks select")).value = state.fuseBlocks;
-  /** @type {HTMLSelectElement} */ (page.find(".fusion.heads select")).value = state.fuseHeads;
+  write(page.find(".fusion.blocks b"), (page.control("fuse_blocks").value = state.fuseBlocks));
+  write(page.find(".fusion.heads b"), (page.control("fuse_heads").value = state.fuseHeads));
 }
 
 /**
@@ -71,7 +71,8 @@ function reflectSwitches(page, state) {
   for (const group of page.switches)
     for (const button of group.querySelectorAll("button"))
       button.setAttribute("aria-pressed", String(chosen[group.dataset.field ?? ""] === button.dataset.value));
-  for (const button of page.find("[data-field=direction]").querySelectorAll("button")) button.disabled = !state.directed;
+  const ofToken = state.selection.view !== "relevance" || state.selection.pinned; // else the map is of the class alone
+  page.find("[data-field=direction]").hidden = !state.directed || !ofToken;
 }
 
 /**

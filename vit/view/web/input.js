@@ -24,6 +24,7 @@ export function listen(viewer) {
   gridCanvas.addEventListener("keydown", (event) => gridKey(viewer, event));
   listenToChoices(viewer);
   listenToSliders(viewer);
+  listenToDisplay(viewer);
   listenToHiding(viewer);
 }
 
@@ -172,8 +173,8 @@ function listenToChoices(viewer) {
   /** @type {(element: HTMLElement, read: (control: HTMLInputElement) => any) => void} */
   const choose = (element, read) =>
     element.addEventListener("change", () => viewer.change(read(/** @type {HTMLInputElement} */ (element))));
-  choose(page.find(".fusion.blocks select"), ({ value }) => ({ block: value, view: "attention" }));
-  choose(page.find(".fusion.heads select"), ({ value }) => {
+  choose(page.control("fuse_blocks"), ({ value }) => ({ block: value, view: "attention" }));
+  choose(page.control("fuse_heads"), ({ value }) => {
     return { head: value, view: state.selection.view === "pool" ? "pool" : "attention" };
   });
   for (const field of ["colormap", "cover", "contour", "fusion"])
@@ -216,6 +217,24 @@ function listenToSliders(viewer) {
     });
     slider.addEventListener("change", () => viewer.change({ [name]: Number(slider.value) }));
   }
+}
+
+/**
+ * The panel of display settings closes with Escape, and when the focus leaves it: for the picture, above all.
+ *
+ * @param {Viewer} viewer
+ */
+function listenToDisplay({ page }) {
+  const display = /** @type {HTMLDetailsElement} */ (page.find(".display"));
+  display.addEventListener("focusout", ({ relatedTarget }) => {
+    if (!display.contains(/** @type {Node | null} */ (relatedTarget))) display.open = false;
+  });
+  display.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !display.open) return;
+    event.stopPropagation();
+    page.find(".display summary").focus();
+    display.open = false;
+  });
 }
 
 /** @param {Viewer} viewer */

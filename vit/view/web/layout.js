@@ -56,7 +56,7 @@ export function placePicture(page, payload) {
       height: percentage((b - t) / height),
     });
   };
-  page.find(".stage").style.setProperty("--aspect", String(width / height));
+  page.find(".body").style.setProperty("--aspect", String(width / height));
   page.find(".picture").classList.toggle("tiny", Math.max(picture.width, picture.height) <= 128);
   put(page.find(".picture"), 0, 0, picture.width, picture.height);
   put(page.find(".box"), ...box);
@@ -75,7 +75,7 @@ export function placeMaps(page, payload, mosaic) {
   const [left, top, right, bottom] = payload.header.box;
   const patchAspect = ((right - left) / payload.cols) / ((bottom - top) / payload.rows);
   const mapsAspect = (mosaic.width * patchAspect) / mosaic.height;
-  const { style } = page.find(".maps");
+  const { style } = page.find(".body");
   style.setProperty("--maps", String(mapsAspect));
   style.setProperty("--tiles", String(mosaic.width / mosaic.tileWidth));
   // The numbers go below the shorter column; chips and legend take about a tenth of the width.
