@@ -43,6 +43,8 @@ from vit.view import overlay
 from vit.view.selection import Selection
 
 if TYPE_CHECKING:
+    from streamlit.delta_generator import DeltaGenerator
+
     from pages.shared.class_question import Example, Question
     from vit.explain.record import AttentionRecord
     from vit.view.explanation import Explanation
@@ -229,16 +231,26 @@ def main() -> None:
         with st.container(width="content", key="title"):
             st.markdown(f"**{first_words.TITLE}**", width="content")
         row = st.container(horizontal=True, vertical_alignment="center", width="content", key="sources")
-        answer = st.container(horizontal=True, vertical_alignment="center", width="content", key="answer")
+        with st.container(horizontal=True, vertical_alignment="center", width="content", key="answer"):
+            top = st.container(width="content")
+            details = st.popover("Answer", width="content")
         with st.container(width="content", key="tour"):
             tour.offer()
-    below = st.container(gap=None)
-    inputs, waiting = below.container(), below.container()  # places of their own in every run
+    with st.container(gap=None):  # what is empty takes no room here
+        explain(row, top, details, model_controls)
+
+
+def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, model_controls: DeltaGenerator) -> None:
+    """What a model makes of a picture, below all that chooses both.
+
+    Args:
+        row: where pictures are chosen.
+        top, details: where the answer is said, in a line and at length.
+        model_controls: where the model is chosen.
+    """
+    inputs, waiting = st.container(), st.container()  # places of their own in every run
     with inputs:
         source = picture_picker.pick_picture(row)  # before anything that imports torch: a newcomer sees it at once
-    with answer:
-        top = st.container(width="content")
-        details = st.popover("Answer", width="content")
     if stored := first_view.stored(source):
         with model_controls:
             checkpoint_picker.show_stored_model(stored)

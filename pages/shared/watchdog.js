@@ -33,9 +33,6 @@ class Watchdog {
       "position:fixed;inset:auto 0 1rem;margin:auto;width:fit-content;max-width:min(40rem,90vw);padding:.6rem 1rem;" +
       "z-index:1000000;border-radius:.4rem;background:#7a4b00;color:#fff;font:.9rem/1.4 system-ui,sans-serif";
     document.body.append(this.notice);
-    const style = document.createElement("style");
-    style.textContent = "div:has(> .st-key-watchdog) { position: absolute; width: 0; overflow: hidden; }"; // it takes no room on the page
-    document.head.append(style);
     this.timer = setInterval(() => this.look(), LOOK);
   }
 

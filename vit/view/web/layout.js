@@ -151,7 +151,6 @@ export function offer(page, payload) {
 export function measure(page, mosaic) {
   const width = page.gridCanvas.clientWidth;
   const tile = (width * mosaic.tileWidth) / mosaic.width;
-  page.find(".maps").classList.toggle("roomy", tile >= 46);
   page.find(".maps").classList.toggle("tight", tile < 34);
   page.gridCanvas.classList.toggle("shrunk", width * devicePixelRatio < mosaic.width * 1.2);
 }
