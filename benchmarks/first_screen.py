@@ -2,9 +2,9 @@
 
     python benchmarks/first_screen.py [--page PATH?QUERY] [--shots FOLDER] [--project PATH]
 
-For each window: the top edge and the size of the stage [px], how much of it lies below the fold, whether the grid of all
-heads, the switch between views and the top answer are in view, how many controls and words are, and how far the layout
-shifts after the first paint (CLS, https://web.dev/articles/cls).
+For each window: the top edge and the size of the stage [px], how much of it lies below the fold, whether the grid of
+all heads, the switch between views and the top answer are in view, how many controls and words are, and how far the
+layout shifts after the first paint (CLS, https://web.dev/articles/cls).
 
 A control is a link, button, field or slider that can be used, a word what is written between blanks; both count where
 more than half of them is in view. Menus of the header count, the inside of closed popovers does not.
@@ -26,6 +26,7 @@ from serving import BROWSER_ARGUMENTS, chromium
 
 WINDOWS = ((1280, 800), (1440, 900), (390, 844))
 CONTROLS = "a[href], button, input, select, textarea, summary, [role=slider], [role=radio], [role=application]"
+NOT_READ = "script, style, option, [aria-live], [data-testid=stIconMaterial], [data-testid=stSkipToContent]"
 WATCH_SHIFTS = """
 window.__shift = 0;
 new PerformanceObserver((list) => {
@@ -54,7 +55,7 @@ IN_VIEW = f"""() => {{
     && element.getAttribute("tabindex") !== "-1" && !element.closest("[aria-hidden=true]"));
   const words = [];
   for (const element of all) {{
-    if (!shown(element) || element.matches("script, style, option, [aria-live], [data-testid=stIconMaterial], [data-testid=stSkipToContent]")) continue;
+    if (!shown(element) || element.matches({NOT_READ!r})) continue;
     for (const node of element.childNodes) {{
       if (node.nodeType !== Node.TEXT_NODE || !node.data.trim()) continue;
       const range = document.createRange();
@@ -69,8 +70,8 @@ IN_VIEW = f"""() => {{
     below: stage ? Math.max(0, Math.min(stage.height, stage.bottom - innerHeight)) : 0,
     grid: whole(boxOf(".mosaic")), switch: whole(boxOf("[data-field=view]")), answer: whole(answer),
     controls: controls.length, words: words.filter((word) => /[\\p{{L}}\\p{{N}}]/u.test(word)).length,
-    shift: window.__shift, names: controls.map((c) => c.ariaLabel || c.title || c.innerText || c.outerHTML.slice(0, 60)),
-    text: words.join(" "),
+    shift: window.__shift, text: words.join(" "),
+    names: controls.map((one) => one.ariaLabel || one.title || one.innerText || one.outerHTML.slice(0, 60)),
   }};
 }}"""
 READY = """() => document.querySelector("[data-testid=stApp]")?.dataset.testScriptState === "notRunning"
@@ -110,13 +111,10 @@ def main() -> None:
                 address = f"http://127.0.0.1:{port}/{arguments.page}"
                 found = look(browser, address, window, scheme, arguments.shots)
             stage = f"{found.get('width') or 0:.0f}x{found.get('height') or 0:.0f}"
-            marks = " ".join(
-                f"{'yes' if found[name] else 'no':>{size}}"
-                for name, size in (("grid", 4), ("switch", 6), ("answer", 6))
-            )
+            marks = " ".join(f"{'yes' if found[name] else 'no':>{len(name)}}" for name in ("grid", "switch", "answer"))
             print(
-                f"{window[0]:>6}x{window[1]:<4} {found.get('top') or 0:>5.0f} {stage:>9} {found['below']:>5.0f} {marks} "
-                f"{found['controls']:>8} {found['words']:>5} {found['shift']:>5.3f}"
+                f"{window[0]:>6}x{window[1]:<4} {found.get('top') or 0:>5.0f} {stage:>9} {found['below']:>5.0f} "
+                f"{marks} {found['controls']:>8} {found['words']:>5} {found['shift']:>5.3f}"
             )
             if arguments.names:
                 print(f"  {found['names']}\n  {found['text']}")

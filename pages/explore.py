@@ -229,7 +229,7 @@ def main() -> None:
     tour.show()
     with st.container(horizontal=True, vertical_alignment="center", key="pictures"):
         with st.container(width="content", key="title"):
-            st.markdown(f"**{first_words.TITLE}**", width="content")
+            st.title(first_words.TITLE, anchor=False, width="content")
         row = st.container(horizontal=True, vertical_alignment="center", width="content", key="sources")
         with st.container(horizontal=True, vertical_alignment="center", width="content", key="answer"):
             top = st.container(width="content")

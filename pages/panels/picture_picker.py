@@ -99,7 +99,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
         st.error(plain(state.refused))
     own_pictures.show(choose_own)
     if source == "upload" and state.upload:
-        st.caption(f"This is {plain(state.upload.name)}.")
+        row.caption(f"This is {plain(state.upload.name)}.", width="content")
         return state.upload
     if source == "camera" and taken is not None:
         return Source("camera.jpg", taken.getvalue())

@@ -95,7 +95,7 @@ STEPS = (
         "One block is not the whole way. **Rollout** asks where content came from through all blocks, whatever the "
         "class; **relevance**, which of it speaks for the answer. This one is wrong, and relevance says truthfully "
         f"what it rests on, where rollout is no better than chance: {_below('Is it true?')} has measured it.",
-        "Press *Rollout* above the picture.",
+        "Press *Rollout*.",
         "Rollout",
         ExploreLink(sample="coffee", viewer={"view": "relevance"}),
     ),

@@ -1,5 +1,6 @@
 """Page Explore, as tests drive it."""
 
+import re
 from typing import Any
 
 from playwright.sync_api import Page, expect
@@ -54,6 +55,21 @@ class App:
         assert area
         rows, cols = self.ask("[viewer.payload.rows, viewer.payload.cols]")
         return area["x"] + (col + 0.5) / cols * area["width"], area["y"] + (row + 0.5) / rows * area["height"]
+
+    def sample(self, title: str) -> None:
+        """Choose the sample whose title begins so."""
+        self.page.get_by_text("Samples", exact=True).click()
+        self.page.get_by_role("button", name=re.compile(f"^{title}")).click()
+
+    def open_model(self) -> None:
+        """Show what is about the model: the sidebar."""
+        self.page.get_by_test_id("stExpandSidebarButton").click()
+
+    def open_display(self) -> None:
+        """Show how the viewer's display can be set."""
+        display = self.page.locator(".display").first
+        if not display.evaluate("(display) => display.open"):
+            display.locator("summary").click()
 
     def picture(self) -> str:
         return self.page.locator("canvas.over").evaluate("canvas => canvas.toDataURL()")

@@ -129,6 +129,7 @@ def test_maps_of_one_kind_share_a_scale(open_page: Callable[..., Page]) -> None:
     assert ask(page, "a.group.reach.top !== b.group.reach.top")
     wait(page, "a.page.find('.legend').ariaLabel === b.page.find('.legend').ariaLabel")
     expect(page.get_by_role("img", name=re.compile("One scale for both maps"))).to_have_count(2)
+    page.locator(".display summary").first.click()
     page.get_by_role("button", name="Own scales").first.click()
     wait(page, "a.page.find('.legend').ariaLabel !== b.page.find('.legend').ariaLabel")
 

@@ -110,7 +110,7 @@ def test_each_thing_that_is_done_is_one_step_back(app: App) -> None:
     expect(app.page).to_have_url(re.compile("pinned=1"))
     app.still()
     assert app.page.evaluate(steps) == before + 2
-    app.page.get_by_role("button", name=re.compile("Raccoon")).click()
+    app.sample("Raccoon")
     expect(app.page).to_have_url(re.compile("sample=raccoon"))
     app.still()
     assert app.page.evaluate(steps) == before + 3
@@ -156,7 +156,7 @@ def test_each_upload_is_one_step_and_back_and_reload_name_the_picture_that_is_sh
     shows("first.jpg")
     app.page.go_forward()
     shows("second.jpg")
-    app.page.get_by_role("button", name=re.compile("Raccoon")).click()
+    app.sample("Raccoon")
     expect(app.page).to_have_url(re.compile("sample=raccoon"))
     app.still()
     app.page.go_back()
@@ -192,7 +192,7 @@ def test_another_page_and_the_way_from_it_are_one_step_each(app: App, there: str
 def test_each_step_of_the_tour_outlines_a_control_and_notices_that_it_is_used(app: App) -> None:
     page, grid = app.page, app.page.locator("canvas.grid")
     uses = (
-        lambda: page.get_by_label("Patch lines").check(),
+        app.open_display,
         lambda: page.get_by_role("button", name="Class token").hover(),
         lambda: page.get_by_role("button", name="Who looks at it").click(),
         lambda: grid.click(position={"x": 150, "y": 150}),
@@ -230,7 +230,7 @@ def test_steps_of_the_tour_leave_the_map_in_view(app: App) -> None:
       return step && 0 <= top && bottom <= step.getBoundingClientRect().top;
     }}"""
     assert not app.page.evaluate(seen)
-    for button in ("New here? Seven short steps", "Next"):
+    for button in ("New here?", "Next"):
         app.page.get_by_role("button", name=button).click()
         app.page.wait_for_function(seen)
         app.still()
@@ -269,7 +269,7 @@ def test_hover_changes_the_picture_and_sends_nothing(app: App) -> None:
 
 def test_sample_pin_and_head_come_back_from_the_link(app: App) -> None:
     app.open()
-    app.page.get_by_role("button", name=re.compile("Raccoon")).click()
+    app.sample("Raccoon")
     width, height = Image.open(samples.SAMPLES["raccoon"].path).size
     app.shows("header.picture.width", width)
     app.still()
@@ -310,6 +310,7 @@ def test_downloads_hold_what_is_shown(app: App) -> None:
 
 def test_larger_input_hovers_with_queries_and_keys(app: App) -> None:
     app.open()
+    app.open_model()
     app.page.get_by_role("combobox", name=re.compile("Input size")).click()
     app.page.get_by_role("option", name=re.compile("^128 px")).click()
     app.shows("tokens", 1025)
@@ -362,10 +363,6 @@ def test_panorama_shows_its_patches_large_enough_to_point_at(app: App) -> None:
     assert area and min(area["width"], area["height"]) > 100
 
 
-def choose_sample(app: App, name: str) -> None:
-    app.page.locator(".strip button").nth(list(samples.SAMPLES).index(name)).click()
-
-
 def test_the_first_click_on_the_class_s_map_shows_it(app: App) -> None:
     """What it needs comes to the page, and the viewer stays mounted as it is."""
     app.open()
@@ -385,19 +382,22 @@ def test_the_first_click_on_the_class_s_map_shows_it(app: App) -> None:
 def test_the_class_that_is_named_is_the_one_that_is_explained(app: App) -> None:
     """Streamlit leaves a control at its old words unless it is told."""
     app.open("?view=relevance")
+    asked = app.page.get_by_role("button", name="Class and method")
     field = app.page.locator('[data-testid="stSelectbox"]', has_text=re.compile("^Class")).first
     for name, label in (("horse", "horse"), ("temple", None), ("cat", "cat")):
-        choose_sample(app, name)
+        app.sample(samples.SAMPLES[name].title)
         app.page.wait_for_function(f"() => !{FIND}.root.hasAttribute('data-waiting')")
         app.still()
         heading = app.page.locator(".sentence").inner_text()
         explained = re.search("“(.+)”", heading)
         assert explained and explained[1] == (label or explained[1])
+        asked.click()
         shown = field.locator("input").input_value() or field.inner_text()
+        asked.click()
         assert explained[1] in shown, (name, shown)
         assert "target" not in app.page.url
     for name in ("dog" if "dog" in samples.SAMPLES else "raccoon", "horse", "flower", "temple", "cat"):
-        choose_sample(app, name)
+        app.sample(samples.SAMPLES[name].title)
         app.page.wait_for_timeout(60)
     app.still()
     assert "target" not in app.page.url and app.page.get_by_test_id("stException").count() == 0
@@ -442,6 +442,7 @@ def test_a_look_at_many_pictures_hears_stop(app: App) -> None:
 @pytest.mark.exhaustive
 def test_coming_back_from_another_page_finds_everything_as_it_was(app: App) -> None:
     app.open("?sample=raccoon&view=similar&token=30&pinned=1")
+    app.open_display()
     app.page.get_by_role("button", name="Own scales").first.click()
     app.still()
     upload = {"name": "mine.png", "mimeType": "image/png", "buffer": photo(333, 222)}
@@ -512,7 +513,7 @@ def test_several_pictures_are_stepped_through_here_and_on_page_compare(app: App)
     shows("third.jpg")
     app.page.go_back()
     shows("second.jpg")
-    app.page.get_by_role("button", name=re.compile("Raccoon")).click()
+    app.sample("Raccoon")
     expect(app.page.get_by_text("3 pictures")).to_be_visible()  # none of them is shown
     app.page.go_back()
     shows("second.jpg")

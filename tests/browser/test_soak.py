@@ -39,8 +39,8 @@ class Hasty:
 
     def samples(self) -> None:
         for _ in range(self.chance.randint(1, 5)):
-            strip = self.page.locator(".strip button")
-            strip.nth(self.chance.randrange(8)).click(timeout=HASTE)
+            self.page.get_by_text("Samples", exact=True).click(timeout=HASTE)
+            self.page.locator(".others button").nth(self.chance.randrange(8)).click(timeout=HASTE)
 
     def upload(self) -> None:
         chooser = self.page.locator('[data-testid="stFileUploader"] input[type="file"]')
@@ -56,6 +56,7 @@ class Hasty:
         self.page.get_by_role("radio", name=self.chance.choice(names)).first.click(timeout=HASTE)
 
     def class_(self) -> None:
+        self.page.get_by_role("button", name="Class and method").click(timeout=HASTE)
         self.page.get_by_test_id("stSelectbox").filter(has_text="Class").first.locator("input").click(timeout=HASTE)
         self.page.get_by_role("option").nth(self.chance.randrange(5)).click(timeout=HASTE)
 

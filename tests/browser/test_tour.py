@@ -59,5 +59,5 @@ def test_on_a_phone_menu_and_tour_are_named_and_fingers_tap(browser: Browser, se
         menu.tap()
         expect(page.get_by_role("link", name="Compare")).to_be_in_viewport()
         page.get_by_role("button", name="Collapse sidebar").tap()
-        page.locator(".st-key-narrow").get_by_role("button", name="New here? Seven short steps").tap()
+        page.get_by_role("button", name="New here?").tap()
         expect(page.get_by_text("1 of 7.")).to_be_in_viewport()

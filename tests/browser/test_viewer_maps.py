@@ -45,6 +45,7 @@ def test_heads_and_blocks_are_fused(open_viewer):
     truth = np.max([record.rows(block, [0])[:, 0].min(0).values.numpy() for block in range(3)], 0)
     values = viewer.ask("[...viewer.engine.values.subarray(0, viewer.payload.tokens)]")
     np.testing.assert_allclose(values, truth, atol=2e-3)
+    viewer.open_display()
     viewer.page.get_by_label("How to combine heads").select_option("max")
     viewer.says("Max of all blocks and heads: where the class token looks.")
     viewer.told("block=max", "head=max")
@@ -236,6 +237,7 @@ def test_the_outline_is_around_the_same_patches_as_in_python(open_viewer, kind, 
     heatmap = record.heatmap(record.rollout(10) if view == "rollout" else record.weights(10))
     if kind == "mass":
         assert viewer.ask("[...viewer.map.marked]") == mass_threshold(heatmap, 0.6).flatten().int().tolist()
+        viewer.open_display()
         viewer.page.get_by_label("Share inside the line").fill("0.3")
         viewer.told("mass=0.3")
     else:
@@ -246,6 +248,7 @@ def test_the_outline_is_around_the_same_patches_as_in_python(open_viewer, kind, 
     padded = np.pad(wanted.numpy(), 1).astype(int)
     assert path.count("h1") == np.abs(np.diff(padded, axis=0)).sum()
     assert path.count("v1") == np.abs(np.diff(padded, axis=1)).sum()
+    viewer.open_display()
     viewer.page.get_by_label("Outline").select_option("none")
     viewer.told("contour=none")
     assert viewer.page.locator(".contour path").last.get_attribute("d") == ""
@@ -287,6 +290,7 @@ def test_the_scale_tells_that_stronger_patches_lie_beyond_it(open_viewer):
         viewer.told(f"head={head}")
         expect(beyond).to_be_visible() if over[head] else expect(beyond).to_be_hidden()
     viewer.ask(f"viewer.change({{ head: {over.index(True)} }})")
+    viewer.open_display()
     viewer.page.get_by_role("button", name="Own scales").click()
     viewer.told("scale=own")
     expect(beyond).to_be_hidden()
@@ -346,6 +350,7 @@ def test_colours_of_nearest_patches_run_from_0_to_1_or_over_what_there_is(open_v
     np.testing.assert_allclose(viewer.ask(painted), np.clip(cosines, 0, 1) * 255, atol=2)
     legend = viewer.page.locator(".legend")
     expect(legend).to_have_attribute("aria-label", re.compile("^Colour scale from 0.00 to 1.00. One scale"))
+    viewer.open_display()
     viewer.page.get_by_role("button", name="Own scales").click()
     others = np.delete(cosines, 8)
     expect(legend).to_have_attribute("aria-label", re.compile(f"to {others.max():.2f}. This map alone"))
@@ -413,6 +418,7 @@ def test_the_pooling_query_is_shown_per_head_and_fused(open_viewer):
     )
     for column, truth in ((0, pool.mean(0)), (1, pool[0]), (2, pool[1])):
         np.testing.assert_allclose(viewer.ask(values, column), truth, atol=1e-6)
+    viewer.open_display()
     viewer.page.get_by_label("How to combine heads").select_option("max")
     viewer.says("Pooling query after the last block, max of heads: where it looks.")
     np.testing.assert_allclose(viewer.ask(values, 0), pool.max(0), atol=1e-6)

@@ -65,6 +65,12 @@ class Viewer:
         )
         self.painted()
 
+    def open_display(self) -> None:
+        """Show how the display can be set."""
+        display = self.page.locator(".display").first
+        if not display.evaluate("(display) => display.open"):
+            display.locator("summary").click()
+
     def point_at_map(self, row: int, col: int) -> None:
         """Point at a map of the grid, in its rows of blocks and columns of heads."""
         grid = self.page.locator("canvas.grid")

@@ -91,5 +91,5 @@ def test_a_step_of_the_tour_notices_that_it_is_done(window: Window) -> None:
     window.until_link("tour=1")
     window.until("document.body.innerText.includes('1 of 7. Patches') && a.settled")
     assert not window.ask(done)
-    window.press("Patch lines")
+    window.press("Display")
     window.until(done)

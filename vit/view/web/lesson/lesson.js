@@ -169,6 +169,9 @@ class Lesson {
       parentElement: this.main,
       setStateValue: (_, selection) => this.choose(/** @type {Selection} */ (selection)),
     });
+    // The one setting that the lesson has, and the keys, are in view below the map.
+    const [instrument, panel] = [".instrument", ".panel"].map(element);
+    if (panel.parentElement !== instrument) instrument.append(panel);
   }
 
   /** @param {Selection} selection that somebody chose in the viewer */
