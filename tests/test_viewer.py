@@ -267,6 +267,13 @@ def test_every_view_survives_a_link(view):
     assert Selection.from_query(Selection(view=view).to_query(), 12, 3, 197).view == view
 
 
+@pytest.mark.parametrize(("tokens", "smooth"), [(65, False), (257, False), (577, True), (1370, True)])
+def test_where_patches_are_small_the_map_is_smooth_until_somebody_wants_squares(tokens, smooth):
+    assert Selection.from_query({}, 12, 3, tokens).smooth is smooth
+    assert not Selection.from_query({"smooth": "0"}, 12, 3, tokens).smooth
+    assert Selection.from_query({"smooth": "1"}, 12, 3, tokens).smooth
+
+
 def test_an_empty_link_shows_the_last_block():
     assert Selection.from_query({}, 12, 3, 197) == Selection(block=11, after_block=11)
     assert [Selection.from_query({"after_block": text}, 12, 3, 197).after_block for text in ("99", "mean", "2")] == [

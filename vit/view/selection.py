@@ -12,6 +12,8 @@ Scale = Literal["shared", "own"]
 Contour = Literal["none", "mass", "otsu"]
 Cover = Literal["weight", "film"]
 
+SMOOTH_FROM = 400  # tokens: 20 x 20 patches, each about 27 px wide on the screen; squares of less look like noise
+
 
 @dataclass(frozen=True, kw_only=True)
 class Selection(Settings):
@@ -29,7 +31,7 @@ class Selection(Settings):
         colormap: its name in the payload; "" is the first one there.
         opacity: of the map over the picture, 0 to 1.
         cover: "weight" leaves the picture clear where patches have less than their mean; "film" covers all of it.
-        smooth: interpolate between patches.
+        smooth: interpolate between patches. Links that do not say it mean it from `SMOOTH_FROM` tokens on.
         scale: one colour scale for every map, or each map its own.
         contour: a line around the fewest patches that hold a share of the weight, or around Otsu's stronger group.
         mass: that share, above 0 and at most 1.
@@ -90,7 +92,7 @@ contour='none', mass=0.6, hidden=(), after_block=11)
             colormap=colormap if isinstance(colormap, str) and len(colormap) <= 32 else default.colormap,
             opacity=_clamp(query.get("opacity"), default.opacity),
             cover=_parse_choice(query.get("cover"), Cover, default.cover),
-            smooth=_parse_flag(query.get("smooth")),
+            smooth=tokens >= SMOOTH_FROM if query.get("smooth") is None else _parse_flag(query["smooth"]),
             scale=_parse_choice(query.get("scale"), Scale, default.scale),
             contour=_parse_choice(query.get("contour"), Contour, default.contour),
             mass=_clamp(query.get("mass"), default.mass, 0.01),

@@ -1,4 +1,4 @@
-"""What the README says of files and folders is so."""
+"""What docs/architecture.md says of files and folders is so."""
 
 import re
 import subprocess
@@ -8,8 +8,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def paths_in_tree() -> set[str]:
-    """Every file and folder of the README's tree, by its place in the project."""
-    text = (ROOT / "README.md").read_text()
+    """Every file and folder of the tree, by its place in the project."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
     tree = text.split("## Files")[1].split("```")[1]
     folders: list[str] = []
     result = set()
