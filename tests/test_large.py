@@ -52,7 +52,8 @@ def test_a_large_model_in_half_precision_stays_so_and_says_the_same(
         f"blocks.{i}.{part}.weight" for i in range(2) for part in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
     }
     with torch.inference_mode():
-        assert torch.equal(half(pictures()).logits, wide(pictures()).logits)  # rounded in the file, computed in float32
+        # Rounded in the file, computed in float32: half precision would be 1e-3 away.
+        assert (half(pictures()).logits - wide(pictures()).logits).abs().max() <= 1e-6
         ours, theirs = half(pictures(), output_attentions=True), wide(pictures(), output_attentions=True)
     assert all(torch.equal(a, b) for a, b in zip(ours.attentions, theirs.attentions, strict=True))
 

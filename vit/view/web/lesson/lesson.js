@@ -170,7 +170,7 @@ class Lesson {
       setStateValue: (_, selection) => this.choose(/** @type {Selection} */ (selection)),
     });
     // The one setting that the lesson has, and the keys, are in view below the map.
-    const [instrument, panel] = [".instrument", ".panel"].map(element);
+    const instrument = element(".instrument"), panel = element(".panel");
     if (panel.parentElement !== instrument) instrument.append(panel);
   }
 

@@ -1,0 +1,75 @@
+"""Makes the pictures of the README and the docs from the app as it is: `python benchmarks/pictures.py`."""
+
+import io
+import math
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, expect, sync_playwright
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
+
+from serving import BROWSER_ARGUMENTS, FIND, chromium, streamlit
+
+OUT = ROOT / ".github"
+WINDOW = {"width": 1280, "height": 800}
+FRAMES, FRAME_MS, FILM_WIDTH = 70, 130, 880  # nine seconds
+
+
+def ready(page: Page) -> None:
+    """Wait until the page is whole and the viewer has drawn it."""
+    page.wait_for_function(
+        "document.querySelector('[data-testid=stApp]')?.dataset.testScriptState === 'notRunning'", timeout=240_000
+    )
+    page.wait_for_function(f"() => {FIND}?.payload && !{FIND}.root.matches('[data-unready], [data-waiting]')")
+    page.wait_for_timeout(3000)  # for the verdict on the map
+
+
+def film(page: Page, name: str) -> None:
+    """The pointer goes over the heads, and then over the picture."""
+    grid, over = (page.locator(f"canvas.{one}").bounding_box() for one in ("grid", "over"))
+    assert grid and over
+    frames = []
+    for number in range(FRAMES):
+        share = 2 * number / FRAMES
+        area, turn = (grid, share) if share < 1 else (over, share - 1)
+        across = 0.5 + 0.36 * math.sin(2 * math.pi * turn)
+        page.mouse.move(area["x"] + across * area["width"], area["y"] + (0.15 + 0.7 * turn) * area["height"])
+        page.wait_for_function(f"() => !{FIND}.frame")
+        frame = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        frames.append(frame.resize((FILM_WIDTH, FILM_WIDTH * frame.height // frame.width), Image.Resampling.LANCZOS))
+    frames[0].save(OUT / name, save_all=True, append_images=frames[1:], duration=FRAME_MS, loop=0, quality=60, method=6)
+
+
+def main() -> None:
+    with (
+        tempfile.TemporaryDirectory() as runs,
+        streamlit(ROOT / "app.py", VIT_RUNS=runs) as url,
+        sync_playwright() as playwright,
+    ):
+        page = playwright.chromium.launch(**chromium(), args=BROWSER_ARGUMENTS).new_page(viewport=WINDOW)
+        page.set_default_timeout(240_000)
+        two = "compare?a_sample=cat&b_sample=raccoon&a_view=components&b_view=components&apart=1"
+        for name, query in (("explorer", ""), ("components", two)):
+            page.goto(f"{url}/{query}")
+            ready(page)
+            page.screenshot(path=OUT / f"{name}.png")
+        page.goto(f"{url}/?sample=cat&size=64")
+        ready(page)
+        film(page, "hover.webp")
+        page.goto(f"{url}/train?preset=fine-tune&data=shapes&init_from=cifar10&limit=60&epochs=1")
+        expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled()
+        page.screenshot(path=OUT / "ladder.png")
+        page.goto(f"{url}/train?preset=shapes&epochs=6")
+        page.get_by_role("button", name="Start", exact=True).click()
+        page.wait_for_url("**/runs?run=*")
+        expect(page.get_by_role("link", name="Open in Explore")).to_be_visible()
+        page.wait_for_timeout(5000)  # for the curves
+        page.screenshot(path=OUT / "runs.png")
+
+
+if __name__ == "__main__":
+    main()
