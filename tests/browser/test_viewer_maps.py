@@ -217,7 +217,7 @@ def test_a_map_that_python_gives_is_of_the_class_alone(open_viewer):
     assert viewer.ask("[...viewer.map.relevance]") == list(range(27))
     viewer.point(1, 1)
     viewer.says("LeGrad: what speaks for “cat”.")
-    expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_disabled()
+    expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_hidden()
     viewer.click(1, 1)  # a token is asked about, which this method cannot answer
     viewer.told("view=attention", "pinned=1")
 
@@ -381,7 +381,7 @@ def test_colours_over_the_picture_are_those_of_files(open_viewer, query):
 
 def test_nearest_patches_know_no_direction(open_viewer):
     viewer = open_viewer("case=alike&view=similar")
-    expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_disabled()
+    expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_hidden()
     viewer.over.focus()
     viewer.page.keyboard.press("d")
     viewer.page.keyboard.press("n")
