@@ -254,7 +254,7 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
     if stored := first_view.stored(source):
         with model_controls:
             checkpoint_picker.show_stored_model(stored)
-        predictions.show_top(top, stored.explanation)
+        predictions.show_top(top, stored.checkpoint, stored.explanation)
         with details:
             predictions.show(stored.checkpoint, stored.explanation)
             class_source.show_stored()
@@ -264,7 +264,7 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
         return
     with model_controls:
         loading.start_torch()
-        checkpoint = checkpoint_picker.pick_checkpoint()
+        checkpoint = checkpoint_picker.pick_checkpoint(inputs)
         if checkpoint.name != welcome.CHECKPOINT:
             page_links.change(ExploreLink, **welcome.left())
         size, precision = checkpoint_picker.pick_size(checkpoint)
@@ -289,7 +289,7 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
         explanation = explained(source)
     else:
         picture_picker.carry(source)
-    predictions.show_top(top, explanation)
+    predictions.show_top(top, checkpoint, explanation)
     with predicted:
         predictions.show(checkpoint, explanation)
     show_viewer(checkpoint, explanation, feed(explanation.payload), source, link_controls.link_of(OUTSIDE))

@@ -17,6 +17,8 @@ from vit.images import decode, samples
 from vit.model import cpu
 
 if TYPE_CHECKING:
+    from streamlit.delta_generator import DeltaGenerator
+
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.explain.record import Precision
     from vit.view.first_view import FirstView
@@ -30,51 +32,61 @@ def verified(identity: str, _checkpoint: Checkpoint) -> self_check.Verification:
     )
 
 
-def pick_checkpoint() -> Checkpoint:
-    """Let the person choose a checkpoint, or the best one of a run; stop with a hint where there is none."""
+def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
+    """Let the person choose a checkpoint, or the best one of a run; stop with a hint where there is none.
+
+    Args:
+        notes: where everybody sees what is missing or must be known: the controls themselves are folded away.
+    """
     available = loading.list_checkpoints()
     names = available.names
     if not names:
-        st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
+        notes.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()
 
     linked = page_links.read(ExploreLink).checkpoint
     if linked and linked not in names and (here := hub.find(linked)):
         page_links.change(ExploreLink, checkpoint=str(here.name))
     elif linked and linked not in names and hub.parse(linked):
-        st.info(f"{plain(linked)} is not here yet.")
-        navigation.link("Fetch it", "checkpoints", CheckpointsLink(fetch=linked).to_query())
+        with notes:
+            st.info(f"{plain(linked)} is not here yet.")
+            navigation.link("Fetch it", "checkpoints", CheckpointsLink(fetch=linked).to_query())
     elif linked and linked not in names:
-        st.info(f"There is no checkpoint {plain(linked)}. This is another one.")
+        notes.info(f"There is no checkpoint {plain(linked)}. This is another one.")
     name = link_controls.select(
         "Checkpoint", "checkpoint", names, format_func=available.title, along=dict.fromkeys(("heads", "target", "off"))
     )
     info = available.about(name)
     for broken in available.every if not info.problem else [info]:
         if broken.problem and not broken.choices:
-            st.caption(f"{plain(broken.name)} cannot be opened. {plain(broken.problem)}")
+            place = notes if info.problem else st
+            place.caption(f"{plain(broken.name)} cannot be opened. {plain(broken.problem)}")
     if info.problem and not info.choices:
         st.stop()
     stamp = loading.stamp(info.folder)
     heads = _chosen_heads(name)
     if info.choices and heads is None:
-        st.info(plain(info.problem))
-        _pick_heads(name, info.choices, None)
+        with notes:
+            st.info(plain(info.problem))
+            _pick_heads(name, info.choices, None)
         st.stop()
     try:
         checkpoint = loading.open_checkpoint(name, str(info.folder), stamp, heads)
     except UserError as error:  # a number of heads that the link asks for and the weights cannot have, above all
-        st.error(plain(str(error)))
-        if info.choices:
-            _pick_heads(name, info.choices, heads)
+        with notes:
+            st.error(plain(str(error)))
+            if info.choices:
+                _pick_heads(name, info.choices, heads)
         if info.choices or heads is None:
             st.stop()
         checkpoint = loading.open_checkpoint(name, str(info.folder), stamp, None)
     checkpoint_facts.show(checkpoint, info)
     show_more()
     checkpoint_facts.offer_conversion(checkpoint)
-    if "heads" in checkpoint.assumed:
-        _pick_heads(name, families.possible_heads(checkpoint.config.dim), checkpoint.config.heads)
+    if "heads" in checkpoint.assumed:  # the assumption that makes every map wrong
+        with notes:
+            st.warning(plain(checkpoint.assumed["heads"]))
+            _pick_heads(name, families.possible_heads(checkpoint.config.dim), checkpoint.config.heads)
     checkpoint_facts.show_self_check(checkpoint, verified(checkpoint.identity, checkpoint).error)
     return checkpoint
 

@@ -22,11 +22,14 @@ TOP = 5  # predictions shown
 WIDTH = 96  # of the model's own view [px]
 
 
-def show_top(place: DeltaGenerator, explanation: Explanation | StoredExplanation) -> None:
-    """The most probable class, in a line."""
+def show_top(
+    place: DeltaGenerator, checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation
+) -> None:
+    """The most probable class, in a line, and whether it may be a guess."""
     if explanation.predictions:
         best = explanation.predictions[0]
-        place.markdown(f"**{plain(best.label)}** {best.probability:.1%}")
+        guess = " · may be a guess" if unlike_training.is_unlike(checkpoint, explanation) else ""
+        place.markdown(f"**{plain(best.label)}** {best.probability:.1%}{guess}")
 
 
 def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from pages.shared import pass_queue
 from pages.shared.escape import plain
 from pages.shared.result_cache import cached
 from vit.explain import ood
@@ -31,11 +32,18 @@ def judge(checkpoint: Checkpoint, explanation: Explanation) -> tuple[ood.Referen
         if known is None:
             return None
         pixels = explanation.preprocess(explanation.picture)
-        return known, known.judge(float(known.score(checkpoint.model, pixels)))
+        with pass_queue.reserved(checkpoint, explanation.preprocess.size):
+            return known, known.judge(float(known.score(checkpoint.model, pixels)))
 
     file = checkpoint.path / ood.FILE
     stamp = file.stat().st_mtime_ns if file.exists() else 0
     return cached(("unlike", checkpoint.identity, stamp, explanation.record.logits.numpy().tobytes()), work)
+
+
+def is_unlike(checkpoint: Any, explanation: Any) -> bool:
+    """Whether a warning is due."""
+    judgement = judge(checkpoint, explanation)
+    return judgement is not None and judgement[1].known <= ood.ALARM_SHARE
 
 
 def show(checkpoint: Any, explanation: Any) -> None:

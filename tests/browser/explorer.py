@@ -11,6 +11,13 @@ from .waiting import Conversation
 PATIENCE = 180_000  # [ms] on a busy machine
 
 
+def open_model(page: Page) -> None:
+    """Show what is about the model: the sidebar, which a browser keeps as it was left."""
+    button = page.get_by_test_id("stExpandSidebarButton")
+    if button.is_visible():
+        button.click()
+
+
 class App:
     """The explorer in a browser."""
 
@@ -62,8 +69,8 @@ class App:
         self.page.get_by_role("button", name=re.compile(f"^{title}")).click()
 
     def open_model(self) -> None:
-        """Show what is about the model: the sidebar."""
-        self.page.get_by_test_id("stExpandSidebarButton").click()
+        """Show what is about the model."""
+        open_model(self.page)
 
     def open_display(self) -> None:
         """Show how the viewer's display can be set."""

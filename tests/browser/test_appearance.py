@@ -56,6 +56,7 @@ def test_all_words_stand_out_from_what_is_behind_them(
 def test_names_of_classes_are_whole(page: Page, serve: Callable[..., str], width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(f"{serve(ROOT / 'app.py')}/?sample=raccoon&checkpoint=photos")
+    page.get_by_role("button", name="Answer").click()
     name = page.locator(".bar span", has_text="English springer")
     expect(name).to_be_visible()
     assert name.evaluate("(e) => getComputedStyle(e).textOverflow !== 'ellipsis' && e.scrollWidth <= e.clientWidth")

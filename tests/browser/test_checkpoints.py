@@ -23,6 +23,7 @@ from vit import load_checkpoint
 from vit.checkpoints import manage
 from vit.model.cpu import has_bfloat16
 
+from .explorer import open_model
 from .serving import FIND
 
 ROOT = Path(__file__).parents[2]
@@ -154,7 +155,7 @@ def test_a_converted_checkpoint_arrives_and_opens_in_other_libraries(
 ) -> None:
     page.goto(f"{url}/?checkpoint={kept}")
     expect_map(page, heads=4)
-    page.get_by_test_id("stExpandSidebarButton").click()
+    open_model(page)
     page.get_by_role("button", name="For another library").click()
     for library in ("transformers", "timm"):
         if library == "timm":
@@ -223,7 +224,7 @@ def test_a_file_that_cannot_be_is_refused_where_it_was_given_and_leaves_nothing(
 def test_a_larger_input_has_more_patches_and_a_link(page: Page, url: str, kept: str) -> None:
     page.goto(f"{url}/?checkpoint={kept}")
     expect_map(page, tokens=17)
-    page.get_by_test_id("stExpandSidebarButton").click()
+    open_model(page)
     choose(page, "Input size", re.compile("64 px"))
     expect_map(page, tokens=65)
     expect(page).to_have_url(re.compile("size=64"))
@@ -241,7 +242,7 @@ def test_the_fast_pass_is_in_the_link_and_shows_another_map(page: Page, url: str
     page.goto(f"{url}/?checkpoint={kept}&precision=bfloat16")
     expect_map(page, tokens=17)
     assert page.evaluate(f"() => {FIND}.payloadId") != exact
-    page.get_by_test_id("stExpandSidebarButton").click()
+    open_model(page)
     toggle.click()
     expect(page).not_to_have_url(re.compile("precision"))
     page.wait_for_function(f"exact => {FIND}.payloadId === exact", arg=exact)

@@ -42,6 +42,7 @@ def test_photo_from_a_phone_is_upright_and_explained(app: App) -> None:
     app.shows("header.picture.height", 900)
     assert app.size() == [600, 900]
     app.still()  # Streamlit keeps the old chart until the new one is drawn
+    app.page.get_by_role("button", name="Answer").click()
     expect(app.page.get_by_role("img", name="Predictions")).to_contain_text("%", timeout=PATIENCE)
 
 

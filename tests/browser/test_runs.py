@@ -12,6 +12,7 @@ from written_runs import write_run
 from vit.runs import control, registry
 from vit.training.presets import train_config
 
+from .explorer import open_model
 from .serving import FIND
 from .waiting import Conversation
 
@@ -81,6 +82,7 @@ def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> No
     page.get_by_role("link", name="Open in Explore").click()
     expect(page.locator("canvas.over")).to_be_visible()
     expect(page).to_have_url(re.compile(f"checkpoint=run-{run.id}"))
+    open_model(page)
     expect(page.get_by_text("It knows circle, square, triangle, cross")).to_be_visible()
     page.go_back()
     expect(page).to_have_url(re.compile(f"/runs.*run={run.id}"))

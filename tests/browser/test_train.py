@@ -81,10 +81,12 @@ def test_a_model_is_trained_from_the_page_and_names_a_circle(page: Page, url: st
     until(page, "finished")
 
     page.get_by_role("link", name="Open in Explore").click()
+    page.get_by_test_id("stExpandSidebarButton").click()
     expect(page.get_by_text("It knows circle, square, triangle, cross")).to_be_visible()
     page.locator("input[type=file]").first.set_input_files(
         {"name": "circle.png", "mimeType": "image/png", "buffer": circle()}
     )
+    page.get_by_role("button", name="Answer").click()
     expect(page.locator("[aria-label^='Predictions: circle'], [alt^='Predictions: circle']").first).to_be_attached()
 
 
