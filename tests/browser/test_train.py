@@ -18,6 +18,8 @@ from vit.training.ladder import rung_config
 from vit.training.presets import train_config
 from vit.training.train import train
 
+from .explorer import open_model
+
 ROOT = Path(__file__).parents[2]
 PATIENCE = 180_000  # [ms] on a busy machine
 
@@ -81,7 +83,7 @@ def test_a_model_is_trained_from_the_page_and_names_a_circle(page: Page, url: st
     until(page, "finished")
 
     page.get_by_role("link", name="Open in Explore").click()
-    page.get_by_test_id("stExpandSidebarButton").click()
+    open_model(page)
     expect(page.get_by_text("It knows circle, square, triangle, cross")).to_be_visible()
     page.locator("input[type=file]").first.set_input_files(
         {"name": "circle.png", "mimeType": "image/png", "buffer": circle()}
