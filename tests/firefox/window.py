@@ -100,7 +100,7 @@ class Window:
         element = self.ask(
             """(() => {
                 const search = (root) => {
-                    for (const one of root.querySelectorAll("button, label")) {
+                    for (const one of root.querySelectorAll("button, label, summary")) {
                         if (one.textContent.trim().startsWith(arguments[0]) && one.getClientRects().length) return one;
                     }
                     for (const one of root.querySelectorAll("*")) {
