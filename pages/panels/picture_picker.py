@@ -12,7 +12,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.components import gallery
 from pages.panels import own_pictures, welcome
-from pages.shared import link_controls, loading, page_links, session, uploaded_pictures, uploads
+from pages.shared import link_controls, loading, page_links, public, session, uploaded_pictures, uploads
 from pages.shared.escape import plain
 from pages.shared.page_links import ExploreLink
 from pages.shared.source import Source
@@ -94,12 +94,13 @@ def pick_picture(row: DeltaGenerator) -> Source:
         with st.popover("Camera", width="content"):
             if st.toggle("Use the camera"):
                 taken = st.camera_input("Camera", key="camera", on_change=shoot)
-            st.caption(uploaded_pictures.how_long())
+    if public.is_public():
+        st.caption("Your pictures stay in the memory of this visit, and are forgotten when you leave.")
     if state.refused:
         st.error(plain(state.refused))
     own_pictures.show(choose_own)
     if source == "upload" and state.upload:
-        row.caption(f"This is {plain(state.upload.name)}.", width="content")
+        row.caption(f"This is {plain(state.upload.name)}.", width="content", help=uploaded_pictures.how_long())
         return state.upload
     if source == "camera" and taken is not None:
         return Source("camera.jpg", taken.getvalue())
