@@ -60,3 +60,25 @@ def test_names_of_classes_are_whole(page: Page, serve: Callable[..., str], width
     name = page.locator(".bar span", has_text="English springer")
     expect(name).to_be_visible()
     assert name.evaluate("(e) => getComputedStyle(e).textOverflow !== 'ellipsis' && e.scrollWidth <= e.clientWidth")
+
+
+@pytest.mark.parametrize(
+    ("window", "top", "stage"), [((1280, 800), 200, 480), ((1440, 900), 200, 600), ((390, 844), 260, 340)]
+)
+def test_the_picture_is_whole_in_the_window_below_its_answer(
+    page: Page, talk: Conversation, serve: Callable[..., str], window: tuple[int, int], top: int, stage: int
+) -> None:
+    page.set_viewport_size({"width": window[0], "height": window[1]})
+    page.goto(serve(ROOT / "app.py"))
+    expect(page.locator("canvas.over")).to_be_visible()
+    talk.finish()
+    area = page.locator(".stage").bounding_box()
+    assert area and area["y"] <= top and area["width"] >= stage
+    shown = [".stage", ".st-key-answer", *([".mosaic", "[data-field=view]"] if window[0] > 1000 else [])]
+    for one in shown:
+        expect(page.locator(one).first).to_be_in_viewport(ratio=1)
+
+
+def test_what_keeps_a_checkpoint_from_opening_is_said_beside_the_picture(page: Page, serve: Callable[..., str]) -> None:
+    page.goto(f"{serve(ROOT / 'app.py')}/?checkpoint=nobody")
+    expect(page.get_by_test_id("stMain").get_by_text("There is no checkpoint nobody.")).to_be_in_viewport()
