@@ -2,6 +2,7 @@
 
 import { methodMeaning } from "./captions.js";
 import { write } from "./page.js";
+import { say } from "./words.js";
 
 /** @import { Page } from "./page.js" */
 /** @import { State } from "./state.js" */
@@ -57,8 +58,10 @@ export function reflectShares(page, selection) {
  * @param {State} state
  */
 function reflectFusions(page, state) {
-  write(page.find(".fusion.blocks b"), (page.control("fuse_blocks").value = state.fuseBlocks));
-  write(page.find(".fusion.heads b"), (page.control("fuse_heads").value = state.fuseHeads));
+  page.control("fuse_blocks").value = state.fuseBlocks;
+  page.control("fuse_heads").value = state.fuseHeads;
+  write(page.find(".fusion.blocks b"), say(state.fuseBlocks));
+  write(page.find(".fusion.heads b"), say(state.fuseHeads));
 }
 
 /**
