@@ -1,4 +1,4 @@
-"""Makes the pictures of the README and the docs from the app as it is: `python benchmarks/pictures.py`."""
+"""Makes the pictures of the README and the page on training from the app as it is: `python benchmarks/pictures.py`."""
 
 import io
 import math
@@ -52,21 +52,20 @@ def main() -> None:
     ):
         page = playwright.chromium.launch(**chromium(), args=BROWSER_ARGUMENTS).new_page(viewport=WINDOW)
         page.set_default_timeout(240_000)
-        two = "compare?a_sample=cat&b_sample=raccoon&a_view=components&b_view=components&apart=1"
-        for name, query in (("explorer", ""), ("components", two)):
-            page.goto(f"{url}/{query}")
-            ready(page)
-            page.screenshot(path=OUT / f"{name}.png")
+        page.goto(url)
+        ready(page)
+        page.screenshot(path=OUT / "explorer.png")
         page.goto(f"{url}/?sample=cat&size=64")
         ready(page)
         film(page, "hover.webp")
         page.goto(f"{url}/train?preset=fine-tune&data=shapes&init_from=cifar10&limit=60&epochs=1")
-        expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled()
+        expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled(timeout=120_000)
+        page.get_by_role("heading", name="Ladder").scroll_into_view_if_needed()
         page.screenshot(path=OUT / "ladder.png")
         page.goto(f"{url}/train?preset=shapes&epochs=6")
         page.get_by_role("button", name="Start", exact=True).click()
         page.wait_for_url("**/runs?run=*")
-        expect(page.get_by_role("link", name="Open in Explore")).to_be_visible()
+        expect(page.get_by_text("Finished").first).to_be_visible(timeout=240_000)
         page.wait_for_timeout(5000)  # for the curves
         page.screenshot(path=OUT / "runs.png")
 
