@@ -54,11 +54,18 @@ addEventListener("DOMContentLoaded", () => {
 });"""
 
 
+# Streamlit remembers in the browser whether its sidebar was left open: every tab begins as a newcomer's.
+FORGET_SIDEBAR = """try {
+  for (const key of Object.keys(localStorage)) if (key.startsWith("stSidebarCollapsed")) localStorage.removeItem(key);
+} catch { /* an empty page has no storage */ }"""
+
+
 @pytest.fixture(scope="session")
 def shared_context(browser: Browser, browser_context_args: dict[str, Any]) -> Iterator[BrowserContext]:
     """One for all tests, so that Streamlit's own files are fetched and compiled once: 2 s of a core for every tab."""
     context = browser.new_context(**browser_context_args, reduced_motion="reduce")
     context.add_init_script(STILL)
+    context.add_init_script(FORGET_SIDEBAR)
     keep_alive = context.new_page()  # of the site of all servers, whose process ends with its last tab
     keep_alive.route("**", lambda route: route.fulfill(body=""))
     keep_alive.goto("http://127.0.0.1/")
