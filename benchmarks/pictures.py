@@ -1,4 +1,4 @@
-"""Makes the pictures of the README and the page on training from the app as it is: `python benchmarks/pictures.py`."""
+"""Makes the film of the README, and pictures of Explore and of the ladder, from the app: `python benchmarks/pictures.py`."""
 
 import io
 import math
@@ -62,12 +62,6 @@ def main() -> None:
         expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled(timeout=120_000)
         page.get_by_role("heading", name="Ladder").scroll_into_view_if_needed()
         page.screenshot(path=OUT / "ladder.png")
-        page.goto(f"{url}/train?preset=shapes&epochs=6")
-        page.get_by_role("button", name="Start", exact=True).click()
-        page.wait_for_url("**/runs?run=*")
-        expect(page.get_by_text("Finished").first).to_be_visible(timeout=240_000)
-        page.wait_for_timeout(5000)  # for the curves
-        page.screenshot(path=OUT / "runs.png")
 
 
 if __name__ == "__main__":
