@@ -1,4 +1,4 @@
-"""Makes the film of the README, and pictures of Explore and of the ladder, from the app: `python benchmarks/pictures.py`."""
+"""Makes the film of the README, and pictures of Explore and of the ladder: `python benchmarks/pictures.py`."""
 
 import io
 import math
