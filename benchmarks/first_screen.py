@@ -48,14 +48,14 @@ IN_VIEW = f"""() => {{
     return width > 0 && height > 0 && width * height > 0.5 * box.width * box.height;
   }};
   const whole = (box) => box && box.top >= 0 && box.bottom <= innerHeight + 0.5 && box.right <= innerWidth + 0.5;
-  const shown = (element) => element.checkVisibility({{ checkOpacity: true, checkVisibilityCSS: true }});
-  const boxOf = (name) => all.find((element) => element.matches(name) && shown(element))?.getBoundingClientRect();
-  const controls = all.filter((element) => element.matches({CONTROLS!r}) && !element.disabled && shown(element)
+  const visible = (element) => element.checkVisibility({{ checkOpacity: true, checkVisibilityCSS: true }});
+  const boxOf = (name) => all.find((element) => element.matches(name) && visible(element))?.getBoundingClientRect();
+  const controls = all.filter((element) => element.matches({CONTROLS!r}) && !element.disabled && visible(element)
     && seen(element.getBoundingClientRect()) && element.getBoundingClientRect().width > 4
     && element.getAttribute("tabindex") !== "-1" && !element.closest("[aria-hidden=true]"));
   const words = [];
   for (const element of all) {{
-    if (!shown(element) || element.matches({NOT_READ!r})) continue;
+    if (!visible(element) || element.matches({NOT_READ!r})) continue;
     for (const node of element.childNodes) {{
       if (node.nodeType !== Node.TEXT_NODE || !node.data.trim()) continue;
       const range = document.createRange();

@@ -44,9 +44,9 @@ function build(parent) {
 /**
  * @param {Strip} strip
  * @param {Sample[]} samples
- * @param {number} shown on a button behind which all are; 0 for a strip without one
+ * @param {number} preview the number of thumbnails on a button that opens all of them; 0 draws the whole strip
  */
-function fill(strip, samples, shown) {
+function fill(strip, samples, preview) {
   strip.root.replaceChildren();
   strip.others.replaceChildren();
   strip.buttons.clear();
@@ -63,11 +63,11 @@ function fill(strip, samples, shown) {
       strip.more.open = false;
       strip.choose(name);
     });
-    (shown ? strip.others : strip.root).appendChild(button);
+    (preview ? strip.others : strip.root).appendChild(button);
     strip.buttons.set(name, button);
   }
-  if (!shown) return;
-  const few = samples.slice(0, shown).map(({ source }) => Object.assign(document.createElement("img"), { src: source, alt: "" }));
+  if (!preview) return;
+  const few = samples.slice(0, preview).map(({ source }) => Object.assign(document.createElement("img"), { src: source, alt: "" }));
   strip.face.replaceChildren(...few, "Samples");
   strip.root.append(strip.more);
 }
@@ -80,7 +80,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   strip.root.setAttribute("aria-label", data.label);
   if (data.pastes) document.addEventListener("paste", strip.paste); // the same one again changes nothing
   const names = data.samples.map((/** @type {Sample} */ { name }) => name);
-  if ([...strip.buttons.keys()].join() !== names.join()) fill(strip, data.samples, data.shown);
+  if ([...strip.buttons.keys()].join() !== names.join()) fill(strip, data.samples, data.preview);
   for (const [name, button] of strip.buttons) button.setAttribute("aria-pressed", String(name === data.chosen));
   return () => {
     document.removeEventListener("paste", strip.paste);

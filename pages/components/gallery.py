@@ -41,7 +41,7 @@ def show(
     on_choose: Callable[[str], None],
     pictures: tuple[Thumbnail, ...] = (),
     label: str = "Sample pictures",
-    shown: int = 0,
+    preview: int = 0,
 ) -> None:
     """Draw pictures as a strip of buttons.
 
@@ -52,7 +52,7 @@ def show(
         pictures: a tuple, as of a list Streamlit would ask pandas what it is; left out, the samples, whose strip also
             takes a pasted picture to the file uploader.
         label: of the strip, for screen readers.
-        shown: so many are drawn on a button that opens them all; 0 for a strip in view.
+        preview: the number of thumbnails on a button that opens all of them; 0 draws the whole strip.
     """
     strip = pictures or thumbnails()
 
@@ -61,8 +61,8 @@ def show(
         if isinstance(name, str) and any(name == one["name"] for one in strip):
             on_choose(name)
 
-    data = {"samples": strip, "chosen": chosen, "label": label, "pastes": not pictures, "shown": shown}
-    _gallery(key=key, data=data, on_sample_change=clicked, width="content" if shown else "stretch")
+    data = {"samples": strip, "chosen": chosen, "label": label, "pastes": not pictures, "preview": preview}
+    _gallery(key=key, data=data, on_sample_change=clicked, width="content" if preview else "stretch")
 
 
 @cache

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 RUN = "run-"  # before the id of a run whose best checkpoint is meant
 READING = "Reading the video…"
-SAMPLES_SHOWN = 3  # on the button that opens them all
+PREVIEW = 3  # thumbnails on the button that opens all samples
 TOUCH = 3600.0  # [s] after which an uploaded picture that is still looked at counts as opened again
 
 
@@ -78,7 +78,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
     source, sample = state.source, current_sample()
     taken, key = None, f"upload {state.uploads}"
     with row:
-        gallery.show("gallery", sample if source == "sample" else None, choose_sample, shown=SAMPLES_SHOWN)
+        gallery.show("gallery", sample if source == "sample" else None, choose_sample, preview=PREVIEW)
         # A new one after each upload: it would take the earlier file away before it sends the next one, and name a
         # file that is no longer shown after the browser's Back.
         with st.container(key="uploader", width="content"):

@@ -74,9 +74,9 @@ def test_the_picture_is_whole_in_the_window_below_its_answer(
     talk.finish()
     area = page.locator(".stage").bounding_box()
     assert area and area["y"] <= top and area["width"] >= stage
-    shown = [".stage", ".st-key-answer", *([".mosaic", "[data-field=view]"] if window[0] > 1000 else [])]
-    for one in shown:
-        expect(page.locator(one).first).to_be_in_viewport(ratio=1)
+    parts = [".stage", ".st-key-answer", *([".mosaic", "[data-field=view]"] if window[0] > 1000 else [])]
+    for part in parts:
+        expect(page.locator(part).first).to_be_in_viewport(ratio=1)
 
 
 def test_what_keeps_a_checkpoint_from_opening_is_said_beside_the_picture(page: Page, serve: Callable[..., str]) -> None:

@@ -383,7 +383,7 @@ def test_the_first_click_on_the_class_s_map_shows_it(app: App) -> None:
 def test_the_class_that_is_named_is_the_one_that_is_explained(app: App) -> None:
     """Streamlit leaves a control at its old words unless it is told."""
     app.open("?view=relevance")
-    asked = app.page.get_by_role("button", name="Class and method")
+    popover = app.page.get_by_role("button", name="Class and method")
     field = app.page.locator('[data-testid="stSelectbox"]', has_text=re.compile("^Class")).first
     for name, label in (("horse", "horse"), ("temple", None), ("cat", "cat")):
         app.sample(samples.SAMPLES[name].title)
@@ -392,9 +392,9 @@ def test_the_class_that_is_named_is_the_one_that_is_explained(app: App) -> None:
         heading = app.page.locator(".sentence").inner_text()
         explained = re.search("“(.+)”", heading)
         assert explained and explained[1] == (label or explained[1])
-        asked.click()
+        popover.click()
         shown = field.locator("input").input_value() or field.inner_text()
-        asked.click()
+        popover.click()
         assert explained[1] in shown, (name, shown)
         assert "target" not in app.page.url
     for name in ("dog" if "dog" in samples.SAMPLES else "raccoon", "horse", "flower", "temple", "cat"):
