@@ -24,6 +24,7 @@ from vit.runs.command_line import command_line
 from vit.runs.control import launch
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import list_runs
+from vit.training import fine_tuning
 from vit.training.config import FROM_CHECKPOINT, TrainConfig
 from vit.training.presets import PRESETS, run_name, train_config
 from vit.training.run_folder import learnt, resumable
@@ -99,24 +100,28 @@ def follow_start() -> None:
     form_state.change(propose)
 
 
-def pick_recipe(form: TrainForm, problems: Mapping[str, str]) -> None:
-    """Presets with what to expect; all settings folded away below."""
+def pick_recipe(form: TrainForm, config: TrainConfig | None, problems: Mapping[str, str]) -> None:
+    """Presets with what to expect; all settings folded away below.
+
+    Args:
+        config: what the form describes; None where it does not fit yet.
+    """
     names = recommended(form.data, form.init_from)
     st.radio(
         "Preset",
         names,
         format_func=lambda name: PRESETS[name].title,
         captions=[plain(PRESETS[name].expect) for name in names],
-        key=form_state.key("preset"),
-        on_change=choose_preset,
+        **form_state.handler("preset", choose_preset),
         label_visibility="collapsed",
         persist_state="session",
     )
     fields.show_problem(problems, "")
     disabled = unused(form)
     base = PRESETS[form.preset].settings
+    empty = follows(form, config)
     for group in setting_names.GROUPS:
-        fields.show_group(group, form.settings, base, by_size(form.settings["size"]), problems, disabled)
+        fields.show_group(group, form.settings, base, empty, problems, form_state.key, disabled)
     if fields.changed(form.settings, base):
         st.button("Back to the preset's values", key="reset", on_click=choose_preset)
 
@@ -126,11 +131,16 @@ def unused(form: TrainForm) -> tuple[str, ...]:
     return FROM_CHECKPOINT if form.init_from else setting_names.GROUPS["From a checkpoint"]
 
 
-def by_size(size: str) -> dict[str, Any]:
-    """Settings of the model that follow from its named size."""
-    values = ViTConfig.preset(size).to_dict()
+def follows(form: TrainForm, config: TrainConfig | None) -> dict[str, str]:
+    """What settings of the model are where they are left empty: by the named size, or by the checkpoint."""
+    values = ViTConfig.preset(form.settings["size"]).to_dict()
     names = ("patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation")
-    return {name: values[name] for name in names} | {"image_size": values["image_size"][0]}
+    found = {name: f"{values[name]}, by size" for name in names} | {"image_size": f"{values['image_size'][0]}, by size"}
+    if config and config.init_from:
+        with suppress(UserError):  # what is wrong with it is said where it is chosen
+            height, width = fine_tuning.model_config(config.model_copy(update={"image_size": None}), 1).image_size
+            found["image_size"] = f"{height if height == width else f'{height} x {width}'}, by the checkpoint"
+    return found
 
 
 def _day(moment: float) -> str:
@@ -153,9 +163,8 @@ def pick_start(titles: Mapping[str, str]) -> None:
         "Start from",
         list(titles),
         format_func=lambda name: labels.get(name, name),  # a choice of before may be gone
-        key=form_state.key("init_from"),
+        **form_state.handler("init_from", follow_start),
         label_visibility="collapsed",
-        on_change=follow_start,
         help="From a checkpoint, the model keeps its size; only the last layer begins anew where the classes differ.",
         persist_state="session",
     )
@@ -294,7 +303,7 @@ with data_place:
     specs = data_picker.options()
     form_state.restrict("data", specs)
     with select_place:
-        data_picker.pick(specs, form_state.key("data"), follow_data)
+        data_picker.pick(specs, form_state.handler("data", follow_data))
 with start_place:
     st.header("Start from", anchor=False)
     form_state.restrict("init_from", known_starts)
@@ -318,7 +327,7 @@ if config and devices and config.batch_size % target.processes:
     problems = {"batch_size": f"{config.batch_size} pictures do not divide among {target.processes} processes."}
     config = None
 with recipe_place:
-    pick_recipe(form, {name: problem for name, problem in problems.items() if name not in fields.ELSEWHERE})
+    pick_recipe(form, config, {name: problem for name, problem in problems.items() if name not in fields.ELSEWHERE})
 for container, name in (
     (start_place, "init_from"),
     (device_place, "device"),

@@ -117,11 +117,11 @@ def key_of(name: str, value: Any, offers: Any = None) -> str:
     controls = session.of(_Controls)
     drawn, values = controls.drawn, controls.values
     before = drawn.get(name, _Drawn(0, offers))
-    now = before.offers == offers and st.session_state.get(_key(name, before.number), value) == value
+    now = before.offers == offers and st.session_state.get(numbered(name, before.number), value) == value
     drawn[name] = _Drawn(before.number + (not now), offers)
-    key = _key(name, drawn[name].number)
+    key = numbered(name, drawn[name].number)
     values[key] = value
-    values.pop(_key(name, drawn[name].number - REMEMBERED), None)
+    values.pop(numbered(name, drawn[name].number - REMEMBERED), None)
     return key
 
 
@@ -148,7 +148,8 @@ def redraw_if_changed(before: Mapping[str, str]) -> None:
         st.rerun()
 
 
-def _key(name: str, number: int) -> str:
+def numbered(name: str, number: int) -> str:
+    """The key of the control that replaced `number` earlier ones of its name."""
     return f"{name} {number}" if number else name
 
 

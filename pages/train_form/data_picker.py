@@ -6,7 +6,7 @@ import io
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -36,8 +36,12 @@ def options() -> list[str]:
     return [*datasets.NAMED, *catalog.list_folders()]
 
 
-def pick(specs: Sequence[str], key: str, on_change: Callable[[], None]) -> None:
-    """Let the person choose a dataset."""
+def pick(specs: Sequence[str], handler: Mapping[str, Any]) -> None:
+    """Let the person choose a dataset.
+
+    Args:
+        handler: the control's key and callback.
+    """
     roots = data_roots()
     names = [datasets.NAMED.get(spec) or datasets.folder_title(spec, roots) for spec in specs]
     titles = dict(zip(specs, link_controls.distinct(names), strict=True))
@@ -45,8 +49,7 @@ def pick(specs: Sequence[str], key: str, on_change: Callable[[], None]) -> None:
         "Dataset",
         specs,
         format_func=lambda spec: titles.get(spec, spec),  # a choice of before may be gone
-        key=key,
-        on_change=on_change,
+        **handler,
         label_visibility="collapsed",
         persist_state="session",
     )

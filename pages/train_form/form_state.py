@@ -1,22 +1,57 @@
 """The form of page Train in its controls and in the address: a reload keeps it, and Back undoes the last change.
 
 Only this file knows under which keys the session keeps what the controls hold.
+
+A browser sends the values of all its controls with every click. Until it has drawn what the server wrote into a
+control, it sends the old value, which Streamlit cannot tell from a new choice. So a control into which the server
+writes gets a new key, and values under an old key count for nothing.
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from pages.shared import setting_names
+from pages.shared import link_controls, session, setting_names
 from pages.train_form import settings
 from pages.train_form.form import PARTS, TrainForm
 
 
-def key(part: str) -> str:
-    """The key of the control for a part of the form."""
-    return settings.key(part) if part in setting_names.NAMES else part
+@dataclass
+class _Writes:
+    """How often the server wrote into a control since it was drawn first, by the control's name."""
+
+    count: dict[str, int] = field(default_factory=dict)
+
+
+def key(name: str) -> str:
+    """The current key of a control: of a part of the form, or of one that shows a part in another way."""
+    first = settings.first_key(name) if name in setting_names.NAMES else name
+    return link_controls.numbered(first, session.of(_Writes).count.get(name, 0))
+
+
+def show(name: str, value: Any) -> None:
+    """Write a value into a control that is not drawn yet."""
+    before = key(name)
+    if before in st.session_state:
+        if st.session_state[before] == value:
+            return
+        del st.session_state[before]
+        count = session.of(_Writes).count
+        count[name] = count.get(name, 0) + 1
+    st.session_state[key(name)] = value
+
+
+def handler(name: str, choose: Callable[[], None]) -> dict[str, Any]:
+    """A control's key and callback, as arguments: `choose` runs when a person changes it."""
+    return {"key": key(name), "on_change": _if_current, "args": (name, key(name), choose)}
+
+
+def _if_current(name: str, drawn: str, choose: Callable[[], None]) -> None:
+    if drawn == key(name):
+        choose()
 
 
 def read() -> TrainForm:
@@ -27,7 +62,7 @@ def read() -> TrainForm:
 def write(form: TrainForm) -> None:
     """Put a form into the controls, which are not drawn yet."""
     for part, value in form.parts().items():
-        st.session_state[key(part)] = value
+        show(part, value)
 
 
 def change(step: Callable[[TrainForm], TrainForm]) -> None:
@@ -41,7 +76,7 @@ def change(step: Callable[[TrainForm], TrainForm]) -> None:
 def restrict(part: str, options: Collection[str | None]) -> None:
     """Where what was chosen is gone, choose the first of what is there, before the control is drawn."""
     if st.session_state[key(part)] not in options:
-        st.session_state[key(part)] = next(iter(options))
+        show(part, next(iter(options)))
 
 
 def is_on(name: str) -> bool:
@@ -50,13 +85,8 @@ def is_on(name: str) -> bool:
 
 
 def control_value(name: str) -> Any:
-    """What a control holds that is no part of the form by itself; for its callback."""
-    return st.session_state[name]
-
-
-def set_control(name: str, value: Any) -> None:
-    """Let such a control hold what the form says, before it is drawn."""
-    st.session_state[name] = value
+    """What a control holds, for its callback."""
+    return st.session_state[key(name)]
 
 
 def is_news() -> bool:

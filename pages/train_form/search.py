@@ -79,15 +79,14 @@ def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
         form_state.change(lambda form: replace(form, settings={**form.settings, "epochs": epochs}))
 
     usual = usual_min_epochs(config, form.reduction_factor)
-    form_state.set_control(_EPOCHS, form.settings["epochs"])
+    form_state.show(_EPOCHS, form.settings["epochs"])
     left, right = st.columns(2)
     left.number_input("Trials", 1, MOST_TRIALS, key=form_state.key("trials"), persist_state="session")
     right.number_input(
         "Epochs, at most",
         1,
         MOST_EPOCHS,
-        key=_EPOCHS,
-        on_change=choose_epochs,
+        **form_state.handler(_EPOCHS, choose_epochs),
         help="Those of the recipe: a change here changes them there.",
     )
     left, right = st.columns(2)

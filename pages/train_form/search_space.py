@@ -17,6 +17,8 @@ _VALUES = "values"
 _SCALES = {"log": "log scale", "linear": "linear", _VALUES: "values"}
 _VALUE_TITLES = {"true": "on", "false": "off", '""': "nothing", "null": "by size"}
 
+_Change = Callable[[str, Callable[[str], str]], None]  # changes the text of one setting
+
 
 class _Ends(NamedTuple):
     """A range as its controls have it, where its ends may be anything that was typed."""
@@ -116,19 +118,21 @@ def pick(config: TrainConfig, texts: Mapping[str, str]) -> None:
 
     def choose() -> None:
         names = form_state.control_value(_NAMES)
-        _change({name: texts.get(name) or _proposed(config, name) for name in names})
+        _change(config, lambda now: {name: now.get(name) or _proposed(config, name) for name in names})
 
-    form_state.set_control(_NAMES, list(texts))
+    def change(name: str, step: Callable[[str], str]) -> None:
+        _change(config, lambda now: now | {name: step(now[name])} if name in now else now)
+
+    form_state.show(_NAMES, list(texts))
     st.multiselect(
         "Settings that are drawn",
         _offered(config, texts),
         format_func=setting_names.title,
-        key=_NAMES,
-        on_change=choose,
+        **form_state.handler(_NAMES, choose),
         placeholder="the usual ones",
     )
     for name, text in texts.items():
-        _pick_dimension(config, name, text, lambda name, text: _change({**texts, name: text}))
+        _pick_dimension(config, name, text, change)
 
 
 def _proposed(config: TrainConfig, name: str) -> str:
@@ -137,11 +141,12 @@ def _proposed(config: TrainConfig, name: str) -> str:
     return str(space.proposed(config, name) or space.Choices(choices))
 
 
-def _change(texts: Mapping[str, str]) -> None:
-    form_state.change(lambda form: replace(form, space=_write(texts)))
+def _change(config: TrainConfig, step: Callable[[dict[str, str]], Mapping[str, str]]) -> None:
+    """From a callback; one message may hold several changes, so each begins with what the form says by then."""
+    form_state.change(lambda form: replace(form, space=_write(step(dict(texts_of(form.space, config))))))
 
 
-def _pick_dimension(config: TrainConfig, name: str, text: str, change: Callable[[str, str], None]) -> None:
+def _pick_dimension(config: TrainConfig, name: str, text: str, change: _Change) -> None:
     """The controls of one setting: the ends of its range and its scale, or its values."""
     if settings.kind(name)[0] not in (int, float):
         _pick_values(config, name, text, change)
@@ -155,15 +160,16 @@ def _pick_dimension(config: TrainConfig, name: str, text: str, change: Callable[
             _pick_values(config, name, text, change)
 
 
-def _pick_scale(config: TrainConfig, name: str, text: str, change: Callable[[str, str], None]) -> None:
+def _pick_scale(config: TrainConfig, name: str, text: str, change: _Change) -> None:
     """A number's name, and how it is drawn."""
     key = _key(name, "scale")
 
     def rescale() -> None:
-        change(name, _rescaled(config, name, text, form_state.control_value(key)))
+        scale = form_state.control_value(key)
+        change(name, lambda now: _rescaled(config, name, now, scale))
 
     log = _ends(text).log
-    form_state.set_control(key, _VALUES if not space.is_range(name, text) else "log" if log else "linear")
+    form_state.show(key, _VALUES if not space.is_range(name, text) else "log" if log else "linear")
     with st.container(
         horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="xsmall", wrap=False
     ):
@@ -174,34 +180,32 @@ def _pick_scale(config: TrainConfig, name: str, text: str, change: Callable[[str
             f"{setting_names.title(name)}, scale",
             list(_SCALES),
             format_func=_SCALES.__getitem__,
-            key=key,
-            on_change=rescale,
+            **form_state.handler(key, rescale),
             label_visibility="collapsed",
             width=125,
         )
 
 
-def _pick_ends(name: str, ends: _Ends, change: Callable[[str, str], None]) -> None:
+def _pick_ends(name: str, ends: _Ends, change: _Change) -> None:
     low_key, high_key = _key(name, "low"), _key(name, "high")
 
     def retype() -> None:
         low, high = map(form_state.control_value, (low_key, high_key))
-        change(name, str(_Ends(low, high, ends.log)))
+        change(name, lambda now: str(_Ends(low, high, _ends(now).log)))
 
     with st.container(horizontal=True, vertical_alignment="center", gap="xsmall", wrap=False):
         for key, end, word in ((low_key, ends.low, "from"), (high_key, ends.high, "to")):
-            form_state.set_control(key, end)
+            form_state.show(key, end)
             st.markdown(f":small[:gray[{word}]]", width="content")
             st.text_input(  # as the buttons of a number's control leave no room for 0.0002 on a phone
                 f"{setting_names.title(name)}, {word}",
-                key=key,
-                on_change=retype,
+                **form_state.handler(key, retype),
                 max_chars=30,
                 label_visibility="collapsed",
             )
 
 
-def _pick_values(config: TrainConfig, name: str, text: str, change: Callable[[str, str], None]) -> None:
+def _pick_values(config: TrainConfig, name: str, text: str, change: _Change) -> None:
     type_, choices, _ = settings.kind(name)
     number = type_ in (int, float)
     key = _key(name, "values")
@@ -212,15 +216,15 @@ def _pick_values(config: TrainConfig, name: str, text: str, change: Callable[[st
         options = str(proposed).split(",")
 
     def choose() -> None:
-        change(name, ",".join(form_state.control_value(key)))
+        values = form_state.control_value(key)
+        change(name, lambda _: ",".join(values))
 
-    form_state.set_control(key, chosen)
+    form_state.show(key, chosen)
     st.multiselect(
         f"{setting_names.title(name)}, values" if number else setting_names.title(name),
         list(dict.fromkeys((*options, *chosen))),
         format_func=lambda value: _VALUE_TITLES.get(value, value),
-        key=key,
-        on_change=choose,
+        **form_state.handler(key, choose),
         accept_new_options=number or (type_ is str and not choices),
         placeholder="type values",
         label_visibility="collapsed" if number else "visible",
@@ -229,7 +233,7 @@ def _pick_values(config: TrainConfig, name: str, text: str, change: Callable[[st
 
 
 def _key(name: str, part: str) -> str:
-    return f"space {name} {part}"
+    return f"space_{name}_{part}"
 
 
 def _ends(text: str) -> _Ends:

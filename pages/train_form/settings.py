@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 import streamlit as st
@@ -94,8 +94,8 @@ def show_problem(problems: Mapping[str, str], name: str) -> None:
         st.error(plain(problems[name]))
 
 
-def key(name: str) -> str:
-    """Where the session keeps a setting."""
+def first_key(name: str) -> str:
+    """The key of a setting's control, until the server writes into it."""
     return f"set_{name}"
 
 
@@ -134,8 +134,9 @@ def show_group(
     group: str,
     settings: Mapping[str, Any],
     base: Mapping[str, Any],
-    follows: Mapping[str, Any],
+    follows: Mapping[str, str],
     problems: Mapping[str, str],
+    key_of: Callable[[str], str],
     disabled: tuple[str, ...] = (),
 ) -> None:
     """One folded group of settings.
@@ -143,8 +144,9 @@ def show_group(
     Args:
         settings: as the form has them.
         base: what the preset says, to count what differs.
-        follows: values that empty settings get from others.
+        follows: what empty settings get, and from where.
         problems: by setting.
+        key_of: gives the key of a setting's control.
         disabled: settings that something else decides.
     """
     names = [name for name in GROUPS[group] if name != "track" or plugin.available()]
@@ -156,11 +158,11 @@ def show_group(
         for first in range(0, len(names), COLUMNS):
             for column, name in zip(st.columns(COLUMNS), names[first : first + COLUMNS], strict=False):
                 with column:
-                    show_field(name, fields[name], follows.get(name), name in disabled)
+                    show_field(name, fields[name], follows.get(name, ""), name in disabled, key_of(name))
                     show_problem(problems, name)
 
 
-def show_field(name: str, field: FieldInfo, follows: Any, disabled: bool) -> None:
+def show_field(name: str, field: FieldInfo, follows: str, disabled: bool, key: str) -> None:
     """The widget that suits a setting.
 
     A number field has no limits of its own: it would keep the last value within them, and what is typed would not
@@ -169,17 +171,16 @@ def show_field(name: str, field: FieldInfo, follows: Any, disabled: bool) -> Non
     type_, choices, optional = kind(name)
     common: dict[str, Any] = dict(
         label=title(name),
-        key=key(name),
+        key=key,
         help=explain(name, field),
         disabled=disabled,
         persist_state="session",
     )
-    hint = "" if follows is None else f"{follows}, by size"
     if choices:
         st.selectbox(
             options=choices,
             index=None if optional else 0,
-            placeholder=hint or "none",
+            placeholder=follows or "none",
             format_func=lambda choice: choice or "none",
             **common,
         )
@@ -194,7 +195,7 @@ def show_field(name: str, field: FieldInfo, follows: Any, disabled: bool) -> Non
             value=None if optional else "min",
             step=1 if whole else _STEPS.get(name, 0.05),
             format=None if whole else "%g",
-            placeholder=hint or "none",
+            placeholder=follows or "none",
             **common,
         )
 

@@ -11,8 +11,10 @@ from short_runs import begun, endless, tiny, until
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import readings
+from tests.pages.controls import control
 from vit.errors import InvalidRun
-from vit.runs import control, registry
+from vit.runs import control as runs
+from vit.runs import registry
 from vit.runs.batch import cluster_dry_run
 from vit.runs.engines import contract, job_files, watch
 from vit.training import dry_run
@@ -33,7 +35,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     yield set_up(tmp_path, monkeypatch, processes=2)
     for run in registry.list_runs(patience=5):
         if run.alive:
-            control.kill(run.id)
+            runs.kill(run.id)
 
 
 def opened(page: str, **link: str) -> AppTest:
@@ -85,8 +87,8 @@ def test_a_run_is_handed_over_and_watched(lab: Fake) -> None:
 
 
 def test_a_run_that_waits_says_why_and_is_cancelled(lab: Fake) -> None:
-    begun(control.launch(endless(), on="lab"))
-    second = control.launch(endless(), on="lab")
+    begun(runs.launch(endless(), on="lab"))
+    second = runs.launch(endless(), on="lab")
     assert registry.find_run(second.id, patience=5).status == "waiting"
     page = opened("runs", run=second.id)
     assert "The slot is taken." in text(page)
@@ -96,7 +98,7 @@ def test_a_run_that_waits_says_why_and_is_cancelled(lab: Fake) -> None:
 
 
 def test_a_cluster_that_does_not_answer_is_said_and_nothing_is_offered_that_could_harm(lab: Fake) -> None:
-    run = begun(control.launch(endless(), on="lab"))
+    run = begun(runs.launch(endless(), on="lab"))
     with lab.unreachable():
         watch.forget()
         until(lambda: registry.find_run(run.id, patience=5).status == "unknown", "its silence")
@@ -175,17 +177,17 @@ def test_a_few_steps_are_tried_there_before_the_start(lab: Fake, monkeypatch: py
     assert f"Tried on {platform.node()}." in text(page)
     until(lambda: not list((lab.jobs.parent / ".trials").iterdir()), "its end")
     assert registry.list_runs() == []
-    page.number_input(key="set_epochs").set_value(4).run()  # another run, of which nothing is known
+    control(page.number_input, "set_epochs").set_value(4).run()  # another run, of which nothing is known
     assert "Tried on" not in text(page)
 
 
 def test_what_does_not_work_there_is_said_before_the_start(lab: Fake, tmp_path: Path) -> None:
-    folder = control.start_dry_run(tiny(data=f"folder:{tmp_path / 'nowhere'}"), on="lab", devices=["cpu"])
+    folder = runs.start_dry_run(tiny(data=f"folder:{tmp_path / 'nowhere'}"), on="lab", devices=["cpu"])
     handle = contract.read_handle(folder)
     assert handle
     until(lambda: lab.look(handle).word == "gone", "its end")
     assert cluster_dry_run.failure(folder, lab.look(handle)).startswith("There is no folder")
-    control.end_dry_run(folder)
+    runs.end_dry_run(folder)
     assert not folder.exists()
 
 
@@ -220,12 +222,12 @@ def test_a_dry_run_whose_folder_was_removed_is_over(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_that_waits_can_be_cancelled(lab: Fake) -> None:
-    begun(control.launch(endless(), on="lab"))
+    begun(runs.launch(endless(), on="lab"))
     page = opened("train", preset="shapes", limit="80", epochs="3", batch_size="8")
     choose(page, "lab")
     page.button(key="try_there").click().run()
     until(lambda: "The slot is taken." in text(page.run()), "why it waits")
-    page.number_input(key="set_epochs").set_value(4).run()  # which is another run, and the trial is still there
+    control(page.number_input, "set_epochs").set_value(4).run()  # which is another run, and the trial is still there
     page.button(key="cancel_there").click().run()
     until(lambda: not list((lab.jobs.parent / ".trials").iterdir()), "its end")
     assert not page.button(key="try_there").disabled

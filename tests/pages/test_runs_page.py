@@ -22,10 +22,12 @@ from written_runs import EPOCHS, STEPS
 from pages.run_views import curves
 from pages.shared import access, readings, zip_downloads
 from pages.train_form import settings as fields
+from tests.pages.controls import control
 from tests.pages.offered import fed
 from tests.pages.runs_page import PATIENCE, ROOT, option, show, texts
 from vit.errors import InvalidRun
-from vit.runs import control, registry
+from vit.runs import control as runs
+from vit.runs import registry
 
 
 @pytest.fixture
@@ -251,7 +253,7 @@ def test_a_run_that_lost_its_state_offers_a_new_one_in_place_of_resuming(
     assert ("cannot be continued" in texts(page)) == lost
     if lost:
         with pytest.raises(InvalidRun, match="Begin anew"):
-            control.resume(run)
+            runs.resume(run)
 
 
 def test_beginning_anew_fills_the_form_of_page_train(
@@ -269,8 +271,9 @@ def test_beginning_anew_fills_the_form_of_page_train(
     app.query_params.update(dict(parse_qsl(way.proto.query_string)))
     app.run()
     assert not app.exception and not app.error and not app.warning
-    assert app.selectbox(key="init_from").value == str(folder / run / "checkpoints" / "best")
-    values = {name: app.session_state[fields.key(name)] for name in ("lr", "batch_size", "epochs", "optimizer")}
+    assert control(app.selectbox, "init_from").value == str(folder / run / "checkpoints" / "best")
+    numbers = {name: control(app.number_input, fields.first_key(name)).value for name in ("lr", "batch_size", "epochs")}
+    values = numbers | {"optimizer": control(app.selectbox, fields.first_key("optimizer")).value}
     assert values == {"lr": 0.005, "batch_size": 17, "epochs": EPOCHS, "optimizer": "adamw"}
 
 

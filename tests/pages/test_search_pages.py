@@ -14,11 +14,12 @@ from written_searches import end, held, write_search, write_trial
 from pages.shared import access, readings, setting_names
 from pages.shared.escape import plain
 from pages.train_form.search import forecast
-from tests.pages.controls import app_page, train_page
+from tests.pages.controls import app_page, control, train_page
 from vit.cli.parser import parser
 from vit.runs import control as runs
 from vit.runs import registry
-from vit.runs.search import control, space
+from vit.runs.search import control as searches
+from vit.runs.search import space
 from vit.runs.search.plan import SearchPlan
 from vit.training.dry_run import DryRun
 from vit.training.presets import PRESETS
@@ -35,10 +36,10 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (tmp_path / name).mkdir()
     readings.forget()
     yield tmp_path / "runs"
-    for search in control.list_searches():
+    for search in searches.list_searches():
         if search.alive:
-            control.stop(search.id)
-            until(lambda search=search: not control.find_search(search.id).alive, "its end")
+            searches.stop(search.id)
+            until(lambda search=search: not searches.find_search(search.id).alive, "its end")
     for run in registry.list_runs():
         if run.alive:
             runs.kill(run.id)
@@ -62,10 +63,10 @@ def option(page: AppTest, key: str) -> dict[str, Any]:
 
 def drawn_from(page: AppTest, name: str) -> tuple[str, ...]:
     """What the controls of a setting show: from, to and scale, or values."""
-    scale = [one.value for one in page.selectbox if one.key == f"space {name} scale"]
+    scale = [one.value for one in page.selectbox if (one.key or "").split(" ")[0] == f"space_{name}_scale"]
     if scale in ([], ["values"]):
-        return tuple(page.multiselect(key=f"space {name} values").value)
-    return (*(page.text_input(key=f"space {name} {end}").value for end in ("low", "high")), *scale)
+        return tuple(control(page.multiselect, f"space_{name}_values").value)
+    return (*(control(page.text_input, f"space_{name}_{end}").value for end in ("low", "high")), *scale)
 
 
 def planned(page: AppTest) -> Any:
@@ -83,17 +84,17 @@ def test_the_page_offers_the_settings_that_the_recipe_uses_with_ranges(root: Pat
     assert drawn_from(page, "lr") == ("0.0002", "0.02", "log")
     assert drawn_from(page, "muon_lr")
     assert planned(page).space[0] == "lr=0.0002:0.02:log"
-    page.radio(key="preset").set_value("mnist").run()
+    control(page.radio, "preset").set_value("mnist").run()
     assert drawn_from(page, "lr") == ("5e-05", "0.005", "log")
-    assert "muon_lr" not in page.multiselect(key="space_names").value
+    assert "muon_lr" not in control(page.multiselect, "space_names").value
 
 
 def test_a_changed_space_is_in_the_address_and_opens_again(root: Path) -> None:
     page = train_page(preset="shapes")
-    page.multiselect(key="space_names").set_value(["lr", "dropout"]).run()
-    page.text_input(key="space lr low").set_value("1e-3").run()
-    page.selectbox(key="space lr scale").set_value("linear").run()
-    page.number_input(key="trials").set_value(7).run()
+    control(page.multiselect, "space_names").set_value(["lr", "dropout"]).run()
+    control(page.text_input, "space_lr_low").set_value("1e-3").run()
+    control(page.selectbox, "space_lr_scale").set_value("linear").run()
+    control(page.number_input, "trials").set_value(7).run()
     query = {name: "".join(text) for name, text in page.query_params.items()}
     assert query["space"] == "lr=1e-3:0.02 dropout=0:0.3" and query["trials"] == "7"
     again = train_page(**query)
@@ -106,20 +107,20 @@ def test_a_changed_space_is_in_the_address_and_opens_again(root: Path) -> None:
 
 def test_what_is_no_range_is_chosen_from_a_list(root: Path) -> None:
     page = train_page(preset="shapes")
-    page.multiselect(key="space_names").set_value(["heads", "optimizer", "flip", "norm"]).run()
+    control(page.multiselect, "space_names").set_value(["heads", "optimizer", "flip", "norm"]).run()
     assert drawn_from(page, "optimizer") == ("adamw", "muon") and drawn_from(page, "flip") == ("false", "true")
-    page.multiselect(key="space norm values").unselect("none").run()
-    page.multiselect(key="space heads values").set_value(["1", "3"]).run()
+    control(page.multiselect, "space_norm_values").unselect("none").run()
+    control(page.multiselect, "space_heads_values").set_value(["1", "3"]).run()
     assert not page.error
     assert planned(page).space[0] == "heads=1,3" and "none" not in planned(page).space[3]
 
 
 def test_a_range_becomes_values_and_values_a_range(root: Path) -> None:
     page = train_page(preset="shapes", space="lr=1e-4:1e-2:log")
-    page.selectbox(key="space lr scale").set_value("values").run()
+    control(page.selectbox, "space_lr_scale").set_value("values").run()
     assert drawn_from(page, "lr") == ("1e-4", "0.002", "1e-2")  # the recipe's own between the ends
-    page.multiselect(key="space lr values").set_value(["1e-3", "1e-2"]).run()
-    page.selectbox(key="space lr scale").set_value("log").run()
+    control(page.multiselect, "space_lr_values").set_value(["1e-3", "1e-2"]).run()
+    control(page.selectbox, "space_lr_scale").set_value("log").run()
     assert planned(page).space == ["lr=1e-3:1e-2:log"]
 
 
@@ -168,12 +169,12 @@ def test_the_start_of_an_open_search_is_the_page_s_main_one(root: Path) -> None:
 
 def test_epochs_of_the_trials_are_those_of_the_recipe(root: Path) -> None:
     page = train_page(preset="shapes")
-    assert page.number_input(key="search_epochs").value == 8
-    page.number_input(key="search_epochs").set_value(30).run()
-    assert page.number_input(key="set_epochs").value == 30
+    assert control(page.number_input, "search_epochs").value == 8
+    control(page.number_input, "search_epochs").set_value(30).run()
+    assert control(page.number_input, "set_epochs").value == 30
     assert "20 trials of up to 30 epochs" in said(page)
-    page.number_input(key="set_epochs").set_value(5).run()
-    assert page.number_input(key="search_epochs").value == 5
+    control(page.number_input, "set_epochs").set_value(5).run()
+    assert control(page.number_input, "search_epochs").value == 5
     assert "epochs=5" in planned(page).set
 
 
@@ -200,7 +201,7 @@ def test_start_begins_one_search_and_leads_to_it(root: Path) -> None:
     page = train_page(preset="shapes", epochs="1", limit="50", space="lr=1e-4:1e-2:log", trials="1")
     page.button(key="start_search").click().run()
     assert not page.exception and not page.error
-    (search,) = control.list_searches()
+    (search,) = searches.list_searches()
     assert "".join(page.query_params["search"]) == search.id
     assert (search.plan.space, search.plan.trials) == ({"lr": "1e-4:1e-2:log"}, 1)
 
@@ -237,7 +238,7 @@ def test_the_best_trial_is_opened_in_the_explorer_or_trained_longer(search: Path
     page = runs_page(search=search.name)
     assert page.number_input(key="resume epochs").min == 9
     page.button(key="watch best").click().run()
-    assert "".join(page.query_params["run"]) == control.find_search(search.name).trials()[1].id
+    assert "".join(page.query_params["run"]) == searches.find_search(search.name).trials()[1].id
     page.button(key="search of run").click().run()
     assert "".join(page.query_params["search"]) == search.name
 
@@ -283,7 +284,7 @@ def test_a_deleted_search_leaves_its_runs(search: Path) -> None:
     page = runs_page(search=search.name)
     page.button(key="delete search").click().run()
     assert not page.exception and not page.query_params
-    assert control.list_searches() == [] and len(registry.list_runs()) == 4
+    assert searches.list_searches() == [] and len(registry.list_runs()) == 4
 
 
 def test_searches_are_opened_from_a_list(search: Path) -> None:

@@ -15,11 +15,13 @@ from streamlit.testing.v1 import AppTest
 
 from pages.shared import setting_names
 from pages.train_form import compute_target, cost_preview, data_picker, settings
+from tests.pages.controls import control
 from tests.pages.controls import train_page as opened
 from vit.cli.parser import parser
 from vit.cli.training import merged_settings
 from vit.devices import Device
-from vit.runs import control, registry
+from vit.runs import control as runs
+from vit.runs import registry
 from vit.training import dry_run, run_folder
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, train_config
@@ -38,7 +40,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     for run in registry.list_runs():
         if run.alive:
-            control.kill(run.id)
+            runs.kill(run.id)
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def setting(page: AppTest, name: str):
     """A setting's widget."""
     for kind in ("number_input", "selectbox", "toggle"):
         for widget in page.get(kind):
-            if widget.key == settings.key(name):
+            if (widget.key or "").split(" ")[0] == settings.first_key(name):
                 return widget
     raise KeyError(name)
 
@@ -98,7 +100,7 @@ def test_page_opens_ready_to_start(page: AppTest) -> None:
 
 @pytest.mark.parametrize("preset", ["notebook", "pictures"])
 def test_a_preset_fills_every_setting(page: AppTest, preset: str) -> None:
-    page.radio(key="preset").set_value(preset).run()
+    control(page.radio, "preset").set_value(preset).run()
     assert not page.exception and not page.error
     outside = set(settings.ELSEWHERE)
     assert described(page).model_dump(exclude=outside) == train_config(preset).model_dump(exclude=outside)
@@ -107,7 +109,7 @@ def test_a_preset_fills_every_setting(page: AppTest, preset: str) -> None:
 def test_an_impossible_combination_is_explained_at_the_field(page: AppTest) -> None:
     setting(page, "heads").set_value(5).run()
     assert [error.value for error in page.error] == ["heads 5 does not divide width 48\\."]
-    column = next(c for c in page.columns if any(w.key == settings.key("heads") for w in c.number_input))
+    column = next(c for c in page.columns if any(w.key == settings.first_key("heads") for w in c.number_input))
     assert len(column.error) == 1
     assert start(page).disabled
     setting(page, "heads").set_value(4).run()
@@ -124,7 +126,7 @@ def test_a_value_on_an_excluded_limit_is_explained_at_the_field(page: AppTest) -
 def test_a_number_out_of_range_is_explained_at_the_field(page: AppTest, name: str, value: float, limit: str) -> None:
     setting(page, name).set_value(value).run()
     assert setting(page, name).value == value, "what was typed counts"
-    (error,) = next(c for c in page.columns if any(w.key == settings.key(name) for w in c.number_input)).error
+    (error,) = next(c for c in page.columns if any(w.key == settings.first_key(name) for w in c.number_input)).error
     assert f"or equal to {limit}" in error.value
     assert start(page).disabled
 
@@ -144,13 +146,13 @@ def test_changed_settings_are_in_the_command_line(page: AppTest) -> None:
 
 
 def test_starting_from_a_checkpoint_leaves_its_size_alone(page: AppTest) -> None:
-    page.selectbox(key="init_from").set_value("cifar10").run()
+    control(page.selectbox, "init_from").set_value("cifar10").run()
     assert not page.exception and not page.error
     assert setting(page, "heads").disabled and not setting(page, "epochs").disabled
     assert described(page).init_from == "cifar10"
-    assert page.radio(key="preset").value == "fine-tune", "a start of another kind wants another recipe"
-    page.selectbox(key="init_from").set_value("").run()
-    assert page.radio(key="preset").value == "shapes"
+    assert control(page.radio, "preset").value == "fine-tune", "a start of another kind wants another recipe"
+    control(page.selectbox, "init_from").set_value("").run()
+    assert control(page.radio, "preset").value == "shapes"
 
 
 def test_padding_that_leaves_little_of_a_picture_is_explained_at_the_field(page: AppTest) -> None:
@@ -160,10 +162,10 @@ def test_padding_that_leaves_little_of_a_picture_is_explained_at_the_field(page:
 
 
 def test_a_sweep_is_one_run_per_combination(page: AppTest) -> None:
-    page.selectbox(key="sweep_1").set_value("heads").run()
-    page.text_input(key="values_1").set_value("1, 2,3, 2").run()
-    page.selectbox(key="sweep_2").set_value("depth").run()
-    page.text_input(key="values_2").set_value("1,2").run()
+    control(page.selectbox, "sweep_1").set_value("heads").run()
+    control(page.text_input, "values_1").set_value("1, 2,3, 2").run()
+    control(page.selectbox, "sweep_2").set_value("depth").run()
+    control(page.text_input, "values_2").set_value("1,2").run()
     assert start(page).label == "Start 6 runs" and not start(page).disabled
 
 
@@ -176,15 +178,15 @@ def test_a_sweep_is_one_run_per_combination(page: AppTest) -> None:
     ],
 )
 def test_sweep_values_that_make_no_run_are_named(page: AppTest, values: str, words: str) -> None:
-    page.selectbox(key="sweep_1").set_value("heads").run()
-    page.text_input(key="values_1").set_value(values).run()
+    control(page.selectbox, "sweep_1").set_value("heads").run()
+    control(page.text_input, "values_1").set_value(values).run()
     assert len(page.error) == 1 and words in page.error[0].value.replace("\\", "")
     assert start(page).disabled
 
 
 def test_start_launches_one_run_however_often_it_is_sent(page: AppTest) -> None:
     setting(page, "epochs").set_value(1)
-    page.text_input(key="name").set_value("A first try").run()
+    control(page.text_input, "name").set_value("A first try").run()
     nonce = page.session_state["Train"].nonce
     start(page).click().run()
     (run,) = registry.list_runs()
@@ -207,15 +209,15 @@ def test_a_form_survives_a_visit_to_another_page(page: AppTest) -> None:
 
 
 def test_the_address_opens_the_same_form_in_another_session(page: AppTest) -> None:
-    page.radio(key="preset").set_value("notebook").run()
+    control(page.radio, "preset").set_value("notebook").run()
     setting(page, "epochs").set_value(3)
     setting(page, "pool").set_value("mean")
     setting(page, "lr").set_value(1e-5)
     setting(page, "flip").set_value(False)
     setting(page, "image_size").set_value(48)
-    page.text_input(key="name").set_value("50 % & more").run()
-    page.selectbox(key="sweep_1").set_value("depth").run()
-    page.text_input(key="values_1").set_value("2, 4").run()
+    control(page.text_input, "name").set_value("50 % & more").run()
+    control(page.selectbox, "sweep_1").set_value("depth").run()
+    control(page.text_input, "values_1").set_value("2, 4").run()
     link = address(page)
     assert link == {
         "preset": "notebook", "data": "shapes", "epochs": "3", "pool": "mean", "lr": "1e-05", "flip": "false",
@@ -224,7 +226,7 @@ def test_the_address_opens_the_same_form_in_another_session(page: AppTest) -> No
     again = opened(**link)
     assert not again.error and not again.warning
     assert described(again) == described(page)
-    assert (again.text_input(key="name").value, start(again).label) == ("50 % & more", "Start 2 runs")
+    assert (control(again.text_input, "name").value, start(again).label) == ("50 % & more", "Start 2 runs")
     assert address(again) == link
 
 
@@ -239,7 +241,7 @@ def test_a_choice_of_data_is_in_the_address_before_the_page_shows_it(
         show(*arguments, **named)
 
     monkeypatch.setattr(data_picker, "show", noted)
-    page.selectbox(key="data").set_value("mnist").run()
+    control(page.selectbox, "data").set_value("mnist").run()
     assert seen[-1] == address(page) == {"preset": "mnist"}
 
 
@@ -249,7 +251,7 @@ def test_a_form_as_it_comes_has_a_plain_address(page: AppTest) -> None:
 
 def test_a_link_to_a_preset_brings_its_data(folders: Path) -> None:
     page = opened(preset="mnist")
-    assert (page.radio(key="preset").value, page.selectbox(key="data").value) == ("mnist", "mnist")
+    assert (control(page.radio, "preset").value, control(page.selectbox, "data").value) == ("mnist", "mnist")
     assert described(page).dim == train_config("mnist").dim
 
 
@@ -301,14 +303,14 @@ def test_nothing_can_be_started_on_data_whose_download_failed(page: AppTest, mon
     from torchvision.datasets import CIFAR10
 
     monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")  # nobody listens there
-    page.selectbox(key="data").set_value("cifar10").run()
+    control(page.selectbox, "data").set_value("cifar10").run()
     assert not start(page).disabled, "a run downloads what is not here"
     next(button for button in page.button if button.label == "Download CIFAR-10").click().run()
     for _ in range(2):
         assert len(page.error) == 1 and "could not be downloaded" in page.error[0].value
         assert start(page).disabled
         page.run()
-    page.selectbox(key="data").set_value("shapes").run()
+    control(page.selectbox, "data").set_value("shapes").run()
     assert not page.error and not start(page).disabled
 
 
@@ -328,13 +330,13 @@ def test_a_folder_below_the_roots_can_be_chosen(folders: Path, size: tuple[int, 
     pictures(folders / "data" / "zoo", size, count=count)
     app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     app.switch_page("pages/train.py").run()
-    app.selectbox(key="data").set_value(f"folder:{folders / 'data' / 'zoo'}").run()
+    control(app.selectbox, "data").set_value(f"folder:{folders / 'data' / 'zoo'}").run()
     assert not app.exception and not app.error
-    assert app.radio(key="preset").value == preset, "the recipe made for such pictures is proposed"
+    assert control(app.radio, "preset").value == preset, "the recipe made for such pictures is proposed"
     assert described(app).data == f"folder:{folders / 'data' / 'zoo'}"
     assert described(app).init_from == ("cifar10" if preset == "fine-tune" else "")
-    app.selectbox(key="data").set_value("shapes").run()
-    assert (app.radio(key="preset").value, described(app).init_from) == ("shapes", "")
+    control(app.selectbox, "data").set_value("shapes").run()
+    assert (control(app.radio, "preset").value, described(app).init_from) == ("shapes", "")
 
 
 def open_to_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,9 +357,9 @@ def test_an_uploaded_archive_is_chosen_and_what_was_left_out_is_named(page: AppT
     pictures(folders / "mine")
     page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
     assert not page.exception and not page.error
-    assert page.selectbox(key="data").value.startswith(f"folder:{folders}/data/uploads/my-zoo-")
-    for again in (page, opened(data=page.selectbox(key="data").value), opened()):
-        if again.selectbox(key="data").value == "shapes":
+    assert control(page.selectbox, "data").value.startswith(f"folder:{folders}/data/uploads/my-zoo-")
+    for again in (page, opened(data=control(page.selectbox, "data").value), opened()):
+        if control(again.selectbox, "data").value == "shapes":
             again.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
         assert any("broken.png" in code.value for code in again.code)
         assert any(expander.label == "Left out of the archive: 1" for expander in again.expander)
@@ -373,14 +375,14 @@ def test_an_upload_is_deleted_once_it_is_confirmed(page: AppTest, folders: Path)
     assert folder.is_dir()
     page.button(key="really_delete_data").click().run()
     assert not page.exception and not page.error and not list((folders / "data" / "uploads").iterdir())
-    assert page.run().selectbox(key="data").value == "shapes"
-    assert page.radio(key="preset").value == "shapes"
+    assert control(page.run().selectbox, "data").value == "shapes"
+    assert control(page.radio, "preset").value == "shapes"
 
 
 def test_an_upload_that_a_run_needs_cannot_be_deleted(page: AppTest, folders: Path) -> None:
     pictures(folders / "mine")
     page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
-    spec = page.selectbox(key="data").value
+    spec = control(page.selectbox, "data").value
     run = folders / "runs" / "20260101-000000-zoo-0000"
     run.mkdir(parents=True)
     (run / "config.json").write_text(train_config("shapes", data=spec).model_dump_json())
@@ -403,7 +405,7 @@ def test_only_who_may_upload_may_delete(page: AppTest, folders: Path, monkeypatc
 def test_other_folders_cannot_be_deleted(folders: Path) -> None:
     pictures(folders / "data" / "zoo")
     page = opened(data=f"folder:{folders / 'data' / 'zoo'}")
-    assert page.selectbox(key="data").value.endswith("/zoo")
+    assert control(page.selectbox, "data").value.endswith("/zoo")
     assert not any(button.key == "delete_data" for button in page.button)
 
 
@@ -412,7 +414,7 @@ def test_an_archive_without_classes_is_refused_in_a_sentence(page: AppTest) -> N
     assert not page.exception and len(page.error) == 1
     page.run()
     assert len(page.error) == 1, "it stays while the file does"
-    assert page.selectbox(key="data").value == "shapes"
+    assert control(page.selectbox, "data").value == "shapes"
 
 
 def test_an_archive_that_cannot_be_kept_is_refused_in_a_sentence(
@@ -427,7 +429,7 @@ def test_an_archive_that_cannot_be_kept_is_refused_in_a_sentence(
         assert not page.exception and [one.value for one in page.error] == [
             "The archive was not saved\\: Permission denied\\."
         ]
-        assert page.selectbox(key="data").value == "shapes" and not list(closed.iterdir())
+        assert control(page.selectbox, "data").value == "shapes" and not list(closed.iterdir())
 
 
 def test_data_chosen_while_an_archive_is_unpacked_stay(
@@ -440,10 +442,10 @@ def test_data_chosen_while_an_archive_is_unpacked_stay(
         patch.setattr(data_picker, "take_in", lambda *_: st.stop())  # as the next click ends this run
         page.run()
     page._tree = shown
-    page.selectbox(key="data").set_value("mnist")
+    control(page.selectbox, "data").set_value("mnist")
     page.run()
-    assert not page.exception and page.selectbox(key="data").value == "mnist"
-    assert any("my-zoo" in one for one in map(str, page.selectbox(key="data").options))
+    assert not page.exception and control(page.selectbox, "data").value == "mnist"
+    assert any("my-zoo" in one for one in map(str, control(page.selectbox, "data").options))
 
 
 def test_an_archive_that_another_server_took_in_meanwhile_is_chosen(
@@ -459,7 +461,7 @@ def test_an_archive_that_another_server_took_in_meanwhile_is_chosen(
     monkeypatch.setattr(data_picker.import_archive, "import_dataset", late)
     page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
     assert not page.exception and not page.error
-    assert page.selectbox(key="data").value.startswith(f"folder:{folders}/data/uploads/my-zoo-")
+    assert control(page.selectbox, "data").value.startswith(f"folder:{folders}/data/uploads/my-zoo-")
 
 
 def test_page_alone_is_closed_where_the_app_is_open_to_a_network(
@@ -486,10 +488,10 @@ def test_settings_to_compare_come_by_use_and_none_that_changes_nothing(folders: 
 
 def test_a_setting_to_compare_that_no_longer_counts_is_let_go(folders: Path) -> None:
     page = opened(preset="shapes", sweep_1="muon_lr", values_1="0.1, 0.2")
-    assert page.selectbox(key="sweep_1").value == "muon_lr"
-    page.selectbox(key="set_optimizer").set_value("adamw").run()
+    assert control(page.selectbox, "sweep_1").value == "muon_lr"
+    control(page.selectbox, "set_optimizer").set_value("adamw").run()
     assert not page.exception
-    assert page.selectbox(key="sweep_1").value is None
+    assert control(page.selectbox, "sweep_1").value is None
 
 
 def test_sweep_values_are_read_by_the_type_of_their_setting() -> None:
@@ -503,7 +505,7 @@ def test_sweep_values_are_read_by_the_type_of_their_setting() -> None:
 
 
 def test_every_preset_is_offered(page: AppTest) -> None:
-    assert sorted(page.radio(key="preset").options) == sorted(preset.title for preset in PRESETS.values())
+    assert sorted(control(page.radio, "preset").options) == sorted(preset.title for preset in PRESETS.values())
 
 
 def button(page: AppTest, key: str):
@@ -538,8 +540,8 @@ def test_a_recipe_that_fits_is_taken_with_one_click(folders: Path, monkeypatch: 
     monkeypatch.setattr(dry_run, "LIMIT_SECONDS", 600.0)
     pictures(folders / "data" / "zoo")
     page = opened(data=f"folder:{folders / 'data' / 'zoo'}")
-    page.selectbox(key="init_from").set_value("").run()
-    page.radio(key="preset").set_value("pictures").run()
+    control(page.selectbox, "init_from").set_value("").run()
+    control(page.radio, "preset").set_value("pictures").run()
     config = described(page)
     found = dry_run.DryRun(
         params=22_000_000, tokens=197, classes=2, train_pictures=6, test_pictures=2, streamed=False, memory=10**9,
@@ -562,7 +564,7 @@ def test_a_model_that_the_memory_cannot_hold_is_refused_at_the_form(
     page: AppTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pages.train_form.cost_preview.memory_of_this_machine", lambda: (8 << 30, 4 << 30))
-    page.radio(key="preset").set_value("pictures").run()
+    control(page.radio, "preset").set_value("pictures").run()
     setting(page, "limit").set_value(None)
     setting(page, "size").set_value("H/14").run()
     assert start(page).disabled and any("GB are free" in one.value for one in page.error)
@@ -574,17 +576,17 @@ def test_a_model_that_the_memory_cannot_hold_is_refused_at_the_form(
 
 
 def test_a_run_is_named_after_what_is_trained(page: AppTest) -> None:
-    assert page.text_input(key="name").placeholder == "ViT 3x48/4, 32 px"
+    assert control(page.text_input, "name").placeholder == "ViT 3x48/4, 32 px"
     setting(page, "size").set_value("S/16")
     setting(page, "image_size").set_value(64).run()
-    assert page.text_input(key="name").placeholder == "ViT-S/16, 64 px"
+    assert control(page.text_input, "name").placeholder == "ViT-S/16, 64 px"
     setting(page, "patch_size").set_value(8)
     setting(page, "dim").set_value(16)
     setting(page, "heads").set_value(2)
     setting(page, "mlp_dim").set_value(16)
     setting(page, "limit").set_value(50)
-    page.selectbox(key="sweep_1").set_value("depth").run()
-    page.text_input(key="values_1").set_value("1, 2").run()
+    control(page.selectbox, "sweep_1").set_value("depth").run()
+    control(page.text_input, "values_1").set_value("1, 2").run()
     start(page).click().run()
     assert not page.exception
     names = {run.name for run in registry.list_runs()}
@@ -622,7 +624,7 @@ def test_a_tracker_is_offered_where_one_is_installed(
 
     monkeypatch.setattr(plugin, "available", lambda: installed)
     app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).switch_page("pages/train.py").run()
-    offered = [box for box in app.selectbox if box.key == settings.key("track")]
+    offered = [box for box in app.selectbox if box.key == settings.first_key("track")]
     assert [box.options for box in offered] == [["none", *installed]] * bool(installed)
     for box in offered:
         box.set_value("mlflow").run()

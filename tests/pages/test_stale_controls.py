@@ -1,0 +1,66 @@
+"""What a browser still sends of controls that the server has written into: until it has drawn them again, every
+message on page Train holds their old values.
+"""
+
+import pytest
+from streamlit.proto.WidgetStates_pb2 import WidgetState
+from streamlit.testing.v1 import AppTest
+
+from tests.pages.controls import control, train_page
+
+
+def send(page: AppTest, old: list[WidgetState]) -> None:
+    """Run the page with what its controls hold, and with older values of some of them."""
+    states = page._tree.get_widget_states()
+    kept = {state.id for state in old}
+    fresh = [state for state in states.widgets if state.id not in kept]
+    del states.widgets[:]
+    states.widgets.extend([*fresh, *old])
+    page._run(states)
+    assert not page.exception
+
+
+def all_values(page: AppTest, but: str) -> list[WidgetState]:
+    """What the browser holds of all controls but those of one name."""
+    return [state for state in page._tree.get_widget_states().widgets if f"-{but}" not in state.id]
+
+
+@pytest.fixture
+def page() -> AppTest:
+    return train_page(preset="shapes")
+
+
+def test_a_setting_typed_right_after_the_epochs_does_not_undo_them(page: AppTest) -> None:
+    shown_twice = control(page.number_input, "search_epochs")._widget_state
+    control(page.number_input, "set_epochs").set_value(3).run()
+    control(page.number_input, "set_seed").set_value(7)
+    send(page, [shown_twice])
+    values = [control(page.number_input, name).value for name in ("set_epochs", "search_epochs", "set_seed")]
+    assert values == [3, 3, 7]
+
+
+def test_a_click_right_after_a_preset_keeps_its_values(page: AppTest) -> None:
+    held = all_values(page, "preset")
+    control(page.radio, "preset").set_value("notebook").run()
+    expected = control(page.number_input, "set_epochs").value
+    assert expected != 8
+    send(page, held)
+    assert control(page.number_input, "set_epochs").value == expected
+
+
+def test_a_click_right_after_other_data_keeps_the_recipe_proposed_for_them(page: AppTest) -> None:
+    held = all_values(page, "data")
+    control(page.selectbox, "data").set_value("mnist").run()
+    send(page, held)
+    recipe, data = control(page.radio, "preset").value, control(page.selectbox, "data").value
+    assert (recipe, data) == ("mnist", "mnist")
+
+
+def test_two_ends_typed_before_the_page_has_answered_both_count() -> None:
+    page = train_page(preset="shapes", space="lr=1e-4:1e-2:log")
+    control(page.text_input, "space_lr_low").set_value("2e-4")
+    control(page.selectbox, "space_lr_scale").set_value("linear")
+    page.run()
+    assert not page.exception
+    assert control(page.text_input, "space_lr_low").value == "2e-4"
+    assert control(page.selectbox, "space_lr_scale").value == "linear"
