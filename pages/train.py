@@ -100,22 +100,25 @@ def follow_start() -> None:
     form_state.change(propose)
 
 
-def pick_recipe(form: TrainForm, config: TrainConfig | None, problems: Mapping[str, str]) -> None:
-    """Presets with what to expect; all settings folded away below.
-
-    Args:
-        config: what the form describes; None where it does not fit yet.
-    """
-    names = recommended(form.data, form.init_from)
-    st.radio(
-        "Preset",
-        names,
+def pick_recipe(form: TrainForm) -> None:
+    """A preset, with what to expect of it."""
+    st.selectbox(
+        "Recipe",
+        recommended(form.data, form.init_from),
         format_func=lambda name: PRESETS[name].title,
-        captions=[plain(PRESETS[name].expect) for name in names],
         **form_state.handler("preset", choose_preset),
         label_visibility="collapsed",
         persist_state="session",
     )
+    st.caption(plain(PRESETS[form.preset].expect))
+
+
+def pick_settings(form: TrainForm, config: TrainConfig | None, problems: Mapping[str, str]) -> None:
+    """All settings, in groups that are folded.
+
+    Args:
+        config: what the form describes; None where it does not fit yet.
+    """
     fields.show_problem(problems, "")
     disabled = unused(form)
     base = PRESETS[form.preset].settings
@@ -283,11 +286,14 @@ left, right = st.columns([3, 2], gap="large")
 with left:
     st.header("Data", anchor=False)
     data_place = st.container()
+    st.header("Settings", anchor=False)
+    settings_place = st.container()
+with right:
     st.header("Recipe", anchor=False)
     recipe_place = st.container()
-with right:
     start_place = st.container()
     device_place = st.container()
+    go_place = st.container()  # in view together with the data
     st.header("Before the start", anchor=False)
 loading.start_torch()
 
@@ -327,7 +333,9 @@ if config and devices and config.batch_size % target.processes:
     problems = {"batch_size": f"{config.batch_size} pictures do not divide among {target.processes} processes."}
     config = None
 with recipe_place:
-    pick_recipe(form, config, {name: problem for name, problem in problems.items() if name not in fields.ELSEWHERE})
+    pick_recipe(form)
+with settings_place:
+    pick_settings(form, config, {name: problem for name, problem in problems.items() if name not in fields.ELSEWHERE})
 for container, name in (
     (start_place, "init_from"),
     (device_place, "device"),
@@ -340,9 +348,7 @@ for container, name in (
 with right:
     runs: list[dict[str, Any]] = []
     measured, sound, searching = None, False, False
-    if config is None:
-        st.info(f"This does not fit yet: {', '.join(plain(setting_names.title(name)) for name in problems)}.")
-    else:
+    if config is not None:
         pictures = cost_preview.show_preview(config)
         sound = pictures is not None or data_picker.can_come(form.data, data_root)  # a run downloads what is not here
         here = devices if target.on == HERE else ()
@@ -358,6 +364,8 @@ with right:
             ladder.show(config, target, access.visitor())
         runs = pick_sweep(settings, form.sweep_1)
         searching = search.show(form, config, target, measured, ready=bool(sound and devices))
+    command_place = st.container()
+with go_place:
     usual = name_of(config) if config else ""
     name = st.text_input("Name", key=form_state.key("name"), placeholder=usual, max_chars=60, persist_state="session")
     ready = bool(sound and devices and runs)
@@ -370,6 +378,8 @@ with right:
         disabled=not ready,
         key="start",
     )
+    if config is None:
+        st.info(f"This does not fit yet: {', '.join(plain(setting_names.title(name)) for name in problems)}.")
     if config and many and measured:
         together = measured.seconds_per_epoch * sum(run.get("epochs", config.epochs) for run in runs)
         st.caption(f"All of them: {about(together)}, if each epoch takes as long as this.")
@@ -377,6 +387,6 @@ with right:
         start(settings, runs, name.strip(), target)
     elif (state := session.of(session.Train)).started:
         state.started, state.nonce = False, secrets.token_hex(8)  # the next click is another run
-    if config is not None and devices:
-        with st.expander("The same on the command line", key="command_group"):
-            show_command(config, form.preset, target, name.strip())
+if config is not None and devices:
+    with command_place, st.expander("The same on the command line", key="command_group"):
+        show_command(config, form.preset, target, name.strip())

@@ -113,13 +113,14 @@ def show() -> None:
     if not available.names:
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()
-    one, two, three = st.columns(3)
+    one, two, three, four = st.columns([3, 3, 3, 1], vertical_alignment="bottom")
     with one:
         name = link_controls.select("Checkpoint", "m_checkpoint", available.names, format_func=available.title)
     with two:
         source = pick_source()
     try:
-        checkpoint = class_source.pick_folded(side_by_side.open_checkpoint(name, available), "m_")
+        with four:
+            checkpoint = class_source.pick_folded(side_by_side.open_checkpoint(name, available), "m_")
         with three:
             shown_map = pick_map(checkpoint)
         pictures = chosen_pictures(checkpoint, source)

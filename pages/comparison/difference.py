@@ -75,7 +75,7 @@ def show(sides: Sequence[tuple[Side, Selection]]) -> None:
             )
         if one_picture(left) != one_picture(right):
             st.caption("The pictures differ; the left one is shown below the colours.")
-        st.caption("The difference follows what is clicked and pinned below, not the pointer.")
+        st.caption("The difference follows what is clicked and pinned above, not the pointer.")
         with st.container(horizontal=True):
             download_buttons.numbers(
                 "Difference",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, cast, get_args
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from pages.comparison import difference
 from pages.components import viewer
@@ -62,12 +63,14 @@ class Picked(NamedTuple):
     Attributes:
         checkpoint: None for an epoch of a run.
         explanation: what it made of the picture.
+        facts: what the model answers.
         content: the picture's file, b"" for one of a run.
         credit: whose picture it is, "" where nobody has to be named.
     """
 
     checkpoint: Checkpoint | None
     explanation: Explanation | Stored
+    facts: str
     content: bytes = b""
     credit: str = ""
 
@@ -80,12 +83,14 @@ class Side:
         name: "a" or "b", before everything of its own in links.
         payload: from `pages.components.viewer.feed`.
         example: its picture; the checkpoint is None for one of a run.
+        facts: what the model answers.
         question: class and method; None where there are no classes.
     """
 
     name: str
     payload: str
     example: class_question.Example
+    facts: str
     question: class_question.Question | None = None
 
     @property
@@ -116,25 +121,32 @@ def stored(folder: str, epoch: int, picture: int, stamp: int) -> Stored:
     return Stored(record_of(payload), payload)
 
 
-def show() -> None:
-    """Both sides and their difference; stops with a hint where there is nothing to look at."""
+def show(beside: DeltaGenerator) -> None:
+    """Both sides and their difference; stops with a hint where there is nothing to look at.
+
+    Args:
+        beside: the place beside the page's title.
+    """
     available = loading.list_checkpoints()
     seen = (run for run in list_runs() if datasets.may_see(str(run.config.get("data", ""))))
     runs = {run.id: run for run in seen if stored_epochs.epochs(run)}
     if not available.names and not runs:
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()
-    apart = pick_apart()
+    with beside:
+        apart = pick_apart()
     sides: list[Side] = []
+    credits = []
     lead: Picked | None = None
     for column, name in zip(st.columns(2, gap="large"), SIDES, strict=True):
         with column:
             picked = pick_side(name, available, runs, None if apart else lead)
             if picked:
-                lead, (checkpoint, explanation, *_) = picked, picked
+                credits.append(picked.credit)
+                lead, (checkpoint, explanation, facts, *_) = picked, picked
                 payload = viewer.feed(f"{name} feeder", explanation.payload)
                 key = f"{payload} {checkpoint.identity if checkpoint else ''}"
-                sides.append(Side(name, payload, class_question.Example(key, checkpoint, explanation)))
+                sides.append(Side(name, payload, class_question.Example(key, checkpoint, explanation), facts))
     if len(sides) == len(SIDES):
         left, right = sides
         show_both(
@@ -143,6 +155,7 @@ def show() -> None:
             apart,
             link_controls.link_of(["apart", *(f"{side}_{control}" for side in SIDES for control in OUTSIDE)]),
         )
+        st.caption(plain("; ".join(dict.fromkeys(filter(None, credits)))))
 
 
 # --- What is chosen -------------------------------------------------------------------------------------------------
@@ -209,10 +222,14 @@ def pick_side(
 
 def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: Picked | None) -> Picked:
     """A checkpoint and a picture, that of the other side if there is a `lead`."""
-    one, *other, third = st.columns([3, 2] if lead else [3, 3, 2])
+    one, *other, third, fourth = st.columns([3, 2, 2] if lead else [3, 3, 2, 2], gap="xsmall")
     with one:
         chosen = link_controls.select(
-            f"{SIDES[name]} checkpoint", f"{name}_checkpoint", available.names, format_func=available.title
+            f"{SIDES[name]} checkpoint",
+            f"{name}_checkpoint",
+            available.names,
+            format_func=available.title,
+            label_visibility="collapsed",
         )
     content, credit = (lead.content, lead.credit) if lead else (b"", "")
     uploaded: Sequence[Upload] = ()
@@ -226,7 +243,8 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: Picke
         credit = f"{samples.SAMPLES[source].title}: {samples.SAMPLES[source].credit}, {samples.SAMPLES[source].licence}"
     if len(uploaded) > 1:
         uploaded = [step_through(name, uploaded)]
-    checkpoint = class_source.pick_folded(open_checkpoint(chosen, available), f"{name}_")
+    with fourth:
+        checkpoint = class_source.pick_folded(open_checkpoint(chosen, available), f"{name}_")
     with third:
         size = loading.pick_size(checkpoint, f"{SIDES[name]} size", f"{name}_size", narrow=True)
     explanation = None
@@ -239,12 +257,8 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: Picke
     if explanation is None:
         explanation = loading.explained(checkpoint, content, size)
     top = ", ".join(f"{one.label} {share(one.probability)}" for one in explanation.predictions[:TOP])
-    facts = [
-        top or "This model has no classes: its maps are of attention alone",
-        *([] if lead or not credit else [credit]),
-    ]
-    st.caption(plain(" · ".join(facts)))
-    return Picked(checkpoint, explanation, content, credit)
+    facts = top or "This model has no classes: its maps are of attention alone"
+    return Picked(checkpoint, explanation, plain(facts), content, credit)
 
 
 def step_through(name: str, uploaded: Sequence[Upload]) -> Upload:
@@ -267,6 +281,7 @@ def pick_sample(name: str) -> str:
         f"{name}_sample",
         [*samples.SAMPLES, UPLOAD],
         format_func=lambda which: "Your own …" if which == UPLOAD else samples.SAMPLES[which].title,
+        label_visibility="collapsed",
     )
 
 
@@ -309,8 +324,8 @@ def pick_epoch(name: str, runs: dict[str, Run]) -> Picked:
         epoch = link_controls.select(f"{SIDES[name]} epoch", f"{name}_epoch", epochs, last, kind=st.select_slider)
     snapshot = read_snapshots(folder, epoch)[picture]
     predictions = ", ".join(f"{plain(label)} {share(probability)}" for label, probability in snapshot.predictions[:TOP])
-    st.caption(f"{predictions} · it is {plain(snapshot.label)}")
-    return Picked(None, stored(str(folder), epoch, picture, stored_epochs.stamp(folder, epoch)))
+    seen = stored(str(folder), epoch, picture, stored_epochs.stamp(folder, epoch))
+    return Picked(None, seen, f"{predictions} · it is {plain(snapshot.label)}")
 
 
 def share(probability: float) -> str:
@@ -331,21 +346,20 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
     """
     link_controls.redraw_if_changed(link)
     navigation.keep("compare")
-    if any(side.example.checkpoint and class_question.methods_for(side.example.checkpoint) for side in (left, right)):
+    with st.container(key="viewers"):
         one, other = st.columns(2, gap="large")
-        with one:
-            left = replace(left, question=pick_question(left))
-        with other:
-            shared = None if apart else shared_question(left, right)
-            right = replace(right, question=shared or pick_question(right))
-            if shared and shared.target is not None:
-                probability = right.example.explanation.probabilities[shared.target]
-                label = right.example.checkpoint.labels[shared.target]
-                st.caption(f"Right: “{plain(label)}” {share(probability)}, by the same method.")
+    with one, facts_row(left):
+        left = replace(left, question=pick_question(left))
+    with other, facts_row(right):
+        shared = None if apart else shared_question(left, right)
+        right = replace(right, question=shared or pick_question(right))
+        if shared and shared.target is not None:
+            probability = right.example.explanation.probabilities[shared.target]
+            label = right.example.checkpoint.labels[shared.target]
+            st.caption(f"“{plain(label)}” {share(probability)}, by the same method", width="content")
     one_view = not apart and identity_of(left) != identity_of(right)
     seeds = first_shown(left, right, one_view)
-    difference.show([(side, selection(side, left, right)) for side in (left, right)])
-    for column, side in zip(st.columns(2, gap="large"), (left, right), strict=True):
+    for column, side in ((one, left), (other, right)):
         selected = selection(side, left, right)
         with column:
             container, feeders = st.container(), st.container()
@@ -366,6 +380,16 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
                 features=features,
                 on_change=partial(remember, side, left, right),
             )
+    difference.show([(side, selection(side, left, right)) for side in (left, right)])
+
+
+def facts_row(side: Side) -> DeltaGenerator:
+    """A side's answer, and room beside it."""
+    row = st.container(
+        horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", key=f"{side.name} row"
+    )
+    row.caption(side.facts, width="content")
+    return row
 
 
 def identity_of(side: Side) -> str:
@@ -375,7 +399,9 @@ def identity_of(side: Side) -> str:
 
 def pick_question(side: Side) -> class_question.Question | None:
     """Let the person choose a side's class and method; None where there are none."""
-    return class_question.pick(side.example, f"{side.name}_", SIDES[side.name]) if side.example.checkpoint else None
+    if not side.example.checkpoint:
+        return None
+    return class_question.pick_folded(side.example, f"{side.name}_", SIDES[side.name])
 
 
 def shared_question(left: Side, right: Side) -> class_question.Question | None:

@@ -248,12 +248,13 @@ def methods_for(checkpoint: Any) -> list[str]:
     return [name for name, method in METHODS.items() if (checkpoint.labels if method.of_class else others)]
 
 
-def pick_folded(example: Example) -> Question | None:
+def pick_folded(example: Example, prefix: str = "", side: str = "") -> Question | None:
     """The same as `pick`, in a popover; nothing where there is nothing to choose from."""
     if not methods_for(example.checkpoint):
         return None
-    with st.popover("Class and method" if example.checkpoint.labels else "Method", width="content"):
-        return pick(example)
+    words = "class and method" if example.checkpoint.labels else "method"
+    with st.popover(f"{side} {words}".strip().capitalize(), width="content"):
+        return pick(example, prefix, side)
 
 
 def pick(example: Example, prefix: str = "", side: str = "") -> Question | None:

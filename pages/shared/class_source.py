@@ -105,7 +105,8 @@ def pick(checkpoint: Checkpoint, prefix: str = "", size: Size | None = None) -> 
 
 def pick_folded(checkpoint: Checkpoint, prefix: str) -> Checkpoint:
     """The same, folded away where nothing was chosen."""
-    with st.expander("Classes", expanded=bool(page_links.text(f"{prefix}{CLASSES}from"))):
+    chosen = " ✓" if page_links.text(f"{prefix}{CLASSES}from") else ""
+    with st.popover(f"Classes{chosen}", width="stretch", key=f"{prefix}{CLASSES}group"):
         return pick(checkpoint, prefix)
 
 

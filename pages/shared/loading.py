@@ -154,7 +154,7 @@ def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = Fals
 
     Args:
         name: of the control's key and in links.
-        narrow: there is no room for the number of tokens.
+        narrow: there is no room for the label and the number of tokens.
     """
     own, sizes = checkpoint.preprocess.size, view.sizes(checkpoint)
     if public.is_public():
@@ -176,6 +176,7 @@ def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = Fals
         own,
         format_func=option_label,
         link=pixels,
+        label_visibility="collapsed" if narrow else "visible",
         help="The model was trained at one size. At others its position embeddings are interpolated: larger ones give "
         "finer maps and less reliable predictions. Seconds and memory are estimates for this computer.",
     )

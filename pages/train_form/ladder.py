@@ -84,7 +84,8 @@ def show(config: TrainConfig, target: ComputeTarget, owner: str) -> None:
         # Above what comes, goes and changes its length: what moves away below a pointer cannot be clicked.
         _offer(config, target, now, owner)
         if best:
-            st.markdown(sentence(known, best, [row.name for row in now if row.run and row.run.alive]))
+            with st.container(key="ladder_sentence"):
+                st.markdown(sentence(known, best, [row.name for row in now if row.run and row.run.alive]))
 
     draw()
 

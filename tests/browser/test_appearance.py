@@ -79,6 +79,29 @@ def test_the_picture_is_whole_in_the_window_below_its_answer(
         expect(page.locator(part).first).to_be_in_viewport(ratio=1)
 
 
+def test_both_pictures_of_compare_are_whole_in_the_window_at_one_height(
+    page: Page, talk: Conversation, serve: Callable[..., str]
+) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{serve(ROOT / 'app.py')}/compare")
+    stages = page.locator(".stage")
+    expect(stages).to_have_count(2)
+    talk.finish()
+    left, right = (stages.nth(number).bounding_box() for number in (0, 1))
+    assert left and right and left["y"] == right["y"] <= 260 and left["width"] == right["width"] >= 480
+    for number in (0, 1):
+        expect(stages.nth(number)).to_be_in_viewport(ratio=1)
+
+
+def test_data_recipe_and_start_of_a_run_are_in_the_window_together(page: Page, serve: Callable[..., str]) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{serve(ROOT / 'app.py')}/train")
+    start = page.get_by_role("button", name="Start", exact=True)
+    expect(start).to_be_enabled()
+    for part in (page.get_by_role("combobox", name="Dataset"), page.get_by_role("combobox", name="Recipe"), start):
+        expect(part).to_be_in_viewport(ratio=1)
+
+
 def test_what_keeps_a_checkpoint_from_opening_is_said_beside_the_picture(page: Page, serve: Callable[..., str]) -> None:
     page.goto(f"{serve(ROOT / 'app.py')}/?checkpoint=nobody")
     expect(page.get_by_test_id("stMain").get_by_text("There is no checkpoint nobody.")).to_be_in_viewport()

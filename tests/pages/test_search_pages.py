@@ -84,7 +84,7 @@ def test_the_page_offers_the_settings_that_the_recipe_uses_with_ranges(root: Pat
     assert drawn_from(page, "lr") == ("0.0002", "0.02", "log")
     assert drawn_from(page, "muon_lr")
     assert planned(page).space[0] == "lr=0.0002:0.02:log"
-    control(page.radio, "preset").set_value("mnist").run()
+    control(page.selectbox, "preset").set_value("mnist").run()
     assert drawn_from(page, "lr") == ("5e-05", "0.005", "log")
     assert "muon_lr" not in control(page.multiselect, "space_names").value
 

@@ -41,7 +41,7 @@ def test_a_setting_typed_right_after_the_epochs_does_not_undo_them(page: AppTest
 
 def test_a_click_right_after_a_preset_keeps_its_values(page: AppTest) -> None:
     held = all_values(page, "preset")
-    control(page.radio, "preset").set_value("notebook").run()
+    control(page.selectbox, "preset").set_value("notebook").run()
     expected = control(page.number_input, "set_epochs").value
     assert expected != 8
     send(page, held)
@@ -52,7 +52,7 @@ def test_a_click_right_after_other_data_keeps_the_recipe_proposed_for_them(page:
     held = all_values(page, "data")
     control(page.selectbox, "data").set_value("mnist").run()
     send(page, held)
-    recipe, data = control(page.radio, "preset").value, control(page.selectbox, "data").value
+    recipe, data = control(page.selectbox, "preset").value, control(page.selectbox, "data").value
     assert (recipe, data) == ("mnist", "mnist")
 
 

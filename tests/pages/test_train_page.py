@@ -100,7 +100,7 @@ def test_page_opens_ready_to_start(page: AppTest) -> None:
 
 @pytest.mark.parametrize("preset", ["notebook", "pictures"])
 def test_a_preset_fills_every_setting(page: AppTest, preset: str) -> None:
-    control(page.radio, "preset").set_value(preset).run()
+    control(page.selectbox, "preset").set_value(preset).run()
     assert not page.exception and not page.error
     outside = set(settings.ELSEWHERE)
     assert described(page).model_dump(exclude=outside) == train_config(preset).model_dump(exclude=outside)
@@ -150,9 +150,9 @@ def test_starting_from_a_checkpoint_leaves_its_size_alone(page: AppTest) -> None
     assert not page.exception and not page.error
     assert setting(page, "heads").disabled and not setting(page, "epochs").disabled
     assert described(page).init_from == "cifar10"
-    assert control(page.radio, "preset").value == "fine-tune", "a start of another kind wants another recipe"
+    assert control(page.selectbox, "preset").value == "fine-tune", "a start of another kind wants another recipe"
     control(page.selectbox, "init_from").set_value("").run()
-    assert control(page.radio, "preset").value == "shapes"
+    assert control(page.selectbox, "preset").value == "shapes"
 
 
 def test_padding_that_leaves_little_of_a_picture_is_explained_at_the_field(page: AppTest) -> None:
@@ -209,7 +209,7 @@ def test_a_form_survives_a_visit_to_another_page(page: AppTest) -> None:
 
 
 def test_the_address_opens_the_same_form_in_another_session(page: AppTest) -> None:
-    control(page.radio, "preset").set_value("notebook").run()
+    control(page.selectbox, "preset").set_value("notebook").run()
     setting(page, "epochs").set_value(3)
     setting(page, "pool").set_value("mean")
     setting(page, "lr").set_value(1e-5)
@@ -251,7 +251,7 @@ def test_a_form_as_it_comes_has_a_plain_address(page: AppTest) -> None:
 
 def test_a_link_to_a_preset_brings_its_data(folders: Path) -> None:
     page = opened(preset="mnist")
-    assert (control(page.radio, "preset").value, control(page.selectbox, "data").value) == ("mnist", "mnist")
+    assert (control(page.selectbox, "preset").value, control(page.selectbox, "data").value) == ("mnist", "mnist")
     assert described(page).dim == train_config("mnist").dim
 
 
@@ -332,11 +332,11 @@ def test_a_folder_below_the_roots_can_be_chosen(folders: Path, size: tuple[int, 
     app.switch_page("pages/train.py").run()
     control(app.selectbox, "data").set_value(f"folder:{folders / 'data' / 'zoo'}").run()
     assert not app.exception and not app.error
-    assert control(app.radio, "preset").value == preset, "the recipe made for such pictures is proposed"
+    assert control(app.selectbox, "preset").value == preset, "the recipe made for such pictures is proposed"
     assert described(app).data == f"folder:{folders / 'data' / 'zoo'}"
     assert described(app).init_from == ("cifar10" if preset == "fine-tune" else "")
     control(app.selectbox, "data").set_value("shapes").run()
-    assert (control(app.radio, "preset").value, described(app).init_from) == ("shapes", "")
+    assert (control(app.selectbox, "preset").value, described(app).init_from) == ("shapes", "")
 
 
 def open_to_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,7 +376,7 @@ def test_an_upload_is_deleted_once_it_is_confirmed(page: AppTest, folders: Path)
     page.button(key="really_delete_data").click().run()
     assert not page.exception and not page.error and not list((folders / "data" / "uploads").iterdir())
     assert control(page.run().selectbox, "data").value == "shapes"
-    assert control(page.radio, "preset").value == "shapes"
+    assert control(page.selectbox, "preset").value == "shapes"
 
 
 def test_an_upload_that_a_run_needs_cannot_be_deleted(page: AppTest, folders: Path) -> None:
@@ -505,7 +505,7 @@ def test_sweep_values_are_read_by_the_type_of_their_setting() -> None:
 
 
 def test_every_preset_is_offered(page: AppTest) -> None:
-    assert sorted(control(page.radio, "preset").options) == sorted(preset.title for preset in PRESETS.values())
+    assert sorted(control(page.selectbox, "preset").options) == sorted(preset.title for preset in PRESETS.values())
 
 
 def button(page: AppTest, key: str):
@@ -541,7 +541,7 @@ def test_a_recipe_that_fits_is_taken_with_one_click(folders: Path, monkeypatch: 
     pictures(folders / "data" / "zoo")
     page = opened(data=f"folder:{folders / 'data' / 'zoo'}")
     control(page.selectbox, "init_from").set_value("").run()
-    control(page.radio, "preset").set_value("pictures").run()
+    control(page.selectbox, "preset").set_value("pictures").run()
     config = described(page)
     found = dry_run.DryRun(
         params=22_000_000, tokens=197, classes=2, train_pictures=6, test_pictures=2, streamed=False, memory=10**9,
@@ -564,7 +564,7 @@ def test_a_model_that_the_memory_cannot_hold_is_refused_at_the_form(
     page: AppTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pages.train_form.cost_preview.memory_of_this_machine", lambda: (8 << 30, 4 << 30))
-    control(page.radio, "preset").set_value("pictures").run()
+    control(page.selectbox, "preset").set_value("pictures").run()
     setting(page, "limit").set_value(None)
     setting(page, "size").set_value("H/14").run()
     assert start(page).disabled and any("GB are free" in one.value for one in page.error)
