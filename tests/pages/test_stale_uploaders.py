@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.pages.controls import app_page
+from tests.pages.controls import app_page, control
 from tests.pages.pictures import png
 from tests.pages.test_explore import gif
 from vit.images import samples
@@ -136,11 +136,11 @@ def test_data_chosen_right_after_an_archive_was_taken_in_stay(tmp_path: Path, mo
                 archive.writestr(f"{name}/{number}.png", png(30 + number, 30, color=name))
     uploader = page.file_uploader(key="archive_0").upload("colours.zip", content.getvalue())
     page.run()
-    assert page.selectbox(key="data").value.startswith("folder:")
-    page.selectbox(key="data").set_value("shapes")
+    assert control(page.selectbox, "data").value.startswith("folder:")
+    control(page.selectbox, "data").set_value("shapes")
     hold(page, uploader)
     page.run()
-    assert not page.exception and page.selectbox(key="data").value == "shapes"
+    assert not page.exception and control(page.selectbox, "data").value == "shapes"
 
 
 def test_a_checkpoint_that_was_added_is_not_offered_again(
