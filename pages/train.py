@@ -122,7 +122,7 @@ def pick_settings(form: TrainForm, config: TrainConfig | None, problems: Mapping
     fields.show_problem(problems, "")
     disabled = unused(form)
     base = PRESETS[form.preset].settings
-    empty = follows(form, config)
+    empty = placeholders(form.settings["size"], config)
     for group in setting_names.GROUPS:
         fields.show_group(group, form.settings, base, empty, problems, form_state.key, disabled)
     if fields.changed(form.settings, base):
@@ -134,11 +134,12 @@ def unused(form: TrainForm) -> tuple[str, ...]:
     return FROM_CHECKPOINT if form.init_from else setting_names.GROUPS["From a checkpoint"]
 
 
-def follows(form: TrainForm, config: TrainConfig | None) -> dict[str, str]:
+def placeholders(size: str, config: TrainConfig | None) -> dict[str, str]:
     """What settings of the model are where they are left empty: by the named size, or by the checkpoint."""
-    values = ViTConfig.preset(form.settings["size"]).to_dict()
-    names = ("patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation")
-    found = {name: f"{values[name]}, by size" for name in names} | {"image_size": f"{values['image_size'][0]}, by size"}
+    values = ViTConfig.preset(size).to_dict()
+    values["image_size"] = values["image_size"][0]
+    names = ("image_size", "patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation")
+    found = {name: f"{values[name]}, by size" for name in names}
     if config and config.init_from:
         with suppress(UserError):  # what is wrong with it is said where it is chosen
             height, width = fine_tuning.model_config(config.model_copy(update={"image_size": None}), 1).image_size

@@ -12,9 +12,14 @@ from pages.shared.page_links import PageLink
 ROOT = Path(__file__).parents[2]
 
 
+def name_of(one: Any) -> str:
+    """A control's name, "" where it has none."""
+    return (one.key or "").split(" ")[0]
+
+
 def control(some: Iterable[Any], name: str) -> Any:
     """The one of this name, whichever of that name it is by now."""
-    return next(one for one in some if (one.key or "").split(" ")[0] == name)
+    return next(one for one in some if name_of(one) == name)
 
 
 def texts(link: PageLink) -> dict[str, str]:

@@ -14,7 +14,7 @@ from written_searches import end, held, write_search, write_trial
 from pages.shared import access, readings, setting_names
 from pages.shared.escape import plain
 from pages.train_form.search import forecast
-from tests.pages.controls import app_page, control, train_page
+from tests.pages.controls import app_page, control, name_of, train_page
 from vit.cli.parser import parser
 from vit.runs import control as runs
 from vit.runs import registry
@@ -63,7 +63,7 @@ def option(page: AppTest, key: str) -> dict[str, Any]:
 
 def drawn_from(page: AppTest, name: str) -> tuple[str, ...]:
     """What the controls of a setting show: from, to and scale, or values."""
-    scale = [one.value for one in page.selectbox if (one.key or "").split(" ")[0] == f"space_{name}_scale"]
+    scale = [one.value for one in page.selectbox if name_of(one) == f"space_{name}_scale"]
     if scale in ([], ["values"]):
         return tuple(control(page.multiselect, f"space_{name}_values").value)
     return (*(control(page.text_input, f"space_{name}_{end}").value for end in ("low", "high")), *scale)

@@ -12,10 +12,10 @@ from tests.pages.controls import control, train_page
 def send(page: AppTest, old: list[WidgetState]) -> None:
     """Run the page with what its controls hold, and with older values of some of them."""
     states = page._tree.get_widget_states()
-    kept = {state.id for state in old}
-    fresh = [state for state in states.widgets if state.id not in kept]
+    stale_ids = {state.id for state in old}
+    current = [state for state in states.widgets if state.id not in stale_ids]
     del states.widgets[:]
-    states.widgets.extend([*fresh, *old])
+    states.widgets.extend([*current, *old])
     page._run(states)
     assert not page.exception
 

@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.shared import setting_names
 from pages.train_form import compute_target, cost_preview, data_picker, settings
-from tests.pages.controls import control
+from tests.pages.controls import control, name_of
 from tests.pages.controls import train_page as opened
 from vit.cli.parser import parser
 from vit.cli.training import merged_settings
@@ -62,7 +62,7 @@ def setting(page: AppTest, name: str):
     """A setting's widget."""
     for kind in ("number_input", "selectbox", "toggle"):
         for widget in page.get(kind):
-            if (widget.key or "").split(" ")[0] == settings.first_key(name):
+            if name_of(widget) == settings.first_key(name):
                 return widget
     raise KeyError(name)
 
