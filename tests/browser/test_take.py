@@ -64,6 +64,7 @@ def test_numbers_blocks_page_and_code_are_of_the_view_that_is_shown(app: App, tm
     told = json.loads(app.download("Numbers as JSON"))
     named = {"block": f"Block {BLOCK + 1}", "head": f"Head {HEAD + 1}"}
     asked = {"method": "attention", "block": BLOCK, "head": HEAD, "query": TOKEN, "direction": "from"}
+    told["view"].pop("faithfulness", None)  # there where somebody had the map of this picture judged on this server
     assert told["view"] == asked | {"page": named}
     assert told["picture"]["name"] == "cat.jpg" and len(told["values"]) == 65
     assert (
