@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Browser, BrowserType, Locator, Page, expect
 
@@ -20,6 +19,7 @@ from vit.images import samples
 from vit.images.decode import decode_image
 from vit.view.lesson import Language, lesson
 
+from .axe import violations
 from .serving import FIND, WEBGPU_ARGUMENTS
 
 ROOT = Path(__file__).parents[2]
@@ -101,16 +101,6 @@ class Lesson:
 
     def numbers(self, code: str) -> np.ndarray:
         return np.array(self.page.evaluate(f"() => {{ const viewer = {FIND}; return [...{code}]; }}"))
-
-    def violations(self) -> list[str]:
-        """What axe finds that keeps people out."""
-        found = Axe().run(self.page).response["violations"]
-        return [
-            f"{one['id']}: {node['html'][:120]}"
-            for one in found
-            if one["impact"] in ("serious", "critical")
-            for node in one["nodes"]
-        ]
 
 
 @pytest.fixture
@@ -247,10 +237,10 @@ def test_keys_are_enough(open_lesson: Callable[..., Lesson]) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(open_lesson: Callable[..., Lesson], screen: str, scheme: str) -> None:
     opened = open_lesson(screen=screen, scheme=scheme)
-    assert opened.violations() == []
+    assert violations(opened.page) == []
     opened.step(LAST)
     expect(opened.page.locator(".keys-list button").first).to_be_visible()
-    assert opened.violations() == []
+    assert violations(opened.page) == []
     width = opened.page.evaluate("document.documentElement.scrollWidth")
     assert width <= SCREENS[screen][0]
 

@@ -1,0 +1,58 @@
+"""The pages for people who use a screen reader or the keyboard."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from .axe import violations
+from .serving import ROOT
+from .waiting import Conversation
+
+READY = {  # something that each page shows when it is complete
+    "": "canvas.over",
+    "compare": "canvas.over",
+    "checkpoints": "[data-testid=stFileUploader]",
+    "train": ".st-key-start",
+    "runs": "h1",
+}
+FOCUSED = """() => {
+  let element = document.activeElement;
+  while (element.shadowRoot?.activeElement) element = element.shadowRoot.activeElement;
+  if (element === document.body) return null;
+  const { left, top, right, bottom } = element.getBoundingClientRect();
+  const scrolled = document.querySelector("h1").getBoundingClientRect().top; // focus scrolls the page
+  const name = element.getAttribute("aria-label") || element.title || element.textContent;
+  return { left, top: top - scrolled, right, bottom: bottom - scrolled, name: name.trim().slice(0, 40) };
+}"""
+
+
+@pytest.mark.parametrize("path", READY)
+def test_axe_finds_nothing_serious(page: Page, talk: Conversation, serve: Callable[..., str], path: str) -> None:
+    page.goto(f"{serve(ROOT / 'app.py')}/{path}")
+    expect(page.locator(READY[path]).first).to_be_visible()
+    talk.finish()
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        assert violations(page) == []
+
+
+def test_the_keyboard_walks_explore_as_it_is_seen(page: Page, talk: Conversation, serve: Callable[..., str]) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{serve(ROOT / 'app.py')}/?sample=cat")
+    expect(page.locator("canvas.over")).to_be_visible()
+    talk.finish()
+    walked: list[dict[str, Any]] = []
+    while len(walked) < 100:
+        page.keyboard.press("Tab")
+        one = page.evaluate(FOCUSED)
+        if one is None or (walked and one == walked[0]):  # past the last one
+            break
+        walked.append(one)
+    assert [one["name"] for one in walked if one["right"] < 0] == []  # of the sidebar, which is closed
+    names = [one["name"] for one in walked]
+    start = names.index("Samples")
+    assert {"Display", "Class and methodexpand_more"} <= set(names[start:])
+    for before, after in zip(walked[start:], walked[start + 1 :], strict=False):
+        assert after["top"] >= before["bottom"] or after["left"] >= before["right"], (before, after)
