@@ -198,10 +198,9 @@ def show_run(run: Run) -> None:
         say_figures(now)
 
     state()
-    if access.may_train() and (files := readings.job_files(run)):
-        by_hand = run.status == "waiting" and readings.by_hand(run)
-        with st.expander("Job files" if by_hand else "What its cluster is handed", expanded=by_hand, key="job_files"):
-            show_job_files(files)
+    if access.may_train() and (script := readings.batch_script(run)):
+        with st.expander("Batch script", key="batch_script"):
+            st.code(script, language="bash", wrap_lines=True, height=320)
     log = access.may_train() and not run.loop  # it names people's files, and folders; another program has its own
     views = [name for name in VIEWS if name != "log" or log]
     view = link_controls.select(
@@ -230,14 +229,6 @@ def show_run(run: Run) -> None:
         results.show(run)
     elif view == "settings":
         settings(run)
-
-
-def show_job_files(files: dict[str, tuple[str, str]]) -> None:
-    """Job files to read, or to take to where they are handed over."""
-    for tab, (name, (command, content)) in zip(st.tabs(list(files)), files.items(), strict=True):
-        tab.code(command, language="bash", wrap_lines=True)
-        tab.code(content, language="yaml" if name.endswith(".yaml") else "bash", wrap_lines=True, height=320)
-        tab.download_button(name, content, name, icon=":material/download:", on_click="ignore", key=f"take {name}")
 
 
 def current(run: Run) -> Run | None:

@@ -277,9 +277,9 @@ def show_command(config: TrainConfig, preset: str, target: compute_target.Comput
     """The line that does the same in a terminal."""
     line = command_line(config, preset, target.devices, target.on, target.nodes, target.minutes, name)
     st.code(line, language="bash", wrap_lines=True)
-    for file, content in compute_target.files(target).items():
-        st.caption(plain(f"{file}, RUN being the run's folder:"))
-        st.code(content, language="yaml" if file.endswith(".yaml") else "bash", wrap_lines=True)
+    if script := compute_target.script(target):
+        st.caption("The batch script, where RUN is the run's folder:")
+        st.code(script, language="bash", wrap_lines=True)
 
 
 st.title("Train", anchor=False)

@@ -14,9 +14,8 @@ from vit.devices import Device, list_devices
 from vit.errors import UserError
 from vit.paths import runs_folder
 from vit.runs import registry
-from vit.runs.engines.clusters import read_clusters
 from vit.runs.engines.contract import HERE
-from vit.runs.engines.job_files import written
+from vit.runs.engines.slurm_script import SCRIPT
 from vit.training.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
 from vit.untrusted import read_bytes
 from vit.view.captions import about
@@ -241,19 +240,11 @@ def last_lines(run: registry.Run) -> str:
     return "\n".join([line for line in lines if line][-LOG_LINES:])
 
 
-def by_hand(run: registry.Run) -> bool:
-    """Whether a person hands it over."""
-    cluster = read_clusters().usable.get(run.on)
-    return cluster is not None and cluster.kind == "files"
-
-
-def job_files(run: registry.Run) -> dict[str, tuple[str, str]]:
-    """What was handed to Slurm for it, or is there for people to hand over: by name, the command and the content."""
-    files = {}
-    for name, command in written(run.folder).items():
-        with suppress(OSError, UserError):
-            files[name] = command, read_bytes(run.folder / name, LOG_BYTES).decode("utf-8", "replace")
-    return files
+def batch_script(run: registry.Run) -> str | None:
+    """The script that was submitted to Slurm; None for other engines."""
+    with suppress(OSError, UserError):
+        return read_bytes(run.folder / SCRIPT, LOG_BYTES).decode("utf-8", "replace")
+    return None
 
 
 def duration(seconds: float) -> str:

@@ -24,13 +24,6 @@
     partition = "gpu"
     setup = ["module load cuda"]                 # lines of the batch script before all others
 
-    [clusters.campus]
-    kind = "files"                               # nobody here drives it: job files are written, people hand them over
-    runs = "/runs"
-    image = "registry.example.org/vit:latest"    # of containers; `vit` is installed in it
-    volume = "vit-runs"                          # the PersistentVolumeClaim that is mounted at `runs`
-    accelerator = "H100"                         # its name for SkyPilot
-
     [clusters.hpc.limits]
     runs_per_person = 2
     nodes = 4
@@ -91,9 +84,6 @@ class Cluster(BaseModel):
     partition: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
     setup: tuple[str, ...] = ()
     mirror: str = ""
-    image: str = Field(default="", pattern=r"^[A-Za-z0-9_.:/@-]*$")
-    volume: str = Field(default="", pattern=r"^[a-z0-9.-]*$")
-    accelerator: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
     limits: Limits = Limits()
 
     @model_validator(mode="after")
