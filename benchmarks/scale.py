@@ -1,15 +1,14 @@
 """What grows with the number of processes and of runs, measured piece by piece on one machine.
 
-    python benchmarks/scale.py [--ranks 512] [--runs 1000] [--seconds 30]
+    python benchmarks/scale.py [--ranks 512] [--runs 1000]
 
 1. Ranks: so many processes do to one run's folder what the processes of a run do (count themselves to it, write to its
    log), without torch. How long until all are counted, and until nobody is once they are killed.
 2. Watching: so many runs of a cluster, each with the records of a long one. What one look at all of them takes, and
    one page's table; what an engine is asked for it.
-3. The mirror: one run's folder pushed every second as it grows. What a push takes and sends, and what a pull takes.
-4. The state: bytes for each number that a model learns.
-5. Reading: pictures that one processor decodes and scales in a second, JPEGs of ImageNet's usual size.
-6. Plans: what follows from 4 and 5 for ImageNet-1k on many GPUs, by arithmetic (docs/scale.md says what is assumed).
+3. The state: bytes for each number that a model learns.
+4. Reading: pictures that one processor decodes and scales in a second, JPEGs of ImageNet's usual size.
+5. Plans: what follows from 3 and 4 for ImageNet-1k on many GPUs, by arithmetic (docs/scale.md says what is assumed).
 """
 
 import argparse
@@ -32,6 +31,7 @@ from PIL import Image
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+
 from vit.files import is_locked
 from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
@@ -39,7 +39,6 @@ from vit.runs import registry
 from vit.runs.engines import contract, factory
 from vit.runs.engines.clusters import Cluster
 from vit.runs.engines.contract import Capacity, Handle, Look, Request, Share
-from vit.runs.mirror import Mirror
 from vit.training.presets import train_config
 
 RANK = """
@@ -155,39 +154,6 @@ def watching(count: int, folder: Path) -> None:
     print(f"  what the engine says of each of them was there after {time.perf_counter() - begun:.1f} s")
 
 
-def mirrored(seconds: float, folder: Path) -> None:
-    """A run's folder, pushed and pulled every second as it grows."""
-    there, here = (Mirror(f"file://{folder / 'storage'}", folder / side / "20261123-000000-a-0000") for side in "ab")
-    for side in (there, here):
-        side.folder.mkdir(parents=True)
-    line = b'{"kind": "step", "loss": 2.3025, "lr": 0.001, "t": 1764000000.0, "attempt": 0, "step": 1000}\n'
-    (there.folder / "metrics.jsonl").write_bytes(line * RECORDS)
-    for epoch in range(300):
-        (there.folder / "probes").mkdir(exist_ok=True)
-        (there.folder / "probes" / f"epoch-{epoch:05}.zip").write_bytes(os.urandom(20_000))
-    there.push()
-    here.pull(False)
-    here.pull(True)
-    pushed, pulled = [], []
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        with (there.folder / "metrics.jsonl").open("ab") as file:
-            file.write(line * 2)
-        (there.folder / "heartbeat").write_text(str(time.time()))
-        begun = time.perf_counter()
-        there.push(large=False)
-        pushed.append(time.perf_counter() - begun)
-        begun = time.perf_counter()
-        here.pull(False, wait=False)
-        pulled.append(time.perf_counter() - begun)
-        time.sleep(max(0.0, 1 - pushed[-1] - pulled[-1]))
-    index = (folder / "storage" / there.folder.name / "folder.json").stat().st_size
-    print(
-        f"The mirror of a run of 300 epochs: a push takes {median(pushed) * 1e3:.0f} ms and sends {index / 1e3:.0f} kB,"
-    )
-    print(f"  a pull takes {median(pulled) * 1e3:.0f} ms; at one push a second {index / 1e3:.0f} kB/s for each run")
-
-
 def state(folder: Path) -> float:
     """Bytes of what a run saves, for each number that it learns."""
     config = train_config(None, data="shapes", image_size=32, patch_size=8, dim=192, depth=6, heads=3, mlp_dim=768)
@@ -252,19 +218,17 @@ def plan(name: str, state_bytes: float, decoded: float) -> None:
 
 
 def main() -> None:
-    """All six."""
+    """All five."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=512)
     parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=30)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="vit-scale-"))
     try:
-        for name in ("ranks", "watching", "mirror", "state"):
+        for name in ("ranks", "watching", "state"):
             (folder / name).mkdir()
         ranks(options.ranks, folder / "ranks")
         watching(options.runs, folder / "watching")
-        mirrored(options.seconds, folder / "mirror")
         state_bytes, decoded = state(folder / "state"), reading()
         for name in PLANS:
             plan(name, state_bytes, decoded)

@@ -359,7 +359,7 @@ with right:
         elsewhere = target.on != HERE and bool(devices)
         there = cluster_dry_run.finished(config, target) if elsewhere else None
         measured = cost_preview.show_costs(config, here, pictures, there) if devices else None
-        if elsewhere and cluster_dry_run.possible(target):
+        if elsewhere:
             cluster_dry_run.show(config, target)
         if form.init_from and pictures is not None:
             ladder.show(config, target, access.visitor())

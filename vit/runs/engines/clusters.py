@@ -11,13 +11,6 @@
     code = "/shared/vit-explorer"                # a checkout, where `vit` is not installed there
     cpus = 4                                     # of each process, as its threads; 1 unless said
 
-    [clusters.far]                               # a Ray cluster that shares no folder with this machine
-    kind = "ray"
-    address = "https://head.example.com:8265"
-    token_file = "/etc/vit/far.token"
-    runs = "/var/lib/vit/far"                    # of this machine alone
-    mirror = "s3://bucket/runs?region=eu-west-1" # through which runs travel; credentials from the environment
-
     [clusters.hpc]
     kind = "slurm"
     runs = "/scratch/runs"
@@ -83,7 +76,6 @@ class Cluster(BaseModel):
     code: Path | None = None
     partition: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
     setup: tuple[str, ...] = ()
-    mirror: str = ""
     limits: Limits = Limits()
 
     @model_validator(mode="after")
@@ -92,8 +84,6 @@ class Cluster(BaseModel):
             raise ValueError(f"{HERE} is the name of this machine")
         if not all(path.is_absolute() for path in (self.runs, *self.data, *([self.code] if self.code else []))):
             raise ValueError("runs, data and code are paths from the root")
-        if self.mirror and self.kind != "ray":
-            raise ValueError("mirror is for Ray clusters; others need a folder that all machines see")
         if self.kind == "ray" and not (self.address.startswith(("http://", "https://")) and self.token_file):
             raise ValueError(
                 "a Ray cluster needs address, that of its dashboard with http:// or https://, and token_file"
