@@ -133,21 +133,15 @@ def devices() -> dict[str, Device]:
 
 
 def best_accuracy(run: registry.Run) -> float | None:
-    """Of the best epoch so far, on validation pictures (of older runs on test pictures), 0 to 1."""
+    """On validation pictures, of the best epoch so far, 0 to 1."""
     best = best_epoch(figures(run).records)
     return best.get("accuracy") if best else None
 
 
 def test_accuracy(run: registry.Run) -> float | None:
-    """On test pictures, 0 to 1, of the weights that validation chose; of older runs, the highest of all epochs."""
-    records = figures(run).records
-    result = final_test(records) or (None if "validation" in records else best_epoch(records))
+    """On test pictures, 0 to 1, of the weights that validation chose."""
+    result = final_test(figures(run).records)
     return result["accuracy"] if result else None
-
-
-def validation_accuracy(run: registry.Run) -> float | None:
-    """On validation pictures, of the best epoch so far, 0 to 1; None for older runs, which had none."""
-    return best_accuracy(run) if "validation" in figures(run).records else None
 
 
 def first_result(run: registry.Run) -> str:
