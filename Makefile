@@ -110,8 +110,6 @@ benchmark: .venv/ready-dev
 	$(BIN)/python benchmarks/forward.py
 	$(BIN)/python benchmarks/upload.py
 	$(BIN)/python benchmarks/train_speed.py
-	$(BIN)/python benchmarks/run_cost.py
-	$(BIN)/python benchmarks/watchers.py
 	$(BIN)/python benchmarks/cold_start.py
 	$(BIN)/python benchmarks/load.py
 

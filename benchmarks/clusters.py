@@ -1,6 +1,6 @@
 """Real clusters on this machine: are the bits the same, and is what is said true, whatever is killed?
 
-    python benchmarks/clusters.py ray|apart|alone|slurm WHAT... [--kills 20] [--seed 0] [--minutes 5]
+    python benchmarks/clusters.py ray|alone|slurm WHAT... [--kills 20] [--seed 0] [--minutes 5]
 
 bits      a run on two machines against torchrun with two processes
 kills     in turn one of the trainer's processes and one of the machines (Ray's raylet, Slurm's slurmd), at random
@@ -8,7 +8,6 @@ kills     in turn one of the trainer's processes and one of the machines (Ray's 
 outages   what knows of all jobs (Ray's GCS, Slurm's slurmctld), alone and with whoever watches; after a minute the
           head's other processes, too, and it starts anew
 answers   how long it takes to say that there is no token, a wrong one, nobody; Ray alone
-lag       how far behind a run's newest record is, where somebody looks twice a second
 limit     a run of some minutes under a time limit of two; Slurm alone
 speed     a run of some minutes against torchrun, twice in turns; Ray alone. `alone` is a cluster of one machine, where
           the processes of three do not share the two processors with what they train; with `--processes 1` one
@@ -36,7 +35,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 import pytest
@@ -44,9 +42,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "engines")]
 
-from labs import Lab, lab_apart, lab_ray, lab_slurm
+from labs import Lab, lab_ray, lab_slurm
 from ray_cluster import RayCluster, enter_network_of_its_own
-from short_runs import done, place_for_runs, steps, tiny
+from short_runs import done, place_for_runs, tiny
 
 from vit.errors import UserError
 from vit.runs import control, registry
@@ -54,7 +52,7 @@ from vit.runs.engines import watch
 from vit.training.config import TrainConfig
 from vit.training.metrics import read_metrics
 
-LABS = {"ray": lab_ray, "apart": lab_apart, "alone": partial(lab_ray, alone=True), "slurm": lab_slurm}
+LABS = {"ray": lab_ray, "alone": partial(lab_ray, alone=True), "slurm": lab_slurm}
 RUN = tiny(epochs=12, limit=160, seed=3, device="cpu")  # 960 steps
 STEPS = 960
 LONGER = tiny(epochs=60, limit=160, seed=3, device="cpu")
@@ -250,20 +248,6 @@ def answers(site: Site) -> None:
     ask("nobody there")
 
 
-def lag(site: Site) -> None:
-    """By the clock of this machine, on which the cluster is."""
-    run = site.launch(tiny(epochs=10000))
-    site.until(run, lambda now: done(now) > 80)
-    behind = []
-    for _ in range(120):
-        site_now = registry.find_run(run.id)
-        behind.append(time.time() - steps(site_now)[-1]["t"])
-        time.sleep(0.5)
-    control.kill(run.id)
-    behind.sort()
-    say(f"lag: the newest record is {median(behind):.1f} s old, at most {behind[-1]:.1f} s, {len(behind)} looks")
-
-
 def long(site: Site, dim: int = 32, depth: int = 2) -> TrainConfig:
     """A run of so many minutes here, by two shorter ones."""
     config = tiny(epochs=5, limit=400, seed=3, device="cpu", dim=dim, depth=depth)
@@ -356,7 +340,7 @@ def both(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 WHAT = {
-    "bits": bits, "kills": kills, "outages": outages, "answers": answers, "lag": lag, "limit": limit, "speed": speed,
+    "bits": bits, "kills": kills, "outages": outages, "answers": answers, "limit": limit, "speed": speed,
 }  # fmt: skip
 
 

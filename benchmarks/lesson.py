@@ -1,15 +1,12 @@
 """The lesson in one file: its size, how far its numbers are from torch's, and the time from a picture to its maps.
 
     python benchmarks/lesson.py [--checkpoint photos] [--data data/imagenette/test] [--pictures 1000] [--times 20]
-                                [--webgpu]
 
 Drives a real Chromium on the file, opened from the disk. Pictures of the folder go in as PNG, so that both sides decode
 the same pixels; each is resized, passed through the model and compared: with the checkpoint itself, and with torch on
 the rounded weights that are in the file. Times are from the choice of a file to its drawn map, with the page slowed
 four times. The browser slows pages and not their workers, so a second number has all that the worker does, from
 decoding to packing, done in the slowed page. Both are given for a large photo, too.
-
-`--webgpu` compares what WebGPU computes, and measures no time: its device is one that the processor plays, SwiftShader.
 """
 
 import argparse
@@ -30,7 +27,7 @@ from playwright.sync_api import Page, sync_playwright
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 
-from serving import BROWSER_ARGUMENTS, FIND, WEBGPU_ARGUMENTS, chromium
+from serving import BROWSER_ARGUMENTS, FIND, chromium
 
 from vit.checkpoints import load_checkpoint
 from vit.checkpoints.checkpoint import Checkpoint
@@ -54,7 +51,6 @@ globalThis.lookAt = async (model, file) => {
   return model.look(pixels, { bytes, type: file.type, width, height });
 };
 globalThis.readModel = (text) => Model.read(bytesFrom(text));
-globalThis.accelerate = async (model) => model.accelerate(await deviceOf(navigator.gpu, true));
 """
 )
 NUMBERS = """async (text) => {
@@ -170,7 +166,6 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data/imagenette/test"))
     parser.add_argument("--pictures", type=int, default=1000)
     parser.add_argument("--times", type=int, default=20)
-    parser.add_argument("--webgpu", action="store_true", help="compare what WebGPU computes, without times")
     options = parser.parse_args()
     checkpoint = load_checkpoint(options.checkpoint)
     content = lesson(checkpoint)
@@ -178,8 +173,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         path = Path(folder, "lesson.html")
         path.write_bytes(content)
-        arguments = [*BROWSER_ARGUMENTS, *(WEBGPU_ARGUMENTS if options.webgpu else ())]
-        browser = playwright.chromium.launch(**chromium(), args=arguments)
+        browser = playwright.chromium.launch(**chromium(), args=BROWSER_ARGUMENTS)
         page = browser.new_page(bypass_csp=True, viewport={"width": 1280, "height": 900})
         requests: list[str] = []
         page.on("request", lambda request: requests.append(request.url))
@@ -188,15 +182,10 @@ def main() -> None:
         page.evaluate(f"() => {{ {HARNESS} }}")
         page.evaluate("async (text) => { globalThis.model = await readModel(text); }",
                       base64.b64encode(model_bytes(checkpoint)).decode())  # fmt: skip
-        if options.webgpu:  # which is checked on a picture that was seen
-            sample = base64.b64encode((SAMPLES / "temple.jpg").read_bytes()).decode()
-            page.evaluate("async (text) => { await lookAt(model, new Blob([bytesFrom(text)])); }", sample)
-            page.evaluate("async () => { await accelerate(model); }")
         print(f"computed by {page.evaluate('() => model.engine')}")
         if options.pictures:
             print_differences(page, checkpoint, options.data, options.pictures)
-        if not options.webgpu:
-            print_all_times(page, Path(folder), options.times)
+        print_all_times(page, Path(folder), options.times)
         elsewhere = [url for url in requests if not url.startswith(("file:", "blob:", "data:"))]
         print(f"requests to elsewhere: {len(elsewhere)}")
 

@@ -18,6 +18,7 @@ programs run. The server's CPU time per run says more than times there.
 
 import argparse
 import asyncio
+import contextlib
 import io
 import itertools
 import math
@@ -37,7 +38,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 
 from serving import streamlit
 from visitor import Visitor
-from watchers import command_line, cpu_time, every_pid
 
 PHOTOS, PHOTO = 12, (4000, 3000)  # how many differ; [px]
 
@@ -153,6 +153,24 @@ def serve_and_measure(project: Path, options: argparse.Namespace) -> Load:
         (server,) = (pid for pid in every_pid() if f"--server.port={port}".encode() in command_line(pid))
         asyncio.run(measure(address, server, argparse.Namespace(**vars(options) | {"sessions": 1, "seconds": 8})))
         return asyncio.run(measure(address, server, options))
+
+
+def cpu_time(pid: int) -> float:
+    """That a process has used so far, all threads [s]."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def every_pid() -> list[int]:
+    """Of all processes."""
+    return [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+
+
+def command_line(pid: int) -> bytes:
+    """How a process was started; empty if it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def main() -> None:

@@ -21,9 +21,9 @@ from websockets.asyncio.client import connect
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 
+from load import command_line, every_pid
 from serving import streamlit
 from visitor import Visitor
-from watchers import command_line, every_pid
 
 TTL = 10  # [s] that a session waits for its page to come back; two minutes in use
 AFTER = 40  # [s] after the last page is closed

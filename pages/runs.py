@@ -129,8 +129,7 @@ def list_all() -> None:
                 "Test": st.column_config.NumberColumn(
                     format="%.1f %%",
                     width=58,
-                    help="Accuracy on test pictures, looked at once, at the end, by the weights that validation chose. "
-                    "Of older runs, which show no validation, the best epoch by test accuracy.",
+                    help="Accuracy on test pictures, looked at once, at the end, by the weights that validation chose",
                 ),
                 "Progress": st.column_config.ProgressColumn(format="%.0f %%", min_value=0, max_value=100, width=90),
                 "Time": st.column_config.TextColumn(width=58),
@@ -160,7 +159,7 @@ def summary(runs: list[Run]) -> pd.DataFrame:
             "Status": f"{readings.STATUS[run.status]} · {run.queue_position}"
             if run.queue_position
             else readings.STATUS[run.status],
-            "Validation": None if (best := readings.validation_accuracy(run)) is None else 100 * best,
+            "Validation": None if (best := readings.best_accuracy(run)) is None else 100 * best,
             "Test": None if (test := readings.test_accuracy(run)) is None else 100 * test,
             "Progress": 100 * readings.share_done(run),
             "Time": readings.duration(readings.figures(run).seconds),
@@ -198,10 +197,9 @@ def show_run(run: Run) -> None:
         say_figures(now)
 
     state()
-    if access.may_train() and (files := readings.job_files(run)):
-        by_hand = run.status == "waiting" and readings.by_hand(run)
-        with st.expander("Job files" if by_hand else "What its cluster is handed", expanded=by_hand, key="job_files"):
-            show_job_files(files)
+    if access.may_train() and (script := readings.batch_script(run)):
+        with st.expander("Batch script", key="batch_script"):
+            st.code(script, language="bash", wrap_lines=True, height=320)
     log = access.may_train() and not run.loop  # it names people's files, and folders; another program has its own
     views = [name for name in VIEWS if name != "log" or log]
     view = link_controls.select(
@@ -230,14 +228,6 @@ def show_run(run: Run) -> None:
         results.show(run)
     elif view == "settings":
         settings(run)
-
-
-def show_job_files(files: dict[str, tuple[str, str]]) -> None:
-    """Job files to read, or to take to where they are handed over."""
-    for tab, (name, (command, content)) in zip(st.tabs(list(files)), files.items(), strict=True):
-        tab.code(command, language="bash", wrap_lines=True)
-        tab.code(content, language="yaml" if name.endswith(".yaml") else "bash", wrap_lines=True, height=320)
-        tab.download_button(name, content, name, icon=":material/download:", on_click="ignore", key=f"take {name}")
 
 
 def current(run: Run) -> Run | None:
@@ -315,8 +305,7 @@ def say_figures(run: Run) -> None:
     details: dict[str, str] = {}
     if (best := best_epoch(figures.records)) and "accuracy" in best:
         weights = f", {best['weights']} weights" if best.get("weights") in ("raw", "averaged") else ""
-        chosen = "Validation accuracy" if "validation" in figures.records else "Best epoch by test accuracy"
-        details[chosen] = f"{100 * best['accuracy']:.1f} % in epoch {best['epoch']}{weights}"
+        details["Validation accuracy"] = f"{100 * best['accuracy']:.1f} % in epoch {best['epoch']}{weights}"
     if final := final_test(figures.records):
         details["Test accuracy"] = f"{100 * final['accuracy']:.1f} %"
     if steps:
@@ -360,14 +349,13 @@ def draw(run: Run, view: curves.View) -> None:
         if run.alive:
             st.caption("Curves come with its first steps.")
         return
-    split = "test" if "test" in figures.records and "validation" not in figures.records else "validation"
     train = [(record["step"] / per_epoch, record["loss"]) for record in steps]
     held_out = [(record["step"] / per_epoch, record["loss"]) for record in epochs if "loss" in record]
     first, second = curves.COLORS[:2]
     losses = [curves.line("training", train, first, faint=True)] if view.smoothing else []
     losses += [
         curves.line("training", curves.smooth(train, view.smoothing), first),
-        curves.line(split, held_out, second, dots=True),
+        curves.line("validation", held_out, second, dots=True),
     ]
     accuracy = [(record["step"] / per_epoch, 100 * record["accuracy"]) for record in epochs if "accuracy" in record]
     rates = [(record["step"] / per_epoch, record["lr"]) for record in steps if "lr" in record]
@@ -377,14 +365,14 @@ def draw(run: Run, view: curves.View) -> None:
     )
     right.echarts_chart(
         curves.chart(
-            f"{split.capitalize()} accuracy",
-            [curves.line(split, accuracy, first, dots=True)],
+            "Validation accuracy",
+            [curves.line("validation", accuracy, first, dots=True)],
             view=view._replace(log=False),
             percent=True,
         ),
         key="accuracy",
         height=curves.HEIGHT,
-        alt=f"{split.capitalize()} accuracy over the epochs",
+        alt="Validation accuracy over the epochs",
     )
     if rates:
         st.echarts_chart(

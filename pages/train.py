@@ -277,9 +277,9 @@ def show_command(config: TrainConfig, preset: str, target: compute_target.Comput
     """The line that does the same in a terminal."""
     line = command_line(config, preset, target.devices, target.on, target.nodes, target.minutes, name)
     st.code(line, language="bash", wrap_lines=True)
-    for file, content in compute_target.files(target).items():
-        st.caption(plain(f"{file}, RUN being the run's folder:"))
-        st.code(content, language="yaml" if file.endswith(".yaml") else "bash", wrap_lines=True)
+    if script := compute_target.script(target):
+        st.caption("The batch script, where RUN is the run's folder:")
+        st.code(script, language="bash", wrap_lines=True)
 
 
 st.title("Train", anchor=False)
@@ -359,7 +359,7 @@ with right:
         elsewhere = target.on != HERE and bool(devices)
         there = cluster_dry_run.finished(config, target) if elsewhere else None
         measured = cost_preview.show_costs(config, here, pictures, there) if devices else None
-        if elsewhere and cluster_dry_run.possible(target):
+        if elsewhere:
             cluster_dry_run.show(config, target)
         if form.init_from and pictures is not None:
             ladder.show(config, target, access.visitor())

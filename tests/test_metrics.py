@@ -89,9 +89,9 @@ def test_a_start_that_cannot_be_is_none(path: Path, damage: dict[str, object]) -
     assert "start" not in reader.records and reader.problem
 
 
-@pytest.mark.parametrize("damage", [{"epoch": 0}, {"epoch": 1.5}, {"accuracy": 7}, {"test_loss": "low"}])
+@pytest.mark.parametrize("damage", [{"epoch": -1}, {"epoch": 1.5}, {"accuracy": 7}, {"loss": "low"}])
 def test_an_epoch_that_cannot_be_is_none(path: Path, damage: dict[str, object]) -> None:
-    assert "epoch" not in followed(path, epoch(10, **damage)).records
+    assert "validation" not in followed(path, epoch(10, **damage)).records
 
 
 def test_what_is_nested_without_end_is_left_out(path: Path) -> None:
@@ -257,18 +257,3 @@ def test_the_test_belongs_to_what_validation_chose(path: Path) -> None:
     assert [record["epoch"] for record in evaluations(records)] == [1, 2]
     now = progress(records)
     assert now is not None and now.accuracy == 0.5
-
-
-def test_an_older_run_shows_its_test_pictures_per_epoch(path: Path) -> None:
-    rows = [(10, 0.5), (20, 0.7), (30, 0.7)]
-    older = [
-        {"kind": "epoch", "step": step, "epoch": step // 10, "accuracy": accuracy, "test_loss": 0.1 * step}
-        for step, accuracy in rows
-    ]
-    records = followed(path, start(0), *older).records
-    assert [(one["epoch"], one["accuracy"], one["loss"]) for one in evaluations(records)] == [
-        (1, 0.5, 1.0), (2, 0.7, 2.0), (3, 0.7, 3.0),
-    ]  # fmt: skip
-    best = best_epoch(records)
-    assert best is not None and best["epoch"] == 2  # the first of the highest accuracy was kept
-    assert final_test(records) is None and "validation" not in records

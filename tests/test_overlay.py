@@ -12,7 +12,7 @@ from PIL import Image
 from vit.explain.names import spoken
 from vit.images.decode import decode_image
 from vit.images.geometry import Box
-from vit.samples import SAMPLES, read
+from vit.images.samples import SAMPLES, read
 from vit.view.overlay import COLORMAPS, OUTSIDE_BRIGHTNESS, Colormap, bordered, colorize, mosaic, overlay
 
 

@@ -176,7 +176,7 @@ def test_the_card_holds_metadata_of_the_hub(folder: Path) -> None:
     "facts",
     [
         {"data": "cifar10", "validation_accuracy": 0.9},
-        {"data": "cifar10", "accuracy": 0.9},  # of older runs, by the epoch that test pictures chose
+        {"data": "cifar10", "accuracy": 0.9},  # on which pictures is not said
         {"data": "noise of ours", "accuracy": 0.9, "accuracy_on": "10 test pictures"},
     ],
 )

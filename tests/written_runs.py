@@ -28,7 +28,6 @@ def write_run(
     done: int = EPOCHS,
     probes: bool = False,
     sweep: str = "",
-    older: bool = False,
     **config: Any,
 ) -> str:
     """Make a run of four epochs of 50 steps, of a tiny model that knows five classes.
@@ -38,7 +37,6 @@ def write_run(
         outcome: "" while it goes on.
         done: epochs behind it.
         probes: whether it kept the attention of each of them.
-        older: whether its epochs were recorded as earlier versions did.
         config: settings.
 
     Returns:
@@ -59,9 +57,8 @@ def write_run(
         if step % STEPS == 0:
             epoch = step // STEPS
             result = {"step": step, "epoch": epoch, "accuracy": 0.5 + epoch / 10}
-            named = {"kind": "epoch", "test_loss": 1.0} if older else {"kind": "validation", "loss": 1.0}
-            records.append(named | result)
-            if epoch == EPOCHS and not older:
+            records.append({"kind": "validation", "loss": 1.0} | result)
+            if epoch == EPOCHS:
                 records.append({"kind": "test", "loss": 1.0} | result | {"accuracy": 0.875, "pictures": 8})
     lines = [json.dumps(record | {"t": start + record["step"] / 10, "attempt": 0}) for record in records]
     (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")

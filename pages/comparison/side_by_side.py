@@ -51,7 +51,7 @@ TOP = 3  # predictions named
 
 
 class Stored(NamedTuple):
-    """What is left of a picture that a run explained: see `vit.explain.Explanation`."""
+    """What is left of a picture that a run explained: see `vit.view.explanation.Explanation`."""
 
     record: AttentionRecord
     payload: bytes

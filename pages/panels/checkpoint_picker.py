@@ -12,7 +12,7 @@ from pages.shared.escape import plain
 from pages.shared.page_links import CheckpointsLink, ExploreLink
 from vit.checkpoints import families, hub
 from vit.errors import UserError
-from vit.explain import input_sizes, self_check
+from vit.explain import self_check
 from vit.images import decode, samples
 from vit.model import cpu
 
@@ -131,11 +131,6 @@ def _pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> Non
 
 def pick_size(checkpoint: Checkpoint) -> tuple[tuple[int, int], Precision]:
     """Let the person enlarge the model's input, at a cost told before; returns (height, width) and the precision."""
-    if factor := page_links.read(ExploreLink).factor:  # older links enlarge by that
-        link = {"factor": ""}
-        if factor in map(str, range(2, 9)):
-            link["size"] = loading.pixels(input_sizes.enlarged_size(checkpoint, int(factor)))
-        page_links.change(ExploreLink, **link)
     return loading.pick_size(checkpoint, "Input size", "size"), _pick_precision()
 
 

@@ -35,7 +35,7 @@ def stored(source: Source) -> FirstView | None:
         and link.method in ("", first_view.METHOD)
     )
     # The browser draws by itself what else the viewer can show.
-    others = link.heads, link.precision, link.upload, link.picture, link.frame, link.factor, link.classes.source
+    others = link.heads, link.precision, link.upload, link.picture, link.frame, link.classes.source
     return view if same and not any(others) else None
 
 

@@ -81,7 +81,7 @@ def title(name: str) -> str:
 
 def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
     """Accuracy and loss of all runs, each in its own colour."""
-    accuracy, loss, older = [], [], 0
+    accuracy, loss = [], []
     called = labels(chosen)
     for i, run in enumerate(chosen):
         figures, color = readings.figures(run), curves.COLORS[i % len(curves.COLORS)]
@@ -92,7 +92,6 @@ def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
 
         epochs, steps = evaluations(figures.records), figures.records.get("step", [])
         reached = [(at(record), 100 * record["accuracy"]) for record in epochs if "accuracy" in record]
-        older += bool(epochs) and "validation" not in figures.records
         accuracy.append(curves.line(called[run.id], reached, color, dots=True))
         losses = [(at(record), record["loss"]) for record in steps]
         loss.append(curves.line(called[run.id], curves.smooth(losses, view.smoothing), color))
@@ -105,12 +104,6 @@ def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
     right.echarts_chart(
         curves.chart("Training loss", loss, x=against, view=view), key="compared loss", height=curves.HEIGHT
     )
-    if older:
-        st.caption(
-            f"Accuracy on test pictures, which chose the best epoch, of {older:,} older runs."
-            if older > 1
-            else "One of the runs is older: its accuracy is that on test pictures, which chose its best epoch."
-        )
 
 
 class _Clock:
@@ -162,7 +155,7 @@ def table(chosen: Sequence[Run]) -> pd.DataFrame:
     for run, name in zip(chosen, names(chosen).values(), strict=True):
         figures, best, test = (
             readings.figures(run),
-            readings.validation_accuracy(run),
+            readings.best_accuracy(run),
             readings.test_accuracy(run),
         )
         row = {

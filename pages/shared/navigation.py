@@ -69,23 +69,8 @@ def start_page(page: str, *, remember: bool = True, at_first: Callable[[], PageL
     elif at_first and not left and not here and "explore" in visit.links:
         page_links.show(at_first())
     visit.entered = page
-    _read_old_link()
     if remember:
         keep(page)
-
-
-_OLD_NAMES = {"Is it true?": "faithfulness", "What if?": "what-if"}  # of panels, which links called by their titles
-
-
-def _read_old_link() -> None:
-    """Links of before called panels and views by their titles; `cover` could also be what hidden patches become."""
-    cover = st.query_params.get("cover")
-    if cover in ("mean", "blur", "noise"):
-        page_links.rewrite({"cover": None, "baseline": cover})
-    for name in ("panel", "view"):
-        title = st.query_params.get(name, "")
-        if title in _OLD_NAMES or title[:1].isupper():
-            page_links.rewrite({name: _OLD_NAMES.get(title, title.lower())})
 
 
 def keep(page: str) -> None:

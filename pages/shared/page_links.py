@@ -208,7 +208,6 @@ class ExploreLink(PageLink):
     Attributes:
         checkpoint, heads: what was chosen, and how many attention heads it has, where its files do not say.
         size: of the model's input [px], as `loading.pixels` writes it.
-        factor: how often that is the model's own, in older links.
         precision: "" for float32.
         sample, upload, picture, frame: the picture: a sample, or the name and key of an upload, and its frame from 1.
         pictures: the key of several that were uploaded, this one among them.
@@ -231,7 +230,6 @@ class ExploreLink(PageLink):
     checkpoint: str = ""
     heads: int | None = None
     size: str = ""
-    factor: str = ""
     precision: str = ""
     sample: str = ""
     upload: str = ""

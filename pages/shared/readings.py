@@ -14,9 +14,8 @@ from vit.devices import Device, list_devices
 from vit.errors import UserError
 from vit.paths import runs_folder
 from vit.runs import registry
-from vit.runs.engines.clusters import read_clusters
 from vit.runs.engines.contract import HERE
-from vit.runs.engines.job_files import written
+from vit.runs.engines.slurm_script import SCRIPT
 from vit.training.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
 from vit.untrusted import read_bytes
 from vit.view.captions import about
@@ -134,21 +133,15 @@ def devices() -> dict[str, Device]:
 
 
 def best_accuracy(run: registry.Run) -> float | None:
-    """Of the best epoch so far, on validation pictures (of older runs on test pictures), 0 to 1."""
+    """On validation pictures, of the best epoch so far, 0 to 1."""
     best = best_epoch(figures(run).records)
     return best.get("accuracy") if best else None
 
 
 def test_accuracy(run: registry.Run) -> float | None:
-    """On test pictures, 0 to 1, of the weights that validation chose; of older runs, the highest of all epochs."""
-    records = figures(run).records
-    result = final_test(records) or (None if "validation" in records else best_epoch(records))
+    """On test pictures, 0 to 1, of the weights that validation chose."""
+    result = final_test(figures(run).records)
     return result["accuracy"] if result else None
-
-
-def validation_accuracy(run: registry.Run) -> float | None:
-    """On validation pictures, of the best epoch so far, 0 to 1; None for older runs, which had none."""
-    return best_accuracy(run) if "validation" in figures(run).records else None
 
 
 def first_result(run: registry.Run) -> str:
@@ -241,19 +234,11 @@ def last_lines(run: registry.Run) -> str:
     return "\n".join([line for line in lines if line][-LOG_LINES:])
 
 
-def by_hand(run: registry.Run) -> bool:
-    """Whether a person hands it over."""
-    cluster = read_clusters().usable.get(run.on)
-    return cluster is not None and cluster.kind == "files"
-
-
-def job_files(run: registry.Run) -> dict[str, tuple[str, str]]:
-    """What was handed to Slurm for it, or is there for people to hand over: by name, the command and the content."""
-    files = {}
-    for name, command in written(run.folder).items():
-        with suppress(OSError, UserError):
-            files[name] = command, read_bytes(run.folder / name, LOG_BYTES).decode("utf-8", "replace")
-    return files
+def batch_script(run: registry.Run) -> str | None:
+    """The script that was submitted to Slurm; None for other engines."""
+    with suppress(OSError, UserError):
+        return read_bytes(run.folder / SCRIPT, LOG_BYTES).decode("utf-8", "replace")
+    return None
 
 
 def duration(seconds: float) -> str:

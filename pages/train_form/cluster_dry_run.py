@@ -15,17 +15,11 @@ from vit.errors import UserError
 from vit.runs import control
 from vit.runs.batch import cluster_dry_run
 from vit.runs.engines import watch
-from vit.runs.engines.clusters import find_cluster
 from vit.runs.engines.contract import Look, read_handle
 from vit.training import dry_run
 from vit.training.config import TrainConfig
 
 PAUSE = 2.0  # [s] between two looks
-
-
-def possible(target: ComputeTarget) -> bool:
-    """Whether a trial can be offered there."""
-    return cluster_dry_run.possible(find_cluster(target.on))
 
 
 def finished(config: TrainConfig, target: ComputeTarget) -> "dry_run.DryRun | None":

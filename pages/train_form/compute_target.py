@@ -9,8 +9,9 @@ import vit.devices
 from pages.shared import link_controls
 from pages.shared.escape import plain
 from pages.train_form import cost_preview, form_state
-from vit.runs.engines import clusters, job_files, watch
+from vit.runs.engines import clusters, watch
 from vit.runs.engines.contract import HERE, Capacity, Handle, Request
+from vit.runs.engines.slurm_script import batch_script
 from vit.runs.registry import ANY_GPU, list_runs
 
 
@@ -87,13 +88,13 @@ def show_free(names: Sequence[str]) -> None:
     st.caption("  \n".join(f"**{plain(name)}**: {plain(free_text(name))}" for name in names))
 
 
-def files(target: ComputeTarget) -> dict[str, str]:
-    """What would be handed to Slurm, or be written for people to hand over; none for all other places."""
+def script(target: ComputeTarget) -> str | None:
+    """The batch script that would be submitted to Slurm; None for other engines."""
     cluster = clusters.read_clusters().usable.get(target.on)
-    if cluster is None:
-        return {}
+    if cluster is None or cluster.kind != "slurm":
+        return None
     request = Request(target.devices, nodes=target.nodes, minutes=target.minutes)
-    return job_files.files(cluster, Handle(cluster.runs / "RUN", target.on, "RUN.1", 0.0), request)
+    return batch_script(cluster, Handle(cluster.runs / "RUN", target.on, "RUN.1", 0.0), request)
 
 
 def pick_there(cluster: clusters.Cluster) -> ComputeTarget:
@@ -122,7 +123,7 @@ def pick_there(cluster: clusters.Cluster) -> ComputeTarget:
         persist_state="session",
     )
     minutes = None
-    if cluster.kind in ("slurm", "files"):
+    if cluster.kind == "slurm":
         minutes = st.number_input(
             "Minutes at a time",
             1,

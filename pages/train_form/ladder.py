@@ -113,7 +113,7 @@ def _reached_by(run: Run | None) -> Reached | None:
     if run is None:
         return None
     records = readings.figures(run).records
-    accuracy, start, best = readings.validation_accuracy(run), records.get("start"), best_epoch(records)
+    accuracy, start, best = readings.best_accuracy(run), records.get("start"), best_epoch(records)
     pictures = start[-1].get("validation_pictures") if start else None
     if accuracy is None or best is None or not isinstance(pictures, int) or not pictures:
         return None

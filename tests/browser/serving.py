@@ -40,7 +40,6 @@ VIEWERS = """(() => {
 # The first one has no window to draw, as Playwright's own: a page takes 2.1 s of a core and not 3.0.
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 BROWSER_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-WEBGPU_ARGUMENTS = ["--enable-unsafe-webgpu"]  # beside the others: WebGPU by SwiftShader, on the processor
 
 
 def chromium() -> dict[str, str]:

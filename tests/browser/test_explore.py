@@ -329,7 +329,7 @@ def test_larger_input_hovers_with_queries_and_keys(app: App) -> None:
 
 
 def test_two_downloads_in_a_row_both_arrive(app: App) -> None:
-    app.open("?factor=4&view=rollout&token=631&pinned=1")
+    app.open("?size=128&view=rollout&token=631&pinned=1")
     for label in ("Map as PNG", "All heads as PNG", "Map as PNG"):
         assert Image.open(io.BytesIO(app.download(label))).width > 100
 

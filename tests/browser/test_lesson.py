@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from playwright.sync_api import Browser, BrowserType, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.checkpoints.load import load_checkpoint
 from vit.images import samples
-from vit.images.decode import decode_image
 from vit.view.lesson import Language, lesson
 
 from .axe import violations
-from .serving import FIND, WEBGPU_ARGUMENTS
+from .serving import FIND
 
 ROOT = Path(__file__).parents[2]
 WORDS = json.loads((ROOT / "vit" / "view" / "web" / "lesson" / "words.json").read_text(encoding="utf-8"))
@@ -29,7 +27,6 @@ LAST = 8  # the number of the last step
 NAMES = ("Vision Transformer Rollout Softmax Token token MLP GELU patch query key value", "Abnar Zuidema",
          "Page Up Page Down Home End Enter Space Esc", "tiny", "JPEG PNG", "WebAssembly")  # fmt: skip
 SCREENS = {"wide": (1280, 900), "phone": (390, 844)}
-WEBGPU = "#webgpu"  # in the address: also without a graphics card
 PROBABILITY, ATTENTION = 1e-4, 1e-5  # the largest differences to torch
 # In the model's thread: what its last pass left. Base64, as Playwright reads long lists number by number.
 PASSED = """async () => {
@@ -45,7 +42,7 @@ PASSED = """async () => {
 class Lesson:
     """The file in a browser without a network; nothing may go wrong there, and nothing may be fetched."""
 
-    def __init__(self, browser: Browser, path: Path, screen: str = "wide", scheme: Any = "light", fragment: str = ""):
+    def __init__(self, browser: Browser, path: Path, screen: str = "wide", scheme: Any = "light"):
         width, height = SCREENS[screen]
         self.context = browser.new_context(
             offline=True, viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
@@ -56,7 +53,7 @@ class Lesson:
         self.page.on("console", lambda message: self.wrong.append(message.text))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(path.as_uri() + fragment)
+        self.page.goto(path.as_uri())
         self.still()
 
     def still(self) -> None:
@@ -105,16 +102,13 @@ class Lesson:
 
 @pytest.fixture
 def open_lesson(browser: Browser, checkpoint: Checkpoint, tmp_path: Path) -> Iterator[Callable[..., Lesson]]:
-    """`open_lesson(language="en", screen="wide", scheme="light", fragment="")`: of the tiny checkpoint, or another `of`
-    them, in another browser, `where`."""
+    """`open_lesson(language="en", screen="wide", scheme="light")`: of the tiny checkpoint, or another `of` them."""
     opened: list[Lesson] = []
 
-    def start(
-        language: Language = "en", of: Checkpoint = checkpoint, where: Browser = browser, **options: Any
-    ) -> Lesson:
+    def start(language: Language = "en", of: Checkpoint = checkpoint, **options: Any) -> Lesson:
         path = tmp_path / "lesson.html"
         path.write_bytes(lesson(of, language))
-        opened.append(Lesson(where, path, **options))
+        opened.append(Lesson(browser, path, **options))
         return opened[-1]
 
     yield start
@@ -140,6 +134,8 @@ def test_a_picture_goes_in_its_map_is_hovered_and_an_exercise_is_done(
     assert output.attentions is not None
     best = int(output.logits.argmax())
     expect(opened.page.locator(".answer li").first).to_contain_text(checkpoint.labels[best])
+    opened.check_numbers(checkpoint, picture)
+    opened.computes_with("WebAssembly")
 
     opened.step(1)  # attention of the last block
     area = opened.page.locator("canvas.over").bounding_box()
@@ -267,102 +263,3 @@ def test_every_word_on_the_page_is_in_the_language(
         names = [*NAMES, *checkpoint.labels, *(f"{one.credit} {one.licence}" for one in samples.SAMPLES.values())]
         latin, allowed = (set(re.findall("[A-Za-z]{3,}", text)) for text in (page_text, " ".join(names)))
         assert latin <= allowed, latin - allowed
-
-
-# ---- on a graphics card, which SwiftShader plays ----------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def webgpu_browser(browser_type: BrowserType, browser_type_launch_args: dict[str, Any]) -> Iterator[Browser]:
-    """One with WebGPU, by SwiftShader."""
-    arguments = [*browser_type_launch_args["args"], *WEBGPU_ARGUMENTS]
-    browser = browser_type.launch(**{**browser_type_launch_args, "args": arguments})
-    yield browser
-    browser.close()
-
-
-@pytest.mark.exhaustive
-def test_webgpu_gives_torchs_numbers_to_the_bound(
-    open_lesson: Callable[..., Lesson], webgpu_browser: Browser, tmp_path: Path
-) -> None:
-    photos = load_checkpoint("photos")
-    opened = open_lesson(of=photos, where=webgpu_browser, fragment=WEBGPU)
-    opened.computes_with("WebGPU (google swiftshader)")
-    for name in ("cat", "rocket"):
-        picture = decode_image(samples.read(name))
-        picture.save(tmp_path / "picture.png")
-        opened.look(tmp_path / "picture.png")
-        opened.check_numbers(photos, picture)
-    opened.computes_with("WebGPU")
-
-
-def test_webgpu_computes_every_kind_of_model(open_lesson: Callable[..., Lesson], webgpu_browser: Browser) -> None:
-    opened = open_lesson(where=webgpu_browser)
-    for case in MODELS:
-        probabilities, maps, traces = opened.thread(
-            """async ({ config, tensors, middle, packed, pixels, traces }) => {
-              const lists = (named) => Object.fromEntries(Object.entries(named).map(([name, row]) => [name, [...row]]));
-              const { inflated, readWeights } = lesson_weights_js, { VisionTransformer } = lesson_transformer_js;
-              const { trace } = lesson_trace_js;
-              const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-              const weights = readWeights(tensors, middle, await inflated(bytes(packed)));
-              const { device } = await deviceOf(navigator.gpu, true);
-              const transformer = new VisionTransformer(config, (name) => weights.get(name));
-              const gpu = new lesson_gpu_js.GpuPass(transformer, device);
-              const probabilities = await gpu.run(new Float32Array(bytes(pixels).buffer));
-              const computed = traces.map((of) => trace(transformer, of.block, of.head, of.token, of.other));
-              return [[...probabilities], gpu.attention().map((row) => [...row]), computed.map(lists)];
-            }""",
-            case,
-        )
-        assert np.allclose(probabilities, case["probabilities"], rtol=0, atol=ATTENTION)
-        assert np.allclose(np.ravel(maps), np.ravel(case["attentions"]), rtol=0, atol=ATTENTION)
-        for computed, trace in zip(traces, case["traces"], strict=True):
-            for name, numbers in trace["numbers"].items():
-                assert np.allclose(computed[name], numbers, rtol=0, atol=2e-5), name
-
-
-def test_a_lost_graphics_card_is_replaced(
-    open_lesson: Callable[..., Lesson], checkpoint: Checkpoint, webgpu_browser: Browser, tmp_path: Path
-) -> None:
-    opened = open_lesson(where=webgpu_browser, fragment=WEBGPU)
-    opened.computes_with("WebGPU")
-    answered = """async () => {
-      const { gpu, input } = await model;
-      const pass = gpu.run(input); // in the middle of which it is lost
-      gpu.device.destroy();
-      return (await pass) !== null;
-    }"""
-    assert not opened.thread(answered)
-    picture = Image.fromarray(np.random.default_rng(5).integers(0, 256, (45, 70, 3), dtype=np.uint8))
-    picture.save(tmp_path / "noise.png")
-    opened.look(tmp_path / "noise.png")
-    opened.check_numbers(checkpoint, picture)
-    opened.computes_with("WebAssembly")
-
-
-def test_a_graphics_card_that_gives_other_numbers_is_noticed(
-    open_lesson: Callable[..., Lesson], webgpu_browser: Browser
-) -> None:
-    opened = open_lesson(where=webgpu_browser)
-    assert opened.thread(
-        """async () => {
-          const { transformer, input } = await model;
-          const { device } = await deviceOf(navigator.gpu, true);
-          const gpu = new lesson_gpu_js.GpuPass(transformer, device);
-          const before = await gpu.agrees(input);
-          transformer.space.numbers[transformer.blocks[0].qkv.at] += 0.1; // which the device has otherwise
-          return [before, await gpu.agrees(input)];
-        }"""
-    ) == [True, False]
-
-
-def test_webgpu_that_the_processor_computes_is_not_used(
-    open_lesson: Callable[..., Lesson], webgpu_browser: Browser
-) -> None:
-    open_lesson(where=webgpu_browser).computes_with("WebAssembly")
-
-
-def test_without_webgpu_the_processor_computes(open_lesson: Callable[..., Lesson]) -> None:
-    opened = open_lesson(fragment=WEBGPU)
-    opened.computes_with("WebAssembly")

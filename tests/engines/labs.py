@@ -20,7 +20,6 @@ from vit.paths import PROJECT
 from vit.runs import registry
 from vit.runs.engines import factory, local
 from vit.runs.engines.contract import HERE, Engine, read_handle
-from vit.training.run_folder import STATES, read_json
 
 
 class Lab(NamedTuple):
@@ -28,10 +27,7 @@ class Lab(NamedTuple):
 
     Attributes:
         processes: of a run, all of them.
-        epochs: of a run that is still at work, with 80 steps each, once its second epoch is seen from here.
-        saved: whether resuming a run would begin after its first epoch.
         worker: in the command line of each process that measures.
-        shared: whether its machines see the folder of runs.
         cluster: what is behind it, where that is a real one.
         unreachable: nobody answers meanwhile; None where that cannot be.
         nodes: that a run takes, all there are.
@@ -44,9 +40,6 @@ class Lab(NamedTuple):
     nodes: int = 1
     end: Callable[[], None] | None = None
     worker: str = "vit.runs.batch.worker"
-    epochs: int = 15
-    saved: Callable[[registry.Run], bool] = lambda run: True
-    shared: bool = True
     cluster: RayCluster | SlurmCluster | None = None
 
 
@@ -70,12 +63,7 @@ def lab_fake(root: Path, patch: pytest.MonkeyPatch) -> Lab:
     return Lab("lab", engine, processes, engine.unreachable)
 
 
-def lab_apart(root: Path, patch: pytest.MonkeyPatch) -> Lab:
-    """The same, whose machines share no folder with this one, nor with each other."""
-    return lab_ray(root, patch, shared=False)
-
-
-def lab_ray(root: Path, patch: pytest.MonkeyPatch, shared: bool = True, alone: bool = False) -> Lab:
+def lab_ray(root: Path, patch: pytest.MonkeyPatch, alone: bool = False) -> Lab:
     """A head and two machines of one processor; alone, a head that has both processors itself.
 
     Its name is its own, as a thread that asks for another place has stayed in another network.
@@ -96,17 +84,14 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch, shared: bool = True, alone: b
         raise
     folder = root.with_name("shared")
     folder.mkdir()
-    name = "ray" if shared else "apart"
     settings = {"kind": "ray", "runs": folder, "token_file": cluster.token, "python": sys.executable, "code": PROJECT}
-    if not shared:
-        settings["mirror"] = f"file://{root.with_name('storage')}"
     file = root.with_name("clusters.toml")
     patch.setenv("VIT_CLUSTERS", str(file))
 
     def set_up(address: str) -> None:
         lines = [f'{key} = "{value}"' for key, value in (settings | {"address": address}).items()]
         with replaced(file) as whole:  # it is read all the time
-            whole.write("\n".join([f"[clusters.{name}]", *lines, f"[clusters.{name}.limits]", "nodes = 2"]).encode())
+            whole.write("\n".join(["[clusters.ray]", *lines, "[clusters.ray.limits]", "nodes = 2"]).encode())
 
     @contextmanager
     def unreachable() -> Iterator[None]:
@@ -122,18 +107,10 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch, shared: bool = True, alone: b
 
     def processes(run: registry.Run) -> list[int]:
         drivers = cluster.processes(f"vit.runs.engines.ray_job {run.folder}")
-        folders = [run.folder] if shared else [cluster.scratch(number) / run.id for number in (1, 2)]
-        return drivers + [pid for place in folders for pid in local.lock_holders(place)]
+        return drivers + local.lock_holders(run.folder)
 
-    def saved(run: registry.Run) -> bool:
-        """Whether the image has another state than the first one: it comes a second after it was saved."""
-        files = read_json(root.with_name("storage") / run.id / "folder.json").get("files", {})
-        state, previous = (files.get(f"checkpoints/{name}") for name in STATES)
-        return bool(previous) and state != previous
-
-    engine, worker, epochs = factory.cluster_engine(name), "ray::MapWorker", 15 if shared else 40  # a mirror is behind
-    lab = Lab(name, engine, processes, unreachable, 2, cluster.end, worker, epochs, shared=shared, cluster=cluster)
-    return lab if shared else lab._replace(saved=saved)
+    engine = factory.cluster_engine("ray")
+    return Lab("ray", engine, processes, unreachable, 2, cluster.end, "ray::MapWorker", cluster)
 
 
 def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 TURNS = 4  # sets of ports that a node has in turn
 ATTEMPTS = 3  # to start a node
+NODE = "VIT_TEST_NODE"  # in the environment of all that a node starts
 MARK = "VIT_TEST_CLUSTER"  # in the environment of all that a cluster starts: what to end with it
 
 
@@ -89,7 +90,7 @@ class RayCluster:
             done = self._start_once(number, *arguments)
             if done.returncode == 0 or "timed out during startup" not in done.stdout + done.stderr:
                 break
-            end_marked(str(self.scratch(number)), "VIT_SCRATCH")
+            end_marked(self._node(number), NODE)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def _start_once(self, number: int, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -109,12 +110,12 @@ class RayCluster:
         command += ["--disable-usage-stats", "--object-store-memory=100000000"]
         command += [f"--min-worker-port={ports}", f"--max-worker-port={ports + 49}"]
         command += [f"--{name}={base + i}" for i, name in enumerate(named, 11)]
-        own = {"VIT_SCRATCH": str(self.scratch(number))}  # as on machines that share no folder
+        own = {NODE: self._node(number)}
         return subprocess.run(command, env=self.environment | own, capture_output=True, text=True, timeout=180)
 
-    def scratch(self, number: int) -> Path:
-        """The folder of a node for runs that come from elsewhere."""
-        return self.folder / f"scratch-{number}"
+    def _node(self, number: int) -> str:
+        """What marks the processes of a node."""
+        return f"{self.folder}-{number}"
 
     def start_head(self, processors: int = 0) -> None:
         """Its jobs' drivers run there and, where it has no processors, nothing else."""
@@ -139,7 +140,7 @@ class RayCluster:
 
     def kill_head(self) -> None:
         """End all of the head's processes at once, and the jobs' drivers with them."""
-        for pid in marked(str(self.scratch(0)), "VIT_SCRATCH"):
+        for pid in marked(self._node(0), NODE):
             os.kill(pid, signal.SIGKILL)
 
     def processes(self, words: str) -> list[int]:

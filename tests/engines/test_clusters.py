@@ -118,11 +118,6 @@ def test_the_command_line_tries_a_few_steps_there(
     assert not list((lab.jobs.parent / ".trials").iterdir()) and registry.list_runs() == []
 
 
-def test_a_mirror_is_for_ray_alone(file: Path) -> None:
-    file.write_text('[clusters.far]\nkind = "slurm"\nruns = "/runs"\nmirror = "s3://bucket/runs"\n')
-    assert "mirror is for Ray clusters" in clusters.read_clusters().problems["far"]
-
-
 def test_what_an_engine_refuses_leaves_no_run(lab: Fake) -> None:
     with pytest.raises(Refused, match="lab has one machine"):
         control.launch(tiny(), on="lab", nodes=2)

@@ -16,7 +16,7 @@ from vit.errors import InvalidRun
 from vit.runs import control as runs
 from vit.runs import registry
 from vit.runs.batch import cluster_dry_run
-from vit.runs.engines import contract, job_files, watch
+from vit.runs.engines import contract, watch
 from vit.training import dry_run
 from vit.training.run_folder import write_json
 
@@ -129,38 +129,15 @@ def test_a_cluster_that_is_set_up_wrongly_is_named_with_its_mistake(lab: Fake, t
     assert "The cluster far cannot be used: a Ray cluster needs address" in text(opened("train", preset="shapes"))
 
 
-def test_where_nobody_here_drives_the_job_files_are_shown_and_can_be_taken(
-    lab: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "campus").mkdir()
+def test_the_batch_script_for_slurm_is_shown_before_and_after_the_start(lab: Fake, tmp_path: Path) -> None:
     with (tmp_path / "clusters.toml").open("a") as file:
-        place = f'runs = "{tmp_path / "campus"}"\nimage = "vit"\nvolume = "vit-runs"\n'
-        file.write(f'[clusters.campus]\nkind = "files"\n{place}')
-    page = opened("train", preset="shapes", limit="80", epochs="1", batch_size="8")
-    choose(page, "campus")
-    assert "you hand the run over yourself" in text(page)
-    assert not [button for button in page.button if button.key == "try_there"]
-    page.segmented_control(key="cluster_kind").set_value("cpu").run()
-    assert any("kind: TrainJob" in code.value for code in page.code)
-    page.button(key="start").click().run()
-    (run,) = registry.list_runs(patience=5)
-    asks = "Hand over one of its job files: job.sh, trainjob.yaml, rayjob.yaml, skypilot.yaml."
-    until(lambda: asks in text(opened("runs", run=run.id)), "its job files")
-    page = opened("runs", run=run.id)
-    shown = "\n".join(code.value for code in page.code)
-    assert f"kubectl create -f {run.folder / 'trainjob.yaml'}" in shown
-    assert all(kind in shown for kind in ("#SBATCH", "kind: TrainJob", "kind: RayJob", "num_nodes: 1"))
-    assert page.get("download_button")
-
-    (run.folder / "heartbeat").write_text("{}")
-    monkeypatch.setattr(job_files, "SILENT_SECONDS", 0.0)
-    watch.forget()
-    until(lambda: registry.find_run(run.id, patience=5).status == "unknown", "its silence")
-    readings.forget()
-    page = opened("runs", run=run.id)
-    page.button(key="kill").click().run()
-    page.button(key="really kill").click().run()
-    assert registry.find_run(run.id, patience=5).status == "stopped"
+        file.write(f'[clusters.hpc]\nkind = "slurm"\nruns = "{tmp_path / "hpc"}"\npartition = "gpu"\n')
+    page = opened("train", preset="shapes")
+    choose(page, "hpc")
+    assert "#SBATCH --partition=gpu" in page.code[-1].value
+    run = runs.launch(tiny(epochs=1), on="lab")
+    (run.folder / "job.sh").write_text("#SBATCH --nodes=1")
+    assert "#SBATCH --nodes=1" in [code.value for code in opened("runs", run=run.id).code]
 
 
 def test_a_few_steps_are_tried_there_before_the_start(lab: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def lines(**changes: Any) -> str:
         {"kind": "start", "step": 0, "total_steps": 40, "steps_per_epoch": 20, "epochs": 2, "classes": list("abcde")},
         {"kind": "step", "step": 10, "loss": 2.0, "lr": 1e-3, "pictures_per_second": 500.0, "memory": 10**9},
         {"kind": "step", "step": 20, "loss": 1.0, "lr": 1e-3, "pictures_per_second": 500.0, "memory": 10**9},
-        {"kind": "epoch", "step": 20, "epoch": 1, "accuracy": 0.5, "test_loss": 1.0, "seconds": 2.0},
+        {"kind": "validation", "step": 20, "epoch": 1, "accuracy": 0.5, "loss": 1.0, "seconds": 2.0},
         {"kind": "note", "step": 20, "text": "fine"},
     ]
     for name, value in changes.items():
@@ -121,17 +121,17 @@ def made(name: str, make: Callable[[Path], Any]) -> Callable[[Path], None]:
 DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
 DAMAGES: dict[str, Callable[[Path], None]] = {
     "a step's time as text": written("metrics.jsonl", lines(step_t="noon")),
-    "an attempt as a list": written("metrics.jsonl", lines(step_attempt=[1], epoch_attempt=[2])),
+    "an attempt as a list": written("metrics.jsonl", lines(step_attempt=[1], validation_attempt=[2])),
     "a step of 400 digits": written("metrics.jsonl", lines(step_step=10**400)),
     "deep nesting in the metrics": written("metrics.jsonl", DEEP + "\n" + lines()),
     "deep nesting in a record": written("metrics.jsonl", lines().replace("0.001", DEEP)),
     "the metrics as a folder": made("metrics.jsonl", Path.mkdir),
     "the metrics as a pipe": made("metrics.jsonl", os.mkfifo),
     "no steps in an epoch": written("metrics.jsonl", lines(start_steps_per_epoch=0)),
-    "epoch 0": written("metrics.jsonl", lines(epoch_epoch=0)),
-    "epoch 0 without a start": written("metrics.jsonl", lines(start_epochs="", epoch_epoch=0)),
+    "epoch 0": written("metrics.jsonl", lines(validation_epoch=0)),
+    "epoch 0 without a start": written("metrics.jsonl", lines(start_epochs="", validation_epoch=0)),
     "text as speed": written("metrics.jsonl", lines(step_pictures_per_second="fast")),
-    "no number": written("metrics.jsonl", lines(step_loss=float("nan"), epoch_accuracy=float("inf"))),
+    "no number": written("metrics.jsonl", lines(step_loss=float("nan"), validation_accuracy=float("inf"))),
     "a note that is no text": written("metrics.jsonl", lines(note_text={"a": 1})),
     "classes that are no texts": written("metrics.jsonl", lines(start_classes=[[1]])),
     "deep nesting in the config": written("config.json", DEEP),
@@ -195,7 +195,7 @@ def test_a_damaged_run_is_shown_beside_the_sound_one(folder: Path, damage: Calla
     assert len(table) == 2 and table.set_index("Run").loc["Good", "Status"] == "Finished"
 
 
-@pytest.mark.parametrize("view", ["Attention", "Results", "Settings", "Log"])
+@pytest.mark.parametrize("view", ["attention", "results", "settings", "log"])
 def test_every_view_of_a_run_holds_whatever_is_damaged(folder: Path, view: str) -> None:
     for name in ("epochs as text", "a report that is none", "probes that are none", "a log that is a folder"):
         DAMAGES[name](folder / BAD)

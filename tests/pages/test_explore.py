@@ -268,7 +268,7 @@ def test_larger_input_gives_more_patches(page: AppTest) -> None:
 
 def test_link_chooses_sample_and_input_size(page: AppTest) -> None:
     page.query_params["sample"] = "temple"
-    page.query_params["factor"] = "2"
+    page.query_params["size"] = "64"
     page.run()
     assert not page.exception
     width, height = Image.open(samples.SAMPLES["temple"].path).size
@@ -324,7 +324,6 @@ def test_weights_that_lack_a_tensor_are_told_even_where_heads_are_asked(
 def test_hostile_link_shows_the_defaults(page: AppTest, name: str) -> None:
     for key in (
         "sample",
-        "factor",
         "precision",
         "panel",
         "statistic",

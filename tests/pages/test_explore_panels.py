@@ -59,16 +59,6 @@ def test_what_changes_only_how_it_looks_costs_no_forward(
 
 
 @pytest.mark.usefixtures("verdicts")
-@pytest.mark.parametrize(("old", "name"), [("What if?", "what-if"), ("Heads", "heads"), ("Layers", "layers")])
-def test_links_that_call_panels_by_their_titles_still_lead_there(page: AppTest, old: str, name: str) -> None:
-    page.query_params["panel"] = old
-    page.run()
-    assert not page.exception
-    [panels] = [one for one in page.get("button_group") if one.label == "Ask more"]
-    assert page.query_params["panel"] in (name, [name]) and panels.value == name
-
-
-@pytest.mark.usefixtures("verdicts")
 def test_switches_follow_the_link(page: AppTest) -> None:
     page.query_params.update({"curves": "1", "ranking": "yes", "precision": "bfloat16"})
     page.run()
@@ -227,7 +217,6 @@ def test_the_patch_under_the_pointer_can_be_replaced(page: AppTest, baseline: st
     [
         ({"baseline": "noise", "cover": "film"}, "noise", "film"),  # one does not push the other out of the link
         ({"cover": "film"}, "mean", "film"),
-        ({"cover": "noise"}, "noise", "weight"),  # of before, when one name was two things
     ],
 )
 def test_what_hidden_patches_become_and_how_a_map_covers_are_two_things(
@@ -413,7 +402,7 @@ def test_a_model_without_classes_has_what_needs_none(page: AppTest, checkpoints:
     model = fill(VisionTransformer(ViTConfig(**TINY | {"num_classes": 0})))
     vit.save_checkpoint(checkpoints / "backbone", model, [], Preprocess((32, 32)))
     page.query_params["checkpoint"] = "backbone"
-    for panel in ("What if?", "Heads", "Weights", "Is it true?"):
+    for panel in ("what-if", "heads", "weights", "faithfulness"):
         page.query_params["panel"] = panel
         page.query_params["off"] = "0-0"
         page.run()

@@ -146,19 +146,6 @@ def test_a_link_opens_a_run_with_its_curves(write: Callable[..., str]) -> None:
     assert "Validation accuracy</span><b>90.0 % in epoch 4<" in said and "Test accuracy</span><b>87.5 %<" in said
 
 
-def test_an_older_run_whose_test_pictures_chose_is_shown_as_that(write: Callable[..., str]) -> None:
-    page = show(write("Old", older=True))
-    assert not page.exception and not page.error
-    series = {trace["name"]: trace["data"] for trace in option(page, "accuracy")["series"]}
-    assert series["test"] == [[1, 60], [2, 70], [3, 80], [4, 90]]
-    assert option(page, "accuracy")["title"]["text"] == "Test accuracy"
-    assert "Best epoch by test accuracy</span><b>90.0 % in epoch 4<" in texts(page)
-    row = page.dataframe[0].value.set_index("Run").loc["Old"]
-    assert pd.isna(row["Validation"]) and row["Test"] == pytest.approx(90)
-    both = show(write("Old", older=True), write("New"))
-    assert "which chose its best epoch" in texts(both)
-
-
 def test_headings_skip_no_level(write: Callable[..., str]) -> None:
     page = show(write("First"))
     assert [title.value for title in page.title] == ["Runs"]
@@ -382,7 +369,7 @@ def test_who_may_not_train_sees_no_owner_log_folder_or_pictures_of_others(
             + " ".join(f"choose a {pill.label}" for pill in page.pills)
         )
 
-    views = ("Curves", "Attention", "Settings", "Log")
+    views = ("curves", "attention", "settings", "log")
     known = [everything(private, view) for view in views]
     assert (
         all("ada@example\\.com" in text for text in known)
@@ -395,7 +382,7 @@ def test_who_may_not_train_sees_no_owner_log_folder_or_pictures_of_others(
     told = " ".join(hidden)
     assert "@example" not in told and "secret" not in told and "fine" not in told and "birds" in hidden[2]
     assert "people who may train" in hidden[1] and "choose a Picture" not in hidden[1]
-    assert "choose a Picture" in everything(public, "Attention")
+    assert "choose a Picture" in everything(public, "attention")
 
 
 def test_a_run_is_renamed_and_annotated(write: Callable[..., str]) -> None:
@@ -430,7 +417,7 @@ def test_deleting_names_what_goes(write: Callable[..., str], folder: Path) -> No
 
 def test_the_attention_of_every_epoch_can_be_looked_at(write: Callable[..., str]) -> None:
     run = write("First", probes=True)
-    page = show(run, view="Attention")
+    page = show(run, view="attention")
     assert not page.exception and not page.error
     slider = page.select_slider(key="epoch")
     assert slider.value == 4
@@ -441,26 +428,26 @@ def test_the_attention_of_every_epoch_can_be_looked_at(write: Callable[..., str]
 
 
 def test_before_the_first_epoch_there_is_no_attention(write: Callable[..., str]) -> None:
-    page = show(write("First", outcome="stopped", done=0), view="Attention")
+    page = show(write("First", outcome="stopped", done=0), view="attention")
     assert not page.exception and "after every epoch" in page.info[0].value
 
 
 def test_the_log_and_the_settings_are_shown(write: Callable[..., str]) -> None:
     run = write("First", lr=3e-3)
-    assert "<b>fine</b>" in show(run, view="Log").code[0].value
-    settings = show(run, view="Settings").dataframe[1].value.set_index("Setting")["Value"]
+    assert "<b>fine</b>" in show(run, view="log").code[0].value
+    settings = show(run, view="settings").dataframe[1].value.set_index("Setting")["Value"]
     assert settings["Learning rate, AdamW"] == "0.003"
     assert settings["Blocks"] == "3"  # of the size "shapes"
 
 
 def test_a_run_without_a_report_offers_one(write: Callable[..., str]) -> None:
-    page = show(write("First"), view="Results")
+    page = show(write("First"), view="results")
     assert not page.exception
     assert page.button(key="evaluate").label == "Evaluate on the test pictures"
 
 
 def test_a_checkpoint_is_kept_under_a_name(write: Callable[..., str], tmp_path: Path) -> None:
-    page = show(write("First try"), view="Results")
+    page = show(write("First try"), view="results")
     page.text_input(key="keep name").set_value("mine")
     page.button(key="keep").click().run()
     assert not page.error
@@ -496,7 +483,7 @@ def test_watching_needs_no_torch(write: Callable[..., str]) -> None:
     import sys
 
     run, other = write("First", probes=True), write("Second", size="tintn")
-    views = [*((run, view) for view in ("Curves", "Attention", "Results", "Settings", "Log")), ([run, other], "Curves")]
+    views = [*((run, view) for view in ("curves", "attention", "results", "settings", "log")), ([run, other], "curves")]
     code = f"""
 import sys
 from streamlit.testing.v1 import AppTest

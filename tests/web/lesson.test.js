@@ -4,7 +4,6 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { deviceOf } from "../../vit/view/web/lesson/gpu.js";
 import { gelu, layerNorm, softmax } from "../../vit/view/web/lesson/layers.js";
 import { packMaps } from "../../vit/view/web/lesson/maps_payload.js";
 import { prepare } from "../../vit/view/web/lesson/preprocess.js";
@@ -119,18 +118,4 @@ test("layers by hand", () => {
   const row = Float32Array.of(1, 3, 2, 10, 0.5, -1, 0, 0); // two numbers, their scales, their shifts, room
   layerNorm(row, 0, 2, 2, 4, 0, 6);
   close(row.subarray(6), [-2 + 0.5, 10 - 1]);
-});
-
-test("a graphics card is taken if there is a real one", async () => {
-  const browserWith = (info) => ({ requestAdapter: async () => info && { info, requestDevice: async () => "a device" } });
-  const card = { vendor: "maker", architecture: "kind", description: "", isFallbackAdapter: false };
-  const software = { ...card, isFallbackAdapter: true }, swiftshader = { ...card, architecture: "swiftshader" };
-  assert.deepEqual(await deviceOf(browserWith(card), false), { device: "a device", engine: "WebGPU (maker kind)" });
-  for (const info of [software, swiftshader]) {
-    assert.equal(await deviceOf(browserWith(info), false), null);
-    assert.equal((await deviceOf(browserWith(info), true)).device, "a device");
-  }
-  assert.equal(await deviceOf(browserWith(null), true), null);
-  assert.equal(await deviceOf(undefined, true), null);
-  assert.equal(await deviceOf({ requestAdapter: () => Promise.reject(new Error("no")) }, true), null);
 });

@@ -52,8 +52,7 @@ def _line(run: Any) -> str:
     reader = MetricsReader(run.folder / "metrics.jsonl")
     reader.update()
     done = progress(reader.records)
-    of_validation = "validation" if reader.records.get("validation") else "test"  # of older runs
-    accuracy = f"{of_validation} {done.accuracy:.2%}" if done and done.accuracy is not None else "-"
+    accuracy = f"validation {done.accuracy:.2%}" if done and done.accuracy is not None else "-"
     if final := final_test(reader.records):
         accuracy += f", test {final['accuracy']:.2%}"
     share = f"{done.share:.0%}" if done else "0%"

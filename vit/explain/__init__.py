@@ -1,7 +1,4 @@
-"""What a model looks at and why: tensors in, tensors out.
-
-The last line of names stands here because programs copied from the page take them from here.
-"""
+"""What a model looks at and why: tensors in, tensors out."""
 
 from typing import TYPE_CHECKING
 
@@ -24,6 +21,5 @@ _HOMES = {
     "record": ["AttentionRecord"],
     "relevance": ["GradientRecord", "legrad", "relevance_record"],
     "sensitivity": ["removal_map"],
-    ".view.explanation": ["Explanation", "Prediction", "explain", "sizes"],
 }
 __all__, __getattr__ = names_of(__name__, __path__, _HOMES)

@@ -34,11 +34,10 @@ from vit.files import check_locks, replaced
 from vit.paths import runs_folder
 from vit.runs.batch import cluster_dry_run
 from vit.runs.engines import watch
-from vit.runs.engines.clusters import Cluster, downloads_of, find_cluster, read_clusters
-from vit.runs.engines.contract import HERE, Engine, Handle, Request, Unreachable, read_handle
+from vit.runs.engines.clusters import Cluster, downloads_of, find_cluster
+from vit.runs.engines.contract import HERE, Engine, Handle, Request, read_handle
 from vit.runs.engines.factory import cluster_engine
 from vit.runs.engines.local import Local
-from vit.runs.mirror import Mirror
 from vit.runs.queue_file import one_launch, open_queue
 from vit.runs.registry import ANY_GPU, MAX_NAME, MAX_NOTES, Run, find_run, list_runs, shorten
 from vit.training import fine_tuning, presets
@@ -300,11 +299,6 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
         raise InvalidRun("This run is going on already.")
     if run.status == "unreadable":
         raise InvalidRun(run.reason)
-    if image := _mirror_of(run):  # of which its weights may still be on their way
-        try:
-            image.pull(heavy=True)
-        except OSError as error:
-            raise Unreachable(f"The storage of {run.on} does not answer, or this disk is full.") from error
     check_resumable(run.folder)
     if run.status == "finished" and (epochs is None or epochs <= run.config.get("epochs", 0)):
         raise InvalidRun("This run has finished. Give it more epochs to continue it.")
@@ -341,9 +335,6 @@ def delete(run_id: str) -> None:
     with changing(run.folder):
         run.folder.rename(doomed)  # gone at once, for everybody
     shutil.rmtree(doomed, ignore_errors=True)
-    if image := _mirror_of(run):
-        with suppress(OSError):  # it can be deleted there by hand
-            image.remove()
 
 
 def rename(run_id: str, name: str) -> None:
@@ -404,12 +395,6 @@ def _check_ours(run: Run) -> None:
     """Refuse to stop or to resume what another program trains: it has no supervisor that would hear of it."""
     if run.loop:
         raise InvalidRun(f"This run is trained by another program ({run.loop}). Stop and resume it there.")
-
-
-def _mirror_of(run: Run) -> Mirror | None:
-    """Of a run whose machines share no folder with this one."""
-    cluster = read_clusters().usable.get(run.on)
-    return Mirror(cluster.mirror, run.folder) if cluster and cluster.mirror else None
 
 
 def _write_whole(path: Path, content: bytes) -> None:

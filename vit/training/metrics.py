@@ -13,9 +13,6 @@ Every record has `kind`, `step`, `t` (unix time [s]) and `attempt` (from 0, one 
                 may be missing
     test        once, of the epoch that validation chose: epoch, accuracy, loss, pictures
     note        text
-
-In older runs test pictures were evaluated after each epoch and chose the best one: records of kind `epoch`, with
-`test_loss`. They are read as records of kind `test`, one per epoch, and no `validation` stands beside them.
 """
 
 import bisect
@@ -65,7 +62,6 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     "params": is_whole,
     "classes": _are_texts,
     "loss": is_number,
-    "test_loss": is_number,
     "accuracy": partial(is_number, least=0, most=1),
     "lr": is_number,
     "lr_share": is_number,
@@ -138,8 +134,6 @@ class MetricsReader:
     def _add_line(self, line: bytes) -> bool:
         try:
             record = parse_json(line)
-            if record["kind"] == "epoch":  # of an older run
-                record |= {"kind": "test", "loss": record["test_loss"]}
             kind, step = record["kind"], record["step"]
             fits = all(_CHECKS[name](value) for name, value in record.items() if name in _CHECKS)
             whole = all(name in record for name in _NEEDED.get(kind, ()))
@@ -177,18 +171,13 @@ def read_metrics(path: Path) -> list[Record]:
 
 
 def evaluations(records: dict[str, list[Record]]) -> list[Record]:
-    """What was measured after each epoch, of `MetricsReader.records`: on validation pictures, in older runs test."""
-    return records.get("validation") or records.get("test", [])
+    """What was measured on validation pictures after each epoch, of `MetricsReader.records`."""
+    return records.get("validation", [])
 
 
 def best_epoch(records: dict[str, list[Record]]) -> Record | None:
     """The evaluation of the epoch whose weights are kept as best; None before the first epoch is complete."""
-    loss_counts = "validation" in records
-    return max(
-        evaluations(records),
-        key=lambda one: merit(one.get("accuracy"), one.get("loss") if loss_counts else None),
-        default=None,
-    )
+    return max(evaluations(records), key=lambda one: merit(one.get("accuracy"), one.get("loss")), default=None)
 
 
 def merit(accuracy: float | None, loss: float | None) -> tuple[float, float]:
@@ -197,9 +186,9 @@ def merit(accuracy: float | None, loss: float | None) -> tuple[float, float]:
 
 
 def final_test(records: dict[str, list[Record]]) -> Record | None:
-    """The evaluation on test pictures of the epoch that validation chose; None before the end, and of older runs."""
-    tests = records.get("test", [])
-    return tests[-1] if tests and records.get("validation") else None
+    """The evaluation on test pictures of the epoch that validation chose; None before the end."""
+    tests = records.get("test")
+    return tests[-1] if tests else None
 
 
 class Progress(NamedTuple):
@@ -210,7 +199,7 @@ class Progress(NamedTuple):
         pictures_per_second: lately, 0 before the first figure.
         bottleneck: a sentence, which of decoding and model is the slower one; "" where nothing is decoded.
         seconds_left: at the pace of this attempt, evaluations included; None before there is a pace.
-        accuracy: best so far on validation pictures (of older runs on test pictures), None before the first evaluation.
+        accuracy: best so far on validation pictures, None before the first evaluation.
         memory: of the training process on its device [bytes], None where unknown.
     """
 

@@ -18,7 +18,7 @@ from vit.errors import InvalidRun
 from vit.files import acquire_lock, is_locked, release_lock, replaced, wait_for_lock
 from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_whole, read_object
 
-FORMAT = 2  # of what this version writes, in environment.json; `docs/runs-on-disk.md` says what differs
+FORMAT = 2  # of what this version writes, in environment.json
 ENGINE = "VIT_ENGINE"  # in the environment of a trainer that a cluster's engine started: the engine's name
 _REMEMBERED_BYTES = 64 << 10  # of a document that is remembered, at most
 BASE = "base.json"  # what follows from the checkpoint that a run starts from
@@ -78,7 +78,7 @@ def _parsed(path: Path, inode: int, changed: int, size: int) -> dict[str, Any]:
 
 def later_format(folder: Path) -> str:
     """Why a run of a later version cannot be read; "" for those that can, which may name no format."""
-    written = read_json(folder / "environment.json").get("format", 1)
+    written = read_json(folder / "environment.json").get("format", FORMAT)
     if not is_whole(written) or written <= FORMAT:
         return ""
     supported = f"this one reads formats up to {FORMAT}"

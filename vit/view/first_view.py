@@ -107,7 +107,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a page shows of a `vit.explain.Explanation`; the names are those of that."""
+    """What a page shows of a `vit.view.explanation.Explanation`; the names are those of that."""
 
     record: Record
     predictions: tuple[Prediction, ...]

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import vit
 from vit.errors import InvalidRun
-from vit.runs.engines.clusters import Cluster
 from vit.runs.engines.contract import Look, is_new, read_handle
 from vit.training import dry_run, presets
 from vit.training.config import TrainConfig
@@ -53,11 +52,6 @@ def software_versions() -> dict[str, str]:
         code.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
     python = ".".join(platform.python_version_tuple()[:2])
     return {"python": python, "torch": version("torch"), "code": code.hexdigest()[:12]}
-
-
-def possible(cluster: Cluster) -> bool:
-    """Whether somebody here would learn what came of a dry run there."""
-    return cluster.kind != "files" and not cluster.mirror
 
 
 def new_folder(runs: Path) -> Path:

@@ -11,25 +11,11 @@
     code = "/shared/vit-explorer"                # a checkout, where `vit` is not installed there
     cpus = 4                                     # of each process, as its threads; 1 unless said
 
-    [clusters.far]                               # a Ray cluster that shares no folder with this machine
-    kind = "ray"
-    address = "https://head.example.com:8265"
-    token_file = "/etc/vit/far.token"
-    runs = "/var/lib/vit/far"                    # of this machine alone
-    mirror = "s3://bucket/runs?region=eu-west-1" # through which runs travel; credentials from the environment
-
     [clusters.hpc]
     kind = "slurm"
     runs = "/scratch/runs"
     partition = "gpu"
     setup = ["module load cuda"]                 # lines of the batch script before all others
-
-    [clusters.campus]
-    kind = "files"                               # nobody here drives it: job files are written, people hand them over
-    runs = "/runs"
-    image = "registry.example.org/vit:latest"    # of containers; `vit` is installed in it
-    volume = "vit-runs"                          # the PersistentVolumeClaim that is mounted at `runs`
-    accelerator = "H100"                         # its name for SkyPilot
 
     [clusters.hpc.limits]
     runs_per_person = 2
@@ -90,10 +76,6 @@ class Cluster(BaseModel):
     code: Path | None = None
     partition: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
     setup: tuple[str, ...] = ()
-    mirror: str = ""
-    image: str = Field(default="", pattern=r"^[A-Za-z0-9_.:/@-]*$")
-    volume: str = Field(default="", pattern=r"^[a-z0-9.-]*$")
-    accelerator: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
     limits: Limits = Limits()
 
     @model_validator(mode="after")
@@ -102,8 +84,6 @@ class Cluster(BaseModel):
             raise ValueError(f"{HERE} is the name of this machine")
         if not all(path.is_absolute() for path in (self.runs, *self.data, *([self.code] if self.code else []))):
             raise ValueError("runs, data and code are paths from the root")
-        if self.mirror and self.kind != "ray":
-            raise ValueError("mirror is for Ray clusters; others need a folder that all machines see")
         if self.kind == "ray" and not (self.address.startswith(("http://", "https://")) and self.token_file):
             raise ValueError(
                 "a Ray cluster needs address, that of its dashboard with http:// or https://, and token_file"

@@ -6,11 +6,10 @@ from functools import lru_cache
 from vit.errors import InvalidConfig
 from vit.runs.engines.clusters import Cluster, find_cluster
 from vit.runs.engines.contract import Engine
-from vit.runs.engines.job_files import JobFiles
 from vit.runs.engines.ray import Ray
 from vit.runs.engines.slurm import Slurm
 
-KINDS: dict[str, Callable[[Cluster], Engine]] = {"ray": Ray, "slurm": Slurm, "files": JobFiles}
+KINDS: dict[str, Callable[[Cluster], Engine]] = {"ray": Ray, "slurm": Slurm}
 
 
 def cluster_engine(name: str) -> Engine:

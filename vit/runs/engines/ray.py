@@ -7,22 +7,16 @@ has no queue: a job that waits for room counts as running there, and its driver'
 Source: https://docs.ray.io/en/latest/cluster/running-applications/job-submission/rest.html
 """
 
-import errno
 import json
-import logging
 import shlex
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
-from vit.errors import UserError
 from vit.runs.attempts import KILLED
 from vit.runs.engines.clusters import Cluster
 from vit.runs.engines.contract import (
@@ -39,7 +33,6 @@ from vit.runs.engines.contract import (
     leave_stop,
     submitting,
 )
-from vit.runs.mirror import ENVIRONMENT, Mirror
 from vit.training.run_folder import ENGINE, changing, read_json
 from vit.untrusted import brief, is_text
 
@@ -48,10 +41,7 @@ NOTE = "driver.json"  # in a run's folder: what its driver, or the leading proce
 _TIMEOUT_SECONDS = 5.0  # [s] of one call
 _ANSWER_BYTES = 64 << 20  # of one answer
 _RUNS_ASKED_SINGLY = 5  # runs that are asked about one by one: a list of jobs holds all that have ended, too
-_RETRY_SECONDS = 30.0  # [s] after which weights that could not be brought are asked for again
 _LASTING_SECONDS = 20.0  # [s] for a job that was stopped to be gone; Ray kills it after three
-
-_log = logging.getLogger(__name__)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -64,22 +54,11 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
 
 
-class _Pull(NamedTuple):
-    """Weights to bring: whose, and whether these are the last ones."""
-
-    mirror: Mirror
-    job: str
-    ended: bool
-
-
 class Ray(Engine):
     """A Ray cluster."""
 
     def __init__(self, cluster: Cluster):
         self.cluster, self.name = cluster, cluster.name
-        self._pulls: SimpleQueue[_Pull] | None = None  # to a thread that brings weights, one run after the other
-        self._pulling, self._brought = set[tuple[str, bool]](), set[str]()  # jobs whose weights are coming, and here
-        self._failed: dict[str, tuple[str, float]] = {}  # jobs whose weights could not be brought: why, and when
 
     def capacity(self) -> Capacity:
         """Machines, processors and GPUs, as of some seconds ago."""
@@ -96,15 +75,8 @@ class Ray(Engine):
 
     def submit(self, folder: Path, request: Request) -> Handle:
         """Hand the job over; it is named before, so that one that was sent twice is one."""
-        if request.workers and self.cluster.mirror:
-            raise Refused(f"{self.name} shares no folder with this machine, and takes training runs alone.")
         with submitting(self, folder, request) as handle:
-            if mirror := self._mirror(folder):
-                with self._reachable():
-                    mirror.publish()
             variables = {ENGINE: "ray", "OMP_NUM_THREADS": str(self.cluster.cpus), "PYTHONUNBUFFERED": "1"}
-            if mirror:
-                variables[ENVIRONMENT] = mirror.url
             if self.cluster.code:
                 variables["PYTHONPATH"] = str(self.cluster.code)
             program = "vit.runs.engines.ray_batch" if request.workers else "vit.runs.engines.ray_job"
@@ -115,13 +87,7 @@ class Ray(Engine):
                 "runtime_env": {"env_vars": variables},
                 "metadata": {"run": folder.name},
             }
-            try:
-                self._request("POST", "/api/jobs/", job)
-            except (Refused, Unreachable):
-                if mirror:
-                    with suppress(OSError):
-                        mirror.withdraw()
-                raise
+            self._request("POST", "/api/jobs/", job)
         return handle
 
     def look(self, handle: Handle) -> Look:
@@ -140,11 +106,6 @@ class Ray(Engine):
         return each(ask, handles)
 
     def _look_at_job(self, handle: Handle, job: dict[str, Any] | None) -> Look:
-        if mirror := self._mirror(handle.folder):
-            with self._reachable():
-                mirror.pull(heavy=False, wait=False)
-            if not self._pull_heavy(mirror, handle.job, ended=job is None or job.get("status") not in _ALIVE):
-                return Look("running")  # its weights are on their way
         status = job.get("status") if job else None
         if status == "PENDING":
             return Look("waiting", f"{self.name} starts its driver.")
@@ -163,9 +124,6 @@ class Ray(Engine):
 
     def ask_to_stop(self, folder: Path) -> None:
         """The trainer sees the file; of one that waits, the job is ended."""
-        if mirror := self._mirror(folder):
-            with self._reachable():
-                mirror.request_stop()
         leave_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
@@ -176,67 +134,7 @@ class Ray(Engine):
         self._end_job(handle)
         with changing(handle.folder):
             (handle.folder / "stop").touch()
-        with suppress(Unreachable):
-            if mirror := self._mirror(handle.folder):
-                with self._reachable():
-                    mirror.request_stop()
-                self._pull_heavy(mirror, handle.job, ended=True)  # nobody asks about it from here on
         conclude(handle, "stopped", KILLED)
-
-    def _mirror(self, folder: Path) -> Mirror | None:
-        try:
-            return Mirror(self.cluster.mirror, folder) if self.cluster.mirror else None
-        except (ValueError, OSError, ImportError) as error:
-            raise Unreachable(f"The mirror of {self.name} cannot be used: {brief(str(error))}.") from error
-
-    @contextmanager
-    def _reachable(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise Unreachable(f"This server's disk is full, so nothing of {self.name} can be brought.") from error
-            raise Unreachable(f"The storage of {self.name} does not answer.") from error
-
-    def _pull_heavy(self, mirror: Mirror, job: str, ended: bool) -> bool:
-        """Bring weights, and of a job that has ended its state, in the background, one run after the other.
-
-        Returns:
-            whether nothing is missing any more of a job that has ended; true of those that have not.
-
-        Raises:
-            Unreachable: what is missing could not be brought a moment ago.
-        """
-        if ended and job in self._brought:
-            return True
-        problem, at = self._failed.get(job, ("", 0.0))
-        if (job, ended) not in self._pulling and not (problem and time.monotonic() - at < _RETRY_SECONDS):
-            self._pulling.add((job, ended))
-            if self._pulls is None:
-                self._pulls = SimpleQueue()
-                threading.Thread(
-                    target=self._download, args=(self._pulls,), daemon=True, name=f"pulls {self.name}"
-                ).start()
-            self._pulls.put(_Pull(mirror, job, ended))
-        if ended and problem:
-            raise Unreachable(f"The weights of this run cannot be brought from {self.name}: {problem}")
-        return not ended
-
-    def _download(self, pulls: "SimpleQueue[_Pull]") -> None:
-        while True:
-            mirror, job, ended = pulls.get()
-            try:
-                with self._reachable():
-                    mirror.pull(heavy=True, states=ended)
-                self._failed.pop(job, None)
-                if ended:
-                    self._brought.add(job)
-            except Exception as error:
-                _log.exception("Weights of %s cannot be brought from %s", mirror.folder.name, self.name)
-                reason = str(error) if isinstance(error, UserError) else "the log says why."
-                self._failed[job] = reason, time.monotonic()
-            finally:
-                self._pulling.discard((job, ended))
 
     def _end_job(self, handle: Handle) -> None:
         self._request("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)

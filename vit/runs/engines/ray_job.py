@@ -11,30 +11,22 @@ This is Ray's core: Ray Train starts four processes more, one after the other, b
 
 import os
 import platform
-import shutil
 import socket
 import sys
-import tempfile
-import time
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from vit.errors import InvalidRun, UserError
-from vit.files import is_locked
+from vit.errors import UserError
 from vit.runs.attempts import train_to_the_end
 from vit.runs.engines.contract import Handle, claim_job, mark_over, read_handle, read_request
 from vit.runs.engines.ray import NOTE
-from vit.runs.mirror import ENVIRONMENT, Mirror
-from vit.training.run_folder import AGAIN, STATES, forget_attempt, read_document, read_json, write_json
+from vit.training.run_folder import AGAIN, STATES, read_document, read_json, write_json
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
 
-_SCRATCH = "VIT_SCRATCH"  # in the environment of a machine: its folder for runs that no folder is shared for
-_LEFTOVER_SECONDS = 24 * 3600.0  # [s] after which the folder of a run that is not at work here is removed
 _GIVEN_UP = "given up"  # noted by a process: what stands in outcome.json would be so again
 _WAITING_AFTER = 10.0  # [s] without machines after which a run that began before is said to wait for them
 _FRUITLESS_DEATHS = 3  # deaths in a row without another saved state between them, after which it is given up
@@ -42,45 +34,13 @@ _FRUITLESS_DEATHS = 3  # deaths in a row without another saved state between the
 
 def main(folder: Path, job: str, cpus: int) -> None:
     """Train the run in `folder` to its end."""
-    if mirror := mirror_of(folder):
-        mirror.pull_all()
-        forget_attempt(folder)  # which the server did in its own folder
-        mirror.fetch_requests()
     handle = claim_job(folder, job)
     if handle is None:
         return
     try:
         train_to_the_end(folder, lambda: _train_once(folder, handle, cpus))
     finally:
-        if mirror := mirror_of(folder):
-            mirror.push()
         mark_over(handle)
-
-
-def folder_of(folder: str) -> Path:
-    """A run's folder on this machine: the shared one, or one of its own, which only its name tells.
-
-    Raises:
-        InvalidRun: somebody else has the folder for those.
-    """
-    if ENVIRONMENT not in os.environ:
-        return Path(folder)
-    own = Path(os.environ.get(_SCRATCH) or Path(tempfile.gettempdir()) / f"vit-runs-{os.getuid()}")
-    own.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if own.stat().st_uid != os.getuid():
-        raise InvalidRun(f"{own} belongs to somebody else. Name another folder in {_SCRATCH}.")
-    for other in own.iterdir():  # what is worth keeping is in the image
-        with suppress(OSError):
-            lock = other / "alive.lock"
-            if time.time() - other.stat().st_mtime > _LEFTOVER_SECONDS and not (lock.exists() and is_locked(lock)):
-                shutil.rmtree(other, ignore_errors=True)
-    return own / Path(folder).name
-
-
-def mirror_of(folder: Path) -> Mirror | None:
-    """The image of a run's folder, on machines that share none with the server; another one for each turn to write."""
-    url = os.environ.get(ENVIRONMENT)
-    return Mirror(url, folder) if url else None
 
 
 def note(handle: Handle, word: str, reason: str = "", hosts: tuple[str, ...] = ()) -> None:
@@ -101,21 +61,14 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
         waits = f"{reason} It {goes} when {handle.engine_name} has room for {_needs(processes, cpus, request.gpus)}."
         if not reason:
             note(handle, "waiting", waits.lstrip())
-        mirror = mirror_of(folder)
-        if mirror:
-            mirror.push()
         try:
             ray.init()
             try:
                 _train_on(_reserved(folder, handle, cpus, waits.lstrip()), folder)
             finally:
                 ray.shutdown()  # its processes and what was reserved for them are gone
-            if mirror:
-                mirror.pull_all()
             return 0
         except Exception as error:  # whatever it was: Ray wraps it
-            if mirror:
-                mirror.pull_all()
             if read_json(folder / AGAIN) != parts or read_json(folder / NOTE).get("word") == _GIVEN_UP:
                 return 1
             fruitless = 0 if _saved(folder) != before else fruitless + 1
@@ -141,8 +94,6 @@ def _reserved(folder: Path, handle: Handle, cpus: int, waits: str) -> "Placement
     group = placement_group([each] * processes, "STRICT_SPREAD" if processes == request.nodes > 1 else "SPREAD")
     if not group.wait(_WAITING_AFTER):
         note(handle, "waiting", waits)
-        if mirror := mirror_of(folder):
-            mirror.push()
         while not group.wait(_WAITING_AFTER):
             pass
     return group
@@ -165,7 +116,7 @@ def _train_on(group: "PlacementGroup", folder: Path) -> None:
             num_gpus=each.get("GPU", 0),
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
         )
-        .remote(folder.name if mirror_of(folder) else str(folder))
+        .remote(str(folder))
         for index, each in enumerate(group.bundle_specs)
     ]
     try:
@@ -240,22 +191,15 @@ def _saved(folder: Path) -> list[int]:
 
 
 class Trainer:
-    """One of the run's processes, on a machine of the cluster: an actor.
-
-    Args:
-        folder: of the run; its name alone where the machines share none.
-    """
+    """One of the run's processes, on a machine of the cluster: an actor."""
 
     def __init__(self, folder: str):
-        self._folder = folder_of(folder)
-        self._mirror = mirror_of(self._folder)
+        self._folder = Path(folder)
 
     def place(self) -> Place:
-        """Where this is, once it holds what the run's image does."""
+        """Where this is."""
         import ray  # noqa: PLC0415
 
-        if self._mirror:
-            self._mirror.pull_all()
         context, address = ray.get_runtime_context(), ray.util.get_node_ip_address()
         with socket.socket() as free:
             free.bind(("", 0))
@@ -275,15 +219,14 @@ class Trainer:
             for stream in (1, 2):
                 os.dup2(log.fileno(), stream)
         handle = read_handle(self._folder)
-        with self._mirror.pushing() if self._mirror and hosts else nullcontext():
-            if hosts and handle:
-                note(handle, "running", hosts=hosts)
-            try:
-                self._train()
-            except UserError:
-                if handle:
-                    note(handle, _GIVEN_UP)
-                raise  # so that the driver ends the others, which may wait for this one
+        if hosts and handle:
+            note(handle, "running", hosts=hosts)
+        try:
+            self._train()
+        except UserError:
+            if handle:
+                note(handle, _GIVEN_UP)
+            raise  # so that the driver ends the others, which may wait for this one
 
     def _train(self) -> None:
         from vit.training.presets import train_config  # noqa: PLC0415 # what takes long is not imported by the driver
@@ -295,4 +238,4 @@ class Trainer:
 if __name__ == "__main__":
     from vit.runs.engines import ray_job  # not as "__main__", which Ray would send to the workers whole
 
-    ray_job.main(ray_job.folder_of(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    ray_job.main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

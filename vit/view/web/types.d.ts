@@ -192,11 +192,6 @@ export interface Link {
 }
 
 declare global {
-  // Of WebGPU; the checker's own library has its types alone.
-  var GPUBufferUsage: Record<"MAP_READ" | "COPY_SRC" | "COPY_DST" | "STORAGE" | "UNIFORM", number>;
-  var GPUShaderStage: Record<"COMPUTE", number>;
-  var GPUMapMode: Record<"READ", number>;
-
   var __vitPayloads: Map<string, { bytes: Uint8Array | null; decoded: any; feeders: number }> | undefined;
   var __vitHeaders: Map<string, Header> | undefined;
   var __vitNames: Map<string, string> | undefined;

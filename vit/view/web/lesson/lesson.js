@@ -25,8 +25,6 @@ const USUAL = {
   residual: 0.5, fusion: "mean", discard: 0, start_block: 0, after_block: -1,
 };
 
-const SOFTWARE = "#webgpu"; // in the address: WebGPU without a graphics card, too, which tests have
-
 const { words } = JSON.parse(element("#data").textContent ?? "");
 useWords(words);
 
@@ -61,7 +59,6 @@ class Lesson {
     const right = typeof accuracy === "number" ? ` ${say("facts right", { share: percent(accuracy) })}` : "";
     this.facts = say("facts", facts) + right;
     element(".facts").textContent = this.facts;
-    this.accelerated = false; // or tried to be
     this.card = new Card(this.course, facts, () => this.show());
     this.pictures = new Pictures(samples, (file) => this.look(file));
     this.numbers = new Numbers((token) => this.compare(token));
@@ -119,23 +116,11 @@ class Lesson {
       if (number > 1) this.notice({ kind: "picture" });
       this.main.dataset.state = "ready";
       this.show();
-      if (this.accelerated) this.tellEngine(engine);
-      else this.accelerate();
+      element(".facts").textContent = `${this.facts} ${say("facts engine", { engine })}`;
     } catch (error) {
       this.problem(say(/** @type {Error} */ (error).message === "large" ? "too large" : "unreadable"));
     }
     this.main.dataset.state = "ready";
-  }
-
-  /** Let a graphics card compute the pictures after the first, where there is one. */
-  async accelerate() {
-    this.accelerated = true;
-    this.tellEngine(await this.thread.ask("accelerate", location.hash === SOFTWARE));
-  }
-
-  /** @param {string} engine what computes */
-  tellEngine(engine) {
-    element(".facts").textContent = `${this.facts} ${say("facts engine", { engine })}`;
   }
 
   /** @param {string} sentence "" for none */

@@ -1,7 +1,6 @@
 // A checkpoint out of the bytes in the page: a picture in, its attention and the answer out. No DOM here.
 
 import { opened } from "../bytes.js";
-import { GpuPass } from "./gpu.js";
 import { packMaps } from "./maps_payload.js";
 import { prepare } from "./preprocess.js";
 import { trace } from "./trace.js";
@@ -25,10 +24,6 @@ export class Model {
     this.input = new Float32Array(0); // of the picture
     /** @type {Float32Array | null} */
     this.passed = null; // whose numbers the transformer holds
-    /** @type {GpuPass | null} */
-    this.gpu = null; // that computes, where there is one
-    /** @type {Promise<unknown>} */
-    this.turn = Promise.resolve(); // of whoever came last
   }
 
   /** @param {Uint8Array} bytes from `vit.view.lesson` */
@@ -48,12 +43,10 @@ export class Model {
    * @param {{ bytes: Uint8Array, type: string, width: number, height: number }} picture the same, for display
    */
   look(pixels, picture) {
-    return this.inTurn(async () => {
-      const { input, box } = prepare(this.header.preprocess, pixels, picture.width, picture.height);
-      this.input = input;
-      const probabilities = await this.pass(input);
-      return { payload: packMaps(this.transformer, picture, box, this.colormaps), probabilities, input, engine: this.engine };
-    });
+    const { input, box } = prepare(this.header.preprocess, pixels, picture.width, picture.height);
+    this.input = input;
+    const probabilities = this.pass(input);
+    return { payload: packMaps(this.transformer, picture, box, this.colormaps), probabilities, input, engine: this.engine };
   }
 
   /**
@@ -62,7 +55,7 @@ export class Model {
    * @param {number[]} patches
    */
   without(patches) {
-    return this.inTurn(() => this.pass(this.withoutPatches(patches)));
+    return this.pass(this.withoutPatches(patches));
   }
 
   /** @param {number[]} patches */
@@ -86,58 +79,21 @@ export class Model {
    * @param {{ block: number, head: number, token: number, other: number }} of
    */
   follow({ block, head, token, other }) {
-    return this.inTurn(async () => {
-      if (this.passed !== this.input) await this.pass(this.input); // with patches hidden it was another one
-      return trace(this.transformer, block, head, token, other);
-    });
-  }
-
-  /**
-   * Compute on a graphics card from now on, if it gives the same numbers for the picture that was seen last.
-   *
-   * @param {{ device: GPUDevice, engine: string } | null} card
-   * @returns {Promise<string>} what computes
-   */
-  accelerate(card) {
-    return this.inTurn(async () => {
-      if (!card) return this.engine;
-      try {
-        const gpu = new GpuPass(this.transformer, card.device, card.engine);
-        if (await gpu.agrees(this.input)) this.gpu = gpu;
-      } catch {} // a browser whose WebGPU is not complete
-      this.passed = this.gpu && this.input;
-      if (!this.gpu) card.device.destroy();
-      return this.engine;
-    });
+    if (this.passed !== this.input) this.pass(this.input); // with patches hidden it was another one
+    return trace(this.transformer, block, head, token, other);
   }
 
   /** What computes: a name that is the same in all languages. */
   get engine() {
-    return this.gpu?.engine ?? this.transformer.space.engine;
+    return this.transformer.space.engine;
   }
 
   /**
    * @param {Float32Array} input
-   * @returns {Promise<Float64Array>} the probability of each class
+   * @returns {Float64Array} the probability of each class
    */
-  async pass(input) {
-    const probabilities = await this.gpu?.run(input);
+  pass(input) {
     this.passed = input;
-    if (probabilities) return probabilities;
-    this.gpu?.device.destroy(); // it failed, or was lost
-    this.gpu = null;
     return this.transformer.run(input);
-  }
-
-  /**
-   * One after the other: all passes leave their numbers in one place.
-   *
-   * @template T
-   * @param {() => Promise<T>} task
-   */
-  inTurn(task) {
-    const result = this.turn.then(task);
-    this.turn = result.catch(() => {});
-    return result;
   }
 }

@@ -29,8 +29,6 @@ import { Workspace } from "./workspace.js";
  * @property {Matrix[]} attention H of (N, N): rows query, columns key; rows sum to 1
  */
 
-/** @typedef {Omit<Operations, "space">} Steps */
-
 /** A model of one input size. */
 export class VisionTransformer {
   /**
@@ -146,7 +144,7 @@ export class VisionTransformer {
   /**
    * From patches to what leaves the last block.
    *
-   * @param {Steps} steps what computes, or records
+   * @param {Operations} steps
    */
   forward(steps) {
     const { blocks, added } = this;
@@ -166,7 +164,7 @@ export class VisionTransformer {
   /**
    * Attention: every token mixes the values of all, head by head, by how well its query fits their keys.
    *
-   * @param {Steps} steps
+   * @param {Operations} steps
    * @param {Block} block
    */
   attend(steps, { x, heads, attention, norm1Scale, norm1Shift, qkv, qkvBias }) {
@@ -188,7 +186,7 @@ export class VisionTransformer {
   /**
    * The MLP: each token on its own, through a wide layer and back.
    *
-   * @param {Steps} steps
+   * @param {Operations} steps
    * @param {Block} block
    * @param {Matrix} x that it reads, and adds to
    */

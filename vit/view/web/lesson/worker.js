@@ -1,7 +1,6 @@
 // The model in a thread of its own, so that the page never waits for it.
 
 import { decoded } from "./decode.js";
-import { deviceOf } from "./gpu.js";
 import { Model } from "./model.js";
 
 /** @type {Promise<Model>} */
@@ -19,21 +18,16 @@ const ANSWERS = {
   async look(file) {
     const { pixels, width, height } = await decoded(file);
     const bytes = new Uint8Array(await file.arrayBuffer());
-    const result = await (await model).look(pixels, { bytes, type: file.type, width, height });
+    const result = (await model).look(pixels, { bytes, type: file.type, width, height });
     return { result, moved: [result.payload.buffer] };
   },
   /** @param {number[]} patches */
   async without(patches) {
-    return { result: await (await model).without(patches), moved: [] };
+    return { result: (await model).without(patches), moved: [] };
   },
   /** @param {{ block: number, head: number, token: number, other: number }} of */
   async follow(of) {
-    return { result: await (await model).follow(of), moved: [] };
-  },
-  /** @param {boolean} software whether WebGPU without a graphics card will do */
-  async accelerate(software) {
-    const card = await deviceOf(navigator.gpu, software); // which may take its time: nobody waits for it
-    return { result: await (await model).accelerate(card), moved: [] };
+    return { result: (await model).follow(of), moved: [] };
   },
 };
 
