@@ -24,7 +24,8 @@ from vit.errors import InvalidConfig, InvalidRun
 from vit.runs import control, registry
 from vit.training import live_snapshots
 from vit.training.metrics import MetricsReader, Record, best_epoch
-from vit.training.run_writer import RECORD_STEPS, RunWriter
+from vit.training.run_folder import RECORD_STEPS
+from vit.training.run_writer import RunWriter
 from vit.view.attention_snapshots import list_epochs, read_payload, read_snapshots
 from vit.view.payload import unpack
 

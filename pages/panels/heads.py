@@ -12,6 +12,7 @@ import torch
 from pages.components import head_grid
 from pages.panels import heads_over_pictures, what_if
 from pages.shared import download_buttons, link_controls, mask_drops
+from pages.shared.bars import QUIET, STRONG
 from pages.shared.class_question import Example, Question, pass_of, subject
 from vit.explain.head_census import Tally, decoded, tally
 from vit.explain.head_statistics import Statistic, agreement, faithfulness, statistics, suggestions
@@ -22,7 +23,6 @@ from vit.view.selection import Selection
 
 ONE, SAMPLES, MANY = "this picture", "the samples", "many pictures"
 OVER = {ONE: "picture", SAMPLES: "samples", MANY: "many"}  # as links say it
-ACCENT, QUIET = "#3b929a", "#9aa5a8"
 WIDE = 330  # of the list of statistics, so that it goes below where it would be cut off [px]
 SHARES = set(STATISTICS) - {"distance", "entropy", *SIGNED}
 COLUMNS = 3  # of suggestions
@@ -166,7 +166,7 @@ def _show_depth(statistic: Statistic, title: str, digits: str) -> None:
             mode="markers",
             name="a head",
             showlegend=True,
-            marker={"color": ACCENT, "size": 8, "opacity": 0.7},
+            marker={"color": STRONG, "size": 8, "opacity": 0.7},
             customdata=np.stack(
                 [np.repeat(np.arange(1, blocks + 1), heads), np.tile(np.arange(1, heads + 1), blocks)], 1
             ),
@@ -195,4 +195,4 @@ def _show_depth(statistic: Statistic, title: str, digits: str) -> None:
 
 
 def _bars(deviations: np.ndarray) -> dict[str, Any]:
-    return {"array": deviations, "color": ACCENT, "thickness": 1, "width": 2}
+    return {"array": deviations, "color": STRONG, "thickness": 1, "width": 2}

@@ -7,6 +7,7 @@ from PIL import Image
 
 from pages.panels import registers
 from pages.shared import download_buttons
+from pages.shared.bars import QUIET
 from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import for_plotly, plain
 from vit.explain.logit_lens import Lens, logit_lens
@@ -15,7 +16,6 @@ from vit.view import reports, tables
 from vit.view.overlay import COLORMAPS
 from vit.view.selection import Selection
 
-ACCENT, QUIET = "#3b929a", "#9aa5a8"
 CURVES = 4  # classes drawn
 TILE = 96  # [px]
 RAMP = 160  # width of a colour scale [px]

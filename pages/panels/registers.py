@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pages.panels import what_if
 from pages.shared import class_question, link_controls, pass_queue
+from pages.shared.bars import QUIET, STRONG
 from pages.shared.class_question import Example, Question
 from pages.shared.result_cache import cached, with_bar
 from vit.explain.logit_lens import logit_lens
@@ -23,7 +24,6 @@ from vit.view.overlay import COLORMAPS, colorize
 from vit.view.payload import pack
 from vit.view.selection import Selection
 
-ACCENT, QUIET = "#3b929a", "#9aa5a8"
 NAMED = 3  # neurons that are named
 HELP = """A few neurons make these tokens long. Their activations are moved to an empty token that is added after the
 prefix; no weight changes, and the patches keep their own content (Jiang et al. 2025). They are looked for in this
@@ -143,7 +143,7 @@ def _show_lengths(example: Example, before: Tensor, after: Tensor, block: int) -
 
 def _show_lines(title: str, before: list[list[float]], after: list[list[float]], key: str) -> None:
     figure = go.Figure()
-    for name, lines, color in (("as it is", before, QUIET), ("with the register", after, ACCENT)):
+    for name, lines, color in (("as it is", before, QUIET), ("with the register", after, STRONG)):
         for number, line in enumerate(lines):
             figure.add_scatter(
                 x=list(range(1, len(line) + 1)),

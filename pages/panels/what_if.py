@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pages.components import head_grid, viewer
 from pages.shared import class_question, link_controls, page_links, pass_queue, session, token_features
+from pages.shared.bars import QUIET, STRONG
 from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import for_plotly, visible
 from pages.shared.page_links import ExploreLink, Heads
@@ -29,7 +30,6 @@ from vit.view.selection import Selection
 MEAN = "its mean"
 BASELINES: dict[Baseline, str] = {"mean": "the mean colour", "blur": "blurred", "noise": "noise"}
 TOP = 5
-ACCENT, QUIET = "#3b929a", "#9aa5a8"
 
 
 @st.cache_resource(show_spinner=False, max_entries=4)
@@ -231,7 +231,7 @@ def show_answers(example: Example, before: Tensor, after: Tensor, question: Ques
     order = sorted(classes, key=lambda index: float(before[index]))
     names = [for_plotly(labels[index]) for index in order]
     figure = go.Figure()
-    for name, values, color in (("after", after, ACCENT), ("before", before, QUIET)):
+    for name, values, color in (("after", after, STRONG), ("before", before, QUIET)):
         numbers = [float(values[index]) for index in order]
         figure.add_bar(
             x=numbers,

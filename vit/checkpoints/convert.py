@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import shutil
-import struct
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +25,8 @@ from torch import Tensor, nn
 from vit.checkpoints.card import write_card
 from vit.checkpoints.checkpoint import CARD, CONFIG, PREPROCESS, WEIGHTS, Checkpoint
 from vit.checkpoints.families import clip, dinov2, dinov3, huggingface, siglip, timm, torchvision
-from vit.checkpoints.families.family import Tensors
 from vit.checkpoints.families.target import Target, Written
-from vit.checkpoints.save import save_checkpoint
+from vit.checkpoints.save import safetensors_pieces, save_checkpoint
 from vit.checkpoints.weight_files import dump_json
 from vit.errors import UserError
 from vit.files import replaced
@@ -247,7 +245,7 @@ def _write_folder(checkpoint: Checkpoint, path: Path, to: To) -> None:
         if to == "transformers":
             (folder / PREPROCESS).write_text(dump_json(preprocess.to_config(), indent=2))
         with (folder / WEIGHTS).open("xb") as file:
-            _write_safetensors(file, written.tensors)
+            file.writelines(safetensors_pieces(written.tensors, {"format": "pt"}))
 
 
 @contextmanager
@@ -270,20 +268,6 @@ def _whole_folder(path: Path) -> Iterator[Path]:
     descriptor = os.open(path.parent, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
-
-
-def _write_safetensors(file: IO[bytes], tensors: Tensors) -> None:
-    """Tensor by tensor, without a copy of all. Source of the format: safetensors' README, section Format."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, tensor in sorted(tensors.items()):
-        begin, end = end, end + 4 * tensor.numel()
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors start on a multiple of 8
-    file.write(struct.pack("<Q", len(text)) + text)
-    for _, tensor in sorted(tensors.items()):
-        file.write(tensor.contiguous().numpy().tobytes())
 
 
 def _write_torch(checkpoint: Checkpoint, path: Path) -> None:

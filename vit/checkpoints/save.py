@@ -5,7 +5,7 @@ import math
 import os
 import shutil
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ def save_checkpoint(
         CONFIG: [dump_json(huggingface.write_config(config, labels) | own, indent=2).encode()],
         PREPROCESS: [dump_json(preprocess_document, indent=2).encode()],
         CARD: [card.encode()],
-        WEIGHTS: _safetensors(huggingface.write_tensors(config, tensors), metadata),
+        WEIGHTS: list(safetensors_pieces(huggingface.write_tensors(config, tensors), metadata)),
     }
     try:
         swap_in(folder, contents)
@@ -142,20 +142,26 @@ _DERIVED = (
 )  # made from these by the explorer: not saved anew
 
 
-def _safetensors(tensors: Tensors, metadata: dict[str, str]) -> list[bytes | memoryview]:
-    """The pieces of a file, without a copy of the weights. Source of the format: safetensors' README, section Format.
+def safetensors_pieces(tensors: Tensors, metadata: dict[str, str]) -> Iterator[bytes | memoryview]:
+    """The bytes of a safetensors file, piece by piece: contiguous weights are not copied.
 
-    Names and metadata are in order: the library's own order of metadata differs from process to process.
+    Names are sorted and metadata keep their order, as the library's own order differs from process to process.
+
+    Args:
+        tensors: float32, on the CPU.
+
+    Source of the format: safetensors' README, section Format.
     """
     header: dict[str, Any] = {"__metadata__": metadata}
-    end, pieces = 0, []
+    end = 0
     for name, tensor in sorted(tensors.items()):
         begin, end = end, end + 4 * tensor.numel()
         header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
-        pieces.append(tensor.contiguous().numpy().data)
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # tensors start on a multiple of 8
-    return [struct.pack("<Q", len(text)), text, *pieces]
+    yield struct.pack("<Q", len(text)) + text
+    for _, tensor in sorted(tensors.items()):
+        yield tensor.contiguous().numpy().data
 
 
 def swap_in(folder: Path, contents: Mapping[str, Sequence[bytes | memoryview]]) -> None:

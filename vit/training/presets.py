@@ -1,15 +1,12 @@
 """Complete recipes by name, with what each takes and reaches."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from vit.errors import InvalidConfig
 from vit.model.config import ViTConfig
-
-if TYPE_CHECKING:
-    pass
 from vit.training.config import TrainConfig
 
 

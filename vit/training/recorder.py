@@ -14,15 +14,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from vit.errors import UserError
-from vit.files import beat
 from vit.progress import tqdm
 from vit.training.distributed import Process
 from vit.training.evaluation import Evaluation
 from vit.training.metrics import MetricsWriter, bottleneck
+from vit.training.run_folder import RECORD_STEPS, Heartbeat
 from vit.training.tracking import TrackerProcess
-
-_STEPS_PER_RECORD = 20  # steps between records; each costs one wait for the device
-_BEAT_SECONDS = 2  # [s] between signs of life
 
 
 class Diverged(UserError):
@@ -118,7 +115,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.run, self.process, self.attempt, self.facts = run, process, attempt, facts
         self.losses: list[Tensor] = []
         self.at, self.share = step, 0.0
-        self._doing, self._beaten = "", 0.0
+        self._heartbeat = Heartbeat(run)
         self.best = best
         self.decoded_per_second, self.stopwatch = decoded_per_second, Stopwatch(process.device)
         self.outcome = "finished"
@@ -165,10 +162,8 @@ class Recorder(AbstractContextManager["Recorder"]):
         self._pulse("testing", round(share, 3))
 
     def _pulse(self, doing: str, share: float | None = None) -> None:
-        """Write what this process does, at once where that is news."""
-        if self.process.leads and (doing != self._doing or time.monotonic() - self._beaten > _BEAT_SECONDS):
-            beat(self.run / "heartbeat", doing=doing, share=share, step=self.at)
-            self._doing, self._beaten = doing, time.monotonic()
+        if self.process.leads:
+            self._heartbeat.beat(self.at, doing, share)
 
     def begin_step(self) -> None:
         """Note that the pictures of a step are there, and that the model begins to learn from them."""
@@ -180,7 +175,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.losses.append(loss)
         self.at, self.share = step, share
         self.beat()
-        if step % self.facts["steps_per_epoch"] % _STEPS_PER_RECORD == 0:  # at the same steps when resumed
+        if step % self.facts["steps_per_epoch"] % RECORD_STEPS == 0:  # at the same steps when resumed
             self.flush()
 
     def flush(self) -> None:

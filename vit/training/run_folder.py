@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vit.errors import InvalidRun
-from vit.files import acquire_lock, is_locked, release_lock, replaced, wait_for_lock
+from vit.files import acquire_lock, beat, is_locked, release_lock, replaced, wait_for_lock
 from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_whole, read_object
 
 FORMAT = 2  # of what this version writes, in environment.json
@@ -28,6 +28,8 @@ STATES = ("state.pt", "state.previous.pt")  # in checkpoints/, the newest first
 RUN_ID = re.compile(r"[a-z0-9-]{1,64}")  # of the folder's name
 MAX_NAME = 60  # characters
 MOST_EPOCHS = 10_000
+RECORD_STEPS = 20  # steps between two records; each costs one wait for the device
+_BEAT_SECONDS = 2  # [s] between two signs of life
 
 
 def slug(name: str) -> str:
@@ -124,6 +126,19 @@ def occupy(folder: Path, locks: list[int]) -> None:
             raise InvalidRun(f"Another process writes the run in {folder}. Choose another folder.")
     wait_for_lock(locks[-1], shared=True)
     forget_attempt(folder)
+
+
+class Heartbeat:
+    """Writes the sign of life of a run, at most every two seconds while it does the same."""
+
+    def __init__(self, folder: Path):
+        self._path, self._doing, self._written = folder / "heartbeat", "", 0.0
+
+    def beat(self, step: int, doing: str = "training", share: float | None = None) -> None:
+        """Say what the run does, and the share of that which is done, 0 to 1."""
+        if doing != self._doing or time.monotonic() - self._written > _BEAT_SECONDS:
+            beat(self._path, doing=doing, share=share, step=step)
+            self._doing, self._written = doing, time.monotonic()
 
 
 def let_go(locks: list[int]) -> None:

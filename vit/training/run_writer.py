@@ -31,7 +31,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vit.errors import InvalidConfig, InvalidRun
-from vit.files import beat, check_locks
+from vit.files import check_locks
 from vit.images.preprocess import Preprocess
 from vit.paths import runs_folder
 from vit.training.live_snapshots import Attention, LiveSnapshots, follow
@@ -40,7 +40,9 @@ from vit.training.run_folder import (
     FORMAT,
     MAX_NAME,
     MOST_EPOCHS,
+    RECORD_STEPS,
     RUN_ID,
+    Heartbeat,
     let_go,
     new_id,
     occupy,
@@ -51,8 +53,6 @@ from vit.training.run_folder import (
 from vit.untrusted import is_whole
 
 _RANKS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")  # where a launcher says which process this is
-RECORD_STEPS = 20  # steps between records; each costs one wait for the device
-_BEAT_SECONDS = 2  # [s] between signs of life
 
 _log = logging.getLogger(__name__)
 _Arguments = ParamSpec("_Arguments")
@@ -167,7 +167,7 @@ class RunWriter:
         self._rate: float | None = None
         self._step, self._recorded = -1, 0  # the last step, and the last one whose loss is recorded
         self._epoch, self._best = 0, (-2.0, 0.0)
-        self._clock, self._beaten = time.perf_counter(), 0.0
+        self._clock, self._heartbeat = time.perf_counter(), Heartbeat(path)
         self._logged, self._device = False, ""
         self._snapshots = LiveSnapshots(path, followed, self.classes, preprocess, attention, self._warn)
         if self._attempt:
@@ -362,10 +362,7 @@ class RunWriter:
 
     def _beat(self) -> None:
         """Give a sign of life, now and then."""
-        assert self.folder
-        if time.monotonic() - self._beaten > _BEAT_SECONDS:
-            beat(self.folder / "heartbeat", doing="training", share=None, step=max(self._step, 0))
-            self._beaten = time.monotonic()
+        self._heartbeat.beat(max(self._step, 0))
 
     def _warn(self, about: str, text: str) -> None:
         """Say something in the log of the process and on page Runs, once for each thing that it is about."""
