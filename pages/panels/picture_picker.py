@@ -119,7 +119,7 @@ def choose(source: Literal["sample", "upload", "camera"], **link: str) -> None:
     """
     state = session.of(session.Explore)
     state.source, state.refused = source, ""
-    page_links.change(ExploreLink, **{"upload": "", "picture": "", "frame": None, **link})
+    page_links.change(ExploreLink, **{"upload": "", "picture": "", "frame": None, "stretch": False, **link})
 
 
 def open_uploads(uploaded: Sequence[Source]) -> None:
@@ -239,3 +239,12 @@ def pick_frame(source: Source) -> Source:
     elif frames == MAX_FRAMES and not video:
         st.caption(f"Of long animations, the first {frames} frames can be chosen.")
     return source._replace(frame=frame - 1)
+
+
+def pick_range(source: Source) -> Source:
+    """Say if a picture uses a small part of its values, which makes it dark, and let the person stretch them."""
+    used = None if source.sample or videos.is_video(source.data) else loading.used_range(source.data)
+    if used is None:
+        return source
+    st.caption(plain(f"{source.name} {used.sentence}"))
+    return source._replace(stretch=link_controls.toggle("Stretch it over the whole range", "stretch"))

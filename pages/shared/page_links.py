@@ -211,6 +211,7 @@ class ExploreLink(PageLink):
         factor: how often that is the model's own, in older links.
         precision: "" for float32.
         sample, upload, picture, frame: the picture: a sample, or the name and key of an upload, and its frame from 1.
+        stretch: it is drawn over the whole range of its values.
         pictures: the key of several that were uploaded, this one among them.
         classes: where they come from, if not from the checkpoint.
         target, method: the class, and how it is explained.
@@ -238,6 +239,7 @@ class ExploreLink(PageLink):
     picture: str = ""
     pictures: str = ""
     frame: int | None = None
+    stretch: bool = False
     classes: Annotated[ClassesLink, CLASSES] = ClassesLink()
     target: str = ""
     method: str = ""

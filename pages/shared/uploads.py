@@ -23,7 +23,7 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from pages.shared import access, public, session
 
-KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"]
+KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif", "mpo"]
 VIDEOS = ["mp4", "m4v", "mov", "webm", "mkv"]
 MB = 1 << 20
 LARGEST = 100  # [MB] of a picture or a video
