@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pillow_heif
 import pytest
+import torch
 from drawn import difference, gradient
 from PIL import Image
 
@@ -190,11 +191,18 @@ def test_heic_opens_upright() -> None:
 @pytest.mark.parametrize(
     ("start", "what"),
     [
-        (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
-        (b"Rar!\x1a\x07\1\0", "a RAR archive"),
-        (b"\xff\x0a", "a JPEG XL picture"),
-        (bytes(128) + b"DICM", "a DICOM picture"),
+        (b"7z\xbc\xaf\x27\x1c", "This is a 7z archive, which is not read as a picture"),
+        (b"Rar!\x1a\x07\1\0", "This is a RAR archive, which is not read as a picture"),
+        (b"\xff\x0a", "This is a JPEG XL picture, which cannot be read here"),
+        (bytes(128) + b"DICM", "This is a DICOM picture, which cannot be read here"),
+        (b'\x08\1\0\0\0\0\0\0{"head.weight":', "page Checkpoints opens those"),
     ],
 )
 def test_what_is_no_picture_is_called_what_it_is(start: bytes, what: str) -> None:
-    assert f"This is {what}, which cannot be read here" in refusal(start + bytes(200))
+    assert what in refusal(start + bytes(200))
+
+
+def test_weights_are_no_archive_of_pictures() -> None:
+    out = io.BytesIO()
+    torch.save({"head.weight": torch.zeros(2)}, out)
+    assert "page Checkpoints opens those" in refusal(out.getvalue())

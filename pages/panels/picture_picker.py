@@ -71,7 +71,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
             uploads.discard(file)
         state.files = tuple(file.file_id for file in files)
         state.uploads += 1
-        open_uploads([Source(file.name, file.getvalue()) for file in files])
+        open_uploads([Source(file.name, uploads.content(file)) for file in files])
 
     begin_with_test_pictures()
     reopen_upload()
@@ -84,7 +84,6 @@ def pick_picture(row: DeltaGenerator) -> Source:
         with st.container(key="uploader", width="content"):
             st.file_uploader(
                 "Drop, paste or browse for files",
-                type=uploads.KINDS + uploads.VIDEOS,
                 max_upload_size=uploads.limit(uploads.LARGEST),
                 accept_multiple_files=True,
                 key=key,

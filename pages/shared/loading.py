@@ -139,7 +139,7 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
         files = uploads.newly_uploaded(key)
         if files is None:
             return
-        taken = [Upload.of(file.name, file.getvalue()) for file in files]
+        taken = [Upload.of(file.name, uploads.content(file)) for file in files]
         set_key = uploaded_pictures.keep_all(taken[:most]) if link else ""
         remembered[key] = session.Uploaded(set_key, taken, fresh=True)
         if link:
@@ -153,7 +153,6 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
             st.info("This link was made with pictures that are not here any more. Upload them to see the same.")
     st.file_uploader(
         f"Drop or browse for up to {most} pictures" if most > 1 else "Drop or browse for a picture",
-        type=uploads.KINDS,
         max_upload_size=uploads.limit(uploads.LARGEST),
         accept_multiple_files=most > 1,
         key=key,

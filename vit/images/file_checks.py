@@ -43,16 +43,22 @@ _FOREIGN = (
     (rb"%!PS|\xc5\xd0\xd3\xc6", "a PostScript drawing"),
     (rb"%PDF", "a PDF document"),
     (rb"8BPS", "a Photoshop document"),
-    (rb"PK\x03\x04", "a zip archive"),
-    (rb"7z\xbc\xaf\x27\x1c", "a 7z archive"),
-    (rb"Rar!\x1a\x07", "a RAR archive"),
-    (rb"\x1f\x8b|BZh|\xfd7zXZ\0", "a packed file"),
-    (rb"\x89HDF", "an HDF5 file"),
     (rb".{128}DICM", "a DICOM picture"),
     (rb"v/1\x01", "an OpenEXR picture"),
     (rb"#\?R(ADIANCE|GBE)", "an HDR picture"),
     (rb".{,900}<svg", "an SVG drawing"),
     (rb".{,900}<html", "a web page"),
+)
+_ARCHIVES = (
+    (rb"PK\x03\x04", "a zip archive"),
+    (rb"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (rb"Rar!\x1a\x07", "a RAR archive"),
+    (rb"\x1f\x8b|BZh|\xfd7zXZ\0|.{257}ustar", "a packed file"),
+)
+# torch.save's zip and its older pickle, safetensors, NumPy's arrays, HDF5
+_WEIGHTS = (
+    rb"PK\x03\x04.{26}[^/]{1,100}/(\.format_version|data\.pkl)|PK\x03\x04.{26}[^/]{1,99}\.npy"
+    rb"|\x80\x02\x8a\x0a|.{8}\{\"|\x93NUMPY|\x89HDF"
 )
 _OURS = rb"\xff\xd8\xff|\x89PNG|GIF8|BM|II[*+]\0|MM\0[*+]|RIFF.{4}WEBP|.{4}ftypavi"
 
@@ -105,6 +111,11 @@ def _unreadable(data: bytes) -> str:
     start = data[:1000]
     if re.match(_OURS, start, re.DOTALL):
         return "This picture is damaged or incomplete; copy the file again or choose another one."
+    if re.match(_WEIGHTS, start, re.DOTALL):
+        return "This file holds numbers, as checkpoints do, and no picture; the app's page Checkpoints opens those."
+    for pattern, name in _ARCHIVES:
+        if re.match(pattern, start, re.DOTALL):
+            return f"This is {name}, which is not read as a picture; unpack it and choose the pictures in it."
     for pattern, name in _FOREIGN:
         if re.match(pattern, start, re.DOTALL | re.IGNORECASE):
             return f"This is {name}, which cannot be read here; {CONVERT}."
