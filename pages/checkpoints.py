@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 navigation.start_page("checkpoints", remember=False)
 
 LANGUAGES: dict[lesson.Language, str] = {"en": "English", "de": "Deutsch", "zh": "中文"}
-WEIGHTS = ["safetensors", "pt", "pth", "tar", "bin", "npz", "json"]  # PyTorch's examples write .pth.tar
 
 
 act = partial(feedback.attempt, "checkpoints")
@@ -185,7 +184,6 @@ def upload(refused: bool) -> None:
     state = session.of(session.Checkpoints)
     files = st.file_uploader(
         "Weights, best with their config.json and preprocessor_config.json",
-        type=WEIGHTS,
         accept_multiple_files=True,
         max_upload_size=uploads.limit(access.upload_megabytes()),
         key=f"weights {state.uploads}",
@@ -196,6 +194,9 @@ def upload(refused: bool) -> None:
     if not weights:
         if files:
             st.caption("The weights are still missing.")
+        return
+    if not any(file.name.removesuffix(".tar").endswith(weight_files.SUFFIXES) for file in weights):
+        st.error(plain(manage.no_weights(weights[0].name)))
         return
     name = suggested(files, weights[0].name)
     if state.suggested != name or "new name" not in st.session_state:  # a config.json may come after the weights

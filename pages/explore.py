@@ -63,7 +63,18 @@ PANELS = {  # below the viewer, by the name that links have
 }
 OF_CLASSES = ("faithfulness", "layers")  # panels that ask about a class
 # Of what is outside of the viewer, in links.
-OUTSIDE = ("tour", "checkpoint", "heads", "size", "precision", "sample", "picture", "frame", *class_source.names())
+OUTSIDE = (
+    "tour",
+    "checkpoint",
+    "heads",
+    "size",
+    "precision",
+    "sample",
+    "picture",
+    "frame",
+    "stretch",
+    *class_source.names(),
+)
 
 INSIDE = ("target", "method", "panel")  # of what is beside the viewer
 
@@ -269,14 +280,14 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
             page_links.change(ExploreLink, **welcome.left())
         size, precision = checkpoint_picker.pick_size(checkpoint)
     with inputs:
-        source = picture_picker.pick_frame(source)
+        source = picture_picker.pick_range(picture_picker.pick_frame(source))
     with details:
         predicted = st.container()
         checkpoint = class_source.pick(checkpoint, size=size)
 
     def explained(source: Source) -> Explanation:
         with waiting:
-            return loading.explained(checkpoint, source.data, size, precision, source.frame)
+            return loading.explained(checkpoint, source.data, size, precision, source.frame, source.stretch)
 
     try:
         explanation = explained(source)

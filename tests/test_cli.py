@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from commands import Command, Result, check_mistake
@@ -301,3 +302,14 @@ def test_a_bug_keeps_its_traceback(command: Command, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(training, "run_train", lambda options: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # with which Python ends with status 1
         command("train")
+
+
+def test_a_picture_of_twelve_bits_in_sixteen_is_told_and_stretched(
+    command: Command, saved: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "cells.png"
+    Image.fromarray(np.linspace(0, 4095, 90).astype(np.uint16)[None].repeat(60, 0)).save(path)
+    dark = command("classify", path, "--checkpoint", saved)
+    assert "cells.png uses 0 to 4,095 of 65,535" in dark.err and "--stretch" in dark.err
+    stretched = command("classify", path, "--checkpoint", saved, "--stretch")
+    assert stretched.status == 0 and not stretched.err and stretched.out != dark.out

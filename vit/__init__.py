@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vit.explain.record import AttentionRecord, record
     from vit.explain.relevance import GradientRecord, legrad, relevance_record
     from vit.explain.sensitivity import removal_map
-    from vit.images.decode import decode_image
+    from vit.images.decode import decode_image, used_range
     from vit.images.preprocess import Preprocess
     from vit.model.config import ViTConfig
     from vit.model.transformer import VisionTransformer, ViTOutput
@@ -47,7 +47,7 @@ _HOMES = {
     "checkpoints.load": ["list_checkpoints", "load_checkpoint"],
     "checkpoints.save": ["save_checkpoint"],
     "errors": ["InvalidCheckpoint", "InvalidConfig", "InvalidDataset", "InvalidImage", "UserError"],
-    "images.decode": ["decode_image"],
+    "images.decode": ["decode_image", "used_range"],
     "images.preprocess": ["Preprocess"],
     "model.config": ["ViTConfig"],
     "model.transformer": ["VisionTransformer", "ViTOutput"],

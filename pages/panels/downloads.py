@@ -247,5 +247,6 @@ def _code(explanation: Explanation, checkpoint: Checkpoint, source: Source, fact
             sample=source.sample,
             frame=source.frame,
             video=video.is_video(source.data),
+            stretch=source.stretch,
         )
         st.code(program, language="python")

@@ -71,7 +71,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
             uploads.discard(file)
         state.files = tuple(file.file_id for file in files)
         state.uploads += 1
-        open_uploads([Source(file.name, file.getvalue()) for file in files])
+        open_uploads([Source(file.name, uploads.content(file)) for file in files])
 
     begin_with_test_pictures()
     reopen_upload()
@@ -84,7 +84,6 @@ def pick_picture(row: DeltaGenerator) -> Source:
         with st.container(key="uploader", width="content"):
             st.file_uploader(
                 "Drop, paste or browse for files",
-                type=uploads.KINDS + uploads.VIDEOS,
                 max_upload_size=uploads.limit(uploads.LARGEST),
                 accept_multiple_files=True,
                 key=key,
@@ -119,7 +118,7 @@ def choose(source: Literal["sample", "upload", "camera"], **link: str) -> None:
     """
     state = session.of(session.Explore)
     state.source, state.refused = source, ""
-    page_links.change(ExploreLink, **{"upload": "", "picture": "", "frame": None, **link})
+    page_links.change(ExploreLink, **{"upload": "", "picture": "", "frame": None, "stretch": False, **link})
 
 
 def open_uploads(uploaded: Sequence[Source]) -> None:
@@ -239,3 +238,12 @@ def pick_frame(source: Source) -> Source:
     elif frames == MAX_FRAMES and not video:
         st.caption(f"Of long animations, the first {frames} frames can be chosen.")
     return source._replace(frame=frame - 1)
+
+
+def pick_range(source: Source) -> Source:
+    """Say if a picture uses a small part of its values, which makes it dark, and let the person stretch them."""
+    used = None if source.sample or videos.is_video(source.data) else loading.used_range(source.data)
+    if used is None:
+        return source
+    st.caption(plain(f"{source.name} {used.sentence}"))
+    return source._replace(stretch=link_controls.toggle("Stretch it over the whole range", "stretch"))

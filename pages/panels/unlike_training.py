@@ -55,6 +55,10 @@ def show(checkpoint: Any, explanation: Any) -> None:
         shared = shared if count > 1 else "With one class alone its answer is always 100 %: name another to compare."
         by_itself, alike = "It answers each by itself.", "100 % is what the model cannot tell from it."
         caption = {"softmax": shared, "sigmoid": by_itself, "none": alike}[checkpoint.answers.activation]
+    elif count == 1:
+        caption = "It has one output, a yes or no: 50 % is undecided."
+    elif checkpoint.config.multi_label:
+        caption += " It answers each by itself."
     if judgement is None:
         st.caption(caption)
         return

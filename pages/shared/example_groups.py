@@ -63,7 +63,6 @@ def pick(prefix: str) -> dict[str, Sequence[Upload]]:
             left.text_input("Name of a group", key=typed, placeholder="cat")
             right.file_uploader(
                 "Its pictures",
-                type=upload_limits.KINDS,
                 accept_multiple_files=True,
                 max_upload_size=upload_limits.limit(upload_limits.LARGEST),
                 key=dropped,
@@ -95,8 +94,9 @@ def _readable(files: Sequence[Any]) -> tuple[list[Upload], list[str]]:
     taken, left_out = [], []
     for file in files[:MOST_PICTURES]:
         try:
-            decode.decode_image(file.getvalue())
-            taken.append(Upload.of(file.name, file.getvalue()))
+            content = upload_limits.content(file)
+            decode.decode_image(content)
+            taken.append(Upload.of(file.name, content))
         except UserError as error:
             left_out.append(f"{file.name} is left out: {error}")
     if len(files) > MOST_PICTURES:

@@ -1,4 +1,4 @@
-"""The HTML that a browser gets first: Streamlit's own, with words to read while its programs load, and `history.js`."""
+"""The HTML that a browser gets first: Streamlit's own, with words to read while its programs load, and two of ours."""
 
 import re
 from functools import cache
@@ -16,6 +16,7 @@ TITLE = "ViT attention explorer"
 _THEMES = {"light": "(prefers-color-scheme: light)", "dark": "(prefers-color-scheme: dark)"}
 # Streamlit seeks its server below the page's own address first, which is an error in the browser's log.
 _SERVER = '<script>window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href}</script>'
+_PROGRAMS = ("history.js", "first_socket.js")
 _STYLE_SHEETS = re.compile(r'<link rel="stylesheet"[^>]*>')
 _ROOT = '<div id="root"></div>'  # React replaces what is in it
 
@@ -39,8 +40,9 @@ def _html() -> str:
     html = html.replace("<title>Streamlit</title>", f"<title>{TITLE}</title>", 1)
     for style in _STYLE_SHEETS.findall(html):  # without them, a browser draws nothing: they come before the programs
         html = html.replace(style, "", 1).replace("<head>", f"<head>\n{style}", 1)
-    steps = (Path(__file__).parent / "history.js").read_text(encoding="utf-8")
-    scripts = f"{_SERVER}\n<script>{{{steps}}}</script>"  # in a block: its names are its own
+    # Each in a block: its names are its own.
+    programs = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in _PROGRAMS]
+    scripts = "\n".join([_SERVER, *(f"<script>{{{program}}}</script>" for program in programs)])
     return html.replace("</head>", f"{scripts}\n<style>{_style()}</style>\n</head>", 1)
 
 

@@ -23,7 +23,9 @@ from pages.shared.uploaded_pictures import Upload
 from vit import checkpoints, view
 from vit.checkpoints import catalog, hub
 from vit.checkpoints.shelf import SHELF
+from vit.errors import UserError
 from vit.explain import faithfulness
+from vit.images import decode
 from vit.paths import checkpoints_folder
 from vit.training import run_folder
 from vit.untrusted import is_number
@@ -32,6 +34,7 @@ from vit.view.captions import about
 if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint, CheckpointInfo
     from vit.explain.record import Precision
+    from vit.images.decode import UsedRange
     from vit.view.explanation import Explanation
 
 TELL_ABOVE = 2  # [s]; what takes longer says so before
@@ -89,7 +92,12 @@ def _summarised(folder: str, stamp: int) -> CheckpointInfo:
 
 
 def explained(
-    checkpoint: Checkpoint, image: bytes, size: tuple[int, int], precision: Precision = "float32", frame: int = 0
+    checkpoint: Checkpoint,
+    image: bytes,
+    size: tuple[int, int],
+    precision: Precision = "float32",
+    frame: int = 0,
+    stretch: bool = False,
 ) -> Explanation:
     """One picture, or a frame of an animation or a video, through one checkpoint, once whatever is asked of it."""
 
@@ -98,11 +106,24 @@ def explained(
         message = f"{expected.tokens:,} tokens, {about(expected.seconds)}…" if expected.seconds > TELL_ABOVE else ""
         spinner = st.spinner(message, show_time=True) if message else nullcontext()
         with pass_queue.reserved(checkpoint, size, precision=precision), spinner:
-            return checkpoint.identity, view.explain(checkpoint, image, size, precision, frame)
+            return checkpoint.identity, view.explain(checkpoint, image, size, precision, frame, stretch)
 
     digest = hashlib.sha256(image).hexdigest()
-    whose, explanation = cached(("explained", checkpoint.body, digest, size, precision, frame), work)
+    whose, explanation = cached(("explained", checkpoint.body, digest, size, precision, frame, stretch), work)
     return explanation if whose == checkpoint.identity else view.answered(explanation, checkpoint)
+
+
+def used_range(data: bytes) -> UsedRange | None:
+    """See `vit.images.decode.used_range`; None of what cannot be read, too."""
+
+    def work() -> UsedRange | None:
+        try:
+            return decode.used_range(data)
+        except UserError:  # said where it is explained
+            return None
+
+    used: UsedRange | None = cached(("used range", hashlib.sha256(data).hexdigest()), work)
+    return used
 
 
 def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
@@ -118,7 +139,7 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
         files = uploads.newly_uploaded(key)
         if files is None:
             return
-        taken = [Upload.of(file.name, file.getvalue()) for file in files]
+        taken = [Upload.of(file.name, uploads.content(file)) for file in files]
         set_key = uploaded_pictures.keep_all(taken[:most]) if link else ""
         remembered[key] = session.Uploaded(set_key, taken, fresh=True)
         if link:
@@ -132,7 +153,6 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
             st.info("This link was made with pictures that are not here any more. Upload them to see the same.")
     st.file_uploader(
         f"Drop or browse for up to {most} pictures" if most > 1 else "Drop or browse for a picture",
-        type=uploads.KINDS,
         max_upload_size=uploads.limit(uploads.LARGEST),
         accept_multiple_files=most > 1,
         key=key,
@@ -140,6 +160,9 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
         label_visibility="visible" if most > 1 else "collapsed",
         help=uploaded_pictures.how_long() if link else None,
     )
+    for picture in here.pictures[:most]:
+        if used := used_range(picture.data):
+            st.caption(f"{plain(picture.name)} {used.sentence} Page Explore can stretch it.")
     count = len(here.pictures)
     if count and not (here.fresh and st.session_state.get(key)):  # the uploader is empty, or shows others
         one = f"This is {plain(here.pictures[0].name)}, which was uploaded."

@@ -210,6 +210,7 @@ class ExploreLink(PageLink):
         size: of the model's input [px], as `loading.pixels` writes it.
         precision: "" for float32.
         sample, upload, picture, frame: the picture: a sample, or the name and key of an upload, and its frame from 1.
+        stretch: it is drawn over the whole range of its values.
         pictures: the key of several that were uploaded, this one among them.
         classes: where they come from, if not from the checkpoint.
         target, method: the class, and how it is explained.
@@ -236,6 +237,7 @@ class ExploreLink(PageLink):
     picture: str = ""
     pictures: str = ""
     frame: int | None = None
+    stretch: bool = False
     classes: Annotated[ClassesLink, CLASSES] = ClassesLink()
     target: str = ""
     method: str = ""

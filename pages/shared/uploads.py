@@ -22,8 +22,9 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from pages.shared import access, public, session
+from vit.images.file_checks import MAX_BYTES
 
-KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"]
+KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif", "mpo"]
 VIDEOS = ["mp4", "m4v", "mov", "webm", "mkv"]
 MB = 1 << 20
 LARGEST = 100  # [MB] of a picture or a video
@@ -186,10 +187,12 @@ def _weight(data: bytes) -> tuple[int, bool]:
 def is_picture(name: str) -> bool:
     """Whether a file is a picture or a video by its name: pages read those in every run, so they stay in memory.
 
+    In a public place every file counts as one: nothing else is asked for there, and nothing is written to the disk.
+
     >>> is_picture("a/Photo.JPG"), is_picture("model.safetensors")
     (True, False)
     """
-    return PurePosixPath(name.lower()).suffix[1:] in (*KINDS, *VIDEOS)
+    return public.is_public() or PurePosixPath(name.lower()).suffix[1:] in (*KINDS, *VIDEOS)
 
 
 UPLOADS = Uploads()
@@ -201,7 +204,8 @@ UPLOADS = Uploads()
 def limit(most: int) -> int:
     """The largest file that the visitor may upload [MB], `most` for who may train; the server is told how much in all.
 
-    Pages give it to each `st.file_uploader`.
+    Pages give it to each `st.file_uploader`, and no `type`: what Streamlit refuses by its name gets a red mark and no
+    words, so files of every kind come, and are told by their content.
     """
     context = get_script_run_ctx()
     trusted = access.may_train()
@@ -255,6 +259,11 @@ def discard(file_id: str) -> None:
     context = get_script_run_ctx()
     if context and isinstance(context.uploaded_file_mgr, MemoryUploadedFileManager):
         context.uploaded_file_mgr.remove_file(context.session_id, file_id)
+
+
+def content(file: Any) -> bytes:
+    """The bytes of an uploaded picture, whatever it is called; of what is larger than any, enough to tell so."""
+    return opened(file).read(MAX_BYTES + 1)
 
 
 def opened(file: Any) -> BinaryIO:

@@ -24,7 +24,6 @@ from vit.runs import uploads as uploaded
 if TYPE_CHECKING:
     import pandas as pd
 
-KINDS = ["zip", "tar", "gz", "tgz", "bz2", "xz"]
 ROW = 46  # height of a class in the table [px]
 ROWS = 6.5  # classes before it scrolls; half a row says that there are more
 COPYING = "Copying the archive…"
@@ -70,7 +69,6 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
     state, most = session.of(session.Train), access.upload_megabytes()
     file = st.file_uploader(
         "A zip or tar with one folder of pictures per class",
-        type=KINDS,
         max_upload_size=uploads.limit(most),
         key=f"archive_{state.uploads}",
         help="The folders may lie directly in it, or below train/, test/ and val/. Larger sets: put a folder into the "

@@ -87,13 +87,16 @@ class Checkpoint:
         The weights alone do not: with another number of heads or another mean colour they answer differently.
         """
         parts: tuple[Any, ...] = self.hash, self.config, self.preprocess, self.labels
-        parts += (self.answers.digest,) if self.answers else ()
+        if self.answers:
+            parts += (self.answers.digest,)
+        elif self.model.activation != "softmax":
+            parts += (self.model.activation,)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     @cached_property
     def body(self) -> str:
         """Tells all that a pass depends on before the head, the same with any answers."""
-        parts = self.hash, replace(self.config, num_classes=0), self.preprocess
+        parts = self.hash, replace(self.config, num_classes=0, multi_label=False), self.preprocess
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def with_answers(self, answers: Answers) -> Self:

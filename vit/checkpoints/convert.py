@@ -59,7 +59,7 @@ def convert(checkpoint: Checkpoint, destination: str | Path, to: To = "transform
         transformers  a folder for `from_pretrained`, `AutoImageProcessor` and `pipeline`; our own format too
         timm          a folder for `timm.create_model("local-dir:...", pretrained=True)`, which transformers opens too
         torchvision   a .pth file, the state_dict of `torchvision.models.VisionTransformer`; it holds no labels,
-                      no preprocessing and not the number of heads
+                      no preprocessing, not the number of heads and not whether several classes may hold at once
         onnx          an .onnx file: images (B, C, height, width), any B, to logits and attention_0, attention_1, ...
                       (B, H, N, N); labels, preprocessing and config as JSON in its metadata
 

@@ -236,6 +236,8 @@ def read_labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[t
         return labels, ""
     if not count:
         return (), ""
+    if (document or {}).get("problem_type") == "regression":
+        return (), "config.json says regression: its outputs are numbers that it estimates, and no classes."
     if config.norm_pre and config.pool == "cls" and count != IMAGENET_CLASSES:
         return (), "The head is CLIP's projection to the space that pictures share with texts: it names no classes."
     if count == IMAGENET_CLASSES:

@@ -53,6 +53,8 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
     """
     weights = [file for file in files if file.endswith(SUFFIXES)]
     others = [file for file in files if file not in weights and file not in _BESIDE]
+    if files and not weights:
+        raise InvalidCheckpoint(no_weights(next(iter(files))))
     if len(weights) != 1 and not (weights and any(index in files for index in INDEXES)):
         raise InvalidCheckpoint(
             f"Bring one file of weights ({', '.join(SUFFIXES)}), not {len(weights)}. Take the others out."
@@ -69,6 +71,14 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
         if info.problem and not info.choices:
             raise InvalidCheckpoint(info.problem)
     return folder_of(name, root)
+
+
+def no_weights(name: str) -> str:
+    """What to say of a file that by its name holds no weights."""
+    return (
+        f"{brief(name)} is no file of weights that is read here ({', '.join(SUFFIXES)}). "
+        "Unpack an archive first; of a model in Python, save model.state_dict() by torch.save."
+    )
 
 
 def suggest(weights: str, config: bytes = b"", root: Path | None = None) -> str:

@@ -59,7 +59,9 @@ def _likeness(checkpoint: Checkpoint, options: argparse.Namespace) -> Answers:
         patch = row, col
     size, at = preprocess_of_size(options, checkpoint).size, f" at {options.like_patch}" if patch else ""
     name = f"like {options.like.name}{at}"
-    return similarity.answers_from_picture(checkpoint, read_picture(options.like), patch, name, size=size)
+    return similarity.answers_from_picture(
+        checkpoint, read_picture(options.like, options.stretch), patch, name, size=size
+    )
 
 
 def _accuracy_sentence(answers: Answers) -> str:

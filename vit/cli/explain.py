@@ -41,7 +41,7 @@ def run_classify(options: argparse.Namespace) -> None:
     preprocess, results, problems = preprocess_of_size(options, checkpoint), [], []
     for path in options.images:
         try:
-            pixels = preprocess(read_picture(path))
+            pixels = preprocess(read_picture(path, options.stretch))
         except InvalidImage as error:
             problems.append(str(error))
             continue
@@ -84,7 +84,7 @@ def run_explain(options: argparse.Namespace) -> None:
     if into_folder:
         return _explain_into_folder(options, checkpoint, preprocess)
     [path] = options.images
-    picture = read_picture(path)
+    picture = read_picture(path, options.stretch)
     record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
     heatmap = record.heatmap(numbers)
     geometry = preprocess.geometry(picture)
@@ -111,7 +111,7 @@ def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, pr
     counts = ""
     for path in tqdm(options.images, desc="explain", unit="picture", disable=None):
         try:
-            picture = read_picture(path)
+            picture = read_picture(path, options.stretch)
         except InvalidImage as error:
             problems.append(str(error))
             continue

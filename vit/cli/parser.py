@@ -60,6 +60,13 @@ def _add_classes(command: argparse.ArgumentParser) -> None:
     command.add_argument("--like-patch", metavar="ROW,COL", help="with --like: to this patch of it, from 0")
 
 
+def _add_stretch(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--stretch", action="store_true",
+        help="of pictures with more than 8 bits a channel, the lowest value is black and the highest white",
+    )  # fmt: skip
+
+
 def parser() -> argparse.ArgumentParser:
     """Every command and option."""
     installed = Path(sys.argv[0]).stem == "vit"  # the command that an installation brings
@@ -73,9 +80,11 @@ def parser() -> argparse.ArgumentParser:
     classify = add("classify", "Say what is on pictures.")
     classify.add_argument("images", nargs="+", type=Path, metavar="IMAGE")
     classify.add_argument("--top", type=int, default=5, help="predictions per picture (default: %(default)s)")
+    _add_stretch(classify)
 
     explain = add("explain", "Draw or save where a token of the model looks, or what spoke for a class.")
     explain.add_argument("images", nargs="+", type=Path, metavar="IMAGE")
+    _add_stretch(explain)
     anyway = ", ".join(name for name, method in METHODS.items() if not method.of_class)
     explain.add_argument(
         "--method", choices=list(METHODS), default="attention",

@@ -1,6 +1,7 @@
 """Pictures that the command line names, and the input size that it asks for."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from PIL import Image
@@ -8,18 +9,25 @@ from PIL import Image
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidImage, UserError
 from vit.explain.input_sizes import resized, size_near
-from vit.images.decode import decode_image
+from vit.images.decode import decode_image, used_range
 from vit.images.preprocess import Preprocess
 
 
-def read_picture(path: Path) -> Image.Image:
-    """Decode a file.
+def read_picture(path: Path, stretch: bool = False) -> Image.Image:
+    """Decode a file; of one that uses a small part of its values, say so on stderr.
+
+    Args:
+        stretch: over all levels of grey, see `decode_image`.
 
     Raises:
         InvalidImage: it cannot be read, or is no picture; the message names it.
     """
     try:
-        return decode_image(path.read_bytes())
+        data = path.read_bytes()
+        picture = decode_image(data, stretch=stretch)
+        if not stretch and (used := used_range(data)):
+            print(f"{path} {used.sentence} --stretch shows it over the whole range.", file=sys.stderr)
+        return picture
     except OSError as error:
         raise InvalidImage(f"{path} cannot be read: {error.strerror}.") from error
     except InvalidImage as error:

@@ -9,7 +9,7 @@ from vit.data.class_names import names_of
 from vit.data.splits import set_aside, test_count, validation_count
 from vit.errors import InvalidDataset
 
-PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"}
+PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif"}
 VALIDATION_FOLDERS = ("val", "valid", "validation")
 TEST_FOLDERS = ("test", *VALIDATION_FOLDERS)  # the first that is there is for testing
 

@@ -37,6 +37,7 @@ _SUFFIXES = (
     (rb"BM", ".bmp"),
     (rb"RIFF....WEBP", ".webp"),
     (rb"II|MM", ".tiff"),
+    (rb"....ftyp(hei|hev|mif1|msf1)", ".heic"),
     (rb"....ftyp", ".avif"),
 )
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from vit.lazy import names_of
 
 if TYPE_CHECKING:
-    from vit.images.decode import count_frames, decode_frames, decode_image
+    from vit.images.decode import count_frames, decode_frames, decode_image, used_range
     from vit.images.geometry import Box, Geometry
     from vit.images.preprocess import Preprocess
 
 _HOMES = {
-    "decode": ["count_frames", "decode_frames", "decode_image"],
+    "decode": ["count_frames", "decode_frames", "decode_image", "used_range"],
     "geometry": ["Box", "Geometry"],
     "preprocess": ["Preprocess"],
 }

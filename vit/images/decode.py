@@ -36,6 +36,8 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _ORIENTATION_TAG = 0x0112
+_BITS_TAG, _SAMPLE_FORMAT_TAG = 258, 339  # of a TIFF
+NARROW, DARK = 0.5, 0.25  # of the range of values: what uses less shows little contrast; what stays below is dark
 
 # One picture at a time bounds the memory for all visitors together; `catch_warnings` needs it as well.
 _ONE_AT_A_TIME = threading.Lock()
@@ -53,16 +55,17 @@ def silence_libraries() -> None:
         ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(ctypes.c_void_p())
 
 
-def decode_image(data: bytes, frame: int = 0, least: int = 0) -> Image.Image:
+def decode_image(data: bytes, frame: int = 0, least: int = 0, stretch: bool = False) -> Image.Image:
     """Turn the bytes of a picture file into an upright RGB picture, without its metadata.
 
-    Reads JPEG (and the MPO of phones), PNG, WebP, GIF, TIFF, BMP and AVIF. Keeps the original size. Transparency is
-    laid on white, colours with a profile become sRGB, 16 bits are scaled to 8.
+    Reads JPEG (and the MPO of phones), PNG, WebP, GIF, TIFF, BMP, AVIF and HEIC. Keeps the original size. Transparency
+    is laid on white, colours with a profile become sRGB, 16 bits are scaled to 8.
 
     Args:
         frame: of an animation, from 0 up to `count_frames`.
         least: shorter side that is enough [px]: a larger JPEG is decoded at 1/2, 1/4 or 1/8, which takes less time;
             0 for the picture as it is.
+        stretch: of more than 8 bits a channel, the lowest value is black and the highest white, see `used_range`.
 
     Raises:
         InvalidImage: not such a file, damaged, beyond the limits of `vit.images.file_checks`, or without this frame.
@@ -72,7 +75,50 @@ def decode_image(data: bytes, frame: int = 0, least: int = 0) -> Image.Image:
         image = open_image(data)
         if least:
             image.draft(None, (least, least))  # only JPEGs can; never below
-        return _render(_seek_frame(image, frame, data))
+        return _render(_seek_frame(image, frame, data), stretch)
+
+
+class UsedRange(NamedTuple):
+    """The values that a picture uses.
+
+    Attributes:
+        low, high: the lowest and the highest.
+        black, white: those that are drawn so.
+    """
+
+    low: float
+    high: float
+    black: float
+    white: float
+
+    @property
+    def sentence(self) -> str:
+        """For the end of a sentence that begins with the picture's name."""
+        low, high, white = (f"{round(value, 4):,.10g}" for value in (self.low, self.high, self.white))
+        dark = self.high - self.black <= DARK * (self.white - self.black)
+        return f"uses {low} to {high} of {white}, so it {'is dark' if dark else 'shows little contrast'}."
+
+
+def used_range(data: bytes) -> UsedRange | None:
+    """The values that a picture uses, if these are less than half of those that its file has room for.
+
+    Microscopes and X-ray machines put 12 bits into 16, which is nearly black. `decode_image(data, stretch=True)` draws
+    such a picture over the whole range. None for pictures of 8 bits a channel, which are seen as they are meant.
+
+    Raises:
+        InvalidImage: as `decode_image`.
+    """
+    check_file(data)
+    if is_video(data):
+        return None
+    with _pillow_errors_in_words():
+        image = open_image(data)
+        if not _is_deep(image):
+            return None
+        low, high = _ends(image)
+        black, white = _value_range(image, low, high)
+    narrow = low < high < low + NARROW * (white - black)
+    return UsedRange(low, high, black, white) if narrow else None
 
 
 class Frame(NamedTuple):
@@ -82,12 +128,13 @@ class Frame(NamedTuple):
     duration: int
 
 
-def decode_frames(data: bytes, frames: Sequence[int]) -> Iterator[Frame]:
+def decode_frames(data: bytes, frames: Sequence[int], stretch: bool = False) -> Iterator[Frame]:
     """Decode some frames of an animation or a video, one after the other, each as `decode_image` does.
 
     Args:
         data: the bytes of a file that `decode_image` reads, or of a video, see `read_video`.
         frames: in ascending order, from 0 up to `count_frames`; of a long video they count those that were chosen.
+        stretch: see `decode_image`.
 
     Raises:
         InvalidImage: as `decode_image` and `read_video`.
@@ -104,7 +151,7 @@ def decode_frames(data: bytes, frames: Sequence[int]) -> Iterator[Frame]:
         image = open_image(data)
     for number in frames:
         with _pillow_errors_in_words():
-            frame = Frame(_render(_seek_frame(image, number, data)), _duration(image))
+            frame = Frame(_render(_seek_frame(image, number, data), stretch), _duration(image))
         yield frame
 
 
@@ -171,13 +218,15 @@ def _duration(image: Image.Image) -> int:
     return round(duration) if isinstance(duration, int | float) and 0 < duration < 1e6 else 0
 
 
-def _render(image: Image.Image) -> Image.Image:
+def _render(image: Image.Image, stretch: bool = False) -> Image.Image:
     """Decode the pixels and make them upright sRGB; holds two copies of the picture at most."""
+    deep = stretch and _is_deep(image)
     image.load()
     turn = _orientation(image)
     profile = image.info.get("icc_profile")
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        image = _grey(image)
+    ends = _ends(image) if deep else None
+    if grey := _is_grey(image):
+        image = _grey(image, ends)
     elif image.has_transparency_data:
         image = image.convert("RGBA")
         paper = Image.new("RGB", image.size, "white")
@@ -186,6 +235,8 @@ def _render(image: Image.Image) -> Image.Image:
     elif image.mode not in ("L", "RGB", "CMYK"):
         image = image.convert("RGB")
     image = _srgb(image, profile) if profile else image.convert("RGB")
+    if ends and not grey:
+        image = _spread(image, *ends)
     if turn is not None:
         image = image.transpose(turn)
     image.info = {}
@@ -194,7 +245,7 @@ def _render(image: Image.Image) -> Image.Image:
 
 def _orientation(image: Image.Image) -> Image.Transpose | None:
     """Read from the EXIF what makes the picture upright; damaged or enormous EXIF counts as none."""
-    if len(image.info.get("exif", b"")) > MAX_EXIF:
+    if len(image.info.get("exif") or b"") > MAX_EXIF:
         return None
     try:
         return _UPRIGHT.get(image.getexif().get(_ORIENTATION_TAG, 1))
@@ -214,13 +265,52 @@ def _srgb(image: Image.Image, profile: bytes) -> Image.Image:
     return image.convert("RGB")
 
 
-def _grey(image: Image.Image) -> Image.Image:
+def _is_grey(image: Image.Image) -> bool:
+    return image.mode in ("I", "F") or image.mode.startswith("I;16")
+
+
+def _is_deep(image: Image.Image) -> bool:
+    """Whether the file has more than 8 bits a channel, before its pixels are decoded: of colours Pillow keeps 8."""
+    return _is_grey(image) or any(";16" in str(tile.args) for tile in getattr(image, "tile", ()))
+
+
+def _ends(image: Image.Image) -> tuple[float, float]:
+    """The lowest and the highest finite value; of colours, of which Pillow keeps the upper 8 bits of 16, out of 16."""
+    if not _is_grey(image):
+        image.load()
+        bands = [ends for name, ends in zip(image.getbands(), _extrema(image), strict=True) if name != "A"]
+        return 256.0 * min(low for low, _ in bands), 256.0 * max(high for _, high in bands) + 255
+    ends = [
+        (finite.min(), finite.max()) for _, values in _strips(image) if (finite := values[np.isfinite(values)]).size
+    ]
+    return float(min((end[0] for end in ends), default=0)), float(max((end[1] for end in ends), default=0))
+
+
+def _extrema(image: Image.Image) -> list[tuple[int, int]]:
+    extrema = image.getextrema()
+    return [extrema] if len(image.getbands()) == 1 else list(extrema)  # type: ignore[list-item,arg-type]
+
+
+def _spread(image: Image.Image, low: float, high: float) -> Image.Image:
+    """Colours whose upper 8 bits lie between two values of 16 bits, over the whole range."""
+    first, last = low / 256, max((high - 255) / 256, low / 256 + 1)
+    levels = [round(min(max((value - first) / (last - first), 0), 1) * 255) for value in range(256)]
+    return image.point(levels * 3)
+
+
+def _grey(image: Image.Image, ends: tuple[float, float] | None = None) -> Image.Image:
     """Render 16-bit, 32-bit and float values as 8-bit grey.
 
     White is the smallest of 1 (floats only), 255 and 65,535 that no value exceeds, and always 65,535 for 16 bits;
     with values below 0 or above all of these, black is the lowest and white the highest. NaN is black.
+
+    Args:
+        ends: the values that become black and white instead.
     """
-    low, high = (0.0, 65535.0) if image.mode.startswith("I;16") else _value_range(image)
+    if ends:
+        low, high = ends[0], max(ends[1], ends[0] + 1e-9)
+    else:
+        low, high = (0.0, 65535.0) if image.mode.startswith("I;16") else _value_range(image, *_ends(image))
     grey = Image.new("L", image.size)
     for top, values in _strips(image):
         values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
@@ -229,22 +319,19 @@ def _grey(image: Image.Image) -> Image.Image:
     return grey
 
 
-def _value_range(image: Image.Image) -> tuple[float, float]:
-    """Choose the values that become black and white."""
-    low, high = 0.0, 0.0
-    ends = [
-        (finite.min(), finite.max()) for _, values in _strips(image) if (finite := values[np.isfinite(values)]).size
-    ]
-    if ends:
-        low, high = float(min(end[0] for end in ends)), float(max(end[1] for end in ends))
+def _value_range(image: Image.Image, low: float, high: float) -> tuple[float, float]:
+    """Choose the values that become black and white, of those that lie between two."""
     if low < 0 or high > 65535:
         return low, max(high, low + 1e-9)
-    whites = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
+    whites = {"F": (1.0, 255.0, 65535.0), "I": (255.0, 65535.0)}.get(image.mode, (65535.0,))
     return 0.0, next(white for white in whites if high <= white)
 
 
 def _strips(image: Image.Image, rows: int = 256) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the top row and the values (rows, width) of horizontal strips, so that floats never fill the memory."""
+    tags = getattr(image, "tag_v2", {})  # Pillow takes 32 bits of a TIFF for signed ones
+    unsigned = image.mode == "I" and tags.get(_BITS_TAG) == (32,) and tags.get(_SAMPLE_FORMAT_TAG, (1,)) == (1,)
     for top in range(0, image.height, rows):
         box = (0, top, image.width, min(top + rows, image.height))
-        yield top, np.asarray(image.crop(box)).astype(np.float64)
+        values = np.asarray(image.crop(box))
+        yield top, (values.view(np.uint32) if unsigned else values).astype(np.float64)

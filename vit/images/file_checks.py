@@ -6,11 +6,13 @@ that a few bytes can ask for.
 
 import re
 from io import BytesIO
+from itertools import islice
 from typing import Literal
 
 from PIL import Image, UnidentifiedImageError
 
 from vit.errors import InvalidImage
+from vit.images import heif, jpeg_end, tiff
 from vit.images.video import is_video
 
 MAX_BYTES = 100_000_000
@@ -28,8 +30,11 @@ _TIFF_OFFSETS = (273, 324)  # of strips and of tiles
 
 # Naming the formats keeps Pillow from handing a renamed PostScript file to Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF")
+RAW = (
+    "This is a raw photo of a camera ({}), which cannot be read here: its preview is not the photo. "
+    "Export it as JPEG or PNG, with the camera's program, darktable or Lightroom, and choose that file."
+)
 _FOREIGN = (
-    (rb".{4}ftyp(hei|hev|mif1|msf1)", "a HEIC photo"),
     (rb".{4}ftyp|\x1aE\xdf\xa3", "a video"),
     (rb"RIFF.{4}AVI ", "an AVI video"),
     (rb"#EXTM3U|ffconcat ", "a playlist"),
@@ -38,14 +43,24 @@ _FOREIGN = (
     (rb"%!PS|\xc5\xd0\xd3\xc6", "a PostScript drawing"),
     (rb"%PDF", "a PDF document"),
     (rb"8BPS", "a Photoshop document"),
-    (rb"PK\x03\x04", "a zip archive"),
+    (rb".{128}DICM", "a DICOM picture"),
+    (rb"v/1\x01", "an OpenEXR picture"),
+    (rb"#\?R(ADIANCE|GBE)", "an HDR picture"),
     (rb".{,900}<svg", "an SVG drawing"),
     (rb".{,900}<html", "a web page"),
 )
+_ARCHIVES = (
+    (rb"PK\x03\x04", "a zip archive"),
+    (rb"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (rb"Rar!\x1a\x07", "a RAR archive"),
+    (rb"\x1f\x8b|BZh|\xfd7zXZ\0|.{257}ustar", "a packed file"),
+)
+# torch.save's zip and its older pickle, safetensors, NumPy's arrays, HDF5
+_WEIGHTS = (
+    rb"PK\x03\x04.{26}[^/]{1,100}/(\.format_version|data\.pkl)|PK\x03\x04.{26}[^/]{1,99}\.npy"
+    rb"|\x80\x02\x8a\x0a|.{8}\{\"|\x93NUMPY|\x89HDF"
+)
 _OURS = rb"\xff\xd8\xff|\x89PNG|GIF8|BM|II[*+]\0|MM\0[*+]|RIFF.{4}WEBP|.{4}ftypavi"
-
-# Inside a JPEG scan 0xff is followed by 0 or by a restart marker, d0 to d7; neither begins a segment.
-_JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xd9-\xfe]")
 
 
 def check_file(data: bytes) -> None:
@@ -62,14 +77,18 @@ def check_file(data: bytes) -> None:
 
 def open_image(data: bytes) -> Image.Image:
     """Read the header and refuse absurd sizes; pixels are not decoded yet."""
+    if kind := tiff.raw_kind(data):
+        raise InvalidImage(RAW.format(kind))
+    if tiff.only_previews(data):
+        raise InvalidImage(f"The first picture in this TIFF is a preview of another one in it; {CONVERT}.")
     try:
-        image = Image.open(BytesIO(data), formats=FORMATS)
+        image = heif.open_heif(data) if heif.is_heif(data) else Image.open(BytesIO(data), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         pixels = re.search(r"\d+", str(error))
         size = f"has {int(pixels[0]) / 1e6:,.0f} megapixels" if pixels else "is too large"
         raise InvalidImage(f"The picture {size} and the limit is {MAX_PIXELS / 1e6:.0f}; make it smaller.") from error
     except UnidentifiedImageError as error:
-        raise InvalidImage(_unreadable(data[:1000])) from error
+        raise InvalidImage(_unreadable(data)) from error
     width, height = image.size
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
         raise InvalidImage(
@@ -80,25 +99,35 @@ def open_image(data: bytes) -> Image.Image:
         raise InvalidImage(
             f"The picture is {width:,} x {height:,} pixels, thinner than {MAX_ASPECT} to 1. Cut out a part of it."
         )
+    if data.startswith(jpeg_end.START) and (whole := jpeg_end.mended(data)) is not data:
+        return Image.open(BytesIO(whole), formats=FORMATS)
     return image
 
 
-def _unreadable(start: bytes) -> str:
-    """Say what a file that no reader recognises is, judging by its first bytes."""
+def _unreadable(data: bytes) -> str:
+    """Say what a file that no reader recognises is, judging by its first bytes, and of a TIFF by its tags."""
+    if what := tiff.describe(data):
+        return f"This is a TIFF{what}, which cannot be read here; save it as whole numbers of 8 or 16 bits."
+    start = data[:1000]
     if re.match(_OURS, start, re.DOTALL):
         return "This picture is damaged or incomplete; copy the file again or choose another one."
+    if re.match(_WEIGHTS, start, re.DOTALL):
+        return "This file holds numbers, as checkpoints do, and no picture; the app's page Checkpoints opens those."
+    for pattern, name in _ARCHIVES:
+        if re.match(pattern, start, re.DOTALL):
+            return f"This is {name}, which is not read as a picture; unpack it and choose the pictures in it."
     for pattern, name in _FOREIGN:
         if re.match(pattern, start, re.DOTALL | re.IGNORECASE):
             return f"This is {name}, which cannot be read here; {CONVERT}."
-    return "This file is not a picture; choose a JPEG, PNG, WebP, GIF, TIFF, BMP or AVIF file."
+    return "This file is not a picture; choose a JPEG, PNG, WebP, GIF, TIFF, BMP, AVIF or HEIC file."
 
 
 def _check_pieces(data: bytes) -> None:
     """Refuse files of few bytes that cost much time or memory before or while their pixels are decoded."""
-    if data.startswith(b"\xff\xd8"):
-        segments = _jpeg_segments(data)
-        _limit(segments.count(0xDA), MAX_SCANS, "scans")
-        _limit(len(segments), MAX_SEGMENTS, "segments")
+    if data.startswith(jpeg_end.START):
+        kinds = bytes(kind for kind, _ in islice(jpeg_end.segments(data), MAX_SEGMENTS + 1))
+        _limit(kinds.count(jpeg_end.SCAN), MAX_SCANS, "scans")
+        _limit(len(kinds) - kinds.count(jpeg_end.END_KIND), MAX_SEGMENTS, "segments")
     elif data.startswith(b"\x89PNG"):
         _limit(_png_chunks(data), MAX_PIECES, "chunks")
     elif data.startswith((b"II", b"MM")):
@@ -109,19 +138,6 @@ def _limit(pieces: int, limit: int, name: str) -> None:
     """Refuse a picture of too many pieces."""
     if pieces > limit:
         raise InvalidImage(f"The picture is made of more than {limit:,} {name}, as no camera does; {CONVERT}.")
-
-
-def _jpeg_segments(data: bytes) -> bytearray:
-    """Return the kinds of a JPEG's segments, up to its end marker (a video may follow that) or the limit."""
-    kinds, position = bytearray(), 2
-    while len(kinds) <= MAX_SEGMENTS and (marker := _JPEG_MARKER.search(data, position)):
-        position = marker.end()
-        kind = data[position - 1]
-        if kind == 0xD9:
-            break
-        kinds.append(kind)
-        position += int.from_bytes(data[position : position + 2], "big")
-    return kinds
 
 
 def _png_chunks(data: bytes) -> int:

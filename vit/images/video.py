@@ -74,7 +74,7 @@ def restrict(seconds: float, memory: int, files: int) -> None:
 # Bytes at the start of a file -> FFmpeg's reader for it. Only these are ever started, so that what looks like a
 # playlist, or a script that names other files, is read by nobody.
 _READERS = (
-    (rb".{4}ftyp(?!avif|avis|hei|hev|mif1|msf1)|\0.{3}(moov|mdat|wide|free|skip)", "mov"),
+    (rb".{4}ftyp(?!avif|avis|hei|hev|mif1|msf1|crx )|\0.{3}(moov|mdat|wide|free|skip)", "mov"),
     (rb"\x1aE\xdf\xa3", "matroska"),
 )
 _DECODERS = ("h264", "hevc", "vp8", "vp9", "libdav1d", "av1", "libvpx", "libvpx-vp9", "mpeg4", "mjpeg", "prores")

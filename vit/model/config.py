@@ -73,6 +73,7 @@ class ViTConfig:
         patch_size: side of a patch [px].
         channels: 1 (grey) or 3 (colour).
         num_classes: 0 for no head.
+        multi_label: several classes may hold at once: each has a probability of its own, the sigmoid of its logit.
         prefix: names of the tokens before the patches, in order: "cls", "dist", "reg1", ...
         activation: "gelu" is exact, "gelu_tanh" its tanh form, "quick_gelu" x * sigmoid(1.702 x).
         gated_mlp: the MLP has two first layers and multiplies one, activated, with the other (SwiGLU).
@@ -98,6 +99,8 @@ class ViTConfig:
     patch_size: int = Field(16, ge=1, le=512)
     channels: Literal[1, 3] = 3
     num_classes: int = Field(1000, ge=0, le=100_000)
+    # No part of the repr: `Checkpoint.identity` hashes that, and what was saved beside older checkpoints names it.
+    multi_label: bool = Field(False, repr=False)
     dim: int = Field(768, ge=1, le=8192)
     depth: int = Field(12, ge=1, le=MAX_DEPTH)
     heads: int = Field(12, ge=1, le=256)
@@ -166,8 +169,9 @@ class ViTConfig:
         return cls.from_dict(sizes | changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        """Plain values, ready for JSON; `multi_label` only if it is set: older versions refuse unknown fields."""
+        values = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        return values if self.multi_label else {k: v for k, v in values.items() if k != "multi_label"}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:

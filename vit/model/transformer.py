@@ -117,11 +117,13 @@ class VisionTransformer(nn.Module):
     holds patches only and any prefix fits. It is zero in a model whose positions are rotary.
     """
 
-    activation: Activation = "softmax"  # what makes probabilities of logits
+    activation: Activation  # what makes probabilities of logits
 
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.config = config
+        # The softmax of a single logit is always 1: one output is a yes or no. transformers' pipeline does the same.
+        self.activation = "sigmoid" if config.multi_label or config.num_classes == 1 else "softmax"
         dim, rows, cols = config.dim, *config.grid
         self.patch_embed = nn.Conv2d(config.channels, dim, config.patch_size, config.patch_size, bias=config.patch_bias)
         self.prefix_tokens = nn.Parameter(torch.zeros(1, len(config.prefix), dim))
@@ -315,7 +317,8 @@ class VisionTransformer(nn.Module):
         """
         model = copy.copy(self)
         model._modules = {**self._modules, "head": head.eval()}
-        model.config, model.activation = replace(self.config, num_classes=classes), activation
+        model.config = replace(self.config, num_classes=classes, multi_label=False)
+        model.activation = activation
         return model
 
     def embed(self, images: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
 from vit.progress import tqdm
 from vit.runs.error_report import FILE, Report, save
+from vit.training.evaluation import check_choice
 from vit.view.overlay import overlay
 
 WORST_MISTAKES = 24  # confident mistakes kept
@@ -39,8 +40,10 @@ def write(
 
     Raises:
         InvalidDataset: the dataset cannot be read, or has a class that the checkpoint does not know.
+        UserError: the checkpoint has one output.
         OSError: the file cannot be written.
     """
+    check_choice(checkpoint)
     pictures = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name)
     count, classes = len(pictures.labels), len(checkpoint.labels)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

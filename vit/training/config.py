@@ -164,7 +164,8 @@ class TrainConfig(BaseModel):
             ValueError: the settings do not make a model, or do not fit the checkpoint; or `base` is missing.
         """
         changes: dict[str, Any] = {name: getattr(self, name) for name in _SIZES if getattr(self, name) is not None}
-        changes |= dict(num_classes=num_classes, dropout=self.dropout, drop_path=self.drop_path)
+        # Every picture of a class folder has one class, so the loss is softmax's, whatever the checkpoint's was.
+        changes |= dict(num_classes=num_classes, multi_label=False, dropout=self.dropout, drop_path=self.drop_path)
         if self.init_from:
             if base is None:
                 raise ValueError(f"The model follows from {self.init_from}, which has to be resolved first.")

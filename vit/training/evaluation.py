@@ -16,6 +16,7 @@ from vit.data.in_parts import InParts, Part, pictures_bar
 from vit.data.labels import test_pictures
 from vit.data.pictures import Pictures
 from vit.devices import back_where_it_was
+from vit.errors import UserError
 from vit.explain.cost import images_in_memory
 from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
@@ -29,7 +30,7 @@ class Evaluation(NamedTuple):
 
     Attributes:
         accuracy: share of pictures whose most probable class is the right one, 0 to 1.
-        loss: mean cross-entropy [nats].
+        loss: mean cross-entropy [nats]; of a multi-label model binary, and summed over the classes.
         pictures: how many.
     """
 
@@ -104,7 +105,12 @@ def in_parts(checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), **
 
     Args:
         reading: see `load_dataset`.
+
+    Raises:
+        InvalidDataset: as `evaluate_checkpoint`.
+        UserError: the checkpoint has one output.
     """
+    check_choice(checkpoint)
     pictures = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name, **reading)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, normalise = checkpoint.model.to(device).eval(), Normalise(checkpoint.preprocess, device)
@@ -112,12 +118,29 @@ def in_parts(checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), **
     @torch.inference_mode()
     def compute(images: Tensor, labels: Tensor, _: int) -> Part:
         logits = model(normalise(images)).logits
-        loss = F.cross_entropy(logits, labels, reduction="sum")
+        if checkpoint.config.multi_label:
+            right = F.one_hot(labels, logits.shape[1]).to(logits.dtype)  # this class, and no other
+            loss = F.binary_cross_entropy_with_logits(logits, right, reduction="sum")
+        else:
+            loss = F.cross_entropy(logits, labels, reduction="sum")
         facts = {"right": (logits.argmax(1) == labels).sum(), "loss": loss, "pictures": torch.tensor(len(labels))}
         return {name: value.cpu().numpy() for name, value in facts.items()}
 
     batch = images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)
     return InParts(pictures, len(pictures.labels), batch, compute, device)
+
+
+def check_choice(checkpoint: Checkpoint) -> None:
+    """Refuse to count right answers of a model that has only one.
+
+    Raises:
+        UserError: it has one output.
+    """
+    if len(checkpoint.labels) == 1:
+        raise UserError(
+            f"{checkpoint.name} has one output, a yes or no, so it cannot choose among the classes of a dataset. "
+            "Evaluate a checkpoint with two classes or more."
+        )
 
 
 def combined(parts: Iterable[Part]) -> Evaluation:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -106,7 +107,9 @@ class SnapshotWriter:
         """
         sizes = (sum(keys[0].shape[0] * keys[0].shape[1] ** 2 for keys in one.keys) for one in records)
         most = max(1, EPOCH_BYTES // max(sizes))
-        self._store(epoch, [self._explain(place, record) for place, record in enumerate(records[:most])])
+        # Of another model only the logits are known; one output is a yes or no, as in `VisionTransformer`.
+        shares = torch.sigmoid if records[0].logits.shape[1] == 1 else partial(torch.softmax, dim=-1)
+        self._store(epoch, [self._explain(place, record, shares) for place, record in enumerate(records[:most])])
 
     def _store(self, epoch: int, explained: Sequence[tuple[dict[str, object], bytes]]) -> None:
         """Write the facts and the payload of each picture."""
@@ -136,17 +139,23 @@ class SnapshotWriter:
             )
             for i, image in enumerate(images)
         ]
-        return [self._explain(place, record) for place, record in enumerate(records)]
+        return [self._explain(place, record, model.probabilities) for place, record in enumerate(records)]
 
-    def _explain(self, place: int, record: AttentionRecord) -> tuple[dict[str, object], bytes]:
-        """What is known of the picture at that place, and its payload."""
+    def _explain(
+        self, place: int, record: AttentionRecord, shares: Callable[[Tensor], Tensor]
+    ) -> tuple[dict[str, object], bytes]:
+        """What is known of the picture at that place, and its payload.
+
+        Args:
+            shares: makes probabilities (C,) of logits (C,).
+        """
         label = self.labels[place] if self.labels else None
         bands = self.images[place].permute(1, 2, 0).numpy()  # (height, width, channels)
         picture = Image.fromarray(bands if bands.shape[2] == 3 else bands[..., 0]).convert("RGB")
         with torch.inference_mode():
             payload = pack(record, picture, (0, 0, *picture.size), COLORMAPS)
             spread = torch.stack([entropy(record.full(block)).mean(-1) for block in range(record.blocks)])
-            probabilities = record.logits[0].float().softmax(0).cpu()
+            probabilities = shares(record.logits[0].float()).cpu()
         best = probabilities.topk(min(TOP_PREDICTIONS, len(probabilities)))
         facts: dict[str, object] = {
             "label": "" if label is None else self.classes[label],

@@ -20,6 +20,7 @@ def snippet(
     sample: str = "",
     frame: int = 0,
     video: bool = False,
+    stretch: bool = False,
 ) -> str:
     """Python that computes the numbers of a view, with the public names of `vit` alone.
 
@@ -29,6 +30,7 @@ def snippet(
         sample: its name, of a picture of the gallery.
         frame: of an animation or a video.
         video: it is a frame of one.
+        stretch: see `decode_image`.
 
     Returns:
         a program that leaves `weights` (N,) and `heatmap` (rows, cols).
@@ -54,6 +56,7 @@ def snippet(
     if not sample or "groups" in made_of or ("like" in made_of and not made_of["sample"]):
         imports = ["from pathlib import Path", "", *imports]
     data = f"samples.read({literal(sample)})" if sample else f"Path({literal(picture)}).read_bytes()"
+    options = f", frame={frame}" * bool(frame) + ", stretch=True" * stretch
     heads = f", heads={checkpoint.config.heads}" if "heads" in checkpoint.assumed else ""
     preprocess = "checkpoint.preprocess" if own else f"resized(checkpoint.preprocess, {size})"
     precision = str(record.queries[0].dtype).removeprefix("torch.")
@@ -68,7 +71,7 @@ def snippet(
         *(_answers(checkpoint.answers, identity) if checkpoint.answers else []),
         f"picture = next(decode_frames({data}, [{frame}])).picture"
         if video
-        else f"picture = vit.decode_image({data}{f', frame={frame}' if frame else ''})",
+        else f"picture = vit.decode_image({data}{options})",
         f"pixels = {preprocess}(picture)  # (1, {explanation.preprocess.channels}, {size[0]}, {size[1]})",
         f"record = vit.relevance_record(checkpoint.model, pixels, target={facts['target']})"
         if of_class

@@ -83,6 +83,7 @@ def explain(
     size: Size | None = None,
     precision: Precision = "float32",
     frame: int = 0,
+    stretch: bool = False,
 ) -> Explanation:
     """Classify a picture and keep its attention.
 
@@ -93,12 +94,13 @@ def explain(
             At others position embeddings are interpolated.
         precision: see `record`.
         frame: of an animation or a video, from 0.
+        stretch: see `decode_image`.
 
     Raises:
         InvalidImage: the bytes are neither picture nor video, or the input is too large, see `cost`.
         ValueError: the size is not made of whole patches.
     """
-    return explain_picture(checkpoint, next(decode_frames(image, [frame])).picture, size, precision)
+    return explain_picture(checkpoint, next(decode_frames(image, [frame], stretch)).picture, size, precision)
 
 
 def explain_picture(

@@ -59,6 +59,7 @@ class Config(NamedTuple):
     heads: int
     dim: int
     pool: str = "cls"  # where the file does not say
+    multi_label: bool = False
 
 
 class Input(NamedTuple):

@@ -138,8 +138,10 @@ def model_bytes(checkpoint: Checkpoint, words: Mapping[str, str] = MappingProxyT
 
 def _unsuited(checkpoint: Checkpoint) -> str:
     """Why there is no lesson of a checkpoint; "" if there is one."""
-    if not checkpoint.labels or checkpoint.model.activation != "softmax":
+    if not checkpoint.labels or checkpoint.answers is not None:
         return "it has no classes of its own"
+    if checkpoint.model.activation != "softmax":
+        return "it answers each class by itself"
     if checkpoint.preprocess.interpolation == "nearest":
         return "it takes pictures by their nearest pixels"
     return lesson_weights.unsuited(checkpoint.config)

@@ -36,6 +36,8 @@ READS = (
     "the originals of Google, Meta and OpenAI, and tintn's tutorial's"
 )
 
+ONE_OUTPUT = "The model has one output, so its answer is a yes or no: its probability is the sigmoid of its logit."
+
 # Names that give away what else a file may be; first match wins.
 _OTHERS = (
     (r"(^|\.)layers\.\d+\.blocks\.|^features\.\d+\.\d+\.attn\.relative_position", "Swin"),
@@ -131,6 +133,8 @@ def read(
                 f"config.json says {called} = {brief(stated[field])}, the weights say {brief(measured[field])}."
             )
     measured["image_size"] = stated.get("image_size") or square_size(reshaped, measured["patch_size"])
+    if measured["num_classes"] and (document or {}).get("problem_type") == "multi_label_classification":
+        measured["multi_label"] = True
     if "blocks.0.scale1" in reshaped:
         measured["layer_scale"] = 1.0  # what it was at the start of the training plays no part
 
@@ -142,6 +146,8 @@ def read(
     assumed |= {
         field: f"From the name {brief(name)}." for field in named if field not in {**family.fixed, **stated, **measured}
     }
+    if measured["num_classes"] == 1 and "multi_label" not in measured:
+        assumed["outputs"] = ONE_OUTPUT
     file_heads = stated.get("heads", measured.get("heads"))
     if heads is not None and heads != (file_heads or heads):
         where = "config.json says" if "heads" in stated else "The weights have"

@@ -219,7 +219,8 @@ def document(config: ViTConfig, labels: Sequence[str], kind: str, architecture: 
     height, width = config.image_size
     names = {"id2label": {str(i): label for i, label in enumerate(labels)}} if labels else {}
     numbers = {"label2id": {label: i for i, label in enumerate(labels)}} if labels else {}
-    return stated | names | {
+    together = {"problem_type": "multi_label_classification"} if config.multi_label else {}
+    return stated | names | together | {
         "architectures": [architecture],
         "model_type": kind,
         "hidden_act": _ACTIVATIONS[config.activation],

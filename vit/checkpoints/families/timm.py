@@ -368,6 +368,8 @@ def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], p
     }
     if labels:
         stated["label_names"] = list(labels)
+    if config.multi_label:  # read by transformers, which opens the folder too
+        stated["problem_type"] = "multi_label_classification"
     stated["pretrained_cfg"] = {
         "custom_load": False,
         "input_size": [config.channels, *size],

@@ -1,0 +1,78 @@
+"""Files of every kind reach the app, whose sentence says what they are: Streamlit's own refusal has no words."""
+
+import io
+
+import numpy as np
+import pillow_heif
+import pytest
+from patience import PATIENCE
+from PIL import Image
+from streamlit.testing.v1 import AppTest
+
+from tests.pages.offered import fed
+from vit.view.payload import unpack
+
+SEVEN_ZIP = b"7z\xbc\xaf\x27\x1c" + bytes(99)
+
+
+def payload(page: AppTest) -> tuple[dict, dict]:
+    """What the page last sent to the viewer."""
+    return unpack(fed(page, "feeder"))
+
+
+def encode(image: Image.Image, format: str) -> bytes:
+    out = io.BytesIO()
+    image.save(out, format)
+    return out.getvalue()
+
+
+def test_explore_says_what_a_file_is(page: AppTest) -> None:
+    page.run()
+    for name, content, words in (
+        ("photo.dng", b"II*\0\x10\0\0\0CR\2\0" + bytes(99), "photo.dng: This is a raw photo of a camera"),
+        ("pictures.7z", SEVEN_ZIP, "pictures.7z: This is a 7z archive"),
+        ("last.ckpt", b"PK\3\4" + bytes(26) + b"archive/data.pkl", "page Checkpoints opens those"),
+        ("notes", b"nothing", "notes: This file is not a picture"),
+    ):
+        page.file_uploader[0].upload(name, content).run()
+        assert not page.exception
+        assert [words in error.value.replace("\\", "") for error in page.error] == [True]
+
+
+def test_a_picture_opens_whatever_its_file_is_called(page: AppTest) -> None:
+    page.run()
+    heic = io.BytesIO()
+    pillow_heif.from_pillow(Image.new("RGB", (300, 200), "teal")).save(heic)
+    jpeg = encode(Image.new("RGB", (400, 200), "teal"), "JPEG")
+    for name, content, width in (("IMG_1.HEIC", heic.getvalue(), 300), ("photo.jfif", jpeg, 400)):
+        page.file_uploader[0].upload(name, content).run()
+        assert not page.exception and not page.error
+        assert payload(page)[0]["picture"]["width"] == width
+
+
+def test_a_picture_that_uses_few_of_its_values_says_so_and_can_be_stretched(page: AppTest) -> None:
+    page.run()
+    cells = Image.fromarray(np.linspace(0, 4095, 90).astype(np.uint16)[None].repeat(60, 0))
+    page.file_uploader[0].upload("cells.png", encode(cells, "PNG")).run()
+    assert any("uses 0 to 4,095 of 65,535" in caption.value for caption in page.caption)
+    dark = payload(page)[1]["picture"].tobytes()
+    next(one for one in page.toggle if "Stretch" in one.label).set_value(True).run()
+    assert not page.exception and "stretch" in page.query_params
+    stretched = Image.open(io.BytesIO(payload(page)[1]["picture"].tobytes())).convert("L")
+    assert Image.open(io.BytesIO(dark)).convert("L").getextrema()[1] < 30 and stretched.getextrema()[1] > 240
+    assert "stretch=True" in next(code.value for code in page.code if "import vit" in code.value)
+    page.file_uploader[0].upload("photo.png", encode(Image.new("RGB", (300, 200), "teal"), "PNG")).run()
+    assert "stretch" not in page.query_params and not any("Stretch" in one.label for one in page.toggle)
+
+
+@pytest.mark.parametrize("where", ["pages/checkpoints.py", "pages/train.py"])
+def test_no_uploader_refuses_by_name(page: AppTest, where: str) -> None:
+    """As far as AppTest goes: it raises where a type is not allowed."""
+    page.switch_page(where).run(timeout=PATIENCE)
+    assert page.file_uploader and all(not one.proto.type for one in page.file_uploader)
+
+
+def test_page_checkpoints_says_what_holds_no_weights(page: AppTest) -> None:
+    page.switch_page("pages/checkpoints.py").run()
+    page.file_uploader[0].set_value([("model.rar", b"Rar!\x1a\x07\0", "application/octet-stream")]).run()
+    assert not page.exception and "model.rar is no file of weights" in page.error[0].value.replace("\\", "")

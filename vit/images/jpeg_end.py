@@ -1,0 +1,74 @@
+"""JPEG files without their end marker: all of the picture may be there, and browsers show it, but Pillow refuses it.
+
+A decoder makes up what is missing from whatever comes next. So the picture is whole if its pixels are the same whatever
+bytes follow its last ones, and if, of a progressive file, no pass over the coefficients is missing.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from io import BytesIO
+from itertools import islice
+
+from PIL import Image
+
+from vit.errors import InvalidImage
+
+START, END = b"\xff\xd8", b"\xff\xd9"
+END_KIND, SCAN, _PROGRESSIVE = 0xD9, 0xDA, 0xC2
+_COEFFICIENTS = 64  # of a block
+_OTHER_BYTES = b"\x55\x2a\x93\x6c" * 400
+_MOST = 1000  # segments; `file_checks` refuses files of more before
+
+# Inside a JPEG scan 0xff is followed by 0 or by a restart marker, d0 to d7; neither begins a segment.
+_MARKER = re.compile(rb"\xff[\x02-\xcf\xd9-\xfe]")
+
+
+def segments(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Kind and content of each segment of a JPEG up to its end marker; a video may follow that."""
+    position = 2
+    while marker := _MARKER.search(data, position):
+        position = marker.end()
+        kind, length = data[position - 1], int.from_bytes(data[position : position + 2], "big")
+        yield kind, data[position + 2 : position + length] if kind != END_KIND else b""
+        if kind == END_KIND:
+            return
+        position += length
+
+
+def mended(data: bytes) -> bytes:
+    """A JPEG with its end marker; `data` itself where it has one.
+
+    Args:
+        data: a file whose size in pixels is known to be within the limits: it may be decoded twice.
+
+    Raises:
+        InvalidImage: a part of the picture is missing.
+    """
+    if data.endswith(END):
+        return data
+    every = list(islice(segments(data), _MOST))
+    if not every or every[-1][0] == END_KIND:
+        return data
+    body = data.rstrip(b"\xff")
+    if _lacks_passes(every) or _pixels(body + END) != _pixels(body + _OTHER_BYTES + END):
+        raise InvalidImage("This JPEG is damaged: it ends before its picture does. Copy the file again.")
+    return body + END
+
+
+def _pixels(data: bytes) -> bytes:
+    return hashlib.sha256(Image.open(BytesIO(data), formats=("JPEG",)).tobytes()).digest()
+
+
+def _lacks_passes(every: list[tuple[int, bytes]]) -> bool:
+    """Whether a progressive file ends before the last bits of some coefficients. Source: ITU-T T.81, B.2.3 and G.1."""
+    frame = next((content for kind, content in every if kind == _PROGRESSIVE), None)
+    if frame is None:
+        return False
+    final: dict[int, set[int]] = {component: set() for component in frame[6::3]}
+    for kind, content in every:
+        if kind == SCAN and len(content) >= 4 and len(content) >= 4 + 2 * content[0] and not content[-1] & 15:
+            first, last = content[-3], content[-2]
+            for component in content[1 : 1 + 2 * content[0] : 2]:
+                final.setdefault(component, set()).update(range(first, last + 1))
+    return any(len(known) < _COEFFICIENTS for known in final.values())
