@@ -8,6 +8,7 @@ import pytest
 import torch
 from packed import INPUT, Sandbox, classes, picture
 
+from vit.cli.training import _show_classes
 from vit.data.catalog import check_spec, list_folders
 from vit.data.datasets import load_dataset
 from vit.data.folders import Files, list_files
@@ -179,6 +180,11 @@ def test_the_survey_shows_counts_what_was_assumed_and_what_is_left_out(put: Put)
     result = survey(f"folder:{put('cat/a', 'cat/b', 'dog/c', 'dog/masks')}")
     assert result.counts["train"] == {"cat": 4, "dog": 1}
     assert "a/, b/" in result.notes[0] and len(result.left_out) == 3
+
+
+def test_the_terminal_shows_the_classes_with_their_counts(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+    _show_classes(put("Training/cat", "Training/dog", "Testing/cat"))
+    assert capsys.readouterr().out == "2 classes, with pictures: cat 6, dog 3\n"
 
 
 def test_pages_offer_datasets_by_folders_in_folders_and_by_tables(

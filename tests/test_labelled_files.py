@@ -223,3 +223,7 @@ def test_damaged_and_hostile_tables_name_nothing(write: Write) -> None:
         ("a.jsonl", "{}\n[1]\n"),
     ):
         assert "at least two" in refusal(write({name: content} | pictures("x/")))
+
+
+def test_a_table_that_would_fill_the_memory_is_not_read(write: Write) -> None:
+    assert "at least two" in refusal(write({"a.csv": "," * 200_000} | pictures("x/")))

@@ -46,7 +46,8 @@ def list_folders() -> list[str]:
 
 
 def _inner(path: Path) -> list[Path]:
-    return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    with os.scandir(path) as entries:
+        return sorted(path / entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
 
 
 def _is_dataset(path: Path) -> bool:
@@ -59,7 +60,8 @@ def _may_be_dataset(path: Path) -> bool:
     stamps = []
     for folder in (path, *folders):
         stamps.append(folder.stat().st_mtime_ns)
-        stamps += [file.stat().st_mtime_ns for file in folder.iterdir() if is_table(file.name)]
+        with os.scandir(folder) as entries:
+            stamps += [entry.stat().st_mtime_ns for entry in entries if is_table(entry.name)]
     return _has_classes(path, tuple(stamps))
 
 

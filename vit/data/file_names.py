@@ -1,6 +1,6 @@
 """What the names of files and folders of pictures say, and how they are shown."""
 
-from pathlib import Path
+from os.path import splitext
 
 Parts = tuple[str, ...]  # of a path: names of folders, and of the file
 
@@ -17,12 +17,12 @@ def is_ignored(name: str) -> bool:
 
 def is_picture(name: str) -> bool:
     """Whether a file is a picture, by its name."""
-    return Path(name).suffix.lower() in PICTURES and not is_ignored(name)
+    return splitext(name)[1].lower() in PICTURES and not is_ignored(name)
 
 
 def is_table(name: str) -> bool:
     """Whether a file may be a table, by its name."""
-    return Path(name).suffix.lower() in TABLES | NOT_READ and not is_ignored(name) and name.lower() != "thumbs.db"
+    return splitext(name)[1].lower() in TABLES | NOT_READ and not is_ignored(name) and name.lower() != "thumbs.db"
 
 
 def printable_name(name: str) -> str:

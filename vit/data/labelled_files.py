@@ -7,6 +7,7 @@ one with a usual name, or the only one whose values repeat, holds the classes.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from os.path import splitext
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -141,7 +142,7 @@ class _Index:
             self.count += 1
             name = path[-1].casefold()
             self.by_name[name].append(path)
-            self.by_stem[PurePosixPath(name).stem].append(path)
+            self.by_stem[splitext(name)[0]].append(path)
 
     def find(self, text: str, home: Parts, split: str) -> Parts | None:
         """The picture that a cell names; None where there is none, or several are as likely.
@@ -153,10 +154,11 @@ class _Index:
         parts = [part.casefold() for part in re.split(r"[\\/]", text) if part not in ("", ".")]
         if not parts:
             return None
-        name = PurePosixPath(parts[-1])
-        known = self.by_name.get(name.name) or self.by_stem.get(name.name)
-        if not known and name.suffix in PICTURES:
-            known = self.by_stem.get(name.stem)
+        name = parts[-1]
+        stem, suffix = splitext(name)
+        known = self.by_name.get(name) or self.by_stem.get(name)
+        if not known and suffix in PICTURES:
+            known = self.by_stem.get(stem)
         if not known or len(known) == 1:
             return known[0] if known else None
 

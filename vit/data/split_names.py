@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 Kind = Literal["train", "validation", "test"]
@@ -40,6 +41,7 @@ class SplitName(NamedTuple):
         return "test" if self.order < len(_TRAIN) + len(_TEST) else "validation"
 
 
+@lru_cache(maxsize=10_000)  # asked again for the folder of each picture
 def split_name(name: str) -> SplitName | None:
     """Read a name as that of a split; None where it is none, or names several.
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from vit.data.name_encodings import encoding_of
 from vit.untrusted import parse_json
 
-MOST_BYTES = 64 << 20
+MOST_BYTES = 32 << 20  # of a file; a million annotations in COCO's form may take more, and are not read
 _MOST_COLUMNS = 200
+_MOST_ROWS, _LONGEST_LINE = 1_000_000, 100_000
 _LOOKED_AT = 20  # lines from which the separator is told
 _LISTS = ("annotations", "images", "labels", "data", "items", "samples")
 
@@ -57,6 +58,8 @@ def _text(content: bytes) -> str:
 
 def _lines(text: str, spaces: bool) -> list[tuple[str, ...]]:
     lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > _MOST_ROWS or max(map(len, lines), default=0) > _LONGEST_LINE:
+        return []
     for separator in "\t;,|":
         counts = {len(row) for row in _cells(lines[:_LOOKED_AT], separator)}
         if len(counts) == 1 and counts.pop() > 1:
