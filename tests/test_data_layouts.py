@@ -81,6 +81,11 @@ def test_of_eval_and_val_the_first_is_for_testing(put: Put) -> None:
     assert {path.parts[-3] for path, _ in files.validation} == {"val"}
 
 
+def test_a_second_folder_for_testing_validates_nothing(put: Put) -> None:
+    files = list_files(put("train/cat", "train/dog", "test1/cat", "test2/cat"))
+    assert {path.parts[-3] for path, _ in files.validation} == {"train"} and len(files.left_out) == 3
+
+
 def test_names_of_splits_are_classes_where_the_structure_is_that_of_classes(put: Put, sandbox: Sandbox) -> None:
     assert list_files(put("train", "bus")).classes == ("bus", "train")
     assert sandbox.pack(classes("train/steam", "train/electric", "bus/red", "bus/blue")).read().classes == (

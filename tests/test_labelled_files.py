@@ -113,6 +113,8 @@ def test_what_a_table_leaves_open_is_said(write: Write) -> None:
     assert "several columns could be the class: colour, size" in told
     told = refusal(write({"x.csv": rows("image,caption", range(6), "abcdef")} | pictures("")))
     assert "Add one called `label`" in told
+    told = refusal(write({"x.csv": rows("image,label", range(6), ["cat"] * 6)} | pictures("")))
+    assert "its column label names no two classes" in told
     assert "labels.xlsx is not read" in refusal(write({"labels.xlsx": ""} | pictures("")))
     yolo = {f"labels/{i}.txt": "0 0.5 0.5 1 1" for i in range(6)}
     assert "Annotations of single pictures" in refusal(write(yolo | pictures("images/")))

@@ -255,6 +255,8 @@ def _label_columns(
         and (len(values) == 1 or 2 * len(own) <= len(values[column]))
         and not (len(own) > _MOST_NUMBERS and all(map(_is_number, own)))
     ]
+    if not repeated and usual:
+        return f"its column {_title(min(usual), columns)} names no two classes."
     if not repeated:
         return "has no column that could be their class. Add one called `label`."
     return _one_of(repeated, values, columns, [])

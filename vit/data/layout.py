@@ -148,8 +148,9 @@ def _splits(root: Tree, where: str) -> Layout | None:
     matching = [(split, found) for split, _, found in beside if set(found) & set(classes)]
     if matching:
         splits = {"train": classes, "test": matching[0][1]}
-        if len(matching) > 1 and matching[0][0].kind == "test":
-            splits["validation"] = matching[1][1]
+        others_of_it = [found for split, found in matching if split.order != matching[0][0].order]
+        if others_of_it and matching[0][0].kind == "test":
+            splits["validation"] = others_of_it[0]
         return Layout({split: dict(found) for split, found in splits.items()})
     if len(classes) < 2:
         return None
