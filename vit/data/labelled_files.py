@@ -100,6 +100,13 @@ def from_tables(
             readings.append((path, reading))
         elif reading:
             reasons.append(reading)
+    if not readings:
+        return Unlabelled(reasons[0], by_table=True) if reasons else Unlabelled(unread or single)
+    return _merged(readings, len(pictures))
+
+
+def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> Labelled | Unlabelled:
+    """What several tables say about so many pictures; of a picture that two name, what the longer one says."""
     readings.sort(key=lambda one: -len(one[1].classes))
     labels: dict[Parts, tuple[str, str]] = {}
     notes, used, several = [], [], set[Parts]()
@@ -117,18 +124,17 @@ def from_tables(
             labels[picture] = next(iter(names)), reading.splits.get(picture, usual)
         notes.append(reading.note)
         used.append(path)
+    several -= set(labels)
     if several:
         verb = "has" if len(several) == 1 else "have"
         notes.append(f"{len(several):,} of the pictures {verb} several classes there and cannot be used.")
-    if unnamed := len(pictures) - len(labels) - len(several):
-        notes.append(f"No class is given there for {unnamed:,} of {len(pictures):,} pictures.")
+    if unnamed := count - len(labels) - len(several):
+        notes.append(f"No class is given there for {unnamed:,} of {count:,} pictures.")
     if len({label for label, _ in labels.values()}) > 1:
         return Labelled(labels, tuple(notes), tuple(used))
     if several:
         return Unlabelled(" ".join(notes), by_table=True)
-    if labels:
-        return Unlabelled(f"{notes[0]} It names one class only.", by_table=True)
-    return Unlabelled(reasons[0], by_table=True) if reasons else Unlabelled(unread or single)
+    return Unlabelled(f"{notes[0]} It names one class only." if labels else "", by_table=bool(labels))
 
 
 class _Index:
