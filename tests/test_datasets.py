@@ -318,9 +318,9 @@ def test_fewer_than_two_classes_are_refused(fill_folder: Fill) -> None:
     assert "at least two" in refusal(fill_folder("bus", 3))
 
 
-def test_train_without_test_is_refused(fill_folder: Fill) -> None:
-    fill_folder("train/bus")
-    assert "no test/ or val/" in refusal(fill_folder("train/car"))
+def test_train_without_test_is_split_like_any_folder(fill_folder: Fill) -> None:
+    fill_folder("train/bus", 2)
+    assert load(fill_folder("train/car", 2)).test.labels.tolist() == [0, 1]
 
 
 def test_test_without_train_is_refused_for_training_and_fine_for_testing(fill_folder: Fill) -> None:

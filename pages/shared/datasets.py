@@ -12,6 +12,7 @@ import streamlit as st
 
 from pages.shared import access
 from vit.data import catalog, downloads
+from vit.data.file_names import is_table
 from vit.paths import data_roots
 
 NAMED = {
@@ -61,12 +62,13 @@ def may_see(spec: str) -> bool:
 
 
 def stamp(spec: str) -> int:
-    """Changes when class folders come or go."""
+    """Changes when class folders come or go, or a table beside pictures does."""
     if not spec.startswith("folder:"):
         return 0
     folder = Path(spec.removeprefix("folder:"))
     try:
-        return max(path.stat().st_mtime_ns for path in [folder, *folder.glob("*/"), *folder.glob("*/*/")])
+        tables = (path for pattern in ("*.*", "*/*.*") for path in folder.glob(pattern) if is_table(path.name))
+        return max(path.stat().st_mtime_ns for path in [folder, *folder.glob("*/"), *folder.glob("*/*/"), *tables])
     except OSError:
         return 0
 

@@ -7,7 +7,7 @@ import streamlit as st
 from pages.shared import access
 from pages.shared.escape import plain
 from vit.data import class_names
-from vit.data.folders import folders_of_classes
+from vit.data.folders import folders_of_classes, is_packed
 from vit.errors import UserError
 from vit.runs import uploads
 
@@ -16,7 +16,7 @@ ROWS_HEIGHT = 420  # of the table, at most [px]
 
 def offer(spec: str) -> None:
     """A button to other names, for a folder; off while a run needs the present ones."""
-    if not spec.startswith("folder:") or not folders_of_classes(Path(spec.removeprefix("folder:"))):
+    if not spec.startswith("folder:") or is_packed(Path(spec.removeprefix("folder:"))):
         return
     going = [run.name for run in uploads.runs_on(spec) if run.alive]
     why = (

@@ -71,8 +71,8 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
         "A zip or tar with one folder of pictures per class",
         max_upload_size=uploads.limit(most),
         key=f"archive_{state.uploads}",
-        help="The folders may lie directly in it, or below train/, test/ and val/. Larger sets: put a folder into the "
-        "server's data folder.",
+        help="The folders may lie directly in it, or below train/, test/ and val/. A table such as labels.csv beside "
+        "the pictures is read, too. Larger sets: put a folder into the server's data folder.",
     )
     placeholder = st.empty()  # for a bar; it is there in every run
     if file is None:
@@ -180,7 +180,9 @@ def show(spec: str, root: str, choose: Callable[[str], None]) -> None:
         show_survey(survey, classes)
         class_names.offer(spec)
     if catalog.is_upload(spec):
-        datasets.show_list("Left out of the archive", *import_archive.left_out(spec.removeprefix("folder:")))
+        archive = import_archive.left_out(spec.removeprefix("folder:"))
+        show_notes(archive.notes)
+        datasets.show_list("Left out of the archive", archive.lines, archive.total)
         offer_deletion(spec, choose)
 
 
@@ -320,6 +322,7 @@ def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
         smallest, median, largest = ("{} × {}".format(*size) for size in survey.sizes)
         summary += f" {median} px." if smallest == largest else f" {smallest} to {largest} px, {median} in the middle."
     st.caption(summary)
+    show_notes(survey.notes)
     if not validation:
         st.warning("These are too few pictures to keep any for validation, which chooses the best epoch. Add some.")
     if survey.leaked:
@@ -329,6 +332,13 @@ def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
         one = survey.contradicting == 1
         st.warning(f"{survey.contradicting:,} repeated {'picture is' if one else 'pictures are'} in two classes.")
     datasets.show_list("Pictures that cannot be read", survey.unreadable)
+    datasets.show_list("Pictures in no class", survey.left_out)
     repeats = [f"{again}  repeats  {first}" for first, again in survey.repeats]
     count = survey.repeated + survey.leaked
     datasets.show_list("Repeated pictures", repeats, count)
+
+
+def show_notes(notes: Sequence[str]) -> None:
+    """What was assumed about the data."""
+    for note in notes:
+        st.info(plain(note))

@@ -5,9 +5,12 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from vit.data.folders import is_packed, list_files
 from vit.devices import list_devices
 from vit.errors import InvalidConfig, UserError
 from vit.paths import runs_folder
@@ -22,6 +25,8 @@ from vit.training.run_folder import new_id, read_json
 from vit.training.trackers import plugin
 from vit.training.train import train
 from vit.view.captions import about
+
+_SHOWN_CLASSES = 20
 
 
 def run_train(options: argparse.Namespace) -> None:
@@ -48,6 +53,8 @@ def run_train(options: argparse.Namespace) -> None:
     run = options.resume or options.run or runs_folder() / new_id(options.name or run_name(config))
     if options.preset:
         print(f"{PRESETS[options.preset].title}. {PRESETS[options.preset].expect}", flush=True)
+    if config.data.startswith("folder:") and not int(os.environ.get("RANK", 0)):
+        _show_classes(Path(config.data.removeprefix("folder:")).expanduser())
     try:
         result = train(config, run, resume=bool(options.resume))
     except KeyboardInterrupt:
@@ -62,6 +69,17 @@ def run_train(options: argparse.Namespace) -> None:
         print(f"{result.test.accuracy:.2%} of {result.test.pictures:,} test pictures right.")
     if result.validation:
         print(f"The model: {run / 'checkpoints' / 'best'}")
+
+
+def _show_classes(folder: Path) -> None:
+    """What the folder is read as, so that a wrong guess is seen before it is trained on."""
+    if is_packed(folder):
+        return
+    files = list_files(folder)
+    counts = Counter(label for _, label in (*files.train, *files.validation, *files.test))
+    shown = [f"{name} {counts[label]:,}" for label, name in enumerate(files.classes[:_SHOWN_CLASSES])]
+    more = ", …" if len(files.classes) > len(shown) else ""
+    print(f"{len(files.classes):,} classes, with pictures: {', '.join(shown)}{more}", flush=True)
 
 
 def _hand_over(config: TrainConfig, options: argparse.Namespace) -> None:

@@ -4,13 +4,13 @@ import re
 import unicodedata
 from pathlib import Path
 
-from vit.data.folders import PICTURES
+from vit.data.file_names import PICTURES, is_ignored, is_table, printable_name, printable_path
 from vit.errors import InvalidDataset
 
 MAX_DEPTH = 20  # folders in each other
 MAX_CLASS_NAME = 100  # characters
 
-_LIKE_PICTURES = PICTURES | {".jpe", ".jfif", ".apng", ".heic", ".heif", ".jp2", ".jxl", ".psd", ".svg", ".pgm", ".ppm"}
+_LIKE_PICTURES = PICTURES | {".jpe", ".jfif", ".apng", ".jp2", ".jxl", ".psd", ".svg", ".pgm", ".ppm"}
 _JOINERS = "\u200c\u200d"  # unseen, but part of words and of emoji
 
 
@@ -71,9 +71,10 @@ def safe_path(name: str) -> tuple[str, ...]:
 
 
 def is_junk(path: tuple[str, ...]) -> bool:
-    """Say whether a file is none of the pictures: hidden, added by macOS or Windows, or of another kind."""
-    hidden = any(part.startswith(".") or part == "__MACOSX" for part in path)
-    return hidden or not path or Path(path[-1]).suffix.lower() not in _LIKE_PICTURES
+    """Say whether a file is neither picture nor table: hidden, added by macOS or Windows, or of another kind."""
+    if not path or any(map(is_ignored, path)):
+        return True
+    return Path(path[-1]).suffix.lower() not in _LIKE_PICTURES and not is_table(path[-1])
 
 
 def check_class(name: str) -> str:
@@ -86,27 +87,26 @@ def check_class(name: str) -> str:
     if odd:
         codes = ", ".join(f"U+{ord(c):04X}" for c in odd[:3])
         raise InvalidDataset(
-            f"The class folder {printable_name(name)!r} has unseen characters in its name ({codes}). Rename it."
+            f"The class {printable_name(name)!r} has unseen characters in its name ({codes}). Rename it."
         )
     if len(name) > MAX_CLASS_NAME or len(name.encode()) > 240:
         raise InvalidDataset(
-            f"The class folder {printable_name(name)!r} has a name of {len(name)} characters; "
+            f"The class {printable_name(name)!r} has a name of {len(name)} characters; "
             f"the limit is {MAX_CLASS_NAME}. Rename it."
         )
     return unicodedata.normalize("NFC", name)
 
 
+def folder_name(name: str) -> str:
+    """A class's name as that of a folder: a table may name a class by anything, such as "n/a" or "..".
+
+    >>> folder_name("cat"), folder_name("n/a"), folder_name("../x")
+    ('cat', 'n_a', '_._x')
+    """
+    name = re.sub(r"[\\/]", "_", name)
+    return f"_{name[1:]}" if name.startswith(".") else name
+
+
 def unusual(path: tuple[str, ...], kind: str) -> InvalidDataset:
     """The refusal, to be raised, of an entry that is of this kind, such as "a link"."""
     return InvalidDataset(f"{printable_path(path)} in the archive is {kind}. Pack plain files only.")
-
-
-def printable_name(name: str) -> str:
-    """A foreign name, short and printable."""
-    name = name if len(name) <= 80 else name[:40] + "…" + name[-39:]
-    return "".join(c if c.isprintable() else f"U+{ord(c):04X}" for c in name)
-
-
-def printable_path(path: tuple[str, ...]) -> str:
-    """A foreign path, of the names of its folders and its file, short and printable."""
-    return printable_name("/".join(path))

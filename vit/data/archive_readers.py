@@ -10,13 +10,15 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from vit.data.archive_names import printable_name, printable_path, safe_path, unusual
+from vit.data.archive_names import safe_path, unusual
+from vit.data.file_names import printable_name, printable_path
+from vit.data.name_encodings import TITLES, UTF8, encoding_of
 from vit.errors import InvalidDataset
 
 MAX_ENTRIES = 500_000  # of any kind; macOS adds a shadow to every file
@@ -127,13 +129,14 @@ def undamaged() -> Iterator[None]:
         raise InvalidDataset(f"The archive is damaged or incomplete ({reason}). Copy or pack it again.") from error
 
 
-def list_members(raw: BufferedReader, size: int, budget: Budget) -> Iterator[Member]:
+def list_members(raw: BufferedReader, size: int, budget: Budget, notes: list[str]) -> Iterator[Member]:
     """Open an archive by its content and yield its files one after the other; folders are passed over.
 
     Args:
         raw: the archive, at its beginning.
         size: of the archive [bytes].
         budget: all that is unpacked counts against it.
+        notes: takes what was assumed about the archive, for people, before its first file comes.
 
     Raises:
         InvalidDataset: it is no zip or tar, or of another kind; while its files come, it is damaged, hostile or beyond
@@ -145,7 +148,7 @@ def list_members(raw: BufferedReader, size: int, budget: Budget) -> Iterator[Mem
         if re.match(pattern, start):
             raise InvalidDataset(f"This is {name}, which is not read here. Pack the folder as zip or tar.")
     if start.startswith((b"PK\3\4", b"PK\5\6")):
-        return _zip_members(raw, budget)
+        return _zip_members(raw, budget, notes)
     stream: Any = raw
     if start.startswith(b"\x1f\x8b"):
         stream = gzip.GzipFile(fileobj=raw)
@@ -156,13 +159,14 @@ def list_members(raw: BufferedReader, size: int, budget: Budget) -> Iterator[Mem
     return _tar_members(_Stream(stream, raw, budget))
 
 
-def _zip_members(raw: BufferedReader, budget: Budget) -> Iterator[Member]:
+def _zip_members(raw: BufferedReader, budget: Budget, notes: list[str]) -> Iterator[Member]:
     with undamaged():
         archive = zipfile.ZipFile(cast(BinaryIO, _Careful(raw)))
-        paths = [_zip_path(entry) for entry in archive.infolist()]
+        entries = archive.infolist()
+        paths = [_zip_path(entry, name) for entry, name in zip(entries, _zip_names(entries, notes), strict=True)]
         _refuse_overlap(archive)
     done = 0
-    for entry, path in zip(archive.infolist(), paths, strict=True):
+    for entry, path in zip(entries, paths, strict=True):
         done += entry.compress_size
         if not entry.is_dir():
             yield Member(path, lambda entry=entry: _zip_chunks(archive, entry, budget), done)  # type: ignore[misc]
@@ -190,12 +194,37 @@ class _Careful(RawIOBase):
         return data
 
 
-def _zip_path(entry: zipfile.ZipInfo) -> tuple[str, ...]:
+def _zip_names(entries: Sequence[zipfile.ZipInfo], notes: list[str]) -> list[str]:
+    """Names of all entries, with slashes; their encoding and separator are decided for all together."""
+    names = [entry.orig_filename for entry in entries]
+    unmarked = [index for index, entry in enumerate(entries) if not entry.flag_bits & 0x800]  # not marked as UTF-8
+    raw = [names[index].encode("cp437") for index in unmarked]  # as Python decoded them
+    encoding = encoding_of(raw)
+    for index, name in zip(unmarked, raw, strict=True):
+        names[index] = _unicode_path(entries[index], name) or name.decode(encoding)
+    if encoding != UTF8:
+        notes.append(
+            f"Names in the archive are read as {TITLES[encoding]}. If they look wrong, pack it with names in UTF-8."
+        )
+    if any("\\" in name for name in names) and not any("/" in name.rstrip("/") for name in names):
+        names = [name.replace("\\", "/") for name in names]  # of PowerShell 5.1 and other old programs of Windows
+    return names
+
+
+def _unicode_path(entry: zipfile.ZipInfo, name: bytes) -> str | None:
+    """The name in UTF-8 that some programs add. Source: PKWARE's APPNOTE.TXT, 4.6.9."""
+    extra = entry.extra
+    while len(extra) >= 4:
+        kind, length = struct.unpack("<HH", extra[:4])
+        field, extra = extra[4 : 4 + length], extra[4 + length :]
+        if kind == 0x7075 and len(field) > 5 and field[0] == 1 and field[1:5] == struct.pack("<I", zlib.crc32(name)):
+            with suppress(UnicodeDecodeError):
+                return field[5:].decode("utf-8")
+    return None
+
+
+def _zip_path(entry: zipfile.ZipInfo, name: str) -> tuple[str, ...]:
     """Check everything that a zip says about a file except its size."""
-    name = entry.orig_filename
-    if not entry.flag_bits & 0x800:  # not marked as UTF-8, and often it is all the same
-        with suppress(UnicodeError):
-            name = name.encode("cp437").decode("utf-8")
     path = safe_path(name)
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):

@@ -23,10 +23,7 @@ from torch import Tensor
 
 from vit.data import readable, shards
 from vit.data.downloads import NAMES, TORCHVISION, download, is_downloaded, torchvision_class, unpacked_folder
-from vit.data.folders import (
-    folders_of_classes,
-    list_files,
-)
+from vit.data.folders import is_packed, list_files
 from vit.data.pictures import Pictures, Resident, Streamed, as_tensor
 from vit.data.readable import Opened
 from vit.data.shapes import SHAPES, shapes
@@ -52,7 +49,7 @@ class Dataset:
         classes: one name per label.
         train, validation, test: the splits, see the top of this file.
         masks: bool (n, height, width) of the test pictures, True on the object; only `shapes` knows them.
-        skipped: files that could not be read, with the reason.
+        skipped: files that could not be read or are in no class, with the reason.
     """
 
     name: str
@@ -80,7 +77,7 @@ def load_dataset(
 
     Args:
         spec: "cifar10", "cifar100", "mnist", "fashion-mnist", "shapes", or "folder:PATH" where PATH holds one
-            folder per class, directly or in splits, see `list_files`.
+            folder per class, directly or in splits, or pictures with a table, see `list_files`.
         preprocess: decides size, channels and cut.
         root: where torchvision keeps its downloads.
         budget: pictures that take more memory than this are streamed [bytes].
@@ -202,10 +199,13 @@ def _load_folder(
     limit: int | None,
 ) -> Dataset:
     path = Path(spec.removeprefix("folder:")).expanduser()
-    if shards.files_of(path) and not folders_of_classes(path):
+    if is_packed(path):
         return _load_shards(spec, path, preprocess, budget, workers, only, at_most, limit)
-    classes, *every = list_files(path, only == "test")
-    every = [files if only in (None, split) else [] for files, split in zip(every, get_args(Split), strict=True)]
+    listed = list_files(path, only == "test")
+    for note in listed.notes:
+        log.warning("%s", note)
+    splits = zip((listed.train, listed.validation, listed.test), get_args(Split), strict=True)
+    every = [files if only in (None, split) else [] for files, split in splits]
     parts = [[files[index] for index in choose_evenly([label for _, label in files], at_most)] for files in every]
     parts[0] = random_subset(parts[0], limit)
     labels = [[label for _, label in files] for files in parts]
@@ -214,7 +214,10 @@ def _load_folder(
         for files, one in zip(parts, preprocess, strict=True)
     ]
     stamps = [partial(readable.stamps_of, [file for file, _ in files]) for files in parts]
-    return _opened_dataset(spec, classes, labels, opened, stamps, preprocess, budget, workers)
+    dataset = _opened_dataset(spec, listed.classes, labels, opened, stamps, preprocess, budget, workers)
+    for line in listed.left_out:
+        log.warning("left out %s", line)
+    return replace(dataset, skipped=(*listed.left_out, *dataset.skipped))
 
 
 def _opened_dataset(

@@ -1,39 +1,47 @@
-"""Folders of pictures, one folder per class, as files of three splits; nothing is opened here."""
+"""Folders of pictures as files of three splits; no picture is opened here."""
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from vit.data import shards
 from vit.data.class_names import names_of
+from vit.data.file_names import PICTURES as PICTURES
+from vit.data.file_names import Parts
+from vit.data.layout import Content, Layout, find_layout, has_splits, left_out, pictures_of
+from vit.data.picture_trees import DiskTree, pictures_below
 from vit.data.splits import set_aside, test_count, validation_count
+from vit.data.tables import MOST_BYTES
 from vit.errors import InvalidDataset
-
-PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif"}
-VALIDATION_FOLDERS = ("val", "valid", "validation")
-TEST_FOLDERS = ("test", *VALIDATION_FOLDERS)  # the first that is there is for testing
+from vit.untrusted import read_bytes
 
 
 class Files(NamedTuple):
-    """What a folder of class folders holds: (file, label) of each split, nothing of it opened.
+    """What a folder of pictures holds: (file, label) of each split, no picture opened.
 
     Attributes:
         classes: their names for people, see `vit.data.class_names`, in the order of their folders.
+        left_out: pictures that are in no class, for people.
+        notes: what was assumed about the folder, for people.
     """
 
     classes: tuple[str, ...]
     train: list[tuple[Path, int]]
     validation: list[tuple[Path, int]]
     test: list[tuple[Path, int]]
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def list_files(path: Path, only_test: bool = False) -> Files:
     """Find the pictures of a folder of class folders, by their names only.
 
     Class folders may lie directly in `path`: then a tenth of each class is for testing, and of the rest a part for
-    validation. They may lie below train/ and test/ (or val/, valid/, validation/, where there is no test/): then a part
-    of train/ is for validation. Or below train/, val/ and test/. A part is 5 % of a class and at least 10 pictures, but
-    no more than a fifth. All are chosen by a fixed seed: the same files give the same splits.
+    validation. They may lie below folders for training and for testing (or for validation, where there is none for
+    testing), whose names `vit.data.split_names` knows: then a part of the former is for validation. Or below three
+    folders. A part is 5 % of a class and at least 10 pictures, but no more than a fifth. All are chosen by a fixed
+    seed: the same files give the same splits. Where there are no class folders, a table beside the pictures or the
+    names of the files say the classes, see `vit.data.labelled_files`.
 
     Args:
         only_test: list test pictures only, and be content without others.
@@ -43,76 +51,77 @@ def list_files(path: Path, only_test: bool = False) -> Files:
     """
     if not path.is_dir():
         raise InvalidDataset(f"There is no folder {str(path)!r}. Name one that holds a folder of pictures per class.")
-    train_root = path / "train"
-    beside = [path / name for name in TEST_FOLDERS if class_folders(path / name)]
-    test_root = beside[0] if beside else None
-    validation_root = beside[1] if len(beside) > 1 and beside[0].name == "test" else None
-    if class_folders(train_root) and test_root is None:
-        raise InvalidDataset(
-            f"{str(path)!r} has train/ but no test/ or val/ beside it. Add one, or drop the train/ level."
-        )
-    if test_root and not class_folders(train_root):
-        if not only_test:
-            raise InvalidDataset(f"{str(path)!r} has {test_root.name}/ but no class folders in train/. Add them.")
-        train_root = test_root
-    root = train_root if test_root else path
-    classes = class_folders(root)
-    if len(classes) < 2:
-        raise InvalidDataset(
-            f"Folders with pictures in {str(root)!r}: {len(classes)}. A classifier needs at least two, one per class."
-        )
-    for other in filter(None, (validation_root, test_root)):
-        if strangers := sorted(set(class_folders(other)) - set(classes)):
-            raise InvalidDataset(f"{str(other)!r} has classes that train/ lacks: {', '.join(strangers)}.")
-    if test_root:
-        test = _labelled(test_root, classes)
-        train = [] if only_test else _labelled(root, classes)
-    else:
-        train, test = _split_off(_labelled(root, classes), test_count)
+    tree = DiskTree(path)
+    layout = _layout(path, tree)
+    splits, classes = layout.splits, layout.classes
+    if set(splits) == {"test"} and not only_test:
+        raise InvalidDataset(f"{str(path)!r} has pictures for testing, but no class folders in train/. Add them.")
+    train = _labelled(path, splits.get("train", splits.get("", {})), classes)
+    test = _labelled(path, splits.get("test", {}), classes)
+    if not test:
+        train, test = _split_off(train, test_count)
         if not test:
-            raise InvalidDataset(f"{str(path)!r} has one picture per class, and none to test on. Add more.")
+            told = "".join(f" {note}" for note in layout.notes)
+            raise InvalidDataset(f"{str(path)!r} has one picture per class, and none to test on. Add more.{told}")
     names = names_of(path, classes)
+    unused = tuple(left_out(pictures_below(tree), layout))
     if only_test:
-        return Files(names, [], [], test)
-    if validation_root:
-        validation = _labelled(validation_root, classes)
+        return Files(names, [], [], test, unused, layout.notes)
+    if "validation" in splits:
+        validation = _labelled(path, splits["validation"], classes)
     else:
         train, validation = _split_off(train, validation_count)
-    return Files(names, train, validation, test)
+    return Files(names, train, validation, test, unused, layout.notes)
+
+
+def _layout(path: Path, tree: DiskTree) -> Layout:
+    def read(table: Parts) -> bytes:
+        return read_bytes(path.joinpath(*table), MOST_BYTES)
+
+    return find_layout(tree, read, repr(str(path)))
 
 
 def folders_of_classes(path: Path) -> tuple[str, ...]:
-    """Names of the class folders of a dataset, in the order of its classes; none where it is no dataset."""
-    return class_folders(path / "train") or class_folders(path)
+    """Names of the classes of a dataset as its folders or table say them, in order; none where it is no dataset."""
+    try:
+        return _layout(path, DiskTree(path)).classes if path.is_dir() else ()
+    except InvalidDataset:
+        return ()
+
+
+def has_classes(path: Path) -> bool:
+    """Whether a folder is a dataset, and not only a folder around one."""
+    try:
+        layout = _layout(path, DiskTree(path))
+    except InvalidDataset:
+        return False
+    contents = [content for classes in layout.splits.values() for content in classes.values()]
+    paths = [path for own in contents for path in (own if isinstance(own, list) else [own.path])]
+    return len({path[0] for path in (*paths, *layout.tables)}) > 1
+
+
+def is_packed(path: Path) -> bool:
+    """Whether the pictures of a folder are in tars and parquet files, see `vit.data.shards`."""
+    return bool(shards.files_of(path)) and not (class_folders(path / "train") or class_folders(path))
 
 
 def class_folders(root: Path) -> tuple[str, ...]:
-    """Names of the folders that hold pictures; none where `root` is no folder."""
-    if not root.is_dir():
-        return ()
-    folders = (entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    return tuple(sorted(folder.name for folder in folders if _holds_pictures(folder)))
+    """Names of the folders that hold pictures themselves; none where `root` is no folder."""
+    tree = DiskTree(root)
+    return tuple(name for name, folder in tree.folders.items() if folder.holds_pictures) if root.is_dir() else ()
 
 
-def _holds_pictures(folder: Path) -> bool:
-    with os.scandir(folder) as entries:
-        return any(_is_picture(Path(entry.name)) for entry in entries)
+def is_split(path: Path) -> bool:
+    """Whether a folder holds folders for training and testing, with class folders in each."""
+    return has_splits(DiskTree(path))
 
 
-def _is_picture(path: Path) -> bool:
-    return path.suffix.lower() in PICTURES and not path.name.startswith(".")
-
-
-def _picture_files(folder: Path) -> list[Path]:
-    return sorted(filter(_is_picture, folder.iterdir()))
-
-
-def _labelled(root: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
+def _labelled(path: Path, own: dict[str, Content], classes: Sequence[str]) -> list[tuple[Path, int]]:
     return [
-        (path, label)
+        (path.joinpath(*picture), label)
         for label, name in enumerate(classes)
-        if (root / name).is_dir()
-        for path in _picture_files(root / name)
+        if name in own
+        for picture in pictures_of(own[name])
     ]
 
 

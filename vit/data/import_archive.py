@@ -10,18 +10,22 @@ import re
 import secrets
 import shutil
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from vit.data.archive_names import SeenNames, is_junk, printable_path
+from vit.data.archive_names import SeenNames, is_junk
 from vit.data.archive_readers import MAX_ENTRIES, Budget, Member, list_members, undamaged
 from vit.data.class_folders import PackedPicture, arrange, place_pictures
+from vit.data.file_names import Parts, is_table, printable_path
 from vit.data.folders import list_files
+from vit.data.tables import MOST_BYTES
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image
+from vit.untrusted import Unreadable
 
 MAX_FILES = 200_000  # pictures
 MAX_FILE_BYTES = 50_000_000  # of one picture
@@ -30,6 +34,7 @@ _WAITING_PICTURES = 16  # pictures that are read and not yet checked
 _WAITING_BYTES = 200_000_000
 _NOTE = ".left-out.json"  # in the folder; no class begins with a dot
 _NOTED_LINES = 1000  # lines in it
+_MOST_TABLES = 20_000  # files that may say what pictures show
 _SUFFIXES = (
     (rb"\xff\xd8\xff", ".jpg"),
     (rb"\x89PNG", ".png"),
@@ -52,6 +57,7 @@ class ImportedDataset:
         counts: of "train", "validation" and "test" the pictures per class, as `load_dataset` splits them.
         skipped: pictures that were left out, with the reason.
         ignored: files that are no pictures: notes, archives, what macOS and Windows add.
+        notes: what was assumed: how names are encoded, what says the classes.
     """
 
     folder: Path
@@ -59,6 +65,7 @@ class ImportedDataset:
     counts: dict[str, dict[str, int]]
     skipped: tuple[str, ...]
     ignored: int
+    notes: tuple[str, ...] = ()
 
     @property
     def spec(self) -> str:
@@ -72,17 +79,19 @@ class LeftOut(NamedTuple):
     Attributes:
         lines: pictures with the reason, and in the last line the number of other files.
         total: of the lines, where there are too many to keep.
+        notes: what was assumed, see `ImportedDataset`.
     """
 
     lines: tuple[str, ...] = ()
     total: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def left_out(folder: str | Path) -> LeftOut:
     """What was left out when a folder was imported; nothing where it came in another way."""
     try:
         note = json.loads((Path(folder) / _NOTE).read_bytes())
-        return LeftOut(tuple(map(str, note["lines"])), int(note["total"]))
+        return LeftOut(tuple(map(str, note["lines"])), int(note["total"]), tuple(map(str, note.get("notes", ()))))
     except (OSError, ValueError, TypeError, KeyError):
         return LeftOut()
 
@@ -92,9 +101,9 @@ def import_dataset(
 ) -> ImportedDataset:
     """Unpack a zip or tar of class folders, checked while it unpacks.
 
-    The archive holds a folder of pictures per class, directly or in train/, test/ and val/ (one of the last two is
-    enough). One level too many is understood: around everything, or a folder of the same name in every class. Its name
-    plays no part; a tar may be packed with gzip, bzip2 or xz.
+    The archive holds a folder of pictures per class, directly or in folders for training, testing and validation (one
+    of the last two is enough), or what else `vit.data.layout` understands. Its name plays no part; a tar may be packed
+    with gzip, bzip2 or xz.
 
     Args:
         archive: the file.
@@ -115,11 +124,13 @@ def import_dataset(
     try:
         pool.mkdir(parents=True)
         unpacked = _unpack(archive, pool, progress)
-        splits, unused = arrange(unpacked.pictures)
-        place_pictures(splits, unfinished)
+        arranged = arrange(unpacked.pictures, unpacked.tables, partial(_read_table, unpacked.tables))
+        place_pictures(arranged.splits, unfinished)
         shutil.rmtree(pool)
-        _write_note(unfinished, (*unpacked.unreadable, *unused), unpacked.ignored)
-        classes, *files = list_files(unfinished)
+        skipped, notes = (*unpacked.unreadable, *arranged.unused), (*unpacked.notes, *arranged.notes)
+        ignored = unpacked.ignored + len(unpacked.tables) - len(arranged.tables)
+        _write_note(unfinished, skipped, ignored, notes)
+        classes, *files = list_files(unfinished)[:4]
         unfinished.rename(into)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -136,30 +147,41 @@ def import_dataset(
         split: {name: own.count(label) for label, name in enumerate(classes)}
         for split, own in zip(("train", "validation", "test"), labels, strict=True)
     }
-    return ImportedDataset(into, classes, counts, (*unpacked.unreadable, *unused), unpacked.ignored)
+    return ImportedDataset(into, classes, counts, skipped, ignored, notes)
 
 
-def _write_note(folder: Path, skipped: tuple[str, ...], ignored: int) -> None:
-    """Keep in a folder what its archive held besides, if there was anything."""
+def _write_note(folder: Path, skipped: tuple[str, ...], ignored: int, notes: tuple[str, ...]) -> None:
+    """Keep in a folder what its archive held besides, and what was assumed about it, if there was anything."""
     others = f"{ignored:,} other file{'s' * (ignored > 1)}: no picture, or hidden"
     lines = (*skipped[:_NOTED_LINES], others) if ignored else skipped[:_NOTED_LINES]
-    if lines:
-        note = {"total": len(skipped) + bool(ignored), "lines": lines}
+    if lines or notes:
+        note = {"total": len(skipped) + bool(ignored), "lines": lines, "notes": notes}
         (folder / _NOTE).write_text(json.dumps(note, indent=2) + "\n")
+
+
+def _read_table(tables: Mapping[Parts, Path], path: Parts) -> bytes:
+    content = tables[path].read_bytes()
+    if len(content) > MOST_BYTES:
+        raise Unreadable(f"{printable_path(path)} has more than {MOST_BYTES / 1e6:.0f} MB, so it is not read.")
+    return content
 
 
 class _Unpacked(NamedTuple):
     pictures: list[PackedPicture]
     unreadable: list[str]
+    tables: dict[Parts, Path]
     ignored: int
+    notes: list[str]
 
 
 def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | None) -> _Unpacked:
-    """Write all that decodes as a picture into `pool`, numbered, and remember the names."""
+    """Write all that decodes as a picture, and all tables, into `pool`, numbered, and remember the names."""
     size = archive.stat().st_size
     budget, names = Budget(size, pool), SeenNames()
     pictures: list[PackedPicture] = []
     unreadable: list[str] = []
+    tables: dict[Parts, Path] = {}
+    notes: list[str] = []
     waiting: deque[tuple[tuple[str, ...], Path, int, Future[str]]] = deque()
     ignored = reported = 0
 
@@ -171,16 +193,20 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
             unreadable.append(f"{printable_path(path)}: {error}")
 
     with archive.open("rb") as raw, ThreadPoolExecutor(_THREADS) as threads:
-        for number, member in enumerate(list_members(raw, size, budget)):
+        for number, member in enumerate(list_members(raw, size, budget, notes)):
             if number >= MAX_ENTRIES:
                 raise InvalidDataset(f"The archive has more than {MAX_ENTRIES:,} entries, the limit. Leave some out.")
             if is_junk(member.path):
                 ignored += 1
                 continue
+            if is_table(member.path[-1]):
+                if len(tables) < _MOST_TABLES and member.path not in tables:
+                    tables[member.path] = _store_table(member, pool / str(number), budget)
+                continue
             names.add(member.path)
             if len(pictures) + len(unreadable) + len(waiting) >= MAX_FILES:
                 raise InvalidDataset(f"The archive has more than {MAX_FILES:,} pictures, the limit. Leave some out.")
-            data = _read_member(member, budget)
+            data = _read_member(member)
             budget.store(len(data))
             file = pool / str(number)
             waiting.append((member.path, file, len(data), threads.submit(_store_picture, data, file)))
@@ -193,10 +219,23 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
             settle()
     if progress:
         progress(size, size)
-    return _Unpacked(pictures, unreadable, ignored)
+    return _Unpacked(pictures, unreadable, tables, ignored, notes)
 
 
-def _read_member(member: Member, budget: Budget) -> bytes:
+def _store_table(member: Member, file: Path, budget: Budget) -> Path:
+    """Write a table's beginning, one byte longer than what is read where it is too long."""
+    data = bytearray()
+    with undamaged():
+        for chunk in member.chunks():
+            data += chunk
+            if len(data) > MOST_BYTES:
+                break
+    budget.store(len(data))
+    file.write_bytes(data[: MOST_BYTES + 1])
+    return file
+
+
+def _read_member(member: Member) -> bytes:
     """Read a whole file, whatever size it claims to have."""
     data = bytearray()
     with undamaged():

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from PIL import Image, ImageOps
 
-from vit.data import shards
 from vit.data.datasets import load_dataset
 from vit.data.downloads import TORCHVISION, is_downloaded
-from vit.data.folders import folders_of_classes, list_files
+from vit.data.folders import Files, is_packed, list_files
 from vit.data.pictures import Pictures, Resident, Streamed
 from vit.data.splits import in_turn
 from vit.errors import InvalidDataset, InvalidImage
@@ -61,6 +60,8 @@ class Survey:
         repeats: a few of them by name: the first, and what repeats it.
         contact_sheet: RGBA, one row per class, see-through where there is nothing.
         rows: the class of each row.
+        left_out: pictures of a folder that are in no class.
+        notes: what was assumed about a folder.
     """
 
     spec: str
@@ -76,6 +77,8 @@ class Survey:
     repeats: tuple[tuple[str, str], ...]
     contact_sheet: Image.Image
     rows: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class _Item(NamedTuple):
@@ -100,8 +103,8 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
         InvalidDataset: no such dataset, or it cannot be trained on.
     """
     path = Path(spec[7:]).expanduser() if spec.startswith("folder:") else None
-    in_files = path is not None and (folders_of_classes(path) or not shards.files_of(path))
-    classes, items = _in_folder(path) if path and in_files else _items_of(spec, root)
+    files = list_files(path) if path and not is_packed(path) else None
+    classes, items = (files.classes, _in_folder(path, files)) if path and files else _items_of(spec, root)
     counted = Counter((item.split, item.label) for item in items)
     counts = {split: {name: counted[split, label] for label, name in enumerate(classes)} for split in SPLITS}
     sizes, cells, unreadable = _open_some(items)
@@ -120,19 +123,19 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
         repeats=tuple((first.name, second.name) for first, second in repeats[:MAX_EXAMPLES]),
         contact_sheet=_contact_sheet(cells, min(len(classes), MAX_ROWS)),
         rows=classes[:MAX_ROWS],
+        left_out=files.left_out if files else (),
+        notes=files.notes if files else (),
     )
 
 
-def _in_folder(path: Path) -> tuple[tuple[str, ...], list[_Item]]:
-    files = list_files(path)
-    items = [
+def _in_folder(path: Path, files: Files) -> list[_Item]:
+    return [
         _Item(
             split, label, str(file.relative_to(path)), file.stat().st_size, file.read_bytes, partial(_decode_file, file)
         )
-        for split, own in zip(SPLITS, files[1:], strict=True)
+        for split, own in zip(SPLITS, (files.train, files.validation, files.test), strict=True)
         for file, label in own
     ]
-    return files.classes, items
 
 
 def _decode_file(file: Path) -> Image.Image:

@@ -1,0 +1,231 @@
+"""Flat pictures get their classes from tables beside them or from the names of their files."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packed import Files, Sandbox, picture
+
+from vit.data.datasets import load_dataset
+from vit.data.folders import list_files
+from vit.errors import InvalidDataset
+from vit.images.preprocess import Preprocess
+
+Write = Callable[..., Path]
+PETS = ["cat", "dog"] * 3
+
+
+@pytest.fixture
+def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
+    """`write({"labels.csv": "...", "0.jpg": ""})`: files of a new folder; pictures may be empty."""
+
+    def make(files: dict[str, str]) -> Path:
+        folder = tmp_path_factory.mktemp("pets")
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content)
+        return folder
+
+    return make
+
+
+def pictures(*folders: str, count: int = 6) -> dict[str, str]:
+    return {f"{folder}{number}.jpg": "" for folder in folders for number in range(count)}
+
+
+def rows(head: str, *values: Sequence[Any], mark: str = ",") -> str:
+    return "\n".join([head, *(mark.join(map(str, row)) for row in zip(*values, strict=True))]).lstrip("\n") + "\n"
+
+
+def found(folder: Path) -> dict[str, str]:
+    """The class of each file."""
+    files = list_files(folder)
+    every = (*files.train, *files.validation, *files.test)
+    return {str(path.relative_to(folder)): files.classes[label] for path, label in every}
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(InvalidDataset) as caught:
+        list_files(folder)
+    return str(caught.value)
+
+
+TABLES = {
+    "ids": ("labels.csv", rows("id,label", range(6), PETS)),
+    "names": ("train.csv", rows("breed;file", PETS, [f"{i}.JPG" for i in range(6)], mark=";")),
+    "no head": ("annotations.txt", rows("", [f"./images/{i}.jpg" for i in range(6)], PETS, mark=" ")),
+    "backslashes": ("x.tsv", rows("path\tage\tclass", [f"C:\\{i}.jpg" for i in range(6)], range(6), PETS, mark="\t")),
+    "only one repeats": ("x.csv", rows("image,what,note", range(6), PETS, "abcdef")),
+    "in words": ("x.csv", rows("class id,image,class name", [1, 2] * 3, range(6), PETS)),
+    "flags": ("truth.csv", rows("image,cat,dog", range(6), ["1.0", "0.0"] * 3, ["0.0", "1.0"] * 3)),
+    "lines": ("meta.jsonl", "".join(f'{{"file_name": "images/{i}.jpg", "label": "{PETS[i]}"}}\n' for i in range(6))),
+    "object": ("labels.json", json.dumps({f"{i}.jpg": PETS[i] for i in range(6)})),
+    "lists": ("labels.json", json.dumps({"cat": ["0.jpg", "2.jpg", "4.jpg"], "dog": ["1", "3", "5"]})),
+    "with a mark": ("labels.csv", "\ufeff" + rows("id,label", range(6), PETS)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content"), TABLES.values(), ids=TABLES)
+def test_a_tables_columns_are_told_by_what_they_hold(write: Write, name: str, content: str) -> None:
+    folder = write({name: content} | pictures("images/"))
+    assert found(folder) == {f"images/{i}.jpg": PETS[i] for i in range(6)}
+    assert name in list_files(folder).notes[0]
+
+
+def test_numbers_as_labels_are_not_taken_for_names_of_files(write: Write) -> None:
+    assert found(write({"labels.csv": rows("label,id", [0, 1] * 3, range(6))} | pictures("")))["3.jpg"] == "1"
+
+
+def test_an_archive_with_a_table_becomes_class_folders(sandbox: Sandbox) -> None:
+    files: Files = {f"images/{i}.jpg": picture(i) for i in range(7)}
+    files["labels.csv"] = rows("id,label", range(6), ["n/a", ".."] * 3).encode()
+    result = sandbox.pack(files).read()
+    assert result.classes == ("..", "n/a")
+    assert sandbox.pictures() == {f"data/pets/{c}/{i:06}.png" for c in ("_.", "n_a") for i in range(3)} | {
+        "data/pets/classes.json"
+    }
+    assert result.ignored == 0 and [line.partition(":")[0] for line in result.skipped] == ["images/6.jpg"]
+    assert "labels.csv" in result.notes[0] and "1 of 7 pictures" in result.notes[1]
+    dataset = load_dataset(result.spec, Preprocess((8, 8)), budget=0, workers=0)
+    assert dataset.classes == ("..", "n/a")
+
+
+def test_labels_that_differ_in_case_only_stay_apart(sandbox: Sandbox) -> None:
+    files: Files = {f"{i}.jpg": picture(i) for i in range(6)}
+    files["a.csv"] = rows("id,label", range(6), ["Cat", "cat"] * 3).encode()
+    assert sandbox.pack(files).read().classes == ("Cat", "cat")
+    assert {Path(name).parent.name.casefold() for name in sandbox.pictures()} == {"pets", "cat 1", "cat 2"}
+
+
+def test_labels_that_no_page_can_show_are_refused(write: Write) -> None:
+    for label in ("x" * 200, "do\u202eg"):
+        assert "The class " in refusal(write({"a.csv": rows("id,label", range(6), [label, "cat"] * 3)} | pictures("")))
+
+
+def test_what_a_table_leaves_open_is_said(write: Write) -> None:
+    two = {"labels.csv": rows("id,label", [0, 1], ["cat", "dog"])}
+    told = refusal(write(two | pictures("images/")))
+    assert "one picture per class" in told and "labels.csv" in told and "4 of 6 pictures" in told
+    told = refusal(write({"x.csv": rows("image,colour,size", range(6), PETS, "aaabbb")} | pictures("")))
+    assert "several columns could be the class: colour, size" in told
+    told = refusal(write({"x.csv": rows("image,caption", range(6), "abcdef")} | pictures("")))
+    assert "Add one called `label`" in told
+    told = refusal(write({"x.csv": rows("image,label", range(6), ["cat"] * 6)} | pictures("")))
+    assert "its column label names no two classes" in told
+    assert "labels.xlsx is not read" in refusal(write({"labels.xlsx": ""} | pictures("")))
+    yolo = {f"labels/{i}.txt": "0 0.5 0.5 1 1" for i in range(6)}
+    assert "Annotations of single pictures" in refusal(write(yolo | pictures("images/")))
+
+
+def test_tables_of_splits_label_pictures_of_equal_names(write: Write) -> None:
+    files = pictures("train/", "test/")
+    for split, first in (("train", "cat"), ("test", "dog")):
+        labels = [first, "bird", "cat", "dog", "bird", "bird"]
+        files[f"{split}/metadata.csv"] = rows("file_name,label", [f"{i}.jpg" for i in range(6)], labels)
+    listed = list_files(write(files))
+    assert listed.classes == ("bird", "cat", "dog") and len(listed.test) == 6
+    labels = {
+        path.parts[-2:]: listed.classes[label] for path, label in (*listed.train, *listed.validation, *listed.test)
+    }
+    assert (labels["train", "0.jpg"], labels["test", "0.jpg"]) == ("cat", "dog")
+
+
+def test_made_up_answers_to_a_competition_are_no_labels(write: Write) -> None:
+    files = pictures("train/") | {f"test/{i}.jpg": "" for i in range(10, 16)}
+    files["train.csv"] = rows("id,label", range(6), PETS)
+    files["sample_submission.csv"] = rows("id,label", range(10, 16), PETS)
+    listed = list_files(write(files))
+    assert len(listed.train) + len(listed.validation) + len(listed.test) == 6 and len(listed.left_out) == 6
+
+
+def test_a_column_of_splits_is_one(write: Write) -> None:
+    table = rows("class id,filepaths,labels,data set", [1, 2] * 3, range(6), PETS, ["train"] * 4 + ["test"] * 2)
+    listed = list_files(write({"birds.csv": table} | pictures("x/")))
+    assert sorted(path.name for path, _ in listed.test) == ["4.jpg", "5.jpg"]
+
+
+def coco(names: Sequence[str], categories: Sequence[Sequence[int]]) -> str:
+    return json.dumps(
+        {
+            "images": [{"id": 10 + i, "file_name": name} for i, name in enumerate(names)],
+            "categories": [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}],
+            "annotations": [
+                {"image_id": 10 + i, "category_id": one, "bbox": [0.5, 0, 1, 1]}
+                for i, own in enumerate(categories)
+                for one in own
+            ],
+        }
+    )
+
+
+def test_coco_gives_the_class_of_pictures_with_one_category(write: Write) -> None:
+    names = [f"{i}.jpg" for i in range(6)]
+    table = coco(names, [[1], [2], [1, 1], [2], [1, 2], []])
+    folder = write({"annotations/instances_all.json": table} | pictures("images/"))
+    assert found(folder) == {"images/0.jpg": "cat", "images/1.jpg": "dog", "images/2.jpg": "cat", "images/3.jpg": "dog"}
+    listed = list_files(folder)
+    assert "1 of the pictures has several classes" in listed.notes[1] and len(listed.left_out) == 2
+    several = write({"x.json": coco(names, [[1, 2]] * 6)} | pictures("images/"))
+    assert "6 of the pictures have several classes" in refusal(several)
+    splits = pictures("train2017/") | {f"val2017/{i}.jpg": "" for i in range(10, 14)}
+    splits["a/instances_train2017.json"] = coco(names, [[1], [2]] * 3)
+    splits["a/instances_val2017.json"] = coco([f"{i}.jpg" for i in range(10, 14)], [[1], [2]] * 2)
+    assert len(list_files(write(splits)).test) == 4
+
+
+@pytest.mark.parametrize("form", ["{}.{}", "{}_{:03}", "{}-{}", "{} ({})", "{}{}", "great_{}_{}", "{1:04}_{0}"])
+def test_names_of_files_say_the_class_where_all_have_one_form(write: Write, form: str) -> None:
+    files = {f"x/{form.format(name, number)}.jpg": "" for name in ("cat", "dog") for number in range(1, 5)}
+    listed = list_files(write(files))
+    prefix = "great_" if form.startswith("great") else ""
+    assert listed.classes == (f"{prefix}cat", f"{prefix}dog") and "names of the files" in listed.notes[0]
+    assert len(listed.train) + len(listed.validation) + len(listed.test) == 8
+    assert "at least two" in refusal(write(files | {"x/cover.jpg": ""}))
+
+
+def test_pictures_of_cameras_have_no_classes_in_their_names(write: Write) -> None:
+    names = [f"{camera}_{number:04}.jpg" for camera in ("IMG", "DSC") for number in range(4)]
+    assert "at least two" in refusal(write(dict.fromkeys(names, "")))
+
+
+def test_names_in_a_folder_for_training_count_and_others_for_testing_are_left_out(write: Write) -> None:
+    files = {f"train/{name}.{number}.jpg": "" for name in ("cat", "dog") for number in range(5)}
+    listed = list_files(write(files | pictures("test1/")))
+    assert listed.classes == ("cat", "dog") and len(listed.left_out) == 6
+    assert list_files(write(pictures("train/", "test1/"))).classes == ("test1", "train")  # no form: folders as ever
+
+
+def test_folders_of_classes_come_before_tables_and_names(write: Write) -> None:
+    table = {"labels.csv": rows("id,label", range(6), PETS)}
+    assert list_files(write(table | pictures("red/") | {"blue/cat_1.jpg": "", "blue/dog_2.jpg": ""})).classes == (
+        "blue",
+        "red",
+    )
+    classes = {f"class{i}/{name}_{i}{j}.jpg": "" for i in (1, 2) for j in range(3) for name in ("cat", "dog")}
+    assert list_files(write(classes)).classes == ("class1", "class2")
+
+
+def test_parts_of_a_download_are_no_classes_where_a_table_names_them(write: Write) -> None:
+    files = {f"images_part_{1 + i // 6}/X_{i}.jpg": "" for i in range(12)}
+    ids = [f"L{i // 2}" for i in range(12)], [f"X_{i}" for i in range(12)]
+    table = rows("lesion_id,image_id,dx,age", *ids, ["mel", "nv"] * 6, range(12))
+    assert Counter(found(write(files | {"metadata.csv": table})).values()) == {"mel": 6, "nv": 6}
+    assert list_files(write(files)).classes == ("images_part_1", "images_part_2")
+
+
+def test_damaged_and_hostile_tables_name_nothing(write: Write) -> None:
+    deep = "[" * 100_000
+    for name, content in (
+        ("a.json", deep),
+        ("a.csv", '"' * 200_000),
+        ("a.csv", "\0,\0\n" * 9),
+        ("a.jsonl", "{}\n[1]\n"),
+    ):
+        assert "at least two" in refusal(write({name: content} | pictures("x/")))
+
+
+def test_a_table_that_would_fill_the_memory_is_not_read(write: Write) -> None:
+    assert "at least two" in refusal(write({"a.csv": "," * 200_000} | pictures("x/")))

@@ -1,0 +1,36 @@
+"""What the names of files and folders of pictures say, and how they are shown."""
+
+from os.path import splitext
+
+Parts = tuple[str, ...]  # of a path: names of folders, and of the file
+
+PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif"}
+TABLES = {".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".txt"}
+NOT_READ = {".xml", ".xlsx", ".xls", ".ods", ".mat", ".npy", ".pkl", ".db", ".sqlite"}  # tables, too
+_OF_SYSTEMS = {"__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found"}
+
+
+def is_ignored(name: str) -> bool:
+    """Whether a file or folder is hidden, or was added by an operating system."""
+    return name.startswith(".") or name.casefold() in _OF_SYSTEMS
+
+
+def is_picture(name: str) -> bool:
+    """Whether a file is a picture, by its name."""
+    return splitext(name)[1].lower() in PICTURES and not is_ignored(name)
+
+
+def is_table(name: str) -> bool:
+    """Whether a file may be a table, by its name."""
+    return splitext(name)[1].lower() in TABLES | NOT_READ and not is_ignored(name) and name.lower() != "thumbs.db"
+
+
+def printable_name(name: str) -> str:
+    """A foreign name, short and printable."""
+    name = name if len(name) <= 80 else name[:40] + "…" + name[-39:]
+    return "".join(c if c.isprintable() else f"U+{ord(c):04X}" for c in name)
+
+
+def printable_path(path: Parts) -> str:
+    """A foreign path, short and printable."""
+    return printable_name("/".join(path))

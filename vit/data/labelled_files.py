@@ -1,0 +1,334 @@
+"""Classes of pictures that lie in one folder: from a table beside them, or from the names of the files.
+
+A table's columns are told by what they hold: one names files, with or without folders and suffix; of the others the
+one with a usual name, or the only one whose values repeat, holds the classes.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os.path import splitext
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from vit.data.file_names import NOT_READ, PICTURES, Parts, printable_name, printable_path
+from vit.data.split_names import split_name, split_of
+from vit.data.tables import Table, read_table
+from vit.untrusted import Unreadable
+
+MOST_TABLES = 50  # that are read
+_MOST_TRIED = 500  # rows, or twice as many, by which the column of files is told
+_USUAL = (
+    "label", "labels", "class", "classes", "category", "categories", "classname", "target", "species", "breed", "dx",
+    "diagnosis", "tag", "y",
+)  # fmt: skip
+_CAMERAS = {
+    "img", "image", "dsc", "dscn", "dscf", "pxl", "photo", "pic", "picture", "p", "mvi", "vid", "screenshot", "scan",
+    "frame", "whatsapp", "received", "fb", "file", "untitled", "download", "unnamed", "sample", "train", "test", "val",
+}  # fmt: skip
+_MOST_NUMBERS = 20  # different numbers in a column of classes, unless its name is usual
+
+
+class Labelled(NamedTuple):
+    """Classes of single pictures.
+
+    Attributes:
+        labels: (class, split) of each; the split is "train", "validation", "test" or "".
+        notes: where they are from, and what was left out.
+        tables: that were read.
+    """
+
+    labels: dict[Parts, tuple[str, str]]
+    notes: tuple[str, ...]
+    tables: tuple[Parts, ...] = ()
+
+
+class Unlabelled(NamedTuple):
+    """Why no table names classes: a sentence, or "" where no table is about these pictures.
+
+    Attributes:
+        by_table: whether there is one that is about them, so that nothing else is to be tried.
+    """
+
+    reason: str = ""
+    by_table: bool = False
+
+
+# --- Tables ---------------------------------------------------------------------------------------------------
+
+
+class _Reading(NamedTuple):
+    """What one table says: for each picture its classes, and the split by a column."""
+
+    classes: dict[Parts, set[str]]
+    splits: dict[Parts, str]
+    note: str
+
+
+def from_tables(
+    pictures: Sequence[Parts], tables: Sequence[Parts], read: Callable[[Parts], bytes], any_column: bool = True
+) -> Labelled | Unlabelled:
+    """Find tables that name files of these pictures and their classes.
+
+    Args:
+        read: gives the content of a table; raises OSError or Unreadable.
+        any_column: whether the column of classes may have any name.
+    """
+    if not pictures:
+        return Unlabelled()
+    index, readings, reasons = _Index(pictures), list[tuple[Parts, _Reading]](), list[str]()
+    single, unread, tried = "", "", 0
+    for path in sorted(tables, key=lambda path: (len(path), path)):
+        name = PurePosixPath(path[-1].casefold())
+        if name.stem in index.by_stem:
+            single = single or f"Annotations of single pictures, such as {printable_path(path)}, are not read."
+            continue
+        if "submission" in name.stem:  # with answers that are made up
+            continue
+        if name.suffix in NOT_READ:
+            unread = unread or f"{printable_path(path)} is not read. Save it as CSV."
+            continue
+        if (tried := tried + 1) > MOST_TABLES:
+            break
+        try:
+            table = read_table(read(path), name.suffix)
+        except (OSError, Unreadable) as error:
+            reasons.append(str(error))
+            continue
+        reading = _read(table, path, index, any_column) if table else None
+        if isinstance(reading, _Reading):
+            readings.append((path, reading))
+        elif reading:
+            reasons.append(reading)
+    if not readings:
+        return Unlabelled(reasons[0], by_table=True) if reasons else Unlabelled(unread or single)
+    return _merged(readings, len(pictures))
+
+
+def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> Labelled | Unlabelled:
+    """What several tables say about so many pictures; of a picture that two name, what the longer one says."""
+    readings.sort(key=lambda one: -len(one[1].classes))
+    labels: dict[Parts, tuple[str, str]] = {}
+    notes, used, several = [], [], set[Parts]()
+    for path, reading in readings:
+        own = {picture: names for picture, names in reading.classes.items() if picture not in labels}
+        if not own:
+            continue
+        by_table = split_name(PurePosixPath(path[-1]).stem)
+        for picture, names in own.items():
+            if len(names) > 1:
+                several.add(picture)
+                continue
+            by_folder = split_of(name for name in picture[:-1] if (known := split_name(name)) and known.rank < 2)
+            usual = (by_folder or by_table).kind if by_folder or by_table else ""  # type: ignore[union-attr]
+            labels[picture] = next(iter(names)), reading.splits.get(picture, usual)
+        notes.append(reading.note)
+        used.append(path)
+    several -= set(labels)
+    if several:
+        verb = "has" if len(several) == 1 else "have"
+        notes.append(f"{len(several):,} of the pictures {verb} several classes there and cannot be used.")
+    if unnamed := count - len(labels) - len(several):
+        notes.append(f"No class is given there for {unnamed:,} of {count:,} pictures.")
+    if len({label for label, _ in labels.values()}) > 1:
+        return Labelled(labels, tuple(notes), tuple(used))
+    if several:
+        return Unlabelled(" ".join(notes), by_table=True)
+    return Unlabelled(f"{notes[0]} It names one class only." if labels else "", by_table=bool(labels))
+
+
+class _Index:
+    """Pictures by their names."""
+
+    def __init__(self, pictures: Iterable[Parts]):
+        self.by_name: dict[str, list[Parts]] = defaultdict(list)
+        self.by_stem: dict[str, list[Parts]] = defaultdict(list)
+        self.count = 0
+        for path in pictures:
+            self.count += 1
+            name = path[-1].casefold()
+            self.by_name[name].append(path)
+            self.by_stem[splitext(name)[0]].append(path)
+
+    def find(self, text: str, home: Parts, split: str) -> Parts | None:
+        """The picture that a cell names; None where there is none, or several are as likely.
+
+        Args:
+            home: folder of the table.
+            split: that the table is of, or "".
+        """
+        parts = [part.casefold() for part in re.split(r"[\\/]", text) if part not in ("", ".")]
+        if not parts:
+            return None
+        name = parts[-1]
+        stem, suffix = splitext(name)
+        known = self.by_name.get(name) or self.by_stem.get(name)
+        if not known and suffix in PICTURES:
+            known = self.by_stem.get(stem)
+        if not known or len(known) == 1:
+            return known[0] if known else None
+
+        def likeness(path: Parts) -> tuple[int, bool, bool]:
+            common = 0
+            for mine, theirs in zip(reversed(path[:-1]), reversed(parts[:-1]), strict=False):
+                if mine.casefold() != theirs:
+                    break
+                common += 1
+            own = split_of(path[:-1])
+            return common, path[: len(home)] == home and bool(home), bool(own and own.kind == split)
+
+        ranked = sorted(known, key=likeness, reverse=True)
+        return ranked[0] if likeness(ranked[0]) > likeness(ranked[1]) else None
+
+
+def _read(table: Table, path: Parts, index: _Index, any_column: bool) -> _Reading | str | None:
+    """What a table says; a sentence where its classes are not clear, None where it is not about these pictures."""
+    rows = table.rows
+    of_table = split_name(PurePosixPath(path[-1]).stem)
+    split = of_table.kind if of_table else ""
+    some = rows[:: max(len(rows) // _MOST_TRIED, 1)]
+    found = [{index.find(row[column], path[:-1], split) for row in some} - {None} for column in range(len(rows[0]))]
+    files = max(range(len(found)), key=lambda column: (len(found[column]), -column))
+    pictures = [index.find(row[files], path[:-1], split) for row in rows]
+    matched = sum(picture is not None for picture in pictures)
+    if not matched or (2 * matched < len(rows) - 1 and 2 * len(set(pictures) - {None}) < index.count):
+        return None
+    columns = table.columns
+    if columns is None and pictures[0] is None:
+        columns, rows, pictures = rows[0], rows[1:], pictures[1:]
+    kept = [(picture, row) for picture, row in zip(pictures, rows, strict=True) if picture]
+    others = [column for column in range(len(rows[0])) if column != files] if rows else []
+    values = {column: [row[column] for _, row in kept] for column in others}
+    split_column = next((column for column in others if _are_splits(values[column])), None)
+    chosen = _label_columns({c: own for c, own in values.items() if c != split_column}, columns, any_column)
+    shown = printable_path(path)
+    if isinstance(chosen, str):
+        return f"{shown} names these pictures, but {chosen}"
+    classes: dict[Parts, set[str]] = defaultdict(set)
+    splits = {}
+    for picture, row in kept:
+        classes[picture] |= _classes_in(row, chosen, columns)
+        if split_column is not None and (own := split_name(row[split_column])):
+            splits[picture] = str(own.kind)
+    title = ", ".join(_title(column, columns) for column in (files, *chosen[:3])) + (", …" if len(chosen) > 3 else "")
+    note = f"Classes are from {shown} (columns {title})."
+    return _Reading({picture: names for picture, names in classes.items() if names}, splits, note)
+
+
+def _title(column: int, columns: Sequence[str] | None) -> str:
+    return printable_name(columns[column]) if columns else str(column + 1)
+
+
+def _classes_in(row: Sequence[str], chosen: Sequence[int], columns: Sequence[str] | None) -> set[str]:
+    if len(chosen) > 1:
+        return {columns[column] for column in chosen if _is_set(row[column])} if columns else set()
+    return {name for part in row[chosen[0]].split("|") if (name := part.strip())}
+
+
+def _is_set(text: str) -> bool:
+    return text.casefold() in ("1", "1.0", "true", "yes")
+
+
+def _are_splits(values: Sequence[str]) -> bool:
+    names = set(values) - {""}
+    return len(names) > 1 and all((split := split_name(name)) and split.rank < 2 for name in names)
+
+
+def _label_columns(
+    values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, any_column: bool
+) -> list[int] | str:
+    """The column of classes, or one for each class with 0 and 1; the rest of a sentence where neither is clear."""
+    different = {column: set(own) - {""} for column, own in values.items()}
+    usual = {
+        column: min(_USUAL.index(word) for word in words)
+        for column in different
+        if columns and (words := set(re.split(r"[\W_]+", columns[column].casefold())) & set(_USUAL))
+    }
+    named = [column for column in usual if len(different[column]) > 1 and not _is_measure(values[column])]
+    if named:
+        exact = [column for column in named if columns and columns[column].casefold() == "label"]
+        return _one_of(named, values, columns, exact)
+    flags = [c for c, own in different.items() if own and own <= {"0", "1", "0.0", "1.0", "true", "false"}]
+    if len(flags) > 1 and columns:
+        rows = list(zip(*(values[column] for column in flags), strict=True))
+        if 2 * sum(sum(map(_is_set, row)) == 1 for row in rows) > len(rows):
+            return flags
+    repeated = [
+        column
+        for column, own in different.items()
+        if any_column
+        and 1 < len(own) < len(values[column])
+        and (len(values) == 1 or 2 * len(own) <= len(values[column]))
+        and not (len(own) > _MOST_NUMBERS and all(map(_is_number, own)))
+    ]
+    if not repeated and usual:
+        return f"its column {_title(min(usual), columns)} names no two classes."
+    if not repeated:
+        return "has no column that could be their class. Add one called `label`."
+    return _one_of(repeated, values, columns, [])
+
+
+def _one_of(
+    fit: list[int], values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, exact: list[int]
+) -> list[int] | str:
+    """The one that fits, or of several that say the same the one in words."""
+    first = fit[0]
+    same = [c for c in fit if len(set(zip(values[first], values[c], strict=True))) == len(set(values[first]))
+            == len(set(values[c]))]  # fmt: skip
+    if len(same) == len(fit):
+        return [next((column for column in fit if not all(map(_is_number, values[column]))), first)]
+    if exact:
+        return exact[:1]
+    names = ", ".join(_title(column, columns) for column in fit[:6])
+    return f"several columns could be the class: {names}. Call the right one `label`."
+
+
+def _is_number(text: str) -> bool:
+    return not text or re.fullmatch(r"[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?", text) is not None
+
+
+def _is_measure(values: Sequence[str]) -> bool:
+    """Whether a column holds fractions of many different values, as nothing that is counted does."""
+    different = set(values)
+    return len(different) > _MOST_NUMBERS and all(map(_is_number, different)) and any("." in v for v in different)
+
+
+# --- Names of files -------------------------------------------------------------------------------------------
+
+_CLASS_FIRST = re.compile(r"(?P<name>.*\w)(?P<mark>[ ._-])\(?\d+\)?|(?P<word>.*[^\W\d_])\d+")
+_CLASS_LAST = re.compile(r"\d+(?P<mark>[ ._-])(?P<name>[^\W\d_].*)")
+
+
+def from_names(pictures: Sequence[Parts]) -> Labelled | None:
+    """Classes from names such as cat.0.jpg, cat_001.jpg or 001-cat.jpg; None where one does not fit.
+
+    All names of a folder have to have the same form. Folders for testing whose names do not are left out.
+    """
+    folders: dict[Parts, list[Parts]] = defaultdict(list)
+    for picture in pictures:
+        folders[picture[:-1]].append(picture)
+    for pattern in (_CLASS_FIRST, _CLASS_LAST):
+        labels: dict[Parts, tuple[str, str]] = {}
+        marks = set()
+        for folder, own in folders.items():
+            split = split_of(folder)
+            found = [pattern.fullmatch(PurePosixPath(picture[-1]).stem) for picture in own]
+            if not all(found):
+                if split and split.kind == "test":
+                    continue
+                break
+            for picture, match in zip(own, found, strict=True):
+                groups = match.groupdict() if match else {}
+                labels[picture] = groups["name"] or groups["word"], split.kind if split else ""
+                marks.add(groups["mark"])
+        else:
+            counts = Counter(label for label, _ in labels.values())
+            train = {label for label, split in labels.values() if split == "train"}
+            if train and train != set(counts):
+                continue
+            first = {re.split(r"[\W\d_]+", label.casefold())[0] for label in counts}
+            if len(marks) == 1 and len(counts) > 1 and 2 * len(counts) <= len(labels) and not first & _CAMERAS:
+                example = next(iter(labels))
+                note = f"Classes are from the names of the files: {printable_name(example[-1])} is of "
+                return Labelled(labels, (f"{note}{printable_name(labels[example][0])}.",))
+    return None

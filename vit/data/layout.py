@@ -1,0 +1,345 @@
+"""Where the classes and splits of a tree of pictures are, decided by its structure: for archives and folders alike.
+
+A class is a folder of pictures; pictures in folders within it belong to it. Class folders may lie below folders of
+splits, and all may lie in folders that hold nothing else. Where the same names come twice on two levels, nothing tells
+which of them are the classes, and that is said.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from vit.data.archive_names import check_class
+from vit.data.file_names import Parts, printable_name, printable_path
+from vit.data.labelled_files import Labelled, Unlabelled, from_names, from_tables
+from vit.data.picture_trees import NO_PICTURES, Tree, pictures_below, tables_below
+from vit.data.split_names import SplitName, split_name
+from vit.errors import InvalidDataset
+
+_LISTED = 20  # pictures of one folder that are left out by name; of more only the number is told
+_NAMED = 6  # folders in a refusal
+
+
+def _has_pictures(folder: Tree) -> bool:
+    return folder.holds_pictures or any(map(_has_pictures, folder.folders.values()))
+
+
+def _with_pictures(folder: Tree) -> dict[str, Tree]:
+    return {name: inner for name, inner in folder.folders.items() if _has_pictures(inner)}
+
+
+# --- Classes and splits ----------------------------------------------------------------------------------------
+
+Content = Tree | list[Parts]  # of a class: a folder with all that is in it, or pictures
+Classes = dict[str, Content]
+
+
+class Layout(NamedTuple):
+    """Classes by split.
+
+    Attributes:
+        splits: "train", "test" and perhaps "validation"; "" where nothing is split; or "test" alone.
+        notes: what was assumed, for people.
+        tables: those that name classes.
+    """
+
+    splits: dict[str, Classes]
+    notes: tuple[str, ...] = ()
+    tables: tuple[Parts, ...] = ()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes to learn, sorted."""
+        return tuple(sorted(next((self.splits[name] for name in ("train", "", "test") if name in self.splits), ())))
+
+
+def pictures_of(content: Content) -> list[Parts]:
+    """Paths of a class's pictures, sorted."""
+    return content if isinstance(content, list) else pictures_below(content, all_of_them=False)
+
+
+def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layout:
+    """Find the classes of a tree of pictures: from its folders, else from a table, else from the names of files.
+
+    Args:
+        read: gives the content of a table; raises OSError or Unreadable.
+        where: what the tree is called in a refusal, such as "The archive".
+
+    Raises:
+        InvalidDataset: fewer than two classes, or it cannot be known which folders are the classes.
+    """
+    layout = _from_folders(root, where)
+    names, reason = layout.classes, ""
+    if set(layout.splits) <= {""}:
+        if len(names) < 2 or all(map(split_name, names)):
+            labelled = _from_files(root, read)
+        elif _are_parts(names):
+            labelled = _from_files(root, read, doubtful=False)
+        else:
+            return layout
+        if isinstance(labelled, Labelled):
+            return _split(labelled, where)
+        reason = labelled.reason
+    if len(names) < 2:
+        raise InvalidDataset(_too_few(root, names, reason, where))
+    for split in layout.splits.values():
+        if strangers := sorted(set(split) - set(names)):
+            raise _strangers(strangers, where)
+    return layout
+
+
+def _are_parts(names: Iterable[str]) -> bool:
+    """Whether names differ in a number only, as parts of a download do: such folders are no classes by themselves."""
+    stems = {re.sub(r"\d+", "", name).casefold() for name in names}
+    return len(stems) == 1 and any(map(str.isalpha, stems.pop()))
+
+
+def _strangers(names: list[str], where: str) -> InvalidDataset:
+    listed = ", ".join(printable_name(name) for name in names[:10])
+    return InvalidDataset(f"{where} has classes for testing that train/ lacks: {listed}. Add or remove them.")
+
+
+def _from_folders(root: Tree, where: str) -> Layout:
+    while True:
+        if splits := _splits(root, where):
+            return splits
+        inner = _with_pictures(root)
+        if len(inner) != 1:
+            break
+        (only,) = inner.values()
+        if not _with_pictures(only):
+            break
+        root = only
+    if sum(folder.holds_pictures for folder in inner.values()) > 1:
+        return _classes_of(root, where)
+    deeper = [layout for folder in _nested(root) for layout in _splits_below(folder, where)]
+    if len(deeper) == 1:
+        return deeper[0]
+    if len(deeper) > 1:
+        raise InvalidDataset(
+            f"{where} holds several sets of pictures, each with splits, in {_listed(inner)}. Choose one of these "
+            "folders."
+        )
+    return _classes_of(root, where)
+
+
+def _nested(root: Tree) -> list[Tree]:
+    return [folder for folder in _with_pictures(root).values() if not folder.holds_pictures]
+
+
+def _splits_below(folder: Tree, where: str) -> list[Layout]:
+    if layout := _splits(folder, where):
+        return [layout] if "train" in layout.splits else []
+    return [layout for inner in _nested(folder) for layout in _splits_below(inner, where)]
+
+
+def _splits(root: Tree, where: str) -> Layout | None:
+    """Read a folder as folders of splits; None where it is not that."""
+    inner = _with_pictures(root)
+    named = sorted((split, name) for name in inner if (split := split_name(name)))
+    train = _training_folder([(split, name) for split, name in named if split.kind == "train"], inner, where)
+    others = [(split, name) for split, name in named if split.kind != "train"]
+    if train is None:
+        return _testing_only(inner, others, where)
+    learnt, own = train
+    classes = _class_level(inner[own], where)
+    beside = [(split, name, _class_level(inner[name], where, classes)) for split, name in others]
+    matching = [(split, found) for split, _, found in beside if set(found) & set(classes)]
+    if matching:
+        splits = {"train": classes, "test": matching[0][1]}
+        others_of_it = [found for split, found in matching if split.order != matching[0][0].order]
+        if others_of_it and matching[0][0].kind == "test":
+            splits["validation"] = others_of_it[0]
+        return Layout({split: dict(found) for split, found in splits.items()})
+    if len(classes) < 2:
+        return None
+    plain = [(name, found) for split, name, found in beside if split.others == learnt.others]
+    if plain:  # pictures to be tested on without labels, as in a competition
+        for name, found in plain:
+            if len(found) > 1:
+                raise _strangers(sorted(found), f"{where}, in {printable_name(name)}/,")
+        return Layout({"": dict(classes)}, (f"{printable_name(plain[0][0])}/ has no folders of these classes.",))
+    if learnt.rank == 2:
+        return None
+    siblings = {name: folder for name, folder in inner.items() if name != own}
+    if any(set(_with_pictures(folder)) & set(classes) for folder in siblings.values()):
+        return Layout({"": dict(classes)}, (f"Only {printable_name(own)}/ is read.",))
+    if siblings and not any(map(_with_pictures, siblings.values())):
+        raise InvalidDataset(
+            f"{where} has class folders in {printable_name(own)}/ ({_listed(classes)}) and pictures beside it, in "
+            f"{_listed(siblings)}. It cannot be known whether {printable_name(own)}/ is one of the classes. Move "
+            "the others away, or the pictures of a class into one folder."
+        )
+    return None
+
+
+def has_splits(root: Tree) -> bool:
+    """Whether a folder holds folders for training and testing, with class folders in each."""
+    try:
+        layout = _splits(root, "")
+    except InvalidDataset:
+        return False
+    return layout is not None and "test" in layout.splits and len(layout.classes) > 1
+
+
+def _training_folder(
+    named: list[tuple[SplitName, str]], inner: Mapping[str, Tree], where: str
+) -> tuple[SplitName, str] | None:
+    """The best named folder for training that holds class folders."""
+    fit = sorted((split.rank, name, split) for split, name in named if _with_pictures(inner[name]))
+    if len(fit) > 1 and fit[0][0] == fit[1][0]:
+        names = [name for rank, name, _ in fit if rank == fit[0][0]]
+        raise InvalidDataset(f"{where} has several folders for training: {_listed(names)}. Keep one of them.")
+    return (fit[0][2], fit[0][1]) if fit else None
+
+
+def _testing_only(inner: Mapping[str, Tree], others: list[tuple[SplitName, str]], where: str) -> Layout | None:
+    """Read folders as those of splits without one for training."""
+    fit = [(split, name) for split, name in others if split.rank < 2 and _with_pictures(inner[name])]
+    beside = [folder for name, folder in inner.items() if name not in {name for _, name in fit}]
+    if not fit or len(beside) > 1 or any(map(_with_pictures, beside)):
+        return None
+    levels = [_class_level(inner[name], where) for _, name in fit]
+    if len(levels) > 1 and not set(levels[0]).intersection(*levels[1:]):
+        return None
+    return Layout({"test": dict(levels[0])})
+
+
+def _class_level(folder: Tree, where: str, known: Iterable[str] = ()) -> dict[str, Tree]:
+    """The class folders below a split: folders of pictures, or those in the one folder that is there."""
+    known = set(known)
+    while True:
+        inner = _with_pictures(folder)
+        if len(inner) != 1 or folder.holds_pictures or set(inner) & known:
+            break
+        (only,) = inner.values()
+        if not _with_pictures(only):
+            break
+        folder = only
+    layout = _classes_of(folder, where, known)
+    return {name: content for name, content in layout.splits.get("", {}).items() if not isinstance(content, list)}
+
+
+def _classes_of(root: Tree, where: str, known: Iterable[str] = ()) -> Layout:
+    """Read a folder as class folders."""
+    inner = _with_pictures(root)
+    nested = {
+        name: {one for one in _with_pictures(folder) if one.casefold() not in NO_PICTURES}
+        for name, folder in inner.items()
+        if not folder.holds_pictures
+    }
+    copies = {name for name, own in nested.items() if len(nested) < len(inner) and own <= set(inner)}  # of classes
+    several = sorted({one for name, own in nested.items() if len(own) > 1 and name not in copies for one in own})
+    notes = (f"Folders within a class are read as one: {_listed(several)}.",) if several else ()
+    if len(nested) < len(inner):
+        return Layout({"": {name: folder for name, folder in inner.items() if name not in copies}}, notes)
+    if len(inner) < 2 or set(inner) & set(known):
+        return Layout({"": dict(inner)}, notes)
+    if by_class := _splits_within(inner):
+        return by_class
+    repeated = [name for name, count in Counter(n for own in nested.values() for n in own).items() if count > 1]
+    if sum(any(map(str.isalpha, name)) for name in repeated) < 2:
+        return Layout({"": dict(inner)}, notes)
+    real = [name for name in inner if name.casefold() not in NO_PICTURES]
+    if len(real) == 1:
+        return Layout({"": dict(_with_pictures(inner[real[0]]))}, (f"Only {printable_name(real[0])}/ is read.",))
+    raise InvalidDataset(
+        f"{where} holds pictures in {_listed(inner)}, and in each of them in {_listed(sorted(repeated))}. It cannot be "
+        "known which of these are the classes. Keep one level of folders, named by the classes."
+    )
+
+
+def _splits_within(inner: Mapping[str, Tree]) -> Layout | None:
+    """Splits within classes, where each class folder holds nothing else."""
+    splits: dict[str, Classes] = {}
+    for name, folder in inner.items():
+        for own, content in _with_pictures(folder).items():
+            split = split_name(own)
+            if split is None or split.rank == 2 or name in splits.get(split.kind, {}):
+                return None
+            splits.setdefault(split.kind, {})[name] = content
+    if "train" not in splits or len(splits) == 1:
+        return None
+    if "test" not in splits:
+        splits["test"] = splits.pop("validation")
+    return Layout(splits)
+
+
+# --- Tables and names of files ---------------------------------------------------------------------------------
+
+
+def _from_files(root: Tree, read: Callable[[Parts], bytes], doubtful: bool = True) -> Labelled | Unlabelled:
+    """Classes from tables or names of files.
+
+    Args:
+        doubtful: whether a table may name its column of classes as it likes, and names of files count.
+    """
+    pictures = pictures_below(root, all_of_them=False)
+    labelled = from_tables(pictures, tables_below(root), read, doubtful)
+    if isinstance(labelled, Labelled):
+        agree = sum(label in picture[:-1] for picture, (label, _) in labelled.labels.items())
+        return Unlabelled() if 2 * agree > len(labelled.labels) else labelled
+    return (from_names(pictures) or labelled) if doubtful and not labelled.by_table else labelled
+
+
+def _split(labelled: Labelled, where: str) -> Layout:
+    splits: dict[str, dict[str, list[Parts]]] = {}
+    for picture, (label, split) in sorted(labelled.labels.items()):
+        splits.setdefault(split, {}).setdefault(check_class(label), []).append(picture)
+    if "train" not in splits or len(splits) == 1:
+        merged: dict[str, list[Parts]] = {}
+        for classes in splits.values():
+            for label, own in classes.items():
+                merged[label] = sorted(merged.get(label, []) + own)
+        splits = {"": merged}
+    else:
+        for label, own in splits.pop("", {}).items():
+            splits["train"].setdefault(label, []).extend(own)
+        if "test" not in splits:
+            splits["test"] = splits.pop("validation")
+    layout = Layout({name: dict(classes) for name, classes in splits.items()}, labelled.notes, labelled.tables)
+    train = splits.get("train") or splits[""]
+    for classes in splits.values():
+        if strangers := sorted(set(classes) - set(train)):
+            raise _strangers(strangers, where)
+    return layout
+
+
+# --- In words --------------------------------------------------------------------------------------------------
+
+
+def _too_few(root: Tree, names: Iterable[str], reason: str, where: str) -> str:
+    folders = Counter(path[:-1] for path in pictures_below(root))
+    told = f"{where} has {len(tuple(names))} class folder{'s' * (len(tuple(names)) != 1)} with pictures. "
+    if folders:
+        lie = [f"{printable_path(path) or '.'}/ ({count:,})" for path, count in sorted(folders.items())[:_NAMED]]
+        more = f" and {len(folders) - _NAMED:,} more" if len(folders) > _NAMED else ""
+        told += f"Pictures lie in {', '.join(lie)}{more}. "
+    told += f"{reason} " if reason else ""
+    return told + (
+        "A classifier needs at least two: one folder of pictures per class, or a table such as labels.csv with a "
+        "column of file names and a column `label`."
+    )
+
+
+def left_out(pictures: Iterable[Parts], layout: Layout) -> list[str]:
+    """A line for each picture, or folder of many, that is in no class."""
+    used = {path for classes in layout.splits.values() for content in classes.values() for path in pictures_of(content)}
+    unused: dict[Parts, list[Parts]] = {}
+    for picture in sorted(set(pictures) - used):
+        unused.setdefault(picture[:-1], []).append(picture)
+    by_folder = any(not isinstance(content, list) for classes in layout.splits.values() for content in classes.values())
+    why = "in none of the class folders" if by_folder else "it has no class, or several"
+    lines = []
+    for path, own in unused.items():
+        if len(own) > _LISTED:
+            lines.append(f"{printable_path(path)}/: {len(own):,} pictures, {why}")
+        else:
+            lines += [f"{printable_path(picture)}: {why}" for picture in own]
+    return lines
+
+
+def _listed(names: Iterable[str]) -> str:
+    every = [f"{printable_name(name)}/" for name in names]
+    return ", ".join(every[:_NAMED]) + (f" and {len(every) - _NAMED:,} more" if len(every) > _NAMED else "")

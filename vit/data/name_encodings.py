@@ -1,0 +1,159 @@
+"""The encoding of names in a zip that does not state it, which zips of older Windows programs do not.
+
+Names are short, so general detectors, which count letters of running text, err on them: charset-normalizer 3.5 reads
+"猫" and "犬" in Shift-JIS as Korean. Here each encoding that decodes all names is scored by the log-probability of its
+characters, roughly: common letters and characters cost little, rare ones, symbols, capitals within words and changes of
+script within words cost much.
+
+Source of the ranges: JIS X 0208 (level 1 of kanji), GB 2312 (level 1 of hanzi), KS X 1001, Big5 (level 1). Frequencies
+of parts of Hangul syllables are rounded from Korean text.
+"""
+
+import unicodedata
+from collections.abc import Callable, Iterable
+from itertools import islice
+from math import log
+
+UTF8 = "utf-8"
+TITLES = {
+    "utf-8": "UTF-8",
+    "cp437": "cp437 (DOS)",
+    "cp850": "cp850 (DOS, Western Europe)",
+    "cp1252": "cp1252 (Windows, Western Europe)",
+    "cp866": "cp866 (DOS, Cyrillic)",
+    "cp1251": "cp1251 (Windows, Cyrillic)",
+    "cp932": "Shift-JIS (Japanese)",
+    "gb18030": "GBK (simplified Chinese)",
+    "big5": "Big5 (traditional Chinese)",
+    "cp949": "EUC-KR (Korean)",
+}
+
+_MOST, _LONGEST = 1000, 200  # parts of names, and bytes of each, that are scored
+
+# Costs, in nats.
+_ASCII = 3.2  # a letter or digit
+_ACCENT, _RARE_ACCENT = 4.0, 7.0
+_CYRILLIC = 3.3
+_KANA = 4.8
+_SYMBOL = 10.0
+_RARE = 3.0  # beyond that of a common character of the same script
+_BEYOND = 6.0  # a character of an extension of the standard
+_CAPITAL = 1.2  # at the beginning of a word, or in a word of capitals
+_CAPITAL_WITHIN = 4.0  # after a small letter
+_OTHER_SCRIPT = 2.5  # within a word
+_SHORT_WORD = 3.0  # of one or two letters of an alphabet
+
+_COMMON_ACCENTS = set("àâäáãåæçèéêëìíîïñòóôöõøùúûüÄÅÉÖØÜ")
+_COMMON_CYRILLIC = set("абвгдеёжзийклмнопрстуфхцчшщъыьэюяіїєґў")
+_INITIALS = (10, 1, 9, 6, 2, 6, 5, 5, 0.5, 11, 1, 22, 8, 1, 3, 1.5, 2, 2, 7)  # [%]
+_MEDIALS = (22, 5, 2, 0.1, 10, 5, 6, 1, 10, 1.5, 0.3, 1.5, 1.5, 8, 1, 0.2, 1, 1.5, 8, 1, 15)
+_FINALS = (
+    52, 7, 0.1, 0.1, 13, 0.1, 0.3, 0.3, 8, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 3.5, 2, 0.3, 2, 2, 9, 0.3, 0.2, 0.1, 0.3,
+    0.3, 0.3,
+)  # fmt: skip
+
+
+def encoding_of(names: Iterable[bytes]) -> str:
+    """The encoding of all names of an archive together; UTF-8 where they are that, as few other bytes are by chance.
+
+    >>> encoding_of(["猫/1.jpg".encode("cp932"), "犬/1.jpg".encode("cp932")])
+    'cp932'
+    """
+    foreign = [name for name in names if not name.isascii()]
+    parts = dict.fromkeys(part for name in foreign for part in name.split(b"/") if not part.isascii())
+    some = [part[:_LONGEST] for part in islice(parts, _MOST)]
+    best, least = "cp437", float("inf")  # what the format of zip prescribes
+    for encoding, cost in _COSTS.items():
+        try:
+            for part in parts:
+                part.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        if encoding == UTF8:
+            return encoding
+        total = sum(_cost(part.decode(encoding, "ignore"), encoding, cost) for part in some)
+        if total < least:
+            best, least = encoding, total
+    return best
+
+
+def _cost(name: str, encoding: str, of_character: Callable[[str, bytes], float]) -> float:
+    """Minus the log-probability of a name, up to a constant."""
+    total, before, word = 0.0, "", ""
+    for character in f"{name} ":
+        script = _script(character)
+        if script:
+            total += _ASCII if character.isascii() else of_character(character, character.encode(encoding))
+            if before and before != script:
+                total += _OTHER_SCRIPT
+            if character.isupper():
+                total += _CAPITAL_WITHIN if word and word[-1].islower() else _CAPITAL
+            word += character
+        else:
+            if not character.isascii():
+                total += 2 * _SYMBOL if unicodedata.category(character) == "Co" else _SYMBOL
+            if 0 < len(word) < 3 and not word.isascii() and _script(word[-1]) in ("LATIN", "CYRILLIC"):
+                total += _SHORT_WORD
+            word = ""
+        before = script
+    return total
+
+
+def _script(character: str) -> str:
+    """LATIN, CYRILLIC, CJK or another script of a letter; "" for anything else."""
+    if character.isascii():
+        return "LATIN" if character.isalpha() else ""
+    if character == "ー":  # the long vowel of katakana
+        return "CJK"
+    if not character.isalpha():
+        return ""
+    script = unicodedata.name(character, "UNKNOWN").partition(" ")[0]
+    return "CJK" if script in ("HIRAGANA", "KATAKANA", "HALFWIDTH", "HANGUL") else script
+
+
+def _of_alphabet(character: str, _: bytes) -> float:
+    if character in _COMMON_ACCENTS:
+        return _ACCENT
+    if character.lower() in _COMMON_CYRILLIC:
+        return _CYRILLIC
+    return _RARE_ACCENT if "LATIN" in unicodedata.name(character, "") else _SYMBOL
+
+
+def _of_japanese(character: str, code: bytes) -> float:
+    if "ぁ" <= character <= "ヺ" or character == "ー":
+        return _KANA
+    if len(code) == 1:  # kana of half the width
+        return 7.0
+    if b"\x88\x9f" <= code <= b"\x98\x72":
+        return log(2965)
+    return log(3390) + _RARE if b"\x98\x9f" <= code <= b"\xea\xa4" else _SYMBOL + _BEYOND
+
+
+def _of_chinese(_: str, code: bytes) -> float:
+    if len(code) != 2 or code[0] < 0xB0 or code[0] > 0xF7 or code[1] < 0xA1:
+        return log(3755) + _BEYOND
+    return log(3755) if code[0] <= 0xD7 else log(3008) + _RARE
+
+
+def _of_traditional(_: str, code: bytes) -> float:
+    if b"\xa4\x40" <= code <= b"\xc6\x7e":  # by strokes: the first ones are common
+        return 7.4 + 2.4 * (code[0] - 0xA4) / (0xC6 - 0xA4)
+    return log(7652) + _RARE if code >= b"\xc9\x40" else _SYMBOL
+
+
+def _of_korean(character: str, code: bytes) -> float:
+    number = ord(character) - 0xAC00
+    if not 0 <= number < 11172:
+        return log(4888) + _RARE
+    parts = (_INITIALS[number // 588], _MEDIALS[number // 28 % 21], _FINALS[number % 28])
+    return -sum(log(share / 100) for share in parts) + (_BEYOND if code[0] < 0xB0 or code[1] < 0xA1 else 0)
+
+
+_COSTS: dict[str, Callable[[str, bytes], float]] = {
+    UTF8: lambda character, _: 0.0,
+    **dict.fromkeys(("cp437", "cp850", "cp1252", "cp866", "cp1251"), _of_alphabet),
+    "cp932": _of_japanese,
+    "gb18030": _of_chinese,
+    "big5": _of_traditional,
+    "cp949": _of_korean,
+}

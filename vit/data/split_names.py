@@ -1,0 +1,72 @@
+"""Names of folders, tables and columns that say what pictures are for: training, validation or testing."""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+Kind = Literal["train", "validation", "test"]
+
+_TRAIN = ("train", "training", "trainval", "trn")
+_TEST = ("test", "testing", "tests", "tst", "eval", "evaluation", "holdout")
+_VALIDATION = ("val", "valid", "validation", "validate", "validating", "dev", "devel", "development")
+# Whichever comes first is for testing, where there are several, or none for testing.
+_ORDER = {word: order for order, word in enumerate((*_TRAIN, *_TEST, *_VALIDATION))}
+_EXACT = ("train", "test", "val", "valid", "validation")
+_NEUTRAL = (
+    "set", "sets", "data", "dataset", "image", "images", "img", "imgs", "picture", "pictures", "photo", "photos",
+    "split", "folder", "dir", "samples",
+)  # fmt: skip
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+")
+
+
+class SplitName(NamedTuple):
+    """What a name says of a split; sorts by what is preferred.
+
+    Attributes:
+        order: among the words for splits.
+        rank: 0 as this app writes it, 1 in another spelling or with words such as "images", 2 with other words.
+        others: these other words.
+    """
+
+    order: int
+    rank: int
+    others: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> Kind:
+        """What the pictures are for."""
+        if self.order < len(_TRAIN):
+            return "train"
+        return "test" if self.order < len(_TRAIN) + len(_TEST) else "validation"
+
+
+@lru_cache(maxsize=10_000)  # asked again for the folder of each picture
+def split_name(name: str) -> SplitName | None:
+    """Read a name as that of a split; None where it is none, or names several.
+
+    >>> split_name("Training").kind, split_name("TestImages").kind, split_name("cat"), split_name("seg_train").others
+    ('train', 'test', None, ('seg',))
+    """
+    if name in _EXACT:
+        return SplitName(_ORDER[name], 0)
+    words = [_without_suffix(word.casefold()) for word in _WORDS.findall(name)]
+    orders = {_ORDER[word] for word in words if word in _ORDER}
+    if len(orders) != 1:
+        return None
+    others = tuple(word for word in words if word not in _ORDER and word not in _NEUTRAL)
+    return SplitName(orders.pop(), 2 if others else 1, others)
+
+
+def split_of(names: Iterable[str]) -> SplitName | None:
+    """The split that the last of some names says, from the outermost folder to the innermost."""
+    found = [split for split in map(split_name, names) if split]
+    return found[-1] if found else None
+
+
+def _without_suffix(word: str) -> str:
+    """The word for a split in such as "trainset" and "testdata"; else the word itself."""
+    for suffix in _NEUTRAL:
+        if (stem := word.removesuffix(suffix)) in _ORDER:
+            return stem
+    return word

@@ -1,0 +1,143 @@
+"""Rows of text from the tables that people put beside pictures: CSV and the like, JSON, and COCO's annotations.
+
+Source of COCO's layout: cocodataset.org/#format-data.
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from vit.data.name_encodings import encoding_of
+from vit.untrusted import parse_json
+
+MOST_BYTES = 32 << 20  # of a file; a million annotations in COCO's form may take more, and are not read
+_MOST_COLUMNS = 200
+_MOST_ROWS, _LONGEST_LINE = 1_000_000, 100_000
+_LOOKED_AT = 20  # lines from which the separator is told
+_LISTS = ("annotations", "images", "labels", "data", "items", "samples")
+
+
+class Table(NamedTuple):
+    """Rows of equal length.
+
+    Attributes:
+        rows: texts, without space around them.
+        columns: their names; None where the file gives none, or gives them as its first row.
+    """
+
+    rows: list[tuple[str, ...]]
+    columns: tuple[str, ...] | None = None
+
+
+def read_table(content: bytes, suffix: str) -> Table | None:
+    """The rows of a file; None where it holds no table.
+
+    Args:
+        suffix: of the file's name, such as ".csv".
+    """
+    if suffix in (".json", ".jsonl", ".ndjson"):
+        try:
+            return _from_json(_parsed(content, suffix))
+        except ValueError:
+            return None
+    rows = _lines(_text(content), spaces=suffix == ".txt")
+    width = max(map(len, rows), default=0)
+    if not 2 <= width <= _MOST_COLUMNS:
+        return None
+    return Table([(*row, *[""] * (width - len(row))) for row in rows])
+
+
+def _text(content: bytes) -> str:
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return content.decode("utf-16", "replace")
+    if content.startswith(b"\xef\xbb\xbf"):
+        return content[3:].decode("utf-8", "replace")
+    return content.decode(encoding_of(content.splitlines()), "replace")
+
+
+def _lines(text: str, spaces: bool) -> list[tuple[str, ...]]:
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > _MOST_ROWS or max(map(len, lines), default=0) > _LONGEST_LINE:
+        return []
+    for separator in "\t;,|":
+        counts = {len(row) for row in _cells(lines[:_LOOKED_AT], separator)}
+        if len(counts) == 1 and counts.pop() > 1:
+            return list(_cells(io.StringIO(text, newline=""), separator))
+    if spaces:
+        return [tuple(line.split()) for line in lines]
+    return list(_cells(io.StringIO(text, newline=""), ","))
+
+
+def _cells(lines: Any, separator: str) -> Iterator[tuple[str, ...]]:
+    try:
+        for row in csv.reader(lines, delimiter=separator, skipinitialspace=True):
+            if any(cell.strip() for cell in row):
+                yield tuple(cell.strip() for cell in row)
+    except csv.Error:  # a cell beyond the limits of the library, or a zero byte
+        return
+
+
+# --- JSON -----------------------------------------------------------------------------------------------------
+
+
+def _parsed(content: bytes, suffix: str) -> Any:
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    if suffix == ".json":
+        return parse_json(content)
+    return [parse_json(line) for line in content.splitlines() if line.strip()]
+
+
+def _from_json(value: Any) -> Table | None:
+    if isinstance(value, dict):
+        if isinstance(value.get("categories"), list) and isinstance(value.get("images"), list):
+            return _from_coco(value)
+        for name in _LISTS:
+            if isinstance(value.get(name), list) and (table := _from_json(value[name])):
+                return table
+        if value and all(isinstance(inner, dict) for inner in value.values()):
+            return _from_objects([{"file_name": name, **inner} for name, inner in value.items()])
+        pairs: list[tuple[str, ...]] = [(name, _cell(one)) for name, inner in value.items() for one in _several(inner)]
+        return Table(pairs) if pairs else None
+    if not isinstance(value, list) or not value:
+        return None
+    if all(isinstance(row, dict) for row in value):
+        return _from_objects(value)
+    if all(isinstance(row, list) and len(row) == len(value[0]) > 1 for row in value):
+        return Table([tuple(map(_cell, row)) for row in value])
+    return None
+
+
+def _several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _from_objects(rows: Sequence[dict[str, Any]]) -> Table | None:
+    columns = tuple(dict.fromkeys(name for row in rows for name in row))
+    if not 2 <= len(columns) <= _MOST_COLUMNS:
+        return None
+    return Table([tuple(_cell(row.get(name, "")) for name in columns) for row in rows], columns)
+
+
+def _from_coco(value: dict[str, Any]) -> Table | None:
+    """One row for each annotation."""
+    names: dict[Any, str] = {}
+    files: dict[Any, str] = {}
+    for source, key, into in ((value["categories"], "name", names), (value["images"], "file_name", files)):
+        for one in source:
+            if isinstance(one, dict) and isinstance(one.get("id"), int | str):
+                into[one["id"]] = _cell(one.get(key, one["id"]))
+    rows: list[tuple[str, ...]] = []
+    annotations = value.get("annotations")
+    for one in annotations if isinstance(annotations, list) else []:
+        image, category = (one.get(key) if isinstance(one, dict) else None for key in ("image_id", "category_id"))
+        if isinstance(image, int | str) and isinstance(category, int | str) and image in files and category in names:
+            rows.append((files[image], names[category]))
+    return Table(rows, ("file_name", "category")) if rows else None
+
+
+def _cell(value: Any) -> str:
+    """A value as a table of text holds it; "" for what is none."""
+    if isinstance(value, list) and len(value) == 1:
+        (value,) = value
+    return str(value).strip() if isinstance(value, str | int | float) else ""
