@@ -142,10 +142,12 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     labels, why_labels = read_labels(document, promised)
     preprocess, why_preprocess = read_preprocess(preprocess_document, document, promised, called)
     half = _keeps_half(promised)
-    tensors, digest = _read_weights(source, parts, families.used(shapes, ours), half)  # nothing large before
+    tensors, digest = _read_weights(
+        source, parts, families.used(shapes, ours, promised.part), half
+    )  # nothing large before
     tensors = shapes | tensors  # what plays no part has a name, by which families are told apart
 
-    reading = families.read(tensors, document, ours, heads, called, consume=True)
+    reading = families.read(tensors, document, ours, heads, called, consume=True, part=promised.part)
     for name, tensor in reading.tensors.items():
         if not is_finite(tensor):
             raise InvalidCheckpoint(f"The weights hold NaN or infinite numbers (`{brief(name)}`).")
@@ -160,7 +162,7 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
         config=reading.config,
         labels=labels,
         preprocess=preprocess,
-        assumed=reading.assumed | {name: why for name, why in extra.items() if why},
+        assumed=promised.assumed | {name: why for name, why in extra.items() if why},
         card=source.texts.get(CARD, b"").decode("utf-8", "replace"),
         facts=_stated_facts(document),
         hash=digest[:16],

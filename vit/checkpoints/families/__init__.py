@@ -4,10 +4,10 @@ To add a family, write `vit/checkpoints/families/<name>.py` with its `FAMILIES`;
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from vit.checkpoints.families import huggingface, timm
 from vit.checkpoints.families.family import (
@@ -21,6 +21,8 @@ from vit.checkpoints.families.family import (
     reshape,
     square_size,
 )
+from vit.checkpoints.families.heads import Selection, described, select
+from vit.checkpoints.families.parts import Part, choose, distinct, find_parts, labels
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.model.config import ViTConfig
 from vit.untrusted import brief
@@ -53,13 +55,6 @@ _OTHERS = (
     (r"attention\.self\.(query|key)|word_embeddings|embed_tokens|(^|\.)wte\.", "language model"),
     (r"\.running_mean$", "convolutional network"),
 )
-_WRAPPERS = re.compile(
-    r"^((module|_orig_mod|model|backbone|teacher|student|ema|vit|deit|ijepa|dinov2|dinov2_with_registers|dinov3_vit"
-    r"|vision_model|visual|trunk)\.|opt/target/|params/|img/)+"
-)
-# Where a name begins so, all others belong to the optimiser or to the tower that reads.
-_SEEING = ("visual.", "opt/target/", "params/", "params/img/")
-_CHUNKS = re.compile(r"^blocks\.\d+\.(\d+)\.")  # Meta trains large models with their blocks in groups
 
 
 class Reading(NamedTuple):
@@ -69,13 +64,17 @@ class Reading(NamedTuple):
         family: whose names it uses.
         config: what the model computes.
         tensors: under the names of `VisionTransformer.state_dict()`.
-        assumed: config field -> why it has its value, for all that no file states.
+        assumed: config field -> why it has its value, for all that no file states; and what was left out.
+        head: the module that is the head under a name of its own, "" where the family's is.
+        part: what stands before the model's names in the file.
     """
 
     family: Family
     config: ViTConfig
     tensors: Tensors
     assumed: dict[str, str]
+    head: str = ""
+    part: str = ""
 
 
 def read(
@@ -86,6 +85,7 @@ def read(
     name: str = "",
     consume: bool = False,
     known: Mapping[str, Any] | None = None,
+    part: str = "",
 ) -> Reading:
     """Understand the tensors of a checkpoint of any known family; works on the meta device.
 
@@ -99,16 +99,19 @@ def read(
         name: of the file and its folder.
         consume: empty `tensors` on the way, so that no weights are held twice.
         known: config fields that a model in memory tells, which count as stated.
+        part: of a file that holds several models, the one that is called so; "" for the one that people use.
 
     Raises:
         InvalidCheckpoint: not a family that is read, or a file at odds with itself or with its config.
     """
-    originals, tensors = tensors, _unwrap(tensors)
+    model = _select(tensors, ours, part)
+    family = model.family
+    named_by_family = {name: tensors[file_name] for name, file_name in model.selection.names.items()}
+    own_head = [tensors[file_name] for file_name in model.selection.head]
     if consume:
-        originals.clear()
-    family = huggingface.NATIVE if ours else _recognise(list(tensors))
-    renamed = family.rename(tensors)
-    tensors.clear()
+        tensors.clear()
+    renamed = family.rename(named_by_family)
+    named_by_family.clear()
     if ours:
         vit = (document or {}).get("vit")
         if not isinstance(vit, Mapping):
@@ -120,6 +123,11 @@ def read(
     named = family.by_name(name)
     doubts = {} if "heads" in stated or "heads" in named else family.doubts(renamed)
     renamed, adjusted = family.adjust(renamed)
+    if own_head:
+        renamed["head.weight"] = own_head.pop(0)
+        renamed["head.bias"] = (
+            own_head.pop() if own_head else renamed["head.weight"].new_zeros(renamed["head.weight"].shape[0])
+        )
     rotary = "rope" in {**family.fixed, **named, **stated, **doubts}
     learnt_positions = "pos_embed" in renamed
     reshaped, prefix = reshape(renamed, _stated_grid(family, renamed, stated), rotary)
@@ -161,14 +169,20 @@ def read(
                 "no usual number. State the number of heads, or put the model's config.json beside the weights.",
                 possible_heads(measured["dim"]),
             )
-    return Reading(family, build_config(values), reshaped, assumed)
+    return Reading(
+        family, build_config(values), reshaped, assumed | model.said, model.selection.head_name, model.part.prefix
+    )
 
 
-def used(names: Collection[str], ours: bool = False) -> set[str]:
+def used(tensors: Tensors, ours: bool = False, part: str = "") -> set[str]:
     """Those of a file's tensors that `read` makes use of, by the names that the file gives them."""
-    bare = _unwrap({name: name for name in names})
-    family = huggingface.NATIVE if ours else _recognise(list(bare))
-    return {name for short, name in bare.items() if not re.search(family.ignored, short)}
+    selection = _select(tensors, ours, part).selection
+    return {*selection.names.values(), *selection.head}
+
+
+def parts_of(tensors: Tensors) -> list[str]:
+    """What the models of a file are called, the one that people use first."""
+    return list(labels([part.prefix for part in distinct(find_parts(tensors, FAMILIES), tensors)]).values())
 
 
 def check_config(document: Mapping[str, Any]) -> None:
@@ -203,21 +217,47 @@ def _stated_grid(family: Family, renamed: Tensors, stated: Mapping[str, Any]) ->
     return height // side, width // side
 
 
-_Value = TypeVar("_Value")
+class _Model(NamedTuple):
+    """One model of a file, and what people should know of how it was found."""
+
+    family: Family
+    part: Part
+    selection: Selection
+    said: dict[str, str]
 
 
-def _unwrap(tensors: Mapping[str, _Value]) -> dict[str, _Value]:
-    """Take off what training puts before names; of a model of two towers keep the one that sees."""
-    for start in _SEEING:
-        seeing = {name: tensor for name, tensor in tensors.items() if name.startswith(start)}
-        tensors = seeing or tensors
-    unwrapped: dict[str, _Value] = {}
-    for name, tensor in tensors.items():
-        bare = _CHUNKS.sub(r"blocks.\1.", _WRAPPERS.sub("", name))
-        if bare in unwrapped:
-            raise InvalidCheckpoint(f"The file holds `{brief(bare)}` twice, with and without a prefix.")
-        unwrapped[bare] = tensor
-    return unwrapped
+def _select(tensors: Tensors, ours: bool, wanted: str) -> _Model:
+    """Find the model that is meant, its family and its tensors."""
+    parts = distinct(find_parts(tensors, FAMILIES), tensors)
+    if ours:
+        part = parts[0] if parts else _bare(tensors)
+        known = {name: file_name for name, file_name in (part.own | part.beside).items()}
+        return _Model(huggingface.NATIVE, part, Selection(known, (), "", {}), {})
+    part = choose(parts, wanted) if parts else _bare(tensors)
+    family = _recognise(list(part.own))
+    selection = select(part, family, tensors)
+    said = {}
+    if others := [name for prefix, name in labels([one.prefix for one in parts]).items() if prefix != part.prefix]:
+        own = labels([one.prefix for one in parts]).get(part.prefix, "")
+        said["model"] = (
+            f"The file holds {len(parts)} models; this is `{brief(own)}`. Another opens with its name behind that of "
+            f"the file: {', '.join(f'#{brief(name)}' for name in others[:6])}."
+        )
+    if selection.head_name and not selection.head_name.startswith(("head", "classifier")):
+        said["head"] = (
+            f"`{brief(selection.head_name)}` is taken for the head: it is the only linear layer after the model."
+        )
+    if selection.left_out:
+        said["left_out"] = f"The file holds more than the model, which is left out: {described(selection.left_out)}."
+    return _Model(family, part, selection, said)
+
+
+def _bare(tensors: Mapping[str, object]) -> Part:
+    """All tensors, without what stands before every name: of no model that is known."""
+    first, last = min(tensors, default=""), max(tensors, default="")
+    shared = next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    prefix = first[: first.rfind(".", 0, shared) + 1]
+    return Part(prefix, {name.removeprefix(prefix): name for name in tensors}, {})
 
 
 def _recognise(names: list[str]) -> Family:
