@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 navigation.start_page("checkpoints", remember=False)
 
 LANGUAGES: dict[lesson.Language, str] = {"en": "English", "de": "Deutsch", "zh": "中文"}
-WEIGHTS = ["safetensors", "pt", "pth", "tar", "bin", "npz", "json"]  # PyTorch's examples write .pth.tar
+# PyTorch's examples write .pth.tar, Lightning .ckpt; a folder of transformers' Trainer is dropped with its README.md.
+WEIGHTS = ["safetensors", "pt", "pth", "tar", "ckpt", "bin", "npz", "json", "md", "txt", "pkl"]
 
 
 act = partial(feedback.attempt, "checkpoints")
@@ -192,12 +193,12 @@ def upload(refused: bool) -> None:
         help="Files are looked into before they are read, and nothing in them is executed. Larger ones: put a folder "
         "with the weights into the server's folder of checkpoints.",
     )
-    weights = [file for file in files if not file.name.endswith(".json")]
+    weights = manage.weights_of([file.name for file in files])
     if not weights:
         if files:
             st.caption("The weights are still missing.")
         return
-    name = suggested(files, weights[0].name)
+    name = suggested(files, weights[0])
     if state.suggested != name or "new name" not in st.session_state:  # a config.json may come after the weights
         state.suggested = st.session_state["new name"] = name
     with st.form("bring", border=False):
@@ -220,7 +221,7 @@ def add(files: list[UploadedFile]) -> None:
     added = act(
         f"{name} was added.",
         manage.add,
-        {file.name.removesuffix(".tar"): uploads.opened(file) for file in files},
+        {file.name: uploads.opened(file) for file in files},
         name,
         None,
         access.limits().free_bytes,

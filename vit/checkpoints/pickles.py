@@ -188,7 +188,7 @@ def _interpret(pickle: IO[bytes]) -> Any:
 
 def _global(name: str) -> Global:
     if _ATTACKS.fullmatch(name):
-        raise HoldsCode(name.replace(" ", "."))
+        raise HoldsCode(name.replace(" ", ".").replace("__builtin__", "builtins"))  # as Python 2 called it
     return Global(name)
 
 

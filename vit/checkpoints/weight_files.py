@@ -8,6 +8,7 @@ import re
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +25,25 @@ MAX_TEXT = 32 << 20  # [bytes]; a header with 21,000 class names has 1 MB
 MAX_TENSORS = 20_000
 MAX_SHARDS = 200
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".ckpt", ".tar")  # PyTorch's examples write .pth.tar
+# What trainers of transformers, Accelerate, Lightning and DeepSpeed save beside the weights to go on with.
+_STATE = re.compile(
+    r"(optimizer|scheduler|scaler|rng_state|random_states?|training_args|trainer_state|sampler|dl_state_dict|optim)"
+    r"([_.-].*)?\.(pt|pth|bin|tar)"
+)
 # dtype of a safetensors header -> ours; whole numbers and 8-bit floats are no weights that can be explained.
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _SIDE_DTYPES = {"I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
+
+
+def weights_among(names: Iterable[str]) -> list[str]:
+    """The files of weights among those of a folder, without the state of a training; safetensors before a pickle.
+
+    >>> weights_among(["last.ckpt", "optimizer.pt", "rng_state_0.pth", "training_args.bin", "config.json"])
+    ['last.ckpt']
+    """
+    files = [name for name in names if name.endswith(SUFFIXES) and not _STATE.fullmatch(name)]
+    safe = [name for name in files if name.endswith(".safetensors")]
+    return safe if len(safe) == 1 else files
 
 
 def look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:

@@ -38,6 +38,7 @@ READS = (
     "the originals of Google, Meta and OpenAI, and tintn's tutorial's"
 )
 
+_CONVOLUTIONS = "convolutional network"
 # Names that give away what else a file may be; first match wins.
 _OTHERS = (
     (r"(^|\.)layers\.\d+\.blocks\.|^features\.\d+\.\d+\.attn\.relative_position", "Swin"),
@@ -53,7 +54,15 @@ _OTHERS = (
     (r"(^|\.)blocks\.\d+\.(attn\.(inner_attn_ln|norm)|mlp\.(ffn_ln|norm))\.|\.freqs_cis$", "EVA-02 or BEiT-3"),
     (r"to_patch_embedding\.", "ViT of the vit-pytorch library"),
     (r"attention\.self\.(query|key)|word_embeddings|embed_tokens|(^|\.)wte\.", "language model"),
-    (r"\.running_mean$", "convolutional network"),
+    (r"\.running_mean$", _CONVOLUTIONS),
+)
+
+
+# Of PEFT: all that it saves, or by the kind of adapter.
+_ADAPTER = re.compile(r"^base_model\.model\.|\.(lora|ia3|hada|lokr|oft|boft|vera|fourierft)_\w+(\.\w+)?$|^prompt_embed")
+ADAPTER = (
+    "This is an adapter of PEFT, which is no model without its base. Merge the two first: "
+    'PeftModel.from_pretrained(base, "adapter").merge_and_unload().save_pretrained("merged").'
 )
 
 
@@ -124,10 +133,10 @@ def read(
     doubts = {} if "heads" in stated or "heads" in named else family.doubts(renamed)
     renamed, adjusted = family.adjust(renamed)
     if own_head:
-        renamed["head.weight"] = own_head.pop(0)
-        renamed["head.bias"] = (
-            own_head.pop() if own_head else renamed["head.weight"].new_zeros(renamed["head.weight"].shape[0])
-        )
+        renamed |= zip(("head.weight", "head.bias"), own_head, strict=False)
+        own_head.clear()
+    if "head.weight" in renamed and "head_dist.weight" not in renamed and "head.bias" not in renamed:
+        renamed["head.bias"] = renamed["head.weight"].new_zeros(renamed["head.weight"].shape[:1])
     rotary = "rope" in {**family.fixed, **named, **stated, **doubts}
     learnt_positions = "pos_embed" in renamed
     reshaped, prefix = reshape(renamed, _stated_grid(family, renamed, stated), rotary)
@@ -217,6 +226,19 @@ def _stated_grid(family: Family, renamed: Tensors, stated: Mapping[str, Any]) ->
     return height // side, width // side
 
 
+def only_part(tensors: Tensors) -> str:
+    """What stands before the names of the one model that there is.
+
+    Raises:
+        InvalidCheckpoint: there are several.
+    """
+    parts = distinct(find_parts(tensors, FAMILIES), tensors)
+    if len(parts) > 1:
+        names = ", ".join(f"`{brief(part.prefix.rstrip('.'))}`" for part in parts)
+        raise InvalidCheckpoint(f"The module holds several Vision Transformers: {names}. Hand over one of them.")
+    return parts[0].prefix if parts else ""
+
+
 class _Model(NamedTuple):
     """One model of a file, and what people should know of how it was found."""
 
@@ -234,6 +256,8 @@ def _select(tensors: Tensors, ours: bool, wanted: str) -> _Model:
         known = {name: file_name for name, file_name in (part.own | part.beside).items()}
         return _Model(huggingface.NATIVE, part, Selection(known, (), "", {}), {})
     part = choose(parts, wanted) if parts else _bare(tensors)
+    if not parts and any(_ADAPTER.search(name) for name in tensors):
+        raise InvalidCheckpoint(ADAPTER)
     family = _recognise(list(part.own))
     selection = select(part, family, tensors)
     said = {}
@@ -247,6 +271,8 @@ def _select(tensors: Tensors, ours: bool, wanted: str) -> _Model:
         said["head"] = (
             f"`{brief(selection.head_name)}` is taken for the head: it is the only linear layer after the model."
         )
+    elif any(name.startswith("pooler.") for name in part.own) and not part.own.keys() >= selection.names.keys():
+        said["head"] = "The model has a pooler, which the head may read; it is taken to read the class token itself."
     if selection.left_out:
         said["left_out"] = f"The file holds more than the model, which is left out: {described(selection.left_out)}."
     return _Model(family, part, selection, said)
@@ -263,7 +289,7 @@ def _bare(tensors: Mapping[str, object]) -> Part:
 def _recognise(names: list[str]) -> Family:
     other = next(((what, name) for pattern, what in _OTHERS for name in names if re.search(pattern, name)), None)
     family = next((family for family in FAMILIES if family.claims(names)), None)
-    if family and not other:
+    if family and (not other or other[0] == _CONVOLUTIONS):  # a head may have a batch norm
         return family
     if other:
         what, name = other

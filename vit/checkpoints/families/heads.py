@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from vit.checkpoints.families.family import Family
-from vit.checkpoints.families.parts import Part
+from vit.checkpoints.families.parts import Part, aligned
 from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief
 
@@ -48,7 +48,7 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
     Raises:
         InvalidCheckpoint: a tensor that the family does not know may change the attention.
     """
-    own, beside = (_aligned(place, family) for place in (part.own, part.beside))
+    own, beside = (aligned(place, family) for place in (part.own, part.beside))
     whole = any((family.find(name) or "").startswith("blocks.") for name in own)
     names, extra, taken = dict[str, str](), dict[str, str](), set[str]()
     for name, file_name in [*own.items(), *beside.items()]:
@@ -72,19 +72,6 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
         if not _is_harmless(name, shapes[name], dim, family if name in own else None):
             raise InvalidCheckpoint(_refusal(family, name))
     return Selection(names, tuple(extra[name] for name in head), head[0].rpartition(".")[0] if head else "", left_out)
-
-
-def _aligned(names: Mapping[str, str], family: Family) -> dict[str, str]:
-    """Take off what stands before the blocks alone, if their names are not known as they are."""
-
-    def block(name: str) -> bool:
-        return (family.find(name) or "").startswith("blocks.")
-
-    if any(map(block, names)):
-        return dict(names)
-    before = (name[: dot.end()] for name in names for dot in re.finditer(r"\.", name) if block(name[dot.end() :]))
-    prefix = next(before, "")
-    return {name.removeprefix(prefix): file_name for name, file_name in names.items()}
 
 
 def _heads(family: Family, names: Mapping[str, str]) -> list[str]:

@@ -45,11 +45,14 @@ def find_parts(names: Collection[str], families: Sequence[Family]) -> list[Part]
     bare = {_WRAPPED.sub("", name): name for name in names}
     embeddings = "|".join(_embedding(theirs) for family in families for ours, theirs in family.keys if ours in _OURS)
     matches = map(re.compile(rf"((?:.*[./])?)(?:{embeddings})").fullmatch, bare)
-    parts = []
+    places = []
     for prefix in dict.fromkeys(match[1] for match in matches if match):
         own = {_CHUNKS.sub(r"blocks.\1.", name[len(prefix) :]): bare[name] for name in bare if name.startswith(prefix)}
-        if any(family.claims(list(own)) for family in families):
-            parts.append(Part(prefix, own, {}))
+        places.append(Part(prefix, own, {}))
+    parts = [part for part in places if any(family.claims(list(part.own)) for family in families)]
+    for part in [] if parts else places:  # the blocks may lie in a module of their own
+        tried = ((family, aligned(part.own, family)) for family in families)
+        parts += [part._replace(own=own) for family, own in tried if family.claims(list(own))][:1]
     ancestors = {part.prefix: _ancestors(part.prefix) for part in parts}
     for name in bare:
         if any(name.startswith(prefix) for prefix in ancestors):
@@ -63,6 +66,19 @@ def find_parts(names: Collection[str], families: Sequence[Family]) -> list[Part]
             if ancestor is not None and len(ancestor) == closest and not _TEXT.match(name[closest:]):
                 part.beside[name[closest:]] = bare[name]
     return sorted(parts, key=lambda part: _rank(part.prefix))
+
+
+def aligned(names: Mapping[str, str], family: Family) -> dict[str, str]:
+    """Take off what stands before the blocks alone, if their names are not known as they are."""
+
+    def block(name: str) -> bool:
+        return (family.find(name) or "").startswith("blocks.")
+
+    if any(map(block, names)):
+        return dict(names)
+    before = (name[: dot.end()] for name in names for dot in re.finditer(r"\.", name) if block(name[dot.end() :]))
+    prefix = next(before, "")
+    return {name.removeprefix(prefix): file_name for name, file_name in names.items()}
 
 
 _OURS = ("patch_embed", "patch_embed.weight")
@@ -122,10 +138,14 @@ def labels(prefixes: Sequence[str]) -> dict[str, str]:
 
     >>> labels(["state/student.backbone.", "state/teacher.backbone."])
     {'state/student.backbone.': 'student', 'state/teacher.backbone.': 'teacher'}
+    >>> labels(["student/module.", "teacher/"])
+    {'student/module.': 'student', 'teacher/': 'teacher'}
     >>> labels(["", "ema.module."])
     {'': 'model', 'ema.module.': 'ema.module'}
     """
-    levels = {prefix: re.split(r"[./]", prefix)[:-1] for prefix in prefixes}
+    dicts = {prefix: prefix[: prefix.rfind("/") + 1] for prefix in prefixes}
+    named = dicts if len({*dicts.values()}) == len(prefixes) else {prefix: prefix for prefix in prefixes}
+    levels = {prefix: re.split(r"[./]", name)[:-1] for prefix, name in named.items()}
     for end in (0, -1):
         while len(levels) > 1 and all(levels.values()) and len({parts[end] for parts in levels.values()}) == 1:
             levels = {prefix: parts[1:] if end == 0 else parts[:-1] for prefix, parts in levels.items()}

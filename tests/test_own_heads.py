@@ -1,0 +1,236 @@
+"""Checkpoints as people make them from a library's model: heads of their own, wrappers, losses, several models."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+import torchvision
+import transformers
+from tiny import difference, fill
+from torch import Tensor, nn
+
+import vit
+from vit.checkpoints.in_memory import checkpoint_from_module
+from vit.checkpoints.live_module import agrees, convert, copy_tensors, find_vit, own_logits
+from vit.checkpoints.load import load_checkpoint, summarise
+from vit.errors import InvalidCheckpoint
+
+TIMM = {"img_size": 32, "patch_size": 8, "embed_dim": 192, "depth": 2, "num_heads": 3}
+IMAGE = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+
+
+def of_timm(classes: int = 5, seed: int = 0, **changes: Any) -> Any:
+    return fill(timm.models.VisionTransformer(**TIMM | {"num_classes": classes} | changes), seed)
+
+
+def of_torchvision() -> Any:
+    return torchvision.models.VisionTransformer(32, 8, 2, 3, 192, 384, num_classes=7)
+
+
+def of_transformers() -> Any:
+    sizes = dict(hidden_size=192, num_hidden_layers=2, num_attention_heads=3, intermediate_size=384)
+    config = transformers.ViTConfig(**sizes, image_size=32, patch_size=8)
+    return transformers.ViTModel(config, add_pooling_layer=False)
+
+
+def replaced(model: Any, name: str, head: nn.Module) -> Any:
+    setattr(model, name, head)
+    return fill(model)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(192, 64), nn.GELU(), nn.Linear(64, 5))
+
+
+class Net(nn.Module):
+    """A module of one's own around a library's model."""
+
+    def __init__(self, model: nn.Module, head: nn.Module, name: str = "fc"):
+        super().__init__()
+        self.backbone = model
+        self.register_buffer("mean", torch.zeros(1, 3, 1, 1))
+        self.criterion = nn.CrossEntropyLoss(weight=torch.ones(5))
+        self.add_module(name, head)
+        self.name = name
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.backbone(images)
+        features = getattr(features, "last_hidden_state", features)
+        return self.get_submodule(self.name)(features[:, 0] if features.ndim == 3 else features)
+
+
+def keep(tensors: Any, folder: Path, name: str = "own.pth") -> Path:
+    torch.save(tensors, folder / name)
+    return folder / name
+
+
+LINEAR: dict[str, Callable[[], nn.Module]] = {
+    "torchvision, heads": lambda: replaced(of_torchvision(), "heads", nn.Linear(192, 5)),
+    "torchvision, heads in a row": lambda: replaced(
+        of_torchvision(), "heads", nn.Sequential(nn.Dropout(), nn.Linear(192, 5))
+    ),
+    "torchvision, inner head": lambda: replaced(
+        of_torchvision(), "heads", nn.Sequential(nn.Sequential(nn.Linear(192, 5)))
+    ),
+    "timm, dropout": lambda: replaced(of_timm(), "head", nn.Sequential(nn.Dropout(), nn.Linear(192, 5))),
+    "timm, no bias": lambda: replaced(of_timm(), "head", nn.Sequential(nn.Linear(192, 5, bias=False))),
+    "timm, fc": lambda: fill(Net(of_timm(0), nn.Linear(192, 5))),
+    "timm, classifier in a row": lambda: fill(Net(of_timm(0), nn.Sequential(nn.Linear(192, 5)), "classifier")),
+    "timm, mean of the patches": lambda: fill(Net(of_timm(0, global_pool="avg"), nn.Linear(192, 5), "cls_layer")),
+    "torchvision, fc": lambda: fill(Net(replaced(of_torchvision(), "heads", nn.Identity()), nn.Linear(192, 5))),
+    "transformers, classifier": lambda: fill(Net(of_transformers(), nn.Linear(192, 5), "classifier")),
+    "transformers, out": lambda: fill(Net(of_transformers(), nn.Sequential(nn.Dropout(), nn.Linear(192, 5)), "out")),
+}
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", LINEAR)
+def test_one_linear_layer_is_the_head_under_any_name(name: str, tmp_path: Path) -> None:
+    module = LINEAR[name]().eval()
+    expected = module(IMAGE)
+    here = checkpoint_from_module(module)
+    assert here.config.num_classes == len(here.labels) == 5 and "heads" not in here.assumed
+    assert difference(here.model(IMAGE).logits, expected) < 1e-5
+    live = find_vit(module)
+    assert agrees(convert(live, copy_tensors(live)), IMAGE, own_logits(live, IMAGE))
+    file = keep({"state_dict": {f"net.{k}": v for k, v in module.state_dict().items()}}, tmp_path)
+    there = load_checkpoint(file)
+    assert there.config.num_classes == 5
+    if here.config == there.config:  # but for what files leave open, such as eps and pool
+        assert torch.equal(here.model(IMAGE).logits, there.model(IMAGE).logits)
+    assert any("criterion" in why for why in there.assumed.values()) == isinstance(module, Net)
+
+
+OTHER: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "timm, MLP": (lambda: replaced(of_timm(), "head", mlp()), "`head`"),
+    "timm, norm and linear": (
+        lambda: replaced(of_timm(), "head", nn.Sequential(nn.LayerNorm(192), nn.Linear(192, 5))), "`head`"
+    ),
+    "timm, batch norm": (
+        lambda: replaced(of_timm(), "head", nn.Sequential(nn.BatchNorm1d(192, affine=False), nn.Linear(192, 5))),
+        "`head`",
+    ),
+    "torchvision, MLP": (lambda: replaced(of_torchvision(), "heads", mlp()), "`heads`"),
+    "after 1000 classes": (lambda: fill(Net(of_timm(8), nn.Linear(8, 5))), "`fc`"),
+    "two heads": (lambda: fill(Net(of_timm(0), nn.ModuleList([nn.Linear(192, 5), nn.Linear(192, 3)]))), "`fc`"),
+    "transformers, MLP": (lambda: fill(Net(of_transformers(), mlp(), "classifier")), "`classifier`"),
+}  # fmt: skip
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", OTHER)
+def test_of_any_other_head_the_model_is_opened_and_the_rest_said_to_be_left_out(name: str, tmp_path: Path) -> None:
+    make, said = OTHER[name]
+    module = make().eval()
+    checkpoint = load_checkpoint(keep(module.state_dict(), tmp_path))
+    assert checkpoint.config.num_classes == 0 and checkpoint.labels == ()
+    assert said in checkpoint.assumed["left_out"]
+    state = {k.removeprefix("backbone."): v for k, v in module.state_dict().items()}
+    alone = {k: v for k, v in state.items() if not k.startswith(("head", "fc", "classifier", "mean", "criterion"))}
+    expected = load_checkpoint(keep(alone, tmp_path, "alone.pth")).model(IMAGE, output_attentions=True)
+    output = checkpoint.model(IMAGE, output_attentions=True)
+    assert all(map(torch.equal, output.attentions, expected.attentions))
+    assert torch.equal(output.logits, expected.logits)
+    assert checkpoint_from_module(module).config.num_classes == 0
+    assert find_vit(module).config.num_classes == (8 if "1000" in name else 0)  # what lies within has its own head
+
+
+def test_what_may_change_the_attention_is_refused(tmp_path: Path) -> None:
+    state = of_timm().state_dict()
+    for name, tensor in {
+        "prompts": torch.zeros(1, 4, 192),
+        "blocks.0.adapter.down.weight": torch.zeros(8, 192),
+        "extra_token": torch.zeros(1, 1, 192),
+        "stem.0.weight": torch.zeros(3, 3, 3, 3),
+    }.items():
+        with pytest.raises(InvalidCheckpoint, match="a plain Vision Transformer does not have"):
+            load_checkpoint(keep(state | {name: tensor}, tmp_path))
+    merged = {name.replace("qkv.", "qkv.base_layer."): tensor for name, tensor in state.items()}
+    merged["blocks.0.attn.qkv.lora_A.default.weight"] = torch.zeros(2, 192)
+    with pytest.raises(InvalidCheckpoint, match="merge_and_unload"):
+        load_checkpoint(keep(merged, tmp_path))
+
+
+# --- What lies around a model -------------------------------------------------------------------------------------
+
+EXTRA = {"n_averaged": torch.tensor(3), "criterion.weight": torch.ones(5), "metric.total": torch.zeros(())}
+BESIDE: dict[str, Callable[[dict[str, Tensor]], Any]] = {
+    "numbers of training": lambda state: state | EXTRA,
+    "an average": lambda state: {"n_averaged": torch.tensor(3)} | {f"module.{k}": v for k, v in state.items()},
+    "mask": lambda state: state | {"masked_embed": torch.zeros(1, 192), "mean": torch.zeros(1, 3, 1, 1)},
+    "compiled within": lambda state: {k.replace("blocks.0.", "blocks.0._orig_mod."): v for k, v in state.items()},
+    "unknown wrapper": lambda state: {f"lit.net_7.encoder.{k}": v for k, v in state.items()},
+    "chunks": lambda state: {k.replace("blocks.", "m.blocks.") if "blocks" in k else k: v for k, v in state.items()},
+    "nested": lambda state: {"a": {"b": {"c": state, "epoch": 3}, "log": {"loss": torch.zeros(3)}}},
+    "optimiser": lambda state: {"net": state, "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}},
+    "twice": lambda state: {f"{at}.{k}": v for at in ("backbone", "model.0") for k, v in state.items()},
+    **{
+        key: lambda state, key=key: {key: {f"module.{k}": v for k, v in state.items()}, "epoch": 1}  # type: ignore[misc]
+        for key in ("state_dict_ema", "student", "target_encoder", "ema", "module", "weights", "best_model")
+    },
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_the_model_is_found_whatever_lies_around_it(name: str, tmp_path: Path) -> None:
+    state = of_timm().state_dict()
+    plain = load_checkpoint(keep(state, tmp_path, "plain.pth"))
+    checkpoint = load_checkpoint(keep(BESIDE[name](state), tmp_path))
+    assert checkpoint.config == plain.config and checkpoint.labels == plain.labels
+    assert torch.equal(checkpoint.model(IMAGE).logits, plain.model(IMAGE).logits)
+    said = checkpoint.assumed.keys() - plain.assumed.keys()
+    assert said == ({"left_out"} if name in ("numbers of training", "an average", "mask") else set())
+
+
+SEVERAL: dict[str, Callable[[Any, Any], Any]] = {
+    "model model_ema": lambda one, other: {"model": one, "model_ema": other},
+    "state_dict state_dict_ema": lambda one, other: {"state_dict": one, "state_dict_ema": other, "epoch": 2},
+    "student teacher": lambda one, other: {"student": {f"module.{k}": v for k, v in one.items()}, "teacher": other},
+    "encoder target_encoder": lambda one, other: {"encoder": one, "target_encoder": other, "opt": {}},
+    "student.backbone teacher.backbone": lambda one, other: {
+        **{f"student.backbone.{k}": v for k, v in one.items()},
+        **{f"teacher.backbone.{k}": v for k, v in other.items()},
+        "dino_loss.center": torch.zeros(1, 8),
+    },
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_of_several_models_the_usual_one_is_opened_and_the_others_by_their_names(name: str, tmp_path: Path) -> None:
+    one, other = of_timm(seed=1).state_dict(), of_timm(seed=2).state_dict()
+    file = keep(SEVERAL[name](one, other), tmp_path, "several.pth")
+    first = name.split()[0]
+    opened = load_checkpoint(file)
+    assert torch.equal(opened.model.head.weight, other["head.weight"])
+    called = first.removesuffix(".backbone")
+    assert f"#{called}" in opened.assumed["model"] and summarise(file).others == (called,)
+    asked = vit.load_checkpoint(f"{file}#{called}")
+    assert torch.equal(asked.model.head.weight, one["head.weight"])
+    assert asked.name == f"several#{called}" and asked.identity != opened.identity and asked.hash != opened.hash
+    assert load_checkpoint(asked.path).identity == asked.identity
+    with pytest.raises(InvalidCheckpoint, match="holds no model that is called 'nobody'"):
+        load_checkpoint(f"{file}#nobody")
+
+
+def test_several_models_in_memory_are_told_by_name_and_one_registered_twice_is_one() -> None:
+    pair = nn.ModuleDict({"student": of_timm(seed=1), "teacher": of_timm(seed=2)})
+    with pytest.raises(InvalidCheckpoint, match="several Vision Transformers: `teacher`, `student`"):
+        checkpoint_from_module(pair)
+    model = of_timm()
+    both = nn.ModuleDict({"backbone": model, "model": nn.Sequential(model)})
+    assert torch.equal(checkpoint_from_module(both).model.head.weight, model.head.weight)
+    live = find_vit(both)
+    assert torch.equal(convert(live, copy_tensors(live)).head.weight, model.head.weight)
+
+
+# --- CLIP ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_clip_model_of_timm_that_was_fine_tuned_has_classes(tmp_path: Path) -> None:
+    checkpoint = load_checkpoint(keep(of_timm(5, pre_norm=True).state_dict(), tmp_path))
+    assert checkpoint.labels == tuple(f"class {i}" for i in range(5))
+    projection = load_checkpoint(keep(of_timm(512, pre_norm=True).state_dict(), tmp_path))
+    assert projection.labels == () and "projection" in projection.assumed["labels"]
