@@ -1,6 +1,9 @@
 """Checkpoints as people make them from a library's model: heads of their own, wrappers, losses, several models."""
 
+import io
+import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +12,12 @@ import timm
 import torch
 import torchvision
 import transformers
+from safetensors.torch import save_file
 from tiny import difference, fill
 from torch import Tensor, nn
 
 import vit
+from vit.checkpoints import manage
 from vit.checkpoints.in_memory import checkpoint_from_module
 from vit.checkpoints.live_module import agrees, convert, copy_tensors, find_vit, own_logits
 from vit.checkpoints.load import load_checkpoint, summarise
@@ -234,3 +239,87 @@ def test_a_clip_model_of_timm_that_was_fine_tuned_has_classes(tmp_path: Path) ->
     assert checkpoint.labels == tuple(f"class {i}" for i in range(5))
     projection = load_checkpoint(keep(of_timm(512, pre_norm=True).state_dict(), tmp_path))
     assert projection.labels == () and "projection" in projection.assumed["labels"]
+
+
+# --- What lies in the folder --------------------------------------------------------------------------------------
+
+SIZES: dict[str, Any] = dict(hidden_size=192, num_hidden_layers=1, num_attention_heads=6, intermediate_size=96)
+
+
+def trained(folder: Path, **changes: Any) -> transformers.ViTForImageClassification:
+    """A folder as transformers' Trainer leaves it."""
+    config = transformers.ViTConfig(**SIZES, image_size=32, patch_size=8, num_labels=4, **changes)
+    model = fill(transformers.ViTForImageClassification(config))
+    model.save_pretrained(folder)
+    for name in ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth", "rng_state_1.pth", "training_args.bin"):
+        torch.save({"state": {0: torch.zeros(3)}}, folder / name)
+    (folder / "trainer_state.json").write_text("{}")
+    return model
+
+
+@torch.inference_mode()
+def test_the_folder_of_a_training_opens_at_once_and_can_be_brought_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-500"
+    model = trained(folder, id2label={i: i * 10 for i in range(4)})
+    with ExitStack() as stack:
+        files = {path.name: stack.enter_context(path.open("rb")) for path in folder.iterdir()}
+        brought = manage.add(files, "brought", tmp_path)
+    assert sorted(path.name for path in brought.iterdir()) == ["config.json", "model.safetensors"]
+    for here in (folder, brought):
+        checkpoint = load_checkpoint(here)
+        assert checkpoint.labels == ("0", "10", "20", "30") and checkpoint.config.heads == 6
+        assert difference(checkpoint.model(IMAGE).logits, model(IMAGE).logits) < 1e-5
+    (folder / "model.safetensors").rename(folder / "last.ckpt")
+    assert load_checkpoint(folder).labels == checkpoint.labels
+
+
+@pytest.mark.parametrize("name", ["last.ckpt", "model_best.pth.tar", "epoch_3.pt.tar", "checkpoint.tar"])
+def test_files_of_training_are_brought_by_any_usual_name(name: str, tmp_path: Path) -> None:
+    state = of_timm().state_dict()
+    file = keep({"state_dict": state}, tmp_path, name)
+    with file.open("rb") as content:
+        folder = manage.add({name: content}, "mine", tmp_path)
+    assert torch.equal(load_checkpoint(folder).model.head.weight, state["head.weight"])
+    assert load_checkpoint(file).labels == load_checkpoint(folder).labels
+
+
+def test_an_adapter_says_how_it_is_merged(tmp_path: Path) -> None:
+    names = ["base_model.model.vit.encoder.layer.0.attention.attention.query.lora_A.weight"]
+    (tmp_path / "adapter_config.json").write_text("{}")
+    save_file({name: torch.zeros(2, 192) for name in names}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(InvalidCheckpoint, match=r"adapter of PEFT.*merge_and_unload\(\)"):
+        load_checkpoint(tmp_path)
+    files = {path.name: io.BytesIO(path.read_bytes()) for path in tmp_path.iterdir()}
+    with pytest.raises(InvalidCheckpoint, match="adapter of PEFT"):
+        manage.add(files, "mine", tmp_path)
+
+
+def test_open_clip_s_config_says_what_its_weights_do_not(tmp_path: Path) -> None:
+    tower = of_openai()
+    text = {"token_embedding.weight": torch.zeros(9, 8), "transformer.resblocks.0.ln_1.weight": torch.zeros(8)}
+    state = {f"module.visual.{k}": v for k, v in tower.items()} | {f"module.{k}": v for k, v in text.items()}
+    file = keep({"epoch": 1, "state_dict": state}, tmp_path, "open_clip_pytorch_model.bin")
+    assert "activation" in load_checkpoint(file).assumed and load_checkpoint(file).config.heads == 3
+    vision = {"width": 192, "layers": 1, "patch_size": 8, "image_size": 32, "head_width": 32}
+    document = {"model_cfg": {"vision_cfg": vision}, "preprocess_cfg": {"mean": [0.1, 0.2, 0.3], "std": [1, 1, 1]}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(document))
+    for path in (file, tmp_path):
+        checkpoint = load_checkpoint(path)
+        assert (checkpoint.config.heads, checkpoint.config.activation, checkpoint.labels) == (6, "gelu", ())
+        assert checkpoint.preprocess.mean == (0.1, 0.2, 0.3) and checkpoint.assumed.keys() == {"labels"}
+
+
+def of_openai() -> dict[str, Tensor]:
+    """The tensors of OpenAI's picture tower."""
+    block = {"ln_1": (192,), "ln_2": (192,), "attn.in_proj": (576, 192), "attn.out_proj": (192, 192)}
+    block |= {"mlp.c_fc": (768, 192), "mlp.c_proj": (192, 768)}
+    tower = {f"transformer.resblocks.0.{name}": shape for name, shape in block.items()} | {
+        "ln_pre": (192,),
+        "ln_post": (192,),
+    }
+    tensors = {}
+    for name, shape in tower.items():
+        mark = "_" if name.endswith("in_proj") else "."
+        tensors |= {f"{name}{mark}weight": torch.randn(shape), f"{name}{mark}bias": torch.randn(shape[0])}
+    tensors |= {"class_embedding": torch.randn(192), "positional_embedding": torch.randn(17, 192)}
+    return tensors | {"conv1.weight": torch.randn(192, 3, 8, 8), "proj": torch.randn(192, 64)}

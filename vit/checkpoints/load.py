@@ -50,7 +50,8 @@ def list_checkpoints(root: str | Path | None = None) -> list[CheckpointInfo]:
 
 def summarise(path: Path) -> CheckpointInfo:
     """What a list shows of the checkpoint in this folder."""
-    params, size, labels, facts, family, others = 0, 0, 0, {}, "", ()
+    params, size, labels, facts, family = 0, 0, 0, {}, ""
+    others: tuple[str, ...] = ()
     try:
         with open_files(path) as source:
             size = source.size

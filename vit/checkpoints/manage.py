@@ -70,7 +70,12 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
         raise InvalidCheckpoint(
             f"Bring one file of weights ({', '.join(SUFFIXES)}), not {len(weights)}. Take the others out."
         )
-    files = {file: files[file] for file in files if file in weights or file in _BESIDE}
+    others = [file for file in files if file not in weights and file not in _BESIDE]
+    if strange := [file for file in others if not file.endswith((*SUFFIXES, ".json", ".md", ".txt", ".pkl"))]:
+        raise InvalidCheckpoint(
+            f"{brief(strange[0])} is not part of a checkpoint. Beside weights: {', '.join(_BESIDE)}."
+        )
+    files = {file: files[file] for file in files if file not in others}
     with _new_folder(name, root) as folder:
         for file, content in files.items():
             most = MAX_WEIGHTS if file in weights else MAX_TEXT
@@ -321,6 +326,8 @@ def _new_folder(name: str, root: Path | None) -> Iterator[Path]:
 
 def _plain_name(file: str) -> str:
     """A file's name without its folder, and without characters that mean something elsewhere."""
+    if file.endswith((".pth.tar", ".pt.tar")):  # as in PyTorch's examples, of what is no archive
+        file = file.removesuffix(".tar")
     return _UNUSUAL.sub("_", file.replace("\\", "/").rpartition("/")[2])[-200:].lstrip(".")
 
 

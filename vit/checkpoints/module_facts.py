@@ -64,7 +64,7 @@ def part_at(module: Any, prefix: str) -> nn.Module:
         module = getattr(module, level) if level else module
         for wrapping in ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"):
             module = getattr(module, wrapping, module)
-    return module  # type: ignore[no-any-return]
+    return module
 
 
 def _of_transformers(module: Any) -> ModuleFacts:

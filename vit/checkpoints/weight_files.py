@@ -36,14 +36,18 @@ _SIDE_DTYPES = {"I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL
 
 
 def weights_among(names: Iterable[str]) -> list[str]:
-    """The files of weights among those of a folder, without the state of a training; safetensors before a pickle.
+    """The files of weights among those of a folder, without the state of a training, and without the pickle of a model
+    that is there as safetensors too.
 
     >>> weights_among(["last.ckpt", "optimizer.pt", "rng_state_0.pth", "training_args.bin", "config.json"])
     ['last.ckpt']
+    >>> weights_among(["open_clip_model.safetensors", "open_clip_pytorch_model.bin"])
+    ['open_clip_model.safetensors']
     """
     files = [name for name in names if name.endswith(SUFFIXES) and not _STATE.fullmatch(name)]
     safe = [name for name in files if name.endswith(".safetensors")]
-    return safe if len(safe) == 1 else files
+    same = len({name.replace("pytorch_", "").rpartition(".")[0] for name in files}) == 1
+    return safe if safe and same else files
 
 
 def look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
