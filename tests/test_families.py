@@ -369,7 +369,7 @@ def test_unknown_tensors_are_refused_by_name() -> None:
 
 def test_a_missing_tensor_is_named() -> None:
     theirs = their_model()
-    for name in theirs.state_dict():
+    for name in theirs.state_dict().keys() - {"classifier.bias"}:  # a head may have none, which is said
         tensors = theirs.state_dict()
         del tensors[name]
         with pytest.raises(InvalidCheckpoint):

@@ -231,6 +231,15 @@ def test_several_models_in_memory_are_told_by_name_and_one_registered_twice_is_o
     assert torch.equal(convert(live, copy_tensors(live)).head.weight, model.head.weight)
 
 
+def test_other_networks_are_called_by_their_names_in_any_dict(tmp_path: Path) -> None:
+    for make, name in ((torchvision.models.swin_t, "Swin"), (torchvision.models.resnet18, "ResNet")):
+        with torch.device("meta"):
+            names = list(make().state_dict())
+        state = {f"module.{name}": torch.zeros(1) for name in names}
+        with pytest.raises(InvalidCheckpoint, match=f"This is a {name} checkpoint"):
+            load_checkpoint(keep({"model": state, "epoch": 1}, tmp_path))
+
+
 # --- CLIP ---------------------------------------------------------------------------------------------------------
 
 

@@ -137,6 +137,7 @@ def read(
         own_head.clear()
     if "head.weight" in renamed and "head_dist.weight" not in renamed and "head.bias" not in renamed:
         renamed["head.bias"] = renamed["head.weight"].new_zeros(renamed["head.weight"].shape[:1])
+        model.said.setdefault("head", "The file holds no bias of the head, so it has none.")
     rotary = "rope" in {**family.fixed, **named, **stated, **doubts}
     learnt_positions = "pos_embed" in renamed
     reshaped, prefix = reshape(renamed, _stated_grid(family, renamed, stated), rotary)
@@ -282,7 +283,8 @@ def _bare(tensors: Mapping[str, object]) -> Part:
     """All tensors, without what stands before every name: of no model that is known."""
     first, last = min(tensors, default=""), max(tensors, default="")
     shared = next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
-    prefix = first[: first.rfind(".", 0, shared) + 1]
+    container = first[: first.rfind("/", 0, shared) + 1] if "." in first else ""  # names of JAX have slashes alone
+    prefix = first[: max(len(container), first.rfind(".", 0, shared) + 1)] if len(tensors) > 1 else container
     return Part(prefix, {name.removeprefix(prefix): name for name in tensors}, {})
 
 
