@@ -190,15 +190,15 @@ def upload(refused: bool) -> None:
         help="Files are looked into before they are read, and nothing in them is executed. Larger ones: put a folder "
         "with the weights into the server's folder of checkpoints.",
     )
-    weights = [file for file in files if not file.name.endswith(".json")]
+    names = [file.name for file in files]
+    weights = manage.weights_of(names)
     if not weights:
-        if files:
+        if not all(name.endswith(manage.TEXTS) for name in names):
+            st.error(plain(manage.no_weights(names)))
+        elif names:
             st.caption("The weights are still missing.")
         return
-    if not any(file.name.removesuffix(".tar").endswith(weight_files.SUFFIXES) for file in weights):
-        st.error(plain(manage.no_weights(weights[0].name)))
-        return
-    name = suggested(files, weights[0].name)
+    name = suggested(files, weights[0])
     if state.suggested != name or "new name" not in st.session_state:  # a config.json may come after the weights
         state.suggested = st.session_state["new name"] = name
     with st.form("bring", border=False):
@@ -221,7 +221,7 @@ def add(files: list[UploadedFile]) -> None:
     added = act(
         f"{name} was added.",
         manage.add,
-        {file.name.removesuffix(".tar"): uploads.opened(file) for file in files},
+        {file.name: uploads.opened(file) for file in files},
         name,
         None,
         access.limits().free_bytes,

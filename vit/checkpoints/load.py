@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from vit.checkpoints import families, hub
-from vit.checkpoints.catalog import find_checkpoint, list_folders
+from vit.checkpoints.catalog import find_checkpoint, list_folders, split_part
 from vit.checkpoints.checkpoint import (
     CARD,
     CONFIG,
+    OPEN_CLIP,
     OURS,
     PREPROCESS,
     Checkpoint,
@@ -50,6 +51,7 @@ def list_checkpoints(root: str | Path | None = None) -> list[CheckpointInfo]:
 def summarise(path: Path) -> CheckpointInfo:
     """What a list shows of the checkpoint in this folder."""
     params, size, labels, facts, family = 0, 0, 0, {}, ""
+    others: tuple[str, ...] = ()
     try:
         with open_files(path) as source:
             size = source.size
@@ -57,14 +59,16 @@ def summarise(path: Path) -> CheckpointInfo:
             tensors = _merged(parts)
             document, _ = _read_documents(source, metadata)
             facts = _stated_facts(document)
-            reading = families.read(tensors, document, OURS in metadata, name=_names_of(source))
+            others = () if source.part or OURS in metadata else tuple(families.parts_of(tensors)[1:])
+            reading = families.read(tensors, document, OURS in metadata, name=_names_of(source), part=source.part)
             params = sum(tensor.numel() for tensor in reading.tensors.values())
             labels, family = len(read_labels(document, reading)[0]), reading.family.name
     except UnknownHeads as error:
-        return CheckpointInfo(path.name, path, params, size, labels, facts, str(error), choices=error.choices)
+        problem, choices = str(error), error.choices
+        return CheckpointInfo(path.name, path, params, size, labels, facts, problem, choices=choices, others=others)
     except InvalidCheckpoint as error:
         return CheckpointInfo(path.name, path, params, size, labels, facts, str(error))
-    return CheckpointInfo(path.name, path, params, size, labels, facts, family=family)
+    return CheckpointInfo(path.name, path, params, size, labels, facts, family=family, others=others)
 
 
 # --- Opening ------------------------------------------------------------------------------------------------
@@ -74,9 +78,10 @@ def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Check
     """Open a checkpoint and check it: names, shapes, numbers, config, labels, and its answer to one picture.
 
     Args:
-        path_or_name: the name of one in `checkpoints/`, a folder, or a .safetensors, .pt, .pth, .bin or .npz file. Text
-            that is none of these may name one from elsewhere, which is fetched unless it was before: "owner/name" or
-            "owner/name@revision" on the Hugging Face Hub, "torchvision/vit_b_16".
+        path_or_name: the name of one in `checkpoints/`, a folder, or a .safetensors, .pt, .pth, .ckpt, .bin or .npz
+            file. Text that is none of these may name one from elsewhere, which is fetched unless it was before:
+            "owner/name" or "owner/name@revision" on the Hugging Face Hub, "torchvision/vit_b_16". Of a file with
+            several models, "file.pth#student" is the one that is called so.
         heads: the number of attention heads, for a file that does not state it.
 
     Raises:
@@ -89,10 +94,13 @@ def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Check
 
 
 def _locate(path_or_name: str | Path) -> Path:
+    path, part = split_part(Path(path_or_name))
+    if part:
+        path = _locate(str(path) if isinstance(path_or_name, str) else path)
+        return path.with_name(f"{path.name}#{part}")
     if isinstance(path_or_name, str):
         with suppress(InvalidCheckpoint):
             return find_checkpoint(path_or_name)
-    path = Path(path_or_name)
     try:
         exists = os.path.lexists(path) or os.path.lexists(old_folder(path))
     except (OSError, ValueError):  # a name that no file can have
@@ -137,15 +145,17 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     document, preprocess_document = _read_documents(source, metadata)
     ours = OURS in metadata
     called = _names_of(source)
-    promised = families.read(dict(shapes), document, ours, heads, called)
+    promised = families.read(dict(shapes), document, ours, heads, called, part=source.part)
     empty = empty_model(promised)
     labels, why_labels = read_labels(document, promised)
     preprocess, why_preprocess = read_preprocess(preprocess_document, document, promised, called)
     half = _keeps_half(promised)
-    tensors, digest = _read_weights(source, parts, families.used(shapes, ours), half)  # nothing large before
+    tensors, digest = _read_weights(
+        source, parts, families.used(shapes, ours, promised.part), half
+    )  # nothing large before
     tensors = shapes | tensors  # what plays no part has a name, by which families are told apart
 
-    reading = families.read(tensors, document, ours, heads, called, consume=True)
+    reading = families.read(tensors, document, ours, heads, called, consume=True, part=promised.part)
     for name, tensor in reading.tensors.items():
         if not is_finite(tensor):
             raise InvalidCheckpoint(f"The weights hold NaN or infinite numbers (`{brief(name)}`).")
@@ -153,14 +163,17 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     if ours:
         check_fingerprint(model, (document or {}).get("vit_probe"))
     extra = {"labels": why_labels, "preprocess": why_preprocess}
+    behind = f"#{source.part}" if source.part else ""
+    if behind:  # one file, but not the same weights
+        digest = hashlib.sha256(f"{digest}{behind}".encode()).hexdigest()
     return Checkpoint(
-        name=source.name,
-        path=source.path,
+        name=source.name + behind,
+        path=source.path.with_name(source.path.name + behind),
         model=model,
         config=reading.config,
         labels=labels,
         preprocess=preprocess,
-        assumed=reading.assumed | {name: why for name, why in extra.items() if why},
+        assumed=promised.assumed | {name: why for name, why in extra.items() if why},
         card=source.texts.get(CARD, b"").decode("utf-8", "replace"),
         facts=_stated_facts(document),
         hash=digest[:16],
@@ -194,6 +207,8 @@ def _read_documents(
     """config.json and preprocessor_config.json, or what a lone file says of itself."""
     config, preprocess = source.texts.get(CONFIG), source.texts.get(PREPROCESS)
     document = read_json(config, CONFIG) if config is not None else None
+    if OPEN_CLIP in source.texts and (document is None or source.weights.startswith("open_clip")):
+        document = clip.from_open_clip(read_json(source.texts[OPEN_CLIP], OPEN_CLIP))
     if document is None and OURS in metadata:
         labels = read_json(metadata.get("labels", "[]"), "labels", list)
         document = {
@@ -218,10 +233,10 @@ def read_labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[t
     config = reading.config
     count = config.num_classes
     stated = reading.family.stated_labels(document or {})
+    projects = clip.is_projection(reading.family, config, reading.head, reading.part)
     if stated and not isinstance(stated, dict):
         raise InvalidCheckpoint("Config field id2label must map numbers to class names.")
     if stated and stated != {str(i): f"LABEL_{i}" for i in range(len(stated))}:
-        projects = reading.family in (clip.FAMILY, clip.OPENAI) and config.pool == "cls"  # to a space shared with texts
         if not count or (projects and len(stated) != count):
             names = "1 class" if len(stated) == 1 else f"{len(stated)} classes"
             return (), f"config.json names {names}, but the weights hold no head for them, so they are left out."
@@ -231,14 +246,14 @@ def read_labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[t
                 f"they must be numbered 0 to {count - 1}."
             )
         labels = tuple(stated[str(i)] for i in range(count))
-        if not all(isinstance(label, str) and len(label) <= MAX_LABEL for label in labels):
-            raise InvalidCheckpoint(f"Class names must be text of at most {MAX_LABEL} characters.")
-        return labels, ""
+        if not all(isinstance(label, str | int | float) and len(str(label)) <= MAX_LABEL for label in labels):
+            raise InvalidCheckpoint(f"Class names must be text or numbers of at most {MAX_LABEL} characters.")
+        return tuple(map(str, labels)), ""
     if not count:
         return (), ""
     if (document or {}).get("problem_type") == "regression":
         return (), "config.json says regression: its outputs are numbers that it estimates, and no classes."
-    if config.norm_pre and config.pool == "cls" and count != IMAGENET_CLASSES:
+    if projects:
         return (), "The head is CLIP's projection to the space that pictures share with texts: it names no classes."
     if count == IMAGENET_CLASSES:
         why = "The file names no classes; there are 1000, so ImageNet-1k's names are used, in their usual order."

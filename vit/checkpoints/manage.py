@@ -8,18 +8,29 @@ import secrets
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from vit.checkpoints import convert
+from vit.checkpoints import convert, families
 from vit.checkpoints.card import renamed
 from vit.checkpoints.catalog import find_checkpoint, list_folders
-from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, Checkpoint, reason_of
+from vit.checkpoints.checkpoint import (
+    CARD,
+    CONFIG,
+    INDEXES,
+    MAX_WEIGHTS,
+    OPEN_CLIP,
+    PREPROCESS,
+    PYTORCH_WEIGHTS,
+    WEIGHTS,
+    Checkpoint,
+    reason_of,
+)
 from vit.checkpoints.load import summarise
 from vit.checkpoints.save import save_checkpoint
-from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_json
+from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_json, weights_among
 from vit.errors import InvalidCheckpoint, UserError
 from vit.files import replaced
 from vit.paths import checkpoints_folder
@@ -31,7 +42,8 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
 NAME_HELP = "Small letters, digits, dots, dashes and underscores."
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.+=@-]+")
-_BESIDE = (CONFIG, PREPROCESS, CARD, *INDEXES)
+_BESIDE = (CONFIG, PREPROCESS, CARD, OPEN_CLIP, *INDEXES)
+TEXTS = (".json", ".md", ".txt", ".pkl")  # may lie beside weights, as a folder of transformers' Trainer has them
 _CHUNK_BYTES = 1 << 20
 
 
@@ -41,7 +53,8 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
     The weights keep their file's name, because the names of published files say what they are.
 
     Args:
-        files: one file of weights, or an index and the files that it names, and what lies beside, by name.
+        files: one file of weights, or an index and the files that it names, and what lies beside, by name; what is
+            no part of a checkpoint, such as the state of a training, is not kept.
         name: of the new checkpoint.
         keep_free: disk space to leave [bytes].
 
@@ -51,18 +64,21 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
     Raises:
         InvalidCheckpoint: not one file of weights, not a family that is read, a name that is taken, no room.
     """
-    weights = [file for file in files if file.endswith(SUFFIXES)]
-    others = [file for file in files if file not in weights and file not in _BESIDE]
+    weights = weights_of(files)
+    if "adapter_config.json" in files:
+        raise InvalidCheckpoint(families.ADAPTER)
     if files and not weights:
-        raise InvalidCheckpoint(no_weights(next(iter(files))))
+        raise InvalidCheckpoint(no_weights(files))
     if len(weights) != 1 and not (weights and any(index in files for index in INDEXES)):
         raise InvalidCheckpoint(
             f"Bring one file of weights ({', '.join(SUFFIXES)}), not {len(weights)}. Take the others out."
         )
-    if others:
+    others = [file for file in files if file not in weights and file not in _BESIDE]
+    if strange := [file for file in others if not file.endswith((*SUFFIXES, *TEXTS))]:
         raise InvalidCheckpoint(
-            f"{brief(others[0])} is not part of a checkpoint. Beside weights: {', '.join(_BESIDE)}."
+            f"{brief(strange[0])} is not part of a checkpoint. Beside weights: {', '.join(_BESIDE)}."
         )
+    files = {file: files[file] for file in files if file not in others}
     with _new_folder(name, root) as folder:
         for file, content in files.items():
             most = MAX_WEIGHTS if file in weights else MAX_TEXT
@@ -73,12 +89,21 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
     return folder_of(name, root)
 
 
-def no_weights(name: str) -> str:
-    """What to say of a file that by its name holds no weights."""
+def no_weights(names: Iterable[str]) -> str:
+    """What to say of files of which none holds weights by its name."""
+    names = sorted(names, key=lambda name: name.endswith(TEXTS))  # the one that people took for the weights first
     return (
-        f"{brief(name)} is no file of weights that is read here ({', '.join(SUFFIXES)}). "
+        f"{brief(names[0])} is no file of weights that is read here ({', '.join(SUFFIXES)}). "
         "Unpack an archive first; of a model in Python, save model.state_dict() by torch.save."
     )
+
+
+def weights_of(files: Iterable[str]) -> list[str]:
+    """The files of weights among those that people bring: by their usual names, else all that may be."""
+    if any(index in files for index in INDEXES):
+        return [file for file in files if file.endswith(SUFFIXES)]
+    usual = [file for file in (WEIGHTS, PYTORCH_WEIGHTS) if file in files]
+    return usual[:1] or weights_among(files)
 
 
 def suggest(weights: str, config: bytes = b"", root: Path | None = None) -> str:
@@ -313,6 +338,8 @@ def _new_folder(name: str, root: Path | None) -> Iterator[Path]:
 
 def _plain_name(file: str) -> str:
     """A file's name without its folder, and without characters that mean something elsewhere."""
+    if file.endswith((".pth.tar", ".pt.tar")):  # as in PyTorch's examples, of what is no archive
+        file = file.removesuffix(".tar")
     return _UNUSUAL.sub("_", file.replace("\\", "/").rpartition("/")[2])[-200:].lstrip(".")
 
 

@@ -40,6 +40,33 @@ def facts_of(module: nn.Module) -> ModuleFacts:
     return ModuleFacts(type(module).__name__, None, {})
 
 
+def facts_within(module: nn.Module, prefix: str) -> ModuleFacts:
+    """What a module says of itself, or if it is nobody's that is known, what the model in it does.
+
+    Args:
+        prefix: what stands before the model's names in `state_dict()`, as `vit.checkpoints.families` finds it.
+
+    Raises:
+        InvalidCheckpoint: it computes something that this package does not.
+    """
+    facts = facts_of(module)
+    if not prefix or facts.document or facts.known:
+        return facts
+    facts = facts_of(part_at(module, prefix))
+    named = ("id2label", "label2id", "num_labels", "label_names")  # of the head that it came with
+    document = {field: value for field, value in (facts.document or {}).items() if field not in named}
+    return facts._replace(document=document if facts.document is not None else None)
+
+
+def part_at(module: Any, prefix: str) -> nn.Module:
+    """The part of a module whose names begin so."""
+    for level in ["", *prefix.split(".")[:-1]]:
+        module = getattr(module, level) if level else module
+        for wrapping in ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"):
+            module = getattr(module, wrapping, module)
+    return module
+
+
 def _of_transformers(module: Any) -> ModuleFacts:
     document = json.loads(module.config.to_json_string(use_diff=False))
     return ModuleFacts(str(document.get("_name_or_path") or "") or type(module).__name__, document, {})

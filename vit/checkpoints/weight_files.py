@@ -8,26 +8,46 @@ import re
 import struct
 import zipfile
 import zlib
-from argparse import Namespace
+from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
-from pickletools import genops
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from vit.checkpoints.families.family import Tensors
+from vit.checkpoints.pickles import HoldsCode, Stored, read_legacy, read_zip
 from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief
 
 MAX_TEXT = 32 << 20  # [bytes]; a header with 21,000 class names has 1 MB
 MAX_TENSORS = 20_000
 MAX_SHARDS = 200
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz")
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".ckpt", ".tar")  # PyTorch's examples write .pth.tar
+# What trainers of transformers, Accelerate, Lightning and DeepSpeed save beside the weights to go on with.
+_STATE = re.compile(
+    r"(optimizer|scheduler|scaler|rng_state|random_states?|training_args|trainer_state|sampler|dl_state_dict|optim)"
+    r"([_.-].*)?\.(pt|pth|bin|tar)"
+)
 # dtype of a safetensors header -> ours; whole numbers and 8-bit floats are no weights that can be explained.
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _SIDE_DTYPES = {"I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
+
+
+def weights_among(names: Iterable[str]) -> list[str]:
+    """The files of weights among those of a folder, without the state of a training, and without the pickle of a model
+    that is there as safetensors too.
+
+    >>> weights_among(["last.ckpt", "optimizer.pt", "rng_state_0.pth", "training_args.bin", "config.json"])
+    ['last.ckpt']
+    >>> weights_among(["open_clip_model.safetensors", "open_clip_pytorch_model.bin"])
+    ['open_clip_model.safetensors']
+    """
+    files = [name for name in names if name.endswith(SUFFIXES) and not _STATE.fullmatch(name)]
+    safe = [name for name in files if name.endswith(".safetensors")]
+    same = len({name.replace("pytorch_", "").rpartition(".")[0] for name in files}) == 1
+    return safe if safe and same else files
 
 
 def look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
@@ -165,13 +185,10 @@ def read_tensors(
 
     size, stream = os.fstat(file.fileno()).st_size, _Stream(file, digest or hashlib.sha256())
     try:
-        spans = _spans(file, name, size, {key: promised[key] for key in selected})
-        if spans is None:
-            whole = _state_dict(_unpickled(file, "cpu"), name)
-            tensors = {key: part if stays(part := whole.pop(key)) else part.float() for key in selected}
-            rewound(file)
-            stream.skip(size)
-            return Weights(tensors, stream.digest.hexdigest())
+        wanted = {key: promised[key] for key in selected}
+        spans = _spans(file, name, size, wanted)
+        if sum(tensor.numel() * tensor.itemsize for tensor in wanted.values()) > size:  # each gets memory of its own
+            raise InvalidCheckpoint(f"{brief(name)} promises more numbers than it holds.")
         together: dict[_Span, list[str]] = {}
         for key, span in spans.items():
             together.setdefault(span, []).append(key)
@@ -204,20 +221,14 @@ class _Span(NamedTuple):
     crc: tuple[int, int] | None = None
 
 
-def _spans(file: BufferedReader, name: str, size: int, tensors: Tensors) -> dict[str, _Span] | None:
-    """Where the numbers of each tensor lie; None if that cannot be known."""
+def _spans(file: BufferedReader, name: str, size: int, tensors: Tensors) -> dict[str, _Span]:
+    """Where the numbers of each tensor lie."""
     archive = _is_archive(file)
-    if archive or not rewound(file).read(9).startswith(_PICKLES):
-        entries = _read_archive(file, name, size) if archive else _read_header(file, name, size)[0]
-        return {key: _Span(entries[key].begin, entries[key].end, entries[key].crc) for key in tensors}
-    spans = {}
-    for key, tensor in tensors.items():
-        storage = tensor.untyped_storage()  # torch notes the place when it loads a zip, which packs nothing, to "meta"
-        begin = getattr(storage, "_checkpoint_offset", None)
-        if begin is None:
-            return None
-        spans[key] = _Span(begin, begin + storage.nbytes())
-    return spans
+    if not archive and rewound(file).read(9).startswith(_PICKLES):
+        stored = _read_pickle(file, name, size)
+        return {key: _Span(stored[key].begin, stored[key].end) for key in tensors}
+    entries = _read_archive(file, name, size) if archive else _read_header(file, name, size)[0]
+    return {key: _Span(entries[key].begin, entries[key].end, entries[key].crc) for key in tensors}
 
 
 class _Stream:
@@ -255,75 +266,59 @@ def rewound(file: BufferedReader) -> BufferedReader:
 
 # A zip, or a bare pickle of protocol 2 to 5.
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-_CONTAINERS = ("state_dict", "model", "model_state_dict", "model_ema", "teacher", "net")
-_SAFE_GLOBALS = re.compile(
-    r"collections (OrderedDict|Counter)|argparse Namespace|torch (Size|device|[A-Za-z0-9]+Storage|b?float\d+|int\d+)"
-    r"|torch\._utils _rebuild_(tensor_v2|parameter)|torch\.nn\.parameter Parameter|torch\.storage UntypedStorage"
-    r"|_codecs encode|(builtins|__builtin__) set"
-)
+SAVE = 'torch.save(model.state_dict(), "weights.pth")'
 
 
 def _look_pickle(file: BufferedReader, name: str, size: int) -> Tensors:
-    if rewound(file).read(2) == b"PK":
-        _check_zip(file, name, size)
-    else:
-        _check_globals(rewound(file), name, pickles=5)  # magic number, version, system, content, storages
-    try:
-        content = _unpickled(file, "meta")
-    except Exception as error:  # as in `_tensors`
-        raise InvalidCheckpoint(
-            f"{brief(name)} is damaged or holds more than tensors. Save only `model.state_dict()`, best as safetensors."
-        ) from error
-    tensors = _state_dict(content, name)
-    plain = all(t.layout is torch.strided and not t.is_quantized and not t.is_nested for t in tensors.values())
-    if not plain or sum(t.numel() * t.itemsize for t in tensors.values()) > size:
-        raise InvalidCheckpoint(f"{brief(name)} promises more numbers than it holds.")
-    return tensors
-
-
-def _unpickled(file: BufferedReader, device: str) -> object:
-    with torch.serialization.safe_globals([Namespace]):  # harmless, and in every file of DeiT, DINO and MAE
-        return torch.load(rewound(file), map_location=device, weights_only=True)
-
-
-def _state_dict(content: object, name: str) -> Tensors:
-    """The tensors by name, from inside the usual containers."""
-    for _ in range(3):
-        if not isinstance(content, dict):
-            break
-        inner = next((content[key] for key in _CONTAINERS if isinstance(content.get(key), dict)), None)
-        if inner is None:
-            break
-        content = inner
-    tensors = content if isinstance(content, dict) else {}
-    tensors = {
-        key: value.detach() for key, value in tensors.items() if isinstance(key, str) and isinstance(value, Tensor)
-    }
+    tensors = {key: stored.tensor for key, stored in _read_pickle(file, name, size).items()}
     if not 1 <= len(tensors) <= MAX_TENSORS:
-        raise InvalidCheckpoint(f"{brief(name)} holds no tensors by name. Save `model.state_dict()`.")
+        raise InvalidCheckpoint(f"{brief(name)} holds no tensors by name. Save them with: {SAVE}.")
+    _check_size(tensors, name, size)
     return tensors
 
 
-def _check_zip(file: BufferedReader, name: str, size: int) -> None:
-    """Refuse a zip that is not what torch.save writes: stored entries, as large in all as the file, one pickle."""
-    damaged = InvalidCheckpoint(f"{brief(name)} is damaged or not a file that torch.save wrote.")
+def _check_size(tensors: Tensors, name: str, size: int) -> None:
+    """Refuse more numbers than the file has room for; one tensor under several names counts once."""
+    views = {(t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride()): t for t in tensors.values()}
+    if sum(tensor.numel() * tensor.itemsize for tensor in views.values()) > size:
+        raise InvalidCheckpoint(f"{brief(name)} promises more numbers than it holds.")
+
+
+def _read_pickle(file: BufferedReader, name: str, size: int) -> dict[str, Stored]:
+    """The tensors of a file that torch.save wrote, by name."""
     try:
+        if rewound(file).read(2) != b"PK":
+            return read_legacy(rewound(file))
         with _open_zip(file, size) as archive:
-            entries = archive.infolist()
-            stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
-            if any(entry.filename.endswith("/constants.pkl") for entry in entries):
-                raise InvalidCheckpoint(f"{brief(name)} is a TorchScript program. Save its `state_dict()` instead.")
-            pickles = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
-            if not stored or len(pickles) != 1 or sum(entry.file_size for entry in entries) > size:
-                raise damaged
-            if pickles[0].file_size > MAX_TEXT:
-                raise damaged
-            with archive.open(pickles[0]) as pickle:
-                _check_globals(pickle, name, pickles=1)
+            return read_zip(archive, file, _find_pickle(archive, name, size))
     except InvalidCheckpoint:
         raise
+    except HoldsCode as error:
+        suffix = Path(name).suffix if name.endswith(SUFFIXES) else "PyTorch"
+        raise InvalidCheckpoint(
+            f"This {suffix} file holds code (`{brief(error.symbol)}`), which no model needs. Only plain tensors are "
+            "opened."
+        ) from error
     except Exception as error:
-        raise damaged from error
+        raise InvalidCheckpoint(
+            f"{brief(name)} is damaged or not a file that torch.save wrote. Download it again, or save it with: {SAVE}."
+        ) from error
+
+
+def _find_pickle(archive: zipfile.ZipFile, name: str, size: int) -> str:
+    """The entry that describes the tensors, of a zip as torch.save writes it; a ValueError for any other."""
+    entries = archive.infolist()
+    if any(entry.filename.endswith("/constants.pkl") for entry in entries):
+        raise InvalidCheckpoint(
+            f"{brief(name)} is a TorchScript program. Save its tensors: "
+            'torch.save(torch.jit.load("program.pt").state_dict(), "weights.pth").'
+        )
+    pickles = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or len(pickles) != 1:
+        raise ValueError("An entry is compressed, or there is not one pickle.")
+    if sum(entry.file_size for entry in entries) > size or pickles[0].file_size > MAX_TEXT:
+        raise ValueError("It says that it holds more than it can.")
+    return pickles[0].filename
 
 
 def _open_zip(file: BufferedReader, size: int) -> zipfile.ZipFile:
@@ -405,27 +400,6 @@ def _read_array(start: bytes, begin: int, end: int, crc: int) -> _Entry:
     if len(shape) > 8 or 0 in shape or end - begin - length != math.prod(shape) * kind.itemsize:
         raise ValueError("The array has another size than it says.")
     return _Entry(begin + length, end, shape, kind, match[2] == "True", (zlib.crc32(start[:length]), crc))
-
-
-def _check_globals(pickle: IO[bytes], name: str, pickles: int) -> None:
-    """Name the code that a pickle asks for, without running any of it; torch.load refuses once more."""
-    suffix = Path(name).suffix if Path(name).suffix in SUFFIXES else "PyTorch"
-    count = 0
-    try:
-        for _ in range(pickles):
-            for operation, argument, _position in genops(pickle):
-                count += 1
-                if operation.name == "GLOBAL" and not _SAFE_GLOBALS.fullmatch(str(argument)):
-                    symbol = brief(str(argument).replace(" ", "."))
-                    raise InvalidCheckpoint(
-                        f"This {suffix} file holds code (`{symbol}`). Only plain tensors are opened."
-                    )
-                if operation.name in ("STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4") or count > 1_000_000:
-                    raise InvalidCheckpoint(f"This {suffix} file holds code. Only plain tensors are opened.")
-    except InvalidCheckpoint:
-        raise
-    except Exception as error:
-        raise InvalidCheckpoint(f"{brief(name)} is damaged. Download or save it again.") from error
 
 
 _SHARD = re.compile(r"\w[\w.-]{0,199}\.(safetensors|bin)", re.ASCII)

@@ -4,10 +4,10 @@ To add a family, write `vit/checkpoints/families/<name>.py` with its `FAMILIES`;
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from vit.checkpoints.families import huggingface, timm
 from vit.checkpoints.families.family import (
@@ -21,6 +21,8 @@ from vit.checkpoints.families.family import (
     reshape,
     square_size,
 )
+from vit.checkpoints.families.heads import Selection, described, select
+from vit.checkpoints.families.parts import Part, choose, distinct, find_parts, labels
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.model.config import ViTConfig
 from vit.untrusted import brief
@@ -38,6 +40,7 @@ READS = (
 
 ONE_OUTPUT = "The model has one output, so its answer is a yes or no: its probability is the sigmoid of its logit."
 
+_CONVOLUTIONS = "convolutional network"
 # Names that give away what else a file may be; first match wins.
 _OTHERS = (
     (r"(^|\.)layers\.\d+\.blocks\.|^features\.\d+\.\d+\.attn\.relative_position", "Swin"),
@@ -53,15 +56,16 @@ _OTHERS = (
     (r"(^|\.)blocks\.\d+\.(attn\.(inner_attn_ln|norm)|mlp\.(ffn_ln|norm))\.|\.freqs_cis$", "EVA-02 or BEiT-3"),
     (r"to_patch_embedding\.", "ViT of the vit-pytorch library"),
     (r"attention\.self\.(query|key)|word_embeddings|embed_tokens|(^|\.)wte\.", "language model"),
-    (r"\.running_mean$", "convolutional network"),
+    (r"\.running_mean$", _CONVOLUTIONS),
 )
-_WRAPPERS = re.compile(
-    r"^((module|_orig_mod|model|backbone|teacher|student|ema|vit|deit|ijepa|dinov2|dinov2_with_registers|dinov3_vit"
-    r"|vision_model|visual|trunk)\.|opt/target/|params/|img/)+"
+
+
+# Of PEFT: all that it saves, or by the kind of adapter.
+_ADAPTER = re.compile(r"^base_model\.model\.|\.(lora|ia3|hada|lokr|oft|boft|vera|fourierft)_\w+(\.\w+)?$|^prompt_embed")
+ADAPTER = (
+    "This is an adapter of PEFT, which is no model without its base. Merge the two first: "
+    'PeftModel.from_pretrained(base, "adapter").merge_and_unload().save_pretrained("merged").'
 )
-# Where a name begins so, all others belong to the optimiser or to the tower that reads.
-_SEEING = ("visual.", "opt/target/", "params/", "params/img/")
-_CHUNKS = re.compile(r"^blocks\.\d+\.(\d+)\.")  # Meta trains large models with their blocks in groups
 
 
 class Reading(NamedTuple):
@@ -71,13 +75,17 @@ class Reading(NamedTuple):
         family: whose names it uses.
         config: what the model computes.
         tensors: under the names of `VisionTransformer.state_dict()`.
-        assumed: config field -> why it has its value, for all that no file states.
+        assumed: config field -> why it has its value, for all that no file states; and what was left out.
+        head: the module that is the head under a name of its own, "" where the family's is.
+        part: what stands before the model's names in the file.
     """
 
     family: Family
     config: ViTConfig
     tensors: Tensors
     assumed: dict[str, str]
+    head: str = ""
+    part: str = ""
 
 
 def read(
@@ -88,6 +96,7 @@ def read(
     name: str = "",
     consume: bool = False,
     known: Mapping[str, Any] | None = None,
+    part: str = "",
 ) -> Reading:
     """Understand the tensors of a checkpoint of any known family; works on the meta device.
 
@@ -101,16 +110,19 @@ def read(
         name: of the file and its folder.
         consume: empty `tensors` on the way, so that no weights are held twice.
         known: config fields that a model in memory tells, which count as stated.
+        part: of a file that holds several models, the one that is called so; "" for the one that people use.
 
     Raises:
         InvalidCheckpoint: not a family that is read, or a file at odds with itself or with its config.
     """
-    originals, tensors = tensors, _unwrap(tensors)
+    model = _select(tensors, ours, part)
+    family = model.family
+    named_by_family = {name: tensors[file_name] for name, file_name in model.selection.names.items()}
+    own_head = [tensors[file_name] for file_name in model.selection.head]
     if consume:
-        originals.clear()
-    family = huggingface.NATIVE if ours else _recognise(list(tensors))
-    renamed = family.rename(tensors)
-    tensors.clear()
+        tensors.clear()
+    renamed = family.rename(named_by_family)
+    named_by_family.clear()
     if ours:
         vit = (document or {}).get("vit")
         if not isinstance(vit, Mapping):
@@ -122,6 +134,12 @@ def read(
     named = family.by_name(name)
     doubts = {} if "heads" in stated or "heads" in named else family.doubts(renamed)
     renamed, adjusted = family.adjust(renamed)
+    if own_head:
+        renamed |= zip(("head.weight", "head.bias"), own_head, strict=False)
+        own_head.clear()
+    if "head.weight" in renamed and "head_dist.weight" not in renamed and "head.bias" not in renamed:
+        renamed["head.bias"] = renamed["head.weight"].new_zeros(renamed["head.weight"].shape[:1])
+        model.said.setdefault("head", "The file holds no bias of the head, so it has none.")
     rotary = "rope" in {**family.fixed, **named, **stated, **doubts}
     learnt_positions = "pos_embed" in renamed
     reshaped, prefix = reshape(renamed, _stated_grid(family, renamed, stated), rotary)
@@ -167,14 +185,20 @@ def read(
                 "no usual number. State the number of heads, or put the model's config.json beside the weights.",
                 possible_heads(measured["dim"]),
             )
-    return Reading(family, build_config(values), reshaped, assumed)
+    return Reading(
+        family, build_config(values), reshaped, assumed | model.said, model.selection.head_name, model.part.prefix
+    )
 
 
-def used(names: Collection[str], ours: bool = False) -> set[str]:
+def used(tensors: Tensors, ours: bool = False, part: str = "") -> set[str]:
     """Those of a file's tensors that `read` makes use of, by the names that the file gives them."""
-    bare = _unwrap({name: name for name in names})
-    family = huggingface.NATIVE if ours else _recognise(list(bare))
-    return {name for short, name in bare.items() if not re.search(family.ignored, short)}
+    selection = _select(tensors, ours, part).selection
+    return {*selection.names.values(), *selection.head}
+
+
+def parts_of(tensors: Tensors) -> list[str]:
+    """What the models of a file are called, the one that people use first."""
+    return list(labels([part.prefix for part in distinct(find_parts(tensors, FAMILIES), tensors)]).values())
 
 
 def check_config(document: Mapping[str, Any]) -> None:
@@ -209,27 +233,71 @@ def _stated_grid(family: Family, renamed: Tensors, stated: Mapping[str, Any]) ->
     return height // side, width // side
 
 
-_Value = TypeVar("_Value")
+def only_part(tensors: Tensors) -> str:
+    """What stands before the names of the one model that there is.
+
+    Raises:
+        InvalidCheckpoint: there are several.
+    """
+    parts = distinct(find_parts(tensors, FAMILIES), tensors)
+    if len(parts) > 1:
+        names = ", ".join(f"`{brief(part.prefix.rstrip('.'))}`" for part in parts)
+        raise InvalidCheckpoint(f"The module holds several Vision Transformers: {names}. Hand over one of them.")
+    return parts[0].prefix if parts else ""
 
 
-def _unwrap(tensors: Mapping[str, _Value]) -> dict[str, _Value]:
-    """Take off what training puts before names; of a model of two towers keep the one that sees."""
-    for start in _SEEING:
-        seeing = {name: tensor for name, tensor in tensors.items() if name.startswith(start)}
-        tensors = seeing or tensors
-    unwrapped: dict[str, _Value] = {}
-    for name, tensor in tensors.items():
-        bare = _CHUNKS.sub(r"blocks.\1.", _WRAPPERS.sub("", name))
-        if bare in unwrapped:
-            raise InvalidCheckpoint(f"The file holds `{brief(bare)}` twice, with and without a prefix.")
-        unwrapped[bare] = tensor
-    return unwrapped
+class _Model(NamedTuple):
+    """One model of a file, and what people should know of how it was found."""
+
+    family: Family
+    part: Part
+    selection: Selection
+    said: dict[str, str]
+
+
+def _select(tensors: Tensors, ours: bool, wanted: str) -> _Model:
+    """Find the model that is meant, its family and its tensors."""
+    parts = distinct(find_parts(tensors, FAMILIES), tensors)
+    if ours:
+        part = parts[0] if parts else _bare(tensors)
+        known = {name: file_name for name, file_name in (part.own | part.beside).items()}
+        return _Model(huggingface.NATIVE, part, Selection(known, (), "", {}), {})
+    part = choose(parts, wanted) if parts else _bare(tensors)
+    if not parts and any(_ADAPTER.search(name) for name in tensors):
+        raise InvalidCheckpoint(ADAPTER)
+    family = _recognise(list(part.own))
+    selection = select(part, family, tensors)
+    said = {}
+    if others := [name for prefix, name in labels([one.prefix for one in parts]).items() if prefix != part.prefix]:
+        own = labels([one.prefix for one in parts]).get(part.prefix, "")
+        said["model"] = (
+            f"The file holds {len(parts)} models; this is `{brief(own)}`. Another opens with its name behind that of "
+            f"the file: {', '.join(f'#{brief(name)}' for name in others[:6])}."
+        )
+    if selection.head_name and not selection.head_name.startswith(("head", "classifier")):
+        said["head"] = (
+            f"`{brief(selection.head_name)}` is taken for the head: it is the only linear layer after the model."
+        )
+    elif any(name.startswith("pooler.") for name in part.own) and not part.own.keys() >= selection.names.keys():
+        said["head"] = "The model has a pooler, which the head may read; it is taken to read the class token itself."
+    if selection.left_out:
+        said["left_out"] = f"The file holds more than the model, which is left out: {described(selection.left_out)}."
+    return _Model(family, part, selection, said)
+
+
+def _bare(tensors: Mapping[str, object]) -> Part:
+    """All tensors, without what stands before every name: of no model that is known."""
+    first, last = min(tensors, default=""), max(tensors, default="")
+    shared = next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    container = first[: first.rfind("/", 0, shared) + 1] if "." in first else ""  # names of JAX have slashes alone
+    prefix = first[: max(len(container), first.rfind(".", 0, shared) + 1)] if len(tensors) > 1 else container
+    return Part(prefix, {name.removeprefix(prefix): name for name in tensors}, {})
 
 
 def _recognise(names: list[str]) -> Family:
     other = next(((what, name) for pattern, what in _OTHERS for name in names if re.search(pattern, name)), None)
     family = next((family for family in FAMILIES if family.claims(names)), None)
-    if family and not other:
+    if family and (not other or other[0] == _CONVOLUTIONS):  # a head may have a batch norm
         return family
     if other:
         what, name = other

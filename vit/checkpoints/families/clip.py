@@ -5,17 +5,19 @@ that pictures share with texts: its outputs are no classes. transformers' `CLIPF
 exception: its head reads the mean of the patches, without the final LayerNorm.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
-from vit.checkpoints.families.family import Family, Tensors
+from vit.checkpoints.families.family import Family, Tensors, check_stated
 from vit.checkpoints.families.huggingface import CALLED, Kind, assumed, document, read_config
 from vit.checkpoints.families.target import Target, Written, apart, thirds
+from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
+from vit.untrusted import brief
 
 KINDS = {"clip_vision_model": Kind(1e-5, "quick_gelu", patch_size=32, patch_bias=False)}
 # Source: OpenAI's CLIP, clip/clip.py.
@@ -84,7 +86,94 @@ def _adjust_openai(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
     tensors = table(tensors)
     if "proj" in tensors:
         tensors["head.weight"] = tensors.pop("proj").t()  # (C, D)
-    return _without_bias(tensors), {"pool": "cls"}
+    return _without_bias(tensors), {}
+
+
+# Widths of the spaces that heads of timm's CLIP models project to. Source: timm 1.0.31, `num_classes` of all of them.
+_SPACES = (512, 640, 768, 1024, 1280)
+
+
+def is_projection(family: Family, config: ViTConfig, head: str, part: str) -> bool:
+    """Whether a head's outputs are no classes but a place in the space that pictures share with texts.
+
+    Args:
+        head: the layer that is the head under a name that the family does not know, as those of classes are.
+        part: what stands before the model's names; "trunk." is open_clip's for a model of timm's.
+    """
+    if not config.num_classes or head:
+        return False
+    if family is OPENAI or part.endswith("trunk."):
+        return True
+    if family is FAMILY:
+        return config.pool == "cls"
+    return config.norm_pre and config.pool == "cls" and config.num_classes in _SPACES
+
+
+# --- open_clip_config.json ------------------------------------------------------------------------------------
+
+_POOLS = {"tok": "cls", "avg": "mean"}
+
+
+def from_open_clip(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """What open_clip_config.json says of the picture tower; of a model of timm's, as timm's config.json would."""
+    model = _mapping(stated, "model_cfg")
+    vision, picture = _mapping(model, "vision_cfg"), _mapping(stated, "preprocess_cfg")
+    if not isinstance(name := vision.get("timm_model_name"), str):
+        return {"open_clip": {"quick_gelu": model.get("quick_gelu", False), "vision": vision, "picture": picture}}
+    side = vision.get("image_size", 224)
+    return {
+        "architecture": name,
+        "global_pool": vision.get("timm_pool", ""),
+        "pretrained_cfg": {
+            "input_size": [3, *(side if isinstance(side, list) else [side, side])],
+            "crop_pct": 1.0,
+            "crop_mode": "squash" if picture.get("resize_mode") == "squash" else "center",
+            "interpolation": picture.get("interpolation", "bicubic"),
+            "mean": picture.get("mean", MEAN),
+            "std": picture.get("std", STD),
+        },
+    }
+
+
+def _mapping(document: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    value = document.get(field, {})
+    if not isinstance(value, Mapping):
+        raise InvalidCheckpoint(f"{field} of open_clip_config.json is {brief(value)}, which says nothing.")
+    return value
+
+
+def _read_open_clip(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Config fields; an absent one means open_clip's default. Source: open_clip 2.32, `CLIPVisionCfg`."""
+    if "open_clip" not in document:
+        return {}
+    vision = document["open_clip"]["vision"]
+    pool = vision.get("pool_type", "tok")
+    if pool not in _POOLS or vision.get("attentional_pool") or vision.get("final_ln_after_pool"):
+        raise InvalidCheckpoint(
+            f"By open_clip_config.json the model pools by {brief(pool)} in a way not computed here."
+        )
+    fields = {"dim": "width", "depth": "layers", "patch_size": "patch_size", "image_size": "image_size"}
+    defaults = {"width": 768, "layers": 12, "patch_size": 16, "image_size": 224, "head_width": 64}
+    values = {ours: vision.get(theirs, defaults[theirs]) for ours, theirs in fields.items()}
+    for ours, value in values.items():
+        check_stated(ours, value, fields[ours])
+    width = vision.get("head_width", 64)
+    if type(width) is not int or not 0 < width <= values["dim"]:
+        raise InvalidCheckpoint(f"head_width of open_clip_config.json is {brief(width)}.")
+    eps = _mapping(vision, "norm_kwargs").get("eps", 1e-5)
+    check_stated("eps", eps, "eps")
+    activation = "quick_gelu" if document["open_clip"]["quick_gelu"] is True else "gelu"
+    return values | {"heads": values["dim"] // width, "eps": eps, "activation": activation, "pool": _POOLS[pool]}
+
+
+def _open_clip_preprocess(document: Mapping[str, Any]) -> Preprocess | None:
+    if "open_clip" not in document:
+        return None
+    side, picture = document["open_clip"]["vision"].get("image_size", 224), document["open_clip"]["picture"]
+    size = (side, side) if isinstance(side, int) else tuple(side)
+    mean, std = (tuple(picture.get(field, usual)) for field, usual in (("mean", MEAN), ("std", STD)))
+    resize: Any = "squash" if picture.get("resize_mode") == "squash" else "shortest"
+    return Preprocess(size, resize, None, picture.get("interpolation", "bicubic"), mean, std)
 
 
 def _without_bias(tensors: Tensors) -> Tensors:
@@ -119,13 +208,15 @@ OPENAI = Family(
     signature=r"^transformer\.resblocks\.\d+\.ln_1\.",
     keys=OPENAI_KEYS,
     ignored=r"^(token_embedding|ln_final|text_projection|logit_scale)|^(input_resolution|context_length|vocab_size)$",
-    fixed={"position_resize": "bicubic", "eps": 1e-5},
+    fixed={"position_resize": "bicubic", "eps": 1e-5, "pool": "cls"},
     assumed={
         "activation": ("quick_gelu", "The activation is not in the file; QuickGELU is OpenAI's. Of models that were "
                        "trained with OpenCLIP, many have exact GELU."),
     },
+    read_config=_read_open_clip,
     adjust=_adjust_openai,
     preprocess=_preprocess,
+    stated_preprocess=_open_clip_preprocess,
 )  # fmt: skip
 FAMILIES, MODEL_TYPES = (OPENAI, FAMILY), tuple(KINDS)
 

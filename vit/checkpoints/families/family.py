@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import torch
@@ -89,18 +89,23 @@ class Family:
             check_stated(ours, value, self.called[ours])
         return stated
 
+    def find(self, name: str) -> str | None:
+        """Our name for one of the family's, before `reshape`; None for a name that it does not know."""
+        return next(
+            (_fill(match, ours) for pattern, ours in _patterns(self.keys) if (match := pattern.fullmatch(name))), None
+        )
+
     def rename(self, tensors: Tensors) -> Tensors:
         """Give tensors with the family's names those of `VisionTransformer`, before `reshape`.
 
         Raises:
             InvalidCheckpoint: a name that the family does not know, or two names for one thing.
         """
-        patterns = [(_pattern(theirs), ours) for ours, theirs in self.keys]
         renamed: Tensors = {}
         for name, tensor in tensors.items():
             if re.search(self.ignored, name):
                 continue
-            ours = next((_fill(match, ours) for pattern, ours in patterns if (match := pattern.fullmatch(name))), None)
+            ours = self.find(name)
             if ours is None:
                 raise InvalidCheckpoint(
                     f"This {self.name} checkpoint holds a tensor that a plain Vision Transformer does not have "
@@ -118,6 +123,11 @@ class Family:
             next(_fill(match, theirs) for pattern, theirs in patterns if (match := pattern.fullmatch(name))): tensor
             for name, tensor in tensors.items()
         }
+
+
+@cache
+def _patterns(keys: tuple[tuple[str, str], ...]) -> list[tuple[re.Pattern[str], str]]:
+    return [(_pattern(theirs), ours) for ours, theirs in keys]
 
 
 def _pattern(template: str) -> re.Pattern[str]:

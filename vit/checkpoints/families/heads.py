@@ -1,0 +1,187 @@
+"""Which tensors of a model its family knows, which layer is the head, and what plays no part.
+
+People put heads of their own on a Vision Transformer, under any name. One linear layer is a head as every other; of
+anything else the model is opened without it: attention does not depend on what comes after the last block.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+from vit.checkpoints.families.family import Family
+from vit.checkpoints.families.parts import Part, aligned
+from vit.errors import InvalidCheckpoint
+from vit.untrusted import brief
+
+_HEADS = ("head", "head_dist", "classifier")  # ours, before `adjust`
+# What never stands between a model and its head.
+_APART = re.compile(r"mask|decoder|predictor|loss|criteri|cent(er|re)|queue|bank|prototype|memory|metric|momentum")
+# What by its name changes the tokens on their way.
+_WITHIN = re.compile(r"lora_|adapter|prompt|stem|rope|rel_pos|pos_emb|token")
+_OF_LAYER = re.compile(r"\.(weight|bias|running_mean|running_var|num_batches_tracked)$|/(kernel|scale|bias)$")
+
+
+class Selection(NamedTuple):
+    """The tensors of a model.
+
+    Attributes:
+        names: what its family calls them -> names in the file.
+        head: weight and perhaps bias of the one linear layer that is the head by no name of the family's.
+        head_name: the module that they belong to.
+        left_out: those that play no part, without what the family always leaves out.
+    """
+
+    names: dict[str, str]
+    head: tuple[str, ...]
+    head_name: str
+    left_out: dict[str, str]
+
+
+def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selection:
+    """Find what the family knows of a model, and its head.
+
+    Args:
+        tensors: by their names in the file, of which only the shapes count.
+
+    Raises:
+        InvalidCheckpoint: a tensor that the family does not know may change the attention.
+    """
+    own, beside = (aligned(place, family) for place in (part.own, part.beside))
+    whole = any((family.find(name) or "").startswith("blocks.") for name in own)
+    names, extra, taken = dict[str, str](), dict[str, str](), set[str]()
+    for name, file_name in [*own.items(), *beside.items()]:
+        if re.search(family.ignored, name):
+            continue
+        ours = family.find(name)
+        inside = name in own and own[name] == file_name
+        if ours and ours not in taken and (inside or not whole or ours.rpartition(".")[0] in _HEADS):
+            names[name] = file_name
+            taken.add(ours)
+        else:
+            extra[name if name not in extra else file_name] = file_name
+    shapes = {name: tuple(tensors[file_name].shape) for name, file_name in (names | extra).items()}
+    embedding = next((shapes[name] for name in names if family.find(name) == "patch_embed.weight"), ())
+    dim = embedding[0] if embedding else 0
+    _take_sequences(family, names, extra, shapes, dim)
+    _drop_parts_of_larger_heads(family, names, extra, shapes, dim, own)
+    head = () if _heads(family, names) else _only_linear(extra, shapes, dim)
+    left_out = {name: file_name for name, file_name in extra.items() if name not in head}
+    for name in left_out:
+        if not _is_harmless(name, shapes[name], dim, family if name in own else None):
+            raise InvalidCheckpoint(_refusal(family, name))
+    return Selection(names, tuple(extra[name] for name in head), head[0].rpartition(".")[0] if head else "", left_out)
+
+
+def _heads(family: Family, names: Mapping[str, str]) -> list[str]:
+    """Those of the names that are weights of a head, CLIP's projection among them."""
+    return [name for name in names if family.find(name) in ("proj", *(f"{head}.weight" for head in _HEADS))]
+
+
+def _take_sequences(
+    family: Family, names: dict[str, str], extra: dict[str, str], shapes: dict[str, tuple[int, ...]], dim: int
+) -> None:
+    """A linear layer alone in a `Sequential` in the head's place is the head; dropout has no tensors."""
+    taken = {family.find(name) for name in names}
+    for ours, theirs in family.keys:
+        if ours not in _HEADS or f"{ours}.weight" in taken:
+            continue
+        inside = {name: file_name for name, file_name in extra.items() if name.startswith(f"{theirs}.")}
+        for name in _only_linear(inside, shapes, dim):
+            known = f"{theirs}.{name.rpartition('.')[2]}"
+            names[known], shapes[known] = extra.pop(name), shapes[name]
+            taken.add(f"{ours}.weight")
+
+
+def _drop_parts_of_larger_heads(
+    family: Family,
+    names: dict[str, str],
+    extra: dict[str, str],
+    shapes: Mapping[str, tuple[int, ...]],
+    dim: int,
+    own: Mapping[str, str],
+) -> None:
+    """What is called a head and is one layer of several is no head."""
+    before = [shapes[name][0] for name in names if family.find(name) == "pre_logits.weight"]
+    for weight in _heads(family, names):
+        shape = shapes[weight]
+        if family.find(weight) == "proj":
+            continue
+        reads = len(shape) == 2 and shape[1] in (dim, 2 * dim, *before)
+        near = [name for name in extra if not _APART.search(name)]
+        follows = any(shapes[name][1:] == (shape[0],) != (dim,) and name.endswith(".weight") for name in near)
+        between = weight not in own and any(dim in shapes[name] for name in near)
+        if near and (not reads or follows or between):
+            stem = weight.rpartition(".")[0]
+            for name in (f"{stem}.weight", f"{stem}.bias"):
+                if name in names:
+                    extra[name] = names.pop(name)
+
+
+def _only_linear(extra: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], dim: int) -> tuple[str, ...]:
+    """Weight and perhaps bias of the only layer that reads the model's width, if it is linear; else nothing."""
+    reading = [name for name in extra if dim in shapes[name] and not _APART.search(name)]
+    weights = [name for name in reading if name.endswith(".weight") and shapes[name][1:] == (dim,)]
+    if len(weights) != 1:
+        return ()
+    (weight,) = weights
+    bias = f"{weight.rpartition('.')[0]}.bias"
+    biased = bias in extra and shapes[bias] == shapes[weight][:1]
+    follows = any(
+        shapes[name][1:] == shapes[weight][:1] and name.endswith(".weight") for name in extra if name != weight
+    )
+    if follows or set(reading) - {weight, bias} or (not biased and re.search(r"embed|token|pos", weight)):
+        return ()
+    return (weight, bias) if biased else (weight,)
+
+
+def _is_harmless(name: str, shape: tuple[int, ...], dim: int, family: Family | None) -> bool:
+    """Whether the attention is the same without a tensor.
+
+    Args:
+        family: of the model that it lies in; None for what lies beside the model.
+    """
+    if _APART.search(name):
+        return True
+    if not _OF_LAYER.search(name):  # a parameter of its own, such as prompts and further tokens
+        return not shape or shape[-1] != dim
+    if family is None:
+        return True
+    modules = {
+        theirs.partition(".")[0]
+        for ours, theirs in family.keys
+        if ours.partition(".")[0] not in (*_HEADS, "pre_logits")
+    }
+    return name.partition(".")[0] not in modules and not _WITHIN.search(name)
+
+
+def _refusal(family: Family, name: str) -> str:
+    if re.search(r"lora_|\.base_layer\.", name):
+        return (
+            f"The model has adapters that are not merged with its weights (`{brief(name)}`). Merge them first: "
+            'model.merge_and_unload().save_pretrained("merged").'
+        )
+    if family.find(name):
+        return (
+            f"The file holds `{brief(name)}` twice, under two spellings. Save the state_dict() of one model: "
+            'torch.save(model.state_dict(), "weights.pth").'
+        )
+    return (
+        f"This {family.name} checkpoint holds a tensor that a plain Vision Transformer does not have "
+        f"(`{brief(name)}`), so it cannot be opened faithfully."
+    )
+
+
+def described(left_out: Mapping[str, str]) -> str:
+    """Tensors by the modules that they belong to, in short.
+
+    >>> described({"fc.0.weight": "", "fc.0.bias": "", "n_averaged": ""})
+    '`fc` (2 tensors), `n_averaged`'
+    """
+    counts: dict[str, int] = {}
+    for name in left_out:
+        root = name.partition(".")[0] if "." in name else name
+        counts[root] = counts.get(root, 0) + 1
+    parts = [f"`{brief(root)}`" + (f" ({count} tensors)" if count > 1 else "") for root, count in counts.items()]
+    return ", ".join(parts[:6]) + (f" and {len(parts) - 6} more" if len(parts) > 6 else "")

@@ -1,0 +1,152 @@
+"""Which tensors of a file are a Vision Transformer's: what stands before their names, and which model of several.
+
+Nothing is known of how people call their modules. Where the patch embedding lies, the model lies: what stands before
+its name is taken off all names. A slash in a name ends what its dict is called in another dict.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from vit.checkpoints.families.family import Family
+from vit.errors import InvalidCheckpoint
+from vit.untrusted import brief
+
+# What torch wraps around modules, also inside a model.
+_WRAPPED = re.compile(r"(?<![^./])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+_CHUNKS = re.compile(r"^blocks\.\d+\.(\d+)\.")  # Meta trains large models with their blocks in groups
+# The tower that reads, of a model of two.
+_TEXT = re.compile(
+    r"(text|txt)([._/]|$)|(transformer\.resblocks|token_embedding|positional_embedding|ln_final|logit_scale|logit_bias"
+    r"|attn_mask|input_resolution|context_length|vocab_size)\b"
+)
+# Of several models, what the one that people use is called, best first.
+_USUAL = (r"(^|[^a-z])(ema|swa)|(ema|swa)([^a-z]|$)|averag|shadow", r"teacher", r"target", r"^(?!.*(student|online))")
+
+
+class Part(NamedTuple):
+    """One Vision Transformer in a file.
+
+    Attributes:
+        prefix: what stands before its names.
+        own: name after the prefix -> name in the file.
+        beside: those near it, after what they share with the prefix -> name in the file.
+    """
+
+    prefix: str
+    own: dict[str, str]
+    beside: dict[str, str]
+
+
+def find_parts(names: Collection[str], families: Sequence[Family]) -> list[Part]:
+    """Every Vision Transformer in a file, the one that people use first; none if there is no patch embedding."""
+    bare = {_WRAPPED.sub("", name): name for name in names}
+    embeddings = "|".join(_embedding(theirs) for family in families for ours, theirs in family.keys if ours in _OURS)
+    matches = map(re.compile(rf"((?:.*[./])?)(?:{embeddings})").fullmatch, bare)
+    places = []
+    for prefix in dict.fromkeys(match[1] for match in matches if match):
+        own = {_CHUNKS.sub(r"blocks.\1.", name[len(prefix) :]): bare[name] for name in bare if name.startswith(prefix)}
+        places.append(Part(prefix, own, {}))
+    parts = [part for part in places if any(family.claims(list(part.own)) for family in families)]
+    for part in [] if parts else places:  # the blocks may lie in a module of their own
+        tried = ((family, aligned(part.own, family)) for family in families)
+        parts += [part._replace(own=own) for family, own in tried if family.claims(list(own))][:1]
+    ancestors = {part.prefix: _ancestors(part.prefix) for part in parts}
+    for name in bare:
+        if any(name.startswith(prefix) for prefix in ancestors):
+            continue
+        shared = {
+            prefix: next((one for one in ancestors[prefix] if name.startswith(one)), None) for prefix in ancestors
+        }
+        closest = max((len(ancestor) for ancestor in shared.values() if ancestor is not None), default=-1)
+        for part in parts:
+            ancestor = shared[part.prefix]
+            if ancestor is not None and len(ancestor) == closest and not _TEXT.match(name[closest:]):
+                part.beside[name[closest:]] = bare[name]
+    return sorted(parts, key=lambda part: _rank(part.prefix))
+
+
+def aligned(names: Mapping[str, str], family: Family) -> dict[str, str]:
+    """Take off what stands before the blocks alone, if their names are not known as they are."""
+
+    def block(name: str) -> bool:
+        return (family.find(name) or "").startswith("blocks.")
+
+    if any(map(block, names)):
+        return dict(names)
+    before = (name[: dot.end()] for name in names for dot in re.finditer(r"\.", name) if block(name[dot.end() :]))
+    prefix = next(before, "")
+    return {name.removeprefix(prefix): file_name for name, file_name in names.items()}
+
+
+_OURS = ("patch_embed", "patch_embed.weight")
+
+
+def _embedding(theirs: str) -> str:
+    return re.escape(theirs if theirs.endswith("/kernel") else f"{theirs}.weight")
+
+
+def _ancestors(prefix: str) -> list[str]:
+    """What a name beside a model may share with the model's prefix, longest first: at least the dict that holds it."""
+    container = prefix[: prefix.rfind("/") + 1]
+    levels = prefix[len(container) :].split(".")[:-1]
+    return [container + "".join(f"{level}." for level in levels[:i]) for i in range(len(levels), -1, -1)]
+
+
+def _rank(prefix: str) -> int:
+    return next((i for i, pattern in enumerate(_USUAL) if re.search(pattern, prefix.lower())), len(_USUAL))
+
+
+def distinct(parts: Sequence[Part], tensors: Mapping[str, Tensor]) -> list[Part]:
+    """The models of a file, each once: a module that was registered twice is one model.
+
+    Args:
+        tensors: by their names in the file.
+    """
+    different: dict[object, Part] = {}
+    for part in parts:
+        places = [(t.untyped_storage()._cdata, t.storage_offset()) for t in map(tensors.__getitem__, part.own.values())]
+        different.setdefault(frozenset(places), part)
+    return list(different.values())
+
+
+def choose(parts: Sequence[Part], wanted: str) -> Part:
+    """The model that is called so; the first one for "".
+
+    Args:
+        wanted: as `labels` call it, or its prefix.
+
+    Raises:
+        InvalidCheckpoint: there is none.
+    """
+    if not wanted:
+        return parts[0]
+    called = labels([part.prefix for part in parts])
+    matching = [part for part in parts if wanted in (part.prefix, called[part.prefix])]
+    matching += [part for part in parts if part.prefix.startswith((f"{wanted}.", f"{wanted}/"))]
+    if not matching:
+        raise InvalidCheckpoint(
+            f"The file holds no model that is called {brief(wanted)!r}, but: {', '.join(called.values())}."
+        )
+    return matching[0]
+
+
+def labels(prefixes: Sequence[str]) -> dict[str, str]:
+    """What tells the prefixes of several models apart, by prefix.
+
+    >>> labels(["state/student.backbone.", "state/teacher.backbone."])
+    {'state/student.backbone.': 'student', 'state/teacher.backbone.': 'teacher'}
+    >>> labels(["student/module.", "teacher/"])
+    {'student/module.': 'student', 'teacher/': 'teacher'}
+    >>> labels(["", "ema.module."])
+    {'': 'model', 'ema.module.': 'ema.module'}
+    """
+    dicts = {prefix: prefix[: prefix.rfind("/") + 1] for prefix in prefixes}
+    named = dicts if len({*dicts.values()}) == len(prefixes) else {prefix: prefix for prefix in prefixes}
+    levels = {prefix: re.split(r"[./]", name)[:-1] for prefix, name in named.items()}
+    for end in (0, -1):
+        while len(levels) > 1 and all(levels.values()) and len({parts[end] for parts in levels.values()}) == 1:
+            levels = {prefix: parts[1:] if end == 0 else parts[:-1] for prefix, parts in levels.items()}
+    return {prefix: ".".join(parts) or "model" for prefix, parts in levels.items()}

@@ -1,0 +1,408 @@
+"""Files of `torch.save` read as data: a pickle is a program, and here none of it is called.
+
+Pickles are interpreted, not loaded: dicts, lists, numbers and text become what they are, tensors a place in the file,
+and an object of any other class an `Opaque` that holds what the pickle puts into it. No name is ever imported.
+
+Source of the formats: Python's `pickletools`; torch 2.15, `torch/serialization.py`, `_save` and `_legacy_save`.
+"""
+
+import io
+import re
+import struct
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from io import BufferedReader
+from pickletools import genops
+from typing import IO, Any, NamedTuple
+from zipfile import ZipFile
+
+import torch
+from torch import Tensor
+
+MAX_OPERATIONS = 1_000_000
+MAX_NODES = 1_000_000  # of what is looked through for tensors
+_MAX_DEPTH = 60  # a module lies some ten levels deep, and each takes two
+_MAX_ELEMENTS = 1 << 40
+
+# What only an attack asks for: nothing of it would be called, yet whoever has such a file should know.
+_ATTACKS = re.compile(
+    r"(os|posix|nt|sys|subprocess|pty|runpy|importlib|socket|shutil|ctypes|webbrowser|code|timeit|_?pickle)(\.\w+)* .*"
+    r"|(builtins|__builtin__) (eval|exec|execfile|compile|open|input|breakpoint|__import__|exit|quit|globals|vars)"
+)
+_DTYPES = {
+    "Double": torch.float64, "Float": torch.float32, "Half": torch.float16, "BFloat16": torch.bfloat16,
+    "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
+    "Bool": torch.bool, "Untyped": torch.uint8,
+}  # fmt: skip
+
+
+class HoldsCode(ValueError):
+    """A pickle asks for a function that no checkpoint needs.
+
+    Attributes:
+        symbol: its name.
+    """
+
+    def __init__(self, symbol: str):
+        super().__init__(symbol)
+        self.symbol = symbol
+
+
+class Stored(NamedTuple):
+    """A tensor of a file: on the meta device, and where the numbers of its storage lie [bytes from the start]."""
+
+    tensor: Tensor
+    begin: int
+    end: int
+
+
+class Global(NamedTuple):
+    """The name of a class or a function in a pickle: "module name"."""
+
+    name: str
+
+
+@dataclass
+class Opaque:
+    """An object of a class that is not looked up: what the pickle puts into it, and nothing else.
+
+    Attributes:
+        kind: "module name" of its class.
+        items: what it holds as a dict.
+        state: its attributes.
+    """
+
+    kind: str
+    items: dict[Any, Any] = field(default_factory=dict)
+    state: dict[Any, Any] = field(default_factory=dict)
+    __hash__ = object.__hash__  # it may be a key
+
+
+@dataclass(frozen=True, eq=False)
+class _Storage:
+    """Numbers that tensors are views of, known by its key before its place is."""
+
+    key: str
+    dtype: torch.dtype
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class _View:
+    """A tensor as the pickle describes it."""
+
+    storage: _Storage
+    dtype: torch.dtype
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> dict[str, Stored]:
+    """The tensors of a zip that torch.save wrote, by name.
+
+    Args:
+        archive: all of whose entries are stored, not compressed.
+        pickle: name of the entry that says what there is.
+
+    Raises:
+        HoldsCode: it asks for a function that no checkpoint needs.
+        Exception: whatever a damaged file leads to.
+    """
+    with archive.open(pickle) as content:
+        root = _interpret(content)
+    folder = pickle.removesuffix("data.pkl")
+    if f"{folder}byteorder" in archive.namelist() and archive.read(f"{folder}byteorder") != b"little":
+        raise ValueError("The numbers are big-endian.")
+    places: dict[str, tuple[int, int]] = {}
+
+    def locate(storage: _Storage) -> tuple[int, int]:
+        if storage.key not in places:
+            entry = archive.getinfo(f"{folder}data/{storage.key}")
+            with archive.open(entry):  # compares directory and entry
+                pass
+            file.seek(entry.header_offset + 26)
+            begin = entry.header_offset + 30 + sum(struct.unpack("<2H", file.read(4)))
+            places[storage.key] = begin, begin + entry.file_size
+        return places[storage.key]
+
+    return _place(root, locate)
+
+
+def read_legacy(file: IO[bytes]) -> dict[str, Stored]:
+    """The tensors of a file as torch.save wrote it before 1.6: five pickles, then the storages.
+
+    Raises:
+        HoldsCode: it asks for a function that no checkpoint needs.
+        Exception: whatever a damaged file leads to.
+    """
+    start = io.BytesIO(file.read(32 << 20))
+    magic, _, system, root, keys = (_interpret(start) for _ in range(5))
+    if magic != 0x1950A86A20F9469CFC6C or system.get("little_endian") is not True or not isinstance(keys, list):
+        raise ValueError("It is not a file of torch.save.")
+    at, storages = start.tell(), {storage.key: storage for storage in _storages(root)}
+    places = {}
+    for key in keys:
+        storage = storages[key]
+        file.seek(at)
+        (count,) = struct.unpack("<q", file.read(8))
+        if count != storage.count:
+            raise ValueError("A storage has another size than it says.")
+        places[key] = at + 8, at + 8 + count * storage.dtype.itemsize
+        at = places[key][1]
+    return _place(root, lambda storage: places[storage.key])
+
+
+# --- Interpreting -------------------------------------------------------------------------------------------------
+
+
+def _interpret(pickle: IO[bytes]) -> Any:
+    """The object that a pickle describes, with `_View` for tensors and `Opaque` for objects."""
+    stack: list[Any] = []
+    marks: list[list[Any]] = []
+    memo: dict[Any, Any] = {}
+    for count, (operation, argument, _) in enumerate(genops(pickle)):
+        if count > MAX_OPERATIONS:
+            raise ValueError("The pickle is too long.")
+        name = operation.name
+        if name == "STOP":
+            return stack.pop()
+        if name in _VALUES:
+            stack.append(_VALUES[name](argument))
+        elif name == "MARK":
+            marks.append(stack)
+            stack = []
+        elif name in _GETS:
+            stack.append(memo[argument])
+        elif name in _PUTS:
+            memo[argument if name != "MEMOIZE" else len(memo)] = stack[-1]
+        elif name in _ON_MARK:
+            items, stack = stack, marks.pop()
+            _ON_MARK[name](stack, items)
+        elif name in _ON_STACK:
+            _ON_STACK[name](stack, argument)
+        elif name not in ("PROTO", "FRAME"):
+            raise ValueError(f"{name} is no part of a checkpoint.")
+    raise ValueError("The pickle does not end.")
+
+
+def _global(name: str) -> Global:
+    if _ATTACKS.fullmatch(name):
+        raise HoldsCode(name.replace(" ", ".").replace("__builtin__", "builtins"))  # as Python 2 called it
+    return Global(name)
+
+
+def _call(function: Any, arguments: Any) -> Any:
+    """What calling a function would give, of the few that make tensors and dicts; else an opaque object."""
+    kind = function.name if isinstance(function, Global) else ""
+    match kind, arguments:
+        case "torch._utils _rebuild_tensor_v2" | "torch._utils _rebuild_tensor", (storage, offset, shape, stride, *_):
+            return _view(storage, storage.dtype, offset, shape, stride)
+        case "torch._utils _rebuild_tensor_v3", (storage, offset, shape, stride, _, _, Global(name=dtype), *_):
+            return _view(storage, getattr(torch, dtype.removeprefix("torch ")), offset, shape, stride)
+        case "torch._utils _rebuild_parameter" | "torch._utils _rebuild_parameter_with_state", (tensor, *_):
+            return tensor
+        case "torch.nn.parameter Parameter", (tensor, *_):
+            return tensor
+        case "torch._tensor _rebuild_from_type_v2", (rebuild, _, tuple(inner), *_):
+            return _call(rebuild, inner)
+        case "torch Size", (tuple(shape),):
+            return shape
+        case "collections OrderedDict" | "builtins dict" | "__builtin__ dict", (list(pairs),):
+            return dict(pairs)
+        case "builtins set" | "__builtin__ set", (list(members),):
+            return Opaque(_SET, dict.fromkeys(members))
+        case "collections OrderedDict" | "collections defaultdict" | "builtins dict" | "__builtin__ dict", _:
+            return {}
+    return Opaque(kind)
+
+
+def _view(storage: Any, dtype: Any, offset: Any, shape: Any, stride: Any) -> _View | Opaque:
+    if not isinstance(storage, _Storage):  # of a kind that is not read
+        return Opaque("torch Tensor")
+    sides = (*shape, *stride, offset)
+    if len(shape) > 8 or len(shape) != len(stride) or not all(type(n) is int and 0 <= n < _MAX_ELEMENTS for n in sides):
+        raise ValueError("A tensor has an impossible shape.")
+    last = offset + sum((side - 1) * step for side, step in zip(shape, stride, strict=True))
+    if 0 not in shape and (last + 1) * dtype.itemsize > storage.count * storage.dtype.itemsize:
+        raise ValueError("A tensor is larger than its storage.")
+    return _View(storage, dtype, offset, tuple(shape), tuple(stride))
+
+
+def _persistent(identity: Any) -> Any:
+    match identity:
+        case ("storage", Global(name=name), str(key), _, int(count), *views):
+            kind = re.fullmatch(r"torch(?:\.cuda|\.storage)? (\w+)Storage", name)
+            if kind is None or kind[1] not in _DTYPES or any(view is not None for view in views):
+                return Opaque(name)
+            return _Storage(key, _DTYPES[kind[1]], count)
+        case ("module", Global() as kind, *_):  # of a whole module, beside its source code
+            return kind
+    raise ValueError("This is no storage.")
+
+
+def _set_items(target: Any, items: list[Any]) -> None:
+    into = target.items if isinstance(target, Opaque) else target
+    if not isinstance(into, dict):
+        raise TypeError("Only dicts have items.")
+    into.update(zip(items[::2], items[1::2], strict=True))
+
+
+def _append(target: Any, items: list[Any]) -> None:
+    if isinstance(target, list):
+        target.extend(items)
+    elif not isinstance(target, Opaque):
+        raise TypeError("Only lists are appended to.")
+
+
+def _build(stack: list[Any], _: Any) -> None:
+    states = stack.pop()
+    if isinstance(target := stack[-1], Opaque):
+        for state in states if isinstance(states, tuple) else (states,):  # attributes, and those of slots
+            target.state |= state if isinstance(state, dict) else {}
+
+
+def _reduce(stack: list[Any], _: Any) -> None:
+    arguments = stack.pop()
+    stack.append(_call(stack.pop(), arguments))
+
+
+def _new_with_names(stack: list[Any], _: Any) -> None:
+    del stack[-1]
+    _reduce(stack, _)
+
+
+def _named_by_stack(stack: list[Any], _: Any) -> None:
+    name = stack.pop()
+    stack.append(_global(f"{stack.pop()} {name}"))
+
+
+def _tuple(count: int) -> Any:
+    def replace(stack: list[Any], _: Any) -> None:
+        stack[len(stack) - count :] = [tuple(stack[len(stack) - count :])]
+
+    return replace
+
+
+_SET = "builtins set"
+_NUMBERS = ("INT", "LONG", "LONG1", "LONG4", "BININT", "BININT1", "BININT2", "FLOAT", "BINFLOAT")
+_TEXTS = ("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8")
+_BYTES = ("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8")
+_VALUES: dict[str, Any] = {
+    **dict.fromkeys((*_NUMBERS, *_TEXTS, *_BYTES), lambda value: value),
+    "NONE": lambda _: None,
+    "NEWTRUE": lambda _: True,
+    "NEWFALSE": lambda _: False,
+    "EMPTY_LIST": lambda _: [],
+    "EMPTY_TUPLE": lambda _: (),
+    "EMPTY_DICT": lambda _: {},
+    "EMPTY_SET": lambda _: Opaque(_SET),
+    "GLOBAL": _global,
+}
+_GETS, _PUTS = ("GET", "BINGET", "LONG_BINGET"), ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
+_ON_MARK: dict[str, Any] = {
+    "LIST": lambda stack, items: stack.append(items),
+    "TUPLE": lambda stack, items: stack.append(tuple(items)),
+    "DICT": lambda stack, items: stack.append(dict(zip(items[::2], items[1::2], strict=True))),
+    "FROZENSET": lambda stack, items: stack.append(Opaque(_SET, dict.fromkeys(items))),
+    "APPENDS": lambda stack, items: _append(stack[-1], items),
+    "ADDITEMS": lambda stack, items: stack[-1].items.update(dict.fromkeys(items)),
+    "SETITEMS": lambda stack, items: _set_items(stack[-1], items),
+    "POP_MARK": lambda stack, items: None,
+    "OBJ": lambda stack, items: stack.append(_call(items[0], tuple(items[1:]))),
+}
+_ON_STACK: dict[str, Any] = {
+    "APPEND": lambda stack, _: _append(stack[-2], [stack.pop()]),
+    "SETITEM": lambda stack, _: _set_items(stack[-3], [stack.pop(-2), stack.pop()]),
+    "POP": lambda stack, _: stack.pop(),
+    "DUP": lambda stack, _: stack.append(stack[-1]),
+    "TUPLE1": _tuple(1),
+    "TUPLE2": _tuple(2),
+    "TUPLE3": _tuple(3),
+    "STACK_GLOBAL": _named_by_stack,
+    "REDUCE": _reduce,
+    "NEWOBJ": _reduce,
+    "NEWOBJ_EX": _new_with_names,
+    "BUILD": _build,
+    "BINPERSID": lambda stack, _: stack.append(_persistent(stack.pop())),
+}
+
+
+# --- Tensors by name ----------------------------------------------------------------------------------------------
+
+
+def _place(root: Any, locate: Any) -> dict[str, Stored]:
+    """The tensors of an object, by name."""
+    bases: dict[str, Tensor] = {}
+    stored = {}
+    for name, view in _walk(root, "", [MAX_NODES], frozenset()):
+        begin, end = locate(view.storage)
+        size = view.storage.count * view.storage.dtype.itemsize
+        if end - begin != size:
+            raise ValueError("A storage has another size than it says.")
+        if view.storage.key not in bases:
+            bases[view.storage.key] = torch.empty(size, dtype=torch.uint8, device="meta")
+        base = bases[view.storage.key]
+        count = size // view.dtype.itemsize
+        whole = base[: count * view.dtype.itemsize].view(view.dtype)
+        stored[name] = Stored(whole.as_strided(view.shape, view.stride, view.offset), begin, end)
+    return stored
+
+
+def _storages(root: Any) -> Iterator[_Storage]:
+    """Every storage, of optimisers too, in an object."""
+    todo, seen = [root], set[int]()
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        match node:
+            case _View(storage=storage):
+                yield storage
+            case _Storage():
+                yield node
+            case dict():
+                todo += node.values()
+            case list() | tuple():
+                todo += node
+            case Opaque(items=items, state=state):
+                todo += [items, state]
+
+
+def _walk(node: Any, path: str, left: list[int], above: Set[int]) -> Iterator[tuple[str, _View]]:
+    """The tensors in dicts and objects by name: those of a dict in another after its key and a slash.
+
+    Args:
+        left: how many nodes may still be looked at.
+        above: the nodes that this one lies in.
+    """
+    left[0] -= 1
+    if left[0] < 0:
+        raise ValueError("It holds too many objects.")
+    if id(node) in above or len(above) > _MAX_DEPTH:
+        return
+    above = above | {id(node)}
+    if isinstance(node, Opaque):
+        if "_modules" in node.state:
+            yield from _walk_module(node, path, left, above)
+            return
+        node = node.state | node.items
+    for key, value in node.items() if isinstance(node, Mapping) else ():
+        if isinstance(key, str) and isinstance(value, _View):
+            yield path + key, value
+        elif isinstance(key, str) and isinstance(value, dict | Opaque):
+            yield from _walk(value, f"{path}{key}/", left, above)
+
+
+def _walk_module(module: Opaque, path: str, left: list[int], above: Set[int]) -> Iterator[tuple[str, _View]]:
+    """The tensors of a pickled `nn.Module`, under the names of its `state_dict()`."""
+    unsaved = module.state.get("_non_persistent_buffers_set")
+    left_out = unsaved.items if isinstance(unsaved, Opaque) else {}
+    for kind in ("_parameters", "_buffers", "_modules"):
+        held = module.state.get(kind)
+        for key, value in held.items() if isinstance(held, dict) else ():
+            if isinstance(key, str) and isinstance(value, _View) and kind != "_modules" and key not in left_out:
+                yield path + key, value
+            elif isinstance(key, str) and kind == "_modules" and isinstance(value, Opaque):
+                yield from _walk(value, f"{path}{key}.", left, above)
