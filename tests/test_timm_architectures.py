@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import vit
 from vit.checkpoints.convert import obstacle
+from vit.checkpoints.families import read
 from vit.checkpoints.in_memory import checkpoint_from_module
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
@@ -55,30 +56,28 @@ def save(model: nn.Module, path: Path) -> Path:
     return path
 
 
-# architecture: (changes, a library that it can be given to)
-TINY_MODELS: dict[str, tuple[dict[str, Any], str]] = {
-    "eva02_tiny_patch14_224": ({}, ""),
-    "eva02_base_patch14_224": ({"ref_feat_shape": [6, 5]}, ""),
-    "eva02_base_patch16_clip_224": ({}, ""),
-    "eva02_enormous_patch14_clip_224": ({}, ""),
-    "vit_base_patch16_rpn_224": ({}, ""),
-    "vit_small_patch16_rope_224": ({}, ""),
-    "vit_small_patch16_rope_ape_224": ({"rope_temperature": 50.0}, ""),
-    "vit_small_patch16_rope_mixed_224": ({"img_size": [32, 48]}, ""),
-    "vit_medium_patch16_rope_reg1_gap_256": ({}, ""),
-    "vit_pe_core_base_patch16_224": ({"attn_pool_num_heads": 2, "attn_pool_mlp_ratio": 3.0}, ""),
-    "vit_pe_core_gigantic_patch14_448": ({"img_size": [32, 48]}, ""),
-    "vit_pe_spatial_tiny_patch16_512": ({}, ""),
-    "vit_pe_lang_large_patch14_448": ({}, ""),
-    "beit3_base_patch16_224": ({}, ""),
-    "vit_small_patch16_dinov3_qkvb": ({}, ""),
+TINY_MODELS: dict[str, dict[str, Any]] = {
+    "eva02_tiny_patch14_224": {},
+    "eva02_base_patch14_224": {"ref_feat_shape": [6, 5]},
+    "eva02_base_patch16_clip_224": {},
+    "eva02_enormous_patch14_clip_224": {},
+    "vit_base_patch16_rpn_224": {},
+    "vit_small_patch16_rope_224": {},
+    "vit_small_patch16_rope_ape_224": {"rope_temperature": 50.0},
+    "vit_small_patch16_rope_mixed_224": {"img_size": [32, 48]},
+    "vit_medium_patch16_rope_reg1_gap_256": {},
+    "vit_pe_core_base_patch16_224": {"attn_pool_num_heads": 2, "attn_pool_mlp_ratio": 3.0},
+    "vit_pe_core_gigantic_patch14_448": {"img_size": [32, 48]},
+    "vit_pe_spatial_tiny_patch16_512": {},
+    "vit_pe_lang_large_patch14_448": {},
+    "beit3_base_patch16_224": {},
+    "vit_small_patch16_dinov3_qkvb": {},
 }
 
 
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_what_config_json_names_is_equal_to_timm_and_survives_saving(tmp_path: Path, name: str) -> None:
-    changes, _ = TINY_MODELS[name]
-    arguments = TINY | changes
+    arguments = TINY | TINY_MODELS[name]
     model = fill(timm.create_model(name, **arguments)).eval()
     timm.models.save_for_hf(model, tmp_path / "theirs", model_config={"model_args": arguments}, safe_serialization=True)
     checkpoint = load_checkpoint(tmp_path / "theirs")
@@ -180,3 +179,12 @@ def test_the_grid_is_that_of_the_config_and_else_said_to_be_assumed(tmp_path: Pa
     odd = timm.create_model("vit_tiny_patch16_224", img_size=(32, 112), depth=1)
     with pytest.raises(InvalidCheckpoint, match="2 x 7"):
         load_checkpoint(save(odd, tmp_path / "odd.safetensors"))
+
+
+def test_perception_encoder_under_metas_names_is_not_taken_for_clip() -> None:
+    shapes = {
+        "conv1.weight": (48, 3, 8, 8), "class_embedding": (48,), "positional_embedding": (17, 48),
+        "ln_pre.weight": (48,), "transformer.resblocks.0.ln_1.weight": (48,),
+    }  # fmt: skip
+    with pytest.raises(InvalidCheckpoint, match="Perception Encoder under Meta's names"):
+        read({f"visual.{name}": torch.zeros(shape) for name, shape in shapes.items()})

@@ -5,15 +5,16 @@ that pictures share with texts: its outputs are no classes. transformers' `CLIPF
 exception: its head reads the mean of the patches, without the final LayerNorm.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
-from vit.checkpoints.families.family import Family, Tensors
+from vit.checkpoints.families.family import Family, Recognised, Tensors
 from vit.checkpoints.families.huggingface import CALLED, Kind, assumed, document, read_config
 from vit.checkpoints.families.target import Target, Written, apart, thirds
+from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 
@@ -114,6 +115,17 @@ FAMILY = Family(
     adjust=_adjust,
     preprocess=_preprocess,
 )
+
+
+def _by_tensors(tensors: Tensors, names: Collection[str], name: str) -> Recognised:
+    if "norm.weight" not in tensors:
+        raise InvalidCheckpoint(
+            "This is a Perception Encoder under Meta's names: its rotary positions are read from timm's files of it, "
+            "such as timm/vit_pe_spatial_base_patch16_512.fb."
+        )
+    return Recognised()
+
+
 OPENAI = Family(
     name="OpenAI CLIP",
     signature=r"^transformer\.resblocks\.\d+\.ln_1\.",
@@ -124,6 +136,7 @@ OPENAI = Family(
         "activation": ("quick_gelu", "The activation is not in the file; QuickGELU is OpenAI's. Of models that were "
                        "trained with OpenCLIP, many have exact GELU."),
     },
+    by_tensors=_by_tensors,
     adjust=_adjust_openai,
     preprocess=_preprocess,
 )  # fmt: skip
