@@ -18,8 +18,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "mean": {"prefix": (), "pool": "mean"},
     "both": {"pool": "cls_mean"},
     "query": {"prefix": (), "pool": "map"},
-    "EVA-02": {"rope": 1e4, "rope_places": "rows", "rope_grid": (16, 16), "attn_norm": True, "mlp_norm": True},
-    "norms after": {"post_norm": True, "rope": 10.0, "rope_places": "mixed"},
+    "rotary, other norms": {
+        "rope": 10.0,
+        "rope_places": "mixed",
+        "post_norm": True,
+        "attn_norm": True,
+        "mlp_norm": True,
+    },
 }
 names = pytest.mark.parametrize("name", METHODS)
 
