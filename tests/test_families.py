@@ -344,8 +344,11 @@ OTHERS = {
     "hybrid": lambda: timm.create_model("vit_tiny_r_s16_p8_224"),
     "parallel": lambda: timm.create_model("vit_small_patch16_18x2_224"),
     "differential": lambda: timm.create_model("vit_dwee_patch16_reg1_gap_256"),
-    "BEiT-3": lambda: timm.create_model("beit3_base_patch16_224"),
     "convolutional": lambda: torchvision.models.efficientnet_b0(),
+    "MaxViT": lambda: timm.create_model("maxvit_pico_rw_256"),
+    "PVT": lambda: timm.create_model("pvt_v2_b0"),
+    "Twins": lambda: timm.create_model("twins_svt_small"),
+    "relative positions": lambda: timm.create_model("vit_relpos_small_patch16_224"),
     "language": lambda: BertModel(BertConfig(num_hidden_layers=1)),
 }
 

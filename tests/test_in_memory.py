@@ -135,20 +135,23 @@ def test_a_model_made_for_another_size_is_asked_at_that_size() -> None:
 
 
 def odd_block() -> nn.Module:
-    return timm.models.VisionTransformer(**TIMM, block_fn=timm.models.vision_transformer.ResPostBlock)
+    class OddBlock(timm.models.vision_transformer.Block):
+        pass
+
+    return timm.models.VisionTransformer(**TIMM, block_fn=OddBlock)
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a ResNet": (lambda: timm.create_model("resnet10t"), "This is timm's resnet10t."),
     "a Swin": (lambda: torchvision.models.SwinTransformer([4, 4], 16, [1, 1], [1, 1], [2, 2]), "This is a Swin"),
-    "BEiT": (lambda: timm.create_model("beit_base_patch16_224", depth=1, embed_dim=48), "By its name, beit"),
+    "BEiT": (lambda: timm.create_model("beit_base_patch16_224", depth=1, embed_dim=48), "timm's beit"),
     "a text model": (of_transformers("Bert"), "This is a language model checkpoint"),
-    "other blocks": (odd_block, "This VisionTransformer has blocks of timm's class ResPostBlock"),
+    "other blocks": (odd_block, "This VisionTransformer has blocks of timm's class OddBlock"),
     "another activation": (
         lambda: timm.models.VisionTransformer(**TIMM, act_layer=nn.ReLU), "The activation of this model is ReLU"
     ),
     "other positions": (
-        lambda: timm.models.Eva(**TIMM, use_rot_pos_emb=True), "This Eva has rotary positions"
+        lambda: timm.models.Eva(**TIMM, use_rot_pos_emb=True, rope_grid_offset=0.5), "This Eva has rotary positions"
     ),
     "no transformer": (lambda: nn.Linear(2, 2), "This is not a Vision Transformer that this app knows"),
 }  # fmt: skip

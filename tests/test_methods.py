@@ -18,6 +18,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "mean": {"prefix": (), "pool": "mean"},
     "both": {"pool": "cls_mean"},
     "query": {"prefix": (), "pool": "map"},
+    "rotary, other norms": {
+        "rope": 10.0,
+        "rope_places": "mixed",
+        "post_norm": True,
+        "attn_norm": True,
+        "mlp_norm": True,
+    },
 }
 names = pytest.mark.parametrize("name", METHODS)
 

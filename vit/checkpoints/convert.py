@@ -162,7 +162,9 @@ def _choose_target(checkpoint: Checkpoint, to: str) -> Target:
 
 def _all_obstacles(checkpoint: Checkpoint, target: Target) -> tuple[str, ...]:
     config = replace(checkpoint.config, image_size=_export_size(checkpoint, target))
-    return target.obstacles(config, checkpoint.model.state_dict(), checkpoint.preprocess)
+    problems = target.obstacles(config, checkpoint.model.state_dict(), checkpoint.preprocess)
+    covers = checkpoint.preprocess.resize == "cover" and target in TARGETS["transformers"]
+    return (*problems, "its pictures are resized to cover a rectangle") if covers else problems
 
 
 def _export_size(checkpoint: Checkpoint, target: Target | None) -> tuple[int, int]:

@@ -82,6 +82,7 @@ def _of_torchvision(module: Any) -> ModuleFacts:
 
 
 _PLAIN_BLOCKS = ("Block", "EvaBlock")
+_POST_NORM_BLOCKS = ("ResPostBlock", "EvaBlockPostNorm")
 _POOLS = ("token", "avg", "map", "")  # "": none, where there are no classes
 
 
@@ -93,14 +94,15 @@ def _of_timm(module: Any) -> ModuleFacts:
     if not blocks or not hasattr(blocks[0], "attn") or not hasattr(blocks[0], "mlp"):
         return ModuleFacts(name, None, {})  # the names of its tensors say what it is
     for block in map(_uncompiled, blocks):
-        if type(block).__name__ not in _PLAIN_BLOCKS:
+        if type(block).__name__ not in _PLAIN_BLOCKS + _POST_NORM_BLOCKS:
             raise InvalidCheckpoint(f"This {name} has blocks of timm's class {type(block).__name__}, not plain ones.")
-    if getattr(module, "rope", None) is not None and "dinov3" not in architecture:
-        raise InvalidCheckpoint(f"This {name} has rotary positions, which are computed here for DINOv3 alone.")
     if (pool := getattr(module, "global_pool", "")) not in _POOLS:
         raise InvalidCheckpoint(f"This {name} pools by {brief(pool)}, which is not computed here.")
     block = _uncompiled(blocks[0])
-    known = {"heads": block.attn.num_heads, "eps": block.norm1.eps}
+    known = {"heads": block.attn.num_heads, "eps": block.norm1.eps} | _rotary(getattr(module, "rope", None), name)
+    known["post_norm"] = type(block).__name__ in _POST_NORM_BLOCKS
+    if (learnt := getattr(module, "attn_pool", None)) is not None and learnt.num_heads != known["heads"]:
+        known["pool_heads"] = learnt.num_heads
     if isinstance(activation := getattr(block.mlp, "act", None), nn.Module):
         known["activation"] = _activation(activation)
     size = getattr(getattr(module, "patch_embed", None), "img_size", None)
@@ -111,6 +113,22 @@ def _of_timm(module: Any) -> ModuleFacts:
             stated["input_size"] = (module.patch_embed.proj.in_channels, height, width)
     document = {"architecture": architecture or name, "global_pool": pool, "pretrained_cfg": stated}
     return ModuleFacts(name, document, known)
+
+
+def _rotary(rope: Any, name: str) -> dict[str, Any]:
+    """The config fields that timm's module for rotary positions tells."""
+    if rope is None:
+        return {"rope": None}
+    kind, order, start = type(rope).__name__, rope.grid_indexing, getattr(rope, "grid_offset", 0)
+    fields: dict[str, Any] = {"rope": float(rope.temperature)}
+    if kind == "RotaryEmbeddingMixed" and order == "xy":
+        return fields | {"rope_places": "mixed"}
+    if kind == "RotaryEmbeddingDinoV3" and rope.rotate_half and (order, start) == ("ij", 0):
+        return fields
+    places = {("ij", 0): "rows", ("xy", 0): "columns", ("xy", 1): "columns_from_one"}.get((order, start))
+    if kind != "RotaryEmbeddingCat" or places is None or rope.in_pixels or rope.rotate_half:
+        raise InvalidCheckpoint(f"This {name} has rotary positions of a kind that is not computed here ({kind}).")
+    return fields | {"rope_places": places, "rope_grid": rope.ref_feat_shape and tuple(rope.ref_feat_shape)}
 
 
 _BY_LIBRARY: dict[str, Callable[[Any], ModuleFacts]] = {

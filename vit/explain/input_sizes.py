@@ -31,5 +31,5 @@ def resized(preprocess: Preprocess, size: Size) -> Preprocess:
     """The same cut of a picture, for another input size."""
     assert preprocess.resize_to is not None  # Preprocess sets it
     scale = max(new / own for new, own in zip(size, preprocess.size, strict=True))
-    least = min(size) if preprocess.resize == "squash" else max(size)
+    least = max(size) if preprocess.resize == "shortest" else min(size)
     return replace(preprocess, size=size, resize_to=max(least, round(preprocess.resize_to * scale)))

@@ -17,7 +17,7 @@ from vit.images.geometry import Box, Geometry
 # --- From a picture to a model's input and back ---------------------------------------------------------------
 
 
-Resize = Literal["squash", "shortest"]
+Resize = Literal["squash", "shortest", "cover"]
 Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic"]
 _INTERPOLATIONS: tuple[str, ...] = get_args(Interpolation)  # in the order of Pillow's numbers, 0 to 3
 
@@ -51,6 +51,8 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
 }
 _NUMBER_IS_SHORTEST_EDGE = ("CLIP", "Bit", "Siglip")
 
+_COVER = "vit_cover"  # only we say so in preprocessor_config.json: transformers knows no such way
+
 
 @dataclass(frozen=True)
 class Preprocess:
@@ -60,8 +62,9 @@ class Preprocess:
 
     Attributes:
         size: (height, width) of the input [px].
-        resize: "squash" gives up the picture's aspect for the input's, "shortest" keeps it.
-        resize_to: shorter side after resizing [px]; what exceeds `size` is cut off equally on both sides.
+        resize: "squash" gives up the picture's aspect for the input's, "shortest" keeps it, and so does "cover".
+        resize_to: shorter side after resizing [px], with "cover" that of what is just covered, which has the input's
+            aspect; what exceeds `size` is cut off equally on both sides.
             Left out, it is the smallest that covers `size`.
         interpolation: Pillow's filter, antialiased when shrinking.
         mean, std: of each channel, for pixels from 0 to 1; one number each for a grey input.
@@ -84,8 +87,8 @@ class Preprocess:
         pair = self.size if isinstance(self.size, tuple | list) else (self.size,)
         object.__setattr__(self, "size", tuple(_require_whole("size", side) for side in pair))
         _require(len(pair) == 2, "size", self.size, "a height and a width")
-        _require(self.resize in get_args(Resize), "resize", self.resize, "squash or shortest")
-        smallest = min(self.size) if self.resize == "squash" else max(self.size)
+        _require(self.resize in get_args(Resize), "resize", self.resize, "squash, shortest or cover")
+        smallest = max(self.size) if self.resize == "shortest" else min(self.size)
         resize_to = smallest if self.resize_to is None else _require_whole("resize_to", self.resize_to)
         _require(resize_to >= smallest, "resize_to", resize_to, f"at least {smallest}, to cover the model's input")
         object.__setattr__(self, "resize_to", resize_to)
@@ -131,6 +134,10 @@ class Preprocess:
     def _resized(self, image: Image.Image) -> tuple[int, int]:
         """Return (width, height) after resizing [px]; the longer side is cut to whole pixels, as torchvision does."""
         assert self.resize_to is not None  # set when the object was made
+        if self.resize == "cover":  # rounded as timm's `ResizeKeepRatio` does
+            scale = min(self.size) / self.resize_to
+            ratio = min(image.height / self.size[0], image.width / self.size[1]) * scale
+            return round(image.width / ratio), round(image.height / ratio)
         height, width = self.size if self.resize == "squash" else (image.height, image.width)
         shorter = min(height, width)
         return self.resize_to * width // shorter, self.resize_to * height // shorter
@@ -142,7 +149,7 @@ class Preprocess:
     def to_config(self) -> dict[str, Any]:
         """Return the content of transformers' `preprocessor_config.json`."""
         height, width = self.size
-        if self.resize == "shortest":
+        if self.resize != "squash":
             size = {"shortest_edge": self.resize_to}
         else:
             resized_width, resized_height = self._resized(Image.new("L", (1, 1)))
@@ -160,7 +167,7 @@ class Preprocess:
             "do_normalize": True,
             "image_mean": list(self.mean),
             "image_std": list(self.std),
-        }
+        } | ({_COVER: True} if self.resize == "cover" else {})
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Preprocess":
@@ -203,7 +210,7 @@ class Preprocess:
         std = _require_numbers("image_std", values["image_std"] if values["do_normalize"] else (1.0, 1.0, 1.0))
         return cls(
             size=final,
-            resize="shortest" if shortest else "squash",
+            resize="cover" if shortest and config.get(_COVER) is True else "shortest" if shortest else "squash",
             resize_to=min(resized),
             interpolation=get_args(Interpolation)[resample],
             mean=tuple(value / scale for value in mean),

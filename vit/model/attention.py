@@ -4,6 +4,7 @@ Letters as in `vit.model`.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -48,7 +49,7 @@ class Route(NamedTuple):
         block: its number, from 0.
         rows: the tokens that leave it.
         queries: the tokens whose queries are computed, where they are not the same.
-        rope: cosine and sine (N, K) of rotary positions.
+        rope: cosine and sine (N, K) or (H, N, K) of rotary positions.
         mix: how values are mixed; None for the fastest way there is.
         hook: sees what the heads compute with, and gives their outputs; None to take them as they are.
     """
@@ -67,11 +68,18 @@ DIRECT = Route()
 class Attention(nn.Module):
     """Multi-head self-attention with a fused projection to queries, keys and values."""
 
+    speeds: nn.Parameter | None  # (2, H, K / 2), of "mixed" rotary positions
+
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.heads = config.heads
         self.qkv = Linear(config.dim, 3 * config.dim, bias=config.qkv_bias)
+        self.norm = nn.LayerNorm(config.dim, config.eps) if config.attn_norm else nn.Identity()
         self.proj = Linear(config.dim, config.dim)
+        self.neighbours = config.rope_places != "centred"
+        mixed = config.rope is not None and config.rope_places == "mixed"
+        speeds = nn.Parameter(torch.zeros(2, config.heads, config.dim // config.heads // 2)) if mixed else None
+        self.register_parameter("speeds", speeds)
         self.explicit = False  # matrices may be held in passes that go back, see `mixed_both_ways`
 
     def forward(self, x: Tensor, route: Route = DIRECT) -> Tensor:
@@ -79,7 +87,9 @@ class Attention(nn.Module):
         queries = route.rows if route.queries is None else route.queries
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x, queries))
         if route.rope is not None:  # q (B, H, Q, K); k, v (B, H, N, K)
-            q, k = apply_rotary(q, *(part[queries] for part in route.rope)), apply_rotary(k, *route.rope)
+            cosine, sine = route.rope
+            q = apply_rotary(q, cosine[..., queries, :], sine[..., queries, :], self.neighbours)
+            k = apply_rotary(k, cosine, sine, self.neighbours)
         goes_back = self.explicit and torch.is_grad_enabled()
         mix = route.mix or (mixed_both_ways if goes_back else mixed)
 
@@ -87,7 +97,7 @@ class Attention(nn.Module):
             return mix(q if route.queries is None else q[:, :, route.rows], k, v)
 
         out = heads() if route.hook is None else route.hook(route.block, HeadInputs(x, q, k, v, heads))
-        return self.proj(out.transpose(1, 2).flatten(2))
+        return self.proj(self.norm(out.transpose(1, 2).flatten(2)))
 
     def project(self, x: Tensor, rows: slice) -> tuple[Tensor, ...]:
         """Queries (B, Q, D) of the tokens in `rows`; keys and values (B, N, D) of all."""
@@ -137,13 +147,13 @@ class AttentionPool(nn.Module):
 
     def __init__(self, config: ViTConfig):
         super().__init__()
-        self.heads = config.heads
+        self.heads = config.pool_heads or config.heads
         self.probe = nn.Parameter(torch.zeros(1, 1, config.dim))
         self.q = Linear(config.dim, config.dim)
         self.kv = Linear(config.dim, 2 * config.dim)
         self.proj = Linear(config.dim, config.dim)
         self.norm = nn.LayerNorm(config.dim, config.eps)
-        self.mlp = MLP(config)
+        self.mlp = MLP(replace(config, mlp_dim=config.pool_mlp_dim or config.mlp_dim, mlp_norm=False))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens (B, N, D) to the gathered features (B, D), and to where the query looked (B, H, N)."""

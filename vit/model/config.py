@@ -18,6 +18,7 @@ from vit.untrusted import brief
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 Pool = Literal["cls", "mean", "cls_mean", "cls_dist", "map"]
 FinalNorm = Literal["before_pool", "after_pool", "none"]
+RopePlaces = Literal["centred", "rows", "columns", "columns_from_one", "mixed"]
 PositionResize = Literal["bicubic", "bicubic_antialias", "bicubic_corners", "bicubic_offset", "bilinear"]
 
 MAX_DEPTH = 100
@@ -64,7 +65,14 @@ def _square(size: Any) -> Any:
     return (size, size) if isinstance(size, int) else size
 
 
-@dataclass(frozen=True, kw_only=True, config=_RULES)
+# Added after checkpoints had been saved: at their defaults they are left out of files and of identities, which stay.
+_LATER = dict(
+    rope_places="centred", rope_grid=None, post_norm=False, attn_norm=False, mlp_norm=False, pool_heads=0,
+    pool_mlp_dim=0, multi_label=False,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, config=_RULES)
 class ViTConfig:
     """Everything that decides what a Vision Transformer computes.
 
@@ -80,11 +88,19 @@ class ViTConfig:
         eps: of every LayerNorm.
         patch_bias, qkv_bias: whether these layers have a bias.
         rope: base of the rotary positions that queries and keys are turned by; None for none.
+        rope_places: which place a patch has there, and which channels are a pair. "centred": rows and columns from -1
+            to 1, channels half a head apart (DINOv3). In the others patches are counted and neighbouring channels are
+            a pair, those of "rows" first (EVA-02) or of "columns", which "columns_from_one" counts from 1 (Perception
+            Encoder); "mixed" turns each head by its own learnt mixture of column and row.
+        rope_grid: (rows, cols) that counted places are stretched to, whatever the picture's grid; None to leave them.
+        post_norm: a block's two LayerNorms come after the attention and the MLP, and not before.
+        attn_norm, mlp_norm: there is a LayerNorm before the last layer of the attention, of the MLP.
         layer_scale: initial value of the per-channel scale of each branch; None for none.
         norm_pre: there is a LayerNorm before the first block (CLIP).
         norm: where the final LayerNorm sits; "none" for the few models without one.
         pool: what the head reads: the class token, the mean of the patches, both side by side, the class and the
             distillation token side by side, or what one learnt query gathers from all tokens ("map", SigLIP).
+        pool_heads, pool_mlp_dim: of the learnt query's attention and MLP; 0 for those of the blocks.
         pre_logits: width of a layer with tanh before the head; 0 for none.
         position_resize: how position embeddings are interpolated to another grid.
         dropout, drop_path: shares dropped in training: of activations, and of whole branches in the
@@ -100,7 +116,7 @@ class ViTConfig:
     channels: Literal[1, 3] = 3
     num_classes: int = Field(1000, ge=0, le=100_000)
     # No part of the repr: `Checkpoint.identity` hashes that, and what was saved beside older checkpoints names it.
-    multi_label: bool = Field(False, repr=False)
+    multi_label: bool = False
     dim: int = Field(768, ge=1, le=8192)
     depth: int = Field(12, ge=1, le=MAX_DEPTH)
     heads: int = Field(12, ge=1, le=256)
@@ -112,10 +128,17 @@ class ViTConfig:
     patch_bias: bool = True
     qkv_bias: bool = True
     rope: float | None = Field(None, gt=1, le=1e5)
+    rope_places: RopePlaces = "centred"
+    rope_grid: tuple[_Side, _Side] | None = Field(None, strict=False)
+    post_norm: bool = False
+    attn_norm: bool = False
+    mlp_norm: bool = False
     layer_scale: float | None = Field(None, ge=-1e5, le=1e5)
     norm_pre: bool = False
     norm: FinalNorm = "before_pool"
     pool: Pool = "cls"
+    pool_heads: int = Field(0, ge=0, le=256)
+    pool_mlp_dim: int = Field(0, ge=0, le=65_536)
     pre_logits: int = Field(0, ge=0, le=65_536)
     position_resize: PositionResize = "bicubic"
     dropout: float = Field(0.0, ge=0, lt=1)
@@ -127,6 +150,8 @@ class ViTConfig:
             raise ValueError(f"patch_size {self.patch_size} does not divide image_size {self.image_size}.")
         if self.dim % self.heads:
             raise ValueError(f"heads {self.heads} does not divide dim {self.dim}.")
+        if self.pool_heads and self.dim % self.pool_heads:
+            raise ValueError(f"pool_heads {self.pool_heads} does not divide dim {self.dim}.")
         for token in ("cls", "dist"):
             if token in self.pool.split("_") and token not in self.prefix:
                 raise ValueError(f'pool "{self.pool}" needs a token named "{token}" in prefix.')
@@ -134,6 +159,8 @@ class ViTConfig:
             raise ValueError(f"prefix names must differ: {self.prefix}.")
         if self.rope is not None and self.dim // self.heads % 4:
             raise ValueError(f"rope needs dim / heads, here {self.dim // self.heads}, to be a multiple of 4.")
+        if self.rope is None and (self.rope_places != "centred" or self.rope_grid is not None):
+            raise ValueError("rope_places and rope_grid say how positions are turned, so rope must be stated too.")
         return self
 
     @property
@@ -169,9 +196,14 @@ class ViTConfig:
         return cls.from_dict(sizes | changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; `multi_label` only if it is set: older versions refuse unknown fields."""
-        values = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-        return values if self.multi_label else {k: v for k, v in values.items() if k != "multi_label"}
+        """Plain values, ready for JSON."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in self._stated().items()}
+
+    def __repr__(self) -> str:
+        return f"ViTConfig({', '.join(f'{name}={value!r}' for name, value in self._stated().items())})"
+
+    def _stated(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name not in _LATER or value != _LATER[name]}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:

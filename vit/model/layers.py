@@ -80,6 +80,7 @@ class MLP(nn.Module):
         self.gated = config.gated_mlp
         self.fc1 = Linear(config.dim, config.mlp_dim * (2 if self.gated else 1))
         self.act = _activation(config.activation)
+        self.norm = nn.LayerNorm(config.mlp_dim, config.eps) if config.mlp_norm else nn.Identity()
         self.fc2 = Linear(config.mlp_dim, config.dim)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -88,12 +89,12 @@ class MLP(nn.Module):
         return self.fc2(self.dropout(self.activations(x)))
 
     def activations(self, x: Tensor) -> Tensor:
-        """Tokens (B, N, D) to what the neurons between the two layers give (B, N, M)."""
+        """Tokens (B, N, D) to what the second layer reads of the neurons between the two (B, N, M)."""
         hidden = self.fc1(x)
         if self.gated:
             gate, hidden = hidden.chunk(2, -1)
-            return self.act(gate) * hidden
-        return self.act(hidden)
+            return self.norm(self.act(gate) * hidden)
+        return self.norm(self.act(hidden))
 
 
 class Branch(nn.Module):

@@ -52,7 +52,7 @@ class ViTOutput(NamedTuple):
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block."""
+    """Transformer block; its LayerNorms come before attention and MLP, or after them (`post_norm`)."""
 
     def __init__(self, config: ViTConfig, drop_path: float = 0.0):
         super().__init__()
@@ -61,12 +61,17 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(config.dim, config.eps)
         self.mlp = MLP(config)
         self.branch = Branch(config, drop_path)
+        self.post_norm = config.post_norm
         for name in ("scale1", "scale2"):
             scale = None if config.layer_scale is None else nn.Parameter(torch.full((config.dim,), config.layer_scale))
             self.register_parameter(name, scale)
 
     def forward(self, x: Tensor, route: Route = DIRECT) -> Tensor:
         """Tokens (B, N, D) to those that leave the block (B, Q, D), the Q tokens of the route's `rows`."""
+        if self.post_norm:
+            # A view, for gradients by what the attention reads: those of `x` are also by what passes beside it.
+            x = x[:, route.rows] + self.branch(self.norm1(self.attn(x.view_as(x), route)), self.scale1)
+            return x + self.branch(self.norm2(self.mlp(x)), self.scale2)
         out = self.attn(self.norm1(x), route)
         x = x[:, route.rows] + self.branch(out, self.scale1)
         return x + self.branch(self.mlp(self.norm2(x)), self.scale2)
@@ -271,12 +276,16 @@ class VisionTransformer(nn.Module):
         x = self.norm_pre(self.embed(images))
         patch = self.config.patch_size
         grid = images.shape[2] // patch, images.shape[3] // patch
+        blocks = [cast("Block", block) for block in self.blocks]
         rope = None if self.config.rope is None else rotations(self.config, grid, x.device)
+        ropes = [rope] * len(blocks)
+        if self.config.rope_places == "mixed":
+            ropes = [rotations(self.config, grid, x.device, block.attn.speeds) for block in blocks]
         rows = [EVERY] * len(self.blocks)
         if not every:  # what nobody reads after the last block is not computed there
             rows[-1] = self.read
-        routes = (Route(index, row, queries, rope, mix, hook) for index, row in enumerate(rows))
-        return Walk(x, [Step(cast("Block", block), route) for block, route in zip(self.blocks, routes, strict=True)])
+        routes = [Route(index, rows[index], queries, ropes[index], mix, hook) for index in range(len(blocks))]
+        return Walk(x, [Step(block, route) for block, route in zip(blocks, routes, strict=True)])
 
     def classify(self, x: Tensor) -> Tensor:
         """The tokens `read` after the last block (B, Q, D) to logits (B, C)."""

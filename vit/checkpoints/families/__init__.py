@@ -3,8 +3,9 @@
 To add a family, write `vit/checkpoints/families/<name>.py` with its `FAMILIES`; it is found there.
 """
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, NamedTuple
@@ -12,11 +13,13 @@ from typing import Any, NamedTuple
 from vit.checkpoints.families import huggingface, timm
 from vit.checkpoints.families.family import (
     Family,
+    Recognised,
     Tensors,
     build_config,
     default_heads,
     infer,
     needed,
+    possible_grids,
     possible_heads,
     reshape,
     square_size,
@@ -34,8 +37,8 @@ FAMILIES: tuple[Family, ...] = tuple(family for module in _MODULES for family in
 _MODEL_TYPES = {kind for module in _MODULES for kind in getattr(module, "MODEL_TYPES", ())}
 
 READS = (
-    "torchvision's, timm's, and transformers' ViT, DeiT, MSN, MAE, I-JEPA, DINOv2, DINOv3, CLIP and SigLIP, "
-    "the originals of Google, Meta and OpenAI, and tintn's tutorial's"
+    "torchvision's, timm's (EVA-02 and Perception Encoder, too), and transformers' ViT, DeiT, MSN, MAE, I-JEPA, "
+    "DINOv2, DINOv3, CLIP and SigLIP, the originals of Google, Meta and OpenAI, and tintn's tutorial's"
 )
 
 ONE_OUTPUT = "The model has one output, so its answer is a yes or no: its probability is the sigmoid of its logit."
@@ -44,16 +47,27 @@ _CONVOLUTIONS = "convolutional network"
 # Names that give away what else a file may be; first match wins.
 _OTHERS = (
     (r"(^|\.)layers\.\d+\.blocks\.|^features\.\d+\.\d+\.attn\.relative_position", "Swin"),
-    (r"relative_position_bias|(^|\.)blocks\.\d+\.attn\.relative_position", "BEiT"),
+    (r"\.attn_(block|grid)\.|^stages\.\d+\.blocks\.\d+\.attn\.rel_pos\.", "MaxViT or CoAtNet"),
+    (r"(^|\.)(pos_block\.\d|blocks\.\d+\.\d+\.attn\.(kv|sr|q)\.)", "Twins"),
+    (r"(^|\.)block[1-4]\.\d+\.attn\.|(^|\.)encoder\.block\.\d+\.\d+\.attention\.self\.", "PVT or SegFormer"),
+    (r"^stages\.\d+\.blocks\.\d+\.attn\.(kv|sr)\.", "PVT"),
+    (r"(^|\.)patch_embedding\.(patch|position)_embeddings", "MONAI ViT"),
+    (r"(^|\.)rel_pos(\.|_[hw]$)", "ViT with relative positions"),
+    (r"relative_position_bias|(^|\.)(beit|data2vec_vision)\.|\.lambda_[12]$", "BEiT"),
+    (r"(^|\.)embeds\.(proj|pos_embed|cls_token)", "NaFlexViT"),
+    (r"\.gating_param$", "ConViT"),
+    (r"^pos_embed_win$", "Hiera"),
+    (r"^pos_embed_\d|(^|\.)cls_token[1-4]$", "CrossViT or CoaT"),
+    (r"\.attn\.q_norm\.|\.attn\.k_norm\.", "ViT that normalises queries and keys"),
     (r"patch_embed\.backbone\.|^conv_root/|^block\d+/unit\d+/", "hybrid of a ResNet and a ViT"),
     (r"(^|\.)layer1\.0\.(conv1|bn1)|^resnet\.", "ResNet"),
     (r"\.attention_biases$", "LeViT"),
-    (r"(^|\.)stages\.0\.|dwconv|^features\.1\.0\.layer_scale", "ConvNeXt"),
+    (r"(^|\.)stages\.\d+\.((blocks|layers)\.)?\d+\.(conv_dw|dwconv)|^features\.1\.0\.layer_scale", "ConvNeXt"),
+    (r"(^|\.)stages\.\d+\.", "network in stages"),
     (r"mlp_tokens|^MixerBlock_\d+/", "MLP-Mixer"),
     (r"blocks_token_only|cls_attn|(^|\.)gamma3$", "CaiT or XCiT"),
     (r"(^|\.)blocks\.\d+\.(in_proj|attns\.\d+|attn_out_proj)\.", "ViT with parallel blocks"),
     (r"(^|\.)blocks\.\d+\.attn\.lambda_q1$", "ViT with differential attention"),
-    (r"(^|\.)blocks\.\d+\.(attn\.(inner_attn_ln|norm)|mlp\.(ffn_ln|norm))\.|\.freqs_cis$", "EVA-02 or BEiT-3"),
     (r"to_patch_embedding\.", "ViT of the vit-pytorch library"),
     (r"attention\.self\.(query|key)|word_embeddings|embed_tokens|(^|\.)wte\.", "language model"),
     (r"\.running_mean$", _CONVOLUTIONS),
@@ -121,7 +135,7 @@ def read(
     own_head = [tensors[file_name] for file_name in model.selection.head]
     if consume:
         tensors.clear()
-    renamed = family.rename(named_by_family)
+    renamed, bare = family.rename(named_by_family), list(model.part.own)
     named_by_family.clear()
     if ours:
         vit = (document or {}).get("vit")
@@ -132,7 +146,14 @@ def read(
 
     stated = (family.stated(document) if document is not None else {}) | dict(known or {})
     named = family.by_name(name)
-    doubts = {} if "heads" in stated or "heads" in named else family.doubts(renamed)
+    width = needed(renamed, "patch_embed.weight", 4).shape[0]
+    recognised = Recognised() if "rope" in stated else family.by_tensors(renamed, bare, name)
+    likely = dict(recognised.fields)
+    usual = likely.get("heads", default_heads(width))
+    if "heads" in named and named["heads"] != (usual or named["heads"]):
+        named = {field: value for field, value in named.items() if field != "heads"}  # a name may say anything
+    elif "heads" in named:
+        likely.pop("heads", None)
     renamed, adjusted = family.adjust(renamed)
     if own_head:
         renamed |= zip(("head.weight", "head.bias"), own_head, strict=False)
@@ -140,32 +161,41 @@ def read(
     if "head.weight" in renamed and "head_dist.weight" not in renamed and "head.bias" not in renamed:
         renamed["head.bias"] = renamed["head.weight"].new_zeros(renamed["head.weight"].shape[:1])
         model.said.setdefault("head", "The file holds no bias of the head, so it has none.")
-    rotary = "rope" in {**family.fixed, **named, **stated, **doubts}
-    learnt_positions = "pos_embed" in renamed
-    reshaped, prefix = reshape(renamed, _stated_grid(family, renamed, stated), rotary)
+    rotary = {**family.fixed, **likely, **stated, **adjusted}.get("rope") is not None
+    grid = _stated_grid(family, renamed, likely | stated, document or {})
+    reshaped, prefix = reshape(renamed, grid, rotary)
     measured = infer(reshaped, prefix) | adjusted
-    for field in stated.keys() & measured.keys() - {"pool", "activation"}:
+    for field in stated.keys() & measured.keys() - {"pool", "activation", "rope"}:
         if stated[field] != measured[field]:
             called = family.called.get(field, field)
             raise InvalidCheckpoint(
                 f"config.json says {called} = {brief(stated[field])}, the weights say {brief(measured[field])}."
             )
-    measured["image_size"] = stated.get("image_size") or square_size(reshaped, measured["patch_size"])
+    side = measured["patch_size"]
+    measured["image_size"] = (grid[0] * side, grid[1] * side) if grid else square_size(reshaped, side)
     if measured["num_classes"] and (document or {}).get("problem_type") == "multi_label_classification":
         measured["multi_label"] = True
     if "blocks.0.scale1" in reshaped:
         measured["layer_scale"] = 1.0  # what it was at the start of the training plays no part
 
-    values = {**family.fixed, **named, **stated, **measured}
-    if "rope" in doubts and "rope" not in values and not learnt_positions:
-        values["rope"] = 100.0
-    assumed = {field: why for field, (_, why) in family.assumed.items() if field not in values} | doubts
-    values |= {field: family.assumed[field][0] for field in assumed if field in family.assumed}
+    values = {**family.fixed, **named, **likely, **stated, **measured}
+    assumed = {field: why for field, (_, why) in family.assumed.items() if field not in values}
+    values |= {field: family.assumed[field][0] for field in assumed}
     assumed |= {
-        field: f"From the name {brief(name)}." for field in named if field not in {**family.fixed, **stated, **measured}
+        field: f"From the name {brief(name)}."
+        for field in named
+        if field not in {**family.fixed, **likely, **stated, **measured}
     }
     if measured["num_classes"] == 1 and "multi_label" not in measured:
         assumed["outputs"] = ONE_OUTPUT
+    if told := [field for field in likely if field not in {**stated, **measured}]:
+        assumed[told[0]] = f"No file says which model this is; its tensors are those of {recognised.model}."
+    if grid is None and not family.square and "rope" not in stated:
+        patches = math.prod(size // side for size in measured["image_size"])
+        assumed["image_size"] = (
+            f"The file does not state the size of its pictures: {patches} patches may be {possible_grids(patches)}; "
+            "the first is taken."
+        )
     file_heads = stated.get("heads", measured.get("heads"))
     if heads is not None and heads != (file_heads or heads):
         where = "config.json says" if "heads" in stated else "The weights have"
@@ -173,8 +203,8 @@ def read(
     if heads is not None and file_heads is None:
         values["heads"] = heads
         assumed["heads"] = f"You chose {heads} attention heads."
-    elif "heads" not in values:
-        values["heads"] = default_heads(measured["dim"])
+    elif values.get("heads") is None:
+        values["heads"] = None if "heads" in values else default_heads(measured["dim"])
         assumed["heads"] = (
             f"The file does not say how many attention heads it has; models of width {measured['dim']} usually have "
             f"{values['heads']}. A wrong number loads without error and makes every map wrong."
@@ -211,7 +241,7 @@ def check_config(document: Mapping[str, Any]) -> None:
     """
     architecture, kind = document.get("architecture"), document.get("model_type")
     if isinstance(architecture, str):
-        if not timm.by_name(architecture):  # raises for a Vision Transformer that is not plain, with the reason
+        if not timm.by_architecture(architecture):  # raises for a Vision Transformer that is not plain, with the reason
             raise InvalidCheckpoint(
                 f"This is timm's {brief(architecture)}. This app reads plain Vision Transformers: {READS}."
             )
@@ -223,12 +253,21 @@ def check_config(document: Mapping[str, Any]) -> None:
             )
 
 
-def _stated_grid(family: Family, renamed: Tensors, stated: Mapping[str, Any]) -> tuple[int, int] | None:
+def _stated_grid(
+    family: Family, renamed: Tensors, stated: Mapping[str, Any], document: Mapping[str, Any]
+) -> tuple[int, int] | None:
     """(rows, cols) of patches as far as a config says so, or as a model without position embeddings needs it."""
-    size = stated.get("image_size") or (None if "pos_embed" in renamed else family.fixed.get("image_size"))
+    side = needed(renamed, "patch_embed.weight", 4).shape[2]
+    size, hint = stated.get("image_size"), family.stated_size(document)
+    if size is None and "pos_embed" not in renamed:
+        size = hint or family.fixed.get("image_size")
+    elif size is None and hint is not None:  # what pictures are made to fit need not be what the model was made for
+        rows = needed(renamed, "pos_embed", 3).shape[1]
+        prefix = sum(tensor.numel() for name, tensor in renamed.items() if name.startswith("prefix"))
+        own = rows - (hint[0] // side) * (hint[1] // side)
+        size = hint if 0 <= own * renamed["pos_embed"].shape[2] <= prefix else None
     if size is None:
         return None
-    side = needed(renamed, "patch_embed.weight", 4).shape[2]
     height, width = (size, size) if isinstance(size, int) else size
     return height // side, width // side
 
@@ -294,15 +333,25 @@ def _bare(tensors: Mapping[str, object]) -> Part:
     return Part(prefix, {name.removeprefix(prefix): name for name in tensors}, {})
 
 
+def _refuse_others(names: Sequence[str], claimed: bool) -> None:
+    """Refuse what the names of some tensors give away as no Vision Transformer, or as none that is plain.
+
+    Args:
+        claimed: a family reads these names. Then a batch norm belongs to the head, and says nothing of the model.
+    """
+    for pattern, what in _OTHERS:
+        if claimed and what is _CONVOLUTIONS:
+            continue
+        if name := next((name for name in names if re.search(pattern, name)), None):
+            raise InvalidCheckpoint(
+                f"This is a {what} checkpoint (`{brief(name)}`). This app reads plain Vision Transformers: {READS}."
+            )
+
+
 def _recognise(names: list[str]) -> Family:
-    other = next(((what, name) for pattern, what in _OTHERS for name in names if re.search(pattern, name)), None)
     family = next((family for family in FAMILIES if family.claims(names)), None)
-    if family and (not other or other[0] == _CONVOLUTIONS):  # a head may have a batch norm
+    _refuse_others(names, claimed=family is not None)
+    if family:
         return family
-    if other:
-        what, name = other
-        raise InvalidCheckpoint(
-            f"This is a {what} checkpoint (`{brief(name)}`). This app reads plain Vision Transformers: {READS}."
-        )
     example = f" (it holds `{brief(names[0])}`)" if names else ""
     raise InvalidCheckpoint(f"This is not a Vision Transformer that this app knows{example}. It reads: {READS}.")

@@ -5,13 +5,13 @@ that pictures share with texts: its outputs are no classes. transformers' `CLIPF
 exception: its head reads the mean of the patches, without the final LayerNorm.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
-from vit.checkpoints.families.family import Family, Tensors, check_stated
+from vit.checkpoints.families.family import Family, Recognised, Tensors, check_stated
 from vit.checkpoints.families.huggingface import CALLED, Kind, assumed, document, read_config
 from vit.checkpoints.families.target import Target, Written, apart, thirds
 from vit.errors import InvalidCheckpoint
@@ -203,6 +203,17 @@ FAMILY = Family(
     adjust=_adjust,
     preprocess=_preprocess,
 )
+
+
+def _by_tensors(tensors: Tensors, names: Collection[str], name: str) -> Recognised:
+    if "norm.weight" not in tensors:
+        raise InvalidCheckpoint(
+            "This is a Perception Encoder under Meta's names: its rotary positions are read from timm's files of it, "
+            "such as timm/vit_pe_spatial_base_patch16_512.fb."
+        )
+    return Recognised()
+
+
 OPENAI = Family(
     name="OpenAI CLIP",
     signature=r"^transformer\.resblocks\.\d+\.ln_1\.",
@@ -214,6 +225,7 @@ OPENAI = Family(
                        "trained with OpenCLIP, many have exact GELU."),
     },
     read_config=_read_open_clip,
+    by_tensors=_by_tensors,
     adjust=_adjust_openai,
     preprocess=_preprocess,
     stated_preprocess=_open_clip_preprocess,

@@ -6,11 +6,12 @@ understood, and refused, before any of its weights are read.
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, reduce
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +30,18 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16, 1792: 16, 4096: 32}
 
 
+class Recognised(NamedTuple):
+    """What tensors tell of a model that no file names.
+
+    Attributes:
+        fields: of the config.
+        model: what people call it; "" for a plain one.
+    """
+
+    fields: Mapping[str, Any] = MappingProxyType({})
+    model: str = ""
+
+
 @dataclass(frozen=True)
 class Family:
     """How one library writes a plain ViT.
@@ -41,15 +54,20 @@ class Family:
             of the head, and ".weight" or ".bias" may follow. Ours are the names of `VisionTransformer`, before
             `reshape`.
         ignored: regular expression of names that play no part in classification.
+        square: all its models were made for square pictures.
         fixed: config fields that are the same in every model of the family and never in a file.
         assumed: config field -> (value, why), for what neither shapes nor a silent config tell.
         called: config field -> what the family's config.json calls it.
         read_config: the config fields that the family's config.json states, where more than their names differ; see
             `stated`.
-        by_name: the config fields that the name of a published model tells.
+        by_name: the config fields that the name of a published model tells; never what tensors could contradict.
+        by_tensors: (renamed tensors, the family's names of them, name of file and folder) -> the config fields that
+            published models with such tensors share, and which models these are. It is asked where no config.json
+            names the architecture, and refuses tensors that could be those of several.
         adjust: renamed tensors to what the blocks of this project compute, where more than names differ, and the
             config fields that this tells.
-        doubts: config field -> what else the renamed tensors may mean, unless config or name settle it.
+        stated_size: (height, width) that the family's config.json gives pictures, which count as those of the
+            position embeddings where these are as many [px].
         preprocess: (config, name) -> the preprocessing when no file states it, and why this one.
         stated_preprocess, stated_labels: what the family's config.json says of these, if it does.
     """
@@ -60,13 +78,15 @@ class Family:
     preprocess: Callable[[ViTConfig, str], tuple[Preprocess, str]]
     without: str = r"(?!)"
     ignored: str = r"(?!)"
+    square: bool = True
     fixed: Mapping[str, Any] = field(default_factory=dict)
     assumed: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
     called: Mapping[str, str] = field(default_factory=dict)
     read_config: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     by_name: Callable[[str], dict[str, Any]] = lambda name: {}
     adjust: Callable[[Tensors], tuple[Tensors, dict[str, Any]]] = lambda tensors: (tensors, {})
-    doubts: Callable[[Tensors], dict[str, str]] = lambda tensors: {}
+    by_tensors: Callable[[Tensors, Collection[str], str], Recognised] = lambda tensors, names, name: Recognised()
+    stated_size: Callable[[Mapping[str, Any]], tuple[int, int] | None] = lambda document: None
     stated_preprocess: Callable[[Mapping[str, Any]], Preprocess | None] = lambda document: None
     stated_labels: Callable[[Mapping[str, Any]], Any] = lambda document: document.get("id2label")
 
@@ -193,7 +213,8 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, rotary: bool = False
     if patches is None:
         expected = f"{grid[0]} x {grid[1]} patches" if grid else "a square picture"
         raise InvalidCheckpoint(
-            f"The {rows} position embeddings do not fit {expected}; config.json must state the right image_size."
+            f"The {rows} position embeddings do not fit {expected}; config.json must state the right image_size, as "
+            f"of {possible_grids(rows - min(prefix.shape[1], rows - 1))} patches."
         )
     own = rows - patches  # so many prefix tokens have a position row; they come first
     if own:
@@ -300,16 +321,33 @@ def infer(tensors: Tensors, prefix: tuple[str, ...]) -> dict[str, Any]:
         "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
         "norm_pre": "norm_pre.weight" in tensors,
         "norm": "before_pool" if "norm.weight" in tensors else "none",
+        "attn_norm": "blocks.0.attn.norm.weight" in tensors,
+        "mlp_norm": "blocks.0.mlp.norm.weight" in tensors,
         "pre_logits": 0 if before_head is None else before_head.shape[0],
         "prefix": prefix,
     }
     if "pool.probe" in tensors:
         config["pool"] = "map"
+        pool_mlp_dim = needed(tensors, "pool.mlp.fc2.weight", 2).shape[1]
+        config["pool_mlp_dim"] = 0 if pool_mlp_dim == mlp_dim else pool_mlp_dim
     elif head is not None and before_head is None and head.shape[1] == 2 * dim:
         config["pool"] = "cls_dist" if "dist" in prefix else "cls_mean"
     elif "cls" not in prefix:
         config["pool"] = "mean"
     return config
+
+
+def possible_grids(patches: int) -> str:
+    """The grids of so many patches, in words, those nearest to a square first.
+
+    >>> possible_grids(16)
+    '4 x 4, 2 x 8 or 8 x 2'
+    """
+    sides = [side for side in range(2 if patches > 3 else 1, math.isqrt(patches) + 1) if patches % side == 0]
+    grids = [(side, patches // side) for side in reversed(sides or [1])]
+    both = [grid for one in grids for grid in dict.fromkeys((one, one[::-1]))][:4]
+    words = [f"{rows} x {cols}" for rows, cols in both]
+    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 def square_size(tensors: Tensors, patch_size: int) -> tuple[int, int]:

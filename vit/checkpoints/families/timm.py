@@ -7,7 +7,7 @@ architecture: config.json of the Hub states it, and file names often hold it. Ch
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,16 @@ import torch
 
 from vit.checkpoints.families.clip import MEAN as CLIP_MEAN
 from vit.checkpoints.families.clip import STD as CLIP_STD
-from vit.checkpoints.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors, check_stated, concatenate
+from vit.checkpoints.families.family import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Family,
+    Recognised,
+    Tensors,
+    check_stated,
+    concatenate,
+    needed,
+)
 from vit.checkpoints.families.target import Target, Written, apart
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
@@ -26,8 +35,11 @@ from vit.untrusted import brief
 BLOCKS = (
     ("blocks.{i}.norm1", "blocks.{i}.norm1"),
     ("blocks.{i}.attn.qkv", "blocks.{i}.attn.qkv"),
+    *((f"blocks.{{i}}.attn.{letter}", f"blocks.{{i}}.attn.{letter}_proj") for letter in "qkv"),
     ("blocks.{i}.attn.q.bias", "blocks.{i}.attn.q_bias"),
     ("blocks.{i}.attn.v.bias", "blocks.{i}.attn.v_bias"),
+    ("blocks.{i}.attn.norm", "blocks.{i}.attn.norm"),
+    ("blocks.{i}.attn.norm", "blocks.{i}.attn.inner_attn_ln"),  # EVA-02's original, and BEiT-3's
     ("blocks.{i}.attn.proj", "blocks.{i}.attn.proj"),
     ("blocks.{i}.scale1", "blocks.{i}.ls1.gamma"),
     ("blocks.{i}.scale2", "blocks.{i}.ls2.gamma"),
@@ -36,6 +48,8 @@ BLOCKS = (
     ("blocks.{i}.norm2", "blocks.{i}.norm2"),
     ("blocks.{i}.mlp.fc1", "blocks.{i}.mlp.fc1"),
     ("blocks.{i}.mlp.fc2", "blocks.{i}.mlp.fc2"),
+    ("blocks.{i}.mlp.norm", "blocks.{i}.mlp.norm"),
+    ("blocks.{i}.mlp.norm", "blocks.{i}.mlp.ffn_ln"),
     ("blocks.{i}.mlp.gate", "blocks.{i}.mlp.fc1_g"),
     ("blocks.{i}.mlp.up", "blocks.{i}.mlp.fc1_x"),
     ("blocks.{i}.mlp.fc1", "blocks.{i}.mlp.w12"),  # Meta's DINOv2
@@ -50,6 +64,7 @@ KEYS = (
     ("prefix.reg", "reg_token"),
     ("prefix.reg", "register_tokens"),
     ("pos_embed", "pos_embed"),
+    ("rope.freqs", "rope.freqs"),
     ("norm_pre", "norm_pre"),
     *BLOCKS,
     ("norm", "norm"),
@@ -63,18 +78,17 @@ KEYS = (
 
 # What an architecture's name tells; the first match counts.
 _NOT_PLAIN = (
-    (r"_rope_|eva02|vit_pe_|lingbot|sapiens", "its rotary positions are not those of DINOv3"),
-    (r"_rpn_", "its LayerNorms come after each branch"),
-    (r"_dwee_|_dlittle_", "it has differential attention"),
+    (r"sapiens", "its keys and values have fewer heads than its queries, and RMSNorm"),
+    (r"_dwee_|_dlittle_|_dpwee_", "it has differential attention"),
     (r"_xp_|18x2|_d?pwee_", "its blocks are parallel"),
-    (r"(^|[^a-z])beit", "it has a relative position bias or inner LayerNorms"),
+    (r"^beit(v2)?_", "it has a relative position bias"),
     (r"aimv2|test_vit4", "it has RMSNorm"),
     (r"relpos|samvit", "its positions are relative"),
     (r"naflexvit", "it is made for pictures of any shape"),
-    (r"(^|[/_])vit_(tiny_r|small_r|base_r|large_r)\d|resnet\d+\w?_", "it begins with a ResNet"),
+    (r"^vit_(tiny|small|base|large)_(r\d*_|r\d+|resnet|mci)", "it begins with convolutions"),
 )
 _HEADS = (
-    (r"giant_patch14_(reg\d_)?(dinov2|tipsv2)|giant_patch16_radio", 24),
+    (r"giant_patch14_(reg\d_)?(dinov2|tipsv2)|giant_patch16_(radio|lingbot)", 24),
     (r"huge_plus_patch16_dinov3", 20),
     (r"vit_7b_patch16_dinov3", 32),
     (r"base_patch\d+_plus_", 14),
@@ -86,39 +100,79 @@ _HEADS = (
         for size, heads in (
             ("tiny", 3), ("xsmall", 4), ("small", 6), ("little", 5), ("medium", 8), ("mediumd", 8), ("base", 12),
             ("betwixt", 10), ("large", 16), ("huge", 16), ("giant", 16), ("gigantic", 16), ("giantopt", 16),
+            ("enormous", 16),
             ("so150m", 14), ("so150m2", 13), ("so400m", 16), ("intern300m", 16),
         )
     ),
 )  # fmt: skip
 _TANH = r"giantopt_|so400m_patch16_siglip|base_patch32_siglip|large_patch16_siglip_(gap_)?512"
-_ARCHITECTURE = re.compile(r"(vit|deit3?|eva)_[a-z0-9]+_(\w+_)?patch\d+|flexivit_[a-z]+|test_vit\d?|vit_7b_patch16")
+_ARCHITECTURE = re.compile(
+    r"(vit|deit3?|eva|eva02|beit3)_[a-z0-9]+_(\w+_)?patch\d+|flexivit_[a-z]+|test_vit\d?|vit_7b_patch16"
+)
 _DINO = r"(^|[^a-z])dino_(deit|vit)"  # Meta's first DINO
+_DEIT3 = r"deit_?3"
+
+# Rotary positions of timm's models. Source: timm 1.0.31, `models/eva.py`.
+_DINOV3 = {"rope": 100.0, "eps": 1e-5}
+_EVA02 = {"rope": 1e4, "rope_places": "rows", "rope_grid": (16, 16), "eps": 1e-6}
+_ROPE_VIT = {"rope": 100.0, "rope_places": "columns", "eps": 1e-6}
+_MIXED = {"rope": 10.0, "rope_places": "mixed"}
+_CORE_GRIDS = {192: 24, 384: 24, 768: 14, 1024: 24, 1536: 32}  # of Perception Encoder's core models, by their width
+_ROTARY = (
+    (r"dinov3", _DINOV3 | {"pool": "mean"}),
+    (r"lingbot", _DINOV3),
+    (r"^eva02_(?!enormous)|_rope_reg\d_gap_", _EVA02),
+    (r"_rope_mixed_", _MIXED),
+    (r"_rope_", _ROPE_VIT),
+)
 
 
 def by_name(name: str) -> dict[str, Any]:
-    """The config fields that the name of a file, a folder or an architecture tells; none for other names.
+    """The config fields that the name of a file or folder tells, none of which tensors tell."""
+    fields = _named(name.lower())
+    fields.pop("eps", None)
+    return fields
 
-    Raises:
-        InvalidCheckpoint: a timm model that is no plain Vision Transformer.
-    """
-    name = name.lower()
+
+def _named(name: str) -> dict[str, Any]:
     if re.search(_DINO, name):
         return {"position_resize": "bicubic_offset", "activation": "gelu", "eps": 1e-6, "pool": "cls"}
-    for pattern, why in _NOT_PLAIN:
-        if re.search(pattern, name):
-            raise InvalidCheckpoint(f"By its name, {brief(name)}, this is no plain Vision Transformer: {why}.")
     if not _ARCHITECTURE.search(name):
         return {}
     fields: dict[str, Any] = {
-        "eps": 1e-5 if re.search(r"_clip_|dinov3", name) and "eva_" not in name else 1e-6,
+        "eps": 1e-5 if re.search(r"_clip_|dinov3|lingbot|vit_pe_|beit3", name) and "eva" not in name else 1e-6,
         "activation": "quick_gelu" if "quickgelu" in name else "gelu_tanh" if re.search(_TANH, name) else "gelu",
     }
     if "flexivit" in name:
         fields["position_resize"] = "bilinear"
-    if "dinov3" in name:
-        fields |= {"rope": 100.0, "pool": "mean"}
     heads = next((heads for pattern, heads in _HEADS if re.search(pattern, name)), None)
     return fields | ({} if heads is None else {"heads": heads})
+
+
+def by_architecture(name: str) -> dict[str, Any]:
+    """The config fields that timm's name of an architecture tells; none for other names.
+
+    Raises:
+        InvalidCheckpoint: it is no plain Vision Transformer.
+    """
+    for pattern, why in _NOT_PLAIN:
+        if re.search(pattern, name):
+            raise InvalidCheckpoint(f"This is timm's {brief(name)}, no plain Vision Transformer: {why}.")
+    fields = _named(name)
+    if not fields:
+        return {}
+    if name.startswith("vit_pe_"):
+        return fields | _perception(name)
+    rotary = next((rotary for pattern, rotary in _ROTARY if re.search(pattern, name)), {"rope": None})
+    return fields | rotary | {"post_norm": bool(re.search(r"_rpn_|^eva02_enormous", name))}
+
+
+def _perception(name: str) -> dict[str, Any]:
+    """Perception Encoder; only its largest models have no class token."""
+    core, giant = "_core_" in name, "_gigantic_" in name
+    side = 32 if giant or not core else 14 if "_base_" in name else 24
+    fields = {"rope": 1e4, "rope_places": "columns" if giant else "columns_from_one", "rope_grid": (side, side)}
+    return fields | {"eps": 1e-5} | ({"pool": "map", "pool_heads": 8} if core else {"pool": "mean"})
 
 
 _POOLS = {"token": "cls", "avg": "mean", "map": "map"}
@@ -127,7 +181,10 @@ _ACTIVATIONS = {
     "swish": "silu",
 }  # fmt: skip
 # In config.json.
-_CALLED = {"heads": "num_heads", "depth": "depth", "dim": "embed_dim", "image_size": "img_size"}
+_CALLED = {
+    "heads": "num_heads", "depth": "depth", "dim": "embed_dim", "image_size": "img_size",
+    "rope": "rope_temperature", "rope_grid": "ref_feat_shape", "pool_heads": "attn_pool_num_heads",
+}  # fmt: skip
 
 
 def _read_timm_config(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +197,7 @@ def _read_timm_config(document: Mapping[str, Any]) -> dict[str, Any]:
                 "weights are timm's. Put the config.json that belongs to the weights beside them."
             )
         return {}
-    stated = by_name(architecture)
+    stated = by_architecture(architecture)
     if document.get("global_pool") in _POOLS:
         stated["pool"] = _POOLS[document["global_pool"]]
     if args.get("global_pool") in _POOLS:
@@ -148,7 +205,7 @@ def _read_timm_config(document: Mapping[str, Any]) -> dict[str, Any]:
     for ours, theirs in _CALLED.items():
         if args.get(theirs) is not None:
             check_stated(ours, args[theirs], theirs)
-            stated[ours] = args[theirs]
+            stated[ours] = tuple(args[theirs]) if isinstance(args[theirs], list) else args[theirs]
     if args.get("act_layer") is not None:
         if args["act_layer"] not in _ACTIVATIONS:
             raise InvalidCheckpoint(
@@ -176,8 +233,10 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
         fields["activation"] = "gelu"
     if _gated(tensors):
         fields["activation"] = "silu"
-        if "blocks.0.attn.q.bias" in tensors and "pos_embed" in tensors:
-            raise InvalidCheckpoint("This is an EVA-02 checkpoint: its rotary positions are not computed here.")
+    if "rope.freqs" in tensors:  # (2, L, H, K / 2)
+        speeds = needed(tensors, "rope.freqs", 4)
+        tensors |= {f"blocks.{i}.attn.speeds": one for i, one in enumerate(tensors.pop("rope.freqs").unbind(1))}
+        fields |= _MIXED | {"heads": speeds.shape[2]}
     return tensors, fields
 
 
@@ -187,16 +246,106 @@ def _gated(tensors: Tensors) -> bool:
     return halves or "blocks.0.mlp.gate.weight" in tensors
 
 
-def _doubts(tensors: Tensors) -> dict[str, str]:
-    """What a file whose architecture is unknown may be instead."""
-    if "pos_embed" not in tensors:
-        return {"rope": "The file has no position embeddings, so DINOv3's rotary positions are taken for granted."}
-    if "blocks.0.scale1" in tensors and "blocks.0.norm1.weight" in tensors:
-        return {
-            "rope": "Its tensors are also those of models with rotary positions, such as Perception Encoder; it is "
-            "taken for one without."
-        }
-    return {}
+# SigLIP's models whose GELU is the tanh form, by width, patch size and, where others have the same, patches.
+_TANH_SIZES = {(1536, 16), (1152, 16), (768, 32), (1024, 16, 1024)}
+# LingBot's models have the tensors of DINOv3's, and read another token.
+_LINGBOT = {384, 768, 1024}
+
+
+def _by_tensors(tensors: Tensors, names: Collection[str], name: str) -> Recognised:
+    """Which of timm's models has such tensors."""
+    patches = needed(tensors, "patch_embed.weight", 4)
+    dim, has = patches.shape[0], tensors.keys()
+    if "rope.freqs" in has:
+        return Recognised()
+    if "pos_embed" not in has:
+        return _without_positions(tensors, names, dim)
+    if "norm_pre.weight" in has:
+        return _with_norm_pre(tensors, dim)
+    if "blocks.0.attn.q.bias" in has:
+        return _without_key_bias(tensors, dim)
+    if "blocks.0.attn.norm.weight" in has and "blocks.0.mlp.norm.weight" in has:
+        return Recognised({"eps": 1e-5}, "BEiT-3")
+    if "blocks.0.gamma_1" in names and not re.search(_DEIT3, name.lower()):
+        rows, own = needed(tensors, "pos_embed", 3).shape[1], "prefix.cls" in has
+        if own and math.isqrt(rows) ** 2 == rows:
+            raise _either("Meta's DeiT-III", "timm's vit_*_rope_ape, whose positions are rotary too")
+    if "prefix.cls" in has or "prefix.reg" in has or "blocks.0.scale1" in has:
+        return Recognised()
+    if "fc_norm.weight" in has and "blocks.0.attn.qkv.bias" not in has:
+        if dim == 768:
+            return Recognised({"post_norm": True}, "timm's vit_base_patch16_rpn")
+        raise _either("a plain Vision Transformer", "one whose LayerNorms come after attention and MLP, as timm's rpn")
+    return _siglip(tensors, dim, patches.shape[2]) if "fc_norm.weight" not in has else Recognised()
+
+
+def _without_positions(tensors: Tensors, names: Collection[str], dim: int) -> Recognised:
+    has = tensors.keys()
+    cls, reg, scale = "prefix.cls" in has, "prefix.reg" in has, "blocks.0.gamma_1" in names
+    bias, partly = "blocks.0.attn.qkv.bias" in has, "blocks.0.attn.q.bias" in has
+    if scale and cls and not reg and bias:
+        return Recognised(_ROPE_VIT, "timm's vit_*_rope")
+    if scale and reg and not cls and not bias and "fc_norm.weight" in has:
+        return Recognised(_EVA02 | {"image_size": 256}, "timm's vit_*_rope_reg_gap")
+    if not (scale and cls and reg and not bias):
+        raise InvalidCheckpoint(
+            "The file has no position embeddings, and its tensors are those of no model that is known to do without: "
+            "put the config.json beside it that names the architecture."
+        )
+    if _gated(tensors) and dim == 1536 and not partly:
+        return Recognised(_DINOV3 | {"pool": "cls", "image_size": 512}, "LingBot-Vision")
+    if partly and not _gated(tensors) and dim in _LINGBOT and "fc_norm.weight" not in has:
+        raise _either("timm's DINOv3, which reads the mean of the patches", "LingBot-Vision, which the class token")
+    heads = {"heads": 20} if dim == 1280 else {}
+    return Recognised(_DINOV3 | {"pool": "mean", "image_size": 256} | heads, "timm's DINOv3")
+
+
+def _with_norm_pre(tensors: Tensors, dim: int) -> Recognised:
+    has = tensors.keys()
+    cls = "prefix.cls" in has
+    fields: dict[str, Any] = {"rope": 1e4, "rope_places": "columns_from_one" if cls else "columns", "eps": 1e-5}
+    if dim == 1536:
+        fields["heads"] = 16
+    if "pool.probe" in has:
+        side = _CORE_GRIDS.get(dim)
+        if side is None or cls == (dim == 1536):
+            raise InvalidCheckpoint(
+                "This is a Perception Encoder of no published size: put the config.json beside it that names the "
+                "architecture, as the grid that its rotary positions refer to is not in the tensors."
+            )
+        return Recognised(fields | {"rope_grid": (side, side), "pool_heads": 8}, "Perception Encoder")
+    if not {"norm.weight", "fc_norm.weight"} & has:
+        return Recognised(fields | {"rope_grid": (32, 32), "pool": "mean"}, "Perception Encoder")
+    return Recognised({"eps": 1e-5}, "CLIP")
+
+
+def _without_key_bias(tensors: Tensors, dim: int) -> Recognised:
+    """EVA and what stands on BEiT's code."""
+    has = tensors.keys()
+    if _gated(tensors):
+        return Recognised(_EVA02, "EVA-02")
+    if "blocks.0.scale1" in has or "fc_norm.weight" in has or dim == 1408:
+        return Recognised()
+    if dim == 1792:
+        return Recognised({"post_norm": True, "eps": 1e-6}, "EVA-02 enormous")
+    raise _either("an EVA", "an EVA-02 of the enormous kind, whose LayerNorms come after attention and MLP")
+
+
+def _siglip(tensors: Tensors, dim: int, patch: int) -> Recognised:
+    fields: dict[str, Any] = {}
+    if {(dim, patch), (dim, patch, needed(tensors, "pos_embed", 3).shape[1])} & _TANH_SIZES:
+        fields["activation"] = "gelu_tanh"
+    if dim == 1536:
+        fields["heads"] = 16
+    if (dim, patch) == (768, 16) and "pool.probe" not in tensors:
+        fields["heads"] = None  # 12 in SigLIP's, 16 in vit_base_patch16_gap_224
+    return Recognised(fields, "SigLIP")
+
+
+def _either(one: str, other: str) -> InvalidCheckpoint:
+    return InvalidCheckpoint(
+        f"By its tensors this may be {one}, or {other}: put the config.json beside it that names the architecture."
+    )
 
 
 def _preprocess(config: ViTConfig, name: str) -> tuple[Preprocess, str]:
@@ -221,6 +370,11 @@ def _default_crop(name: str, side: int) -> float:
     return 0.95 if side in (240, 256) else 0.9
 
 
+def _stated_size(document: Mapping[str, Any]) -> tuple[int, int] | None:
+    stated = _stated_preprocess(document)
+    return None if stated is None else (stated.size[0], stated.size[1])
+
+
 def _stated_preprocess(document: Mapping[str, Any]) -> Preprocess | None:
     """timm's `pretrained_cfg`. Source: timm 1.0.31, `timm/data/transforms_factory.py`, `transforms_imagenet_eval`."""
     stated = document.get("pretrained_cfg")
@@ -237,7 +391,7 @@ def _stated_preprocess(document: Mapping[str, Any]) -> Preprocess | None:
     how: Any = stated.get("interpolation") or "bicubic"
     return Preprocess(
         size,
-        "squash" if mode == "squash" else "shortest",
+        "squash" if mode == "squash" else "cover" if size[0] != size[1] else "shortest",
         int(min(size) / crop),
         "bicubic" if how == "random" else how,
         _per_channel(stated.get("mean"), IMAGENET_MEAN),
@@ -267,7 +421,8 @@ FAMILY = Family(
     signature=r"^blocks\.0\.(attn\.qkv|norm1)\.",
     without=r"^decoder_embed\.|^mask_token$|^storage_tokens$|^rope_embed\.periods$",  # Meta's own
     keys=KEYS,
-    ignored=r"^mask_token$|^head\.(mlp|last_layer)\.|^rope\.",
+    ignored=r"^mask_token$|^head\.(mlp|last_layer)\.|^(blocks\.\d+\.attn\.)?rope\.(?!freqs$)",
+    square=False,
     fixed={"position_resize": "bicubic_antialias", "image_size": 224},
     assumed={
         "eps": (1e-6, "The eps of LayerNorm is not in the file; 1e-6 is timm's standard."),
@@ -278,7 +433,8 @@ FAMILY = Family(
     read_config=_read_timm_config,
     by_name=by_name,
     adjust=_adjust,
-    doubts=_doubts,
+    by_tensors=_by_tensors,
+    stated_size=_stated_size,
     preprocess=_preprocess,
     stated_preprocess=_stated_preprocess,
     stated_labels=_stated_labels,
@@ -286,6 +442,7 @@ FAMILY = Family(
 MAE = replace(
     FAMILY,
     name="Meta MAE",
+    square=True,
     signature=r"^decoder_embed\.",
     without=r"(?!)",
     ignored=r"^mask_token$|^decoder_",
@@ -302,12 +459,12 @@ def _adjust_dinov2(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
 META_DINOV2 = replace(
     FAMILY,
     name="Meta DINOv2",
+    square=True,
     signature=r"^mask_token$",
     without=r"^decoder_embed\.|^storage_tokens$|^rope_embed\.periods$",  # MAE and DINOv3
     ignored=r"^mask_token$|^(dino|ibot)_head\.",
     fixed={"eps": 1e-6, "activation": "gelu", "pool": "cls"},
     adjust=_adjust_dinov2,
-    doubts=lambda tensors: {},
 )
 FAMILIES = (MAE, META_DINOV2, FAMILY)
 
