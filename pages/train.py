@@ -287,8 +287,7 @@ left, right = st.columns([3, 2], gap="large")
 with left:
     st.header("Data", anchor=False)
     data_place = st.container()
-    st.header("Settings", anchor=False)
-    settings_place = st.container()
+    settings_place = st.container(key="settings")  # on a phone after the other column, see appearance.css
 with right:
     st.header("Recipe", anchor=False)
     recipe_place = st.container()
@@ -336,6 +335,7 @@ if config and devices and config.batch_size % target.processes:
 with recipe_place:
     pick_recipe(form)
 with settings_place:
+    st.header("Settings", anchor=False)
     pick_settings(form, config, {name: problem for name, problem in problems.items() if name not in fields.ELSEWHERE})
 for container, name in (
     (start_place, "init_from"),

@@ -100,6 +100,10 @@ def test_data_recipe_and_start_of_a_run_are_in_the_window_together(page: Page, s
     expect(start).to_be_enabled()
     for part in (page.get_by_role("combobox", name="Dataset"), page.get_by_role("combobox", name="Recipe"), start):
         expect(part).to_be_in_viewport(ratio=1)
+    page.set_viewport_size({"width": 390, "height": 844})
+    areas = [page.get_by_role("heading", name=name).bounding_box() for name in ("Data", "Recipe", "Settings")]
+    tops = [area["y"] for area in areas if area]
+    assert len(tops) == 3 and tops == sorted(tops)
 
 
 def test_what_keeps_a_checkpoint_from_opening_is_said_beside_the_picture(page: Page, serve: Callable[..., str]) -> None:
