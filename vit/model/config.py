@@ -115,7 +115,6 @@ class ViTConfig:
     patch_size: int = Field(16, ge=1, le=512)
     channels: Literal[1, 3] = 3
     num_classes: int = Field(1000, ge=0, le=100_000)
-    # No part of the repr: `Checkpoint.identity` hashes that, and what was saved beside older checkpoints names it.
     multi_label: bool = False
     dim: int = Field(768, ge=1, le=8192)
     depth: int = Field(12, ge=1, le=MAX_DEPTH)
