@@ -13,9 +13,10 @@ PATIENCE = 180_000  # [ms] on a busy machine
 
 def open_model(page: Page) -> None:
     """Show what is about the model: the sidebar, which a browser keeps as it was left."""
-    button = page.get_by_test_id("stExpandSidebarButton")
-    if button.is_visible():
-        button.click()
+    sidebar = page.get_by_test_id("stSidebar")
+    expect(sidebar).to_be_attached()  # no other page has one
+    if sidebar.get_attribute("data-collapsed") == "true":
+        page.get_by_test_id("stExpandSidebarButton").click()
 
 
 class App:
