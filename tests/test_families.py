@@ -335,7 +335,6 @@ OTHERS = {
     "Swin": lambda: torchvision.models.swin_t(),
     "ResNet": lambda: torchvision.models.resnet18(),
     "ConvNeXt": lambda: torchvision.models.convnext_tiny(),
-    "BEiT": lambda: timm.create_model("beit_base_patch16_224"),
     "Mixer": lambda: timm.create_model("mixer_s16_224"),
     "Swin ": lambda: timm.create_model("swin_tiny_patch4_window7_224"),
     "CaiT": lambda: timm.create_model("cait_xxs24_224"),

@@ -496,7 +496,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "timm's Swin": ({"architecture": "swin_tiny_patch4_window7_224"}, "timm's swin_tiny"),
     "rotary": ({"architecture": "vit_base_patch16_rope_224"}, "its rotary positions are not those of DINOv3"),
     "relative": ({"architecture": "vit_relpos_base_patch16_224"}, "its positions are relative"),
-    "BEiT": ({"architecture": "beit_base_patch16_224"}, "relative position bias"),
 }
 
 

@@ -144,7 +144,6 @@ def odd_block() -> nn.Module:
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a ResNet": (lambda: timm.create_model("resnet10t"), "This is timm's resnet10t."),
     "a Swin": (lambda: torchvision.models.SwinTransformer([4, 4], 16, [1, 1], [1, 1], [2, 2]), "This is a Swin"),
-    "BEiT": (lambda: timm.create_model("beit_base_patch16_224", depth=1, embed_dim=48), "timm's beit"),
     "a text model": (of_transformers("Bert"), "This is a language model checkpoint"),
     "other blocks": (odd_block, "This VisionTransformer has blocks of timm's class OddBlock"),
     "another activation": (

@@ -25,6 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "attn_norm": True,
         "mlp_norm": True,
     },
+    "biases": {"position_bias": "progression", "pool": "mean"},
 }
 names = pytest.mark.parametrize("name", METHODS)
 

@@ -30,7 +30,7 @@ from vit.checkpoints.save import safetensors_pieces, save_checkpoint
 from vit.checkpoints.weight_files import dump_json
 from vit.errors import UserError
 from vit.files import replaced
-from vit.model.positions import resize_positions
+from vit.model.positions import positions_at
 from vit.model.transformer import VisionTransformer
 from vit.untrusted import brief
 
@@ -186,8 +186,7 @@ def _at_size(model: VisionTransformer, size: tuple[int, int]) -> VisionTransform
     if size == config.image_size and all(tensor.dtype == torch.float32 for tensor in model.state_dict().values()):
         return model
     other = replace(config, image_size=size)
-    tensors = {name: tensor.float() for name, tensor in model.state_dict().items()}
-    tensors["pos_embed"] = resize_positions(tensors["pos_embed"], config.grid, other.grid, config.position_resize)
+    tensors = positions_at({name: tensor.float() for name, tensor in model.state_dict().items()}, config, other.grid)
     with torch.device("meta"):
         twin = VisionTransformer(other)
     twin.load_state_dict(tensors, assign=True)

@@ -282,7 +282,7 @@ def relevance_record(
             before, inputs, heads, after = passed.pop()
             by_heads, by_tokens, back = torch.autograd.grad(after, (heads, inputs.tokens, before), back)
             q, k, v = (part.detach()[0].contiguous() for part in (inputs.q, inputs.k, inputs.v))
-            g = torch.zeros_like(q)
+            g = torch.zeros_like(v)
             g[:, rows if len(passed) == model.config.depth - 1 else EVERY] = by_heads[0]
             channels = by_tokens[0, prefix:].mean(0)  # (D,)
             blocks.append((q, k, v, g, inputs.tokens.detach()[0] @ channels))

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from vit.model.config import ViTConfig
 from vit.model.cpu import onednn
 from vit.model.layers import MLP, Linear, linear
-from vit.model.positions import apply_rotary
+from vit.model.positions import apply_rotary, distances
 
 EVERY = slice(None)  # tokens
 EXPLICIT_TOKENS = 640  # up to so many the matrix of attention is small
@@ -27,7 +27,7 @@ class HeadInputs(NamedTuple):
 
     Attributes:
         tokens: (B, N, D) that the block's attention reads, after the LayerNorm.
-        q: (B, H, Q, K).
+        q: (B, H, Q, K); K is larger than that of the values where scores have biases, see `with_biases`.
         k, v: (B, H, N, K).
         mixed: gives the heads' outputs, each its mix of the values: (B, H, Q, K) for the tokens of the pass's `rows`.
     """
@@ -50,6 +50,7 @@ class Route(NamedTuple):
         rows: the tokens that leave it.
         queries: the tokens whose queries are computed, where they are not the same.
         rope: cosine and sine (N, K) or (H, N, K) of rotary positions.
+        biases: numbers (distances, H) that are added to the scores, and which one (N, N) a query has for a key.
         mix: how values are mixed; None for the fastest way there is.
         hook: sees what the heads compute with, and gives their outputs; None to take them as they are.
     """
@@ -58,6 +59,7 @@ class Route(NamedTuple):
     rows: slice = EVERY
     queries: slice | None = None
     rope: tuple[Tensor, Tensor] | None = None
+    biases: tuple[Tensor, Tensor] | None = None
     mix: Mix | None = None
     hook: Hook | None = None
 
@@ -69,6 +71,7 @@ class Attention(nn.Module):
     """Multi-head self-attention with a fused projection to queries, keys and values."""
 
     speeds: nn.Parameter | None  # (2, H, K / 2), of "mixed" rotary positions
+    position_bias: nn.Parameter | None  # (distances, H), see `relative_places`
 
     def __init__(self, config: ViTConfig):
         super().__init__()
@@ -80,6 +83,8 @@ class Attention(nn.Module):
         mixed = config.rope is not None and config.rope_places == "mixed"
         speeds = nn.Parameter(torch.zeros(2, config.heads, config.dim // config.heads // 2)) if mixed else None
         self.register_parameter("speeds", speeds)
+        table = None if config.position_bias is None else nn.Parameter(torch.zeros(distances(config), config.heads))
+        self.register_parameter("position_bias", table)
         self.explicit = False  # matrices may be held in passes that go back, see `mixed_both_ways`
 
     def forward(self, x: Tensor, route: Route = DIRECT) -> Tensor:
@@ -90,6 +95,9 @@ class Attention(nn.Module):
             cosine, sine = route.rope
             q = apply_rotary(q, cosine[..., queries, :], sine[..., queries, :], self.neighbours)
             k = apply_rotary(k, cosine, sine, self.neighbours)
+        if route.biases is not None:
+            table, places = route.biases
+            q, k = with_biases(q, k, table.T[:, places[queries]])
         goes_back = self.explicit and torch.is_grad_enabled()
         mix = route.mix or (mixed_both_ways if goes_back else mixed)
 
@@ -106,6 +114,26 @@ class Attention(nn.Module):
         dim, weight, bias = x.shape[-1], self.qkv.weight, self.qkv.bias
         q = linear(x[:, rows], weight[:dim], None if bias is None else bias[:dim])
         return q, *linear(x, weight[dim:], None if bias is None else bias[dim:]).chunk(2, -1)
+
+
+def with_biases(q: Tensor, k: Tensor, biases: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys whose scores q k^T / sqrt(K) hold biases, for all who compute attention from the two.
+
+    Each key gets a channel of its own, in which a query has its bias for that key.
+
+    Args:
+        q: (B, H, Q, K).
+        k: (B, H, N, K).
+        biases: (H, Q, N).
+
+    Returns:
+        (B, H, Q, K + N) and (B, H, N, K + N).
+    """
+    width, tokens = k.shape[-1], k.shape[-2]
+    wider = width + tokens
+    own = (biases * wider**0.5).to(q.dtype).expand(len(q), -1, -1, -1)
+    places = torch.eye(tokens, dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
+    return torch.cat([q * (wider / width) ** 0.5, own], -1), torch.cat([k, places], -1)
 
 
 def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ Pool = Literal["cls", "mean", "cls_mean", "cls_dist", "map"]
 FinalNorm = Literal["before_pool", "after_pool", "none"]
 RopePlaces = Literal["centred", "rows", "columns", "columns_from_one", "mixed"]
 PositionResize = Literal["bicubic", "bicubic_antialias", "bicubic_corners", "bicubic_offset", "bilinear"]
+BiasResize = Literal["bilinear", "progression"]
 
 MAX_DEPTH = 100
 _Side = Annotated[int, Field(ge=1, le=4096)]
@@ -68,7 +69,7 @@ def _square(size: Any) -> Any:
 # Added after checkpoints had been saved: at their defaults they are left out of files and of identities, which stay.
 _LATER = dict(
     rope_places="centred", rope_grid=None, post_norm=False, attn_norm=False, mlp_norm=False, pool_heads=0,
-    pool_mlp_dim=0, multi_label=False,
+    pool_mlp_dim=0, multi_label=False, position_bias=None,
 )  # fmt: skip
 
 
@@ -93,6 +94,9 @@ class ViTConfig:
             a pair, those of "rows" first (EVA-02) or of "columns", which "columns_from_one" counts from 1 (Perception
             Encoder); "mixed" turns each head by its own learnt mixture of column and row.
         rope_grid: (rows, cols) that counted places are stretched to, whatever the picture's grid; None to leave them.
+        position_bias: each head adds to its scores a learnt number for how far apart query and key are (BEiT), and
+            this is how the table of these numbers is interpolated to another grid: "bilinear" as in transformers,
+            "progression" as in timm and in BEiT's own code; None for no such table.
         post_norm: a block's two LayerNorms come after the attention and the MLP, and not before.
         attn_norm, mlp_norm: there is a LayerNorm before the last layer of the attention, of the MLP.
         layer_scale: initial value of the per-channel scale of each branch; None for none.
@@ -129,6 +133,7 @@ class ViTConfig:
     rope: float | None = Field(None, gt=1, le=1e5)
     rope_places: RopePlaces = "centred"
     rope_grid: tuple[_Side, _Side] | None = Field(None, strict=False)
+    position_bias: BiasResize | None = None
     post_norm: bool = False
     attn_norm: bool = False
     mlp_norm: bool = False

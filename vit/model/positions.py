@@ -4,12 +4,13 @@ Letters as in `vit.model`.
 """
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.model.config import PositionResize, ViTConfig
+from vit.model.config import BiasResize, PositionResize, ViTConfig
 
 
 def apply_rotary(x: Tensor, cosine: Tensor, sine: Tensor, neighbours: bool = False) -> Tensor:
@@ -73,6 +74,83 @@ def _centred_angles(config: ViTConfig, grid: tuple[int, int], device: torch.devi
     assert config.rope is not None
     speeds = config.rope ** -torch.arange(0, 1, 4 / width, device=device)  # (K / 4,)
     return (2 * math.pi * places * speeds).flatten(1).tile(2)
+
+
+def distances(config: ViTConfig) -> int:
+    """How many numbers each head has for how far apart two tokens are: see `relative_places`."""
+    rows, cols = config.grid
+    return (2 * rows - 1) * (2 * cols - 1) + 3
+
+
+def relative_places(prefix: int, grid: tuple[int, int], device: torch.device) -> Tensor:
+    """Which number of a table a query (row) has for a key (column): (N, N).
+
+    A table has one for each difference of rows and columns, rows first; then those of a prefix token for a patch, of
+    a patch for a prefix token, and of prefix tokens for each other.
+
+    Args:
+        prefix: how many tokens there are before the patches.
+
+    Source: Bao et al. 2021, arXiv 2106.08254, and its code.
+    """
+    height, width = grid
+    rows = torch.arange(height, device=device).repeat_interleave(width)
+    cols = torch.arange(width, device=device).repeat(height)
+    down = rows[:, None] - rows + height - 1
+    patches = down * (2 * width - 1) + cols[:, None] - cols + width - 1
+    others = (2 * height - 1) * (2 * width - 1)
+    places = F.pad(patches, (prefix, 0, prefix, 0), value=others)
+    places[prefix:, :prefix] = others + 1
+    places[:prefix, :prefix] = others + 2
+    return places
+
+
+def positions_at(tensors: Mapping[str, Tensor], config: ViTConfig, grid: tuple[int, int]) -> dict[str, Tensor]:
+    """The tensors of a `state_dict()` with all that learnt positions on another (rows, cols) grid."""
+    resized = {**tensors}
+    resized["pos_embed"] = resize_positions(tensors["pos_embed"], config.grid, grid, config.position_resize)
+    if config.position_bias is not None:
+        for name in [name for name in tensors if name.endswith(".attn.position_bias")]:
+            resized[name] = resize_biases(tensors[name], config.grid, grid, config.position_bias)
+    return resized
+
+
+def resize_biases(table: Tensor, grid: tuple[int, int], to: tuple[int, int], mode: BiasResize) -> Tensor:
+    """Interpolate a table (distances, H), see `relative_places`, from one (rows, cols) grid to another."""
+    if tuple(to) == tuple(grid):
+        return table
+    (height, width), (rows, cols) = ([2 * side - 1 for side in size] for size in (grid, to))
+    maps = table[:-3].T.unflatten(1, (height, width)).float()  # (H, height, width)
+    if mode == "bilinear":
+        maps = F.interpolate(maps[None], size=(rows, cols), mode="bilinear")[0]
+    else:
+        maps = _by_progression(height, rows, table.device) @ maps @ _by_progression(width, cols, table.device).T
+    return torch.cat([maps.flatten(1).T.to(table.dtype), table[-3:]])
+
+
+def _by_progression(count: int, to: int, device: torch.device) -> Tensor:
+    """What each of `to` distances takes of each of `count`: (to, count).
+
+    The distances that were learnt lie in a geometric progression from the middle, so that the smallest stay as they
+    are and the largest reach to the new ends; between two of them it is linear.
+
+    Source: timm 1.0.31, `layers/pos_embed_rel.py`, `resize_rel_pos_bias_table`, after BEiT's `run_class_finetuning.py`.
+    """
+    if count == 1:
+        return torch.ones(to, 1, device=device)
+    half = count // 2
+    low, high = 1.01, 1.5
+    while high - low > 1e-6:
+        ratio = (low + high) / 2
+        low, high = (low, ratio) if (1 - ratio**half) / (1 - ratio) > to // 2 else (ratio, high)
+    side = torch.tensor([sum(ratio**power for power in range(last + 1)) for last in range(half)])
+    known = torch.cat([-side.flip(0), torch.zeros(1), side])
+    wanted = (torch.arange(to) - to // 2).clamp(known[0], known[-1])
+    right = torch.bucketize(wanted, known).clamp_min(1)
+    share = (wanted - known[right - 1]) / (known[right] - known[right - 1])
+    weights, row = torch.zeros(to, count), torch.arange(to)
+    weights[row, right - 1], weights[row, right] = 1 - share, share
+    return weights.to(device)
 
 
 def resize_positions(

@@ -26,7 +26,7 @@ from vit.model.config import ViTConfig
 from vit.model.cpu import exact_on_cpu, onednn
 from vit.model.heads import Activation
 from vit.model.layers import MLP, Branch, Linear, linear
-from vit.model.positions import resize_positions, rotations
+from vit.model.positions import relative_places, resize_biases, resize_positions, rotations
 
 
 class ViTOutput(NamedTuple):
@@ -35,7 +35,7 @@ class ViTOutput(NamedTuple):
     Attributes:
         logits: (B, C); the pooled features (B, D) of a model without a head.
         attentions: one (B, H, N, N) per block: rows query, columns key, rows sum to 1. None unless asked for.
-        queries, keys: one (B, H, N, K) per block. None unless asked for.
+        queries, keys: one (B, H, N, K) per block, see `HeadInputs`. None unless asked for.
         pool_attention: (B, H, N), where the learnt query of a "map" pool looks; with either of the above.
         tokens: (B, N, D) after the last block, through the final LayerNorm if it comes before the pool; with
             queries and keys.
@@ -119,7 +119,7 @@ class VisionTransformer(nn.Module):
     """A plain Vision Transformer.
 
     The position row of a prefix token is part of the token itself (the sum of two constants), so `pos_embed`
-    holds patches only and any prefix fits. It is zero in a model whose positions are rotary.
+    holds patches only and any prefix fits. It is zero in a model whose positions are rotary or relative.
     """
 
     activation: Activation  # what makes probabilities of logits
@@ -281,10 +281,17 @@ class VisionTransformer(nn.Module):
         ropes = [rope] * len(blocks)
         if self.config.rope_places == "mixed":
             ropes = [rotations(self.config, grid, x.device, block.attn.speeds) for block in blocks]
+        biases: list[tuple[Tensor, Tensor] | None] = [None] * len(blocks)
+        if (resize := self.config.position_bias) is not None:
+            places = relative_places(len(self.config.prefix), grid, x.device)
+            tables = [cast("Tensor", block.attn.position_bias) for block in blocks]
+            biases = [(resize_biases(table, self.config.grid, grid, resize), places) for table in tables]
         rows = [EVERY] * len(self.blocks)
         if not every:  # what nobody reads after the last block is not computed there
             rows[-1] = self.read
-        routes = [Route(index, rows[index], queries, ropes[index], mix, hook) for index in range(len(blocks))]
+        routes = [
+            Route(index, rows[index], queries, ropes[index], biases[index], mix, hook) for index in range(len(blocks))
+        ]
         return Walk(x, [Step(block, route) for block, route in zip(blocks, routes, strict=True)])
 
     def classify(self, x: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidConfig
 from vit.files import replaced
 from vit.model.config import ViTConfig
-from vit.model.positions import resize_positions
+from vit.model.positions import positions_at
 from vit.model.transformer import VisionTransformer
 from vit.paths import checkpoints_folder
 from vit.training.config import TrainConfig
@@ -122,11 +122,7 @@ def load_weights_(model: VisionTransformer, checkpoint: Checkpoint, classes: Seq
     Raises:
         ValueError: the model has other sizes than the checkpoint's.
     """
-    weights = dict(checkpoint.model.state_dict())
-    config = checkpoint.config
-    weights["pos_embed"] = resize_positions(
-        weights["pos_embed"], config.grid, model.config.grid, config.position_resize
-    )
+    weights = positions_at(checkpoint.model.state_dict(), checkpoint.config, model.config.grid)
     if tuple(classes) != checkpoint.labels:
         weights = {name: value for name, value in weights.items() if not name.startswith("head.")}
         weights |= {name: value for name, value in model.state_dict().items() if name.startswith("head.")}

@@ -49,6 +49,8 @@ def _count_step(model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool,
     activations = model.tokens * (8 * model.dim + (3 if model.gated_mlp else 2) * model.mlp_dim)
     held = not on_gpu and model.tokens <= EXPLICIT_TOKENS
     matrices = 2 * model.heads * model.tokens**2 if held else 0  # before and after the softmax
+    if model.position_bias:  # queries and keys have a channel for each token, see `with_biases`
+        matrices += 2 * model.heads * model.tokens**2
     blocks = max(_learning_blocks(model, config), 1)
     pixels = 4 * model.channels * model.image_size[0] * model.image_size[1]
     each = (2 if half else 4) * (blocks * (activations + matrices) + matrices)

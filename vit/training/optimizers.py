@@ -43,7 +43,7 @@ def make_optimizers(model: VisionTransformer, config: TrainConfig, device: torch
             continue
         share = rate_share(name, len(model.blocks), config.layer_decay)
         adapter = ".parametrizations." in name
-        if parameter.ndim == 1 or adapter or name in ("pos_embed", "prefix_tokens"):
+        if parameter.ndim == 1 or adapter or name.endswith(("pos_embed", "prefix_tokens", "position_bias")):
             plain.add(share, parameter)
         elif config.optimizer == "muon" and name.startswith("blocks."):
             matrices.add(share, parameter)

@@ -80,7 +80,7 @@ def unsuited(config: ViTConfig) -> str:
     if config.activation != "gelu" or config.gated_mlp:
         return "its MLP is no plain one with GELU"
     norms = config.norm_pre or config.post_norm or config.attn_norm or config.mlp_norm
-    if config.rope is not None or norms or config.pre_logits:
+    if config.rope is not None or config.position_bias or norms or config.pre_logits:
         return "it has layers beside the plain ones"
     if config.pool not in ("cls", "mean"):
         return f"it reads its answer by {config.pool!r}"

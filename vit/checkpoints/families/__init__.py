@@ -15,6 +15,7 @@ from vit.checkpoints.families.family import (
     Family,
     Recognised,
     Tensors,
+    biased_grid,
     build_config,
     default_heads,
     infer,
@@ -37,8 +38,8 @@ FAMILIES: tuple[Family, ...] = tuple(family for module in _MODULES for family in
 _MODEL_TYPES = {kind for module in _MODULES for kind in getattr(module, "MODEL_TYPES", ())}
 
 READS = (
-    "torchvision's, timm's (EVA-02 and Perception Encoder, too), and transformers' ViT, DeiT, MSN, MAE, I-JEPA, "
-    "DINOv2, DINOv3, CLIP and SigLIP, the originals of Google, Meta and OpenAI, and tintn's tutorial's"
+    "torchvision's, timm's (BEiT, EVA-02 and Perception Encoder, too), and transformers' ViT, DeiT, MSN, MAE, I-JEPA, "
+    "BEiT, DINOv2, DINOv3, CLIP and SigLIP, the originals of Google, Meta and OpenAI, and tintn's tutorial's"
 )
 
 ONE_OUTPUT = "The model has one output, so its answer is a yes or no: its probability is the sigmoid of its logit."
@@ -53,7 +54,6 @@ _OTHERS = (
     (r"^stages\.\d+\.blocks\.\d+\.attn\.(kv|sr)\.", "PVT"),
     (r"(^|\.)patch_embedding\.(patch|position)_embeddings", "MONAI ViT"),
     (r"(^|\.)rel_pos(\.|_[hw]$)", "ViT with relative positions"),
-    (r"relative_position_bias|(^|\.)(beit|data2vec_vision)\.|\.lambda_[12]$", "BEiT"),
     (r"(^|\.)embeds\.(proj|pos_embed|cls_token)", "NaFlexViT"),
     (r"\.gating_param$", "ConViT"),
     (r"^pos_embed_win$", "Hiera"),
@@ -142,7 +142,7 @@ def read(
         if not isinstance(vit, Mapping):
             raise InvalidCheckpoint('config.json lacks the field "vit" that says what this model computes.')
         config = build_config(vit)
-        return Reading(family, config, reshape(renamed, config.grid, config.rope is not None)[0], {})
+        return Reading(family, config, reshape(renamed, config.grid, _placed(vit))[0], {})
 
     stated = (family.stated(document) if document is not None else {}) | dict(known or {})
     named = family.by_name(name)
@@ -161,9 +161,8 @@ def read(
     if "head.weight" in renamed and "head_dist.weight" not in renamed and "head.bias" not in renamed:
         renamed["head.bias"] = renamed["head.weight"].new_zeros(renamed["head.weight"].shape[:1])
         model.said.setdefault("head", "The file holds no bias of the head, so it has none.")
-    rotary = {**family.fixed, **likely, **stated, **adjusted}.get("rope") is not None
     grid = _stated_grid(family, renamed, likely | stated, document or {})
-    reshaped, prefix = reshape(renamed, grid, rotary)
+    reshaped, prefix = reshape(renamed, grid, _placed({**family.fixed, **likely, **stated, **adjusted}))
     measured = infer(reshaped, prefix) | adjusted
     for field in stated.keys() & measured.keys() - {"pool", "activation", "rope"}:
         if stated[field] != measured[field]:
@@ -253,12 +252,19 @@ def check_config(document: Mapping[str, Any]) -> None:
             )
 
 
+def _placed(fields: Mapping[str, Any]) -> bool:
+    """Whether patches have places without position embeddings."""
+    return fields.get("rope") is not None or fields.get("position_bias") is not None
+
+
 def _stated_grid(
     family: Family, renamed: Tensors, stated: Mapping[str, Any], document: Mapping[str, Any]
 ) -> tuple[int, int] | None:
     """(rows, cols) of patches as far as a config says so, or as a model without position embeddings needs it."""
     side = needed(renamed, "patch_embed.weight", 4).shape[2]
     size, hint = stated.get("image_size"), family.stated_size(document)
+    if size is None and (biased := biased_grid(renamed, hint and (hint[0] // side, hint[1] // side))) is not None:
+        return biased
     if size is None and "pos_embed" not in renamed:
         size = hint or family.fixed.get("image_size")
     elif size is None and hint is not None:  # what pictures are made to fit need not be what the model was made for

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
-from vit.model.config import ViTConfig, check_field
+from vit.model.config import BiasResize, ViTConfig, check_field
 from vit.untrusted import brief
 
 Tensors = dict[str, Tensor]
@@ -163,7 +163,7 @@ def _fill(match: re.Match[str], template: str) -> str:
     return template + (match["end"] or "")
 
 
-def reshape(tensors: Tensors, grid: tuple[int, int] | None, rotary: bool = False) -> tuple[Tensors, tuple[str, ...]]:
+def reshape(tensors: Tensors, grid: tuple[int, int] | None, placed: bool = False) -> tuple[Tensors, tuple[str, ...]]:
     """Renamed tensors to the exact names and shapes of `VisionTransformer`; and the prefix tokens' names.
 
     All become float32 but the matrices of the blocks, nearly all of a model: if they are in half precision they stay
@@ -175,7 +175,7 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, rotary: bool = False
 
     Args:
         grid: (rows, cols) of patches where a config says so; else the number of patches must be a square.
-        rotary: there need be no position embeddings; they are zero then.
+        placed: positions are rotary or relative, so there need be no position embeddings; they are zero then.
 
     Raises:
         InvalidCheckpoint: a tensor is missing, of the wrong shape or of whole numbers, or two do not go together.
@@ -195,7 +195,7 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, rotary: bool = False
     prefix = _as_tokens([tensors.pop("prefix")] if "prefix" in tensors else list(parts.values()), dim)
     names: tuple[str, ...] = tuple(name for name in ("cls", "dist") if name in parts)
     names += tuple(f"reg{i + 1}" for i in range(prefix.shape[1] - len(names)))
-    if rotary and grid and "pos_embed" not in tensors:
+    if placed and grid and "pos_embed" not in tensors:
         tensors["pos_embed"] = prefix.new_zeros(1, math.prod(grid), dim)
     positions = needed(tensors, "pos_embed", 3)
     if positions.shape[2] != dim or len(positions) != 1:
@@ -265,6 +265,48 @@ def _fuse_layers(tensors: Tensors, start: str, letters: tuple[str, ...]) -> None
             raise InvalidCheckpoint(f"{what} do not go together in `{brief(start[:-1])}`.")
         if present:
             tensors[f"{start}{fused}.{end}"] = concatenate(present)
+
+
+def with_position_bias(tensors: Tensors, resize: BiasResize) -> tuple[Tensors, dict[str, Any]]:
+    """Give each block its table of biases by relative position, where there are any; and what that tells.
+
+    Args:
+        tensors: renamed; what all blocks share is `position_bias`.
+        resize: how the library interpolates a table.
+    """
+    tensors = dict(tensors)
+    if "position_bias" in tensors:
+        shared = tensors.pop("position_bias")
+        for block in {name.split(".")[1] for name in tensors if name.startswith("blocks.")}:
+            name = f"blocks.{block}.attn.position_bias"
+            tensors[name] = added(shared, tensors[name]) if name in tensors else concatenate([shared])  # a copy
+    if "blocks.0.attn.position_bias" not in tensors:
+        return tensors, {}
+    return tensors, {"position_bias": resize, "heads": needed(tensors, "blocks.0.attn.position_bias", 2).shape[1]}
+
+
+def biased_grid(tensors: Tensors, hint: tuple[int, int] | None = None) -> tuple[int, int] | None:
+    """(rows, cols) of patches by how many biases there are, of renamed tensors; None if there are none.
+
+    Args:
+        hint: (rows, cols) that a config means.
+
+    Raises:
+        InvalidCheckpoint: a table is of no square picture's, and of no such grid's.
+    """
+    tables = (name for name in tensors if name.endswith("position_bias"))
+    if (name := next(tables, None)) is None:
+        return None
+    distances = needed(tensors, name, 2).shape[0] - 3
+    if hint is not None and (2 * hint[0] - 1) * (2 * hint[1] - 1) == distances:
+        return hint
+    side = math.isqrt(max(distances, 0))
+    if side**2 != distances or side % 2 == 0:
+        raise InvalidCheckpoint(
+            f"The {distances + 3} biases by relative position do not fit a square picture; config.json must state the "
+            "right image_size."
+        )
+    return (side + 1) // 2, (side + 1) // 2
 
 
 def _average_heads(tensors: Tensors) -> None:

@@ -58,6 +58,7 @@ EXTRA = (
     ("blocks.{i}.scale2", "encoder.layer.{i}.layer_scale2"),
     ("blocks.{i}.attn.norm", "encoder.layer.{i}.attention.norm"),
     ("blocks.{i}.attn.speeds", "encoder.layer.{i}.attention.speeds"),
+    ("blocks.{i}.attn.position_bias", "encoder.layer.{i}.attention.position_bias"),
     ("blocks.{i}.mlp.norm", "encoder.layer.{i}.mlp_norm"),
     ("norm_pre", "norm_pre"),
     ("pre_logits", "pre_logits"),
@@ -172,7 +173,8 @@ def _read_by_the_head(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
 FAMILY = Family(
     name="transformers",
     signature=r"^embeddings\.patch_embeddings\.projection\.",
-    without=r"\.layer_scale1\.lambda1$|^embeddings\.register_tokens$",  # DINOv2
+    # DINOv2 and BEiT
+    without=r"\.layer_scale1\.lambda1$|^embeddings\.register_tokens$|\.lambda_1$|\.relative_position_bias_table$",
     keys=ON_DISK + IN_MEMORY + DISTILLED,
     ignored=r"^pooler\.|^embeddings\.mask_token$|^decoder\.",
     fixed={"position_resize": "bicubic"},
@@ -196,6 +198,7 @@ def obstacles(config: ViTConfig) -> tuple[str, ...]:
         "it has a LayerNorm before the first block": config.norm_pre,
         "it has a gated MLP": config.gated_mlp,
         "its positions are rotary": config.rope is not None,
+        "its attention has biases by relative position": config.position_bias is not None,
         "its LayerNorms come after attention and MLP": config.post_norm,
         "its attention ends with a LayerNorm": config.attn_norm,
         "its MLP has a LayerNorm inside": config.mlp_norm,

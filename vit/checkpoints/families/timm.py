@@ -24,6 +24,7 @@ from vit.checkpoints.families.family import (
     check_stated,
     concatenate,
     needed,
+    with_position_bias,
 )
 from vit.checkpoints.families.target import Target, Written, apart
 from vit.errors import InvalidCheckpoint
@@ -38,6 +39,7 @@ BLOCKS = (
     *((f"blocks.{{i}}.attn.{letter}", f"blocks.{{i}}.attn.{letter}_proj") for letter in "qkv"),
     ("blocks.{i}.attn.q.bias", "blocks.{i}.attn.q_bias"),
     ("blocks.{i}.attn.v.bias", "blocks.{i}.attn.v_bias"),
+    ("blocks.{i}.attn.position_bias", "blocks.{i}.attn.relative_position_bias_table"),
     ("blocks.{i}.attn.norm", "blocks.{i}.attn.norm"),
     ("blocks.{i}.attn.norm", "blocks.{i}.attn.inner_attn_ln"),  # EVA-02's original, and BEiT-3's
     ("blocks.{i}.attn.proj", "blocks.{i}.attn.proj"),
@@ -64,6 +66,7 @@ KEYS = (
     ("prefix.reg", "reg_token"),
     ("prefix.reg", "register_tokens"),
     ("pos_embed", "pos_embed"),
+    ("position_bias", "rel_pos_bias.relative_position_bias_table"),
     ("rope.freqs", "rope.freqs"),
     ("norm_pre", "norm_pre"),
     *BLOCKS,
@@ -81,7 +84,6 @@ _NOT_PLAIN = (
     (r"sapiens", "its keys and values have fewer heads than its queries, and RMSNorm"),
     (r"_dwee_|_dlittle_|_dpwee_", "it has differential attention"),
     (r"_xp_|18x2|_d?pwee_", "its blocks are parallel"),
-    (r"^beit(v2)?_", "it has a relative position bias"),
     (r"aimv2|test_vit4", "it has RMSNorm"),
     (r"relpos|samvit", "its positions are relative"),
     (r"naflexvit", "it is made for pictures of any shape"),
@@ -107,7 +109,7 @@ _HEADS = (
 )  # fmt: skip
 _TANH = r"giantopt_|so400m_patch16_siglip|base_patch32_siglip|large_patch16_siglip_(gap_)?512"
 _ARCHITECTURE = re.compile(
-    r"(vit|deit3?|eva|eva02|beit3)_[a-z0-9]+_(\w+_)?patch\d+|flexivit_[a-z]+|test_vit\d?|vit_7b_patch16"
+    r"(vit|deit3?|eva|eva02|beit|beitv2|beit3)_[a-z0-9]+_(\w+_)?patch\d+|flexivit_[a-z]+|test_vit\d?|vit_7b_patch16"
 )
 _DINO = r"(^|[^a-z])dino_(deit|vit)"  # Meta's first DINO
 _DEIT3 = r"deit_?3"
@@ -216,7 +218,7 @@ def _read_timm_config(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
-    tensors, fields = dict(tensors), dict[str, Any]()
+    tensors, fields = with_position_bias(tensors, "progression")
     if "pos_embed" in tensors and tensors["pos_embed"].ndim == 4:  # (1, rows, cols, D)
         tensors["pos_embed"] = tensors["pos_embed"].flatten(1, 2)
     if "fc_norm.weight" in tensors:
@@ -256,7 +258,7 @@ def _by_tensors(tensors: Tensors, names: Collection[str], name: str) -> Recognis
     """Which of timm's models has such tensors."""
     patches = needed(tensors, "patch_embed.weight", 4)
     dim, has = patches.shape[0], tensors.keys()
-    if "rope.freqs" in has:
+    if {"rope.freqs", "position_bias", "blocks.0.attn.position_bias"} & has:
         return Recognised()
     if "pos_embed" not in has:
         return _without_positions(tensors, names, dim)
@@ -350,7 +352,7 @@ def _either(one: str, other: str) -> InvalidCheckpoint:
 
 def _preprocess(config: ViTConfig, name: str) -> tuple[Preprocess, str]:
     clip = "clip" in name.lower() and config.channels == 3
-    imagenet = re.search(r"deit|dino|mae|eva|tipsv2", name.lower()) and config.channels == 3
+    imagenet = re.search(r"deit|dino|mae|eva|tipsv2|beitv2", name.lower()) and config.channels == 3
     half = (0.5,) * config.channels
     mean, std = (CLIP_MEAN, CLIP_STD) if clip else (IMAGENET_MEAN, IMAGENET_STD) if imagenet else (half, half)
     shorter = int(min(config.image_size) / _default_crop(name.lower(), min(config.image_size)))
@@ -421,7 +423,7 @@ FAMILY = Family(
     signature=r"^blocks\.0\.(attn\.qkv|norm1)\.",
     without=r"^decoder_embed\.|^mask_token$|^storage_tokens$|^rope_embed\.periods$",  # Meta's own
     keys=KEYS,
-    ignored=r"^mask_token$|^head\.(mlp|last_layer)\.|^(blocks\.\d+\.attn\.)?rope\.(?!freqs$)",
+    ignored=r"^mask_token$|^head\.(mlp|last_layer)\.|^(blocks\.\d+\.attn\.)?rope\.(?!freqs$)|\.relative_position_index$|^lm_head\.",
     square=False,
     fixed={"position_resize": "bicubic_antialias", "image_size": 224},
     assumed={
