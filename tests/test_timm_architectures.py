@@ -90,12 +90,12 @@ def test_what_config_json_names_is_equal_to_timm_and_survives_saving(tmp_path: P
 
     save_checkpoint(tmp_path / "ours", checkpoint.model, checkpoint.labels, checkpoint.preprocess, {})
     again = load_checkpoint(tmp_path / "ours")
-    pixels = torch.randn(1, 3, *size)
+    pixels = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0))
     assert again.config == checkpoint.config
     assert torch.equal(again.model(pixels).logits, checkpoint.model(pixels).logits)
 
     recorded, whole = record(again.model, pixels), again.model(pixels, output_attentions=True)
-    assert torch.allclose(recorded.full(1), whole.attentions[1][0], atol=1e-5)
+    assert torch.allclose(recorded.full(1), whole.attentions[1][0], rtol=1e-4, atol=1e-5)
     back = relevance_record(again.model, pixels, target=1)
     assert back.relevance().isfinite().all() and difference(back.logits, whole.logits.detach()) <= TOLERANCE
     if "dinov3" not in name:

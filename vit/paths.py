@@ -4,6 +4,7 @@ Installed as a package, without a project around it, the current folder stands f
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]  # the folder that holds the package `vit`
@@ -49,3 +50,18 @@ def environment_with_package() -> dict[str, str]:
     """This process's environment for a Python that imports this very package, wherever it is started."""
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path}
+
+
+def split_part(path: Path) -> tuple[Path, str]:
+    """A path, and which of several models in one file is meant: what stands behind "#" if no file is called so.
+
+    >>> split_part(Path("somewhere/dino.pth#student"))
+    (PosixPath('somewhere/dino.pth'), 'student')
+    """
+    name, mark, part = path.name.rpartition("#")
+    if not (name and part and mark):
+        return path, ""
+    with suppress(OSError, ValueError):  # a name that no file can have
+        if os.path.lexists(path):
+            return path, ""
+    return path.with_name(name), part

@@ -26,7 +26,7 @@ from vit.checkpoints.shelf import SHELF
 from vit.errors import UserError
 from vit.explain import faithfulness
 from vit.images import decode
-from vit.paths import checkpoints_folder
+from vit.paths import checkpoints_folder, split_part
 from vit.training import run_folder
 from vit.untrusted import is_number
 from vit.view.captions import about
@@ -73,7 +73,7 @@ def open_checkpoint(name: str, folder: str, stamp: int, heads: int | None) -> Ch
 
 def stamp(folder: Path) -> int:
     """Changes with a checkpoint's files; 0 where it cannot be looked into."""
-    folder, _ = catalog.split_part(folder)
+    folder, _ = split_part(folder)
     try:
         with os.scandir(folder) as entries:
             files = sorted((entry.name, (facts := entry.stat()).st_mtime_ns, facts.st_size) for entry in entries)

@@ -77,6 +77,7 @@ def shared_context(browser: Browser, browser_context_args: dict[str, Any]) -> It
 def page(shared_context: BrowserContext) -> Iterator[Page]:
     """A tab of its own."""
     page = shared_context.new_page()
+    page.set_default_timeout(PATIENCE)
     page.wait_for_function = partial(page.wait_for_function, polling=LOOK)  # not with every frame
     yield page
     page.close()

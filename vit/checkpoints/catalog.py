@@ -1,7 +1,6 @@
 """Checkpoints by name: those in `checkpoints/`."""
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
 from vit.checkpoints.checkpoint import NAME
@@ -26,21 +25,6 @@ def find_checkpoint(name: str, root: str | Path | None = None) -> Path:
         "weights, or one to download such as google/vit-base-patch16-224, or let the environment variable "
         "VIT_CHECKPOINTS say where checkpoints lie."
     )
-
-
-def split_part(path: Path) -> tuple[Path, str]:
-    """A path, and which of several models in one file is meant: what stands behind "#" if no file is called so.
-
-    >>> split_part(Path("somewhere/dino.pth#student"))
-    (PosixPath('somewhere/dino.pth'), 'student')
-    """
-    name, mark, part = path.name.rpartition("#")
-    if not (name and part and mark):
-        return path, ""
-    with suppress(OSError, ValueError):  # a name that no file can have
-        if os.path.lexists(path):
-            return path, ""
-    return path.with_name(name), part
 
 
 def list_folders(root: str | Path | None = None) -> list[Path]:

@@ -10,7 +10,6 @@ from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
-from vit.checkpoints.catalog import split_part
 from vit.checkpoints.checkpoint import (
     CARD,
     CONFIG,
@@ -28,6 +27,7 @@ from vit.checkpoints.weight_files import (
     weights_among,
 )
 from vit.errors import InvalidCheckpoint
+from vit.paths import split_part
 from vit.untrusted import brief
 
 _DESCRIPTORS = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  # not on Windows

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.checkpoints import families, hub
-from vit.checkpoints.catalog import find_checkpoint, list_folders, split_part
+from vit.checkpoints.catalog import find_checkpoint, list_folders
 from vit.checkpoints.checkpoint import (
     CARD,
     CONFIG,
@@ -33,6 +33,7 @@ from vit.devices import memory
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
+from vit.paths import split_part
 from vit.untrusted import brief
 
 LARGE_MODEL_BYTES = 1 << 30  # [bytes] in float32; models from this size on stay in half precision if their file is
