@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+import transformers
 from tiny import difference, fill
 from torch import nn
 
@@ -91,3 +92,13 @@ def test_compiled_modules_and_lists_of_models_open(tmp_path: Path) -> None:
     assert "#1" in load_checkpoint(tmp_path / "weights.pth").assumed["model"]
     with pytest.raises(InvalidCheckpoint, match="holds no tensors by name"):
         load_checkpoint(saved(tmp_path, list(one.parameters())))
+
+
+def test_a_pooler_beside_a_head_of_ones_own_is_told_by_itself(tmp_path: Path) -> None:
+    sizes = dict(hidden_size=48, num_hidden_layers=1, num_attention_heads=3, intermediate_size=96)
+    whole = nn.ModuleDict()
+    for pooling in (True, False):
+        config = transformers.ViTConfig(**sizes, image_size=32, patch_size=8)
+        whole["vit"], whole["fc"] = transformers.ViTModel(config, add_pooling_layer=pooling), nn.Linear(48, 4)
+        assumed = load_checkpoint(saved(tmp_path, whole.state_dict()), heads=3).assumed
+        assert ("pooler" in assumed) == pooling
