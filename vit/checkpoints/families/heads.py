@@ -128,9 +128,10 @@ def _drop_parts_of_larger_heads(
     own: Mapping[str, str],
 ) -> None:
     """What is called a head and is one layer of several is no head."""
-    for name in [name for name in names if (family.find(name) or "") in {f"{head}.bias" for head in _HEADS}]:
-        if f"{name.rpartition('.')[0]}.weight" not in names:  # it is computed, as by a norm of the weights
-            extra[name] = names.pop(name)
+    found = {family.find(name): name for name in names}
+    for head in _HEADS:
+        if f"{head}.bias" in found and f"{head}.weight" not in found:  # it is computed, as by a norm of the weights
+            extra[found[f"{head}.bias"]] = names.pop(found[f"{head}.bias"])
     before = [shapes[name][0] for name in names if family.find(name) == "pre_logits.weight"]
     for weight in _heads(family, names):
         shape = shapes[weight]
@@ -141,7 +142,7 @@ def _drop_parts_of_larger_heads(
         follows = any(shapes[name][1:] == (shape[0],) != (dim,) and name.endswith(".weight") for name in near)
         between = weight not in own and any(dim in shapes[name] for name in near)
         stem = weight.rpartition(".")[0]
-        more = any(name.startswith(f"{stem}.") for name in extra)
+        more = bool(stem) and any(name.startswith(f"{stem}.") for name in extra)
         if (near and (not reads or follows or between)) or more or (not reads and shape[1:] and shape[1] % dim == 0):
             for name in (f"{stem}.weight", f"{stem}.bias"):
                 if name in names:
