@@ -130,8 +130,9 @@ def _drop_parts_of_larger_heads(
     """What is called a head and is one layer of several is no head."""
     found = {family.find(name): name for name in names}
     for head in _HEADS:
-        if f"{head}.bias" in found and f"{head}.weight" not in found:  # it is computed, as by a norm of the weights
-            extra[found[f"{head}.bias"]] = names.pop(found[f"{head}.bias"])
+        bias = found.get(f"{head}.bias")
+        if bias and f"{head}.weight" not in found and any(name.startswith(bias.removesuffix("bias")) for name in extra):
+            extra[bias] = names.pop(bias)  # the weights are computed, as by a norm
     before = [shapes[name][0] for name in names if family.find(name) == "pre_logits.weight"]
     for weight in _heads(family, names):
         shape = shapes[weight]
