@@ -298,6 +298,7 @@ def gif_with_frame(width: int, height: int) -> bytes:
         (b"8BPS\0\1" + b"\0" * 20, "Photoshop"),
         (b"PK\x03\x04" + b"\0" * 40, "zip"),
         (b"<!doctype html><html><body>404</body></html>", "web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "git lfs pull"),
         (png(60_000, 60_000), "3,600 megapixels"),
         (png(12_000, 12_000), "144 megapixels"),
         (png(10_000, 5_001), "10,000 x 5,001"),

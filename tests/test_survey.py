@@ -115,6 +115,15 @@ def test_files_that_cannot_be_read_are_named_with_the_reason(pets: Path) -> None
     assert (result.opened, result.counts["train"]["cat"] + result.counts["validation"]["cat"]) == (13, 5)
 
 
+def test_pictures_that_use_a_small_part_of_16_bits_are_told(pets: Path) -> None:
+    assert survey(f"folder:{pets}").notes == ()
+    values = np.linspace(0, 4095, 64, dtype=np.uint16).reshape(8, 8)
+    for split in ("train", "test"):
+        Image.fromarray(values + len(split)).save(pets / split / "cat" / "xray.png")
+    (note,) = survey(f"folder:{pets}").notes
+    assert note.startswith("2 pictures of 14 that were opened use a small part of their 16 bits")
+
+
 def test_only_so_many_pictures_are_opened_and_that_is_said(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surveys, "MAX_OPENED", 5)
     assert look(pets).opened == 5

@@ -87,6 +87,9 @@ def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
         with notes:
             st.warning(plain(checkpoint.assumed["heads"]))
             _pick_heads(name, families.possible_heads(checkpoint.config.dim), checkpoint.config.heads)
+    if "pooler" in checkpoint.assumed:  # and that which makes every answer wrong
+        with notes:
+            st.warning(plain(checkpoint.assumed["pooler"]))
     checkpoint_facts.show_self_check(checkpoint, verified(checkpoint.identity, checkpoint).error)
     return checkpoint
 

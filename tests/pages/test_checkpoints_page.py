@@ -15,7 +15,7 @@ from patience import PATIENCE
 from safetensors.torch import load_file, save
 from streamlit.testing.v1 import AppTest
 from tiny import fill
-from transformers import ViTConfig, ViTForImageClassification
+from transformers import ViTConfig, ViTForImageClassification, ViTModel
 
 from vit.checkpoints import hub, manage
 from vit.checkpoints.save import save_checkpoint
@@ -212,6 +212,19 @@ def test_a_trainers_files_are_dropped_together_and_several_models_are_offered(ro
     assert not explore.exception and not explore.error
     (picker,) = (box for box in explore.selectbox if box.label == "Checkpoint")
     assert picker.value == "last#student" and "last" in picker.options
+
+
+def test_the_explorer_warns_of_a_pooler_that_the_head_may_read(root: Path) -> None:
+    sizes = dict(hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=96, image_size=32)
+    whole = torch.nn.ModuleDict({"vit": ViTModel(ViTConfig(**sizes, patch_size=8))})
+    whole["fc"] = torch.nn.Linear(64, 3)
+    (root / "pooled").mkdir()
+    torch.save(whole.state_dict(), root / "pooled" / "best.pth")
+    explore = AppTest.from_file(APP, default_timeout=PATIENCE).switch_page("pages/explore.py")
+    explore.query_params["checkpoint"], explore.query_params["heads"] = "pooled", "4"
+    explore.run()
+    assert not explore.exception and not explore.error
+    assert any("reads the pooler" in warning.value for warning in explore.warning)
 
 
 def test_an_empty_shelf_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,7 @@ def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> dict[str, S
         Exception: whatever a damaged file leads to.
     """
     with archive.open(pickle) as content:
-        root = _interpret(content)
+        root = _numbered(_interpret(content))
     folder = pickle.removesuffix("data.pkl")
     if f"{folder}byteorder" in archive.namelist() and archive.read(f"{folder}byteorder") != b"little":
         raise ValueError("The numbers are big-endian.")
@@ -150,7 +150,7 @@ def read_legacy(file: IO[bytes]) -> dict[str, Stored]:
             raise ValueError("A storage has another size than it says.")
         places[key] = at + 8, at + 8 + count * storage.dtype.itemsize
         at = places[key][1]
-    return _place(root, lambda storage: places[storage.key])
+    return _place(_numbered(root), lambda storage: places[storage.key])
 
 
 # --- Interpreting -------------------------------------------------------------------------------------------------
@@ -206,6 +206,8 @@ def _call(function: Any, arguments: Any) -> Any:
             return tensor
         case "torch._tensor _rebuild_from_type_v2", (rebuild, _, tuple(inner), *_):
             return _call(rebuild, inner)
+        case "torch._dynamo.eval_frame OptimizedModule", (Opaque() as module, *_):  # what torch.compile wraps
+            return module
         case "torch Size", (tuple(shape),):
             return shape
         case "collections OrderedDict" | "builtins dict" | "__builtin__ dict", (list(pairs),):
@@ -347,6 +349,15 @@ def _place(root: Any, locate: Any) -> dict[str, Stored]:
         whole = base[: count * view.dtype.itemsize].view(view.dtype)
         stored[name] = Stored(whole.as_strided(view.shape, view.stride, view.offset), begin, end)
     return stored
+
+
+def _numbered(root: Any) -> Any:
+    """A list of models, or a dict of them by numbers, as a dict of names; of a list of tensors none has a name."""
+    if isinstance(root, list | tuple):
+        root = dict(enumerate(root))
+    if not isinstance(root, dict):
+        return root
+    return {str(key) if type(key) is int and not isinstance(one, _View) else key: one for key, one in root.items()}
 
 
 def _storages(root: Any) -> Iterator[_Storage]:

@@ -6,14 +6,14 @@ one with a usual name, or the only one whose values repeat, holds the classes.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from os.path import splitext
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from vit.data.file_names import NOT_READ, PICTURES, Parts, printable_name, printable_path
 from vit.data.split_names import split_name, split_of
-from vit.data.tables import Table, read_table
+from vit.data.tables import Table, TooLong, read_table
 from vit.untrusted import Unreadable
 
 MOST_TABLES = 50  # that are read
@@ -25,6 +25,8 @@ _USUAL = (
 _CAMERAS = {
     "img", "image", "dsc", "dscn", "dscf", "pxl", "photo", "pic", "picture", "p", "mvi", "vid", "screenshot", "scan",
     "frame", "whatsapp", "received", "fb", "file", "untitled", "download", "unnamed", "sample", "train", "test", "val",
+    "dji", "gopr", "gh", "gx", "cimg", "sam", "mvimg", "imag", "signal", "telegram", "snapchat", "instagram",
+    "facebook", "capture",
 }  # fmt: skip
 _MOST_NUMBERS = 20  # different numbers in a column of classes, unless its name is usual
 
@@ -77,7 +79,7 @@ def from_tables(
     if not pictures:
         return Unlabelled()
     index, readings, reasons = _Index(pictures), list[tuple[Parts, _Reading]](), list[str]()
-    single, unread, tried = "", "", 0
+    single, unread, tried, failed = "", "", 0, list[str]()
     for path in sorted(tables, key=lambda path: (len(path), path)):
         name = PurePosixPath(path[-1].casefold())
         if name.stem in index.by_stem:
@@ -92,8 +94,8 @@ def from_tables(
             break
         try:
             table = read_table(read(path), name.suffix)
-        except (OSError, Unreadable) as error:
-            reasons.append(str(error))
+        except (OSError, Unreadable, TooLong) as error:
+            failed.append(f"{printable_path(path)} {error}" if isinstance(error, TooLong) else str(error))
             continue
         reading = _read(table, path, index, any_column) if table else None
         if isinstance(reading, _Reading):
@@ -101,20 +103,36 @@ def from_tables(
         elif reading:
             reasons.append(reading)
     if not readings:
+        reasons += failed
         return Unlabelled(reasons[0], by_table=True) if reasons else Unlabelled(unread or single)
-    return _merged(readings, len(pictures))
+    merged = _merged(readings, len(pictures))
+    return merged._replace(notes=(*merged.notes, *failed)) if isinstance(merged, Labelled) else merged
 
 
 def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> Labelled | Unlabelled:
     """What several tables say about so many pictures; of a picture that two name, what the longer one says."""
     readings.sort(key=lambda one: -len(one[1].classes))
     labels: dict[Parts, tuple[str, str]] = {}
-    notes, used, several = [], [], set[Parts]()
+    notes, used, several = list[str](), list[Parts](), set[Parts]()
     for path, reading in readings:
+        by_table = split_name(PurePosixPath(path[-1]).stem)
+        pairs = {
+            picture: (labels[picture][0], next(iter(names)) if len(names) == 1 else "")
+            for picture, names in reading.classes.items()
+            if picture in labels
+        }
+        if not _agree(pairs.values()):
+            other = min(picture for picture, (one, another) in pairs.items() if one != another)
+            return Unlabelled(
+                f"{printable_path(used[0])} and {printable_path(path)} name different classes of the same pictures, "
+                f"such as {printable_path(other)}. Leave one of the tables.",
+                by_table=True,
+            )
+        for picture in pairs if by_table else ():
+            labels[picture] = labels[picture][0], labels[picture][1] or by_table.kind  # type: ignore[union-attr]
         own = {picture: names for picture, names in reading.classes.items() if picture not in labels}
         if not own:
             continue
-        by_table = split_name(PurePosixPath(path[-1]).stem)
         for picture, names in own.items():
             if len(names) > 1:
                 several.add(picture)
@@ -135,6 +153,14 @@ def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> Labelled | Un
     if several:
         return Unlabelled(" ".join(notes), by_table=True)
     return Unlabelled(f"{notes[0]} It names one class only." if labels else "", by_table=bool(labels))
+
+
+def _agree(pairs: Collection[tuple[str, str]]) -> bool:
+    """Whether two tables mostly give the same classes, perhaps one in words and one in numbers."""
+    if 2 * sum(one == other for one, other in pairs) >= len(pairs):
+        return True
+    ones, others = ({pair[side] for pair in pairs} for side in (0, 1))
+    return len(set(pairs)) == len(ones) == len(others) and not ones & others
 
 
 class _Index:
@@ -200,7 +226,11 @@ def _read(table: Table, path: Parts, index: _Index, any_column: bool) -> _Readin
     others = [column for column in range(len(rows[0])) if column != files] if rows else []
     values = {column: [row[column] for _, row in kept] for column in others}
     split_column = next((column for column in others if _are_splits(values[column])), None)
-    chosen = _label_columns({c: own for c, own in values.items() if c != split_column}, columns, any_column)
+    chosen = _label_columns(
+        {c: own for c, own in values.items() if c != split_column and not _names_splits(c, columns)},
+        columns,
+        any_column,
+    )
     shown = printable_path(path)
     if isinstance(chosen, str):
         return f"{shown} names these pictures, but {chosen}"
@@ -232,6 +262,12 @@ def _is_set(text: str) -> bool:
 def _are_splits(values: Sequence[str]) -> bool:
     names = set(values) - {""}
     return len(names) > 1 and all((split := split_name(name)) and split.rank < 2 for name in names)
+
+
+def _names_splits(column: int, columns: Sequence[str] | None) -> bool:
+    """Whether a column says by its name what pictures are for, perhaps as numbers that are not known."""
+    words = set(re.split(r"[\W_]+", columns[column].casefold())) if columns else set()
+    return bool(words & {"split", "partition", "fold", "kfold", "subset"}) or words == {"data", "set"}
 
 
 def _label_columns(
@@ -293,9 +329,25 @@ def _is_measure(values: Sequence[str]) -> bool:
     return len(different) > _MOST_NUMBERS and all(map(_is_number, different)) and any("." in v for v in different)
 
 
+def in_words(labelled: Labelled) -> Labelled:
+    """Classes that a table numbers by the words in the names of the files, where these tell the same classes apart."""
+    if not all(label.isdecimal() for label, _ in labelled.labels.values()):
+        return labelled
+    named = from_names(list(labelled.labels))
+    if named is None or named.labels.keys() != labelled.labels.keys():
+        return labelled
+    pairs = {(label, named.labels[picture][0]) for picture, (label, _) in labelled.labels.items()}
+    words = dict(pairs)
+    if len({*words.values()}) < len(pairs):
+        return labelled
+    labels = {picture: (words[label], split) for picture, (label, split) in labelled.labels.items()}
+    return labelled._replace(labels=labels, notes=(*labelled.notes, "The names of the files give them in words."))
+
+
 # --- Names of files -------------------------------------------------------------------------------------------
 
 _CLASS_FIRST = re.compile(r"(?P<name>.*\w)(?P<mark>[ ._-])\(?\d+\)?|(?P<word>.*[^\W\d_])\d+")
+_MOMENT = re.compile(r"(19|20)\d\d[-_. ]?[01]\d[-_. ]?[0-3]\d|^[\d\W_]{4,}$")  # of cameras; or a number of many digits
 _CLASS_LAST = re.compile(r"\d+(?P<mark>[ ._-])(?P<name>[^\W\d_].*)")
 
 
@@ -327,6 +379,8 @@ def from_names(pictures: Sequence[Parts]) -> Labelled | None:
             if train and train != set(counts):
                 continue
             first = {re.split(r"[\W\d_]+", label.casefold())[0] for label in counts}
+            if any(map(_MOMENT.search, counts)):
+                continue
             if len(marks) == 1 and len(counts) > 1 and 2 * len(counts) <= len(labels) and not first & _CAMERAS:
                 example = next(iter(labels))
                 note = f"Classes are from the names of the files: {printable_name(example[-1])} is of "

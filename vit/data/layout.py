@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from vit.data.archive_names import check_class
 from vit.data.file_names import Parts, printable_name, printable_path
-from vit.data.labelled_files import Labelled, Unlabelled, from_names, from_tables
+from vit.data.labelled_files import Labelled, Unlabelled, from_names, from_tables, in_words
 from vit.data.picture_trees import NO_PICTURES, Tree, pictures_below, tables_below
-from vit.data.split_names import SplitName, split_name
+from vit.data.split_names import SplitName, says_nothing, split_name
 from vit.errors import InvalidDataset
 
 _LISTED = 20  # pictures of one folder that are left out by name; of more only the number is told
@@ -71,13 +71,15 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
     """
     layout = _from_folders(root, where)
     names, reason = layout.classes, ""
-    if set(layout.splits) <= {""}:
+    if _are_masks(names):
+        names = tuple(name for name in names if name.casefold() not in NO_PICTURES)
+    if len(names) < 2 or set(layout.splits) <= {""}:
         if len(names) < 2 or all(map(split_name, names)):
             labelled = _from_files(root, read)
         elif _are_parts(names):
             labelled = _from_files(root, read, doubtful=False)
         else:
-            return layout
+            return _with_doubts(layout)
         if isinstance(labelled, Labelled):
             return _split(labelled, where)
         reason = labelled.reason
@@ -87,6 +89,20 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
         if strangers := sorted(set(split) - set(names)):
             raise _strangers(strangers, where)
     return layout
+
+
+def _are_masks(names: Iterable[str]) -> bool:
+    """Whether folders hold pictures and their masks, as for segmentation, and no classes."""
+    every = set(names)
+    real = {name for name in every if name.casefold() not in NO_PICTURES}
+    return real != every and len(real) < 2 and all(map(says_nothing, real))
+
+
+def _with_doubts(layout: Layout) -> Layout:
+    """Say which of the classes may be none, by their names."""
+    doubtful = [name for name in layout.classes if (split := split_name(name)) and split.rank == 1]
+    note = f"Read as classes, as the folders beside them: {_listed(doubtful)}."
+    return layout._replace(notes=(*layout.notes, note)) if doubtful else layout
 
 
 def _are_parts(names: Iterable[str]) -> bool:
@@ -279,7 +295,7 @@ def _from_files(root: Tree, read: Callable[[Parts], bytes], doubtful: bool = Tru
     labelled = from_tables(pictures, tables_below(root), read, doubtful)
     if isinstance(labelled, Labelled):
         agree = sum(label in picture[:-1] for picture, (label, _) in labelled.labels.items())
-        return Unlabelled() if 2 * agree > len(labelled.labels) else labelled
+        return Unlabelled() if 2 * agree > len(labelled.labels) else in_words(labelled)
     return (from_names(pictures) or labelled) if doubtful and not labelled.by_table else labelled
 
 
@@ -287,7 +303,7 @@ def _split(labelled: Labelled, where: str) -> Layout:
     splits: dict[str, dict[str, list[Parts]]] = {}
     for picture, (label, split) in sorted(labelled.labels.items()):
         splits.setdefault(split, {}).setdefault(check_class(label), []).append(picture)
-    if "train" not in splits or len(splits) == 1:
+    if "train" not in splits or len(splits.keys() - {""}) == 1:
         merged: dict[str, list[Parts]] = {}
         for classes in splits.values():
             for label, own in classes.items():

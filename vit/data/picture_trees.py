@@ -9,7 +9,7 @@ from vit.data.file_names import Parts, is_ignored, is_picture, is_table
 # Folders that come beside or within classes and hold none of their pictures.
 NO_PICTURES = {
     "mask", "masks", "annotation", "annotations", "segmentation", "segmentations", "groundtruth", "ground_truth", "gt",
-    "trimaps", "thumbs", "thumbnails",
+    "trimaps", "thumbs", "thumbnails", "label", "labels",
 }  # fmt: skip
 
 

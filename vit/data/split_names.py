@@ -64,6 +64,16 @@ def split_of(names: Iterable[str]) -> SplitName | None:
     return found[-1] if found else None
 
 
+def says_nothing(name: str) -> bool:
+    """Whether a name says that there are pictures, and no more.
+
+    >>> says_nothing("Images"), says_nothing("no_masks")
+    (True, False)
+    """
+    words = [word.casefold() for word in _WORDS.findall(name)]
+    return bool(words) and all(word in _NEUTRAL for word in words)
+
+
 def _without_suffix(word: str) -> str:
     """The word for a split in such as "trainset" and "testdata"; else the word itself."""
     for suffix in _NEUTRAL:

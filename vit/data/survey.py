@@ -17,7 +17,7 @@ from vit.data.folders import Files, is_packed, list_files
 from vit.data.pictures import Pictures, Resident, Streamed
 from vit.data.splits import in_turn
 from vit.errors import InvalidDataset, InvalidImage
-from vit.images.decode import decode_image
+from vit.images.decode import decode_image, used_range
 from vit.images.preprocess import Preprocess
 
 MAX_OPENED = 1000  # pictures that are decoded
@@ -61,7 +61,7 @@ class Survey:
         contact_sheet: RGBA, one row per class, see-through where there is nothing.
         rows: the class of each row.
         left_out: pictures of a folder that are in no class.
-        notes: what was assumed about a folder.
+        notes: what was assumed about a folder, and what should be known of its pictures.
     """
 
     spec: str
@@ -107,7 +107,7 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
     classes, items = (files.classes, _in_folder(path, files)) if path and files else _items_of(spec, root)
     counted = Counter((item.split, item.label) for item in items)
     counts = {split: {name: counted[split, label] for label, name in enumerate(classes)} for split in SPLITS}
-    sizes, cells, unreadable = _open_some(items)
+    sizes, cells, unreadable, narrow = _open_some(items)
     compared, repeats = _find_repeats(items)
     return Survey(
         spec=spec,
@@ -124,8 +124,20 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
         contact_sheet=_contact_sheet(cells, min(len(classes), MAX_ROWS)),
         rows=classes[:MAX_ROWS],
         left_out=files.left_out if files else (),
-        notes=files.notes if files else (),
+        notes=(*(files.notes if files else ()), *_told_of_range(narrow, len(sizes))),
     )
+
+
+def _told_of_range(narrow: int, opened: int) -> list[str]:
+    """What to know of pictures that use less than half of the values that their files have room for."""
+    if not narrow:
+        return []
+    many = "1 picture" if narrow == 1 else f"{narrow:,} pictures"
+    return [
+        f"{many} of {opened:,} that were opened use a small part of their 16 bits or more, as from microscopes and "
+        "X-ray machines: they are read as they are, dark or with little contrast. Stretch them first, and save them "
+        "with 8 bits."
+    ]
 
 
 def _in_folder(path: Path, files: Files) -> list[_Item]:
@@ -164,13 +176,14 @@ def _pixel_bytes(picture: Callable[[int], Image.Image], index: int) -> bytes:
     return picture(index).tobytes()
 
 
-def _open_some(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int, list[Image.Image]], list[str]]:
+def _open_some(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int, list[Image.Image]], list[str], int]:
     """Decode pictures, classes taking turns, as far as the limits allow.
 
     Returns:
-        (width, height) of each, by area; a few cut to cells, by label; and what could not be read, with the reason.
+        (width, height) of each, by area; a few cut to cells, by label; what could not be read, with the reason; and how
+        many use a small part of their range of values.
     """
-    sizes, unreadable, read = [], [], 0
+    sizes, unreadable, read, narrow = [], [], 0, 0
     cells: dict[int, list[Image.Image]] = defaultdict(list)
     for index in in_turn([item.label for item in items])[:MAX_OPENED]:
         item = items[index]
@@ -179,13 +192,14 @@ def _open_some(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int,
             break
         try:
             picture = item.picture()
+            narrow += bool(item.size and used_range(item.content()))  # else it is no file
         except (InvalidImage, OSError) as error:
             unreadable.append(f"{item.name}: {error if isinstance(error, InvalidImage) else error.strerror}")
             continue
         sizes.append(picture.size)
         if item.label < MAX_ROWS and len(cells[item.label]) < COLUMNS:
             cells[item.label].append(ImageOps.fit(picture.convert("RGB"), (CELL, CELL)))
-    return sorted(sizes, key=lambda size: (size[0] * size[1], size)), cells, sorted(unreadable)
+    return sorted(sizes, key=lambda size: (size[0] * size[1], size)), cells, sorted(unreadable), narrow
 
 
 def _find_repeats(items: Sequence[_Item]) -> tuple[int, list[tuple[_Item, _Item]]]:

@@ -5,6 +5,7 @@ Source of COCO's layout: cocodataset.org/#format-data.
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,12 @@ MOST_BYTES = 32 << 20  # of a file; a million annotations in COCO's form may tak
 _MOST_COLUMNS = 200
 _MOST_ROWS, _LONGEST_LINE = 1_000_000, 100_000
 _LOOKED_AT = 20  # lines from which the separator is told
+_FIRST = re.compile(r"(.+?\.[A-Za-z]{3,4}|\S+) (.+)")
 _LISTS = ("annotations", "images", "labels", "data", "items", "samples")
+
+
+class TooLong(ValueError):
+    """A table is not read for its length: the end of a sentence that begins with its name."""
 
 
 class Table(NamedTuple):
@@ -35,6 +41,9 @@ def read_table(content: bytes, suffix: str) -> Table | None:
 
     Args:
         suffix: of the file's name, such as ".csv".
+
+    Raises:
+        TooLong: it has more than a million rows.
     """
     if suffix in (".json", ".jsonl", ".ndjson"):
         try:
@@ -58,15 +67,25 @@ def _text(content: bytes) -> str:
 
 def _lines(text: str, spaces: bool) -> list[tuple[str, ...]]:
     lines = [line for line in text.splitlines() if line.strip()]
-    if len(lines) > _MOST_ROWS or max(map(len, lines), default=0) > _LONGEST_LINE:
+    if len(lines) > _MOST_ROWS:
+        raise TooLong(f"has more than {_MOST_ROWS:,} rows, so it is not read. Leave out those of other pictures.")
+    if max(map(len, lines), default=0) > _LONGEST_LINE:
         return []
     for separator in "\t;,|":
         counts = {len(row) for row in _cells(lines[:_LOOKED_AT], separator)}
         if len(counts) == 1 and counts.pop() > 1:
             return list(_cells(io.StringIO(text, newline=""), separator))
     if spaces:
-        return [tuple(line.split()) for line in lines]
+        return _words(lines)
     return list(_cells(io.StringIO(text, newline=""), ","))
+
+
+def _words(lines: list[str]) -> list[tuple[str, ...]]:
+    """Rows of words; where their number differs, a name of a file or a word, and the rest of the line."""
+    rows = [tuple(line.split()) for line in [lines[0], *(line for line in lines[1:] if not line.startswith("#"))]]
+    if len({len(row) for row in rows[1:]}) < 2:
+        return rows
+    return [(match[1], match[2]) for row in rows if (match := _FIRST.fullmatch(" ".join(row)))]
 
 
 def _cells(lines: Any, separator: str) -> Iterator[tuple[str, ...]]:

@@ -113,6 +113,8 @@ def _unreadable(data: bytes) -> str:
         return "This picture is damaged or incomplete; copy the file again or choose another one."
     if re.match(_WEIGHTS, start, re.DOTALL):
         return "This file holds numbers, as checkpoints do, and no picture; the app's page Checkpoints opens those."
+    if start.startswith(b"version https://git-lfs"):
+        return "This is a placeholder of Git LFS. Fetch the picture itself with: git lfs pull."
     for pattern, name in _ARCHIVES:
         if re.match(pattern, start, re.DOTALL):
             return f"This is {name}, which is not read as a picture; unpack it and choose the pictures in it."

@@ -323,8 +323,12 @@ def _select(tensors: Tensors, ours: bool, wanted: str) -> _Model:
         said["head"] = (
             f"`{brief(selection.head_name)}` is taken for the head: it is the only linear layer after the model."
         )
-    elif any(name.startswith("pooler.") for name in part.own) and not part.own.keys() >= selection.names.keys():
-        said["head"] = "The model has a pooler, which the head may read; it is taken to read the class token itself."
+    outside = bool(selection.head) or not part.own.keys() >= selection.names.keys()
+    if outside and any(name.startswith("pooler.") for name in part.own):
+        said["pooler"] = (
+            "Whether the head reads the pooler is not in the file. It is taken to read the class token itself, as most "
+            "do; if it reads the pooler, the answers are wrong. Attention is the same."
+        )
     if selection.left_out:
         said["left_out"] = f"The file holds more than the model, which is left out: {described(selection.left_out)}."
     return _Model(family, part, selection, said)

@@ -143,7 +143,7 @@ def _mapping(document: Mapping[str, Any], field: str) -> Mapping[str, Any]:
 
 
 def _read_open_clip(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Config fields; an absent one means open_clip's default. Source: open_clip 2.32, `CLIPVisionCfg`."""
+    """Config fields; an absent one means the default of open_clip's `CLIPVisionCfg`."""
     if "open_clip" not in document:
         return {}
     vision = document["open_clip"]["vision"]

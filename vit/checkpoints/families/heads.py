@@ -17,10 +17,17 @@ from vit.untrusted import brief
 
 _HEADS = ("head", "head_dist", "classifier")  # ours, before `adjust`
 # What never stands between a model and its head.
-_APART = re.compile(r"mask|decoder|predictor|loss|criteri|cent(er|re)|queue|bank|prototype|memory|metric|momentum")
+_APART = re.compile(
+    r"mask|decoder|predictor|loss|criteri|cent(er|re)|queue|bank|prototype|memory|metric|momentum"
+    r"|(^|[._])arc([._]|face|margin)|margin|cosine|cosface"
+)
 # What by its name changes the tokens on their way.
 _WITHIN = re.compile(r"lora_|adapter|prompt|stem|rope|rel_pos|pos_emb|token")
-_OF_LAYER = re.compile(r"\.(weight|bias|running_mean|running_var|num_batches_tracked)$|/(kernel|scale|bias)$")
+# Of any layer: those of recurrent ones, of torch's attention, and of weights that are computed, too.
+_OF_LAYER = re.compile(
+    r"\.(in_proj_)?(weight|bias)(_\w+)?$|\.(running_mean|running_var|num_batches_tracked)$|/(kernel|scale|bias)$"
+    r"|\.parametrizations\.\w+\.original\d?$"
+)
 
 
 class Selection(NamedTuple):
@@ -68,10 +75,28 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
     _drop_parts_of_larger_heads(family, names, extra, shapes, dim, own)
     head = () if _heads(family, names) else _only_linear(extra, shapes, dim)
     left_out = {name: file_name for name, file_name in extra.items() if name not in head}
+    beside_alone = {name: shapes[name] for name in left_out if name not in own and not _APART.search(name)}
+    if embedding and (before := _changes_pictures(beside_alone, dim, embedding[1])):
+        raise InvalidCheckpoint(
+            f"The file holds a layer that changes pictures before the model sees them (`{brief(before)}`), so it "
+            "cannot be opened faithfully. Save the Vision Transformer alone, and give it pictures that are changed so."
+        )
     for name in left_out:
         if not _is_harmless(name, shapes[name], dim, family if name in own else None):
             raise InvalidCheckpoint(_refusal(family, name))
     return Selection(names, tuple(extra[name] for name in head), head[0].rpartition(".")[0] if head else "", left_out)
+
+
+def _changes_pictures(shapes: Mapping[str, tuple[int, ...]], dim: int, channels: int) -> str:
+    """A convolution whose output is a picture for the model and whose input is nothing that the model gives; or ""."""
+    weights = {name: shape for name, shape in shapes.items() if len(shape) >= 2}
+    after, before = {dim}, set[int]()
+    while after != before:
+        before = set(after)
+        for one, other, *_ in weights.values():  # transposed convolutions have their inputs first
+            after |= ({one} if other in after else set()) | ({other} if one in after else set())
+    pictures = (name for name, shape in weights.items() if len(shape) == 4 and shape[0] == channels)
+    return next((name for name in pictures if weights[name][1] not in after), "")
 
 
 def _heads(family: Family, names: Mapping[str, str]) -> list[str]:
@@ -103,6 +128,11 @@ def _drop_parts_of_larger_heads(
     own: Mapping[str, str],
 ) -> None:
     """What is called a head and is one layer of several is no head."""
+    found = {family.find(name): name for name in names}
+    for head in _HEADS:
+        bias = found.get(f"{head}.bias")
+        if bias and f"{head}.weight" not in found and any(name.startswith(bias.removesuffix("bias")) for name in extra):
+            extra[bias] = names.pop(bias)  # the weights are computed, as by a norm
     before = [shapes[name][0] for name in names if family.find(name) == "pre_logits.weight"]
     for weight in _heads(family, names):
         shape = shapes[weight]
@@ -112,8 +142,9 @@ def _drop_parts_of_larger_heads(
         near = [name for name in extra if not _APART.search(name)]
         follows = any(shapes[name][1:] == (shape[0],) != (dim,) and name.endswith(".weight") for name in near)
         between = weight not in own and any(dim in shapes[name] for name in near)
-        if near and (not reads or follows or between):
-            stem = weight.rpartition(".")[0]
+        stem = weight.rpartition(".")[0]
+        more = bool(stem) and any(name.startswith(f"{stem}.") for name in extra)
+        if (near and (not reads or follows or between)) or more or (not reads and shape[1:] and shape[1] % dim == 0):
             for name in (f"{stem}.weight", f"{stem}.bias"):
                 if name in names:
                     extra[name] = names.pop(name)
@@ -128,10 +159,21 @@ def _only_linear(extra: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
     (weight,) = weights
     bias = f"{weight.rpartition('.')[0]}.bias"
     biased = bias in extra and shapes[bias] == shapes[weight][:1]
-    follows = any(
-        shapes[name][1:] == shapes[weight][:1] and name.endswith(".weight") for name in extra if name != weight
+    others = [name for name in extra if name not in (weight, bias)]
+    follows = any(shapes[name][1:] == shapes[weight][:1] and name.endswith(".weight") for name in others)
+    normed = any(
+        shapes[name] == shapes[weight][:1] and f"{name.removesuffix('.weight')}.bias" in others
+        for name in others
+        if name.endswith(".weight")
     )
-    if follows or set(reading) - {weight, bias} or (not biased and re.search(r"embed|token|pos", weight)):
+    more = any(name.startswith(f"{weight.rpartition('.')[0]}.") for name in others)  # such as a scale of the cosine
+    if (
+        follows
+        or normed
+        or more
+        or set(reading) - {weight, bias}
+        or (not biased and re.search(r"embed|token|pos", weight))
+    ):
         return ()
     return (weight, bias) if biased else (weight,)
 

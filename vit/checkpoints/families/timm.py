@@ -462,6 +462,7 @@ META_DINOV2 = replace(
     FAMILY,
     name="Meta DINOv2",
     square=True,
+    keys=(*KEYS, ("head", "linear_head")),  # of its classifiers, which read class token and mean of the patches
     signature=r"^mask_token$",
     without=r"^decoder_embed\.|^storage_tokens$|^rope_embed\.periods$",  # MAE and DINOv3
     ignored=r"^mask_token$|^(dino|ibot)_head\.",

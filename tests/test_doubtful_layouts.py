@@ -1,0 +1,125 @@
+"""What opened as classes and was none: masks, splits, moments, tables at odds; and what lay one folder too deep."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vit.data import tables
+from vit.data.folders import list_files
+from vit.errors import InvalidDataset
+
+Write = Callable[[dict[str, str]], Path]
+
+
+@pytest.fixture
+def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
+    """`write({"labels.csv": "...", "0.jpg": ""})`: files of a new folder; pictures are empty."""
+
+    def make(files: dict[str, str]) -> Path:
+        folder = tmp_path_factory.mktemp("pets")
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content)
+        return folder
+
+    return make
+
+
+def pictures(*folders: str, count: int = 6) -> dict[str, str]:
+    return {f"{folder}{number}.jpg": "" for folder in folders for number in range(count)}
+
+
+def found(folder: Path, split: str = "") -> dict[str, str]:
+    """The class of each file, of one split or all."""
+    files = list_files(folder)
+    every = getattr(files, split) if split else (*files.train, *files.validation, *files.test)
+    return {path.name: files.classes[label] for path, label in every}
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(InvalidDataset) as caught:
+        list_files(folder)
+    return str(caught.value)
+
+
+def rows(head: str, *lines: str) -> str:
+    return "\n".join([head, *lines]) + "\n"
+
+
+def test_pictures_below_nested_splits_get_classes_from_tables_and_names(write: Write) -> None:
+    """Kaggle's dogs-vs-cats as it unpacks, and train/images/ beside a table."""
+    flat = {f"train/train/{name}.{number}.jpg": "" for name in ("cat", "dog") for number in range(6)}
+    assert set(found(write(flat | pictures("test1/test1/"))).values()) == {"cat", "dog"}
+    files = {f"{split}/images/{split}{number}.jpg": "" for split in ("train", "test") for number in range(6)}
+    for split in ("train", "test"):
+        lines = (f"{split}{number}.jpg,{'ab'[number % 2]}" for number in range(6))
+        files[f"{split}/labels.csv"] = rows("image,label", *lines)
+    assert found(write(files), "test") == {f"test{number}.jpg": "ab"[number % 2] for number in range(6)}
+    yolo = {f"{split}/labels/{number}.txt": "0 .5 .5 1 1" for split in ("train", "valid") for number in range(6)}
+    told = refusal(write(yolo | pictures("train/images/", "valid/images/")))
+    assert "Annotations of single pictures" in told
+
+
+def test_masks_beside_pictures_are_no_class(write: Write) -> None:
+    for folders in (("images/", "masks/"), ("Train/images/", "Train/masks/", "Val/images/", "Val/masks/")):
+        assert "has 1 class folder with pictures" in refusal(write(pictures(*folders)))
+    assert set(found(write(pictures("mask/", "no_mask/"))).values()) == {"mask", "no_mask"}
+
+
+def test_a_folder_for_testing_that_is_read_as_a_class_is_told(write: Write) -> None:
+    assert any("test images/" in note for note in list_files(write(pictures("cat/", "dog/", "test images/"))).notes)
+    assert list_files(write(pictures("car/", "bus/", "train/"))).notes == ()
+
+
+def test_moments_in_names_of_files_are_no_classes(write: Write) -> None:
+    for form in ("{}_12000{}.jpg", "signal-{}-12{}.jpg", "holiday {} 1{}.jpg"):
+        for days in (("20230101", "20230102"), ("2023-01-01", "2023-01-02")):
+            refusal(write({form.format(day, number): "" for day in days for number in range(4)}))
+
+
+def test_a_column_of_splits_is_no_class(write: Write) -> None:
+    table = rows("image_id,partition", *(f"{number}.jpg,{number % 3}" for number in range(6)))
+    assert "no column that could be their class" in refusal(write({"list.csv": table} | pictures("")))
+
+
+def test_tables_that_name_different_classes_are_not_chosen_from(write: Write) -> None:
+    def table(*names: str) -> str:
+        return rows("id,label", *(f"{number},{name}" for number, name in enumerate(names)))
+
+    one, other = table(*"aabbab"), table(*"bbaaba")
+    told = refusal(write({"cat_train.csv": one, "dog_train.csv": other} | pictures("")))
+    assert "cat_train.csv and dog_train.csv name different classes" in told
+    numbers = {"all.csv": one, "numbers.csv": table(*"112212")}
+    assert set(found(write(numbers | pictures(""))).values()) == {"a", "b"}
+    disjoint = {"labels.csv": table(*"aabb"), "train.csv": rows("id,label", "4,a", "5,b")}
+    assert len(found(write(disjoint | pictures("")))) == 6
+
+
+def test_tables_of_splits_split_what_another_one_names_and_names_of_files_give_words(write: Write) -> None:
+    """As Oxford's pets: list.txt of all, with numbers, and one list for each split."""
+    names = [f"{breed}_{number}" for breed in ("Abyssinian", "shiba_inu") for number in range(1, 7)]
+    lines = [f"{name} {1 + (name < 'B')} 1 1" for name in names]
+    files = {"annotations/list.txt": rows("#Image CLASS-ID SPECIES BREED ID", "#ID: 1:37 Class ids", *lines)}
+    files["annotations/trainval.txt"] = rows(*(line for line in lines if not line.split()[0].endswith(("5", "6"))))
+    files["annotations/test.txt"] = rows(*(line for line in lines if line.split()[0].endswith(("5", "6"))))
+    folder = write(files | {f"images/{name}.jpg": "" for name in names})
+    assert found(folder, "test") == {f"{name}.jpg": name[:-2] for name in names if name.endswith(("5", "6"))}
+
+
+def test_classes_of_several_words_stay_whole_in_lists_of_words(write: Write) -> None:
+    lines = [f"{number} {('707-320', 'Fokker 50', 'Fokker 100')[number % 3]}" for number in range(6)]
+    assert found(write({"variant.txt": rows(*lines)} | pictures("")))["1.jpg"] == "Fokker 50"
+    lines = [f"my pets/{number} a.jpg {('red fox', 'cat')[number % 2]}" for number in range(6)]
+    spaces = {"list.txt": rows(*lines)} | {f"my pets/{number} a.jpg": "" for number in range(6)}
+    assert found(write(spaces))["0 a.jpg"] == "red fox"
+
+
+def test_tables_that_are_too_long_are_told(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_MOST_ROWS", 4)
+    long = rows("id,label", *(f"{number},{'ab'[number % 2]}" for number in range(6)))
+    assert "labels.csv has more than 4 rows" in refusal(write({"labels.csv": long} | pictures("")))
+    short = json.dumps({f"{number}.jpg": "ab"[number % 2] for number in range(4)})
+    notes = list_files(write({"labels.csv": long, "some.json": short} | pictures(""))).notes
+    assert any("labels.csv has more than 4 rows" in note for note in notes)
