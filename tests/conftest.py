@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 from commands import Command, Result
+from empty_pictures import Write
 from packed import Sandbox
 from PIL import Image
 from tiny import LABELS, TINY, fill
@@ -279,3 +280,17 @@ def picture(tmp_path: Path) -> Path:
     noise = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
     Image.fromarray(noise).save(path)
     return path
+
+
+@pytest.fixture
+def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
+    """`write({"labels.csv": "...", "0.jpg": ""})`: files of a new folder; pictures may be empty."""
+
+    def make(files: dict[str, str]) -> Path:
+        folder = tmp_path_factory.mktemp("pets")
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content)
+        return folder
+
+    return make

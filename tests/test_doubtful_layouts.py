@@ -1,34 +1,14 @@
 """What opened as classes and was none: masks, splits, moments, tables at odds; and what lay one folder too deep."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from empty_pictures import Write, pictures
 
 from vit.data import tables
 from vit.data.folders import list_files
 from vit.errors import InvalidDataset
-
-Write = Callable[[dict[str, str]], Path]
-
-
-@pytest.fixture
-def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
-    """`write({"labels.csv": "...", "0.jpg": ""})`: files of a new folder; pictures are empty."""
-
-    def make(files: dict[str, str]) -> Path:
-        folder = tmp_path_factory.mktemp("pets")
-        for name, content in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(content)
-        return folder
-
-    return make
-
-
-def pictures(*folders: str, count: int = 6) -> dict[str, str]:
-    return {f"{folder}{number}.jpg": "" for folder in folders for number in range(count)}
 
 
 def found(folder: Path, split: str = "") -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from empty_pictures import Write, pictures
 from packed import Files, Sandbox, picture
 
 from vit.data.datasets import load_dataset
@@ -14,26 +15,7 @@ from vit.data.folders import list_files
 from vit.errors import InvalidDataset
 from vit.images.preprocess import Preprocess
 
-Write = Callable[..., Path]
 PETS = ["cat", "dog"] * 3
-
-
-@pytest.fixture
-def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
-    """`write({"labels.csv": "...", "0.jpg": ""})`: files of a new folder; pictures may be empty."""
-
-    def make(files: dict[str, str]) -> Path:
-        folder = tmp_path_factory.mktemp("pets")
-        for name, content in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(content)
-        return folder
-
-    return make
-
-
-def pictures(*folders: str, count: int = 6) -> dict[str, str]:
-    return {f"{folder}{number}.jpg": "" for folder in folders for number in range(count)}
 
 
 def rows(head: str, *values: Sequence[Any], mark: str = ",") -> str:

@@ -1,0 +1,10 @@
+"""Names of empty pictures, for what reads names alone; fixture `write` makes them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+Write = Callable[[dict[str, str]], Path]
+
+
+def pictures(*folders: str, count: int = 6) -> dict[str, str]:
+    return {f"{folder}{number}.jpg": "" for folder in folders for number in range(count)}
