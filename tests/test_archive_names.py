@@ -59,16 +59,16 @@ def test_names_are_read_in_the_encoding_in_which_they_make_sense(encoding: str) 
 
 
 @pytest.mark.parametrize(
-    ("encoding", "folders", "told"),
+    ("encoding", "folders", "message"),
     [("cp932", ["表", "犬"], "Shift-JIS"), ("gb18030", ["猫", "狗"], "GBK"), ("cp866", ["кошка", "собака"], "cp866")],
 )
 def test_the_encoding_that_names_are_read_in_is_said(
-    sandbox: Sandbox, encoding: str, folders: list[str], told: str
+    sandbox: Sandbox, encoding: str, folders: list[str], message: str
 ) -> None:
     zip_raw(sandbox.archive, [name.encode(encoding) for name in names(*folders)])
     result = sandbox.read()
     assert result.classes == tuple(sorted(folders))
-    assert told in result.notes[0] and left_out(sandbox.into).notes == result.notes
+    assert message in result.notes[0] and left_out(sandbox.into).notes == result.notes
 
 
 def test_all_names_of_an_archive_are_read_in_one_encoding(sandbox: Sandbox) -> None:

@@ -102,8 +102,8 @@ def test_a_train_station_and_a_test_tube_are_no_splits(put: Put) -> None:
 
 
 def test_a_folder_for_training_beside_flat_pictures_is_refused_as_unknowable(put: Put) -> None:
-    told = refusal(put("train/steam", "train/electric", "bus"))
-    assert "cannot be known" in told and "bus/" in told and "steam/" in told
+    message = refusal(put("train/steam", "train/electric", "bus"))
+    assert "cannot be known" in message and "bus/" in message and "steam/" in message
 
 
 def test_pictures_in_folders_of_a_class_are_of_the_class(put: Put, sandbox: Sandbox) -> None:
@@ -135,7 +135,7 @@ def test_pictures_beside_masks_are_taken_and_said(put: Put) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folders", "told"),
+    ("folders", "message"),
     [
         (("fold1/cat", "fold1/dog", "fold2/cat", "fold2/dog"), ("fold1/, fold2/", "cat/, dog/", "cannot be known")),
         (("pets/train/a", "pets/train/b", "pets/test/a", "cars/train/c", "cars/test/c"), ("cars/, pets/",)),
@@ -144,10 +144,10 @@ def test_pictures_beside_masks_are_taken_and_said(put: Put) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_known_is_said_with_the_folders_of_pictures(
-    put: Put, folders: tuple[str, ...], told: tuple[str, ...]
+    put: Put, folders: tuple[str, ...], message: tuple[str, ...]
 ) -> None:
     sentence = refusal(put(*folders))
-    assert all(part in sentence for part in told)
+    assert all(part in sentence for part in message)
 
 
 def test_unlabelled_pictures_for_testing_are_left_out_of_folders_too(put: Put) -> None:

@@ -11,7 +11,7 @@ from vit.data.folders import list_files
 from vit.errors import InvalidDataset
 
 
-def found(folder: Path, split: str = "") -> dict[str, str]:
+def labels_of(folder: Path, split: str = "") -> dict[str, str]:
     """The class of each file, of one split or all."""
     files = list_files(folder)
     every = getattr(files, split) if split else (*files.train, *files.validation, *files.test)
@@ -31,21 +31,21 @@ def rows(head: str, *lines: str) -> str:
 def test_pictures_below_nested_splits_get_classes_from_tables_and_names(write: Write) -> None:
     """Kaggle's dogs-vs-cats as it unpacks, and train/images/ beside a table."""
     flat = {f"train/train/{name}.{number}.jpg": "" for name in ("cat", "dog") for number in range(6)}
-    assert set(found(write(flat | pictures("test1/test1/"))).values()) == {"cat", "dog"}
+    assert set(labels_of(write(flat | pictures("test1/test1/"))).values()) == {"cat", "dog"}
     files = {f"{split}/images/{split}{number}.jpg": "" for split in ("train", "test") for number in range(6)}
     for split in ("train", "test"):
         lines = (f"{split}{number}.jpg,{'ab'[number % 2]}" for number in range(6))
         files[f"{split}/labels.csv"] = rows("image,label", *lines)
-    assert found(write(files), "test") == {f"test{number}.jpg": "ab"[number % 2] for number in range(6)}
+    assert labels_of(write(files), "test") == {f"test{number}.jpg": "ab"[number % 2] for number in range(6)}
     yolo = {f"{split}/labels/{number}.txt": "0 .5 .5 1 1" for split in ("train", "valid") for number in range(6)}
-    told = refusal(write(yolo | pictures("train/images/", "valid/images/")))
-    assert "Annotations of single pictures" in told
+    message = refusal(write(yolo | pictures("train/images/", "valid/images/")))
+    assert "Annotations of single pictures" in message
 
 
 def test_masks_beside_pictures_are_no_class(write: Write) -> None:
     for folders in (("images/", "masks/"), ("Train/images/", "Train/masks/", "Val/images/", "Val/masks/")):
         assert "has 1 class folder with pictures" in refusal(write(pictures(*folders)))
-    assert set(found(write(pictures("mask/", "no_mask/"))).values()) == {"mask", "no_mask"}
+    assert set(labels_of(write(pictures("mask/", "no_mask/"))).values()) == {"mask", "no_mask"}
 
 
 def test_a_folder_for_testing_that_is_read_as_a_class_is_told(write: Write) -> None:
@@ -69,12 +69,12 @@ def test_tables_that_name_different_classes_are_not_chosen_from(write: Write) ->
         return rows("id,label", *(f"{number},{name}" for number, name in enumerate(names)))
 
     one, other = table(*"aabbab"), table(*"bbaaba")
-    told = refusal(write({"cat_train.csv": one, "dog_train.csv": other} | pictures("")))
-    assert "cat_train.csv and dog_train.csv name different classes" in told
+    message = refusal(write({"cat_train.csv": one, "dog_train.csv": other} | pictures("")))
+    assert "cat_train.csv and dog_train.csv name different classes" in message
     numbers = {"all.csv": one, "numbers.csv": table(*"112212")}
-    assert set(found(write(numbers | pictures(""))).values()) == {"a", "b"}
+    assert set(labels_of(write(numbers | pictures(""))).values()) == {"a", "b"}
     disjoint = {"labels.csv": table(*"aabb"), "train.csv": rows("id,label", "4,a", "5,b")}
-    assert len(found(write(disjoint | pictures("")))) == 6
+    assert len(labels_of(write(disjoint | pictures("")))) == 6
 
 
 def test_tables_of_splits_split_what_another_one_names_and_names_of_files_give_words(write: Write) -> None:
@@ -85,15 +85,15 @@ def test_tables_of_splits_split_what_another_one_names_and_names_of_files_give_w
     files["annotations/trainval.txt"] = rows(*(line for line in lines if not line.split()[0].endswith(("5", "6"))))
     files["annotations/test.txt"] = rows(*(line for line in lines if line.split()[0].endswith(("5", "6"))))
     folder = write(files | {f"images/{name}.jpg": "" for name in names})
-    assert found(folder, "test") == {f"{name}.jpg": name[:-2] for name in names if name.endswith(("5", "6"))}
+    assert labels_of(folder, "test") == {f"{name}.jpg": name[:-2] for name in names if name.endswith(("5", "6"))}
 
 
 def test_classes_of_several_words_stay_whole_in_lists_of_words(write: Write) -> None:
     lines = [f"{number} {('707-320', 'Fokker 50', 'Fokker 100')[number % 3]}" for number in range(6)]
-    assert found(write({"variant.txt": rows(*lines)} | pictures("")))["1.jpg"] == "Fokker 50"
+    assert labels_of(write({"variant.txt": rows(*lines)} | pictures("")))["1.jpg"] == "Fokker 50"
     lines = [f"my pets/{number} a.jpg {('red fox', 'cat')[number % 2]}" for number in range(6)]
     spaces = {"list.txt": rows(*lines)} | {f"my pets/{number} a.jpg": "" for number in range(6)}
-    assert found(write(spaces))["0 a.jpg"] == "red fox"
+    assert labels_of(write(spaces))["0 a.jpg"] == "red fox"
 
 
 def test_tables_that_are_too_long_are_told(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def rows(head: str, *values: Sequence[Any], mark: str = ",") -> str:
     return "\n".join([head, *(mark.join(map(str, row)) for row in zip(*values, strict=True))]).lstrip("\n") + "\n"
 
 
-def found(folder: Path) -> dict[str, str]:
+def labels_of(folder: Path) -> dict[str, str]:
     """The class of each file."""
     files = list_files(folder)
     every = (*files.train, *files.validation, *files.test)
@@ -53,12 +53,12 @@ TABLES = {
 @pytest.mark.parametrize(("name", "content"), TABLES.values(), ids=TABLES)
 def test_a_tables_columns_are_told_by_what_they_hold(write: Write, name: str, content: str) -> None:
     folder = write({name: content} | pictures("images/"))
-    assert found(folder) == {f"images/{i}.jpg": PETS[i] for i in range(6)}
+    assert labels_of(folder) == {f"images/{i}.jpg": PETS[i] for i in range(6)}
     assert name in list_files(folder).notes[0]
 
 
 def test_numbers_as_labels_are_not_taken_for_names_of_files(write: Write) -> None:
-    assert found(write({"labels.csv": rows("label,id", [0, 1] * 3, range(6))} | pictures("")))["3.jpg"] == "1"
+    assert labels_of(write({"labels.csv": rows("label,id", [0, 1] * 3, range(6))} | pictures("")))["3.jpg"] == "1"
 
 
 def test_an_archive_with_a_table_becomes_class_folders(sandbox: Sandbox) -> None:
@@ -89,14 +89,14 @@ def test_labels_that_no_page_can_show_are_refused(write: Write) -> None:
 
 def test_what_a_table_leaves_open_is_said(write: Write) -> None:
     two = {"labels.csv": rows("id,label", [0, 1], ["cat", "dog"])}
-    told = refusal(write(two | pictures("images/")))
-    assert "one picture per class" in told and "labels.csv" in told and "4 of 6 pictures" in told
-    told = refusal(write({"x.csv": rows("image,colour,size", range(6), PETS, "aaabbb")} | pictures("")))
-    assert "several columns could be the class: colour, size" in told
-    told = refusal(write({"x.csv": rows("image,caption", range(6), "abcdef")} | pictures("")))
-    assert "Add one called `label`" in told
-    told = refusal(write({"x.csv": rows("image,label", range(6), ["cat"] * 6)} | pictures("")))
-    assert "its column label names no two classes" in told
+    message = refusal(write(two | pictures("images/")))
+    assert "one picture per class" in message and "labels.csv" in message and "4 of 6 pictures" in message
+    message = refusal(write({"x.csv": rows("image,colour,size", range(6), PETS, "aaabbb")} | pictures("")))
+    assert "several columns could be the class: colour, size" in message
+    message = refusal(write({"x.csv": rows("image,caption", range(6), "abcdef")} | pictures("")))
+    assert "Add one called `label`" in message
+    message = refusal(write({"x.csv": rows("image,label", range(6), ["cat"] * 6)} | pictures("")))
+    assert "its column label names no two classes" in message
     assert "labels.xlsx is not read" in refusal(write({"labels.xlsx": ""} | pictures("")))
     yolo = {f"labels/{i}.txt": "0 0.5 0.5 1 1" for i in range(6)}
     assert "Annotations of single pictures" in refusal(write(yolo | pictures("images/")))
@@ -147,7 +147,12 @@ def test_coco_gives_the_class_of_pictures_with_one_category(write: Write) -> Non
     names = [f"{i}.jpg" for i in range(6)]
     table = coco(names, [[1], [2], [1, 1], [2], [1, 2], []])
     folder = write({"annotations/instances_all.json": table} | pictures("images/"))
-    assert found(folder) == {"images/0.jpg": "cat", "images/1.jpg": "dog", "images/2.jpg": "cat", "images/3.jpg": "dog"}
+    assert labels_of(folder) == {
+        "images/0.jpg": "cat",
+        "images/1.jpg": "dog",
+        "images/2.jpg": "cat",
+        "images/3.jpg": "dog",
+    }
     listed = list_files(folder)
     assert "1 of the pictures has several classes" in listed.notes[1] and len(listed.left_out) == 2
     several = write({"x.json": coco(names, [[1, 2]] * 6)} | pictures("images/"))
@@ -194,7 +199,7 @@ def test_parts_of_a_download_are_no_classes_where_a_table_names_them(write: Writ
     files = {f"images_part_{1 + i // 6}/X_{i}.jpg": "" for i in range(12)}
     ids = [f"L{i // 2}" for i in range(12)], [f"X_{i}" for i in range(12)]
     table = rows("lesion_id,image_id,dx,age", *ids, ["mel", "nv"] * 6, range(12))
-    assert Counter(found(write(files | {"metadata.csv": table})).values()) == {"mel": 6, "nv": 6}
+    assert Counter(labels_of(write(files | {"metadata.csv": table})).values()) == {"mel": 6, "nv": 6}
     assert list_files(write(files)).classes == ("images_part_1", "images_part_2")
 
 

@@ -1,5 +1,6 @@
-// Says why nothing comes where no web socket reaches the server: Streamlit tries again for ever, behind a grey page.
-// Part of the HTML, as what Streamlit mounts comes through that socket. `watchdog.js` takes over when it is there.
+// Shows a notice when the browser cannot open a web socket to the server. Streamlit retries for ever and shows a grey
+// page meanwhile. This script is part of the HTML, because components arrive through that socket. `watchdog.js` takes
+// over once it has loaded.
 
 const LOOK = 500; // ms between two looks
 const PATIENCE = 20; // looks without a socket before that is said

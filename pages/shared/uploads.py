@@ -204,8 +204,8 @@ UPLOADS = Uploads()
 def limit(most: int) -> int:
     """The largest file that the visitor may upload [MB], `most` for who may train; the server is told how much in all.
 
-    Pages give it to each `st.file_uploader`, and no `type`: what Streamlit refuses by its name gets a red mark and no
-    words, so files of every kind come, and are told by their content.
+    Pages pass it to each `st.file_uploader`, and no `type`: Streamlit rejects a wrong suffix with a red mark and no
+    message. So pages accept every suffix and check the content.
     """
     context = get_script_run_ctx()
     trusted = access.may_train()

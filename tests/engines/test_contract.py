@@ -217,7 +217,7 @@ def test_a_process_that_died_while_it_began_holds_no_machine(lab: Lab) -> None:
     until(lambda: not trainers(), "that those of other runs are gone")
     run = launch(lab, tiny(epochs=1))
     pids = until(lambda: len(trainers()) == 2 and trainers(), "both of its processes")
-    until((run.folder / "log.txt").exists, "that they are told to train")
+    until((run.folder / "log.txt").exists, "the order to train")
     os.kill(pids[1], signal.SIGKILL)
     assert not steps(run)
     assert ended(run).status == "finished"

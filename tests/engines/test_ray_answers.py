@@ -1,4 +1,4 @@
-"""What a Ray cluster answers, by a server that says what it is told to; no Ray is needed."""
+"""Answers of a Ray cluster, played by a stub server: Ray itself is not needed."""
 
 import json
 import threading

@@ -18,7 +18,7 @@ class ModuleFacts(NamedTuple):
     Attributes:
         name: for people.
         document: what its library's config.json would hold.
-        known: config fields that the model tells and no config.json.
+        known: config fields of the model that no config.json states.
     """
 
     name: str
@@ -116,7 +116,7 @@ def _of_timm(module: Any) -> ModuleFacts:
 
 
 def _rotary(rope: Any, name: str) -> dict[str, Any]:
-    """The config fields that timm's module for rotary positions tells."""
+    """Config fields read from timm's module for rotary positions."""
     if rope is None:
         return {"rope": None}
     kind, order, start = type(rope).__name__, rope.grid_indexing, getattr(rope, "grid_offset", 0)

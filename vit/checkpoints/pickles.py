@@ -24,7 +24,7 @@ MAX_NODES = 1_000_000  # of what is looked through for tensors
 _MAX_DEPTH = 60  # a module lies some ten levels deep, and each takes two
 _MAX_ELEMENTS = 1 << 40
 
-# What only an attack asks for: nothing of it would be called, yet whoever has such a file should know.
+# Names that only an attack imports. Nothing here calls them, but the owner of such a file should hear of it.
 _ATTACKS = re.compile(
     r"(os|posix|nt|sys|subprocess|pty|runpy|importlib|socket|shutil|ctypes|webbrowser|code|timeit|_?pickle)(\.\w+)* .*"
     r"|(builtins|__builtin__) (eval|exec|execfile|compile|open|input|breakpoint|__import__|exit|quit|globals|vars)"

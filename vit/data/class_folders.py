@@ -8,9 +8,8 @@ from typing import NamedTuple
 from vit.data.archive_names import check_class, folder_name
 from vit.data.class_names import FILE
 from vit.data.file_names import Parts
-from vit.data.layout import find_layout, left_out, pictures_of
+from vit.data.layout import find_layout, left_out, nothing_to_test_on, pictures_of
 from vit.data.picture_trees import PackedTree
-from vit.errors import InvalidDataset
 
 
 class PackedPicture(NamedTuple):
@@ -66,8 +65,7 @@ def arrange(pictures: Sequence[PackedPicture], tables: Iterable[Parts], read: Ca
         for name, content in own.items():
             classes.setdefault(check_class(name), []).extend(by_path[path] for path in pictures_of(content))
     if "test" not in splits and all(len(own) < 2 for own in splits[""].values()):
-        told = "".join(f" {note}" for note in layout.notes)
-        raise InvalidDataset(f"The archive has one picture per class, and none to test on. Add more.{told}")
+        raise nothing_to_test_on("The archive", layout)
     return Arranged(splits, left_out(by_path, layout), layout.notes, layout.tables)
 
 

@@ -8,7 +8,7 @@ from vit.data import shards
 from vit.data.class_names import names_of
 from vit.data.file_names import PICTURES as PICTURES
 from vit.data.file_names import Parts
-from vit.data.layout import Content, Layout, find_layout, has_splits, left_out, pictures_of
+from vit.data.layout import Content, Layout, find_layout, has_splits, left_out, nothing_to_test_on, pictures_of
 from vit.data.picture_trees import DiskTree, pictures_below
 from vit.data.splits import set_aside, test_count, validation_count
 from vit.data.tables import MOST_BYTES
@@ -61,8 +61,7 @@ def list_files(path: Path, only_test: bool = False) -> Files:
     if not test:
         train, test = _split_off(train, test_count)
         if not test:
-            told = "".join(f" {note}" for note in layout.notes)
-            raise InvalidDataset(f"{str(path)!r} has one picture per class, and none to test on. Add more.{told}")
+            raise nothing_to_test_on(repr(str(path)), layout)
     names = names_of(path, classes)
     unused = tuple(left_out(pictures_below(tree), layout))
     if only_test:

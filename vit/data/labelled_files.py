@@ -1,7 +1,7 @@
 """Classes of pictures that lie in one folder: from a table beside them, or from the names of the files.
 
-A table's columns are told by what they hold: one names files, with or without folders and suffix; of the others the
-one with a usual name, or the only one whose values repeat, holds the classes.
+The content of a table's columns decides their roles. One column names files, with or without folders and suffix. The
+class column is the one with a usual name, or else the only other column whose values repeat.
 """
 
 import re
@@ -17,7 +17,7 @@ from vit.data.tables import Table, TooLong, read_table
 from vit.untrusted import Unreadable
 
 MOST_TABLES = 50  # that are read
-_MOST_TRIED = 500  # rows, or twice as many, by which the column of files is told
+_MOST_TRIED = 500  # rows that are sampled to find the column of file names; up to twice as many
 _USUAL = (
     "label", "labels", "class", "classes", "category", "categories", "classname", "target", "species", "breed", "dx",
     "diagnosis", "tag", "y",

@@ -1,8 +1,8 @@
-"""Where the classes and splits of a tree of pictures are, decided by its structure: for archives and folders alike.
+"""Find the classes and splits of a tree of pictures by its structure, for archives and folders alike.
 
-A class is a folder of pictures; pictures in folders within it belong to it. Class folders may lie below folders of
-splits, and all may lie in folders that hold nothing else. Where the same names come twice on two levels, nothing tells
-which of them are the classes, and that is said.
+A class is a folder of pictures, including those in its subfolders. Class folders may lie in split folders, and all of
+them in folders that hold nothing else. If two levels repeat the same names, the classes are ambiguous: `find_layout`
+raises.
 """
 
 import re
@@ -17,7 +17,7 @@ from vit.data.picture_trees import NO_PICTURES, Tree, pictures_below, tables_bel
 from vit.data.split_names import SplitName, says_nothing, split_name
 from vit.errors import InvalidDataset
 
-_LISTED = 20  # pictures of one folder that are left out by name; of more only the number is told
+_LISTED = 20  # excluded pictures of one folder that a message names; for more it gives the number
 _NAMED = 6  # folders in a refusal
 
 
@@ -327,16 +327,22 @@ def _split(labelled: Labelled, where: str) -> Layout:
 
 def _too_few(root: Tree, names: Iterable[str], reason: str, where: str) -> str:
     folders = Counter(path[:-1] for path in pictures_below(root))
-    told = f"{where} has {len(tuple(names))} class folder{'s' * (len(tuple(names)) != 1)} with pictures. "
+    message = f"{where} has {len(tuple(names))} class folder{'s' * (len(tuple(names)) != 1)} with pictures. "
     if folders:
         lie = [f"{printable_path(path) or '.'}/ ({count:,})" for path, count in sorted(folders.items())[:_NAMED]]
         more = f" and {len(folders) - _NAMED:,} more" if len(folders) > _NAMED else ""
-        told += f"Pictures lie in {', '.join(lie)}{more}. "
-    told += f"{reason} " if reason else ""
-    return told + (
+        message += f"Pictures lie in {', '.join(lie)}{more}. "
+    message += f"{reason} " if reason else ""
+    return message + (
         "A classifier needs at least two: one folder of pictures per class, or a table such as labels.csv with a "
         "column of file names and a column `label`."
     )
+
+
+def nothing_to_test_on(where: str, layout: Layout) -> InvalidDataset:
+    """The refusal of classes with one picture each."""
+    notes = "".join(f" {note}" for note in layout.notes)
+    return InvalidDataset(f"{where} has one picture per class, and none to test on. Add more.{notes}")
 
 
 def left_out(pictures: Iterable[Parts], layout: Layout) -> list[str]:

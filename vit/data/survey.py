@@ -124,11 +124,11 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
         contact_sheet=_contact_sheet(cells, min(len(classes), MAX_ROWS)),
         rows=classes[:MAX_ROWS],
         left_out=files.left_out if files else (),
-        notes=(*(files.notes if files else ()), *_told_of_range(narrow, len(sizes))),
+        notes=(*(files.notes if files else ()), *_range_notes(narrow, len(sizes))),
     )
 
 
-def _told_of_range(narrow: int, opened: int) -> list[str]:
+def _range_notes(narrow: int, opened: int) -> list[str]:
     """What to know of pictures that use less than half of the values that their files have room for."""
     if not narrow:
         return []
@@ -222,7 +222,7 @@ def _find_repeats(items: Sequence[_Item]) -> tuple[int, list[tuple[_Item, _Item]
                 break
             first: dict[bytes, _Item] = {}
             for item in own:
-                with suppress(OSError):  # told by _open_some
+                with suppress(OSError):  # `_open_some` reports it
                     same = first.setdefault(hashlib.sha256(item.content()).digest(), item)
                     if same is not item:
                         pairs.append((same, item))

@@ -15,7 +15,7 @@ from vit.untrusted import parse_json
 MOST_BYTES = 32 << 20  # of a file; a million annotations in COCO's form may take more, and are not read
 _MOST_COLUMNS = 200
 _MOST_ROWS, _LONGEST_LINE = 1_000_000, 100_000
-_LOOKED_AT = 20  # lines from which the separator is told
+_LOOKED_AT = 20  # lines that decide the separator
 _FIRST = re.compile(r"(.+?\.[A-Za-z]{3,4}|\S+) (.+)")
 _LISTS = ("annotations", "images", "labels", "data", "items", "samples")
 

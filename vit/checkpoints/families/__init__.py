@@ -114,8 +114,8 @@ def read(
 ) -> Reading:
     """Understand the tensors of a checkpoint of any known family; works on the meta device.
 
-    What the config.json states counts first, then what names and shapes of the tensors tell, then what the name of
-    a published model tells; the rest is assumed, and said to be.
+    config.json takes precedence, then the names and shapes of the tensors, then the name of a published model; the
+    rest is assumed, and `Reading.assumed` says so.
 
     Args:
         document: the content of the config.json beside it, if there is one.
@@ -123,7 +123,7 @@ def read(
         heads: the user's answer where neither file nor custom tells the number of attention heads.
         name: of the file and its folder.
         consume: empty `tensors` on the way, so that no weights are held twice.
-        known: config fields that a model in memory tells, which count as stated.
+        known: config fields read from a model in memory, which count as stated.
         part: of a file that holds several models, the one that is called so; "" for the one that people use.
 
     Raises:
@@ -187,8 +187,8 @@ def read(
     }
     if measured["num_classes"] == 1 and "multi_label" not in measured:
         assumed["outputs"] = ONE_OUTPUT
-    if told := [field for field in likely if field not in {**stated, **measured}]:
-        assumed[told[0]] = f"No file says which model this is; its tensors are those of {recognised.model}."
+    if inferred := [field for field in likely if field not in {**stated, **measured}]:
+        assumed[inferred[0]] = f"No file says which model this is; its tensors are those of {recognised.model}."
     if grid is None and not family.square and "rope" not in stated:
         patches = math.prod(size // side for size in measured["image_size"])
         assumed["image_size"] = (

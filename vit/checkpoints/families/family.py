@@ -60,12 +60,12 @@ class Family:
         called: config field -> what the family's config.json calls it.
         read_config: the config fields that the family's config.json states, where more than their names differ; see
             `stated`.
-        by_name: the config fields that the name of a published model tells; never what tensors could contradict.
+        by_name: config fields inferred from the name of a published model; never those that tensors could contradict.
         by_tensors: (renamed tensors, the family's names of them, name of file and folder) -> the config fields that
             published models with such tensors share, and which models these are. It is asked where no config.json
             names the architecture, and refuses tensors that could be those of several.
         adjust: renamed tensors to what the blocks of this project compute, where more than names differ, and the
-            config fields that this tells.
+            config fields inferred on the way.
         stated_size: (height, width) that the family's config.json gives pictures, which count as those of the
             position embeddings where these are as many [px].
         preprocess: (config, name) -> the preprocessing when no file states it, and why this one.
@@ -268,7 +268,7 @@ def _fuse_layers(tensors: Tensors, start: str, letters: tuple[str, ...]) -> None
 
 
 def with_position_bias(tensors: Tensors, resize: BiasResize) -> tuple[Tensors, dict[str, Any]]:
-    """Give each block its table of biases by relative position, where there are any; and what that tells.
+    """Give each block its table of relative position biases, if there are any; return the tensors and config fields.
 
     Args:
         tensors: renamed; what all blocks share is `position_bias`.

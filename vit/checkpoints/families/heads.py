@@ -1,7 +1,7 @@
-"""Which tensors of a model its family knows, which layer is the head, and what plays no part.
+"""Sort the tensors of a file: those of the family's model, those of the head, and those to leave out.
 
-People put heads of their own on a Vision Transformer, under any name. One linear layer is a head as every other; of
-anything else the model is opened without it: attention does not depend on what comes after the last block.
+People put heads of their own on a Vision Transformer, under any name. A single linear layer is the head. With any other
+head the model opens without it, since attention does not depend on what follows the last block.
 """
 
 import re

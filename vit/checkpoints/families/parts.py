@@ -134,7 +134,7 @@ def choose(parts: Sequence[Part], wanted: str) -> Part:
 
 
 def labels(prefixes: Sequence[str]) -> dict[str, str]:
-    """What tells the prefixes of several models apart, by prefix.
+    """The shortest names that distinguish the prefixes of several models, by prefix.
 
     >>> labels(["state/student.backbone.", "state/teacher.backbone."])
     {'state/student.backbone.': 'student', 'state/teacher.backbone.': 'teacher'}

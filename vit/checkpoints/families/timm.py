@@ -130,7 +130,7 @@ _ROTARY = (
 
 
 def by_name(name: str) -> dict[str, Any]:
-    """The config fields that the name of a file or folder tells, none of which tensors tell."""
+    """Config fields inferred from the name of a file or folder, none of which follow from tensors."""
     fields = _named(name.lower())
     fields.pop("eps", None)
     return fields
@@ -152,7 +152,7 @@ def _named(name: str) -> dict[str, Any]:
 
 
 def by_architecture(name: str) -> dict[str, Any]:
-    """The config fields that timm's name of an architecture tells; none for other names.
+    """Config fields of the architecture with this timm name; none for other names.
 
     Raises:
         InvalidCheckpoint: it is no plain Vision Transformer.
