@@ -17,8 +17,11 @@ from written_runs import write_run
 import vit
 from pages.panels import faithfulness
 from pages.shared import readings
+from pages.train_form import cost_preview
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import Block, VisionTransformer
+from vit.runs import control as runs
+from vit.runs import registry
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,3 +112,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write(folder: Path) -> Callable[..., str]:
     """`write(name, ...)` makes a run, as `write_run` says; gives its id."""
     return partial(write_run, folder)
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place of its own for runs and data; what was started there is ended."""
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
+    # Of the machine that runs the tests, other tests take what a recipe of the next one would need.
+    monkeypatch.setattr(cost_preview, "memory_of_this_machine", lambda: (24 * 10**9, 20 * 10**9))
+    (tmp_path / "data").mkdir()
+    yield tmp_path
+    for run in registry.list_runs():
+        if run.alive:
+            runs.kill(run.id)

@@ -4,7 +4,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+import streamlit as st
 from patience import PATIENCE
+from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.page_links import PageLink
@@ -41,3 +44,17 @@ def app_page(name: str, /, **link: str) -> AppTest:
 def train_page(**link: str) -> AppTest:
     """Page Train."""
     return app_page("train", **link)
+
+
+def open_to_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the app believe that other machines reach it."""
+    real = st.get_option
+    monkeypatch.setattr(st, "get_option", lambda name: "0.0.0.0" if name == "server.address" else real(name))
+
+
+def pictures(path: Path, size: tuple[int, int] = (40, 30), classes: int = 2, count: int = 4) -> None:
+    """Write `count` pictures of each class, one folder a class."""
+    for label in range(classes):
+        (path / f"class {label}").mkdir(parents=True)
+        for i in range(count):
+            Image.new("RGB", size, (80 * label, i % 256, i // 256)).save(path / f"class {label}" / f"{i}.png")

@@ -1,46 +1,26 @@
 """The page that describes a run: empty, normal and error states, without a browser."""
 
-import io
 import shlex
-import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 import streamlit as st
 from patience import PATIENCE
-from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import setting_names
 from pages.train_form import compute_target, cost_preview, data_picker, settings
-from tests.pages.controls import control, name_of
+from tests.pages.controls import control, name_of, open_to_a_network, pictures
 from tests.pages.controls import train_page as opened
 from vit.cli.parser import parser
 from vit.cli.training import merged_settings
 from vit.devices import Device
-from vit.runs import control as runs
 from vit.runs import registry
-from vit.training import dry_run, run_folder
+from vit.training import dry_run
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, train_config
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A place of its own for runs and data; what was started there is ended."""
-    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
-    # Of the machine that runs the tests, other tests take what a recipe of the next one would need.
-    monkeypatch.setattr(cost_preview, "memory_of_this_machine", lambda: (24 * 10**9, 20 * 10**9))
-    (tmp_path / "data").mkdir()
-    yield tmp_path
-    for run in registry.list_runs():
-        if run.alive:
-            runs.kill(run.id)
 
 
 @pytest.fixture
@@ -72,13 +52,6 @@ def described(page: AppTest) -> TrainConfig:
     words = shlex.split(page.code[-1].value)
     options = parser().parse_args(words[words.index("vit") + 1 :])
     return train_config(options.preset, **merged_settings(options))
-
-
-def pictures(path: Path, size: tuple[int, int] = (40, 30), classes: int = 2, count: int = 4) -> None:
-    for label in range(classes):
-        (path / f"class {label}").mkdir(parents=True)
-        for i in range(count):
-            Image.new("RGB", size, (80 * label, i % 256, i // 256)).save(path / f"class {label}" / f"{i}.png")
 
 
 def test_every_setting_has_one_place_on_the_page() -> None:
@@ -339,131 +312,6 @@ def test_a_folder_below_the_roots_can_be_chosen(folders: Path, size: tuple[int, 
     assert (control(app.selectbox, "preset").value, described(app).init_from) == ("shapes", "")
 
 
-def open_to_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = st.get_option
-    monkeypatch.setattr(st, "get_option", lambda name: "0.0.0.0" if name == "server.address" else real(name))
-
-
-def zipped(path: Path) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for file in sorted(path.rglob("*.png")):
-            archive.write(file, file.relative_to(path))
-        archive.writestr("class 0/broken.png", b"no picture")
-    return out.getvalue()
-
-
-def test_an_uploaded_archive_is_chosen_and_what_was_left_out_is_named(page: AppTest, folders: Path) -> None:
-    pictures(folders / "mine")
-    page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
-    assert not page.exception and not page.error
-    assert control(page.selectbox, "data").value.startswith(f"folder:{folders}/data/uploads/my-zoo-")
-    for again in (page, opened(data=control(page.selectbox, "data").value), opened()):
-        if control(again.selectbox, "data").value == "shapes":
-            again.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
-        assert any("broken.png" in code.value for code in again.code)
-        assert any(expander.label == "Left out of the archive: 1" for expander in again.expander)
-
-
-def test_an_upload_is_deleted_once_it_is_confirmed(page: AppTest, folders: Path) -> None:
-    pictures(folders / "mine")
-    page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
-    (folder,) = (folders / "data" / "uploads").iterdir()
-    page.button(key="delete_data").click().run()
-    said = " ".join(element.value for element in page.markdown).replace("\\", "")
-    assert str(folder) in said and "8 pictures" in said and "MB" in said
-    assert folder.is_dir()
-    page.button(key="really_delete_data").click().run()
-    assert not page.exception and not page.error and not list((folders / "data" / "uploads").iterdir())
-    assert control(page.run().selectbox, "data").value == "shapes"
-    assert control(page.selectbox, "preset").value == "shapes"
-
-
-def test_an_upload_that_a_run_needs_cannot_be_deleted(page: AppTest, folders: Path) -> None:
-    pictures(folders / "mine")
-    page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
-    spec = control(page.selectbox, "data").value
-    run = folders / "runs" / "20260101-000000-zoo-0000"
-    run.mkdir(parents=True)
-    (run / "config.json").write_text(train_config("shapes", data=spec).model_dump_json())
-    with run_folder.hold_run(run):
-        assert page.run().button(key="delete_data").disabled
-        assert "zoo" in page.button(key="delete_data").help
-    assert not page.run().button(key="delete_data").disabled
-
-
-def test_only_who_may_upload_may_delete(page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures(folders / "mine")
-    page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
-    page.button(key="delete_data").click().run()
-    open_to_a_network(monkeypatch)
-    page.button(key="really_delete_data").click().run()
-    assert not page.exception and len(list((folders / "data" / "uploads").iterdir())) == 1
-    assert "closed" in page.title[0].value
-
-
-def test_other_folders_cannot_be_deleted(folders: Path) -> None:
-    pictures(folders / "data" / "zoo")
-    page = opened(data=f"folder:{folders / 'data' / 'zoo'}")
-    assert control(page.selectbox, "data").value.endswith("/zoo")
-    assert not any(button.key == "delete_data" for button in page.button)
-
-
-def test_an_archive_without_classes_is_refused_in_a_sentence(page: AppTest) -> None:
-    page.file_uploader(key="archive_0").upload("notes.zip", zipped(Path("/nonexistent"))).run()
-    assert not page.exception and len(page.error) == 1
-    page.run()
-    assert len(page.error) == 1, "it stays while the file does"
-    assert control(page.selectbox, "data").value == "shapes"
-
-
-def test_an_archive_that_cannot_be_kept_is_refused_in_a_sentence(
-    folders: Path, read_only: Callable[[Path], AbstractContextManager[Path]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pictures(folders / "mine")
-    content = zipped(folders / "mine")
-    with read_only(folders / "data") as closed:
-        monkeypatch.setenv("VIT_DATA_ROOTS", str(closed))
-        page = opened()
-        page.file_uploader(key="archive_0").upload("My zoo.zip", content).run()
-        assert not page.exception and [one.value for one in page.error] == [
-            "The archive was not saved\\: Permission denied\\."
-        ]
-        assert control(page.selectbox, "data").value == "shapes" and not list(closed.iterdir())
-
-
-def test_data_chosen_while_an_archive_is_unpacked_stay(
-    page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pictures(folders / "mine")
-    shown = page._tree
-    page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine"))
-    with monkeypatch.context() as patch:
-        patch.setattr(data_picker, "take_in", lambda *_: st.stop())  # as the next click ends this run
-        page.run()
-    page._tree = shown
-    control(page.selectbox, "data").set_value("mnist")
-    page.run()
-    assert not page.exception and control(page.selectbox, "data").value == "mnist"
-    assert any("my-zoo" in one for one in map(str, control(page.selectbox, "data").options))
-
-
-def test_an_archive_that_another_server_took_in_meanwhile_is_chosen(
-    page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pictures(folders / "mine")
-    take_in = data_picker.import_archive.import_dataset
-
-    def late(archive: str, into: Path, **more: object) -> object:
-        take_in(archive, into)
-        return take_in(archive, into, **more)
-
-    monkeypatch.setattr(data_picker.import_archive, "import_dataset", late)
-    page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
-    assert not page.exception and not page.error
-    assert control(page.selectbox, "data").value.startswith(f"folder:{folders}/data/uploads/my-zoo-")
-
-
 def test_page_alone_is_closed_where_the_app_is_open_to_a_network(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -592,16 +440,6 @@ def test_a_run_is_named_after_what_is_trained(page: AppTest) -> None:
     names = {run.name for run in registry.list_runs()}
     assert names == {"ViT 1x16/8, 64 px, depth 1", "ViT 2x16/8, 64 px, depth 2"}
     assert all(run.id[16:].startswith("vit-") for run in registry.list_runs())
-
-
-def test_one_doubtful_picture_is_told_in_the_singular(page: AppTest, folders: Path) -> None:
-    pictures(folders / "mine")
-    first = next((folders / "mine").rglob("*.png"))
-    for split in ("class 0", "class 1"):
-        (folders / "mine" / split / "again.png").write_bytes(first.read_bytes())
-    page.file_uploader(key="archive_0").upload("Twice.zip", zipped(folders / "mine")).run()
-    said = [warning.value for warning in page.warning]
-    assert said and not any("1 repeated pictures" in words or "1 test pictures" in words for words in said)
 
 
 def test_of_two_gpus_of_one_kind_each_can_be_chosen(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
