@@ -53,7 +53,8 @@ def run_train(options: argparse.Namespace) -> None:
     run = options.resume or options.run or runs_folder() / new_id(options.name or run_name(config))
     if options.preset:
         print(f"{PRESETS[options.preset].title}. {PRESETS[options.preset].expect}", flush=True)
-    if config.data.startswith("folder:") and not int(os.environ.get("RANK", 0)):
+    # Not on --resume: what a run's folder cannot read must be recorded as its outcome, which `train` does.
+    if config.data.startswith("folder:") and not options.resume and not int(os.environ.get("RANK", 0)):
         _show_classes(Path(config.data.removeprefix("folder:")).expanduser())
     try:
         result = train(config, run, resume=bool(options.resume))
