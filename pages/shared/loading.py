@@ -103,8 +103,9 @@ def explained(
     """One picture, or a frame of an animation or a video, through one checkpoint, once whatever is asked of it."""
 
     def work() -> tuple[str, Explanation]:
-        expected = view.cost(checkpoint, size, precision)
-        message = f"{expected.tokens:,} tokens, {about(expected.seconds)}…" if expected.seconds > TELL_ABOVE else ""
+        seconds = view.expected_seconds(checkpoint, size)
+        tokens = view.cost(checkpoint, size, precision).tokens
+        message = f"{tokens:,} tokens, {about(seconds)}…" if seconds > TELL_ABOVE else ""
         spinner = st.spinner(message, show_time=True) if message else nullcontext()
         with pass_queue.reserved(checkpoint, size, precision=precision), spinner:
             return checkpoint.identity, view.explain(checkpoint, image, size, precision, frame, stretch)
@@ -188,9 +189,9 @@ def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = Fals
     def option_label(size: tuple[int, int]) -> str:
         expected = view.cost(checkpoint, size)
         takes = "" if narrow else f" · {expected.tokens:,} tokens"
-        if expected.seconds > TELL_ABOVE and size != own:
+        if size != own and (seconds := view.expected_seconds(checkpoint, size)) > TELL_ABOVE:
             needed = max(expected.memory, faithfulness.memory(checkpoint.config, size) if checkpoint.labels else 0)
-            takes = f" · {about(expected.seconds)} · {needed / 1e9:.1f} GB"
+            takes = f" · {about(seconds)} · {needed / 1e9:.1f} GB"
         return f"{pixels(size)} px{takes}"
 
     size = link_controls.select(

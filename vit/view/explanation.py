@@ -14,7 +14,7 @@ from vit.explain.cost import Size, count_tokens, pass_memory
 from vit.explain.input_sizes import FACTORS, SIDES, SMALL_SIDE, enlarged_size, resized, size_near
 from vit.explain.record import AttentionRecord, Precision, record
 from vit.explain.record import answered as record_answered
-from vit.explain.timing import Kind, doing, expected
+from vit.explain.timing import Kind, doing, expected, products
 from vit.images.decode import decode_frames
 from vit.images.geometry import Geometry
 from vit.images.preprocess import Preprocess
@@ -66,14 +66,12 @@ class Cost(NamedTuple):
         tokens: N, prefix included.
         memory: most that it takes beside the model, on the way to the browser included [bytes].
         payload: what the browser gets [bytes].
-        seconds: until the payload is made, see `vit.explain.timing` [s].
         problem: why this size is not possible, "" if it is.
     """
 
     tokens: int
     memory: int
     payload: int
-    seconds: float
     problem: str = ""
 
 
@@ -162,20 +160,28 @@ def sizes(checkpoint: Checkpoint) -> list[Size]:
 
 
 def cost(checkpoint: Checkpoint, size: Size, precision: Precision = "float32") -> Cost:
-    """What `explain` will take with these arguments; where this model is new, runs a small picture through it.
+    """Return what `explain` will need with these arguments.
 
     Raises:
         ValueError: the size is not made of whole patches.
     """
     config, tokens = checkpoint.config, count_tokens(checkpoint.config, size)
-    seconds = expected(
-        checkpoint.model, Kind(_KIND, size), 1, lambda pixels: _time_one(checkpoint, pixels), per_batch=1
-    )
     needed = _memory_needed(config, tokens, precision)
-    return Cost(tokens, needed, _payload_bytes(config, tokens), seconds, _size_problem(config, size, precision))
+    return Cost(tokens, needed, _payload_bytes(config, tokens), _size_problem(config, size, precision))
+
+
+def expected_seconds(checkpoint: Checkpoint, size: Size) -> float:
+    """Estimate how long `explain` will take [s]; the first call for a model runs a small picture through it.
+
+    Returns 0 for a pass of up to `_NOT_TIMED` operations: measuring it would take longer than the pass itself.
+    """
+    if products(checkpoint.config, size) <= _NOT_TIMED:
+        return 0.0
+    return expected(checkpoint.model, Kind(_KIND, size), 1, lambda pixels: _time_one(checkpoint, pixels), per_batch=1)
 
 
 _KIND = "picture"
+_NOT_TIMED = 50e9  # multiplications and additions, about a second of a two-core CPU; ViT-B/16 at 224 px has 35e9
 
 
 def _time_one(checkpoint: Checkpoint, pixels: torch.Tensor) -> None:
