@@ -259,7 +259,7 @@ def test_a_head_of_the_same_classes_is_kept(config: TrainConfig, runs: Callable[
 # --- Runs like any other --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rung", ["probe", *TRAINED])
+@pytest.mark.parametrize("rung", ["probe", *(pytest.param(rung, marks=pytest.mark.exhaustive) for rung in TRAINED)])
 def test_a_run_that_was_stopped_ends_with_the_same_bits(
     rung: str,
     config: TrainConfig,

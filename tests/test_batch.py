@@ -169,6 +169,7 @@ def test_what_is_wrong_with_data_is_said_in_a_sentence(
         spread.measure(work(checkpoint, "evaluate", None), checkpoint, on=on, workers=2)
 
 
+@pytest.mark.exhaustive
 def test_a_command_that_is_stopped_ends_its_job_and_keeps_what_is_done(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path
 ) -> None:

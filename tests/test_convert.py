@@ -562,7 +562,9 @@ def test_positions_stay_where_the_library_interpolates_them_the_same(
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("name", ["registers and LayerScale", "SigLIP with classes"])
+@pytest.mark.parametrize(
+    "name", ["registers and LayerScale", pytest.param("SigLIP with classes", marks=pytest.mark.exhaustive)]
+)
 def test_onnx_gives_logits_and_attention_for_any_number_of_pictures(made: Any, tmp_path: Path, name: str) -> None:
     checkpoint = made(name)
     path = convert(checkpoint, tmp_path / "theirs.onnx", "onnx")

@@ -149,6 +149,7 @@ print(now("VmHWM") - before, memory.count_memory(config.vit_config(10), config, 
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "batch"),
@@ -229,6 +230,7 @@ def test_closing_a_dry_run_ends_its_process(config: TrainConfig, begin: Callable
     assert not processes()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_dry_run_ends_in_time_even_where_not_a_step_was_done() -> None:
     config = heavy()
@@ -239,6 +241,7 @@ def test_a_dry_run_ends_in_time_even_where_not_a_step_was_done() -> None:
     assert result.memory > 16 * result.params and result.seconds_per_epoch > 100
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_sound_model_learns_one_batch_by_heart(config: TrainConfig) -> None:
     points = [point for point in overfit(config, seconds=PATIENCE) if point]

@@ -132,6 +132,7 @@ print(now("VmHWM") - before, told.memory, len(found.payload))
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_memory_stays_under_what_was_told_and_grows_with_the_tokens() -> None:
     """In processes of their own, for their peak memory. Without the copies that the server makes on the way."""

@@ -66,6 +66,7 @@ def small() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return model, image, torchvision_pass(model, image)[0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @torch.inference_mode()
 def test_torchvision_vit_b_16_gives_the_same_logits_and_attention() -> None:

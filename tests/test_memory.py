@@ -98,6 +98,7 @@ def shrinking(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "door",
@@ -178,6 +179,7 @@ def test_a_run_that_does_not_fit_leaves_nothing_behind(tmp_path: Path, monkeypat
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_run_says_in_how_many_parts_it_computes_and_learns_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -205,6 +205,7 @@ def peak_of_indexing(folder: Path) -> int:
     return int(done.stdout) * (1 if sys.platform == "darwin" else 1024)
 
 
+@pytest.mark.exhaustive
 def test_a_small_parquet_of_large_rows_takes_no_more_memory_than_a_few_of_them(tmp_path: Path) -> None:
     rows = 60
     table = pa.table({"image": [{"bytes": bytes(16 << 20), "path": "a"}] * rows, "label": [0, 1] * (rows // 2)})
@@ -213,6 +214,7 @@ def test_a_small_parquet_of_large_rows_takes_no_more_memory_than_a_few_of_them(t
     assert peak_of_indexing(tmp_path) < rows * (16 << 20) / 4
 
 
+@pytest.mark.exhaustive
 def test_a_small_parquet_of_large_texts_for_labels_takes_no_more_memory_than_a_few_of_them(tmp_path: Path) -> None:
     rows = 60
     table = pa.table(

@@ -385,6 +385,7 @@ def truth(model: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_model_of_timm_is_read_right_or_refused() -> None:
     """With two blocks each, as further ones are like them; of sapiens2, whose blocks differ, with all."""

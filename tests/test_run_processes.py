@@ -78,6 +78,7 @@ def test_a_run_trains_and_leaves_all_that_it_promises(finished: registry.Run) ->
     assert not (run.folder / "reserve").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_run_stopped_and_then_killed_at_random_steps_ends_with_the_same_bits(finished: registry.Run) -> None:
     run = begun(control.launch(LONG))
     control.stop(run.id)
@@ -144,6 +145,7 @@ def running(orphan: registry.Run) -> registry.Run:
     return orphan
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_when_the_server_that_started_it_is_killed(orphan: registry.Run) -> None:
     assert goes_on(orphan).status in TRAINS
 
@@ -208,6 +210,7 @@ def test_kill_keeps_the_last_state(running: registry.Run) -> None:
 # --- Several processes --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_two_processes_train_one_run_and_stop_together() -> None:
     run = begun(control.launch(endless(), devices=("cpu", "cpu")))
     assert json.loads((run.folder / "environment.json").read_text())["devices"] == 2

@@ -469,6 +469,7 @@ assert is_alive(writer.folder)
 """
 
 
+@pytest.mark.exhaustive
 def test_the_end_of_a_forked_process_is_not_that_of_the_run(folder: Path) -> None:
     program = [sys.executable, "-c", FORKED, str(folder / "forked")]
     assert subprocess.run(program, env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode == 0

@@ -20,6 +20,7 @@ def suite(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("ci", ["", pytest.param("true", marks=pytest.mark.exhaustive)])
 def test_without_a_chromium_browser_tests_are_left_out_in_one_line_but_not_in_ci(tmp_path: Path, ci: str) -> None:
@@ -29,6 +30,7 @@ def test_without_a_chromium_browser_tests_are_left_out_in_one_line_but_not_in_ci
     assert (done.returncode == 0, len(said)) == ((False, 0) if ci else (True, 1)), done.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_of_a_matrix_every_value_stays_and_most_combinations_are_exhaustive() -> None:
     """Methods times kinds of models; their names hold no brackets."""

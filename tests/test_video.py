@@ -69,6 +69,7 @@ def test_odd_sides_repeat_their_last_pixels(size: tuple[int, int]) -> None:
     assert np.abs(np.asarray(frame).astype(int)[-1, -1] - np.asarray(noise(1, *size)[0])[-1, -1]).max() < 16
 
 
+@pytest.mark.exhaustive
 def test_nothing_that_starts_with_the_app_imports_pyav() -> None:
     modules = "sys, vit, vit.view.explanation, vit.images.decode, vit.view.animation, pages.panels.downloads"
     program = f"import {modules}; sys.exit('av' in sys.modules)"

@@ -28,7 +28,9 @@ FOCUSED = """() => {
 }"""
 
 
-@pytest.mark.parametrize("path", READY)
+@pytest.mark.parametrize(
+    "path", [path if not path else pytest.param(path, marks=pytest.mark.exhaustive) for path in READY]
+)
 def test_axe_finds_nothing_serious(page: Page, talk: Conversation, serve: Callable[..., str], path: str) -> None:
     page.goto(f"{serve(ROOT / 'app.py')}/{path}")
     expect(page.locator(READY[path]).first).to_be_visible()

@@ -39,7 +39,7 @@ FAINT = """() => {
 }"""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.exhaustive)])
 def test_all_words_stand_out_from_what_is_behind_them(
     page: Page, talk: Conversation, serve: Callable[..., str], theme: str
 ) -> None:
@@ -52,6 +52,7 @@ def test_all_words_stand_out_from_what_is_behind_them(
     assert page.evaluate(FAINT) == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("width", [1280, 390])
 def test_names_of_classes_are_whole(page: Page, serve: Callable[..., str], width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
@@ -63,7 +64,12 @@ def test_names_of_classes_are_whole(page: Page, serve: Callable[..., str], width
 
 
 @pytest.mark.parametrize(
-    ("window", "top", "stage"), [((1280, 800), 200, 480), ((1440, 900), 200, 600), ((390, 844), 260, 340)]
+    ("window", "top", "stage"),
+    [
+        ((1280, 800), 200, 480),
+        pytest.param((1440, 900), 200, 600, marks=pytest.mark.exhaustive),
+        ((390, 844), 260, 340),
+    ],
 )
 def test_the_picture_is_whole_in_the_window_below_its_answer(
     page: Page, talk: Conversation, serve: Callable[..., str], window: tuple[int, int], top: int, stage: int

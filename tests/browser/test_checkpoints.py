@@ -186,6 +186,7 @@ def test_a_model_is_fetched_by_name_while_a_bar_says_how_far_it_is(page: Page, u
     expect_map(page, heads=4)
 
 
+@pytest.mark.exhaustive
 def test_a_checkpoint_is_renamed_and_deleted(page: Page, url: str, places: Places, kept: str) -> None:
     page.goto(f"{url}/checkpoints?name={kept}")
     page.get_by_role("button", name="Rename").click()
@@ -221,6 +222,7 @@ def test_a_file_that_cannot_be_is_refused_where_it_was_given_and_leaves_nothing(
     assert not places.shelf.exists() or not list(places.shelf.iterdir())
 
 
+@pytest.mark.exhaustive
 def test_a_larger_input_has_more_patches_and_a_link(page: Page, url: str, kept: str) -> None:
     page.goto(f"{url}/?checkpoint={kept}")
     expect_map(page, tokens=17)
@@ -232,6 +234,7 @@ def test_a_larger_input_has_more_patches_and_a_link(page: Page, url: str, kept: 
     expect_map(page, tokens=65)
 
 
+@pytest.mark.exhaustive
 def test_the_fast_pass_is_in_the_link_and_shows_another_map(page: Page, url: str, kept: str) -> None:
     """Offered where the processor is faster at it; a link opens it anywhere, and it can be switched off there."""
     page.goto(f"{url}/?checkpoint={kept}")

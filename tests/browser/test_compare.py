@@ -100,6 +100,7 @@ def test_hovering_and_pinning_on_the_left_moves_the_right_and_the_difference(
     expect(page.get_by_text("Both maps are the same.")).to_be_visible()
 
 
+@pytest.mark.exhaustive
 def test_another_checkpoint_on_the_right_has_the_same_cursor_and_scale(
     open_page: Callable[..., Page], talk: Conversation
 ) -> None:
@@ -197,6 +198,7 @@ def test_many_pictures_lead_to_the_explorer(page: Page, url: str) -> None:
     expect(page.get_by_text("Open in Explore")).to_have_count(len(samples.SAMPLES))
 
 
+@pytest.mark.exhaustive
 def test_the_way_back_from_an_uploaded_picture_leads_to_the_sheet(page: Page, url: str) -> None:
     page.set_default_timeout(PATIENCE)
     page.goto(f"{url}/compare?mode=many&m_from=upload")

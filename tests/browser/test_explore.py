@@ -63,6 +63,7 @@ def test_the_way_back_from_an_upload_leads_to_what_was_there(app: App) -> None:
     expect(app.page).to_have_url(re.compile("upload=phone.jpg.*picture="))
 
 
+@pytest.mark.exhaustive
 def test_the_first_view_is_the_first_step_and_back_leads_to_it(app: App) -> None:
     app.page.goto("about:blank")
     before = app.page.evaluate("() => history.length")
@@ -83,6 +84,7 @@ def test_the_first_view_is_the_first_step_and_back_leads_to_it(app: App) -> None
     app.page.wait_for_url("about:blank")
 
 
+@pytest.mark.exhaustive
 def test_an_input_size_that_was_chosen_stays_with_the_next_upload(app: App) -> None:
     app.open()
     upload = app.page.locator('[data-testid="stFileUploader"] input[type="file"]')
@@ -164,6 +166,7 @@ def test_each_upload_is_one_step_and_back_and_reload_name_the_picture_that_is_sh
     shows("second.jpg")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "there",
     ["Train", *(pytest.param(page, marks=pytest.mark.exhaustive) for page in ("Compare", "Checkpoints", "Runs"))],
@@ -190,6 +193,7 @@ def test_another_page_and_the_way_from_it_are_one_step_each(app: App, there: str
         assert app.page.url == address
 
 
+@pytest.mark.exhaustive
 def test_each_step_of_the_tour_outlines_a_control_and_notices_that_it_is_used(app: App) -> None:
     page, grid = app.page, app.page.locator("canvas.grid")
     uses = (
@@ -223,6 +227,7 @@ def test_each_step_of_the_tour_outlines_a_control_and_notices_that_it_is_used(ap
     page.wait_for_function(f"(colour) => !({outlined})(colour)", arg="rgb(")
 
 
+@pytest.mark.exhaustive
 def test_steps_of_the_tour_leave_the_map_in_view(app: App) -> None:
     app.open()
     seen = f"""() => {{
@@ -309,6 +314,7 @@ def test_downloads_hold_what_is_shown(app: App) -> None:
     assert grid.width >= attention.shape[1] * 96 and grid.height >= attention.shape[0] * 96
 
 
+@pytest.mark.exhaustive
 def test_larger_input_hovers_with_queries_and_keys(app: App) -> None:
     app.open()
     app.open_model()

@@ -33,6 +33,7 @@ def test_a_page_that_no_socket_reaches_says_so(page: Page, address: str) -> None
     expect(notice).to_contain_text("docs/host.md")
 
 
+@pytest.mark.exhaustive
 def test_an_open_socket_that_brings_nothing_is_told_apart(page: Page, address: str) -> None:
     page.route_web_socket("**/_stcore/stream", lambda socket: None)
     page.goto(address)
@@ -43,6 +44,7 @@ def test_an_open_socket_that_brings_nothing_is_told_apart(page: Page, address: s
     expect(page.locator("#vit-socket")).to_contain_text("has not answered yet")
 
 
+@pytest.mark.exhaustive
 def test_with_a_socket_nothing_is_said(page: Page, address: str) -> None:
     page.goto(address)
     page.wait_for_function("'__vitWatchdog' in window")

@@ -229,6 +229,7 @@ def test_keys_are_enough(open_lesson: Callable[..., Lesson]) -> None:
     expect(opened.done).to_contain_text("Done.")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("screen", SCREENS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(open_lesson: Callable[..., Lesson], screen: str, scheme: str) -> None:

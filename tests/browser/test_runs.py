@@ -91,6 +91,7 @@ def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> No
     control.kill(run.id)
 
 
+@pytest.mark.exhaustive
 def test_the_way_back_unticks_what_was_ticked(page: Page, url: str, folder: Path) -> None:
     first, second = (write_run(folder, name) for name in ("Later", "Latest"))
     talk = Conversation(page)
@@ -114,6 +115,7 @@ def test_the_way_back_unticks_what_was_ticked(page: Page, url: str, folder: Path
     tick(0, {first, second})
 
 
+@pytest.mark.exhaustive
 def test_a_reload_keeps_how_curves_are_seen(page: Page, url: str, folder: Path) -> None:
     run = write_run(folder, "Seen")
     page.goto(f"{url}/runs?run={run}")
@@ -184,6 +186,7 @@ def test_the_table_covers_no_control(page: Page, url: str, folder: Path) -> None
     assert box["y"] + box["height"] <= tools.bounding_box()["y"]
 
 
+@pytest.mark.exhaustive
 def test_a_refusal_does_not_close_what_is_corrected(page: Page, url: str, folder: Path) -> None:
     run = write_run(folder, "Named")
     page.goto(f"{url}/runs?run={run}")
@@ -199,6 +202,7 @@ def test_a_refusal_does_not_close_what_is_corrected(page: Page, url: str, folder
     expect(page.get_by_text("A run needs a name")).to_be_hidden()
 
 
+@pytest.mark.exhaustive
 def test_the_names_of_many_curves_are_not_cut(page: Page, url: str, folder: Path) -> None:
     words = "(Long) name that is much longer than a legend has room for"
     some = [write_run(folder, f"{words} {number}") for number in (1, 2)]

@@ -75,6 +75,7 @@ class Hasty:
         self.page.wait_for_timeout(self.chance.choice((0, 20, 100, 400)))
 
 
+@pytest.mark.exhaustive
 def test_a_page_survives_a_hasty_visitor(page: Page, serve: Callable[..., str]) -> None:
     print(f"VIT_SEED={SEED}")
     page.goto(serve(ROOT / "app.py"))

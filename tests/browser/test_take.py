@@ -89,7 +89,7 @@ def test_numbers_blocks_page_and_code_are_of_the_view_that_is_shown(app: App, tm
     app.foreign.clear()  # the file itself
 
 
-@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("pinned", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_the_map_of_a_class_is_taken_away_as_it_is_shown(app: App, tmp_path: Path, pinned: bool) -> None:
     app.open("?sample=cat&view=relevance" + (f"&token={TOKEN}&pinned=1" if pinned else ""))
     app.page.wait_for_function(f"() => {FIND}?.map?.traced")
@@ -107,6 +107,7 @@ def test_the_map_of_a_class_is_taken_away_as_it_is_shown(app: App, tmp_path: Pat
     app.foreign.clear()  # the file itself
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("method", ["relevance", "gradcam"])
 def test_a_page_saved_while_attention_is_shown_has_the_map_of_the_class(app: App, tmp_path: Path, method: str) -> None:
     link = f"?sample=cat&method={method}"
@@ -126,6 +127,7 @@ def test_a_page_saved_while_attention_is_shown_has_the_map_of_the_class(app: App
     app.foreign.clear()  # the file itself
 
 
+@pytest.mark.exhaustive
 def test_figures_come_as_asked_for(app: App) -> None:
     app.open(LINK)
     more(app)
@@ -160,6 +162,7 @@ def test_an_animation_is_shown_by_frame_and_taken_away_as_a_whole(app: App) -> N
     assert [frame.duration for frame in decode_frames(made, range(count_frames(made)))] == [100, 200, 300]
 
 
+@pytest.mark.exhaustive
 def test_a_video_is_shown_by_frame_and_the_map_of_a_class_taken_away_of_all(app: App) -> None:
     app.open("?sample=cat&view=relevance&target=5&method=gradient-rollout")
     data = turned_video(6)

@@ -36,6 +36,7 @@ def test_the_panel_of_no_step_covers_the_control_that_it_points_at(app: App) -> 
             page.get_by_role("button", name="Next").click()
 
 
+@pytest.mark.exhaustive
 def test_whoever_scrolls_away_from_a_step_is_left_there(app: App) -> None:
     app.open("?tour=1&sample=cat&checkpoint=cifar10")
     app.page.wait_for_function(FREE)

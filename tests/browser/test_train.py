@@ -119,6 +119,7 @@ def test_a_form_survives_a_reload_and_back_undoes_a_change(page: Page, url: str)
     expect(epochs).to_have_value("3")
 
 
+@pytest.mark.exhaustive
 def test_a_group_that_opens_is_open_at_once(page: Page, url: str) -> None:
     """Or the next group slides away from under a click of a test."""
     page.goto(f"{url}/train")
@@ -132,6 +133,7 @@ def test_a_group_that_opens_is_open_at_once(page: Page, url: str) -> None:
     assert page.locator("summary").filter(has_text="Training").evaluate(moving) == [True, 0]
 
 
+@pytest.mark.exhaustive
 def test_a_number_that_is_typed_out_of_range_is_refused_in_words(page: Page, url: str) -> None:
     page.goto(f"{url}/train")
     start = page.get_by_role("button", name="Start", exact=True)

@@ -105,6 +105,7 @@ def test_data_that_the_machines_do_not_see_is_refused(lab: Fake, tmp_path: Path)
         control.launch(tiny(data="folder:/home/me"), on="lab")
 
 
+@pytest.mark.exhaustive
 def test_the_command_line_tries_a_few_steps_there(
     lab: Fake, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

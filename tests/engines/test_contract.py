@@ -194,6 +194,7 @@ def uninterrupted(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.exhaustive
 def test_vanished_it_is_interrupted_and_resumed_to_the_same_bits(lab: Lab, uninterrupted: Path) -> None:
     run = launch(lab, LONG)
     until(lambda: now(run) and done(run) > 100, "its second epoch")
@@ -225,6 +226,7 @@ def test_a_process_that_died_while_it_began_holds_no_machine(lab: Lab) -> None:
     until(lambda: lab.engine.capacity().cpus.free == 2, "its machines being free")
 
 
+@pytest.mark.exhaustive
 def test_what_a_run_starts_from_goes_with_it(lab: Lab) -> None:
     """The machines of a cluster see the run's folder, and no checkpoint of this server."""
     run = launch(lab, train_config(data="shapes", init_from="cifar10", limit=80, epochs=1, batch_size=8))
@@ -253,6 +255,7 @@ def test_out_of_reach_nothing_is_invented(lab: Lab) -> None:
     control.kill(run.id)
 
 
+@pytest.mark.exhaustive
 def test_a_measurement_in_parts_is_the_same_to_the_last_digit_whoever_is_killed(
     lab: Lab, build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

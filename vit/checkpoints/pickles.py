@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 MAX_OPERATIONS = 1_000_000
-MAX_NODES = 1_000_000  # of what is looked through for tensors
+_MAX_VISITS = 30_000  # dicts and modules searched for tensors; a ViT-22B has about 1,500. 1 million took 12 s to refuse.
 _MAX_DEPTH = 60  # a module lies some ten levels deep, and each takes two
 _MAX_ELEMENTS = 1 << 40
 
@@ -337,7 +337,7 @@ def _place(root: Any, locate: Any) -> dict[str, Stored]:
     """The tensors of an object, by name."""
     bases: dict[str, Tensor] = {}
     stored = {}
-    for name, view in _walk(root, "", [MAX_NODES], frozenset()):
+    for name, view in _walk(root, "", [_MAX_VISITS], frozenset()):
         begin, end = locate(view.storage)
         size = view.storage.count * view.storage.dtype.itemsize
         if end - begin != size:
