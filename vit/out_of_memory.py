@@ -8,7 +8,9 @@ from pathlib import Path
 from vit.devices import memory
 
 # Messages of torch's allocators, its libraries and C++, which raise RuntimeError.
-_ALLOCATOR_MESSAGES = re.compile(r"out of memory|can't allocate memory|not enough memory|bad_alloc|Cannot allocate memory")
+_ALLOCATOR_MESSAGES = re.compile(
+    r"out of memory|can't allocate memory|not enough memory|bad_alloc|Cannot allocate memory"
+)
 # Messages of cuBLAS and cuDNN, which allocate handles and workspaces themselves; NOT_INITIALIZED when a handle fails.
 _LIBRARY_MESSAGES = re.compile(r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_\w*ALLOC\w*FAILED")
 _WANTED = re.compile(r"(?:tried to allocate|Tried to allocate|Unable to allocate) ([\d.]+) ?(bytes|[KMGT]iB)")
