@@ -91,6 +91,7 @@ def names(prefix: tuple[str, ...]) -> tuple[str, ...]:
 
 def _distances(places: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
     """Compute distances [patches] from the patches in `which` to all, and whether they are adjacent; both (q, P)."""
+    # The default of cdist uses a matrix product for many points, which is inaccurate for small distances.
     distances = torch.cdist(places[which], places, compute_mode="donot_use_mm_for_euclid_dist")
     return distances, ((distances > 0) & (distances < 1.5)).float()  # 1 or the square root of 2
 

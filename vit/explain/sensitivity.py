@@ -55,7 +55,7 @@ def random_masks(patches: int, count: int, seed: int = 0) -> Tensor:
     """
     blocks = []
     for block in range(-(-count // _BLOCK)):
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + block)
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + block)  # different for every seed and block
         order = torch.rand(_BLOCK, patches, generator=generator).argsort(1)
         blocks.append(torch.zeros(_BLOCK, patches, dtype=torch.bool).scatter_(1, order[:, : _size(patches)], True))
     return torch.cat(blocks)[:count] if blocks else torch.zeros(0, patches, dtype=torch.bool)

@@ -62,7 +62,7 @@ class Pace:
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
-        self._clock, self._lock = clock, RLock()
+        self._clock, self._lock = clock, RLock()  # reentrant: a sample may itself run code inside of `doing`
         self._rates: dict[Hashable, dict[Kind, float]] = {}  # seconds per multiply-add, measured on samples
         # Seconds per pass as predicted from a sample, and whether the sample had a smaller input size.
         self._predicted: dict[Hashable, dict[Kind, tuple[float, bool]]] = {}

@@ -21,7 +21,7 @@ def mimetic_(model: VisionTransformer) -> None:
     config = model.config
     dim, width = config.dim, config.dim // config.heads
     model.pos_embed.copy_(sine_cosine(dim, *config.grid))
-    for block in model.blocks:
+    for block in model.blocks:  # 0.7 and 0.4 are the paper's factors of the identity and of the noise
         attention = cast(Block, block).attn
         q, k, v = attention.qkv.weight.chunk(3)  # (D, D) each, output first
         for head in range(config.heads):

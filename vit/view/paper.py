@@ -49,11 +49,11 @@ COLOURS = 1.2 + BAR + 2.4 * LINE  # height of the bar with its tick labels and u
 _FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Arial Unicode MS")  # matplotlib includes the first
 _SETTINGS: dict[Any, Any] = {
     "font.size": _SIZE,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "vit",
-    "pdf.fonttype": 42,
+    "svg.fonttype": "none",  # text instead of outlines
+    "svg.hashsalt": "vit",  # reproducible ids
+    "pdf.fonttype": 42,  # TrueType, so that text stays editable
     "axes.linewidth": 0.5,
-    "text.parse_math": False,
+    "text.parse_math": False,  # "$" in names is not math
 }
 _ONE_AT_A_TIME = threading.Lock()
 

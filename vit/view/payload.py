@@ -419,7 +419,7 @@ def _encode_picture(picture: Image.Image) -> tuple[bytes, str]:
     for side in _PICTURE_SIDES:
         share = min(1.0, side / max(picture.size))
         size = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
-        # Shrinks the previous, already smaller picture. `reducing_gap` makes the first, largest step fast.
+        # Shrinks the previous, already smaller picture, which is faster.
         picture = picture.resize(size, Image.Resampling.BICUBIC, reducing_gap=1.0)
         image = _save_picture(picture, "JPEG")
         if len(image) <= _PICTURE_BYTES:
