@@ -87,21 +87,21 @@ def components(features: Sequence[Tensor], *, foreground: bool = False, with_out
         foreground: colour only the patches above Otsu's threshold of the first component, and fit a basis to them.
         with_outliers: include outlier tokens.
     """
-    used = [torch.ones(one.shape[:2], dtype=torch.bool) if with_outliers else ~_outliers(one) for one in features]
-    tokens = [one.double() for one in features]
+    used = [torch.ones(f.shape[:2], dtype=torch.bool) if with_outliers else ~_outliers(f) for f in features]
+    tokens = [f.double() for f in features]
     mean, directions, shares = _basis(tokens, used)
-    values = [(one - mean) @ directions.T for one in tokens]
+    values = [(t - mean) @ directions.T for t in tokens]
     if foreground:
-        stronger = otsu_threshold(torch.cat([one[some][:, 0] for one, some in zip(values, used, strict=True)]))
-        parts = stronger.split([int(some.sum()) for some in used])
-        front = [some.masked_scatter(some, part) for some, part in zip(used, parts, strict=True)]
-        if sum(int(some.sum()) for some in front) >= _MIN_PATCHES:
+        stronger = otsu_threshold(torch.cat([value[mask][:, 0] for value, mask in zip(values, used, strict=True)]))
+        parts = stronger.split([int(mask.sum()) for mask in used])
+        front = [mask.masked_scatter(mask, part) for mask, part in zip(used, parts, strict=True)]
+        if sum(int(mask.sum()) for mask in front) >= _MIN_PATCHES:
             used = front
             mean, directions, shares = _basis(tokens, used)
-            values = [(one - mean) @ directions.T for one in tokens]
-    of_used = torch.cat([one[some] for one, some in zip(values, used, strict=True)])
+            values = [(t - mean) @ directions.T for t in tokens]
+    of_used = torch.cat([value[mask] for value, mask in zip(values, used, strict=True)])
     ends = of_used.quantile(torch.tensor([CUT, 1 - CUT], dtype=torch.float64), dim=0)
-    colours = [_coloured(one, some, ends) for one, some in zip(values, used, strict=True)]
+    colours = [_coloured(value, mask, ends) for value, mask in zip(values, used, strict=True)]
     return Components(values, colours, used, shares, mean, directions, ends)
 
 
@@ -114,14 +114,14 @@ def _coloured(values: Tensor, used: Tensor, ends: Tensor) -> Tensor:
 
 def _basis(tokens: Sequence[Tensor], used: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Fit the mean (D,), directions (3, D) and explained variance ratios (3,) to the used patches."""
-    every = torch.cat([one[some] for one, some in zip(tokens, used, strict=True)])
-    mean = every.mean(0)
+    patches = torch.cat([t[mask] for t, mask in zip(tokens, used, strict=True)])
+    mean = patches.mean(0)
     # Eigenvectors of the covariance: a sum over patches, whose order matters only to the last digits.
-    powers, vectors = torch.linalg.eigh((every - mean).T @ (every - mean))
+    powers, vectors = torch.linalg.eigh((patches - mean).T @ (patches - mean))
     directions = vectors.flip(1)[:, :COLOURS].T
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
     directions = directions * torch.where(largest < 0, -1.0, 1.0)
-    edges = torch.cat([(one - mean)[_edge(one) & some] for one, some in zip(tokens, used, strict=True)])
+    edges = torch.cat([(t - mean)[_edge(t) & mask] for t, mask in zip(tokens, used, strict=True)])
     if len(edges) and float((edges @ directions[0]).mean()) > 0:
         directions[0] = -directions[0]
     powers = powers.flip(0).clamp_min(0)

@@ -114,9 +114,9 @@ def features_of(
 
 def combined(parts: Iterable[Part]) -> Features:
     """Concatenate the results of all parts, in order."""
-    every = list(parts)
-    vectors, labels = (np.concatenate([part[name] for part in every]) for name in ("vectors", "labels"))
-    return Features(vectors, labels, tuple(every[0]["classes"].tolist()))
+    results = list(parts)
+    vectors, labels = (np.concatenate([part[name] for part in results]) for name in ("vectors", "labels"))
+    return Features(vectors, labels, tuple(results[0]["classes"].tolist()))
 
 
 def save(extracted: Features, file: Path) -> None:

@@ -51,7 +51,7 @@ def without(off: Collection[Head], means: Tensor | None = None) -> Hook:
     Source: Michel et al. 2019, arXiv 1905.10650; mean against zero ablation: arXiv 2604.14433.
     """
 
-    def knock_out(block: int, inputs: HeadInputs) -> Tensor:
+    def ablate(block: int, inputs: HeadInputs) -> Tensor:
         heads = inputs.mixed()
         off_here = [head for b, head in off if b == block]
         if not off_here:
@@ -62,7 +62,7 @@ def without(off: Collection[Head], means: Tensor | None = None) -> Hook:
         )
         return heads
 
-    return knock_out
+    return ablate
 
 
 def _over_tokens(means: Tensor, tokens: int) -> Tensor:
@@ -106,8 +106,8 @@ def importance(
             x = variants[:1]
             progress(((index + 1) / len(steps)) ** 2)
         logits.append(model.classify(moving)[:, target])
-        whole = model.classify(x)[0, target]
-    return whole - torch.cat(logits).view(len(steps), -1)
+        unchanged = model.classify(x)[0, target]
+    return unchanged - torch.cat(logits).view(len(steps), -1)
 
 
 def importance_seconds(model: VisionTransformer, size: tuple[int, int]) -> float:
@@ -126,23 +126,23 @@ def _without_each(step: Step, x: Tensor, heads: int, means: Tensor | None) -> Te
     Args:
         means: (H, S + 1, K); None for zeros.
     """
-    left = []
-    for some in torch.arange(heads).split(_variants_per_batch(x)):
+    outputs = []
+    for ablated in torch.arange(heads).split(_variants_per_batch(x)):
 
-        def knock_out(block: int, inputs: HeadInputs, some: Tensor = some) -> Tensor:
-            """Return head outputs, unchanged and with each head in `some` ablated: (1 + len(some), H, Q, K)."""
-            every = inputs.mixed().expand(1 + len(some), -1, -1, -1).clone()
-            own = 0.0 if means is None else _over_tokens(means[some], x.shape[1])[:, step.route.rows]
-            every[1 + torch.arange(len(some)), some] = own
-            return every
+        def ablate(block: int, inputs: HeadInputs, ablated: Tensor = ablated) -> Tensor:
+            """Return head outputs, unchanged and with each of n heads ablated: (1 + n, H, Q, K)."""
+            variants = inputs.mixed().expand(1 + len(ablated), -1, -1, -1).clone()
+            replacement = 0.0 if means is None else _over_tokens(means[ablated], x.shape[1])[:, step.route.rows]
+            variants[1 + torch.arange(len(ablated)), ablated] = replacement
+            return variants
 
-        left.append(step(x, knock_out))
-    return torch.cat([left[0][:1], *(one[1:] for one in left)])
+        outputs.append(step(x, ablate))
+    return torch.cat([outputs[0][:1], *(output[1:] for output in outputs)])
 
 
 def _through_block(step: Step, x: Tensor) -> Tensor:
     """Run a block on tokens (M, N, D), in batches, to (M, Q, D)."""
-    return torch.cat([step(some) for some in x.split(_variants_per_batch(x[:1]) if len(x) else 1)])
+    return torch.cat([step(batch) for batch in x.split(_variants_per_batch(x[:1]) if len(x) else 1)])
 
 
 def _logits_from(model: VisionTransformer, steps: Sequence[Step], x: Tensor) -> Tensor:

@@ -52,30 +52,30 @@ def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]
     for block in range(record.blocks):
         sums = {name: torch.zeros(record.heads) for name in blocks}
         for start, chunk in record.row_chunks(block):
-            asking = chunk[:, max(0, first - start) :]  # (H, q, N), queries that are patches
-            if not asking.shape[1]:
+            rows_of_patches = chunk[:, max(0, first - start) :]  # (H, q, N), queries that are patches
+            if not rows_of_patches.shape[1]:
                 continue
-            which = torch.arange(max(start, first), start + chunk.shape[1]) - first
-            distances, near = _distances(places, which)
-            patches = asking[..., first:]
+            queries = torch.arange(max(start, first), start + chunk.shape[1]) - first
+            distances, adjacent = _distances(places, queries)
+            patches = rows_of_patches[..., first:]
             on_patches = patches.sum(-1).clamp_min(torch.finfo(torch.float32).tiny)
-            sums["entropy"] += entropy(asking).sum(-1)
+            sums["entropy"] += entropy(rows_of_patches).sum(-1)
             sums["distance"] += ((patches * distances).sum(-1) * patch_size / on_patches).sum(-1)
-            sums["self"] += patches[:, torch.arange(len(which)), which].sum(-1)
-            sums["neighbours"] += (patches * near).sum((-1, -2))
+            sums["self"] += patches[:, torch.arange(len(queries)), queries].sum(-1)
+            sums["neighbours"] += (patches * adjacent).sum((-1, -2))
             for name, tokens in groups.items():
-                sums[name] += asking[..., tokens].sum((-1, -2))
+                sums[name] += rows_of_patches[..., tokens].sum((-1, -2))
         for name, total in sums.items():
             blocks[name].append(total / (rows * cols))
-    away = touching = 0.0
-    for which in torch.arange(rows * cols).split(_ROWS_PER_CHUNK):
-        distances, near = _distances(places, which)
-        away, touching = away + float(distances.sum()), touching + float(near.sum())
+    total_distance = total_adjacent = 0.0
+    for queries in torch.arange(rows * cols).split(_ROWS_PER_CHUNK):
+        distances, adjacent = _distances(places, queries)
+        total_distance, total_adjacent = total_distance + float(distances.sum()), total_adjacent + float(adjacent.sum())
     uniform = {
         "entropy": 1.0,
-        "distance": away * patch_size / (rows * cols) ** 2,
+        "distance": total_distance * patch_size / (rows * cols) ** 2,
         "self": 1 / record.tokens,
-        "neighbours": touching / (rows * cols) / record.tokens,
+        "neighbours": total_adjacent / (rows * cols) / record.tokens,
     } | {name: len(tokens) / record.tokens for name, tokens in groups.items()}
     return {name: Statistic(torch.stack(values), uniform[name]) for name, values in blocks.items()}
 
@@ -89,10 +89,10 @@ def names(prefix: tuple[str, ...]) -> tuple[str, ...]:
     return ("distance", "entropy", "self", "neighbours", *_prefix_groups(prefix))
 
 
-def _distances(places: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute distances [patches] from the patches in `which` to all, and whether they are adjacent; both (q, P)."""
+def _distances(places: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute distances [patches] from the patches in `queries` to all, and whether they are adjacent; both (q, P)."""
     # The default of cdist uses a matrix product for many points, which is inaccurate for small distances.
-    distances = torch.cdist(places[which], places, compute_mode="donot_use_mm_for_euclid_dist")
+    distances = torch.cdist(places[queries], places, compute_mode="donot_use_mm_for_euclid_dist")
     return distances, ((distances > 0) & (distances < 1.5)).float()  # 1 or the square root of 2
 
 

@@ -52,10 +52,10 @@ def logit_lens(model: VisionTransformer, pixels: Tensor, target: int) -> Lens:
         for step in steps:
             x = step(x)
             answer = model.probabilities(model.classify(x[:, model.read])[0])
-            every = []
-            for some in x[0].split(max(1, CACHED_NUMBERS // (copies * x.shape[2] + model.config.num_classes))):
-                every.append(model.probabilities(model.classify(model.read_alone(some))))
-            each = torch.cat(every)  # (N, C)
-            best = each.max(-1)
-            blocks.append((answer, best.indices, best.values, each[:, target], x[0].norm(dim=-1)))
+            parts = []
+            for part in x[0].split(max(1, CACHED_NUMBERS // (copies * x.shape[2] + model.config.num_classes))):
+                parts.append(model.probabilities(model.classify(model.read_alone(part))))
+            per_token = torch.cat(parts)  # (N, C)
+            best = per_token.max(-1)
+            blocks.append((answer, best.indices, best.values, per_token[:, target], x[0].norm(dim=-1)))
     return Lens(*(torch.stack(part) for part in zip(*blocks, strict=True)))

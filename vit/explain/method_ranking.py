@@ -122,13 +122,13 @@ def in_parts(
         inputs = checkpoint.model, subject.pixels, subject.record.target
         masks = random_masks(grid[0] * grid[1], MASKS, HELD_OUT + index)
         drops = score_drops(*inputs, masks)
-        every = {}
+        results = {}
         for (name, heatmap), saco in zip(maps.items(), faithfulness(*inputs, list(maps.values())), strict=True):
             verdict = judge(heatmap, masks, drops)
             better = float(verdict.word == "better than chance")
-            every[name] = saco, verdict.correlation, better, *_hit_and_overlap(heatmap, mask)
-        chance = torch.tensor([every.pop(f"{RANDOM} {seed}") for seed in range(RANDOM_MAPS)]).mean(0)
-        rows = {name: np.array([every[name]]) for name in (*names, BLOB)} | {RANDOM: chance[None].numpy()}
+            results[name] = saco, verdict.correlation, better, *_hit_and_overlap(heatmap, mask)
+        chance = torch.tensor([results.pop(f"{RANDOM} {seed}") for seed in range(RANDOM_MAPS)]).mean(0)
+        rows = {name: np.array([results[name]]) for name in (*names, BLOB)} | {RANDOM: chance[None].numpy()}
         return rows | {_HAS_OBJECTS: np.array(mask is not None)}
 
     return InParts(dataset.test, min(limit, len(dataset.test.labels)), 1, compute)
@@ -136,11 +136,11 @@ def in_parts(
 
 def combined(parts: Iterable[Part]) -> list[Ranked]:
     """Average the results of all parts, and sort methods by SaCo, best first."""
-    every = list(parts)
-    has_objects = bool(every[0][_HAS_OBJECTS])
+    results = list(parts)
+    has_objects = bool(results[0][_HAS_OBJECTS])
     ranked = []
-    for name in (*(name for name in every[0] if name not in (RANDOM, BLOB, _HAS_OBJECTS)), RANDOM, BLOB):
-        rows = torch.from_numpy(np.concatenate([part[name] for part in every])).double()
+    for name in (*(name for name in results[0] if name not in (RANDOM, BLOB, _HAS_OBJECTS)), RANDOM, BLOB):
+        rows = torch.from_numpy(np.concatenate([part[name] for part in results])).double()
         saco, correlation, better, points, overlaps = (interval(column) for column in rows.T)
         result = Ranked(name, saco, correlation, better, points, overlaps, len(rows))
         ranked.append(result if has_objects else result._replace(points=None, overlap=None))

@@ -43,18 +43,18 @@ def hidden(
     mask = mask.view(rows, cols).repeat_interleave(patch_size, 0).repeat_interleave(patch_size, 1)
     mean = pixels.mean((2, 3), keepdim=True)
     if baseline == "mean":
-        other = mean
+        replacement = mean
     elif baseline == "blur":
         from torchvision.transforms.v2.functional import gaussian_blur  # noqa: PLC0415 # imports torch's compiler: 2 s
 
         sigma = max(pixels.shape[2:]) * _BLUR_SIDES
         # Reflection padding must be smaller than the picture.
         kernel = min(2 * round(2 * sigma) + 1, 2 * min(pixels.shape[2:]) - 1)
-        other = gaussian_blur(pixels, [kernel, kernel], [sigma, sigma])
+        replacement = gaussian_blur(pixels, [kernel, kernel], [sigma, sigma])
     else:
         noise = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(seed)).to(pixels)
-        other = mean + noise * pixels.std((2, 3), keepdim=True)
-    return torch.where(mask, other, pixels)
+        replacement = mean + noise * pixels.std((2, 3), keepdim=True)
+    return torch.where(mask, replacement, pixels)
 
 
 @torch.inference_mode()
@@ -82,17 +82,17 @@ def occlusion(
     """
     side = model.config.patch_size
     rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
-    other = hidden(pixels, range(rows * cols), side, baseline)
+    covered = hidden(pixels, range(rows * cols), side, baseline)
     pixels = hidden(pixels, hide, side, baseline)
     per_batch, answers = images_per_batch(model.config, size_of(pixels)), []
     with onednn(), doing(model, Kind(_KIND, size_of(pixels)), rows * cols):
-        for some in torch.arange(rows * cols).split(per_batch):
-            pictures = pixels.repeat(len(some), 1, 1, 1)
-            for picture, patch in zip(pictures, some.tolist(), strict=True):
+        for patches in torch.arange(rows * cols).split(per_batch):
+            pictures = pixels.repeat(len(patches), 1, 1, 1)
+            for picture, patch in zip(pictures, patches.tolist(), strict=True):
                 down, right = (slice(at * side, (at + 1) * side) for at in divmod(patch, cols))
-                picture[:, down, right] = other[0, :, down, right]
+                picture[:, down, right] = covered[0, :, down, right]
             answers.append(model.probabilities(model(pictures, hook=hook).logits))
-            progress((int(some[-1]) + 1) / (rows * cols))
+            progress((int(patches[-1]) + 1) / (rows * cols))
     return torch.cat(answers)
 
 

@@ -109,8 +109,7 @@ class AttentionRecord:
         blocks = range(self.blocks) if isinstance(block, str) else [checked_index("block", block, self.blocks)]
         maps = []
         for b in blocks:
-            every = self._of_heads(query, b, direction)
-            maps.append(select_head(every, head))
+            maps.append(select_head(self._of_heads(query, b, direction), head))
         return fuse(torch.stack(maps), block) if isinstance(block, str) else maps[0]
 
     def _of_heads(self, query: int | Tensor, block: int, direction: Direction) -> Tensor:

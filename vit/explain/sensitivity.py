@@ -115,26 +115,27 @@ def _drops(
     """Implement `score_drops` in float32 or bfloat16."""
     side = model.config.patch_size
     rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
-    other = hidden(pixels, range(rows * cols), side, baseline)
+    covered = hidden(pixels, range(rows * cols), side, baseline)
     per_batch, scores = images_per_batch(model.config, size_of(pixels)), list[Tensor]()
     if bfloat16:  # twice as many numbers fit into the caches
         per_batch *= 2
     mix = explicitly_mixed if bfloat16 else None  # torch's fused attention is slower in bfloat16 on a CPU
     with torch.autocast("cpu", torch.bfloat16) if bfloat16 else nullcontext():
-        whole = _log_probability(model, model(pixels, hook=hook).logits, target)
-        both, steps = model.walk(torch.cat([pixels, other]), mix=mix, hook=hook, every=hook is not None)
-        for some in masks.split(_BATCHES * per_batch):
+        unmasked = _log_probability(model, model(pixels, hook=hook).logits, target)
+        # Masks cover whole patches, so tokens of masked pictures are tokens of these two: embed only two pictures.
+        both, steps = model.walk(torch.cat([pixels, covered]), mix=mix, hook=hook, every=hook is not None)
+        for chunk in masks.split(_BATCHES * per_batch):
             done = sum(map(len, scores))
-            masked = F.pad(some, (len(model.config.prefix), 0))[..., None].split(per_batch)
+            masked = F.pad(chunk, (len(model.config.prefix), 0))[..., None].split(per_batch)
             batches = [torch.where(mask, both[1], both[0]) for mask in masked]
             for number, step in enumerate(steps, 1):
                 step = replace(step, block=rounded(step.block)) if bfloat16 else step
                 batches = [step(x) for x in batches]
-                progress((done + len(some) * number / len(steps)) / len(masks))
+                progress((done + len(chunk) * number / len(steps)) / len(masks))
             for x in batches:
                 logits = model.classify(x if hook is None else x[:, model.read])
                 scores.append(_log_probability(model, logits, target))
-    return (whole - torch.cat(scores)).cpu()
+    return (unmasked - torch.cat(scores)).cpu()
 
 
 def _agrees_in_bfloat16(model: VisionTransformer, pixels: Tensor, target: int, baseline: Baseline) -> bool:
@@ -147,11 +148,11 @@ def _agrees_in_bfloat16(model: VisionTransformer, pixels: Tensor, target: int, b
         return False
     if model.blocks not in _agreeing:
         masks = random_masks(pixels[0, 0].numel() // model.config.patch_size**2, _COMPARED)
-        exact, other = (_drops(model, pixels, target, masks, baseline, bfloat16=b) for b in (False, True))
-        alike = float(torch.corrcoef(torch.stack([exact, other]))[0, 1])
-        if math.isnan(alike):  # all drops are equal: do not cache a result, the next picture may allow one
+        exact, approximate = (_drops(model, pixels, target, masks, baseline, bfloat16=b) for b in (False, True))
+        correlation = float(torch.corrcoef(torch.stack([exact, approximate]))[0, 1])
+        if math.isnan(correlation):  # all drops are equal: do not cache a result, the next picture may allow one
             return False
-        _agreeing[model.blocks] = alike >= _AGREEMENT
+        _agreeing[model.blocks] = correlation >= _AGREEMENT
     return _agreeing[model.blocks]
 
 
@@ -239,8 +240,8 @@ def judge(heatmap: Tensor, masks: Tensor, drops: Tensor) -> Verdict:
         masks, drops: see `correlations`; three masks at least.
     """
     value = float(correlations(heatmap.flatten(), masks, drops))
-    some = copies(heatmap).flatten(1).split(_COPIES)
-    others = torch.cat([correlations(maps, masks, drops) for maps in some])
+    batches = copies(heatmap).flatten(1).split(_COPIES)
+    others = torch.cat([correlations(maps, masks, drops) for maps in batches])
     reached = int((others >= value - 1e-12).sum())  # with a tolerance for rounding: equal copies count
     reach = float(others.quantile(1 - SIGNIFICANCE)) if len(others) else 0.0
     error = (1 - value**2) / (len(drops) - 1) ** 0.5

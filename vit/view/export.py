@@ -125,8 +125,8 @@ class MapView:
             return self
         header, sections = unpack(masks)
         patches, drops = header["tokens"], torch.from_numpy(sections["drops"].copy())
-        taken = torch.from_numpy(np.unpackbits(sections["masks"], axis=1, bitorder="little")[:, :patches]).bool()
-        verdict = judge(record.heatmap(self.weights), taken, drops)
+        covered = torch.from_numpy(np.unpackbits(sections["masks"], axis=1, bitorder="little")[:, :patches]).bool()
+        verdict = judge(record.heatmap(self.weights), covered, drops)
         facts = {"class": header["target"], "masks": len(drops), "ceiling": header["ceiling"], "decidable": False}
         words = f"Masks hardly change “{header['target']}”, so this map is neither true nor false of it"
         if header["decidable"]:

@@ -79,10 +79,10 @@ def index_page(title: str, tiles: Sequence[Tile], facts: Iterable[str] = ()) -> 
 def _item(tile: Tile) -> str:
     source = f"data:image/jpeg;base64,{base64.b64encode(tile.thumbnail).decode()}"
     share = "" if tile.probability is None else f" {tile.probability:.1%}"
-    said = f"{html.escape(tile.label)}{share}<br>" if tile.label else ""
+    prediction = f"{html.escape(tile.label)}{share}<br>" if tile.label else ""
     name = html.escape(tile.name)
     return (
-        f'<li><a href="{quote(tile.file)}"><img alt="{name}" loading="lazy" src="{source}">{said}'
+        f'<li><a href="{quote(tile.file)}"><img alt="{name}" loading="lazy" src="{source}">{prediction}'
         f"<small>{name}</small></a></li>"
     )
 

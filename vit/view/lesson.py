@@ -75,7 +75,7 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
         f"default-src 'none'; script-src '{digest(script)}' 'wasm-unsafe-eval'; worker-src blob:; "
         "style-src 'unsafe-inline'; img-src blob: data:; media-src blob:"
     )
-    held = json.dumps({"words": words, "language": language}, ensure_ascii=False).replace("<", "\\u003c")
+    data = json.dumps({"words": words, "language": language}, ensure_ascii=False).replace("<", "\\u003c")
     title = html.escape(words["title"])
     text = "\n".join(
         [
@@ -85,7 +85,7 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
             f"<title>{title}</title>",
             f"<style>{STYLE}{read('viewer.css')}{read('lesson/lesson.css')}</style>\n</head>\n<body>",
             _lesson_html(words),
-            f'<script type="application/json" id="data">{held}</script>',
+            f'<script type="application/json" id="data">{data}</script>',
             f'<script type="text/plain" id="worker">{worker}</script>',
             f'<script type="text/plain" id="model">{as_text(model_bytes(checkpoint, words))}</script>',
             f'<script type="module">{script}</script>\n</body>\n</html>\n',
@@ -113,7 +113,7 @@ def model_bytes(checkpoint: Checkpoint, words: Mapping[str, str] = MappingProxyT
     """
     config, preprocess = checkpoint.config, checkpoint.preprocess
     weights = lesson_weights.pack_weights(checkpoint.model)
-    shown = [samples.SAMPLES[name] for name in _samples_for(checkpoint.labels)]
+    pictures = [samples.SAMPLES[name] for name in _samples_for(checkpoint.labels)]
     header: dict[str, Any] = {
         "kind": "lesson",
         "name": checkpoint.name,
@@ -123,7 +123,7 @@ def model_bytes(checkpoint: Checkpoint, words: Mapping[str, str] = MappingProxyT
         "tensors": weights.tensors,
         "middle": lesson_weights.MIDDLE,
         "colormaps": list(_COLORMAPS),
-        "samples": [{"name": one.name, "credit": f"{one.credit}, {one.licence}"} for one in shown],
+        "samples": [{"name": one.name, "credit": f"{one.credit}, {one.licence}"} for one in pictures],
         "accuracy": checkpoint.facts.get("accuracy"),
     }
     return join_sections(
@@ -131,7 +131,7 @@ def model_bytes(checkpoint: Checkpoint, words: Mapping[str, str] = MappingProxyT
         {
             "weights": weights.packed,
             **{f"colormap:{name}": COLORMAPS[name].tobytes() for name in _COLORMAPS},
-            **{f"sample:{one.name}": _small(samples.read(one.name)) for one in shown},
+            **{f"sample:{one.name}": _small(samples.read(one.name)) for one in pictures},
         },
     )
 

@@ -286,9 +286,9 @@ def view(
     Raises:
         UserError: an argument cannot be used.
     """
-    known = {field.name for field in fields(Selection)} - {"block", "head", "token", "pinned", "view", "direction"}
-    if unknown := sorted(settings.keys() - known):
-        raise UserError(f"There is no setting {unknown[0]!r}. Choose from {', '.join(sorted(known))}.")
+    allowed = {field.name for field in fields(Selection)} - {"block", "head", "token", "pinned", "view", "direction"}
+    if unknown := sorted(settings.keys() - allowed):
+        raise UserError(f"There is no setting {unknown[0]!r}. Choose from {', '.join(sorted(allowed))}.")
     if isinstance(anything, Checkpoint | nn.Module | str | Path):
         if grid is not None or prefix is not None:
             raise UserError("grid and prefix are for attention alone; a model knows its own.")

@@ -202,9 +202,11 @@ def signed_overlay(
     grey = picture.crop((left, top, right, bottom)).convert("L").resize(size, Image.Resampling.BICUBIC)
     pale = np.asarray(grey.point(lambda value: 112 + value // 2), np.float32)[..., None]
     shares = np.clip(np.asarray(difference, np.float32) / _scale_maximum(np.abs(difference), vmax), -1, 1)
-    every = np.asarray(Image.fromarray(shares).resize(size, Image.Resampling.NEAREST))[..., None]  # (height, width, 1)
-    cover = 0.9 * np.abs(every)
-    return Image.fromarray(np.rint(pale * (1 - cover) + np.where(every > 0, RED, BLUE) * cover).astype(np.uint8))
+    enlarged = np.asarray(Image.fromarray(shares).resize(size, Image.Resampling.NEAREST))[
+        ..., None
+    ]  # (height, width, 1)
+    cover = 0.9 * np.abs(enlarged)
+    return Image.fromarray(np.rint(pale * (1 - cover) + np.where(enlarged > 0, RED, BLUE) * cover).astype(np.uint8))
 
 
 def _coverage(opacity: float, mean: float | None) -> NDArray[np.uint8]:

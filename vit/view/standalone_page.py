@@ -103,7 +103,7 @@ def standalone(
     script = "\n" + joined("notebook.js" if cell else "standalone.js")
     assert "</script" not in script.lower()
     policy = f"default-src 'none'; script-src '{digest(script)}'; style-src 'unsafe-inline'; img-src blob: data:"
-    held = json.dumps({"data": data, "payloads": list(payloads)}).replace("<", "\\u003c")
+    data_json = json.dumps({"data": data, "payloads": list(payloads)}).replace("<", "\\u003c")
     lines = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
@@ -114,7 +114,7 @@ def standalone(
         "<noscript><p>This page needs JavaScript.</p></noscript>",
         read("viewer.html"),
         *(f'<p class="facts">{html.escape(fact)}</p>' for fact in facts),
-        f'</main>\n<script type="application/json" id="data">{held}</script>',
+        f'</main>\n<script type="application/json" id="data">{data_json}</script>',
         *(f'<script type="text/plain" id="{name}">{_packed(content)}</script>' for name, content in payloads.items()),
         f'<script type="module">{script}</script>\n</body>\n</html>\n',
     ]
