@@ -207,7 +207,7 @@ def method(
 @method(
     "attention",
     "Raw attention",
-    "The last block, mean of heads: where the model looks last.",
+    "Attention of the last block, mean of heads.",
     lambda call: (
         f"record.weights({call.arguments('block', 'head', start=True)})"
         if call.query or {"block", "head"} & call.settings.keys()
@@ -246,7 +246,7 @@ def attention(
 @method(
     "rollout",
     "Rollout",
-    "Attention multiplied through all blocks, half of every token staying.",
+    "Attention multiplied through all blocks; every token keeps half of itself in each.",
     lambda call: f"record.rollout({call.arguments(*ROLLOUT, start=True)})",
     of_class=False,
 )
@@ -334,7 +334,7 @@ def attention_gradient_last(subject: Subject, query: Query, direction: Direction
 @method(
     "input-gradient",
     "Attention × input gradient",
-    "Raw attention, times how strongly each patch's pixels move the class.",
+    "Raw attention times the gradient of the class by each patch's pixels.",
     lambda call: f"record.last_attention({call.arguments()}) * record.input_gradient",
 )
 def input_gradient(subject: Subject, query: Query, direction: Direction) -> Tensor:
@@ -455,7 +455,7 @@ def relevance_rollout(
 @method(
     "legrad",
     "LeGrad",
-    "What the class would gain by more attention, mean of all blocks (Bousselham et al. 2024).",
+    "Gradient of the class by attention, positive part, mean of all blocks (Bousselham et al. 2024).",
     lambda call: (
         "vit.legrad("
         + ", ".join(filter(None, ("checkpoint.model, pixels", f"target={call.target}", call.arguments("start_block"))))
@@ -484,7 +484,7 @@ def legrad(subject: Subject, query: Query, direction: Direction, *, start_block:
 @method(
     "gradcam",
     "Grad-CAM",
-    "Channels of the last block's tokens, weighed by what the class gains by them (Selvaraju et al. 2017).",
+    "Channels of the last block's tokens, weighted by the gradient of the class (Selvaraju et al. 2017).",
     lambda call: f"record.gradcam({call.arguments('block')})",
     of_tokens=False,
 )
@@ -509,7 +509,7 @@ def gradcam(subject: Subject, query: Query, direction: Direction, *, block: int 
 @method(
     "removal",
     "Removal",
-    "What taking random parts of the picture away says of each patch: the most faithful map of sums, and a slow one.",
+    "How much each patch contributes when random parts of the picture are hidden: the most faithful method, but slow.",
     lambda call: f"vit.removal_map(checkpoint.model, pixels, target={call.target})",
     of_tokens=False,
     passes=256,

@@ -21,16 +21,16 @@ STATISTICS = {
 }
 # Explanations for non-experts; the definitions are in `vit.explain.head_statistics`.
 MEANINGS = {
-    "distance": "from a patch to where it looks, weighted by attention, the mean over all patches.",
-    "entropy": "how many tokens a row of attention is spread over: 0 is a single one, 1 is all alike (uniform).",
-    "self": "the share of its attention that a patch keeps for itself.",
-    "neighbours": "the share that goes to the up to eight patches that touch it.",
-    "cls": "the share that goes to the class token, from which most models read their answer.",
-    "dist": "the share that goes to the token that learnt from a teacher's answers.",
-    "registers": "the share that goes to extra tokens without a place in the picture, where a model keeps notes.",
-    "object": "1 if the head looks most where patches speak most for the class, by relevance; -1 if least.",
-    "faithfulness": "1 if where it looks says how far the class drops behind random masks, 0 if it says nothing.",
-    "effect": "how far the class's logit falls when the head gives its mean over the samples, whatever the picture.",
+    "distance": "distance between a patch and the patches it attends to, weighted by attention, mean over all patches.",
+    "entropy": "how many tokens attention is spread over: 0 is a single one, 1 is all of them equally (uniform).",
+    "self": "the share of its attention that a patch gives to itself.",
+    "neighbours": "the share that goes to the adjacent patches, up to eight.",
+    "cls": "the share that goes to the class token, from which most models read their prediction.",
+    "dist": "the share that goes to the distillation token, which was trained on a teacher's predictions.",
+    "registers": "the share that goes to registers: extra tokens without a position, used for global information.",
+    "object": "1 if the head attends most to the patches that are most relevant for the class, -1 if least.",
+    "faithfulness": "1 if attention predicts how far the class drops under random masks, 0 if it does not.",
+    "effect": "how far the class's logit falls when the head's output is replaced by its mean over the samples.",
 }
 SIGNED = ("object", "faithfulness", "effect")  # statistics that can be negative
 
