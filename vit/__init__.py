@@ -1,6 +1,6 @@
-"""A Vision Transformer from scratch, and the tools to look inside it.
+"""A Vision Transformer from scratch, and tools to inspect it.
 
-Everything that a notebook or a page needs is here; nothing of it draws or trains until asked.
+The package's public API. Importing it does not import torch.
 """
 
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vit.training.callbacks import lightning_callback, transformers_callback
     from vit.training.run_writer import RunWriter
 
-# Loaded on first use, so that decoding a picture does not wait for torch.
+# Imported on first use, so that decoding a picture does not wait for torch.
 _HOMES = {
     "data.import_archive": ["ImportedDataset", "import_dataset"],
     "explain.answers.examples": ["answers_from_examples", "answers_from_pictures"],

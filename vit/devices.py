@@ -1,7 +1,7 @@
-"""What a run can be placed on: the CPU, and each GPU with its name, free memory and use.
+"""List compute devices: the CPU, and each GPU with its name, free memory and utilization.
 
-NVIDIA's management library answers at once and without torch. A GPU's number is its place in the order of PCI
-addresses, which is also torch's order under CUDA_DEVICE_ORDER=PCI_BUS_ID.
+GPUs are queried through NVML, which is fast and needs no torch. GPUs are numbered by PCI address, which matches torch
+under CUDA_DEVICE_ORDER=PCI_BUS_ID.
 """
 
 import os
@@ -20,13 +20,13 @@ except ImportError:  # not on Windows
 
 @dataclass(frozen=True)
 class Device:
-    """A place to compute.
+    """A compute device.
 
     Attributes:
         name: "cpu", "cuda:0", ...
-        title: what it is, for people.
-        total_memory, free_memory: [bytes]; 0 where unknown.
-        use: share of the time it was busy lately, 0 to 1; None where unknown.
+        title: human-readable description.
+        total_memory, free_memory: [bytes]; 0 if unknown.
+        use: recent utilization, 0 to 1; None if unknown.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Device:
 
 @contextmanager
 def back_where_it_was(model: Any) -> Iterator[None]:
-    """Wherever the body moves a model, others find it afterwards on the device where it was."""
+    """Move a model back to its original device when the context exits."""
     before = next(model.parameters()).device
     try:
         yield
@@ -47,7 +47,7 @@ def back_where_it_was(model: Any) -> Iterator[None]:
 
 
 def list_devices() -> list[Device]:
-    """The CPU, then the GPUs that CUDA_VISIBLE_DEVICES leaves; no GPU where there is no driver."""
+    """Return the CPU, then the GPUs that CUDA_VISIBLE_DEVICES allows; no GPUs without a driver."""
     return [_cpu(), *_nvidia_gpus()]
 
 
@@ -59,10 +59,13 @@ def _cpu() -> Device:
 
 
 def memory() -> tuple[int, int]:
-    """The memory of this machine in all, and what programs can still have of it [bytes]; 0 where unknown."""
+    """Return the total and the available memory of this process [bytes]; 0 if unknown.
+
+    The tightest limit applies: physical memory, control groups, or `ulimit -v`.
+    """
     try:
-        import psutil  # noqa: PLC0415 # a machine that only trains does without it
-    except ImportError:  # a machine that only trains does without it
+        import psutil  # noqa: PLC0415 # optional: training needs no psutil
+    except ImportError:
         return 0, 0
     ram = psutil.virtual_memory()
     most = [(ram.total, ram.available), *_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))]
@@ -72,11 +75,13 @@ def memory() -> tuple[int, int]:
 
 
 def _limits(groups: Path, root: Path) -> Iterator[tuple[int, int]]:
-    """What containers and schedulers leave to this process: limit and rest of each control group that it is in [bytes].
+    """Yield the memory limit and the remaining memory of each control group of this process [bytes].
+
+    Containers and schedulers such as Slurm set these limits.
 
     Args:
-        groups: names the groups of this process.
-        root: where version 2 of control groups is mounted, and version 1 below.
+        groups: file that lists the groups of this process.
+        root: mount point of cgroup v2; v1 controllers are mounted below it.
     """
     with suppress(OSError):
         for line in groups.read_text().splitlines():
@@ -89,11 +94,13 @@ def _limits(groups: Path, root: Path) -> Iterator[tuple[int, int]]:
                 else (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
             )
             own = top / place.lstrip("/")
+            # Limits are hierarchical: a parent group may be tighter than the process's own.
             for group in (own, *own.parents[: len(own.parts) - len(top.parts)]):
                 with suppress(OSError, ValueError, KeyError):
-                    most = int((group / limit).read_text())  # "max" for none
-                    facts = dict(one.split() for one in (group / "memory.stat").read_text().splitlines())
-                    yield most, most - int((group / used).read_text()) + int(facts[cache])
+                    most = int((group / limit).read_text())  # "max" means no limit and raises ValueError
+                    statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                    # Inactive page cache counts as used, but the kernel reclaims it on demand.
+                    yield most, most - int((group / used).read_text()) + int(statistics[cache])
 
 
 def _processor() -> str:
@@ -106,10 +113,10 @@ def _processor() -> str:
 
 def _nvidia_gpus() -> list[Device]:
     try:
-        import pynvml as nvml  # noqa: PLC0415 # there may be none
+        import pynvml as nvml  # noqa: PLC0415 # optional
 
         nvml.nvmlInit()
-    except Exception:  # no library, no driver, or one of another version: there is no GPU to offer
+    except Exception:  # no library, no driver, or a version mismatch
         return []
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
@@ -126,13 +133,15 @@ def _nvidia_gpus() -> list[Device]:
 def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     use = None
-    with suppress(nvml.NVMLError):  # a slice of a GPU has no such figure
+    with suppress(nvml.NVMLError):  # MIG slices do not report utilization
         use = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
     return Device(f"cuda:{index}", _text(nvml.nvmlDeviceGetName(handle)), memory.total, memory.free, use)
 
 
 def visible(setting: str | None, identities: list[str]) -> list[int]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, by number; like CUDA, it ends at the first entry that names none.
+    """Return the indices of the GPUs that CUDA_VISIBLE_DEVICES allows.
+
+    Parsing stops at the first invalid entry, as in CUDA.
 
     >>> visible(None, ["GPU-a", "GPU-b"]), visible("1,7,0", ["GPU-a", "GPU-b"]), visible("GPU-b", ["GPU-a", "GPU-b"])
     ([0, 1], [1], [1])

@@ -1,26 +1,26 @@
-"""What a user can cause, each with one clear sentence to show; everything else is a bug."""
+"""Errors caused by user input. Their messages are shown as they are; every other exception is a bug."""
 
 
 class UserError(Exception):
-    """The user's input cannot be used: the message says what is wrong, why, and what to do.
+    """The user's input cannot be used. The message says what is wrong, why, and what to do.
 
-    No `ValueError`: one that comes out of a library, or of our own arithmetic, is a bug.
+    It does not derive from `ValueError`: a ValueError raised by a library or by our own code is a bug.
     """
 
 
 class InvalidImage(UserError):
-    """The bytes are not a picture that can be opened safely."""
+    """The data is not a picture that can be decoded safely."""
 
 
 class InvalidCheckpoint(UserError):
-    """The file or folder is not a Vision Transformer that can be loaded faithfully."""
+    """The file or folder is not a Vision Transformer that can be loaded exactly."""
 
 
 class UnknownHeads(InvalidCheckpoint):
-    """Nothing says how many attention heads a checkpoint has.
+    """The number of attention heads of a checkpoint is not recorded.
 
     Attributes:
-        choices: numbers that would fit its width.
+        choices: head counts that divide its width.
     """
 
     def __init__(self, message: str, choices: tuple[int, ...]):
@@ -29,16 +29,16 @@ class UnknownHeads(InvalidCheckpoint):
 
 
 class Unavailable(InvalidCheckpoint):
-    """A checkpoint from elsewhere cannot be had: no such name, no way to it, no right to it, or no room for it."""
+    """A remote checkpoint cannot be downloaded: unknown name, no connection, no permission, or no disk space."""
 
 
 class InvalidDataset(UserError):
-    """The folder or archive is not a labelled set of pictures that can be trained on."""
+    """The folder or archive is not a labelled image dataset that can be used for training."""
 
 
 class InvalidConfig(UserError):
-    """A setting has a value that cannot work, alone or together with the others."""
+    """A setting has an invalid value, by itself or in combination with others."""
 
 
 class InvalidRun(UserError):
-    """There is no such run, or it is not in a state in which this can be done."""
+    """The run does not exist, or its state does not allow the operation."""

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whatever happens while they are written; and locks that die with their holders."""
+"""Atomic file writes, heartbeats, and file locks that the system releases when their process ends."""
 
 import json
 import os
@@ -19,10 +19,10 @@ except ImportError:  # Windows
 
 @contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
-    """Write a file whole: whoever reads it, also after a kill or a power cut, meets the old content or the new.
+    """Replace a file atomically: readers see the old content or the new, even after a kill or a power cut.
 
     Raises:
-        OSError: it could not be written; the old content stays, and nothing half-written with it.
+        OSError: the file could not be written; the old content is intact and no partial file remains.
     """
     temporary = path.with_name(path.name + ".partial")
     try:
@@ -34,32 +34,33 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    if hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
+    if hasattr(os, "O_DIRECTORY"):  # makes the rename durable; Windows cannot open folders
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
 
 
 def beat(path: Path, **facts: object) -> None:
-    """Give a sign of life that `silence` reads, with facts for whoever watches; readers meet the old one or the new."""
+    """Write a heartbeat atomically, for `silence` to read, with `facts` as additional JSON fields."""
     text = json.dumps({"boot": _boot(), "at": time.monotonic(), **facts})
     partial = path.with_name(path.name + ".partial")
     try:
         partial.write_text(text)
         partial.replace(path)
-    except OSError:  # a full disk is no reason to seem dead
+    except OSError:  # on a full disk an empty file with a new modification time still counts as a heartbeat
         path.unlink(missing_ok=True)
         path.touch()
 
 
 def silence(path: Path) -> float:
-    """How long ago the last sign of life was [s], whatever was done to the clock since.
+    """Return the age of the last heartbeat [s], independent of changes to the system clock.
 
-    By the clock that starts with the machine. The clock of another machine may be wrong: of its signs of life, the age
-    is the time since this process first met the latest one, and at the first look that of the file.
+    On the machine that wrote the heartbeat, the age is measured with the monotonic clock. Clocks of other machines may
+    be wrong: for their heartbeats, the age is the time since this process first saw the latest one, starting from the
+    age of the file at the first call.
 
     Raises:
-        OSError: there was none.
+        OSError: there is no heartbeat.
     """
     changed = path.stat().st_mtime
     try:
@@ -68,30 +69,36 @@ def silence(path: Path) -> float:
         pulse = {}
     if is_number(at := pulse.get("at")) and pulse.get("boot") == _boot():
         return time.monotonic() - at
-    return _silence_elsewhere(path, changed)
+    return _remote_silence(path, changed)
 
 
-class _Met(NamedTuple):
-    """A sign of life of another machine, when this process first met it, and how old it was then [s]."""
+class _RemoteBeat(NamedTuple):
+    """A heartbeat written by another machine.
+
+    Attributes:
+        changed: modification time of the file [s since the epoch].
+        first_seen: when this process first saw it, by the monotonic clock [s].
+        age: its age at that time [s].
+    """
 
     changed: float
-    when: float
+    first_seen: float
     age: float
 
 
-_met: dict[Path, _Met] = {}
+_remote_beats: dict[Path, _RemoteBeat] = {}
 
 
-def _silence_elsewhere(path: Path, changed: float) -> float:
-    now, met = time.monotonic(), _met.get(path)
-    if met is None or met.changed != changed:
-        newer = met is not None and changed > met.changed  # it came since the last look, whatever its time says
-        met = _met[path] = _Met(changed, now, 0.0 if newer else max(time.time() - changed, 0.0))
-    return met.age + now - met.when
+def _remote_silence(path: Path, changed: float) -> float:
+    now, seen = time.monotonic(), _remote_beats.get(path)
+    if seen is None or seen.changed != changed:
+        newer = seen is not None and changed > seen.changed  # written since the last call, whatever its clock says
+        seen = _remote_beats[path] = _RemoteBeat(changed, now, 0.0 if newer else max(time.time() - changed, 0.0))
+    return seen.age + now - seen.first_seen
 
 
 def _boot() -> str:
-    """Tells this start of this machine from all others, where the system says so."""
+    """Return an id that is unique to this boot of this machine; "" if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -99,10 +106,10 @@ def _boot() -> str:
 
 
 def check_locks() -> None:
-    """Refuse what needs locks where the system has none; whoever takes a lock need not call it.
+    """Check that the system has file locks. Functions that acquire a lock call it themselves.
 
     Raises:
-        UserError: what to use instead.
+        UserError: the system has none; the message names alternatives.
     """
     if fcntl is None:
         raise UserError(
@@ -112,14 +119,13 @@ def check_locks() -> None:
 
 
 def acquire_lock(file: int) -> bool:
-    """Take a lock on an open file that nobody else holds, at once or not at all.
-
-    It is tried thrice, because who asks `is_locked` holds the lock for an instant.
+    """Try to acquire an exclusive lock on an open file without waiting.
 
     Raises:
         UserError: this system has no locks.
     """
     check_locks()
+    # Three attempts, because `is_locked` in another process holds the lock for an instant.
     for pause in (0.0, 0.002, 0.004):  # [s]
         time.sleep(pause)
         try:
@@ -131,10 +137,10 @@ def acquire_lock(file: int) -> bool:
 
 
 def wait_for_lock(file: int, *, shared: bool = False) -> None:
-    """Take a lock on an open file, or a folder, as soon as those who hold it let go; they do when they die.
+    """Block until a lock on an open file or folder is acquired. Locks of processes that end are released.
 
     Args:
-        shared: with all who hold it shared as well; a lock of one's own becomes a shared one.
+        shared: acquire a shared lock; an exclusive lock that this file already holds is downgraded.
 
     Raises:
         UserError: this system has no locks.
@@ -144,19 +150,16 @@ def wait_for_lock(file: int, *, shared: bool = False) -> None:
 
 
 def release_lock(file: int) -> None:
-    """Let go of a lock on an open file, for the processes too that were forked since and hold it with this one."""
+    """Release a lock on an open file, including for forked processes that inherited it."""
     if fcntl is not None:
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds a lock on the file; the operating system drops it when the process is gone.
-
-    Where the system has no locks nobody holds one.
-    """
+    """Whether a process holds a lock on the file. Always False on systems without locks."""
     if fcntl is None:
         return False
-    for flags in (os.O_RDWR, os.O_RDONLY):  # a lock on another user's file needs no right to write it, but on NFS
+    for flags in (os.O_RDWR, os.O_RDONLY):  # NFS needs write access for a lock; elsewhere read access is enough
         with suppress(OSError):
             file = os.open(path, flags | os.O_NONBLOCK)
             break

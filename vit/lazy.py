@@ -1,4 +1,4 @@
-"""Packages that hand out names and modules without importing them, so that describing a model waits for no torch."""
+"""Lazy imports for packages, so that code that does not need torch does not wait for it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class LazyModule(ModuleType):
-    """Stands for a module, which is imported when something of it is first used."""
+    """A proxy that imports its module on first attribute access."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(import_module(self.__name__), name)
@@ -20,7 +20,7 @@ class LazyModule(ModuleType):
         delattr(import_module(self.__name__), name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call a module that can be called, such as `vit.view`."""
+        """Call a callable module, such as `vit.view`."""
         module: Any = import_module(self.__name__)
         return module(*args, **kwargs)
 
@@ -32,16 +32,15 @@ class LazyModule(ModuleType):
 def names_of(
     package: str, path: Sequence[str], homes: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[list[str], Callable[[str], Any]]:
-    """`__all__` and `__getattr__` of a package that imports nothing until it is used.
+    """Return `__all__` and `__getattr__` for a package that imports its submodules on first use.
 
-    `from package import module` and `from package import name` then stand at the top of a file whatever they bring;
-    the first gives a `LazyModule`, the second imports where the name lives.
+    With them, `from package import module` returns a `LazyModule` and costs nothing, so it can stand at the top of any
+    file. `from package import name` imports the module that defines the name.
 
     Args:
-        package: its `__name__`.
-        path: its `__path__`.
-        homes: of each module, relative to the package as in `from .module import`, the names of it that the package
-            hands out.
+        package: the package's `__name__`.
+        path: the package's `__path__`.
+        homes: names to re-export by module; modules are relative to the package, as in `from .module import`.
 
     Source: PEP 562.
     """

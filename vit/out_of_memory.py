@@ -1,4 +1,4 @@
-"""Words for the end of memory: for an allocation that failed, and for a process that the system ended."""
+"""Detect and describe out-of-memory errors: failed allocations, and processes killed by the system."""
 
 import re
 import signal
@@ -7,29 +7,32 @@ from pathlib import Path
 
 from vit.devices import memory
 
-# What torch's allocators, its libraries and C++ say; they raise RuntimeError for it.
-_SAYS = re.compile(r"out of memory|can't allocate memory|not enough memory|bad_alloc|Cannot allocate memory")
-# What cuBLAS and cuDNN say, which allocate handles and workspaces by themselves; the second, without room for a handle.
-_LIBRARIES = re.compile(r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_\w*ALLOC\w*FAILED")
+# Messages of torch's allocators, its libraries and C++, which raise RuntimeError.
+_ALLOCATOR_MESSAGES = re.compile(
+    r"out of memory|can't allocate memory|not enough memory|bad_alloc|Cannot allocate memory"
+)
+# Messages of cuBLAS and cuDNN, which allocate handles and workspaces themselves; NOT_INITIALIZED when a handle fails.
+_LIBRARY_MESSAGES = re.compile(r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_\w*ALLOC\w*FAILED")
 _WANTED = re.compile(r"(?:tried to allocate|Tried to allocate|Unable to allocate) ([\d.]+) ?(bytes|[KMGT]iB)")
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory could not be had, on a GPU or on the CPU."""
+    """Whether an error reports a failed allocation, on a GPU or on the CPU."""
     if isinstance(error, MemoryError) or _on_gpu(error):
         return True
-    return isinstance(error, RuntimeError | OSError) and bool(_SAYS.search(str(error)))
+    return isinstance(error, RuntimeError | OSError) and bool(_ALLOCATOR_MESSAGES.search(str(error)))
 
 
 def explained(error: BaseException, what: str, help_: str, needed: int = 0) -> str:
-    """A sentence for an allocation that failed: how much was needed, how much is free, what helps.
+    """Describe a failed allocation: the memory needed, the memory free, and what helps.
 
     Args:
-        what: needed it.
-        needed: in all [bytes]; 0 where only the error knows, of its last piece.
+        what: subject of the sentence, the computation that failed.
+        help_: sentence that says what to do.
+        needed: total memory needed [bytes]; 0 to report the failed allocation of the error message.
 
-    >>> class OutOfMemoryError(RuntimeError): ...  # as torch's is called
+    >>> class OutOfMemoryError(RuntimeError): ...  # the name of torch's error
     >>> text = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 10 GiB."
     >>> explained(OutOfMemoryError(text), "A step", "Lower batch_size.")
     'A step ran out of GPU memory: it needed another 2.1 GB. Lower batch_size.'
@@ -46,9 +49,9 @@ def explained(error: BaseException, what: str, help_: str, needed: int = 0) -> s
 
 
 def _on_gpu(error: BaseException) -> bool:
-    """Whether it is an error of an accelerator; this module waits for no torch."""
-    says = "CUDA error: out of memory" in str(error) or bool(_LIBRARIES.search(str(error)))
-    return type(error).__name__ == "OutOfMemoryError" or (isinstance(error, RuntimeError) and says)
+    """Whether the error comes from an accelerator. Compares class names, to avoid importing torch."""
+    matches = "CUDA error: out of memory" in str(error) or bool(_LIBRARY_MESSAGES.search(str(error)))
+    return type(error).__name__ == "OutOfMemoryError" or (isinstance(error, RuntimeError) and matches)
 
 
 def _size(count: float) -> str:
@@ -56,18 +59,18 @@ def _size(count: float) -> str:
 
 
 def kills() -> int:
-    """Processes that the system has ended for want of memory since it started; 0 where it does not say."""
+    """Return how many processes the system's OOM killer has killed since boot; 0 if unknown."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/vmstat").read_text().split("oom_kill ")[1].split()[0])
     return 0
 
 
 def ended(code: int, kills_before: int) -> str:
-    """Who ended a process with this exit status, in words without a full stop; "" where it ended by itself.
+    """Describe why a process was killed, without a full stop; "" if it was not killed.
 
     Args:
-        code: negative for a signal, as `subprocess` has it.
-        kills_before: `kills()` when the process began.
+        code: exit status, negative for a signal as in `subprocess`.
+        kills_before: `kills()` at the start of the process.
     """
     if code != -signal.SIGKILL:
         return ""
@@ -77,6 +80,6 @@ def ended(code: int, kills_before: int) -> str:
 
 
 def die_first(process: int) -> None:
-    """Let the system end this process before all others, above all its parent, where memory runs out."""
-    with suppress(OSError):  # not Linux, or it has ended
-        Path(f"/proc/{process}/oom_score_adj").write_text("1000")
+    """Make this process the first candidate of the OOM killer, so that its parent survives."""
+    with suppress(OSError):  # not Linux, or the process has ended
+        Path(f"/proc/{process}/oom_score_adj").write_text("1000")  # the maximum, see proc(5)

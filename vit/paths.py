@@ -1,6 +1,6 @@
-"""Where things lie: the project, the folders that it fills, and what the environment names instead.
+"""Paths of the project and its folders, and the environment variables that override them.
 
-Installed as a package, without a project around it, the current folder stands for the project's.
+If `vit` is installed as a package, the current folder takes the place of the project folder.
 """
 
 import os
@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]  # the folder that holds the package `vit`
-INSTALLED = not (PROJECT / "pyproject.toml").is_file()  # that folder is Python's, where nothing of ours may be written
+INSTALLED = not (PROJECT / "pyproject.toml").is_file()  # PROJECT is then site-packages, which must not be written to
 
 
 def _home() -> Path:
@@ -16,44 +16,46 @@ def _home() -> Path:
 
 
 def checkpoints_folder() -> Path:
-    """`checkpoints/` of the project, or where the environment variable VIT_CHECKPOINTS points."""
+    """Return `checkpoints/` of the project, or the folder set by VIT_CHECKPOINTS."""
     return Path(os.environ.get("VIT_CHECKPOINTS") or _home() / "checkpoints")
 
 
 def downloads_folder() -> Path:
-    """`downloads/` of the project, or where the environment variable VIT_DOWNLOADS points."""
+    """Return `downloads/` of the project, or the folder set by VIT_DOWNLOADS."""
     return Path(os.environ.get("VIT_DOWNLOADS") or _home() / "downloads")
 
 
 def pictures_folder() -> Path:
-    """`pictures/` of the project, or where the environment variable VIT_PICTURES points."""
+    """Return `pictures/` of the project, or the folder set by VIT_PICTURES."""
     return Path(os.environ.get("VIT_PICTURES") or _home() / "pictures")
 
 
 def runs_folder() -> Path:
-    """`runs/` of the project, or where the environment variable VIT_RUNS points."""
+    """Return `runs/` of the project, or the folder set by VIT_RUNS."""
     return Path(os.environ.get("VIT_RUNS") or _home() / "runs").absolute()
 
 
 def clusters_file() -> Path:
-    """The app's secrets file, in which clusters are set up, or the file that VIT_CLUSTERS names."""
+    """Return the file that configures clusters: the app's secrets file, or the file set by VIT_CLUSTERS."""
     return Path(os.environ.get("VIT_CLUSTERS") or _home() / ".streamlit" / "secrets.toml").absolute()
 
 
 def data_roots() -> list[Path]:
-    """Folders in which datasets are kept, uploads in the first: VIT_DATA_ROOTS, or `data/` of the project."""
+    """Return the dataset folders: VIT_DATA_ROOTS, or `data/` of the project. Uploads go into the first."""
     named = [root for root in os.environ.get("VIT_DATA_ROOTS", "").split(os.pathsep) if root]
     return [Path(os.path.abspath(Path(root).expanduser())) for root in named] or [_home() / "data"]
 
 
 def environment_with_package() -> dict[str, str]:
-    """This process's environment for a Python that imports this very package, wherever it is started."""
+    """Return this process's environment with PYTHONPATH set, so that a subprocess imports the same `vit` package."""
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path}
 
 
 def split_part(path: Path) -> tuple[Path, str]:
-    """A path, and which of several models in one file is meant: what stands behind "#" if no file is called so.
+    """Split "path#part", where `part` selects one of several models in a file; part is "" if there is none.
+
+    A "#" in the name of an existing file is part of the name.
 
     >>> split_part(Path("somewhere/dino.pth#student"))
     (PosixPath('somewhere/dino.pth'), 'student')
@@ -61,7 +63,7 @@ def split_part(path: Path) -> tuple[Path, str]:
     name, mark, part = path.name.rpartition("#")
     if not (name and part and mark):
         return path, ""
-    with suppress(OSError, ValueError):  # a name that no file can have
+    with suppress(OSError, ValueError):  # not a valid file name
         if os.path.lexists(path):
             return path, ""
     return path.with_name(name), part

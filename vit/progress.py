@@ -1,4 +1,4 @@
-"""A progress bar on the terminal: tqdm's where it is installed, else silence, so that a bare machine trains too."""
+"""Progress bars on the terminal: tqdm if it is installed, else a silent stand-in. Training does not require tqdm."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ else:
     except ModuleNotFoundError:
 
         class tqdm:
-            """What the project uses of tqdm, without a bar."""
+            """The part of tqdm's interface that the project uses, without a bar."""
 
             def __init__(self, iterable: Iterable[Any] = (), *, initial: float = 0, **_: Any):
                 self.iterable, self.n, self.disable = iterable, initial, True
@@ -28,21 +28,21 @@ else:
                 pass
 
             def update(self, count: float = 1) -> None:
-                """Count on."""
+                """Advance the counter."""
                 self.n += count
 
             def reset(self, total: float | None = None) -> None:
-                """Begin again."""
+                """Reset the counter."""
                 self.n, self.total = 0, total
 
             def set_postfix_str(self, *_: object) -> None:
-                """Say nothing."""
+                """Do nothing."""
 
             def set_postfix(self, *_: object, **__: object) -> None:
-                """Say nothing."""
+                """Do nothing."""
 
             def close(self) -> None:
-                """There is nothing to put away."""
+                """Do nothing."""
 
             @staticmethod
             def write(text: str, file: Any = None) -> None:
@@ -51,7 +51,7 @@ else:
 
             @staticmethod
             def format_interval(seconds: float) -> str:
-                """Minutes and seconds, after hours where there are any.
+                """Format a duration as minutes and seconds, with hours if there are any.
 
                 >>> tqdm.format_interval(3725)
                 '1:02:05'
@@ -62,7 +62,7 @@ else:
 
 
 def progress_bar(*things: Any, **facts: Any) -> Any:
-    """A bar on a terminal; in a log, a line every ten seconds."""
+    """Return a progress bar that refreshes every 0.1 s on a terminal, and every 10 s if stderr is a log file."""
     return tqdm(*things, **facts, mininterval=0.1 if sys.stderr.isatty() else 10)
 
 

@@ -1,7 +1,7 @@
-"""What files say that anybody may have written or damaged: read at the border, so that nothing behind it is surprised.
+"""Read and validate untrusted files, which anybody may have written or damaged.
 
-JSON may hold more than a page can show: numbers without end, halves of characters, lists in lists without bottom. The
-functions here let through what can be computed with and drawn, and say in words what they keep out.
+JSON may contain values that break later code: infinite or huge numbers, lone surrogates, deep nesting. The functions
+here return only values that are safe to compute with and display, and raise readable errors for the rest.
 """
 
 import json
@@ -15,25 +15,25 @@ from typing import Any, BinaryIO, TypeGuard
 
 from vit.errors import UserError
 
-DOCUMENT_BYTES = 16 << 20  # of a JSON file; that of a model with 20,000 classes takes 2 MB
-_MAX_DEPTH = 20  # levels of lists and objects
-_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # Windows has neither it nor pipes among its files
-_MAX_DIGITS = 18  # of a whole number: int64, and exact enough as a float
+DOCUMENT_BYTES = 16 << 20  # maximum size of a JSON file; that of a model with 20,000 classes takes 2 MB
+_MAX_DEPTH = 20  # nested lists and objects
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # Windows has neither O_NONBLOCK nor named pipes in its file system
+_MAX_DIGITS = 18  # of an integer; 18 digits always fit into int64
 
-_REPLACED = {0: "\ufffd", **dict.fromkeys(range(0xD800, 0xE000), "\ufffd")}  # zero bytes, halves of surrogate pairs
+_REPLACED = {0: "\ufffd", **dict.fromkeys(range(0xD800, 0xE000), "\ufffd")}  # null bytes and lone surrogates
 
 
 class Unreadable(UserError):
-    """A file cannot be read: the message says which, and why."""
+    """A file cannot be read. The message names the file and the reason."""
 
 
 @contextmanager
 def open_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read, never a pipe, which would wait for somebody to write.
+    """Open a regular file for reading. Never blocks, even if the path is a named pipe.
 
     Raises:
         OSError: as `open`.
-        Unreadable: it is no file.
+        Unreadable: the path is not a regular file.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -42,11 +42,11 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_bytes(path: Path, most: int = DOCUMENT_BYTES, offset: int = 0) -> bytes:
-    """A file's content from an offset on.
+    """Return a file's content from an offset to its end.
 
     Raises:
-        FileNotFoundError: there is none.
-        Unreadable: it is a folder or a pipe, another user's, or more than `most` bytes long.
+        FileNotFoundError: the file does not exist.
+        Unreadable: it is a folder or a pipe, it is not permitted, or there are more than `most` bytes.
     """
     try:
         with open_file(path) as file:
@@ -64,12 +64,12 @@ def read_bytes(path: Path, most: int = DOCUMENT_BYTES, offset: int = 0) -> bytes
 
 
 def parse_json(text: bytes) -> Any:
-    """The value of a JSON text, with no number that is infinite or longer than 18 digits, and nothing nested deeply.
+    """Parse JSON and limit its values.
 
-    Halves of surrogate pairs and zero bytes, which no page and no path can hold, become replacement characters.
+    Lone surrogates and null bytes, which neither pages nor paths can contain, become replacement characters.
 
     Raises:
-        ValueError: it is not JSON, or holds what is said above.
+        ValueError: not JSON, nested deeper than 20 levels, or a number that is infinite or has more than 18 digits.
 
     >>> parse_json(b'{"a": [1, 2.5, "\\\\ud800"]}')
     {'a': [1, 2.5, '\ufffd']}
@@ -84,11 +84,11 @@ def parse_json(text: bytes) -> Any:
 
 
 def read_object(path: Path, most: int = DOCUMENT_BYTES) -> dict[str, Any]:
-    """A file's JSON object.
+    """Read a file that contains a JSON object.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        Unreadable: it cannot be read, or holds something else.
+        FileNotFoundError: the file does not exist.
+        Unreadable: it cannot be read, or does not contain a JSON object.
     """
     try:
         value = parse_json(read_bytes(path, most))
@@ -102,7 +102,7 @@ def read_object(path: Path, most: int = DOCUMENT_BYTES) -> dict[str, Any]:
 
 
 def is_number(value: object, least: float = -math.inf, most: float = math.inf) -> TypeGuard[float]:
-    """Whether a value is a finite number within bounds; True and False are none."""
+    """Whether a value is a finite number within bounds. Booleans are not numbers."""
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)
@@ -112,24 +112,24 @@ def is_number(value: object, least: float = -math.inf, most: float = math.inf) -
 
 
 def is_whole(value: object, least: int = 0, most: int = 10**12) -> TypeGuard[int]:
-    """Whether a value is a whole number within bounds."""
+    """Whether a value is an integer within bounds. Booleans are not integers."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def is_text(value: object) -> TypeGuard[str]:
-    """Whether a value is text."""
+    """Whether a value is a string."""
     return isinstance(value, str)
 
 
 def brief(value: object) -> str:
-    """Something from a file, short and printable."""
+    """Return a short printable form of an untrusted value, at most 60 characters."""
     text = value if isinstance(value, str) else repr(value) if not isinstance(value, int) else _digits(value)
     text = "".join(c if c.isprintable() else "?" for c in text[:60])
     return text.replace("`", "'")
 
 
 def _digits(value: int) -> str:
-    """A whole number, short even if it has a million digits."""
+    """Format an integer; huge ones are described instead, since they may have a million digits."""
     return str(value) if abs(value) < 1 << 63 else "a number beyond 64 bits"
 
 
@@ -166,7 +166,7 @@ def _check_depth(value: Any, depth: int) -> Any:
 
 
 def _parse_error(error: ValueError) -> str:
-    """Why parsing failed, without the text itself, which may be long."""
+    """Return why parsing failed, without quoting the text, which may be long."""
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON at line {error.lineno}"
     return "not UTF-8" if isinstance(error, UnicodeError) else str(error)

@@ -1,4 +1,4 @@
-"""What a model looks at and why: tensors in, tensors out."""
+"""Explanations of predictions: attention, relevance and faithfulness. Tensors in, tensors out."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Attention rollout: attention multiplied through all blocks, as a matrix of all tokens, and as a chain for one.
+"""Attention rollout: the product of attention over all blocks, as a full matrix, or for a single token.
 
 Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
 """
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 def rollout(
     attentions: Tensor, residual: float = 0.5, fusion: Fusion = "mean", discard: float = 0.0, prefix: int = 0
 ) -> Tensor:
-    """Trace attention through all blocks, assuming tokens keep a share of themselves.
+    """Trace attention through all blocks, assuming that tokens keep a share of themselves.
 
     Args:
         attentions: (L, H, N, N), rows sum to 1.
         residual: share of the skip connection, 0 to 1.
-        fusion: how heads become one; rows are brought to a sum of 1 again before the residual.
-        discard: share of each row's patches, the weakest, that is left out before that, see `discarded`.
-        prefix: S, how many tokens come before the patches; nothing of theirs is left out.
+        fusion: how heads are fused; rows are normalised again before the residual is added.
+        discard: share of each row's weakest patches that is set to 0 after the fusion, see `discarded`.
+        prefix: S, number of tokens before the patches; they are never discarded.
 
     Returns:
         (N, N); row i says where token i's content came from; rows sum to 1.
 
     Raises:
-        ValueError: rows of `attentions` do not sum to 1, or `discard` is no share.
+        ValueError: rows of `attentions` do not sum to 1, or `discard` is not in [0, 1).
 
-    Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1; fusion and discarding by jacobgil/vit-explain, of each row by
-    itself.
+    Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1. Fusion and discarding follow jacobgil/vit-explain, but apply
+    to each row separately.
     """
     if not torch.allclose(attentions.sum(-1), attentions.new_ones(()), atol=1e-3):
         raise ValueError("Rows of attention must sum to 1.")
@@ -52,11 +52,11 @@ def rollout(
 def traced(
     record: AttentionRecord, start: Tensor, residual: float, direction: Direction, fusion: Fusion, discard: float
 ) -> Tensor:
-    """A row, or for "to" a column, of what `rollout` gives, as a chain of products of a vector with rows of attention.
+    """Compute a weighted sum of rows (or columns for "to") of the rollout matrix, as vector-matrix products.
 
     Args:
-        start: (N,), how much of each token is asked about.
-        residual, fusion, discard: as for `rollout`.
+        start: (N,), weight of each token.
+        residual, fusion, discard: see `rollout`.
 
     Returns:
         (N,), float32.

@@ -1,4 +1,4 @@
-"""Attention that somebody else computed, as a record: what is drawn and traced of a record is then drawn of it."""
+"""Wrap attention matrices of other libraries in an `AttentionRecord`, so that all views and methods accept them."""
 
 import math
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from torch import Tensor
 from vit.errors import UserError
 from vit.explain.record import AttentionRecord
 
-_SUMS_TO_1 = 0.02  # how far a row's sum may lie from 1; of half precision it lies within 0.005
-_LEAST = 1e-30  # of a weight; its logarithm must be finite
+_ROW_SUM_TOLERANCE = 0.02  # half precision stays within 0.005
+_MIN_WEIGHT = 1e-30  # keeps logarithms finite
 
 
 def record_of_attention(
@@ -19,20 +19,19 @@ def record_of_attention(
     grid: tuple[int, int] | None = None,
     prefix: Sequence[str] | None = None,
 ) -> AttentionRecord:
-    """A record whose attention is what tensors hold, with neither features nor classes.
+    """Build a record from attention matrices, without features or classes.
 
-    A softmax of the logarithms of weights gives these weights, so their logarithms are kept as queries, and the
-    identity as keys: everything that reads a record reads this one.
+    A record stores queries and keys. The softmax of log weights returns the weights, so the queries are the log
+    weights and the keys are a scaled identity.
 
     Args:
         attention: L tensors (H, N, N) or (1, H, N, N), such as the `attentions` of transformers' outputs, or one
             tensor (L, H, N, N); after the softmax, rows query, columns key.
-        grid: (rows, cols) of patches; None where the patches make a square.
-        prefix: names of the tokens before the patches; None for "cls" where there is one, and numbers where there are
-            several.
+        grid: (rows, cols) of patches; None for a square.
+        prefix: names of the tokens before the patches; None to name a single one "cls" and number several.
 
     Raises:
-        UserError: the shapes do not go together, rows do not sum to 1, or the grid cannot be told.
+        UserError: shapes do not match, rows do not sum to 1, or the grid cannot be inferred.
     """
     blocks = [_one_picture(block) for block in attention]
     if not blocks:
@@ -42,13 +41,15 @@ def record_of_attention(
     if len(shapes) > 1 or blocks[0].shape[1] != blocks[0].shape[2]:
         raise UserError(f"Attention must be (heads, tokens, tokens), the same in every block, not {sorted(shapes)}.")
     for number, block in enumerate(blocks):
-        if not (block.min() >= 0 and ((block.sum(-1) - 1).abs() < _SUMS_TO_1).all()):  # a NaN is neither
+        # Written so that NaN fails both comparisons.
+        if not (block.min() >= 0 and ((block.sum(-1) - 1).abs() < _ROW_SUM_TOLERANCE).all()):
             raise UserError(f"Rows of attention must sum to 1, as after the softmax; those of block {number} do not.")
     rows, cols = _grid_of(tokens, grid, prefix)
+    # Attention divides scores by sqrt(K), and K is the number of tokens here.
     keys = (math.sqrt(tokens) * torch.eye(tokens)).expand(heads, tokens, tokens)
     return AttentionRecord(
         logits=torch.zeros(1, 0),
-        queries=tuple(block.clamp_min(_LEAST).log() for block in blocks),
+        queries=tuple(block.clamp_min(_MIN_WEIGHT).log() for block in blocks),
         keys=(keys,) * len(blocks),
         prefix=_prefix_of(tokens - rows * cols) if prefix is None else tuple(prefix),
         grid=(rows, cols),
@@ -56,7 +57,7 @@ def record_of_attention(
 
 
 def _one_picture(block: Any) -> Tensor:
-    """Attention of one block (H, N, N), float32 on the CPU."""
+    """Convert the attention of one block to (H, N, N), float32 on the CPU."""
     tensor = torch.as_tensor(block).detach().to("cpu", torch.float32)
     if tensor.ndim == 4 and len(tensor) == 1:
         tensor = tensor[0]

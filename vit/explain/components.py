@@ -1,8 +1,7 @@
-"""Principal components of patch features as colours, of several pictures in one basis: the figure of DINO and DINOv2.
+"""Principal components of patch features as RGB colours, as in the figures of DINO and DINOv2.
 
-One basis for all pictures is what makes colours comparable: the same colour is the same direction in the features of
-each. Patches far longer than the others of their picture carry no content and would take a component for themselves,
-so they are left out of it.
+All pictures share one basis, so that the same colour is the same direction in feature space. Outlier tokens, with norms
+far above those of the other patches, carry no image content and would dominate a component, so they are excluded.
 
 Sources: Caron et al. 2021, arXiv 2104.14294; Oquab et al. 2024, arXiv 2304.07193, section 7.6 (foreground by the first
 component); outliers: Darcet et al. 2024, arXiv 2309.16588.
@@ -21,22 +20,21 @@ from vit.model.cpu import exact_on_cpu, onednn
 from vit.model.transformer import Hook, VisionTransformer
 
 COLOURS = 3  # components: red, green, blue
-CUT = 0.01  # share of the patches at each end of a component that get its darkest or brightest colour
-_LEAST_PATCHES = 4  # that a basis is made of
+CUT = 0.01  # share of patches that is clipped at each end of the colour range
+_MIN_PATCHES = 4  # minimum number of patches for a basis
 
 
 class Components(NamedTuple):
-    """What several pictures' patches are in one basis: (token - mean) @ directions.T.
+    """Patch features of several pictures projected onto a common basis: (token - mean) @ directions.T.
 
     Attributes:
-        values: float64 (rows, cols, 3) for each picture, distances from the mean along the components.
-        colours: float32 (rows, cols, 3) for each picture, red, green and blue from 0 to 1; black where a patch is left
-            out.
-        used: bool (rows, cols) for each picture, patches that the basis is made of.
-        shares: (3,), of the variance along each component, 0 to 1.
+        values: float64 (rows, cols, 3) for each picture, projections onto the components.
+        colours: float32 (rows, cols, 3) for each picture, RGB from 0 to 1; excluded patches are black.
+        used: bool (rows, cols) for each picture, patches that the basis was fitted to.
+        shares: (3,), explained variance ratio of each component, 0 to 1.
         mean: float64 (D,).
-        directions: float64 (3, D), of length 1.
-        ends: float64 (2, 3), the values that the darkest and the brightest colour stand for.
+        directions: float64 (3, D), unit vectors.
+        ends: float64 (2, 3), values of the darkest and the brightest colour.
     """
 
     values: list[Tensor]
@@ -48,18 +46,18 @@ class Components(NamedTuple):
     ends: Tensor
 
     def colours_of(self, features: Tensor) -> Tensor:
-        """Another picture's patches (rows, cols, D) in this basis as colours: float32 (rows, cols, 3)."""
+        """Colour another picture's patches (rows, cols, D) in this basis: float32 (rows, cols, 3)."""
         return _coloured((features.double() - self.mean) @ self.directions.T, ~_outliers(features), self.ends)
 
 
 @torch.inference_mode()
 def token_features(model: VisionTransformer, pixels: Tensor, block: int = -1, hook: Hook | None = None) -> Tensor:
-    """Tokens after a block: (N, D); after the last one with the model's last norm, where it has one before pooling.
+    """Compute the tokens (N, D) after a block. The last block's output includes a final norm that precedes the pool.
 
     Args:
         pixels: (1, channels, height, width), the model's input.
         block: from 0; -1 is the last.
-        hook: on what the heads compute with, see `VisionTransformer.forward`.
+        hook: replaces head outputs, see `VisionTransformer.forward`.
     """
     last = block % len(model.blocks)
     with onednn() if exact_on_cpu(pixels) else nullcontext():
@@ -72,58 +70,58 @@ def token_features(model: VisionTransformer, pixels: Tensor, block: int = -1, ho
 
 
 def patch_features(model: VisionTransformer, pixels: Tensor, block: int = -1) -> Tensor:
-    """The patches among them: (rows, cols, D), see `token_features`."""
+    """Compute the patch tokens (rows, cols, D) after a block; see `token_features`."""
     patch = model.config.patch_size
     grid = pixels.shape[2] // patch, pixels.shape[3] // patch
     return token_features(model, pixels, block)[len(model.config.prefix) :].unflatten(0, grid)
 
 
 def components(features: Sequence[Tensor], *, foreground: bool = False, with_outliers: bool = False) -> Components:
-    """The three principal components of all patches, whatever the order of the pictures.
+    """Compute the first three principal components of all patches. The order of the pictures does not matter.
 
-    Signs: the first component is negative on average at the pictures' edges, where there is background more often than
-    in the middle; of the others the largest number of the direction is positive.
+    Signs are fixed. The first component is negative on average at the pictures' edges, which are mostly background. The
+    other directions have a positive largest entry.
 
     Args:
         features: (rows, cols, D) for each picture, see `patch_features`.
-        foreground: only Otsu's stronger group along the first component gets a colour, in a basis of its own.
-        with_outliers: also patches that are far longer than the others of their picture.
+        foreground: colour only the patches above Otsu's threshold of the first component, and fit a basis to them.
+        with_outliers: include outlier tokens.
     """
-    used = [torch.ones(one.shape[:2], dtype=torch.bool) if with_outliers else ~_outliers(one) for one in features]
-    tokens = [one.double() for one in features]
+    used = [torch.ones(f.shape[:2], dtype=torch.bool) if with_outliers else ~_outliers(f) for f in features]
+    tokens = [f.double() for f in features]
     mean, directions, shares = _basis(tokens, used)
-    values = [(one - mean) @ directions.T for one in tokens]
+    values = [(t - mean) @ directions.T for t in tokens]
     if foreground:
-        stronger = otsu_threshold(torch.cat([one[some][:, 0] for one, some in zip(values, used, strict=True)]))
-        parts = stronger.split([int(some.sum()) for some in used])
-        front = [some.masked_scatter(some, part) for some, part in zip(used, parts, strict=True)]
-        if sum(int(some.sum()) for some in front) >= _LEAST_PATCHES:
+        stronger = otsu_threshold(torch.cat([value[mask][:, 0] for value, mask in zip(values, used, strict=True)]))
+        parts = stronger.split([int(mask.sum()) for mask in used])
+        front = [mask.masked_scatter(mask, part) for mask, part in zip(used, parts, strict=True)]
+        if sum(int(mask.sum()) for mask in front) >= _MIN_PATCHES:
             used = front
             mean, directions, shares = _basis(tokens, used)
-            values = [(one - mean) @ directions.T for one in tokens]
-    of_used = torch.cat([one[some] for one, some in zip(values, used, strict=True)])
+            values = [(t - mean) @ directions.T for t in tokens]
+    of_used = torch.cat([value[mask] for value, mask in zip(values, used, strict=True)])
     ends = of_used.quantile(torch.tensor([CUT, 1 - CUT], dtype=torch.float64), dim=0)
-    colours = [_coloured(one, some, ends) for one, some in zip(values, used, strict=True)]
+    colours = [_coloured(value, mask, ends) for value, mask in zip(values, used, strict=True)]
     return Components(values, colours, used, shares, mean, directions, ends)
 
 
 def _coloured(values: Tensor, used: Tensor, ends: Tensor) -> Tensor:
-    """Distances along the components (rows, cols, 3) as colours, black where a patch is not used."""
+    """Scale projections (rows, cols, 3) to colours; unused patches are black."""
     low, high = ends
     scale = (high - low).clamp_min(torch.finfo(torch.float64).tiny)
     return (((values - low) / scale).clamp(0, 1) * used[..., None]).float()
 
 
 def _basis(tokens: Sequence[Tensor], used: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean (D,), directions (3, D) and shares of the variance (3,) of the patches that are used."""
-    every = torch.cat([one[some] for one, some in zip(tokens, used, strict=True)])
-    mean = every.mean(0)
-    # By the covariance, whose sum over patches does not depend on their order but for the last digits.
-    powers, vectors = torch.linalg.eigh((every - mean).T @ (every - mean))
+    """Fit the mean (D,), directions (3, D) and explained variance ratios (3,) to the used patches."""
+    patches = torch.cat([t[mask] for t, mask in zip(tokens, used, strict=True)])
+    mean = patches.mean(0)
+    # Eigenvectors of the covariance: a sum over patches, whose order matters only to the last digits.
+    powers, vectors = torch.linalg.eigh((patches - mean).T @ (patches - mean))
     directions = vectors.flip(1)[:, :COLOURS].T
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
     directions = directions * torch.where(largest < 0, -1.0, 1.0)
-    edges = torch.cat([(one - mean)[_edge(one) & some] for one, some in zip(tokens, used, strict=True)])
+    edges = torch.cat([(t - mean)[_edge(t) & mask] for t, mask in zip(tokens, used, strict=True)])
     if len(edges) and float((edges @ directions[0]).mean()) > 0:
         directions[0] = -directions[0]
     powers = powers.flip(0).clamp_min(0)

@@ -1,18 +1,18 @@
-"""How sure a share is that was counted."""
+"""Confidence interval of a proportion."""
 
 from math import sqrt
 
-_Z = 1.959963984540054  # of 95 %
+_Z = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
 
 
 def wilson(right: int, count: int) -> tuple[float, float]:
-    """The interval in which a share lies with 95 % confidence, of which `right` of `count` were seen.
+    """Compute the 95 % Wilson score interval of a proportion, given `right` successes in `count` trials.
 
     Source: Wilson 1927, JASA 22, 209.
 
     >>> [round(end, 3) for end in wilson(9, 10)]
     [0.596, 0.982]
-    >>> wilson(0, 9)[0], wilson(9, 9)[1]  # and no rounding
+    >>> wilson(0, 9)[0], wilson(9, 9)[1]  # exact, without rounding errors
     (0.0, 1.0)
     """
     share, weight = right / count, _Z**2 / count

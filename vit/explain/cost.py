@@ -1,4 +1,4 @@
-"""What a pass takes, by its tokens."""
+"""Memory of a forward pass, and batch sizes that fit."""
 
 import math
 from collections.abc import Callable
@@ -8,28 +8,28 @@ from torch import Tensor
 from vit.model.config import ViTConfig
 
 Size = tuple[int, int]  # (height, width) [px]
-Progress = Callable[[float], object]  # called with the share of work that is done
+Progress = Callable[[float], object]  # called with the fraction of work that is done, 0 to 1
 
-PASS_BYTES = 1 << 29  # [bytes] that a batch holds at once on its way through a model, where nothing learns from it
-CACHED_NUMBERS = 1 << 20  # numbers of a residual stream in one block at once; 4 MB, which with the MLP's stay in caches
+PASS_BYTES = 1 << 29  # memory budget of a batch in a forward pass without gradients [bytes]
+CACHED_NUMBERS = 1 << 20  # residual stream elements per batch; 4 MB, which fit into CPU caches with the MLP's
 
 
 def size_of(pixels: Tensor) -> Size:
-    """Height and width of a batch (B, channels, height, width)."""
+    """Return the height and width of a batch (B, channels, height, width)."""
     return pixels.shape[2], pixels.shape[3]
 
 
 def images_per_batch(config: ViTConfig, size: Size) -> int:
-    """How many pictures of a size go through a block together fastest."""
+    """Return the batch size at which a block runs fastest: its activations stay in the CPU's caches."""
     patches = (size[0] // config.patch_size) * (size[1] // config.patch_size)
     return max(1, CACHED_NUMBERS // (patches * config.dim))
 
 
 def count_tokens(config: ViTConfig, size: Size) -> int:
-    """N for an input of this size.
+    """Return the number of tokens N for an input size.
 
     Raises:
-        ValueError: the size is not made of whole patches.
+        ValueError: the size is not a multiple of the patch size.
     """
     if any(side < config.patch_size or side % config.patch_size for side in size):
         raise ValueError(f"An input of {size[1]} x {size[0]} px is not made of whole patches of {config.patch_size}.")
@@ -37,14 +37,14 @@ def count_tokens(config: ViTConfig, size: Size) -> int:
 
 
 def pass_memory(config: ViTConfig, tokens: int) -> int:
-    """The most that one picture takes at once on its way through a model [bytes]."""
+    """Return the peak memory of one picture in a forward pass [bytes]."""
     return 4 * tokens * (10 * config.dim + (3 if config.gated_mlp else 2) * config.mlp_dim)
 
 
 def images_in_memory(config: ViTConfig, size: Size, most: int) -> int:
-    """How many pictures of a size may go through a model together: `most`, or fewer that take `PASS_BYTES`.
+    """Return the largest batch size that fits into `PASS_BYTES`, at most `most`.
 
-    It depends on nothing but the model, as the last digits of what is computed depend on it.
+    It depends on the model only, not on free memory, because the last digits of results depend on the batch size.
     """
-    pixels = 12 * config.channels * math.prod(size)  # as float32: shrunk, from 0 to 1, and normalised
+    pixels = 12 * config.channels * math.prod(size)  # three float32 copies: resized, scaled to [0, 1], normalised
     return max(1, min(most, PASS_BYTES // (pixels + pass_memory(config, count_tokens(config, size)))))

@@ -1,7 +1,7 @@
-"""May a map be believed? What it calls important is taken away, and the answer should change the most.
+"""Faithfulness metrics: SaCo, deletion and insertion curves, pointing game and overlap with known objects.
 
-Every figure is of one picture and one class. On a single picture SaCo of a random map reaches far, so it is averaged
-over datasets, beside maps of random numbers and a blob in the middle, where photographers put things.
+Every metric is of one picture and one class. SaCo of a random map varies widely between pictures, so it is averaged
+over datasets and compared with two baselines: random maps, and a centred Gaussian, since objects tend to be centred.
 """
 
 import math
@@ -17,20 +17,20 @@ from vit.explain.cost import count_tokens, pass_memory
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
-SACO_GROUPS = 10  # of pixels, in SaCo
-CURVE_STEPS = 20  # of deletion and insertion
-RANDOM_MAPS = 5  # random maps
-MIN_CURVE_GAP = 0.2  # of the higher end of a curve, that the lower one must be below it
-_BATCH_NUMBERS = 1 << 23  # numbers of input at once; 32 MB
-_BLUR_SIDES = 0.05  # deviation, in sides of the picture
+SACO_GROUPS = 10  # groups of pixels in SaCo
+CURVE_STEPS = 20  # steps of deletion and insertion
+RANDOM_MAPS = 5  # random maps per picture
+MIN_CURVE_GAP = 0.2  # minimum relative difference between the ends of a curve
+_BATCH_NUMBERS = 1 << 23  # input elements per batch; 32 MB
+_BLUR_SIDES = 0.05  # standard deviation of the blur, relative to the longer side of the picture
 
 
 class Curve(NamedTuple):
-    """The class's probability while pixels go or come, the most important ones first.
+    """Probability of a class while pixels are removed or added, the most important ones first.
 
     Attributes:
-        shares: of the pixels, 0 to 1.
-        probabilities: one per share.
+        shares: fractions of pixels removed or added, 0 to 1.
+        probabilities: one per fraction.
     """
 
     shares: tuple[float, ...]
@@ -43,7 +43,7 @@ class Curve(NamedTuple):
 
     @property
     def leads_somewhere(self) -> bool:
-        """Whether one end is a fifth below the other; where it is not, the area alone says little about the map."""
+        """Whether the ends of the curve differ by more than a fifth. If not, the area says little about the map."""
         ends = sorted((self.probabilities[0], self.probabilities[-1]))
         return ends[0] < (1 - MIN_CURVE_GAP) * ends[1]
 
@@ -52,15 +52,15 @@ class Curve(NamedTuple):
 
 
 def saco(salience: Tensor, drops: Tensor) -> float:
-    """Salience-guided faithfulness coefficient: do groups that are called more important matter more?
+    """Compute the salience-guided faithfulness coefficient: do more salient groups of pixels matter more?
 
     Args:
-        salience: (G,), what the map gives to each of G groups of pixels.
-        drops: (G,), how far the probability falls without it.
+        salience: (G,), sum of the map over each of G groups of pixels.
+        drops: (G,), drop of the probability without each group.
 
     Returns:
-        sum of w over all pairs of groups, divided by the sum of |w|: w is the difference in salience, counted as
-        negative where the drops are in the other order. From -1 to 1; 0 for a map that makes no difference.
+        sum of w over all pairs of groups, divided by the sum of |w|. w is the difference in salience, negative if the
+        drops have the opposite order. From -1 to 1; 0 for a constant map.
 
     Source: Wu et al. CVPR 2024, "On the Faithfulness of Vision Transformer Explanations", algorithm 1.
 
@@ -77,15 +77,15 @@ def saco(salience: Tensor, drops: Tensor) -> float:
 
 
 def groups(heatmap: Tensor, size: tuple[int, int], count: int = SACO_GROUPS) -> tuple[Tensor, Tensor]:
-    """Pixels in groups of equal size, the most important first.
+    """Split pixels into groups of equal size, the most salient first.
 
     Args:
         heatmap: (rows, cols).
         size: (height, width) of the model's input [px]; the heatmap is interpolated to it.
-        count: of groups.
+        count: number of groups.
 
     Returns:
-        group of each pixel, int64 (height, width), 0 for the most important; and the salience of each, (count,).
+        group of each pixel, int64 (height, width), 0 for the most salient; and the salience of each group, (count,).
     """
     pixels = enlarged(heatmap, size).flatten()
     order = pixels.argsort(descending=True, stable=True)
@@ -107,13 +107,13 @@ def enlarged(heatmap: Tensor, size: tuple[int, int]) -> Tensor:
 def faithfulness(
     model: VisionTransformer, pixels: Tensor, target: int, heatmaps: Sequence[Tensor], count: int = SACO_GROUPS
 ) -> list[float]:
-    """SaCo of each map of one picture, from -1 to 1, in the order of the maps: `count` forwards each, all in batches.
+    """Compute SaCo of each map of one picture, -1 to 1. Takes `count` batched forward passes per map.
 
     Args:
         pixels: (1, channels, height, width).
         target: index of the class.
-        heatmaps: each (rows, cols); only the order and the differences of their numbers play a part.
-        count: of the groups that each map puts the pixels in.
+        heatmaps: each (rows, cols), in any unit.
+        count: groups of pixels per map.
     """
     size = pixels.shape[2], pixels.shape[3]
     mean = pixels.mean((2, 3), keepdim=True)
@@ -131,7 +131,7 @@ def faithfulness(
 
 
 def noise(grid: tuple[int, int], seed: int) -> Tensor:
-    """A map (rows, cols) of random numbers from 0 to 1, the same for the same seed.
+    """Return a map (rows, cols) of uniform random numbers from 0 to 1, reproducible by its seed.
 
     Args:
         grid: (rows, cols) of patches.
@@ -140,7 +140,7 @@ def noise(grid: tuple[int, int], seed: int) -> Tensor:
 
 
 def centre(grid: tuple[int, int]) -> Tensor:
-    """A bell (rows, cols) in the middle of the map, at most 1, whose deviation is a quarter of each side.
+    """Return a centred Gaussian (rows, cols) with a maximum of 1 and a standard deviation of a quarter of each side.
 
     Args:
         grid: (rows, cols) of patches.
@@ -153,13 +153,13 @@ def centre(grid: tuple[int, int]) -> Tensor:
 
 
 def deletion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Tensor, steps: int = CURVE_STEPS) -> Curve:
-    """The probability while pixels give way to the picture's mean colour; a true map has a small area.
+    """Compute the deletion curve: pixels are replaced by the picture's mean colour. Lower areas are more faithful.
 
     Args:
         pixels: (1, channels, height, width).
         target: index of the class.
         heatmap: (rows, cols).
-        steps: in which the pixels go, equally many in each; the curve has one point more.
+        steps: number of equal groups of pixels to delete; the curve has `steps + 1` points.
 
     Source: Petsiuk et al. 2018, RISE, arXiv 1806.07421.
     """
@@ -169,21 +169,21 @@ def deletion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Ten
 def insertion(
     model: VisionTransformer, pixels: Tensor, target: int, heatmap: Tensor, steps: int = CURVE_STEPS
 ) -> Curve:
-    """The probability while the blurred picture becomes sharp; a true map has a large area.
+    """Compute the insertion curve: pixels of a blurred picture become sharp. Higher areas are more faithful.
 
     Args:
         pixels: (1, channels, height, width).
         target: index of the class.
         heatmap: (rows, cols).
-        steps: in which the pixels come, equally many in each; the curve has one point more.
+        steps: number of equal groups of pixels to insert; the curve has `steps + 1` points.
 
     Source: Petsiuk et al. 2018, RISE, arXiv 1806.07421.
     """
-    from torchvision.transforms.v2.functional import gaussian_blur  # noqa: PLC0415 # brings torch's compiler along: 2 s
+    from torchvision.transforms.v2.functional import gaussian_blur  # noqa: PLC0415 # imports torch's compiler: 2 s
 
     sigma = max(pixels.shape[2:]) * _BLUR_SIDES
     kernel = 2 * math.ceil(2 * sigma) + 1
-    largest = 2 * (min(pixels.shape[2:]) - 1) + 1  # what reflection at the border allows
+    largest = 2 * (min(pixels.shape[2:]) - 1) + 1  # reflection padding must be smaller than the picture
     blurred = gaussian_blur(pixels, [min(kernel, largest)] * 2, [sigma] * 2)
     return _curve(model, blurred, pixels, target, heatmap, steps)
 
@@ -197,7 +197,7 @@ def _curve(model: VisionTransformer, before: Tensor, after: Tensor, target: int,
 
 @torch.inference_mode()
 def probabilities(model: VisionTransformer, pictures: Iterable[Tensor], target: int) -> Tensor:
-    """The probability of one class in each of n pictures, which are made when their batch comes.
+    """Compute the probability of one class in each of n pictures, in batches. Pictures are created lazily.
 
     Args:
         pictures: at least one, each (1, channels, height, width).
@@ -206,22 +206,22 @@ def probabilities(model: VisionTransformer, pictures: Iterable[Tensor], target: 
     Returns:
         (n,), 0 to 1.
     """
-    waiting = iter(pictures)
-    first = next(waiting)
-    waiting, per_batch = chain([first], waiting), batch_size(first.numel())
+    remaining = iter(pictures)
+    first = next(remaining)
+    remaining, per_batch = chain([first], remaining), batch_size(first.numel())
     parts = []
-    while batch := list(islice(waiting, per_batch)):
+    while batch := list(islice(remaining, per_batch)):
         parts.append(model.probabilities(model(torch.cat(batch)).logits)[:, target])
     return torch.cat(parts)
 
 
 def batch_size(numbers: int) -> int:
-    """How many pictures, of so many numbers each, go through a model together; at least one."""
+    """Return the batch size for pictures with this number of elements, at least 1."""
     return max(1, _BATCH_NUMBERS // numbers)
 
 
 def memory(config: ViTConfig, size: tuple[int, int]) -> int:
-    """The most that judging maps takes beside the model, however many maps there are [bytes].
+    """Return the peak memory of these metrics, without the model's weights [bytes]. Independent of the number of maps.
 
     Args:
         size: (height, width) of the input [px].
@@ -235,7 +235,7 @@ def memory(config: ViTConfig, size: tuple[int, int]) -> int:
 
 
 def points_at(heatmap: Tensor, mask: Tensor) -> bool:
-    """The pointing game: whether the strongest pixel is on the object.
+    """Pointing game: whether the map's maximum is on the object.
 
     Args:
         heatmap: (rows, cols).
@@ -248,11 +248,11 @@ def points_at(heatmap: Tensor, mask: Tensor) -> bool:
 
 
 def overlap(heatmap: Tensor, mask: Tensor) -> float:
-    """Intersection over union of the object and as many of the strongest pixels as it has, 0 to 1.
+    """Compute the IoU of an object of n pixels with the n strongest pixels of the map, 0 to 1.
 
     Args:
         heatmap: (rows, cols).
-        mask: bool (height, width), True on the object, which has at least one pixel.
+        mask: bool (height, width), True on the object; at least one pixel.
     """
     size = mask.shape[0], mask.shape[1]
     strongest = torch.zeros(mask.numel(), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""What a model makes of pictures before its head: one vector for each, to search, group or classify them by."""
+"""Extract pooled features of pictures, the input of the head, for search, clustering or classification."""
 
 import hashlib
 import os
@@ -25,16 +25,16 @@ from vit.images.preprocess import Normalise
 from vit.model.cpu import exact_on_cpu, onednn
 from vit.model.transformer import VisionTransformer
 
-STORE_BYTES = 1_000_000_000  # of all features that are stored in one folder
+STORE_BYTES = 1_000_000_000  # maximum size of a cache folder
 
 
 class Features(NamedTuple):
-    """What a model computes of each of a dataset's pictures before its head.
+    """Pooled features of a dataset's pictures.
 
     Attributes:
-        vectors: float32 (n, D), as the head reads them.
-        labels: int64 (n,), numbers in `classes`.
-        classes: of the dataset.
+        vectors: float32 (n, D), inputs of the head.
+        labels: int64 (n,), indices into `classes`.
+        classes: class names of the dataset.
     """
 
     vectors: NDArray[np.float32]
@@ -44,7 +44,7 @@ class Features(NamedTuple):
 
 @torch.inference_mode()
 def pooled(model: VisionTransformer, pixels: Tensor) -> Tensor:
-    """The features that the head reads, (B, D), of a model's input (B, channels, height, width)."""
+    """Compute the head's input features (B, D) for a model's input (B, channels, height, width)."""
     with onednn() if exact_on_cpu(pixels) else nullcontext():
         x, steps = model.walk(pixels)
         for step in steps:
@@ -54,7 +54,7 @@ def pooled(model: VisionTransformer, pixels: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def of_patches(model: VisionTransformer, pixels: Tensor) -> Tensor:
-    """What the head would read of each patch if there was nothing else: (P, D).
+    """Compute the head's input features (P, D) for each patch token as if it were the only token.
 
     Args:
         pixels: (1, channels, height, width), the model's input.
@@ -69,10 +69,10 @@ def of_patches(model: VisionTransformer, pixels: Tensor) -> Tensor:
 def features(
     checkpoint: Checkpoint, data: str, limit: int = 1000, *, root: Path = Path("data"), bar: bool = False
 ) -> Features:
-    """Features of test pictures of a dataset, whose classes need not be known.
+    """Extract features of a dataset's test pictures. The model may have other classes.
 
     Args:
-        limit: pictures, taken evenly from the classes.
+        limit: number of pictures, taken evenly from the classes.
 
     Raises:
         InvalidDataset: the dataset cannot be read.
@@ -84,7 +84,7 @@ def features(
 def in_parts(
     checkpoint: Checkpoint, data: str, limit: int = 1000, *, root: Path = Path("data"), **reading: int
 ) -> InParts:
-    """Features of a dataset's test pictures, to be done in parts.
+    """Prepare feature extraction of a dataset's test pictures, to be run in parts.
 
     Args:
         reading: see `load_dataset`.
@@ -96,10 +96,10 @@ def in_parts(
 def features_of(
     checkpoint: Checkpoint, pictures: Pictures, classes: Sequence[str], limit: int, device: str | None = None
 ) -> InParts:
-    """Features of pictures (the first `limit`) that are read already, to be done in parts.
+    """Prepare feature extraction of the first `limit` pictures, to be run in parts.
 
     Args:
-        device: where the model is moved; None for a GPU where there is one.
+        device: device that the model is moved to; None for a GPU if there is one.
     """
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model, normalise = checkpoint.model.to(where), Normalise(checkpoint.preprocess, where)
@@ -113,14 +113,14 @@ def features_of(
 
 
 def combined(parts: Iterable[Part]) -> Features:
-    """What all parts say together, in their order."""
-    every = list(parts)
-    vectors, labels = (np.concatenate([part[name] for part in every]) for name in ("vectors", "labels"))
-    return Features(vectors, labels, tuple(every[0]["classes"].tolist()))
+    """Concatenate the results of all parts, in order."""
+    results = list(parts)
+    vectors, labels = (np.concatenate([part[name] for part in results]) for name in ("vectors", "labels"))
+    return Features(vectors, labels, tuple(results[0]["classes"].tolist()))
 
 
 def save(extracted: Features, file: Path) -> None:
-    """Write an NPZ with `vectors`, `labels` and `classes`; an older one is replaced whole.
+    """Write an NPZ file with `vectors`, `labels` and `classes`, atomically.
 
     Raises:
         OSError: the file cannot be written.
@@ -130,11 +130,11 @@ def save(extracted: Features, file: Path) -> None:
 
 
 def load(file: Path) -> Features:
-    """Read what `save` wrote.
+    """Read a file written by `save`.
 
     Raises:
-        OSError: there is no such file, or it cannot be read.
-        ValueError: it is another one, or damaged.
+        OSError: the file does not exist or cannot be read.
+        ValueError: it is another kind of file, or damaged.
     """
     try:
         with np.load(file, allow_pickle=False) as arrays:
@@ -147,27 +147,27 @@ def load(file: Path) -> Features:
 
 
 def stored(key: str, folder: Path, work: Callable[[], Features]) -> Features:
-    """Features that were computed once for all programs, read from a folder or computed and written there.
+    """Return features from an on-disk cache that all processes share; compute and cache them on a miss.
 
-    Where they cannot be written they are computed each time. The files that nobody read for longest go first, beyond
-    `STORE_BYTES`.
+    Least recently used files beyond `STORE_BYTES` are deleted. If the folder is not writable, nothing is cached.
 
     Args:
-        key: tells them from all others: of the checkpoint's identity, and the pictures.
+        key: cache key: the checkpoint's identity and the pictures.
+        work: computes the features.
     """
     file = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
     with suppress(OSError, ValueError):
         features = load(file)
-        os.utime(file)
+        os.utime(file)  # marks it as recently used
         return features
     computed = work()
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         save(computed, file)
-        files = sorted(folder.glob("*.npz"), key=lambda one: one.stat().st_mtime, reverse=True)
+        files = sorted(folder.glob("*.npz"), key=lambda cached: cached.stat().st_mtime, reverse=True)
         size = 0
-        for one in files:
-            size += one.stat().st_size
-            if size > STORE_BYTES and one != file:
-                one.unlink()
+        for cached in files:
+            size += cached.stat().st_size
+            if size > STORE_BYTES and cached != file:
+                cached.unlink()
     return computed

@@ -1,6 +1,6 @@
-"""What the model answers without some of its heads.
+"""Ablate attention heads through hooks.
 
-The model stays as it is, so that several people can do this with one model at once.
+Models are not modified, so that several threads can share one.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,19 +15,19 @@ from vit.model.cpu import onednn
 from vit.model.transformer import Step, VisionTransformer
 
 Head = tuple[int, int]  # block, head
-_HELD_NUMBERS = 1 << 25  # numbers of a residual stream held between blocks; 128 MB
-_KIND = "heads"  # of work, see `vit.explain.timing`
+_HELD_NUMBERS = 1 << 25  # residual stream elements kept between blocks; 128 MB
+_KIND = "heads"  # kind of work, see `vit.explain.timing`
 
 
 @torch.inference_mode()
 def head_means(model: VisionTransformer, pictures: Tensor) -> Tensor:
-    """What each head gives on average over a reference batch.
+    """Compute the mean output of each head over a reference batch.
 
     Args:
         pictures: (B, channels, height, width).
 
     Returns:
-        (L, H, S + 1, K): of each prefix token by itself, and of all patches together, so that they serve at any size.
+        (L, H, S + 1, K): one mean per prefix token, and one for all patches, so that they apply to any input size.
     """
     first, means = len(model.config.prefix), []
 
@@ -42,16 +42,16 @@ def head_means(model: VisionTransformer, pictures: Tensor) -> Tensor:
 
 
 def without(off: Collection[Head], means: Tensor | None = None) -> Hook:
-    """What `record` and `VisionTransformer.forward` take to knock heads out.
+    """Return a hook for `record` and `VisionTransformer.forward` that ablates heads.
 
     Args:
         off: heads whose outputs are replaced.
-        means: from `head_means`, to replace them by; zeros without it, which overstates what a head does.
+        means: replacements, from `head_means`; None for zeros, which overstate the effect of a head.
 
-    Source: Michel et al. 2019, arXiv 1905.10650; of means and zeros, arXiv 2604.14433.
+    Source: Michel et al. 2019, arXiv 1905.10650; mean against zero ablation: arXiv 2604.14433.
     """
 
-    def knock_out(block: int, inputs: HeadInputs) -> Tensor:
+    def ablate(block: int, inputs: HeadInputs) -> Tensor:
         heads = inputs.mixed()
         off_here = [head for b, head in off if b == block]
         if not off_here:
@@ -62,11 +62,11 @@ def without(off: Collection[Head], means: Tensor | None = None) -> Hook:
         )
         return heads
 
-    return knock_out
+    return ablate
 
 
 def _over_tokens(means: Tensor, tokens: int) -> Tensor:
-    """(..., S + 1, K) to (..., N, K)."""
+    """Expand means (..., S + 1, K) to all tokens (..., N, K)."""
     first = means.shape[-2] - 1
     patches = means[..., first:, :].expand(*means.shape[:-2], tokens - first, means.shape[-1])
     return torch.cat([means[..., :first, :], patches], -2)
@@ -80,22 +80,22 @@ def importance(
     means: Tensor | None = None,
     progress: Progress = lambda share: None,
 ) -> Tensor:
-    """How far the class's logit falls when a head is knocked out, for every head by itself.
+    """Compute how far the class's logit falls when each single head is ablated.
 
-    One pass in which the batch grows: in every block, what is left without each of its heads joins what is left without
-    those of the blocks before.
+    One pass with a growing batch: each block appends one variant per head to the variants of the blocks before, since
+    variants share all blocks before the ablated head.
 
     Args:
         pixels: (1, channels, height, width).
         target: index of the class.
-        means: from `head_means`; zeros without it.
-        progress: called with the share that is done.
+        means: from `head_means`; None for zeros.
+        progress: called with the fraction that is done.
 
     Returns:
-        (L, H), in logits; negative where the class gains.
+        (L, H), in logits; negative if the logit rises.
     """
     x, steps = model.walk(pixels)
-    logits, moving = [], x[:0]  # of pictures that have arrived, and those on their way (M, N, D)
+    logits, moving = [], x[:0]  # logits of finished variants, and tokens of variants in progress (M, N, D)
     with onednn(), doing(model, Kind(_KIND, size_of(pixels)), _passes(model)):
         for index, step in enumerate(steps):
             if len(moving) and moving.numel() > _HELD_NUMBERS:
@@ -106,52 +106,52 @@ def importance(
             x = variants[:1]
             progress(((index + 1) / len(steps)) ** 2)
         logits.append(model.classify(moving)[:, target])
-        whole = model.classify(x)[0, target]
-    return whole - torch.cat(logits).view(len(steps), -1)
+        unchanged = model.classify(x)[0, target]
+    return unchanged - torch.cat(logits).view(len(steps), -1)
 
 
 def importance_seconds(model: VisionTransformer, size: tuple[int, int]) -> float:
-    """How long `importance` will take for an input (height, width) [px], see `vit.explain.timing` [s]."""
+    """Estimate the duration of `importance` for an input (height, width) [px], see `vit.explain.timing` [s]."""
     return expected(model, Kind(_KIND, size), _passes(model), per_batch=images_per_batch(model.config, size))
 
 
 def _passes(model: VisionTransformer) -> float:
-    """As which `importance` counts: each picture begins at its own block."""
+    """Return the number of full passes that `importance` is worth: on average, a variant runs half of the blocks."""
     return model.config.depth * model.config.heads / 2
 
 
 def _without_each(step: Step, x: Tensor, heads: int, means: Tensor | None) -> Tensor:
-    """What leaves a block as it is, and without each of its heads: (1, N, D) to (1 + H, Q, D).
+    """Run a block unchanged, and with each of its heads ablated: (1, N, D) to (1 + H, Q, D).
 
     Args:
-        means: (H, S + 1, K), zeros without it.
+        means: (H, S + 1, K); None for zeros.
     """
-    left = []
-    for some in torch.arange(heads).split(_variants_per_batch(x)):
+    outputs = []
+    for ablated in torch.arange(heads).split(_variants_per_batch(x)):
 
-        def knock_out(block: int, inputs: HeadInputs, some: Tensor = some) -> Tensor:
-            """Heads of one picture, whole and without each of some: (1 + len(some), H, Q, K)."""
-            every = inputs.mixed().expand(1 + len(some), -1, -1, -1).clone()
-            own = 0.0 if means is None else _over_tokens(means[some], x.shape[1])[:, step.route.rows]
-            every[1 + torch.arange(len(some)), some] = own
-            return every
+        def ablate(block: int, inputs: HeadInputs, ablated: Tensor = ablated) -> Tensor:
+            """Return head outputs, unchanged and with each of n heads ablated: (1 + n, H, Q, K)."""
+            variants = inputs.mixed().expand(1 + len(ablated), -1, -1, -1).clone()
+            replacement = 0.0 if means is None else _over_tokens(means[ablated], x.shape[1])[:, step.route.rows]
+            variants[1 + torch.arange(len(ablated)), ablated] = replacement
+            return variants
 
-        left.append(step(x, knock_out))
-    return torch.cat([left[0][:1], *(one[1:] for one in left)])
+        outputs.append(step(x, ablate))
+    return torch.cat([outputs[0][:1], *(output[1:] for output in outputs)])
 
 
 def _through_block(step: Step, x: Tensor) -> Tensor:
-    """Pictures (M, N, D) through a block, to (M, Q, D)."""
-    return torch.cat([step(some) for some in x.split(_variants_per_batch(x[:1]) if len(x) else 1)])
+    """Run a block on tokens (M, N, D), in batches, to (M, Q, D)."""
+    return torch.cat([step(batch) for batch in x.split(_variants_per_batch(x[:1]) if len(x) else 1)])
 
 
 def _logits_from(model: VisionTransformer, steps: Sequence[Step], x: Tensor) -> Tensor:
-    """Logits (M, C) of pictures that enter the first of the last blocks."""
+    """Run the remaining blocks and the head on tokens (M, N, D) to logits (M, C)."""
     for step in steps:
         x = _through_block(step, x)
     return model.classify(x)
 
 
 def _variants_per_batch(x: Tensor) -> int:
-    """How many pictures like this one (1, N, D) go through a block together."""
+    """Return the batch size for tokens of this shape (1, N, D)."""
     return max(1, CACHED_NUMBERS // x.numel())

@@ -1,7 +1,6 @@
-"""What the heads do on many pictures: mean and spread of every statistic, in memory that does not grow with them.
+"""Head statistics over many pictures: streaming mean and standard deviation, in constant memory.
 
-As in the ViT paper, whose attention distances are means over 128 pictures (Dosovitskiy et al. 2021, arXiv 2010.11929,
-figure 7).
+The ViT paper averages attention distances over 128 pictures (Dosovitskiy et al. 2021, arXiv 2010.11929, figure 7).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,21 +30,21 @@ from vit.model.transformer import VisionTransformer
 
 CENSUS_PICTURES = 128  # as in the paper
 
-# Tokens that go through a model together. On two cores the shipped model takes a third of the time per picture in
-# batches of 32 that it takes one by one; ViT-B/16 the same in any.
+# Tokens per batch. On two cores, the shipped model takes a third of the time per picture in batches of 32 compared with
+# single pictures. The time of ViT-B/16 does not depend on the batch size.
 _BATCH_TOKENS = 2048
-_KIND = "census"
-_BUDGET_BYTES = 1 << 28  # of pictures held in memory [bytes]; more are decoded when they are needed
+_KIND = "census"  # kind of work, see `vit.explain.timing`
+_BUDGET_BYTES = 1 << 28  # memory for decoded pictures [bytes]; larger datasets are decoded on demand
 
 
 @dataclass(frozen=True)
 class Tally:
-    """The statistics of some pictures; those of others are added with +.
+    """Accumulated head statistics. Tallies of different pictures are combined with +.
 
     Attributes:
-        pictures: how many.
-        means: of each statistic, (L, H) float64.
-        squares: likewise, the sum of squared differences from the mean.
+        pictures: number of pictures.
+        means: mean of each statistic, (L, H) float64.
+        squares: sum of squared differences from the mean, (L, H) float64.
         uniform: see `Statistic`.
     """
 
@@ -55,7 +54,7 @@ class Tally:
     uniform: Mapping[str, float] = field(default_factory=dict)
 
     def __add__(self, other: "Tally") -> "Tally":
-        """Combine the statistics of these pictures and of others into those of all of them.
+        """Combine the statistics of two sets of pictures.
 
         Source: Chan, Golub & LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
         """
@@ -71,9 +70,9 @@ class Tally:
         return Tally(total, means, squares, self.uniform)
 
     def to_part(self) -> Part:
-        """The arrays that a file keeps, by name.
+        """Return named arrays for storage.
 
-        They are "pictures" and, of each statistic, "means/..." and "squares/...", (L, H), and "uniform/...", a number.
+        "pictures" is the count. Each statistic has "means/..." and "squares/...", (L, H), and "uniform/...", a scalar.
         """
         kinds = {"means": self.means, "squares": self.squares, "uniform": self.uniform}
         arrays = {f"{kind}/{name}": np.asarray(value) for kind, named in kinds.items() for name, value in named.items()}
@@ -81,7 +80,7 @@ class Tally:
 
     @staticmethod
     def of_part(part: Part) -> "Tally":
-        """Make a tally of arrays by name; the inverse of `to_part`."""
+        """Build a tally from named arrays; the inverse of `to_part`."""
         kinds: dict[str, dict[str, Any]] = {"means": {}, "squares": {}, "uniform": {}}
         for key, array in part.items():
             kind, _, name = key.partition("/")
@@ -90,7 +89,7 @@ class Tally:
         return Tally(int(part["pictures"]), **kinds)
 
     def statistics(self) -> dict[str, Statistic]:
-        """Mean and standard deviation over the pictures of each statistic, (L, H), by name."""
+        """Return the mean and standard deviation (L, H) of each statistic over the pictures, by name."""
         by_name = {}
         for name, mean in self.means.items():
             deviation = (self.squares[name] / (self.pictures - 1)).sqrt().float() if self.pictures > 1 else None
@@ -100,7 +99,7 @@ class Tally:
 
 @torch.inference_mode()
 def tally(model: VisionTransformer, pixels: Tensor) -> Tally:
-    """See what the heads do on several pictures (B, channels, height, width); B may be 0."""
+    """Compute head statistics of a batch of pictures (B, channels, height, width); B may be 0."""
     if not len(pixels):
         return Tally()
     with doing(model, Kind(_KIND, (pixels.shape[2], pixels.shape[3])), len(pixels)):
@@ -109,7 +108,7 @@ def tally(model: VisionTransformer, pixels: Tensor) -> Tally:
 
 def _measure_heads(model: VisionTransformer, pixels: Tensor) -> Tally:
     output, patch = model(pixels, output_queries_keys=True), model.config.patch_size
-    together = AttentionRecord(  # every head is judged by itself, so those of all pictures can stand side by side
+    together = AttentionRecord(  # statistics are per head, so the pictures' heads are stacked in one record
         logits=output.logits,
         queries=tuple(q.flatten(0, 1) for q in output.queries),  # (B * H, N, K)
         keys=tuple(k.flatten(0, 1) for k in output.keys),
@@ -133,11 +132,11 @@ def census(
     root: Path = Path("data"),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Statistic]:
-    """Every statistic of heads over test pictures of a dataset, whose classes need not be known.
+    """Compute head statistics over a dataset's test pictures. The model may have other classes.
 
     Args:
-        limit: pictures, taken evenly from the classes.
-        progress: called with the pictures that are done, and how many there are.
+        limit: number of pictures, taken evenly from the classes.
+        progress: called with the number of pictures done and the total.
 
     Raises:
         InvalidDataset: the dataset cannot be read.
@@ -148,7 +147,7 @@ def census(
 def in_parts(
     checkpoint: Checkpoint, data: str, limit: int = CENSUS_PICTURES, *, root: Path = Path("data"), **reading: int
 ) -> InParts:
-    """Statistics of every head over a dataset's test pictures, to be done in parts.
+    """Prepare head statistics over a dataset's test pictures, to be run in parts.
 
     Args:
         reading: see `pictures_of`.
@@ -164,7 +163,7 @@ def in_parts(
 
 
 def combined(parts: Iterable[Part]) -> dict[str, Statistic]:
-    """What all parts say together, in their order."""
+    """Combine the results of all parts, in order."""
     return sum(map(Tally.of_part, parts), Tally()).statistics()
 
 
@@ -172,12 +171,12 @@ def combined(parts: Iterable[Part]) -> dict[str, Statistic]:
 
 
 def batch_size(checkpoint: Checkpoint, preprocess: Preprocess) -> int:
-    """How many pictures to look at together."""
+    """Return the number of pictures per batch."""
     return max(1, _BATCH_TOKENS // count_tokens(checkpoint.config, preprocess.size))
 
 
 def seconds(checkpoint: Checkpoint, preprocess: Preprocess, count: int) -> float:
-    """How long so many pictures will take, estimated [s]."""
+    """Estimate the duration of statistics over `count` pictures [s]."""
     run = partial(tally, checkpoint.model)
     return expected(checkpoint.model, Kind(_KIND, preprocess.size), count, run, batch_size(checkpoint, preprocess))
 
@@ -191,7 +190,7 @@ def pictures_of(
     workers: int = 2,
     budget: int = _BUDGET_BYTES,
 ) -> Pictures:
-    """At most `limit` test pictures of a dataset, evenly from its classes.
+    """Load at most `limit` test pictures of a dataset, taken evenly from its classes.
 
     Raises:
         InvalidDataset: the dataset cannot be read.
@@ -200,11 +199,11 @@ def pictures_of(
 
 
 class Opened(NamedTuple):
-    """A model's input, and the files that gave none.
+    """Model input, and the files that could not be decoded.
 
     Attributes:
         pixels: (B, channels, height, width).
-        unreadable: names with the reason.
+        unreadable: file names, each with the reason.
     """
 
     pixels: Tensor
@@ -212,14 +211,14 @@ class Opened(NamedTuple):
 
 
 def picked(pictures: Pictures, places: range, preprocess: Preprocess) -> Opened:
-    """A model's input out of some pictures of a dataset, by their places in it."""
+    """Preprocess the pictures of a dataset at these indices."""
     device = torch.device("cpu")
     (images, _), *_ = pictures.batches(torch.tensor(places), len(places), device)
     return Opened(Normalise(preprocess, device)(images))
 
 
 def decoded(files: Sequence[tuple[str, bytes]], preprocess: Preprocess) -> Opened:
-    """Files by name and content; those that are no pictures are left out."""
+    """Decode and preprocess files, given as (name, content). Files that cannot be decoded are reported, not raised."""
     pixels, unreadable = [torch.empty(0, preprocess.channels, *preprocess.size)], []
     for name, content in files:
         try:
@@ -233,10 +232,10 @@ def decoded(files: Sequence[tuple[str, bytes]], preprocess: Preprocess) -> Opene
 
 
 def check_name(checkpoint: Checkpoint, name: str) -> None:
-    """Refuse a statistic that a model does not have.
+    """Check that a model has a statistic.
 
     Raises:
-        UserError: it has no such tokens.
+        UserError: unknown statistic, or the model lacks the tokens for it.
     """
     available = names(checkpoint.config.prefix)
     if name not in available:
@@ -244,7 +243,7 @@ def check_name(checkpoint: Checkpoint, name: str) -> None:
 
 
 def table(name: str, statistic: Statistic) -> list[str]:
-    """A statistic of every head as the lines of a Markdown table, the mean of each block's heads last."""
+    """Format a statistic as lines of a Markdown table: blocks by heads, and a last column with each block's mean."""
     heads = statistic.values.shape[1]
     rows = [["Block", *(spoken("Head", head) for head in range(heads)), "Mean"]]
     for block, values in enumerate(statistic.values.tolist()):
@@ -257,17 +256,17 @@ def table(name: str, statistic: Statistic) -> list[str]:
 
 
 def sentence(name: str, statistic: Statistic) -> str:
-    """What the numbers of the table are."""
+    """Describe the numbers of `table`."""
     many = statistic.pictures
     what = f"mean ± standard deviation over {many:,} pictures" if many > 1 else "of one picture"
     return f"{STATISTICS[name]}, {what}. Uniform attention: {amount(name, statistic.uniform)}."
 
 
 def record_in_card(checkpoint: Checkpoint, data: str, measured: Mapping[str, Statistic]) -> None:
-    """Put how far each block looks into the card of a checkpoint that this app saved.
+    """Write each block's mean attention distance into the model card of a checkpoint that this app saved.
 
     Raises:
-        UserError: it is another library's, whose card is not ours to write.
+        UserError: the checkpoint comes from another library; its card is not modified.
     """
     distance = measured["distance"]
     blocks = ", ".join(f"{mean:.1f}" for mean in distance.values.mean(1).tolist())
@@ -280,9 +279,9 @@ def record_in_card(checkpoint: Checkpoint, data: str, measured: Mapping[str, Sta
 
 
 def to_dict(measured: Mapping[str, Statistic]) -> dict[str, Any]:
-    """Statistics by name as JSON has them: `mean` and `deviation` are lists of blocks, each a list of its heads.
+    """Convert statistics to JSON: `mean` and `deviation` are lists of blocks, each a list of heads.
 
-    The `deviation` is None where there was one picture.
+    `deviation` is None for a single picture.
     """
     return {
         name: {

@@ -1,4 +1,4 @@
-"""What each head does in one picture, in numbers: one per block and head. `head_census` has the mean over many."""
+"""Statistics of every head in one picture. `head_census` averages them over many."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -11,17 +11,17 @@ from vit.explain.maps import entropy
 from vit.explain.record import AttentionRecord
 from vit.explain.sensitivity import correlations
 
-_ROWS_PER_CHUNK = 256  # of distances, held at once
+_ROWS_PER_CHUNK = 256  # rows of the distance matrix in memory
 
 
 class Statistic(NamedTuple):
     """One number for every head.
 
     Attributes:
-        values: (L, H); of several pictures, their mean.
-        uniform: what a head that looks everywhere alike would have.
-        deviation: (L, H), the standard deviation over the pictures; None for a single one.
-        pictures: how many.
+        values: (L, H); the mean if there are several pictures.
+        uniform: value for uniform attention.
+        deviation: (L, H), standard deviation over the pictures; None for a single one.
+        pictures: number of pictures.
     """
 
     values: Tensor
@@ -31,18 +31,19 @@ class Statistic(NamedTuple):
 
 
 def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]:
-    """How every head shares its attention, the mean over the patches that ask.
+    """Compute statistics of every head's attention, averaged over all patches as queries.
 
     Args:
         patch_size: side of a patch [px].
 
     Returns:
-        "entropy": 0 is one key, 1 is uniform, of all tokens.
-        "distance": from a patch to where it looks [px], of the weight on patches made to sum to 1 (a class token that
-        takes 60 % would else shorten every distance). Source: Dosovitskiy et al. 2021, arXiv 2010.11929, figure 7.
-        "self": on the patch itself.
-        "neighbours": on the up to eight patches around it.
-        The names of prefix tokens: on that token; "registers" in place of reg1, reg2, ....
+        "entropy": over all tokens; 0 for a single key, 1 for uniform attention.
+        "distance": mean attention distance [px], over patch keys with weights normalised to sum to 1 (otherwise
+        attention to the class token would shorten all distances). Source: Dosovitskiy et al. 2021, arXiv 2010.11929,
+        figure 7.
+        "self": attention on the patch itself.
+        "neighbours": attention on its adjacent patches, up to eight.
+        Names of prefix tokens: attention on that token; "registers" sums reg1, reg2, ....
     """
     first, (rows, cols) = len(record.prefix), record.grid
     places = torch.cartesian_prod(torch.arange(float(rows)), torch.arange(float(cols))).view(-1, 2)  # (P, 2)
@@ -51,36 +52,36 @@ def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]
     for block in range(record.blocks):
         sums = {name: torch.zeros(record.heads) for name in blocks}
         for start, chunk in record.row_chunks(block):
-            asking = chunk[:, max(0, first - start) :]  # (H, q, N), queries that are patches
-            if not asking.shape[1]:
+            rows_of_patches = chunk[:, max(0, first - start) :]  # (H, q, N), queries that are patches
+            if not rows_of_patches.shape[1]:
                 continue
-            which = torch.arange(max(start, first), start + chunk.shape[1]) - first
-            distances, near = _distances(places, which)
-            patches = asking[..., first:]
+            queries = torch.arange(max(start, first), start + chunk.shape[1]) - first
+            distances, adjacent = _distances(places, queries)
+            patches = rows_of_patches[..., first:]
             on_patches = patches.sum(-1).clamp_min(torch.finfo(torch.float32).tiny)
-            sums["entropy"] += entropy(asking).sum(-1)
+            sums["entropy"] += entropy(rows_of_patches).sum(-1)
             sums["distance"] += ((patches * distances).sum(-1) * patch_size / on_patches).sum(-1)
-            sums["self"] += patches[:, torch.arange(len(which)), which].sum(-1)
-            sums["neighbours"] += (patches * near).sum((-1, -2))
+            sums["self"] += patches[:, torch.arange(len(queries)), queries].sum(-1)
+            sums["neighbours"] += (patches * adjacent).sum((-1, -2))
             for name, tokens in groups.items():
-                sums[name] += asking[..., tokens].sum((-1, -2))
+                sums[name] += rows_of_patches[..., tokens].sum((-1, -2))
         for name, total in sums.items():
             blocks[name].append(total / (rows * cols))
-    away = touching = 0.0
-    for which in torch.arange(rows * cols).split(_ROWS_PER_CHUNK):
-        distances, near = _distances(places, which)
-        away, touching = away + float(distances.sum()), touching + float(near.sum())
+    total_distance = total_adjacent = 0.0
+    for queries in torch.arange(rows * cols).split(_ROWS_PER_CHUNK):
+        distances, adjacent = _distances(places, queries)
+        total_distance, total_adjacent = total_distance + float(distances.sum()), total_adjacent + float(adjacent.sum())
     uniform = {
         "entropy": 1.0,
-        "distance": away * patch_size / (rows * cols) ** 2,
+        "distance": total_distance * patch_size / (rows * cols) ** 2,
         "self": 1 / record.tokens,
-        "neighbours": touching / (rows * cols) / record.tokens,
+        "neighbours": total_adjacent / (rows * cols) / record.tokens,
     } | {name: len(tokens) / record.tokens for name, tokens in groups.items()}
     return {name: Statistic(torch.stack(values), uniform[name]) for name, values in blocks.items()}
 
 
 def names(prefix: tuple[str, ...]) -> tuple[str, ...]:
-    """The statistics of a model with these tokens before the patches.
+    """Return the names of the statistics of a model with these prefix tokens.
 
     >>> names(("cls", "reg1", "reg2"))
     ('distance', 'entropy', 'self', 'neighbours', 'cls', 'registers')
@@ -88,9 +89,10 @@ def names(prefix: tuple[str, ...]) -> tuple[str, ...]:
     return ("distance", "entropy", "self", "neighbours", *_prefix_groups(prefix))
 
 
-def _distances(places: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-    """Of some patches to all: the distance [patches], and whether they touch; both (q, P)."""
-    distances = torch.cdist(places[which], places, compute_mode="donot_use_mm_for_euclid_dist")
+def _distances(places: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute distances [patches] from the patches in `queries` to all, and whether they are adjacent; both (q, P)."""
+    # The default of cdist uses a matrix product for many points, which is inaccurate for small distances.
+    distances = torch.cdist(places[queries], places, compute_mode="donot_use_mm_for_euclid_dist")
     return distances, ((distances > 0) & (distances < 1.5)).float()  # 1 or the square root of 2
 
 
@@ -102,14 +104,14 @@ def _prefix_groups(prefix: tuple[str, ...]) -> dict[str, list[int]]:
 
 
 def agreement(record: AttentionRecord, read: Tensor, heatmap: Tensor) -> Statistic:
-    """Which heads look where a map is strong: Spearman's rank correlation with the attention of what the head reads.
+    """Compute Spearman's rank correlation of a map with each head's attention from the tokens that the output reads.
 
     Args:
-        read: (N,), how much of each token the answer is read from; of `GradientRecord`.
+        read: (N,), weight of each token in the model's output, see `AttentionRecord.read`.
         heatmap: (rows, cols).
 
     Returns:
-        values from -1 to 1, 0 for a head that looks everywhere alike.
+        values from -1 to 1; 0 for uniform attention.
     """
     values = torch.zeros(record.blocks, record.heads)
     for block, maps in enumerate(_maps_of_heads(record, read)):
@@ -119,21 +121,21 @@ def agreement(record: AttentionRecord, read: Tensor, heatmap: Tensor) -> Statist
 
 
 def faithfulness(record: AttentionRecord, read: Tensor, masks: Tensor, drops: Tensor) -> Statistic:
-    """How faithful the attention of what the head reads is to a class, of every head.
+    """Compute the faithfulness to a class of each head's attention from the tokens that the output reads.
 
     Args:
-        read: (N,), how much of each token the answer is read from; of `GradientRecord`.
+        read: (N,), weight of each token in the model's output, see `AttentionRecord.read`.
         masks, drops: (M, P) and (M,), see `vit.explain.sensitivity.correlations`.
 
     Returns:
-        values from -1 to 1, 0 for a head that looks everywhere alike.
+        values from -1 to 1; 0 for uniform attention.
     """
     values = [correlations(maps.flatten(1), masks, drops).float() for maps in _maps_of_heads(record, read)]
     return Statistic(torch.stack(values), 0.0)
 
 
 def _maps_of_heads(record: AttentionRecord, read: Tensor) -> Iterator[Tensor]:
-    """Of each block, where its heads look from what the answer is read from: (H, rows, cols)."""
+    """Yield, for each block, the heads' attention maps (H, rows, cols) from the tokens in `read`."""
     for block in range(record.blocks):
         weights = torch.zeros(record.heads, record.tokens)
         for start, rows in record.row_chunks(block):  # (H, R, N)
@@ -142,11 +144,11 @@ def _maps_of_heads(record: AttentionRecord, read: Tensor) -> Iterator[Tensor]:
 
 
 class Suggestion(NamedTuple):
-    """A head worth a look.
+    """A head with an extreme value of a statistic.
 
     Attributes:
-        kind: what it does: "local", "far", "itself", "sink", "object", "faithful" or "needed".
-        statistic: that tells it, one of `vit.explain.names.STATISTICS`.
+        kind: "local", "far", "itself", "sink", "object", "faithful" or "needed".
+        statistic: key in `vit.explain.names.STATISTICS`.
     """
 
     kind: str
@@ -156,16 +158,16 @@ class Suggestion(NamedTuple):
     value: float
 
 
-SINK = 0.05  # of the attention, that a token must get to be called one
-NEGLIGIBLE = 0.1  # of what uniform attention has, or of 1 where that has 0: a correlation, or logits
+SINK = 0.05  # minimum share of attention for a token to count as a sink
+NEGLIGIBLE = 0.1  # minimum deviation from uniform attention, relative to it; absolute if uniform attention has 0
 
 
 def suggestions(measured: Mapping[str, Statistic]) -> list[Suggestion]:
-    """The heads with the most and the least of something, where that is not negligible.
+    """Return the heads with extreme statistics, skipping values close to uniform attention.
 
     Args:
-        measured: by name, from `statistics`, `agreement` and `faithfulness`; "effect" is what the class loses without
-            each head.
+        measured: by name, from `statistics`, `agreement` and `faithfulness`; "effect" is the drop of the class's logit
+            when each head is ablated.
     """
     ideas = [("local", "distance", -1), ("far", "distance", 1), ("itself", "self", 1)]
     ideas += [("sink", name, 1) for name in ("cls", "registers") if name in measured][:1]

@@ -1,4 +1,4 @@
-"""The door of this box: a picture, a method by name, a class and a token as people name them, and the map."""
+"""High-level API for explanation maps: a picture, a method name, a class and a query token in; a heatmap out."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -26,27 +26,26 @@ def heatmap(
     size: int | None = None,
     **settings: Any,
 ) -> Tensor:
-    """What the app and the command line show for a method.
+    """Compute the map of an explanation method, as the app and the command line show it.
 
     Args:
-        image: RGB, as `vit.decode_image` gives it; or several.
+        image: RGB, from `vit.decode_image`; or a sequence of images.
         method: a name in `METHODS`.
-        target: the class asked about, by its label or its number from 0; None for the predicted one. Methods that are
-            not of a class ignore it.
-        query: the token asked about: "cls" or another prefix token, "ROW,COL" or (row, col) of a patch, or its number,
-            all from 0; None for what the model's head reads.
-        direction: of a token: "from" is where it looks, "to" who looks at it.
-        size: shorter side of the model's input [px], to whole patches; None for the checkpoint's own.
+        target: class to explain, by label or index; None for the predicted class. Class-independent methods ignore it.
+        query: token to explain: the name of a prefix token such as "cls", "ROW,COL" or (row, col) of a patch, or a
+            token index, all from 0; None for the model's output.
+        direction: "from" for attention from the token to others, "to" for attention from others to the token.
+        size: shorter side of the model's input [px], rounded to whole patches; None for the checkpoint's own.
         settings: of the method, see `METHODS[method].settings`; blocks and heads count from 0.
 
     Returns:
-        (rows, cols), before any scaling for display; of several pictures (B, rows, cols), each as by itself. Of a
-        class, shares of the whole map, which with those of prefix tokens sum to 1. Otherwise weights of attention.
+        (rows, cols), not scaled for display; (B, rows, cols) for a sequence, computed one by one. Class-specific maps
+        are shares that sum to 1 together with those of prefix tokens. Other maps are attention weights.
 
     Raises:
-        UserError: there is no such method, class or token; the model has no classes, and the method explains one; there
-            is no picture.
-        ValueError: there is no such block or head, or the method has no such setting.
+        UserError: unknown method, class or token; a class-specific method for a model without classes; or an empty
+            sequence.
+        ValueError: unknown block, head or setting.
     """
     if not isinstance(image, Image.Image):
         if not image:
@@ -70,15 +69,15 @@ def ask(
     target: str | int | None = None,
     precision: Precision = "float32",
 ) -> Subject:
-    """Run a picture through the model as far as a method needs it.
+    """Run a picture through the model, with a backward pass if the method needs one.
 
     Args:
         pixels: (1, channels, height, width).
-        target: as for `heatmap`.
-        precision: of methods that are not of a class, see `record`.
+        target: see `heatmap`.
+        precision: for class-independent methods, see `record`.
 
     Raises:
-        UserError: there is no such class; the model has none, and the method explains one.
+        UserError: unknown class, or a class-specific method for a model without classes.
     """
     if not METHODS[method].of_class:
         return Subject.without_class(checkpoint.model, pixels, precision)
@@ -92,14 +91,14 @@ def ask(
     return Subject.of(checkpoint.model, pixels, index)
 
 
-LISTED_CLASSES = 20  # that a sentence lists, at most
+LISTED_CLASSES = 20  # maximum number of classes in an error message
 
 
 def find_class(name: str, labels: Sequence[str]) -> int:
-    """The number of a class by its label, or by that number itself.
+    """Return the index of a class, given its label or its index as text.
 
     Raises:
-        UserError: there is none, or there are several.
+        UserError: no class matches, or several do.
 
     >>> find_class("Dog", ["cat", "dog"]), find_class("0", ["cat", "dog"])
     (1, 0)
@@ -122,10 +121,10 @@ def find_class(name: str, labels: Sequence[str]) -> int:
 
 
 def find_token(query: str | int | tuple[int, int], record: AttentionRecord) -> int:
-    """The number of a token by the name of a prefix token, by the place of a patch, or by that number itself.
+    """Return the index of a token, given the name of a prefix token, the position of a patch, or the index itself.
 
     Raises:
-        UserError: there is none.
+        UserError: the token does not exist.
     """
     if isinstance(query, int):
         if not 0 <= query < record.tokens:

@@ -1,4 +1,4 @@
-"""Input sizes in whole patches, near to those that published models are used at."""
+"""Input sizes in whole patches, close to the common sizes of published models."""
 
 from dataclasses import replace
 
@@ -6,15 +6,15 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain.cost import Size
 from vit.images.preprocess import Preprocess
 
-SIDES = (384, 518, 768, 1024)  # input sizes that published models are used at [px]
-FACTORS = (1, 2, 4, 8)  # of the own size, for models of small pictures
-SMALL_SIDE = 128  # of the input of a model of small pictures, at most [px]
+SIDES = (384, 518, 768, 1024)  # common input sizes of published models [px]
+FACTORS = (1, 2, 4, 8)  # multiples of the checkpoint's size, offered for models of small pictures
+SMALL_SIDE = 128  # maximum input side of a model of small pictures [px]
 
 
 def size_near(checkpoint: Checkpoint, side: int) -> Size:
-    """The size in whole patches whose shorter side is nearest to `side` [px], in the checkpoint's own proportions.
+    """Return the size whose shorter side is closest to `side` [px], in whole patches and the checkpoint's aspect ratio.
 
-    With patches of 14 px, 384 and 1,024 px become 378 and 1,022.
+    With patches of 14 px, 384 px becomes 378 px, and 1,024 px becomes 1,022 px.
     """
     patch, own = checkpoint.config.patch_size, checkpoint.preprocess.size
     height, width = (max(1, round(side * length / min(own) / patch)) * patch for length in own)
@@ -22,13 +22,13 @@ def size_near(checkpoint: Checkpoint, side: int) -> Size:
 
 
 def enlarged_size(checkpoint: Checkpoint, factor: int) -> Size:
-    """`factor` times the checkpoint's own size."""
+    """Return the checkpoint's input size multiplied by `factor`."""
     height, width = checkpoint.preprocess.size
     return height * factor, width * factor
 
 
 def resized(preprocess: Preprocess, size: Size) -> Preprocess:
-    """The same cut of a picture, for another input size."""
+    """Return preprocessing with the same crop for another input size."""
     assert preprocess.resize_to is not None  # Preprocess sets it
     scale = max(new / own for new, own in zip(size, preprocess.size, strict=True))
     least = max(size) if preprocess.resize == "shortest" else min(size)

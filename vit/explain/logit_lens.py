@@ -1,4 +1,4 @@
-"""The answer, read after every block."""
+"""Logit lens: the model's prediction after every block."""
 
 from typing import NamedTuple
 
@@ -11,14 +11,14 @@ from vit.model.transformer import VisionTransformer
 
 
 class Lens(NamedTuple):
-    """What the model would answer if it ended after a block, L of them.
+    """Predictions of the final norm and head applied after each of the L blocks.
 
     Attributes:
-        answers: (L, C) probabilities, of the tokens that the head reads.
-        classes: (L, N), the most probable class of each token by itself.
+        answers: (L, C), class probabilities of the whole picture.
+        classes: (L, N), most probable class of each single token.
         certainty: (L, N), its probability.
-        targets: (L, N), the probability of the class asked about.
-        lengths: (L, N), of the tokens.
+        targets: (L, N), probability of the target class.
+        lengths: (L, N), norms of the tokens.
     """
 
     answers: Tensor
@@ -29,7 +29,7 @@ class Lens(NamedTuple):
 
     @property
     def decided(self) -> int:
-        """The block from which on the answer is the last one's."""
+        """The first block from which on the predicted class stays that of the last block."""
         best = self.answers.argmax(-1)
         other = (best != best[-1]).nonzero()
         return int(other[-1]) + 1 if len(other) else 0
@@ -37,7 +37,7 @@ class Lens(NamedTuple):
 
 @torch.inference_mode()
 def logit_lens(model: VisionTransformer, pixels: Tensor, target: int) -> Lens:
-    """Read the answer after every block: the last norm and the head, applied to what is there.
+    """Apply the final norm and the head after every block.
 
     Args:
         pixels: (1, channels, height, width).
@@ -52,10 +52,10 @@ def logit_lens(model: VisionTransformer, pixels: Tensor, target: int) -> Lens:
         for step in steps:
             x = step(x)
             answer = model.probabilities(model.classify(x[:, model.read])[0])
-            every = []
-            for some in x[0].split(max(1, CACHED_NUMBERS // (copies * x.shape[2] + model.config.num_classes))):
-                every.append(model.probabilities(model.classify(model.read_alone(some))))
-            each = torch.cat(every)  # (N, C)
-            best = each.max(-1)
-            blocks.append((answer, best.indices, best.values, each[:, target], x[0].norm(dim=-1)))
+            parts = []
+            for part in x[0].split(max(1, CACHED_NUMBERS // (copies * x.shape[2] + model.config.num_classes))):
+                parts.append(model.probabilities(model.classify(model.read_alone(part))))
+            per_token = torch.cat(parts)  # (N, C)
+            best = per_token.max(-1)
+            blocks.append((answer, best.indices, best.values, per_token[:, target], x[0].norm(dim=-1)))
     return Lens(*(torch.stack(part) for part in zip(*blocks, strict=True)))

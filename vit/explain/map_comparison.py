@@ -1,4 +1,4 @@
-"""Two maps against each other: which gives more to each patch, and whether they order the patches alike."""
+"""Compare two maps: difference per patch, and rank correlation."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Layout(NamedTuple):
-    """How a picture's tokens are laid out.
+    """Token layout of a model's input.
 
     Attributes:
         prefix: names of the tokens before the patches.
@@ -19,9 +19,9 @@ class Layout(NamedTuple):
 
 
 def counterpart(token: int, source: Layout, target: Layout) -> int:
-    """The token of `target` that `token` is in `source`: by name, or by where it lies on a grid that may be finer.
+    """Return the token of `target` that corresponds to `token` of `source`, by prefix name or relative position.
 
-    The viewers of a group find it the same way.
+    The viewers' JavaScript uses the same rule.
 
     >>> counterpart(2, Layout(("cls",), (2, 2)), Layout((), (4, 4)))
     7
@@ -37,13 +37,13 @@ def counterpart(token: int, source: Layout, target: Layout) -> int:
 
 
 def difference(left: Tensor, right: Tensor) -> Tensor:
-    """Left minus right, each in shares of all that it gives to its patches; numbers below 0 count as 0.
+    """Subtract two maps, each normalised to sum to 1 over its patches. Negative values count as 0.
 
     Args:
         left, right: (rows, cols).
 
     Returns:
-        (rows, cols), from -1 to 1; sums to 0 where both maps give something.
+        left minus right, (rows, cols), from -1 to 1; sums to 0 unless one of the maps is all zeros.
 
     Raises:
         ValueError: the grids differ.
@@ -52,19 +52,19 @@ def difference(left: Tensor, right: Tensor) -> Tensor:
     [[0.25, -0.25]]
     """
     _check_grids(left, right)
-    one, other = (heatmap.double().clamp_min(0) for heatmap in (left, right))
+    left, right = left.double().clamp_min(0), right.double().clamp_min(0)
     tiny = torch.finfo(torch.float64).tiny
-    return one / one.sum().clamp_min(tiny) - other / other.sum().clamp_min(tiny)
+    return left / left.sum().clamp_min(tiny) - right / right.sum().clamp_min(tiny)
 
 
 def rank_correlation(left: Tensor, right: Tensor) -> float | None:
-    """Spearman's rank correlation of two maps, equal numbers sharing their mean rank: 1 for the same order of patches.
+    """Compute Spearman's rank correlation of two maps. Ties share their mean rank.
 
     Args:
-        left, right: (rows, cols), or any other shape that both have.
+        left, right: (rows, cols), or any common shape.
 
     Returns:
-        -1 to 1; None where a map is the same everywhere, so that it has no order.
+        -1 to 1; None if a map is constant.
 
     Raises:
         ValueError: the shapes differ.
@@ -79,7 +79,7 @@ def rank_correlation(left: Tensor, right: Tensor) -> float | None:
 
 
 def _ranks(numbers: Tensor) -> Tensor:
-    """The rank of each number, from 1; equal ones share the mean of theirs: (n,) float64."""
+    """Return the rank of each number, from 1, as float64 (n,). Ties share their mean rank."""
     _, inverse, count = numbers.flatten().unique(return_inverse=True, return_counts=True)
     last = count.cumsum(0).double()
     return (last - (count - 1) / 2)[inverse]
@@ -91,7 +91,7 @@ def _check_grids(left: Tensor, right: Tensor) -> None:
 
 
 def agreement(correlation: float | None) -> str:
-    """What a rank correlation means, in one plain sentence."""
+    """Describe a rank correlation in one sentence."""
     if correlation is None:
         return "One of the maps is the same everywhere, so it puts the patches in no order."
     if correlation >= 0.8:

@@ -1,4 +1,4 @@
-"""Arithmetic on maps: heads and blocks made one, patches left out, thresholds."""
+"""Arithmetic on maps: fusing heads and blocks, discarding patches, thresholds, entropy."""
 
 import torch
 from torch import Tensor
@@ -7,24 +7,27 @@ from vit.explain.settings import Fusion
 
 
 def fuse(maps: Tensor, how: Fusion) -> Tensor:
-    """Mean, maximum or minimum of several maps: (M, ...) to (...)."""
+    """Reduce several maps by mean, maximum or minimum: (M, ...) to (...)."""
     return maps.mean(0) if how == "mean" else maps.amax(0) if how == "max" else maps.amin(0)
 
 
 def select_head(heads: Tensor, head: int | Fusion) -> Tensor:
-    """One head of (H, ...), by its index, negative from the end; or all fused.
+    """Select one head of (H, ...) by its index, negative from the end; or fuse all heads.
 
     Raises:
-        ValueError: there is no such head.
+        ValueError: the head does not exist.
     """
     return fuse(heads, head) if isinstance(head, str) else heads[checked_index("head", head, len(heads))]
 
 
 def checked_index(what: str, index: int, count: int) -> int:
-    """The index from 0 of one that may count from the end.
+    """Convert an index that may be negative to one from 0.
+
+    Args:
+        what: name of the indexed thing, for the error message.
 
     Raises:
-        ValueError: it lies outside.
+        ValueError: the index is out of range.
     """
     if not -count <= index < count:
         raise ValueError(f"There is no {what} {index}: they run from 0 to {count - 1}.")
@@ -32,16 +35,16 @@ def checked_index(what: str, index: int, count: int) -> int:
 
 
 def fuse_rows(rows: Tensor, fusion: Fusion, discard: float, prefix: int) -> Tensor:
-    """Rows of all heads (H, R, N) to rows of one (R, N) that sum to 1."""
+    """Fuse the rows of all heads (H, R, N) to (R, N), discard the weakest patches, and normalise rows to sum to 1."""
     fused = discarded(fuse(rows, fusion), discard, prefix)
     return fused / fused.sum(-1, keepdim=True).clamp_min(torch.finfo(fused.dtype).tiny)
 
 
 def discarded(rows: Tensor, share: float, prefix: int) -> Tensor:
-    """Each row (..., N) without its weakest patches: `share` of them, rounded down, become 0; prefix tokens stay.
+    """Set the weakest patches of each row (..., N) to 0: `share` of them, rounded down. Prefix tokens are kept.
 
     Raises:
-        ValueError: the share is not at least 0 and under 1.
+        ValueError: the share is not in [0, 1).
 
     >>> discarded(torch.tensor([[0.125, 0.25, 0.125, 0.5]]), 0.5, prefix=1).tolist()
     [[0.125, 0.25, 0.0, 0.5]]
@@ -53,7 +56,7 @@ def discarded(rows: Tensor, share: float, prefix: int) -> Tensor:
 
 
 def geometric_mean(one: Tensor, other: Tensor) -> Tensor:
-    """What two maps of any same shape agree on: sqrt(one * other), small where either is.
+    """Compute the geometric mean of two maps of the same shape; it is small where either map is.
 
     Raises:
         ValueError: a number is negative.
@@ -67,14 +70,14 @@ def geometric_mean(one: Tensor, other: Tensor) -> Tensor:
 
 
 def mass_threshold(heatmap: Tensor, share: float) -> Tensor:
-    """The smallest set of patches that holds at least this share of the map's mass: (rows, cols), True for those.
+    """Return a mask (rows, cols) of the smallest set of patches that contains at least this share of the map's mass.
 
     Args:
-        heatmap: (rows, cols), no number negative.
+        heatmap: (rows, cols), not negative.
         share: above 0, at most 1.
 
     Raises:
-        ValueError: there is no mass to share, or the share is none.
+        ValueError: the map has negative values, or the share is out of range.
 
     Source: facebookresearch/dino, `visualize_attention.py`.
 
@@ -86,16 +89,17 @@ def mass_threshold(heatmap: Tensor, share: float) -> Tensor:
     if (heatmap < 0).any():
         raise ValueError("A map with negative numbers has no mass to share.")
     mass, order = heatmap.double().flatten().sort(descending=True)
-    before = mass.cumsum(0) - mass  # what the stronger ones hold
-    chosen = (before < share * mass.sum() * (1 - 1e-6)) & (mass > 0)  # of a map in float32
+    before = mass.cumsum(0) - mass  # mass of all stronger patches
+    # 1 - 1e-6: rounding of a float32 map must not add a patch when the share is reached exactly.
+    chosen = (before < share * mass.sum() * (1 - 1e-6)) & (mass > 0)
     return torch.zeros_like(chosen).scatter(0, order, chosen).view_as(heatmap)
 
 
 def otsu_threshold(heatmap: Tensor) -> Tensor:
-    """The patches of the stronger of two groups that lie furthest apart: (rows, cols), True for those.
+    """Return a mask (rows, cols) of the patches above Otsu's threshold.
 
-    The groups are split where the variance between them is largest, of all splits of these very numbers. None is
-    chosen where all numbers are equal.
+    The threshold maximises the between-class variance over all splits of the values, without a histogram. The mask is
+    empty if all values are equal.
 
     Source: Otsu 1979, "A Threshold Selection Method from Gray-Level Histograms", eq. 18.
 
@@ -103,18 +107,18 @@ def otsu_threshold(heatmap: Tensor) -> Tensor:
     [[False, True], [False, True]]
     """
     numbers = heatmap.double().flatten().sort().values
-    count = torch.arange(1, len(numbers), device=numbers.device)  # in the lower group
+    count = torch.arange(1, len(numbers), device=numbers.device)  # size of the lower group
     sums = numbers.cumsum(0)
     lower, upper = sums[:-1] / count, (sums[-1] - sums[:-1]) / (len(numbers) - count)
     apart = count * (len(numbers) - count) * (upper - lower) ** 2
-    apart = apart.where(numbers[1:] > numbers[:-1], -1)  # equal numbers stay together
+    apart = apart.where(numbers[1:] > numbers[:-1], -1)  # do not split equal numbers
     if not (apart > 0).any():
         return torch.zeros_like(heatmap, dtype=torch.bool)
     return heatmap > numbers[apart.argmax()]
 
 
 def entropy(attention: Tensor) -> Tensor:
-    """Spread of each row over its keys: 0 for one key, 1 for uniform. (..., N) to (...).
+    """Compute the normalised entropy of each row, (..., N) to (...): 0 for a single key, 1 for uniform attention.
 
     >>> entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]])).tolist()
     [1.0, 0.0]

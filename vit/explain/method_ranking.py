@@ -1,4 +1,4 @@
-"""Which method's maps are true on a whole dataset: every method on every picture, with confidence intervals."""
+"""Rank explanation methods by their faithfulness on a dataset, with confidence intervals."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,8 +21,8 @@ from vit.images.preprocess import Normalise
 
 RANDOM, BLOB = "random", "blob in the middle"
 _HAS_OBJECTS = "objects are known"
-MASKS = 128  # of each picture
-RESAMPLES = 2000
+MASKS = 128  # per picture
+RESAMPLES = 2000  # bootstrap samples
 _NUMBER = r"(-?\d\.\d{3})"
 _SHARE = r"(\d{1,3}\.\d)%"
 _LINE = re.compile(
@@ -33,7 +33,7 @@ _PICTURES = re.compile(r"Test pictures of .+: (\d{1,9}), by `python -m vit faith
 
 
 class Interval(NamedTuple):
-    """A mean over pictures, and where 95 % of the means of resampled pictures lie.
+    """A mean over pictures with its 95 % bootstrap confidence interval.
 
     Source: Efron 1979, the percentile bootstrap.
     """
@@ -44,16 +44,16 @@ class Interval(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """What a method reached.
+    """Results of one method.
 
     Attributes:
-        name: in `METHODS`, or of a control.
+        name: in `METHODS`, or the name of a baseline.
         saco: see `vit.explain.faithfulness.saco`.
         correlation: see `vit.explain.sensitivity.correlations`.
-        better: share of the pictures on which the map is better than chance, see `vit.explain.sensitivity.judge`.
-        points: share of the pictures whose strongest pixel is on the object; None where objects are not known.
-        overlap: intersection over union with the object; None likewise.
-        pictures: how many.
+        better: share of pictures on which the map is better than chance, see `vit.explain.sensitivity.judge`.
+        points: share of pictures whose strongest pixel is on the object; None without object masks.
+        overlap: IoU with the object; None without object masks.
+        pictures: number of pictures.
     """
 
     name: str
@@ -65,9 +65,9 @@ class Ranked(NamedTuple):
     pictures: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The name, and each interval as its mean, low and high, ready for JSON; None where objects are not known."""
+        """Convert to JSON: the name, and each interval as mean, low and high; None without object masks."""
         intervals = {name: getattr(self, name) for name in ("saco", "correlation", "better", "points", "overlap")}
-        return {"name": self.name} | {name: one and one._asdict() for name, one in intervals.items()}
+        return {"name": self.name} | {name: value and value._asdict() for name, value in intervals.items()}
 
 
 def rank(
@@ -79,14 +79,14 @@ def rank(
     names: Sequence[str] = tuple(METHODS),
     bar: bool = False,
 ) -> list[Ranked]:
-    """Explain the predicted class of test pictures by every method, and see which maps are true; best first.
+    """Explain the predicted class of test pictures with every method, and rank methods by SaCo, best first.
 
     Args:
-        limit: pictures, taken evenly from the classes.
-        names: of methods; the controls are always there.
+        limit: number of pictures, taken evenly from the classes.
+        names: methods to rank; the baselines are always included.
 
     Raises:
-        InvalidDataset: the dataset cannot be read, or has a class that the checkpoint does not know.
+        InvalidDataset: the dataset cannot be read, or has a class that the checkpoint lacks.
     """
     return combined(in_parts(checkpoint, data, limit, root=root, names=names).all(pictures_bar(bar)))
 
@@ -100,15 +100,15 @@ def in_parts(
     names: Sequence[str] = tuple(METHODS),
     **reading: int,
 ) -> InParts:
-    """Faithfulness of every method on a dataset, to be done in parts.
+    """Prepare the faithfulness of every method on a dataset, to be run in parts.
 
-    A part gives (1, 5) for each method: SaCo, correlation, whether that is better than chance, pointing game, overlap.
+    A part returns (1, 5) for each method: SaCo, correlation, whether it is better than chance, pointing game, overlap.
 
     Args:
         reading: see `load_dataset`.
     """
     dataset = load_dataset(data, checkpoint.preprocess, root=root, only="test", at_most=limit, **reading)
-    match_classes(dataset.classes, checkpoint.labels, checkpoint.name)  # raises if these are other classes
+    match_classes(dataset.classes, checkpoint.labels, checkpoint.name)  # raises if the classes differ
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
 
     def compute(image: Tensor, _: Tensor, index: int) -> Part:
@@ -122,29 +122,29 @@ def in_parts(
         inputs = checkpoint.model, subject.pixels, subject.record.target
         masks = random_masks(grid[0] * grid[1], MASKS, HELD_OUT + index)
         drops = score_drops(*inputs, masks)
-        every = {}
+        results = {}
         for (name, heatmap), saco in zip(maps.items(), faithfulness(*inputs, list(maps.values())), strict=True):
             verdict = judge(heatmap, masks, drops)
             better = float(verdict.word == "better than chance")
-            every[name] = saco, verdict.correlation, better, *_hit_and_overlap(heatmap, mask)
-        chance = torch.tensor([every.pop(f"{RANDOM} {seed}") for seed in range(RANDOM_MAPS)]).mean(0)
-        rows = {name: np.array([every[name]]) for name in (*names, BLOB)} | {RANDOM: chance[None].numpy()}
+            results[name] = saco, verdict.correlation, better, *_hit_and_overlap(heatmap, mask)
+        chance = torch.tensor([results.pop(f"{RANDOM} {seed}") for seed in range(RANDOM_MAPS)]).mean(0)
+        rows = {name: np.array([results[name]]) for name in (*names, BLOB)} | {RANDOM: chance[None].numpy()}
         return rows | {_HAS_OBJECTS: np.array(mask is not None)}
 
     return InParts(dataset.test, min(limit, len(dataset.test.labels)), 1, compute)
 
 
 def combined(parts: Iterable[Part]) -> list[Ranked]:
-    """What all parts say together, in their order; best first."""
-    every = list(parts)
-    has_objects = bool(every[0][_HAS_OBJECTS])
+    """Average the results of all parts, and sort methods by SaCo, best first."""
+    results = list(parts)
+    has_objects = bool(results[0][_HAS_OBJECTS])
     ranked = []
-    for name in (*(name for name in every[0] if name not in (RANDOM, BLOB, _HAS_OBJECTS)), RANDOM, BLOB):
-        rows = torch.from_numpy(np.concatenate([part[name] for part in every])).double()
+    for name in (*(name for name in results[0] if name not in (RANDOM, BLOB, _HAS_OBJECTS)), RANDOM, BLOB):
+        rows = torch.from_numpy(np.concatenate([part[name] for part in results])).double()
         saco, correlation, better, points, overlaps = (interval(column) for column in rows.T)
-        one = Ranked(name, saco, correlation, better, points, overlaps, len(rows))
-        ranked.append(one if has_objects else one._replace(points=None, overlap=None))
-    return sorted(ranked, key=lambda one: -one.saco.mean)
+        result = Ranked(name, saco, correlation, better, points, overlaps, len(rows))
+        ranked.append(result if has_objects else result._replace(points=None, overlap=None))
+    return sorted(ranked, key=lambda result: -result.saco.mean)
 
 
 def _hit_and_overlap(heatmap: Tensor, mask: Tensor | None) -> tuple[float, float]:
@@ -152,7 +152,7 @@ def _hit_and_overlap(heatmap: Tensor, mask: Tensor | None) -> tuple[float, float
 
 
 def interval(values: Tensor) -> Interval:
-    """The mean of values (n,), and where 95 % of the means of resampled ones lie; the same for the same values."""
+    """Compute the mean of values (n,) and its 95 % bootstrap confidence interval. Deterministic."""
     generator = torch.Generator().manual_seed(0)
     draws = torch.randint(len(values), (RESAMPLES, len(values)), generator=generator)
     low, high = values[draws].mean(1).quantile(torch.tensor([0.025, 0.975], dtype=values.dtype)).tolist()
@@ -160,7 +160,7 @@ def interval(values: Tensor) -> Interval:
 
 
 def table(ranked: Sequence[Ranked]) -> list[str]:
-    """The ranking as the lines of a Markdown table."""
+    """Format the ranking as lines of a Markdown table."""
     has_objects = ranked[0].points is not None
     lines = ["| Method | SaCo (95 %) | Faithfulness correlation (95 %) | Better than chance |"]
     lines[0] += " Points at the object | Overlap with it |" if has_objects else ""
@@ -175,12 +175,12 @@ def table(ranked: Sequence[Ranked]) -> list[str]:
 
 
 class Recorded(NamedTuple):
-    """What a card says of a method.
+    """Results of a method as recorded in a model card.
 
     Attributes:
         saco: see `Ranked`.
-        correlation: see `Ranked`; None in cards from before it was measured.
-        better: see `Ranked`, the mean alone; None likewise.
+        correlation: see `Ranked`; None in older cards.
+        better: see `Ranked`, the mean only; None in older cards.
     """
 
     saco: Interval
@@ -189,23 +189,24 @@ class Recorded(NamedTuple):
 
 
 def read_table(lines: Iterable[str]) -> dict[str, Recorded]:
-    """What the lines of `table` say, by the name of the method; lines that are none of those are left out."""
-    names = {method.title: name for name, method in METHODS.items()} | {one.capitalize(): one for one in (RANDOM, BLOB)}
-    matches = [one for one in map(_LINE.match, lines) if one and one["title"] in names]
-    return {names[one["title"]]: _read_line(*one.groups()[1:]) for one in matches}
+    """Parse lines of `table` into results by method name; other lines are skipped."""
+    names = {method.title: name for name, method in METHODS.items()}
+    names |= {baseline.capitalize(): baseline for baseline in (RANDOM, BLOB)}
+    matches = [match for match in map(_LINE.match, lines) if match and match["title"] in names]
+    return {names[match["title"]]: _read_line(*match.groups()[1:]) for match in matches}
 
 
 def _read_line(*numbers: str | None) -> Recorded:
-    values = [float(one) for one in numbers if one is not None]
+    values = [float(number) for number in numbers if number is not None]
     more = (Interval(*values[3:6]), values[6] / 100) if len(values) > 3 else ()
     return Recorded(Interval(*values[:3]), *more)
 
 
 def recorded(facts: Mapping[str, Any]) -> tuple[int, dict[str, Recorded]]:
-    """What `record_in_card` left in a checkpoint's facts, which anybody may have written.
+    """Parse what `record_in_card` wrote into a checkpoint's facts. The facts are untrusted input.
 
     Returns:
-        how many pictures, 0 if nothing was measured; and what was reached, by the name of the method.
+        number of pictures, 0 if nothing was measured; and results by method name.
     """
     lines = facts.get("faithfulness")
     if not isinstance(lines, list) or not lines or not all(isinstance(line, str) for line in lines):
@@ -219,7 +220,7 @@ def _interval_text(one: Interval) -> str:
 
 
 def verdict(ranked: Sequence[Ranked]) -> str:
-    """Whether it is as published: random near zero, rollout above it, the best method with a gradient above both."""
+    """Describe whether the ranking is as published: random near 0, rollout above it, the best gradient method first."""
     saco = {one.name: one.saco.mean for one in ranked}
     with_gradient = [name for name in saco if name in METHODS and METHODS[name].of_class and not METHODS[name].passes]
     gradient = max(with_gradient, key=saco.__getitem__)
@@ -234,10 +235,10 @@ def verdict(ranked: Sequence[Ranked]) -> str:
 
 
 def record_in_card(checkpoint: Checkpoint, data: str, ranked: Sequence[Ranked]) -> None:
-    """Put the ranking into the card of a checkpoint that this app saved.
+    """Write the ranking into the model card of a checkpoint that this app saved.
 
     Raises:
-        UserError: it is another library's, whose card is not ours to write.
+        UserError: the checkpoint comes from another library; its card is not modified.
     """
     intro = f"Test pictures of {data}: {ranked[0].pictures}, by `python -m vit faithfulness`. {verdict(ranked)}"
     record_facts(checkpoint, {"faithfulness": [intro, "", *table(ranked)]})

@@ -1,8 +1,8 @@
-"""The one table of methods that explain a prediction; each gives one number per token.
+"""Registry of explanation methods. Each method returns one number per token.
 
-Page, command line, ranking, cards, exports and copied code read `METHODS`. A method is one function in this file: what
-can be set about it are its keyword arguments, with their defaults. The table needs no torch: a page that lists the
-methods opens at once.
+Pages, command line, ranking, model cards, exports and code snippets read `METHODS`. A method is one function in this
+file, and its keyword-only arguments are its settings. The module does not import torch, so that pages that list methods
+load quickly.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """A picture that was asked about one class.
+    """A picture to explain, with the record of its pass.
 
     Attributes:
-        model: that answered.
+        model: the model.
         pixels: (1, channels, height, width).
-        record: of the pass forward, and back from the class; the latter not where it was asked `without_class`.
-        hook: on what the model's heads compute with, as in `relevance_record`.
-        progress: called with the share that is done, by methods that take many passes.
+        record: of the forward pass, and of the backward pass from the class unless created by `without_class`.
+        hook: replaces head outputs, see `relevance_record`.
+        progress: called with the fraction that is done, by methods that need many passes.
     """
 
     model: VisionTransformer
@@ -49,29 +49,29 @@ class Subject:
     def of(
         cls, model: VisionTransformer, pixels: Tensor, target: int | None = None, hook: Hook | None = None
     ) -> Subject:
-        """Run the picture through the model and back; see `relevance_record`."""
+        """Run a forward and a backward pass; see `relevance_record`."""
         return cls(model, pixels, explain.relevance_record(model, pixels, target, hook), hook)
 
     @classmethod
     def without_class(
         cls, model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", hook: Hook | None = None
     ) -> Subject:
-        """Run the picture through the model only, which is enough for methods that are not of a class."""
+        """Run only a forward pass, which is enough for class-independent methods."""
         return cls(model, pixels, cast("GradientRecord", recording.record(model, pixels, precision, hook)), hook)
 
 
-Query = int | None  # a token, or the class itself
-Unit = Literal["weight", "share"]  # of attention; of the whole map
+Query = int | None  # token index, or None for the model's output
+Unit = Literal["weight", "share"]  # attention weight, or share of the whole map
 
 
 @dataclass(frozen=True)
 class Call:
-    """A question to a method, as text of Python.
+    """Arguments of a method call in a code snippet.
 
     Attributes:
-        query: "query=3", with its direction where that is not the usual one; "" for the class itself.
-        target: the class's index.
-        settings: those that are not at their defaults.
+        query: Python code such as "query=3", with the direction if it is not the default; "" for the model's output.
+        target: index of the class.
+        settings: settings with non-default values.
     """
 
     query: str
@@ -79,12 +79,12 @@ class Call:
     settings: Mapping[str, Any]
 
     def arguments(self, *names: str, start: bool = False, more: str = "") -> str:
-        """What stands between the brackets of a call.
+        """Format the arguments of a call as Python code.
 
         Args:
-            names: of the settings that it takes.
-            start: the call takes no class: where nothing is asked about, it starts at what the head reads.
-            more: an argument that is always there.
+            names: settings that the called function accepts.
+            start: add "query=record.read" if there is no query, for functions without a class.
+            more: an argument that is always added.
 
         >>> Call("", 3, {"start_block": 2}).arguments("start_block", more="own=False")
         'start_block=2, own=False'
@@ -95,7 +95,7 @@ class Call:
 
 
 def literal(value: str | float) -> str:
-    """A value as Python, strings in double quotes where that is as safe.
+    """Format a value as Python code, with double quotes for strings without special characters.
 
     >>> literal("cat"), literal('a"b'), literal(3)
     ('"cat"', '\\'a"b\\'', '3')
@@ -106,19 +106,19 @@ def literal(value: str | float) -> str:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to explain.
+    """An explanation method.
 
     Attributes:
-        title: for people.
-        sentence: what it does.
-        compute: of a subject, a token (None for the class itself), a direction and settings: (N,), at least 0, in any
-            unit; `weights` makes shares of what is of a class.
-        code: the expression that computes the same from a record, as text of Python, in the unit of `compute`.
-        of_class: it differs from class to class.
-        of_tokens: it can be asked about any token.
-        settings: what can be set, with the defaults.
-        passes: how many it takes beside those of the record, roughly.
-        imports: lines of Python that `code` needs before it, beside `import vit`.
+        title: display name.
+        sentence: description in one sentence.
+        compute: maps a subject, a query, a direction and settings to (N,) nonnegative numbers in any unit; `weights`
+            normalises those of class-specific methods.
+        code: returns a Python expression that computes the same from a record, in the unit of `compute`.
+        of_class: whether the map depends on the class.
+        of_tokens: whether single tokens can be explained.
+        settings: names and default values.
+        passes: approximate number of forward passes beyond those of the record.
+        imports: lines of Python that `code` needs, in addition to `import vit`.
     """
 
     title: str
@@ -133,7 +133,7 @@ class Method:
 
     @property
     def unit(self) -> Unit:
-        """What `weights` gives numbers in."""
+        """Unit of the result of `weights`."""
         return "share" if self.of_class else "weight"
 
 
@@ -141,22 +141,21 @@ METHODS: dict[str, Method] = {}
 
 
 def weights(subject: Subject, name: str, query: Query = None, direction: Direction = "from", **settings: Any) -> Tensor:
-    """What a method gives each token: (N,).
+    """Compute a method's number for each token: (N,).
 
-    Methods of a class add up gradients of a logit, whose size means nothing across pictures: theirs are shares of the
-    whole map, prefix tokens included, which sum to 1, or to 0 where nothing speaks for the class. The others are
-    weights of attention: what a token gives sums to 1, what it receives need not.
+    Class-specific methods sum gradients of a logit, whose scale is not comparable between pictures. Their results are
+    normalised to shares of the whole map, prefix tokens included, which sum to 1, or to 0 if no token supports the
+    class. Other results are attention weights: those of "from" sum to 1, those of "to" need not.
 
     Args:
         name: in `METHODS`.
-        query: the token asked about; None for the class itself.
-        direction: of a token; the class itself only looks.
-        settings: those that are not at their defaults, see `Method.settings`.
+        query: token to explain; None for the model's output.
+        direction: of a query token; ignored for the model's output.
+        settings: non-default settings, see `Method.settings`.
 
     Raises:
-        KeyError: there is no such method.
-        ValueError: there is no such token, block or head; the method can be asked about the class only, or has no such
-            setting.
+        KeyError: unknown method.
+        ValueError: unknown token, block, head or setting; or a query for a method that explains the class only.
     """
     method = METHODS[name]
     if query is not None and not method.of_tokens:
@@ -169,14 +168,14 @@ def weights(subject: Subject, name: str, query: Query = None, direction: Directi
 
 
 def shares(numbers: Tensor) -> Tensor:
-    """Each number's share of the sum of all of them, (N,) to (N,); zeros where that sum is 0."""
+    """Normalise numbers (N,) to sum to 1; zeros if the sum is 0."""
     return numbers / numbers.sum().clamp_min(1e-30)
 
 
 def heatmap_of(
     subject: Subject, name: str, query: Query = None, direction: Direction = "from", **settings: Any
 ) -> Tensor:
-    """The map of a method, (rows, cols), before any scaling for display; see `weights`."""
+    """Compute the map of a method, (rows, cols), not scaled for display; see `weights`."""
     return subject.record.heatmap(weights(subject, name, query, direction, **settings))
 
 
@@ -191,24 +190,24 @@ def method(
     passes: int = 0,
     imports: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Enter a function of a subject, a token and a direction in the table; its keyword arguments are its settings."""
+    """Register a function of a subject, a query and a direction in `METHODS`. Keyword-only arguments are settings."""
 
     def register(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
         parameters = inspect.signature(compute).parameters.values()
-        settings = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+        settings = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
         METHODS[name] = Method(title, sentence, compute, code, of_class, of_tokens, settings, passes, imports)
         return compute
 
     return register
 
 
-# --- The methods, in the order in which they are offered --------------------------------------------------------
+# --- Methods, in display order ----------------------------------------------------------------------------------
 
 
 @method(
     "attention",
     "Raw attention",
-    "The last block, mean of heads: where the model looks last.",
+    "Attention of the last block, mean of heads.",
     lambda call: (
         f"record.weights({call.arguments('block', 'head', start=True)})"
         if call.query or {"block", "head"} & call.settings.keys()
@@ -224,19 +223,19 @@ def attention(
     block: int | Fusion = -1,
     head: int | Fusion = "mean",
 ) -> Tensor:
-    """Attention of one token, or of whatever the head reads, in one head and block or fused.
+    """Return raw attention of one token, or of the tokens that the head reads; of one block and head, or fused.
 
     Args:
-        query: the token asked about; None for the class itself.
-        direction: of a token, "from" is where it looks, "to" who looks at it; of the class itself, "from".
+        query: token to explain; None for the model's output.
+        direction: "from" for attention from the token to others, "to" for attention from others to it.
         block, head: an index, negative from the end, or how to fuse all of them: first heads, then blocks.
-            Block -1 is whatever looks last: the last block, or the pooling query of a model that has one.
+            For the model's output, block -1 is the pooling query if the model has one.
 
     Returns:
         (N,) weights; those of "from" sum to 1 unless maps were fused by "max" or "min".
 
     Raises:
-        ValueError: there is no such token, block or head.
+        ValueError: unknown token, block or head.
     """
     record = subject.record
     if query is None and block == -1 and record.pool_attention is not None:
@@ -247,7 +246,7 @@ def attention(
 @method(
     "rollout",
     "Rollout",
-    "Attention multiplied through all blocks, half of every token staying.",
+    "Attention multiplied through all blocks; every token keeps half of itself in each.",
     lambda call: f"record.rollout({call.arguments(*ROLLOUT, start=True)})",
     of_class=False,
 )
@@ -260,20 +259,20 @@ def rollout(
     fusion: Fusion = DEFAULTS.fusion,
     discard: float = DEFAULTS.discard,
 ) -> Tensor:
-    """Attention multiplied through all blocks, a share of every token staying what it is.
+    """Multiply attention through all blocks; every token keeps a share of itself.
 
     Args:
-        query: the token asked about; None for the class itself, which starts at what the head reads.
-        direction: "from" is where the token's content came from, "to" which tokens it reached.
-        residual: share of every token that stays what it is in each block, 0 to 1.
-        fusion: how a block's heads become one.
-        discard: share of each row's patches, the weakest, that is left out; at least 0 and under 1.
+        query: token to explain; None for the model's output, which starts at the tokens that the head reads.
+        direction: "from" for the tokens that contributed to the query, "to" for the tokens that it contributed to.
+        residual: share that every token keeps of itself in each block, 0 to 1.
+        fusion: how a block's heads are fused.
+        discard: share of each row's weakest patches that is discarded, in [0, 1).
 
     Returns:
         (N,); sums to 1 for "from".
 
     Raises:
-        ValueError: there is no such token, or `discard` is no share.
+        ValueError: unknown token, or `discard` is out of range.
 
     Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
     """
@@ -295,20 +294,20 @@ def attention_gradient(
     block: int | Fusion = "mean",
     head: int | Fusion = "mean",
 ) -> Tensor:
-    """Attention times the positive part of its gradient, of one block and head or fused.
+    """Compute attention times the positive part of its gradient, of one block and head, or fused.
 
     Args:
-        query: the token asked about; None for the class itself.
-        direction: of a token, "from" is where it looks, "to" who looks at it; of the class itself, "from".
+        query: token to explain; None for the model's output.
+        direction: "from" for attention from the token to others, "to" for attention from others to it.
         block, head: an index, negative from the end, or how to fuse all of them: first heads, then blocks.
 
     Returns:
         (N,), at least 0, in units of the class's logit.
 
     Raises:
-        ValueError: there is no such token, block or head.
+        ValueError: unknown token, block or head.
 
-    Source: Chefer et al. 2021, arXiv 2103.15679, eq. 5, of one block.
+    Source: Chefer et al. 2021, arXiv 2103.15679, eq. 5 for a single block.
     """
     return subject.record.attention_gradient(query, block, head, direction)
 
@@ -318,13 +317,13 @@ def attention_gradient(
     "Attention × gradient, last block",
     "Attention where more of it would raise the class, last block, mean of heads.",
     lambda call: "record.attention_gradient(block=-1)",
-    of_tokens=False,  # where the head reads the class token alone, no other row of the last block plays a part
+    of_tokens=False,  # if the head reads only the class token, other rows of the last block have no gradient
 )
 def attention_gradient_last(subject: Subject, query: Query, direction: Direction) -> Tensor:
-    """Attention of the last block, times the positive part of its gradient, mean of heads.
+    """Compute attention of the last block times the positive part of its gradient, averaged over heads.
 
     Args:
-        query, direction: play no part; the method is of the class itself.
+        query, direction: ignored; the method explains the class only.
 
     Returns:
         (N,), at least 0, in units of the class's logit.
@@ -335,21 +334,21 @@ def attention_gradient_last(subject: Subject, query: Query, direction: Direction
 @method(
     "input-gradient",
     "Attention × input gradient",
-    "Raw attention, times how strongly each patch's pixels move the class.",
+    "Raw attention times the gradient of the class by each patch's pixels.",
     lambda call: f"record.last_attention({call.arguments()}) * record.input_gradient",
 )
 def input_gradient(subject: Subject, query: Query, direction: Direction) -> Tensor:
-    """Raw attention of the last block, times the length of the gradient of the class's logit by each patch's pixels.
+    """Compute attention of the last block times the norm of the class logit's gradient by each patch's pixels.
 
     Args:
-        query: the token asked about; None for the class itself.
-        direction: of a token, "from" is where it looks, "to" who looks at it; of the class itself, "from".
+        query: token to explain; None for the model's output.
+        direction: "from" for attention from the token to others, "to" for attention from others to it.
 
     Returns:
         (N,), at least 0; 0 for prefix tokens.
 
     Raises:
-        ValueError: there is no such token.
+        ValueError: unknown token.
     """
     return subject.record.last_attention(query, direction) * subject.record.input_gradient
 
@@ -368,19 +367,19 @@ def gradient_rollout(
     discard: float = DEFAULTS.discard,
     start_block: int = DEFAULTS.start_block,
 ) -> Tensor:
-    """Rollout of the mean over heads of attention times its gradient, half of every token staying what it is.
+    """Compute the rollout of attention times its gradient, averaged over heads; tokens keep half of themselves.
 
     Args:
-        query: the token asked about; None for the class itself, which starts at what the head reads.
-        direction: "from" is where the token's content came from, "to" which tokens it reached.
-        discard: share of each row's patches, the weakest, that is left out; at least 0 and under 1.
-        start_block: blocks before this one, an index that may be negative from the end, are left out.
+        query: token to explain; None for the model's output, which starts at the tokens that the head reads.
+        direction: "from" for the tokens that contributed to the query, "to" for the tokens that it contributed to.
+        discard: share of each row's weakest patches that is discarded, in [0, 1).
+        start_block: first block that is included; negative from the end.
 
     Returns:
         (N,), at least 0; sums to 1 for "from".
 
     Raises:
-        ValueError: there is no such token or block, or `discard` is no share.
+        ValueError: unknown token or block, or `discard` is out of range.
 
     Source: jacobgil/vit-explain, see `GradientRecord.gradient_rollout`.
     """
@@ -396,20 +395,20 @@ def gradient_rollout(
 def relevance(
     subject: Subject, query: Query, direction: Direction, *, start_block: int = DEFAULTS.start_block
 ) -> Tensor:
-    """Attention times the positive part of its gradient, through all blocks.
+    """Accumulate attention times the positive part of its gradient through all blocks.
 
-    What a token begins with is left out: it would hide the rest of its map.
+    The identity that the relevance matrix starts from is subtracted, because it would dominate the map of a token.
 
     Args:
-        query: the token asked about; None for the class itself, which starts at what the head reads.
-        direction: "from" is the token's row of the relevance matrix, "to" its column.
-        start_block: blocks before this one, an index that may be negative from the end, are left out.
+        query: token to explain; None for the model's output, which starts at the tokens that the head reads.
+        direction: "from" for the token's row of the relevance matrix, "to" for its column.
+        start_block: first block that is included; negative from the end.
 
     Returns:
         (N,), at least 0, not normalised.
 
     Raises:
-        ValueError: there is no such token or block.
+        ValueError: unknown token or block.
 
     Source: Chefer et al. 2021, arXiv 2103.15679, eq. 5 and 6, see `GradientRecord.relevance`.
     """
@@ -433,19 +432,19 @@ def relevance_rollout(
     fusion: Fusion = DEFAULTS.fusion,
     discard: float = DEFAULTS.discard,
 ) -> Tensor:
-    """The geometric mean of `relevance` and `rollout`: where either has nothing, both have nothing.
+    """Compute the geometric mean of `relevance` and `rollout`: 0 where either is 0.
 
     Args:
-        query: the token asked about; None for the class itself, which starts at what the head reads.
-        direction: "from" is where the token's content came from, "to" which tokens it reached.
-        start_block: of `relevance`: blocks before this one are left out.
-        residual, fusion, discard: of `rollout`.
+        query: token to explain; None for the model's output, which starts at the tokens that the head reads.
+        direction: "from" for the tokens that contributed to the query, "to" for the tokens that it contributed to.
+        start_block: see `relevance`.
+        residual, fusion, discard: see `rollout`.
 
     Returns:
         (N,), at least 0, not normalised.
 
     Raises:
-        ValueError: there is no such token or block, or `discard` is no share.
+        ValueError: unknown token or block, or `discard` is out of range.
     """
     return maps.geometric_mean(
         relevance(subject, query, direction, start_block=start_block),
@@ -456,7 +455,7 @@ def relevance_rollout(
 @method(
     "legrad",
     "LeGrad",
-    "What the class would gain by more attention, mean of all blocks (Bousselham et al. 2024).",
+    "Gradient of the class by attention, positive part, mean of all blocks (Bousselham et al. 2024).",
     lambda call: (
         "vit.legrad("
         + ", ".join(filter(None, ("checkpoint.model, pixels", f"target={call.target}", call.arguments("start_block"))))
@@ -465,17 +464,17 @@ def relevance_rollout(
     of_tokens=False,
 )
 def legrad(subject: Subject, query: Query, direction: Direction, *, start_block: int = DEFAULTS.start_block) -> Tensor:
-    """What the class would gain by more attention, mean of all blocks; takes passes of its own.
+    """Average the positive gradients of the class by attention over all blocks. Runs its own passes.
 
     Args:
-        query, direction: play no part; the method is of the class itself.
-        start_block: blocks before this one, an index that may be negative from the end, are left out.
+        query, direction: ignored; the method explains the class only.
+        start_block: first block that is included; negative from the end.
 
     Returns:
         (N,), at least 0, not normalised.
 
     Raises:
-        ValueError: there is no such block.
+        ValueError: unknown block.
 
     Source: Bousselham et al. 2024, arXiv 2404.03214, see `vit.explain.relevance.legrad`.
     """
@@ -485,22 +484,22 @@ def legrad(subject: Subject, query: Query, direction: Direction, *, start_block:
 @method(
     "gradcam",
     "Grad-CAM",
-    "Channels of the last block's tokens, weighed by what the class gains by them (Selvaraju et al. 2017).",
+    "Channels of the last block's tokens, weighted by the gradient of the class (Selvaraju et al. 2017).",
     lambda call: f"record.gradcam({call.arguments('block')})",
     of_tokens=False,
 )
 def gradcam(subject: Subject, query: Query, direction: Direction, *, block: int | Fusion = -1) -> Tensor:
-    """Grad-CAM of the tokens that a block's attention reads.
+    """Compute Grad-CAM on the input tokens of a block's attention.
 
     Args:
-        query, direction: play no part; the method is of the class itself.
+        query, direction: ignored; the method explains the class only.
         block: an index, negative from the end, or how to fuse all of them.
 
     Returns:
         (N,), at least 0, not normalised.
 
     Raises:
-        ValueError: there is no such block.
+        ValueError: unknown block.
 
     Source: Selvaraju et al. 2017, arXiv 1610.02391, see `GradientRecord.gradcam`.
     """
@@ -510,16 +509,16 @@ def gradcam(subject: Subject, query: Query, direction: Direction, *, block: int 
 @method(
     "removal",
     "Removal",
-    "What taking random parts of the picture away says of each patch: the most faithful map of sums, and a slow one.",
+    "How much each patch contributes when random parts of the picture are hidden: the most faithful method, but slow.",
     lambda call: f"vit.removal_map(checkpoint.model, pixels, target={call.target})",
     of_tokens=False,
     passes=256,
 )
 def removal(subject: Subject, query: Query, direction: Direction) -> Tensor:
-    """Ridge regression of how far the class drops on the patches that were taken away; takes 256 passes of its own.
+    """Fit a ridge regression of the class's drop on the removed patches. Runs 256 passes.
 
     Args:
-        query, direction: play no part; the method is of the class itself.
+        query, direction: ignored; the method explains the class only.
 
     Returns:
         (N,), at least 0, in units of the class's log-probability; 0 for prefix tokens.

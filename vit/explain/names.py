@@ -1,12 +1,12 @@
-"""What people call blocks, heads and their statistics.
+"""Display names of blocks, heads and their statistics.
 
-Pages count blocks and heads from 1; Python, the command line, links and files from 0, as the field does.
+Pages count blocks and heads from 1; Python, the command line, links and files count from 0.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-# Of a head, see `vit.explain.head_statistics`.
+# Statistics of a head, see `vit.explain.head_statistics`.
 STATISTICS = {
     "distance": "Mean attention distance [px]",
     "entropy": "Entropy (1 is uniform)",
@@ -19,28 +19,28 @@ STATISTICS = {
     "faithfulness": "Faithfulness to the class (correlation)",
     "effect": "What the class loses without it [logits]",
 }
-# The same for people who do not know them; the definitions are in `vit.explain.head_statistics`.
+# Explanations for non-experts; the definitions are in `vit.explain.head_statistics`.
 MEANINGS = {
-    "distance": "from a patch to where it looks, weighted by attention, the mean over all patches.",
-    "entropy": "how many tokens a row of attention is spread over: 0 is a single one, 1 is all alike (uniform).",
-    "self": "the share of its attention that a patch keeps for itself.",
-    "neighbours": "the share that goes to the up to eight patches that touch it.",
-    "cls": "the share that goes to the class token, from which most models read their answer.",
-    "dist": "the share that goes to the token that learnt from a teacher's answers.",
-    "registers": "the share that goes to extra tokens without a place in the picture, where a model keeps notes.",
-    "object": "1 if the head looks most where patches speak most for the class, by relevance; -1 if least.",
-    "faithfulness": "1 if where it looks says how far the class drops behind random masks, 0 if it says nothing.",
-    "effect": "how far the class's logit falls when the head gives its mean over the samples, whatever the picture.",
+    "distance": "distance between a patch and the patches it attends to, weighted by attention, mean over all patches.",
+    "entropy": "how many tokens attention is spread over: 0 is a single one, 1 is all of them equally (uniform).",
+    "self": "the share of its attention that a patch gives to itself.",
+    "neighbours": "the share that goes to the adjacent patches, up to eight.",
+    "cls": "the share that goes to the class token, from which most models read their prediction.",
+    "dist": "the share that goes to the distillation token, which was trained on a teacher's predictions.",
+    "registers": "the share that goes to registers: extra tokens without a position, used for global information.",
+    "object": "1 if the head attends most to the patches that are most relevant for the class, -1 if least.",
+    "faithfulness": "1 if attention predicts how far the class drops under random masks, 0 if it does not.",
+    "effect": "how far the class's logit falls when the head's output is replaced by its mean over the samples.",
 }
-SIGNED = ("object", "faithfulness", "effect")  # statistics on both sides of 0
+SIGNED = ("object", "faithfulness", "effect")  # statistics that can be negative
 
 
 def amount(statistic: str, value: float, deviation: float | None = None) -> str:
-    """A statistic of a head, with its unit.
+    """Format a statistic of a head with its unit.
 
     Args:
         statistic: in `STATISTICS`.
-        deviation: how far pictures differ in it, where there are several.
+        deviation: standard deviation over pictures, if there are several.
 
     >>> amount("distance", 12.34), amount("self", 0.051, 0.0123), amount("effect", 1.5)
     ('12.3 px', '5.1 ± 1.2%', '+1.50')
@@ -54,7 +54,7 @@ def amount(statistic: str, value: float, deviation: float | None = None) -> str:
 
 
 def spoken(kind: str, index: int) -> str:
-    """Turn a zero-based index into what people read.
+    """Convert a zero-based index to its display name.
 
     >>> spoken("Block", 0)
     'Block 1'
@@ -63,7 +63,7 @@ def spoken(kind: str, index: int) -> str:
 
 
 def page_names(facts: Mapping[str, Any]) -> dict[str, str]:
-    """What pages call the block and the head of a map; nothing of those that are fused.
+    """Return the display names of a map's block and head; fused ones are left out.
 
     >>> page_names({"method": "attention", "block": 6, "head": "mean"})
     {'block': 'Block 7'}
@@ -72,7 +72,7 @@ def page_names(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def both_counts(facts: Mapping[str, Any]) -> str:
-    """The block and the head of a map, counted both ways; "" of those that are fused.
+    """Describe a map's block and head, zero-based and by display name; "" if both are fused.
 
     >>> both_counts({"block": 6, "head": 0})
     'block 6, head 0 (on the page Block 7, Head 1)'

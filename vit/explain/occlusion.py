@@ -1,6 +1,6 @@
-"""What the model answers where some of the patches are hidden.
+"""Occlusion: predictions with some patches covered.
 
-The model stays as it is, so that several people can do this with one model at once.
+Models are not modified, so that several threads can share one.
 """
 
 from collections.abc import Collection
@@ -16,22 +16,24 @@ from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
 
 Baseline = Literal["mean", "blur", "noise"]
-_BLUR_SIDES = 0.1  # deviation, in sides of the picture
-_KIND = "patches"  # of work, see `vit.explain.timing`
+_BLUR_SIDES = 0.1  # standard deviation of the blur, relative to the longer side of the picture
+_KIND = "patches"  # kind of work, see `vit.explain.timing`
 
 
 def hidden(
     pixels: Tensor, patches: Collection[int], patch_size: int, baseline: Baseline = "mean", seed: int = 0
 ) -> Tensor:
-    """The picture with patches covered.
+    """Cover patches of a picture.
 
     Args:
         pixels: (1, channels, height, width), normalised.
-        patches: numbers from 0, row by row.
-        baseline: the picture's mean colour, the picture blurred, or noise of its mean and deviation.
+        patches: row-major indices from 0.
+        baseline: replacement: the picture's mean colour, the blurred picture, or noise with its mean and standard
+            deviation.
+        seed: of the noise.
 
     Raises:
-        ValueError: there is no such patch.
+        ValueError: a patch does not exist.
     """
     rows, cols = pixels.shape[2] // patch_size, pixels.shape[3] // patch_size
     if any(not 0 <= patch < rows * cols for patch in patches):
@@ -41,17 +43,18 @@ def hidden(
     mask = mask.view(rows, cols).repeat_interleave(patch_size, 0).repeat_interleave(patch_size, 1)
     mean = pixels.mean((2, 3), keepdim=True)
     if baseline == "mean":
-        other = mean
+        replacement = mean
     elif baseline == "blur":
-        from torchvision.transforms.v2.functional import gaussian_blur  # noqa: PLC0415 # brings torch's compiler along: 2 s
+        from torchvision.transforms.v2.functional import gaussian_blur  # noqa: PLC0415 # imports torch's compiler: 2 s
 
         sigma = max(pixels.shape[2:]) * _BLUR_SIDES
-        kernel = min(2 * round(2 * sigma) + 1, 2 * min(pixels.shape[2:]) - 1)  # what reflection at the border allows
-        other = gaussian_blur(pixels, [kernel, kernel], [sigma, sigma])
+        # Reflection padding must be smaller than the picture.
+        kernel = min(2 * round(2 * sigma) + 1, 2 * min(pixels.shape[2:]) - 1)
+        replacement = gaussian_blur(pixels, [kernel, kernel], [sigma, sigma])
     else:
         noise = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(seed)).to(pixels)
-        other = mean + noise * pixels.std((2, 3), keepdim=True)
-    return torch.where(mask, other, pixels)
+        replacement = mean + noise * pixels.std((2, 3), keepdim=True)
+    return torch.where(mask, replacement, pixels)
 
 
 @torch.inference_mode()
@@ -63,14 +66,14 @@ def occlusion(
     hide: Collection[int] = (),
     progress: Progress = lambda share: None,
 ) -> Tensor:
-    """What the model answers when one patch is covered, for every patch by itself.
+    """Compute the model's predictions with each single patch covered.
 
     Args:
         pixels: (1, channels, height, width), normalised.
         baseline: see `hidden`.
-        hook: on what the heads compute with, see `VisionTransformer.forward`.
-        hide: patches that are covered all the time.
-        progress: called with the share that is done.
+        hook: replaces head outputs, see `VisionTransformer.forward`.
+        hide: patches that are covered in addition.
+        progress: called with the fraction that is done.
 
     Returns:
         (P, C) probabilities.
@@ -79,21 +82,21 @@ def occlusion(
     """
     side = model.config.patch_size
     rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
-    other = hidden(pixels, range(rows * cols), side, baseline)
+    covered = hidden(pixels, range(rows * cols), side, baseline)
     pixels = hidden(pixels, hide, side, baseline)
     per_batch, answers = images_per_batch(model.config, size_of(pixels)), []
     with onednn(), doing(model, Kind(_KIND, size_of(pixels)), rows * cols):
-        for some in torch.arange(rows * cols).split(per_batch):
-            pictures = pixels.repeat(len(some), 1, 1, 1)
-            for picture, patch in zip(pictures, some.tolist(), strict=True):
+        for patches in torch.arange(rows * cols).split(per_batch):
+            pictures = pixels.repeat(len(patches), 1, 1, 1)
+            for picture, patch in zip(pictures, patches.tolist(), strict=True):
                 down, right = (slice(at * side, (at + 1) * side) for at in divmod(patch, cols))
-                picture[:, down, right] = other[0, :, down, right]
+                picture[:, down, right] = covered[0, :, down, right]
             answers.append(model.probabilities(model(pictures, hook=hook).logits))
-            progress((int(some[-1]) + 1) / (rows * cols))
+            progress((int(patches[-1]) + 1) / (rows * cols))
     return torch.cat(answers)
 
 
 def occlusion_seconds(model: VisionTransformer, size: tuple[int, int]) -> float:
-    """How long `occlusion` will take for an input (height, width) [px], see `vit.explain.timing` [s]."""
+    """Estimate the duration of `occlusion` for an input (height, width) [px], see `vit.explain.timing` [s]."""
     patches = (size[0] // model.config.patch_size) * (size[1] // model.config.patch_size)
     return expected(model, Kind(_KIND, size), patches, per_batch=images_per_batch(model.config, size))

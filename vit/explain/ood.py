@@ -1,15 +1,15 @@
-"""Whether a picture is unlike those that a model learnt from: out-of-distribution detection.
+"""Out-of-distribution detection: whether a picture is unlike the training data of a model.
 
     python -m vit ood --data cifar10 --others folder:data/photos --keep
 
-A picture's score is the sum of two numbers, each less its mean over known pictures and in units of their spread:
+A picture's score is the sum of two z-scores relative to known pictures:
 
-    distance    of its patches after the first block, averaged, from those of known pictures: Mahalanobis distance
+    distance    Mahalanobis distance of its mean patch token after the first block
                 (Lee et al. 2018, arXiv 1807.03888, section 2; one Gaussian for all classes)
     energy      minus the log-sum-exp of its logits (Liu et al. 2020, arXiv 2010.03759, section 3.2)
 
-What known pictures are like is kept in `known.zip` beside the weights. Among them a picture is as usual as its score;
-what share of foreign pictures has such a score is kept as well, as a model of few classes notices only some of them.
+The reference statistics are saved as `known.zip` beside the weights, with score quantiles of known pictures, and of
+foreign pictures, since a model with few classes detects only some of those.
 """
 
 import io
@@ -36,19 +36,19 @@ from vit.progress import tqdm
 from vit.untrusted import Unreadable, parse_json, read_bytes
 
 FILE = "known.zip"
-ALARM_SHARE = 0.1  # share of known pictures that are called unlike them
-KNOWN_PICTURES = 10_000  # at most, looked at to learn what known ones are like
-_FILE_BYTES = 64 << 20  # of the file, unpacked
-_BATCH_PICTURES = 250  # at most
-_QUANTILES = 101  # quantiles
+ALARM_SHARE = 0.1  # false positive rate: share of known pictures that are flagged
+KNOWN_PICTURES = 10_000  # maximum number of pictures of each split
+_FILE_BYTES = 64 << 20  # maximum size of the file, packed and unpacked
+_BATCH_PICTURES = 250  # maximum batch size
+_QUANTILES = 101
 
 
 class Unlike(NamedTuple):
     """How unusual a picture is.
 
     Attributes:
-        known: share of known pictures whose score is at least as high, 0 to 1.
-        others: the same of foreign pictures; None where none were looked at.
+        known: share of known pictures with a score at least as high, 0 to 1.
+        others: share of foreign pictures with a score at least as high; None if none were measured.
     """
 
     known: float
@@ -57,15 +57,15 @@ class Unlike(NamedTuple):
 
 @dataclass(frozen=True)
 class Reference:
-    """What the pictures are like that a model learnt from.
+    """Reference statistics of the pictures that a model was trained on.
 
     Attributes:
-        mean: (D,) of the patches after the first block.
-        precision: (D, D), the inverse of their covariance.
-        centre, spread: (2,), of distance and energy.
-        scores: (101,), quantiles over known pictures that the model did not learn from.
-        others: (101,), quantiles over foreign pictures; None where none were looked at.
-        data, other_data: names of the datasets, for people; of a folder, its own.
+        mean: (D,), mean of the mean patch tokens after the first block.
+        precision: (D, D), inverse of their covariance.
+        centre, spread: (2,), mean and standard deviation of distance and energy.
+        scores: (101,), score quantiles of known pictures outside the training split.
+        others: (101,), score quantiles of foreign pictures; None if none were measured.
+        data, other_data: display names of the datasets; for a folder, the name of the folder.
     """
 
     mean: Tensor
@@ -78,18 +78,18 @@ class Reference:
     other_data: str = ""
 
     def score(self, model: VisionTransformer, pixels: Tensor) -> Tensor:
-        """How unlike known pictures each input (B, channels, height, width) is: (B,), the higher the more unlike."""
+        """Compute the score (B,) of each input (B, channels, height, width); higher is more unusual."""
         features, logits = look(model, pixels)
         return ((measures(features, logits, self.mean, self.precision) - self.centre) / self.spread).sum(1)
 
     @property
     def noticed(self) -> float | None:
-        """The share of foreign pictures that is called unlike, 0 to 1; None where none were looked at."""
+        """Share of foreign pictures that are flagged, 0 to 1; None if none were measured."""
         limit = float(np.interp(1 - ALARM_SHARE, np.linspace(0, 1, _QUANTILES), self.scores.numpy()))
         return self.judge(limit).others
 
     def judge(self, score: float) -> Unlike:
-        """How unusual a score is."""
+        """Return how unusual a score is."""
         return Unlike(
             _share_above(self.scores, score), None if self.others is None else _share_above(self.others, score)
         )
@@ -97,14 +97,14 @@ class Reference:
 
 @torch.inference_mode()
 def look(model: VisionTransformer, pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Patches after the first block, averaged (B, D), and logits (B, C) of a model's input."""
+    """Compute mean patch tokens after the first block (B, D) and logits (B, C) of a model's input."""
     x, (first, *_) = model.walk(pixels, every=True)
     x = first(x)
     return x[:, len(model.config.prefix) :].mean(1), model(pixels).logits
 
 
 def measures(features: Tensor, logits: Tensor, mean: Tensor, precision: Tensor) -> Tensor:
-    """Distance and energy (B, 2) of what `look` gives."""
+    """Compute distance and energy (B, 2) from the outputs of `look`."""
     away = features - mean
     return torch.stack([((away @ precision) * away).sum(1), -logits.logsumexp(1)], 1)
 
@@ -118,12 +118,12 @@ def fit(
     most: int = KNOWN_PICTURES,
     bar: bool = False,
 ) -> Reference:
-    """Learn what known pictures are like from a training split, and how usual scores are from test splits.
+    """Fit the reference statistics to a training split, and the score quantiles to test splits.
 
     Args:
-        data: a dataset as `vit.data.datasets.load_dataset` has it, which the model learnt from.
-        others: one of foreign pictures; "" for none.
-        most: pictures of each split.
+        data: dataset that the model was trained on, as for `vit.data.datasets.load_dataset`.
+        others: dataset of foreign pictures; "" for none.
+        most: maximum number of pictures of each split.
 
     Raises:
         UserError: the model has no classes.
@@ -135,7 +135,8 @@ def fit(
     features, _ = _look_at_split(checkpoint, dataset.train, most, bar)
     mean, away = features.mean(0), features - features.mean(0)
     covariance = (away.T @ away).double() / len(features)
-    covariance.diagonal().add_(1e-3 * covariance.diagonal().mean())  # a direction that hardly varies counts for little
+    # Regularise: without it, directions with almost no variance would dominate the distance.
+    covariance.diagonal().add_(1e-3 * covariance.diagonal().mean())
     precision = torch.linalg.inv(covariance).float()
     reference = measures(*_look_at_split(checkpoint, dataset.test, most, bar), mean, precision)
     centre, spread = reference.mean(0), reference.std(0)
@@ -153,7 +154,7 @@ def fit(
 
 
 def write(checkpoint: Checkpoint, reference: Reference) -> Path:
-    """Keep it beside the weights of a checkpoint, whose identity it carries.
+    """Write the reference beside a checkpoint's weights, together with the checkpoint's identity.
 
     Raises:
         UserError: the checkpoint is not a folder.
@@ -164,12 +165,12 @@ def write(checkpoint: Checkpoint, reference: Reference) -> Path:
     arrays = {name: getattr(reference, name) for name in _NAMES}
     with replaced(checkpoint.path / FILE) as file, zipfile.ZipFile(file, "w") as archive:
         for name, content in [("facts.json", json.dumps(facts).encode()), *_zip_members(arrays)]:
-            archive.writestr(zipfile.ZipInfo(name), content)  # the same bytes whenever it is written
+            archive.writestr(zipfile.ZipInfo(name), content)  # ZipInfo's fixed date makes the file reproducible
     return checkpoint.path / FILE
 
 
 def read(checkpoint: Checkpoint) -> Reference | None:
-    """What is kept beside a checkpoint; None where there is nothing, or of another checkpoint."""
+    """Read the reference beside a checkpoint; None if it is missing, invalid, or of another checkpoint."""
     try:
         with zipfile.ZipFile(io.BytesIO(read_bytes(checkpoint.path / FILE, _FILE_BYTES))) as archive:
             if sum(member.file_size for member in archive.infolist()) > _FILE_BYTES:
@@ -212,7 +213,7 @@ def _zip_members(arrays: dict[str, Tensor | None]) -> Iterator[tuple[str, bytes]
 
 
 def _look_at_split(checkpoint: Checkpoint, pictures: Pictures, most: int, bar: bool) -> tuple[Tensor, Tensor]:
-    """Features (n, D) and logits (n, C) of a split."""
+    """Compute features (n, D) and logits (n, C) of a split."""
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
     count = min(most, len(pictures.labels))
     order = torch.randperm(len(pictures.labels), generator=torch.Generator().manual_seed(0))[:count]
@@ -224,5 +225,5 @@ def _look_at_split(checkpoint: Checkpoint, pictures: Pictures, most: int, bar: b
 
 
 def _share_above(quantiles: Tensor, score: float) -> float:
-    """The share of numbers at or above a score, of which these are the quantiles."""
+    """Return the share of values at or above a score, given the quantiles of the values."""
     return float(1 - np.interp(score, quantiles.numpy(), np.linspace(0, 1, len(quantiles))))

@@ -1,4 +1,4 @@
-"""Attention on demand: any row, column or full map of any block, from the queries and keys of one forward pass."""
+"""Attention on demand: any row, column or matrix of any block, computed from the queries and keys of one pass."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -19,23 +19,23 @@ from vit.model.transformer import VisionTransformer
 
 Precision = Literal["float32", "bfloat16"]
 
-# Scores held at once while streaming over rows; 4 Mi float32 numbers are 16 MB.
+# Attention scores per chunk when streaming over rows; 4 Mi float32 numbers are 16 MB.
 _CHUNK_SCORES = 1 << 22
 
 
 @dataclass(frozen=True)
 class AttentionRecord:
-    """What one picture's forward pass leaves behind: enough for all its attention in L*N*D numbers.
+    """Record of one picture's forward pass, from which all its attention can be computed. Stores L*N*D numbers.
 
     Attributes:
-        logits: (1, C), of the very pass that the queries and keys come from.
-        queries, keys: L tensors (H, N, K), in the precision of the pass; attention is computed in float32.
+        logits: (1, C), of the same pass as the queries and keys.
+        queries, keys: L tensors (H, N, K), in the dtype of the pass; attention is computed in float32.
         prefix: names of the tokens before the patches.
         grid: (rows, cols) of patches.
-        features: (N, D), the tokens after the last block; None if nobody kept them.
-        pool_attention: (H, N), where the query of a model that pools by attention looks; None for other models.
-        pooled: (1, D or 2 D), what the head reads, in the precision of the pass; None if nobody kept it.
-        read: (N,), how much of each token the head reads, see `read_by_head`; None if nobody kept it.
+        features: (N, D), tokens after the last block; None if not recorded.
+        pool_attention: (H, N), attention of the pooling query; None for models without attention pooling.
+        pooled: (1, D or 2 D), input of the head, in the dtype of the pass; None if not recorded.
+        read: (N,), weight of each token in the head's input, see `read_by_head`; None if not recorded.
     """
 
     logits: Tensor
@@ -51,35 +51,35 @@ class AttentionRecord:
 
     @property
     def blocks(self) -> int:
-        """How many blocks the record is of, L."""
+        """Number of blocks, L."""
         return len(self.queries)
 
     @property
     def heads(self) -> int:
-        """How many heads each block has, H."""
+        """Number of heads per block, H."""
         return self.queries[0].shape[0]
 
     @property
     def tokens(self) -> int:
-        """How many tokens there are, N, prefix included."""
+        """Number of tokens N, prefix included."""
         return self.queries[0].shape[1]
 
     def rows(self, block: int, queries: Sequence[int]) -> Tensor:
-        """Where these tokens look: (H, Q, N), each row summing to 1.
+        """Compute the attention of these query tokens: (H, Q, N); rows sum to 1.
 
         Raises:
-            ValueError: there is no such token.
-            IndexError: there is no such block.
+            ValueError: unknown token.
+            IndexError: unknown block.
         """
         q, k = self.queries[block], self.keys[block].float()
         return attention_weights(q[:, self._check_tokens(queries)].float(), k)
 
     def columns(self, block: int, keys: Sequence[int]) -> Tensor:
-        """Who looks at these tokens: (H, N, Q); entry [h, i, j] is the share that token i gives to `keys[j]`.
+        """Compute the attention to these key tokens: (H, N, Q); entry [h, i, j] is that of token i to `keys[j]`.
 
         Raises:
-            ValueError: there is no such token.
-            IndexError: there is no such block.
+            ValueError: unknown token.
+            IndexError: unknown block.
         """
         q, k = self.queries[block].float(), self.keys[block][:, self._check_tokens(keys)].float()
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
@@ -87,34 +87,33 @@ class AttentionRecord:
 
     @onednn()
     def full(self, block: int) -> Tensor:
-        """The whole matrix of one block (H, N, N)."""
+        """Compute the full attention matrix of one block (H, N, N)."""
         return attention_weights(self.queries[block].float(), self.keys[block].float())
 
     def weights(
         self, query: int | Tensor, block: int | Fusion = -1, head: int | Fusion = "mean", direction: Direction = "from"
     ) -> Tensor:
-        """Attention of one token, of one head and block or fused: first over heads, then over blocks.
+        """Compute the attention of one token, of one head and block, or fused: first over heads, then over blocks.
 
         Args:
-            query: the token asked about, or how much of each (N,).
+            query: token index, or weights of all tokens (N,).
             block, head: an index, negative from the end, or how to fuse all of them.
-            direction: "from" is where the token looks, "to" is who looks at it.
+            direction: "from" for attention from the token to others, "to" for attention from others to it.
 
         Returns:
             (N,)
 
         Raises:
-            ValueError: there is no such token, block or head.
+            ValueError: unknown token, block or head.
         """
         blocks = range(self.blocks) if isinstance(block, str) else [checked_index("block", block, self.blocks)]
         maps = []
         for b in blocks:
-            every = self._of_heads(query, b, direction)
-            maps.append(select_head(every, head))
+            maps.append(select_head(self._of_heads(query, b, direction), head))
         return fuse(torch.stack(maps), block) if isinstance(block, str) else maps[0]
 
     def _of_heads(self, query: int | Tensor, block: int, direction: Direction) -> Tensor:
-        """Attention of a token, or of a mixture of them, in every head of a block: (H, N)."""
+        """Compute the attention of a token, or of a weighted mixture, in every head of a block: (H, N)."""
         if not isinstance(query, Tensor):
             return self.rows(block, [query])[:, 0] if direction == "from" else self.columns(block, [query])[:, :, 0]
         attention = query.new_zeros(self.heads, self.tokens)
@@ -127,35 +126,35 @@ class AttentionRecord:
         return attention
 
     def last_attention(self, query: int | None = None, direction: Direction = "from") -> Tensor:
-        """Raw attention of the last block, mean of heads; of the answer, where whatever the head reads looks.
+        """Compute raw attention of the last block, averaged over heads.
 
         Args:
-            query: the token asked about; None for the answer.
-            direction: of a token, "from" is where it looks, "to" who looks at it.
+            query: token index; None for the tokens that the head reads, or the pooling query if there is one.
+            direction: "from" for attention from the token to others, "to" for attention from others to it.
 
         Returns:
             (N,)
 
         Raises:
-            ValueError: there is no such token, or nobody kept what the head reads.
+            ValueError: unknown token, or `read` was not recorded.
         """
         if query is not None:
             return self.weights(query, direction=direction)
-        if self.pool_attention is not None:  # the last to look is the pooling query
+        if self.pool_attention is not None:
             return self.pool_attention.mean(0)
         if self.read is None:
             raise ValueError("This record does not hold what the head reads.")
         return self.weights(self.read)
 
     def heatmap(self, weights: Tensor) -> Tensor:
-        """The patches' part of (..., N) numbers, laid out as (..., rows, cols)."""
+        """Arrange the patches' part of (..., N) numbers as (..., rows, cols)."""
         return weights[..., len(self.prefix) :].unflatten(-1, self.grid)
 
     def patch(self, row: int, col: int) -> int:
-        """The token of a patch.
+        """Return the token index of a patch.
 
         Raises:
-            ValueError: the grid has no such patch.
+            ValueError: the patch lies outside of the grid.
         """
         rows, cols = self.grid
         if not (0 <= row < rows and 0 <= col < cols):
@@ -164,7 +163,7 @@ class AttentionRecord:
 
     @onednn()
     def log_sums(self, block: int) -> Tensor:
-        """The logarithm of each row's softmax denominator, (H, N)."""
+        """Return the logarithm of each row's softmax denominator, (H, N). Cached per block."""
         if block not in self._log_sums:
             q, k = self.queries[block].float(), self.keys[block].float()
             scores = (rows @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 for rows in q.split(self._rows_per_chunk, 1))
@@ -172,10 +171,10 @@ class AttentionRecord:
         return self._log_sums[block]
 
     def similarity(self, token: int) -> Tensor:
-        """How alike each token's features are to those of this one after the last block: cosines (N,), -1 to 1.
+        """Compute the cosine similarity (N,) of each token's features after the last block with those of one token.
 
         Raises:
-            ValueError: there is no such token, or nobody kept the features.
+            ValueError: unknown token, or features were not recorded.
         """
         (token,) = self._check_tokens([token])
         if self.features is None:
@@ -192,20 +191,20 @@ class AttentionRecord:
         fusion: Fusion = "mean",
         discard: float = 0.0,
     ) -> Tensor:
-        """Attention rollout of one token as a chain of vector products; no N x N matrix of all rows is ever held.
+        """Compute attention rollout of one token by vector-matrix products, without a full N x N matrix in memory.
 
         Args:
-            query: the token asked about, or how much of each (N,).
+            query: token index, or weights of all tokens (N,).
             residual: share of the skip connection, 0 to 1.
-            direction: "from" says where the token's content came from, row `query` of the rollout matrix;
-                "to" says which tokens it reached, column `query`.
+            direction: "from" for row `query` of the rollout matrix, the tokens that contributed to it;
+                "to" for column `query`, the tokens that it contributed to.
             fusion, discard: see `vit.explain.attention_rollout.rollout`.
 
         Returns:
             (N,); sums to 1 for "from".
 
         Raises:
-            ValueError: there is no such token, or `discard` is no share.
+            ValueError: unknown token, or `discard` is out of range.
 
         Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
         """
@@ -217,7 +216,7 @@ class AttentionRecord:
         return max(1, _CHUNK_SCORES // (self.heads * self.tokens))
 
     def row_chunks(self, block: int) -> Iterator[tuple[int, Tensor]]:
-        """All rows of a block, a few at a time: the first one's number, and (H, R, N)."""
+        """Yield all attention rows of a block in chunks: the index of the first row, and (H, R, N)."""
         for start in range(0, self.tokens, self._rows_per_chunk):
             yield start, self.rows(block, range(start, min(start + self._rows_per_chunk, self.tokens)))
 
@@ -237,16 +236,15 @@ class AttentionRecord:
 def record(
     model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", hook: Hook | None = None
 ) -> AttentionRecord:
-    """Run one picture (1, channels, height, width) through the model and keep its queries and keys.
+    """Run one picture (1, channels, height, width) through the model and record its queries and keys.
 
     Args:
-        precision: "float32" is exact. "bfloat16" rounds what goes into each product to 8 bits: logits and attention
-            are then those of a slightly other pass, and the record is half as large. Faster where
-            `vit.model.cpu.has_bfloat16`.
-        hook: on what the heads compute with, see `VisionTransformer.forward`.
+        precision: "float32" is exact. "bfloat16" runs under autocast: logits and attention differ slightly, and the
+            record is half as large. It is faster if `vit.model.cpu.has_bfloat16`.
+        hook: replaces head outputs, see `VisionTransformer.forward`.
 
     Raises:
-        ValueError: more than one picture, or a shape that the model does not take.
+        ValueError: more than one picture, or a shape that does not fit the model.
     """
     if len(pixels) != 1:
         raise ValueError(f"A record holds one picture, not {len(pixels)}.")
@@ -269,29 +267,29 @@ def record(
 
 @torch.inference_mode()
 def answered(record: AttentionRecord, model: VisionTransformer) -> AttentionRecord:
-    """The same pass read by another head on the same weights, without a pass of its own.
+    """Return the record with the logits of another head, without a new forward pass.
 
     Args:
         record: with `pooled`.
-        model: that of the pass, with any head, see `VisionTransformer.with_head`.
+        model: the model of the pass with any head, see `VisionTransformer.with_head`.
     """
     assert record.pooled is not None, "a record with what the head reads"
     pooled, rounded = record.pooled, record.queries[0].dtype is torch.bfloat16
     with (
         torch.autocast(pooled.device.type, torch.bfloat16, enabled=rounded),
-        onednn() if exact_on_cpu(pooled) else nullcontext(),  # asked within the former
+        onednn() if exact_on_cpu(pooled) else nullcontext(),  # must follow autocast, which `exact_on_cpu` checks
     ):
         return replace(record, logits=model.head(pooled).float())
 
 
 def read_by_head(config: ViTConfig, like: Tensor, pool_attention: Tensor | None = None) -> Tensor:
-    """How much of each token a model's head reads, (N,), sums to 1; never in half precision.
+    """Compute the weight of each token in the head's input, (N,), at least float32; sums to 1.
 
-    1 for the class token where only that is read, equal shares of the patches where their mean is, the pooling query's
-    attention where it gathers.
+    1 for the class token if the head reads only that; equal weights for patches that are averaged; the pooling query's
+    attention for attention pooling.
 
     Args:
-        like: (..., N, K), for the number of tokens and the device.
+        like: (..., N, K), a tensor with the number of tokens, the device and the dtype.
         pool_attention: (H, N), see `AttentionRecord`.
     """
     if pool_attention is not None:

@@ -1,7 +1,7 @@
-"""A register at test time: an extra token that takes over what makes some patch tokens far longer than the others.
+"""Test-time registers: an extra token that absorbs the activations that turn patch tokens into high-norm outliers.
 
-A few neurons of early MLPs write these lengths. Their activations are moved from the patches to an empty token that is
-added beside the prefix; no weight changes. The patches then keep their own content, and attention to them means them.
+A few neurons of early MLPs cause the high norms. Their activations are moved from the patches to an empty token after
+the prefix; no weight changes. Patch tokens then keep their local content, and attention maps lose these artefacts.
 
 Source: Jiang et al. 2025, "Vision Transformers Don't Need Trained Registers", arXiv 2506.08010, section 4.
 """
@@ -21,21 +21,21 @@ from vit.model.cpu import exact_on_cpu, onednn
 from vit.model.layers import MLP
 from vit.model.transformer import Block, VisionTransformer, tokens_read
 
-Neuron = tuple[int, int]  # block, number in its MLP
-COUNT = 10  # neurons that are moved
-LEAST = 3.0  # medians that a token is long which a register is worth; DINOv2-g's are 4 and more
-_LEAST_SHARE = 0.01  # of what is added to the length of these tokens, for a neuron to count
+Neuron = tuple[int, int]  # block, index in its MLP
+COUNT = 10  # maximum number of neurons that are moved
+LEAST = 3.0  # minimum norm of an outlier, in medians; DINOv2-g's have 4 and more
+_MIN_SHARE = 0.01  # minimum contribution of a neuron to the outliers' norms
 
 
 class RegisterNeurons(NamedTuple):
-    """The neurons that write the lengths of tokens that stand out.
+    """Neurons that cause high-norm outlier tokens.
 
     Attributes:
-        neurons: those that write most, the strongest first; none where no token stands out.
-        shares: of each, its part in what all neurons together add to the length of these tokens, 0 to 1.
-        block: the first one after which tokens stand out; -1 where none does.
-        tokens: how many patch tokens stand out there, in all pictures: far from the others (see
-            `vit.explain.weight_views.outliers`) and `LEAST` times as long as the median.
+        neurons: the strongest first; empty if there are no outliers.
+        shares: share of each neuron in the contribution of all neurons to the outliers' norms, 0 to 1.
+        block: first block after which there are outliers; -1 if there are none.
+        tokens: number of outlier patch tokens there, in all pictures: outliers as in
+            `vit.explain.weight_views.outliers` with a norm above `LEAST` medians.
     """
 
     neurons: tuple[Neuron, ...]
@@ -46,42 +46,42 @@ class RegisterNeurons(NamedTuple):
 
 @torch.inference_mode()
 def register_neurons(model: VisionTransformer, pictures: Sequence[Tensor], count: int = COUNT) -> RegisterNeurons:
-    """Find the neurons that make patch tokens stand out by their length.
+    """Find the neurons that cause high-norm patch tokens.
 
-    A neuron counts by how much more active it is in these tokens than in the other patches, times the length of what it
-    writes, in all blocks up to the first one after which at least half as many tokens stand out as after any.
+    A neuron's score is the difference of its mean activation between outliers and other patches, times the norm of its
+    output weights. Blocks up to the first one with at least half of the maximum number of outliers are searched.
 
     Args:
         pictures: (1, channels, height, width) each.
-        count: of neurons, at most.
+        count: maximum number of neurons.
     """
-    long = [_long(_lengths(model, pixels)) for pixels in pictures]  # (L, P) each
-    counts = torch.stack([one.sum(1) for one in long]).sum(0)
+    outlying = [_high_norm(_norms(model, pixels)) for pixels in pictures]  # (L, P) each
+    counts = torch.stack([mask.sum(1) for mask in outlying]).sum(0)
     if not counts.any():
         return RegisterNeurons((), (), -1, 0)
     block = int((2 * counts >= counts.max()).int().argmax())
-    sums = torch.zeros(2, block + 1, model.config.mlp_dim, dtype=torch.float64)  # in long tokens, and in the others
-    for pixels, mask in zip(pictures, long, strict=True):
+    sums = torch.zeros(2, block + 1, model.config.mlp_dim, dtype=torch.float64)  # over outliers, and over the others
+    for pixels, mask in zip(pictures, outlying, strict=True):
 
         def add(index: int, active: Tensor, mask: Tensor = mask[block]) -> None:
             patches = active[0, -len(mask) :].double().cpu()
             sums[0, index] += patches[mask].sum(0)
             sums[1, index] += patches[~mask].sum(0)
 
-        _lengths(model, pixels, block, add)
-    others = sum(one[block].numel() for one in long) - counts[block]
+        _norms(model, pixels, block, add)
+    others = sum(mask[block].numel() for mask in outlying) - counts[block]
     more = (sums[0] / counts[block] - sums[1] / others).abs()  # (blocks, M)
-    written = more * torch.stack([_written_lengths(model, index) for index in range(block + 1)])
+    written = more * torch.stack([_output_norms(model, index) for index in range(block + 1)])
     shares = written / written.sum()
-    best = shares.flatten().topk(min(count, int((shares >= _LEAST_SHARE).sum()) or 1))
+    best = shares.flatten().topk(min(count, int((shares >= _MIN_SHARE).sum()) or 1))
     neurons = tuple((number // shares.shape[1], number % shares.shape[1]) for number in best.indices.tolist())
     return RegisterNeurons(neurons, tuple(best.values.tolist()), block, int(counts[block]))
 
 
 def with_register(model: VisionTransformer, neurons: Sequence[Neuron]) -> VisionTransformer:
-    """The same model, on the same weights, with an empty token after its prefix that takes over some neurons.
+    """Return a model with a register token that absorbs the activations of some neurons. Weights are shared.
 
-    In each block, the token gets the largest activation that any patch has of such a neuron, and the patches get 0.
+    For these neurons, the register gets the maximum activation over the patches, and the patches get 0.
 
     Args:
         neurons: see `register_neurons`.
@@ -106,29 +106,29 @@ def with_register(model: VisionTransformer, neurons: Sequence[Neuron]) -> Vision
 
 
 def _blocks_with(model: VisionTransformer, replaced: Callable[[int, MLP], nn.Module]) -> nn.ModuleList:
-    """The blocks with other MLPs, on the same weights; the model stays as it is, as others may use it meanwhile."""
+    """Return copies of the blocks with replaced MLPs. The model is not modified, since other threads may use it."""
     blocks = []
     for index, block in enumerate(cast(Iterable[Block], model.blocks)):
-        one = copy.copy(block)
-        one._modules = {**block._modules, "mlp": replaced(index, block.mlp)}
-        blocks.append(one)
+        changed = copy.copy(block)
+        changed._modules = {**block._modules, "mlp": replaced(index, block.mlp)}
+        blocks.append(changed)
     return nn.ModuleList(blocks)
 
 
-def _long(lengths: Tensor) -> Tensor:
-    """Patch tokens that stand out so far that they hold something else than their patch: (L, P) to bool (L, P)."""
-    return outliers(lengths) & (lengths > LEAST * lengths.median(-1, keepdim=True).values)
+def _high_norm(norms: Tensor) -> Tensor:
+    """Return a mask of outliers whose norm is also above `LEAST` medians: (L, P) to bool (L, P)."""
+    return outliers(norms) & (norms > LEAST * norms.median(-1, keepdim=True).values)
 
 
 class _MovingMLP(nn.Module):
-    """An MLP whose activations of some neurons are moved from the patches to one token."""
+    """An MLP that moves the activations of some neurons from the patches to one token."""
 
     def __init__(self, mlp: MLP, neurons: Sequence[int], token: int):
         super().__init__()
         self.mlp, self.neurons, self.token = mlp, list(neurons), token
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens (B, N, D) to what the MLP adds to them (B, N, D); patches begin after the token."""
+        """Map tokens (B, N, D) to the MLP's output (B, N, D). Patches follow the register token."""
         active = self.mlp.activations(x).clone()
         patches = active[:, self.token + 1 :, self.neurons]
         active[:, self.token, self.neurons] = patches.amax(1)
@@ -136,44 +136,44 @@ class _MovingMLP(nn.Module):
         return self.mlp.fc2(active)
 
 
-class _TappedMLP(nn.Module):
-    """An MLP that hands on what its neurons give."""
+class _ObservedMLP(nn.Module):
+    """An MLP that passes its hidden activations to a callback."""
 
-    def __init__(self, mlp: MLP, hand_on: Callable[[Tensor], None]):
+    def __init__(self, mlp: MLP, callback: Callable[[Tensor], None]):
         super().__init__()
-        self.mlp, self.hand_on = mlp, hand_on
+        self.mlp, self.callback = mlp, callback
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens (B, N, D) to what the MLP adds to them (B, N, D)."""
+        """Map tokens (B, N, D) to the MLP's output (B, N, D)."""
         active = self.mlp.activations(x)
-        self.hand_on(active)
+        self.callback(active)
         return self.mlp.fc2(active)
 
 
-def _lengths(
-    model: VisionTransformer, pixels: Tensor, last: int = -1, hand_on: Callable[[int, Tensor], None] | None = None
+def _norms(
+    model: VisionTransformer, pixels: Tensor, last: int = -1, callback: Callable[[int, Tensor], None] | None = None
 ) -> Tensor:
-    """Lengths of the patch tokens after the blocks up to the last that is wanted: (L, P).
+    """Compute the norms of the patch tokens after each block up to `last`: (L, P).
 
     Args:
-        hand_on: called with each block's number and what its neurons give, (1, N, M).
+        callback: called with each block's index and its hidden MLP activations (1, N, M).
     """
-    if hand_on:
-        tapped, every = copy.copy(model), hand_on
-        blocks = _blocks_with(model, lambda index, mlp: _TappedMLP(mlp, partial(every, index)))
-        tapped._modules = {**model._modules, "blocks": blocks}
-        model = tapped
-    first, lengths = len(model.config.prefix), []
+    if callback:
+        observed, observe = copy.copy(model), callback
+        blocks = _blocks_with(model, lambda index, mlp: _ObservedMLP(mlp, partial(observe, index)))
+        observed._modules = {**model._modules, "blocks": blocks}
+        model = observed
+    first, norms = len(model.config.prefix), []
     x, steps = model.walk(pixels, every=True)
     with onednn() if exact_on_cpu(pixels) else nullcontext():
         for step in steps[: last % len(steps) + 1]:
             x = step(x)
-            lengths.append(x[0, first:].norm(dim=-1))
-    return torch.stack(lengths)
+            norms.append(x[0, first:].norm(dim=-1))
+    return torch.stack(norms)
 
 
-def _written_lengths(model: VisionTransformer, block: int) -> Tensor:
-    """Length of what each neuron of a block writes when it gives 1: (M,)."""
-    one = cast(Block, model.blocks[block])
-    weight = one.mlp.fc2.weight.float()  # (D, M)
-    return (weight if one.scale2 is None else weight * cast(Tensor, one.scale2)[:, None]).norm(dim=0).double().cpu()
+def _output_norms(model: VisionTransformer, index: int) -> Tensor:
+    """Compute the norm of each neuron's output weights in a block, LayerScale included: (M,)."""
+    block = cast(Block, model.blocks[index])
+    weight = block.mlp.fc2.weight.float()  # (D, M)
+    return (weight if block.scale2 is None else weight * cast(Tensor, block.scale2)[:, None]).norm(dim=0).double().cpu()

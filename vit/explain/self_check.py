@@ -1,4 +1,4 @@
-"""Is the attention that is shown the attention that the model used? Measured on the model at hand."""
+"""Self-check: whether the displayed attention is the attention that the model used."""
 
 from typing import NamedTuple, cast
 
@@ -11,12 +11,12 @@ from vit.model.transformer import Block, VisionTransformer
 
 
 class Verification(NamedTuple):
-    """How far shown attention and used attention are apart.
+    """Largest difference between displayed and used attention.
 
     Attributes:
-        error: largest difference between what a block's attention gave and the shown attention times its values,
-            relative to the largest number that it gave.
-        block: where.
+        error: maximum absolute difference between a block's attention output and the output recomputed from the
+            displayed attention, relative to the maximum of the output.
+        block: block with the largest error.
     """
 
     error: float
@@ -25,15 +25,15 @@ class Verification(NamedTuple):
 
 @torch.inference_mode()
 def verify(model: VisionTransformer, pixels: Tensor) -> Verification:
-    """Recompute what every block's attention gives from the attention that the explorer shows.
+    """Recompute every block's attention output from the displayed attention, and compare with the model's own pass.
 
-    The model's own pass does not use these matrices but torch's fused attention, so a wrong scale, order or rotation
-    of what is shown would be seen here. A wrong number of heads would not: that is wrong in both.
+    The model's pass uses torch's fused attention instead of these matrices, so a wrong scale, order or rotation would
+    be detected. A wrong number of heads would not, since it affects both.
 
     Args:
         pixels: one picture (1, channels, height, width).
     """
-    blocks: list[tuple[Tensor, Tensor]] = []  # values (H, N, K) and what the heads gave with them (H, N, K)
+    blocks: list[tuple[Tensor, Tensor]] = []  # values and head outputs, (H, N, K) each
 
     def keep(index: int, inputs: HeadInputs) -> Tensor:
         heads = inputs.mixed()
@@ -45,7 +45,7 @@ def verify(model: VisionTransformer, pixels: Tensor) -> Verification:
     for index, (values, heads) in enumerate(blocks):
         project = cast("Block", model.blocks[index]).attn.proj
         mixed = torch.cat([rows @ values for _, rows in recorded.row_chunks(index)], 1)  # (H, N, K)
-        again, used = (project(one.transpose(0, 1).flatten(1)) for one in (mixed, heads))
-        errors.append(float((again - used).abs().max() / used.abs().max().clamp_min(torch.finfo(used.dtype).tiny)))
+        shown, used = (project(output.transpose(0, 1).flatten(1)) for output in (mixed, heads))
+        errors.append(float((shown - used).abs().max() / used.abs().max().clamp_min(torch.finfo(used.dtype).tiny)))
     worst = max(range(len(errors)), key=errors.__getitem__)
     return Verification(errors[worst], worst)

@@ -1,15 +1,14 @@
-"""Is a map true? The same random parts of the picture are masked for every map, and what a map gives to a mask's
-patches should say how far the class's score drops without them.
+"""Faithfulness correlation: whether a map predicts how far the class's score drops when patches are masked.
 
-One pass per mask gives its drop, once for a picture and a class. Any number of maps are judged by these afterwards,
-without another pass: a map's figure is the correlation of its sums over the masks with their drops. Beside it stand the
-map's own copies, shifted and mirrored, which have its values and its smoothness but not its place, and the removal map,
-the most faithful one that sums over patches can give.
+Random masks are drawn once for a picture and a class, and one forward pass per mask measures its drop. Any number of
+maps can then be judged without further passes: a map's score is the correlation between its sums over the masks and the
+drops. It is compared with the scores of shifted and mirrored copies of the map, which have the same values and
+smoothness in other places, and with the removal map, the most faithful additive map.
 
 Letters: P patches, M masks.
 
 Sources: faithfulness correlation, Bhatt et al. 2020, arXiv 2005.00631, definition in section 3; sensitivity-n, Ancona
-et al. 2018, arXiv 1711.06104, section 5. The copies are ours.
+et al. 2018, arXiv 1711.06104, section 5. The comparison with copies is our own.
 """
 
 import math
@@ -29,34 +28,34 @@ from vit.model.attention import Hook, explicitly_mixed
 from vit.model.cpu import exact_on_cpu, has_bfloat16, onednn
 from vit.model.transformer import VisionTransformer, rounded
 
-MASKED_SHARE = 0.3  # of the patches, by each mask
-SIGNIFICANCE = 0.05  # share of a map's copies that may reach it, where it is called better than chance
-REMOVAL_MASKS = 256  # that the method `removal` takes
-HELD_OUT = 1  # seed of the masks that judge what was fitted to the others
-_MIN_DROP = 0.01  # of a log-probability, that some mask must change
-_ROUNDED_PRODUCTS = 5e9  # of a pass, from which it is worth rounding
-_COMPARED = 8  # drops, with those of rounded passes
-_AGREEMENT = 0.999  # correlation of these
-_LEAST_ROUNDED = 0.1  # the largest drop; rounding would show in smaller ones
-_BATCHES = 8  # that go through a block before the next one
-_KIND = "masks"  # of work, see `vit.explain.timing`
-_BLOCK = 64  # masks that are drawn together: more of them begin with the same ones
-_COPIES = 1024  # of a map, judged together
-_FOLDS = 8  # of the held-out correlation
-_agreeing = WeakKeyDictionary[nn.Module, bool]()  # blocks of models, with what was found out of them
-_STRENGTHS = torch.logspace(-3, 4, 29, dtype=torch.float64)  # of the ridge regression
+MASKED_SHARE = 0.3  # share of patches that each mask covers
+SIGNIFICANCE = 0.05  # significance level for "better than chance"
+REMOVAL_MASKS = 256  # masks for the method `removal`
+HELD_OUT = 1  # seed of masks for evaluation, different from those for fitting
+_MIN_DROP = 0.01  # minimum change of the log-probability by some mask for a verdict
+_ROUNDED_PRODUCTS = 5e9  # multiply-adds of a pass from which bfloat16 is worthwhile
+_COMPARED = 8  # drops that are compared between float32 and bfloat16
+_AGREEMENT = 0.999  # minimum correlation of these drops for bfloat16
+_LEAST_ROUNDED = 0.1  # minimum largest drop for bfloat16; smaller drops would show rounding errors
+_BATCHES = 8  # batches that pass through a block together, so that its weights are rounded once for all of them
+_KIND = "masks"  # kind of work, see `vit.explain.timing`
+_BLOCK = 64  # masks per random seed, so that the first masks do not depend on the count
+_COPIES = 1024  # copies of a map that are judged in one batch
+_FOLDS = 8  # folds of the cross-validated correlation
+_agreeing = WeakKeyDictionary[nn.Module, bool]()  # by a model's blocks: whether bfloat16 agrees with float32
+_STRENGTHS = torch.logspace(-3, 4, 29, dtype=torch.float64)  # regularisation strengths of the ridge regression
 
 Word = Literal["better than chance", "cannot be decided yet", "no better than chance"]
 
 
 def random_masks(patches: int, count: int, seed: int = 0) -> Tensor:
-    """Random masks, each over three tenths of the patches: bool (count, patches), True where a patch is taken away.
+    """Draw random masks that each cover 30 % of the patches: bool (count, patches), True for covered patches.
 
-    The first ones are the same for every count.
+    The first n masks are the same for every count.
     """
     blocks = []
     for block in range(-(-count // _BLOCK)):
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + block)
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + block)  # different for every seed and block
         order = torch.rand(_BLOCK, patches, generator=generator).argsort(1)
         blocks.append(torch.zeros(_BLOCK, patches, dtype=torch.bool).scatter_(1, order[:, : _size(patches)], True))
     return torch.cat(blocks)[:count] if blocks else torch.zeros(0, patches, dtype=torch.bool)
@@ -76,20 +75,21 @@ def score_drops(
     hook: Hook | None = None,
     progress: Progress = lambda share: None,
 ) -> Tensor:
-    """How far the class's log-probability drops behind each mask.
+    """Measure how far the class's log-probability drops under each mask.
+
+    Large models run in bfloat16 if the processor supports it and eight drops correlate with those in float32 by 0.999.
+    This changes a map's correlation by at most 0.01, while 256 masks estimate it with an error of 0.06.
 
     Args:
         pixels: (1, channels, height, width), normalised.
+        target: index of the class.
         masks: bool (M, P), on any device, see `random_masks`.
-        baseline: what takes a patch's place, see `vit.explain.occlusion.hidden`.
-        hook: on what the heads compute with, see `VisionTransformer.forward`.
-        progress: called with the share that is done, after every block; what it raises ends the work.
+        baseline: replacement of covered patches, see `vit.explain.occlusion.hidden`.
+        hook: replaces head outputs, see `VisionTransformer.forward`.
+        progress: called with the fraction that is done, after every block; it may raise to cancel.
 
     Returns:
-        float64 (M,), on the CPU, where maps are compared with them.
-
-    A large model on a processor that multiplies bfloat16 faster rounds to it, once eight of its drops correlate with
-    those in float32 by 0.999: a map's figure moves by 0.01 at most, and is known to 0.06 from 256 masks.
+        float64 (M,), on the CPU.
     """
     if not len(masks):
         return torch.zeros(0, dtype=torch.float64)
@@ -112,56 +112,57 @@ def _drops(
     progress: Progress = lambda share: None,
     bfloat16: bool = False,
 ) -> Tensor:
-    """See `score_drops`."""
+    """Implement `score_drops` in float32 or bfloat16."""
     side = model.config.patch_size
     rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
-    other = hidden(pixels, range(rows * cols), side, baseline)
+    covered = hidden(pixels, range(rows * cols), side, baseline)
     per_batch, scores = images_per_batch(model.config, size_of(pixels)), list[Tensor]()
-    if bfloat16:  # of half as many bytes
+    if bfloat16:  # twice as many numbers fit into the caches
         per_batch *= 2
-    mix = explicitly_mixed if bfloat16 else None  # torch's fused attention is slower in it
+    mix = explicitly_mixed if bfloat16 else None  # torch's fused attention is slower in bfloat16 on a CPU
     with torch.autocast("cpu", torch.bfloat16) if bfloat16 else nullcontext():
-        whole = _log_probability(model, model(pixels, hook=hook).logits, target)
-        both, steps = model.walk(torch.cat([pixels, other]), mix=mix, hook=hook, every=hook is not None)
-        for some in masks.split(_BATCHES * per_batch):
+        unmasked = _log_probability(model, model(pixels, hook=hook).logits, target)
+        # Masks cover whole patches, so tokens of masked pictures are tokens of these two: embed only two pictures.
+        both, steps = model.walk(torch.cat([pixels, covered]), mix=mix, hook=hook, every=hook is not None)
+        for chunk in masks.split(_BATCHES * per_batch):
             done = sum(map(len, scores))
-            masked = F.pad(some, (len(model.config.prefix), 0))[..., None].split(per_batch)
+            masked = F.pad(chunk, (len(model.config.prefix), 0))[..., None].split(per_batch)
             batches = [torch.where(mask, both[1], both[0]) for mask in masked]
             for number, step in enumerate(steps, 1):
                 step = replace(step, block=rounded(step.block)) if bfloat16 else step
                 batches = [step(x) for x in batches]
-                progress((done + len(some) * number / len(steps)) / len(masks))
+                progress((done + len(chunk) * number / len(steps)) / len(masks))
             for x in batches:
                 logits = model.classify(x if hook is None else x[:, model.read])
                 scores.append(_log_probability(model, logits, target))
-    return (whole - torch.cat(scores)).cpu()
+    return (unmasked - torch.cat(scores)).cpu()
 
 
 def _agrees_in_bfloat16(model: VisionTransformer, pixels: Tensor, target: int, baseline: Baseline) -> bool:
-    """Whether passes are faster in bfloat16 here, and a few drops so alike in it that no map's figure shows it.
+    """Whether bfloat16 is faster on this processor, and accurate enough for this model.
 
-    That is found out once for a model, whatever head reads it.
+    The accuracy is measured once per model and cached by its blocks, which models with other heads share.
     """
     large = products(model.config, size_of(pixels)) >= _ROUNDED_PRODUCTS
     if not (large and exact_on_cpu(pixels) and has_bfloat16()):
         return False
     if model.blocks not in _agreeing:
         masks = random_masks(pixels[0, 0].numel() // model.config.patch_size**2, _COMPARED)
-        exact, other = (_drops(model, pixels, target, masks, baseline, bfloat16=b) for b in (False, True))
-        alike = float(torch.corrcoef(torch.stack([exact, other]))[0, 1])
-        if math.isnan(alike):  # drops that are all equal say nothing of the model: another picture will
+        exact, approximate = (_drops(model, pixels, target, masks, baseline, bfloat16=b) for b in (False, True))
+        correlation = float(torch.corrcoef(torch.stack([exact, approximate]))[0, 1])
+        if math.isnan(correlation):  # all drops are equal: do not cache a result, the next picture may allow one
             return False
-        _agreeing[model.blocks] = alike >= _AGREEMENT
+        _agreeing[model.blocks] = correlation >= _AGREEMENT
     return _agreeing[model.blocks]
 
 
 def seconds(model: VisionTransformer, size: Size, count: int) -> float:
-    """How long `score_drops` of so many masks will take for an input (height, width) [px], see `vit.explain.timing`."""
+    """Estimate the duration of `score_drops` with `count` masks for an input (height, width) [px]: seconds."""
     return expected(model, Kind(_KIND, size), 1 + count, per_batch=images_per_batch(model.config, size))
 
 
 def decidable(drops: Tensor) -> bool:
-    """Whether the masks change the class enough for any map to be right or wrong."""
+    """Whether the masks change the class's score enough to judge maps."""
     return bool(len(drops) and drops.abs().max() >= _MIN_DROP)
 
 
@@ -170,7 +171,7 @@ def _log_probability(model: VisionTransformer, logits: Tensor, target: int) -> T
 
 
 def correlations(maps: Tensor, masks: Tensor, drops: Tensor) -> Tensor:
-    """How well each map's sums over the masks say their drops, -1 to 1; 0 for a map that is the same everywhere.
+    """Correlate each map's sums over the masks with the drops, -1 to 1; 0 for a constant map.
 
     Args:
         maps: (..., P).
@@ -183,13 +184,13 @@ def correlations(maps: Tensor, masks: Tensor, drops: Tensor) -> Tensor:
     sums = maps.double() @ masks.double().T
     sums, drops = sums - sums.mean(-1, keepdim=True), drops.double() - drops.double().mean()
     products = sums.norm(dim=-1) * drops.norm()
-    # Rounding leaves a uniform map's sums a little apart.
-    nothing = sums.norm(dim=-1) <= 1e-9 * maps.double().norm(dim=-1) * masks.shape[1] ** 0.5
-    return torch.where(nothing | (products == 0), 0.0, (sums @ drops) / products.clamp_min(1e-300))
+    # The sums of a constant map differ only by rounding errors.
+    constant = sums.norm(dim=-1) <= 1e-9 * maps.double().norm(dim=-1) * masks.shape[1] ** 0.5
+    return torch.where(constant | (products == 0), 0.0, (sums @ drops) / products.clamp_min(1e-300))
 
 
 def copies(heatmap: Tensor) -> Tensor:
-    """The map and its mirror image, shifted by every number of rows and columns around the edges, without itself.
+    """Return all cyclic shifts of the map and of its mirror image, except the map itself.
 
     Args:
         heatmap: (rows, cols).
@@ -199,22 +200,22 @@ def copies(heatmap: Tensor) -> Tensor:
     """
     rows, cols = heatmap.shape
     down, right = torch.arange(rows), torch.arange(cols)
-    shifted = (down[:, None] + down) % rows, (right[:, None] + right) % cols  # by shift, then by place
+    shifted = (down[:, None] + down) % rows, (right[:, None] + right) % cols  # (shift, position) each
     every = [
-        one[shifted[0][:, None, :, None], shifted[1][None, :, None, :]].reshape(-1, rows, cols)
-        for one in (heatmap, heatmap.flip(1))
+        source[shifted[0][:, None, :, None], shifted[1][None, :, None, :]].reshape(-1, rows, cols)
+        for source in (heatmap, heatmap.flip(1))
     ]
-    return torch.cat(every)[1:]
+    return torch.cat(every)[1:]  # the first is the map itself
 
 
 class Verdict(NamedTuple):
-    """Whether a map is true of a picture and a class.
+    """Faithfulness of a map to a picture and a class.
 
     Attributes:
-        correlation: of its sums over the masks with their drops.
-        reach: what the best twentieth of its copies reach.
-        p: share of the copies that reach it, itself among them.
-        error: standard error of the correlation, from so many masks.
+        correlation: between its sums over the masks and the drops.
+        reach: 95 % quantile of the correlations of its copies.
+        p: p-value, the share of copies with at least this correlation, the map itself included.
+        error: standard error of the correlation, due to the number of masks.
     """
 
     correlation: float
@@ -224,7 +225,7 @@ class Verdict(NamedTuple):
 
     @property
     def word(self) -> Word:
-        """In words."""
+        """The verdict in words."""
         if self.p <= SIGNIFICANCE:
             return "better than chance"
         near = self.correlation + 2 * self.error > self.reach
@@ -232,28 +233,28 @@ class Verdict(NamedTuple):
 
 
 def judge(heatmap: Tensor, masks: Tensor, drops: Tensor) -> Verdict:
-    """Judge a map by what masks cost the class.
+    """Compare a map's faithfulness correlation with that of its copies.
 
     Args:
         heatmap: (rows, cols).
         masks, drops: see `correlations`; three masks at least.
     """
     value = float(correlations(heatmap.flatten(), masks, drops))
-    some = copies(heatmap).flatten(1).split(_COPIES)
-    others = torch.cat([correlations(maps, masks, drops) for maps in some])
-    reached = int((others >= value - 1e-12).sum())
+    batches = copies(heatmap).flatten(1).split(_COPIES)
+    others = torch.cat([correlations(maps, masks, drops) for maps in batches])
+    reached = int((others >= value - 1e-12).sum())  # with a tolerance for rounding: equal copies count
     reach = float(others.quantile(1 - SIGNIFICANCE)) if len(others) else 0.0
     error = (1 - value**2) / (len(drops) - 1) ** 0.5
     return Verdict(value, reach, (1 + reached) / (1 + len(others)), error)
 
 
 class Removal(NamedTuple):
-    """What masks say of every patch.
+    """Result of the ridge regression of drops on masks.
 
     Attributes:
-        weights: float64 (P,): how much of the drop a patch stands for.
-        errors: float64 (P,): standard errors of these.
-        ceiling: correlation with drops that the map was not fitted to, as high as a map of sums can come.
+        weights: float64 (P,), contribution of each patch to the drop.
+        errors: float64 (P,), standard errors of the weights.
+        ceiling: cross-validated correlation with the drops; the maximum that an additive map can reach.
     """
 
     weights: Tensor
@@ -262,7 +263,7 @@ class Removal(NamedTuple):
 
 
 def removal(masks: Tensor, drops: Tensor) -> Removal:
-    """The most faithful map that sums over patches can give: ridge regression of the drops on the masks.
+    """Fit the most faithful additive map, by ridge regression of the drops on the masks.
 
     Args:
         masks: bool (M, P).
@@ -276,7 +277,8 @@ def removal(masks: Tensor, drops: Tensor) -> Removal:
     for number in range(_FOLDS):
         out = fold == number
         guess, held_out = masks[out].double() @ _ridge(masks[~out], drops[~out])[0], drops[out].double()
-        # Each fold from its own mean: that of the others is low where this one's is high, which is no foresight.
+        # Centre each fold by its own mean. The mean of the training folds is anticorrelated with that of the held-out
+        # fold, which would bias the correlation.
         guesses[out], true[out] = guess - guess.mean(), held_out - held_out.mean()
     both = guesses.norm() * true.norm()
     return Removal(*_ridge(masks, drops), float(guesses @ true / both) if both > 0 else 0.0)
@@ -289,15 +291,15 @@ def removal_map(
     hook: Hook | None = None,
     progress: Progress = lambda share: None,
 ) -> Tensor:
-    """The map that `removal` fits to `REMOVAL_MASKS` masks, for every token: (N,), 0 for prefix tokens.
+    """Fit `removal` to `REMOVAL_MASKS` masks and return its weight for every token: (N,), 0 for prefix tokens.
 
-    Patches that speak against the class have 0, as in other maps of a class.
+    Negative weights are set to 0, as in other class-specific maps.
 
     Args:
         pixels: (1, channels, height, width), normalised.
         target: index of the class.
-        hook: on what the heads compute with, see `VisionTransformer.forward`.
-        progress: called with the share that is done.
+        hook: replaces head outputs, see `VisionTransformer.forward`.
+        progress: called with the fraction that is done.
     """
     side = model.config.patch_size
     masks = random_masks((pixels.shape[2] // side) * (pixels.shape[3] // side), REMOVAL_MASKS)
@@ -306,7 +308,7 @@ def removal_map(
 
 
 def _ridge(masks: Tensor, drops: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights and their standard errors."""
+    """Fit a ridge regression, its strength chosen by generalised cross-validation; return weights and their errors."""
     z, y = masks.double(), drops.double()
     z, y = z - z.mean(0), y - y.mean()
     u, s, vh = torch.linalg.svd(z, full_matrices=False)

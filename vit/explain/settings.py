@@ -1,4 +1,4 @@
-"""What can be set about methods that trace attention through all blocks. Without torch, so that pages start at once."""
+"""Settings of methods that trace attention through all blocks. Does not import torch, so that pages load quickly."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -10,13 +10,13 @@ Fusion = Literal["mean", "max", "min"]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings that a person can move; each method knows some of them.
+    """Settings that users can change. Each method supports some of them.
 
     Attributes:
-        residual: share of every token that stays what it is in each block, 0 to 1.
-        fusion: how a block's heads become one.
-        discard: share of each row's patches, the weakest, that is left out; at least 0 and under 1.
-        start_block: blocks before this one are left out.
+        residual: share that every token keeps of itself in each block, 0 to 1.
+        fusion: how a block's heads are fused.
+        discard: share of each row's weakest patches that is discarded, in [0, 1).
+        start_block: first block that is included.
     """
 
     residual: float = 0.5
@@ -25,7 +25,7 @@ class Settings:
     start_block: int = 0
 
     def settings(self, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """Settings by name: every one, or those that are among some names.
+        """Return settings by name: all, or those in `names`. Unknown names are ignored.
 
         >>> Settings(discard=0.9).settings(("discard", "block"))
         {'discard': 0.9}
@@ -34,7 +34,7 @@ class Settings:
         return {name: getattr(self, name) for name in (own if names is None else names) if name in own}
 
     def changed(self, names: Iterable[str]) -> dict[str, Any]:
-        """Those of some settings, by name, that are not at their default.
+        """Return the settings in `names` that differ from their defaults.
 
         >>> Settings(discard=0.9).changed(("residual", "discard"))
         {'discard': 0.9}
@@ -43,4 +43,4 @@ class Settings:
 
 
 DEFAULTS = Settings()
-ROLLOUT = ("residual", "fusion", "discard")  # what rollout knows
+ROLLOUT = ("residual", "fusion", "discard")  # settings of rollout

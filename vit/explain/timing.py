@@ -1,7 +1,7 @@
-"""How long work takes here: timed on a little of it, done as all of it will be, and corrected by what it really took.
+"""Estimate how long work takes on this machine: measured on a small sample, and corrected by actual durations.
 
-One pass says little about many: small pictures together take a third of what they take one by one, the first pass of a
-model sets things up, and other programs use the machine too.
+The sample is run the way the whole work is, because a single pass is a poor predictor: small pictures take a third of
+the time in batches, the first pass includes set-up, and other programs use the machine.
 """
 
 import math
@@ -20,19 +20,19 @@ from vit.model.config import ViTConfig
 from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
 
-PIECE_REPEATS = 3  # of a piece; the fastest counts
-PIECE_SECONDS = 0.5  # [s] of them, once there are two
-TIMES_REMEMBERED = 3  # of those that work really took; the fastest counts
-PIECE_TOKENS = 2048  # tokens of the pictures in a piece
-PIECE_PRODUCTS = 10e9  # products; of a picture that has more, a piece is smaller
-PIECE_SIDES = (16, 8)  # patches along the sides of such a piece
+PIECE_REPEATS = 3  # maximum number of runs of a sample; the fastest counts
+PIECE_SECONDS = 0.5  # time limit of these runs, after the second [s]
+TIMES_REMEMBERED = 3  # actual durations that are remembered; the fastest counts
+PIECE_TOKENS = 2048  # tokens in a sample's batch
+PIECE_PRODUCTS = 10e9  # maximum multiply-adds of a sample; larger pictures are timed at a smaller size
+PIECE_SIDES = (16, 8)  # sides of these smaller sizes [patches]
 
 
 class Kind(NamedTuple):
-    """Work whose passes through a model take alike.
+    """Kind of work. All passes of one kind take equally long.
 
     Attributes:
-        name: of what is done, such as "verdict".
+        name: such as "masks".
         size: (height, width) of the input [px].
     """
 
@@ -41,12 +41,12 @@ class Kind(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A little of some work.
+    """A small sample of some work.
 
     Attributes:
-        kind: of work, which several may have in common.
-        products: multiplications and additions in it.
-        run: does it.
+        kind: key of the measured rate, which several kinds of work may share.
+        products: multiply-adds of the sample.
+        run: runs the sample.
     """
 
     kind: Kind
@@ -55,56 +55,58 @@ class Piece(NamedTuple):
 
 
 class Pace:
-    """What passes take, for each architecture and kind of work.
+    """Duration of passes, by architecture and kind of work.
 
     Args:
-        clock: tells the time [s].
+        clock: returns the current time [s].
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
-        self._clock, self._lock = clock, RLock()
-        self._rates: dict[Hashable, dict[Kind, float]] = {}  # [s] per product, of pieces
-        self._predicted: dict[Hashable, dict[Kind, tuple[float, bool]]] = {}  # [s] per pass
-        self._taken: dict[Hashable, dict[Kind, deque[float]]] = {}  # [s] per pass, real
-        # Of what was taken to what was told, by the kind's name and whether its piece was smaller.
+        self._clock, self._lock = clock, RLock()  # reentrant: a sample may itself run code inside of `doing`
+        self._rates: dict[Hashable, dict[Kind, float]] = {}  # seconds per multiply-add, measured on samples
+        # Seconds per pass as predicted from a sample, and whether the sample had a smaller input size.
+        self._predicted: dict[Hashable, dict[Kind, tuple[float, bool]]] = {}
+        self._actual: dict[Hashable, dict[Kind, deque[float]]] = {}  # seconds per pass
+        # Ratio of actual to predicted time, by the kind's name and whether the sample had a smaller input size.
         self._ratios: defaultdict[tuple[str, bool], deque[float]] = defaultdict(partial(deque, maxlen=TIMES_REMEMBERED))
 
     def expected(
         self, architecture: Hashable, kind: Kind, passes: float, products: float, piece: Callable[[], Piece]
     ) -> float:
-        """How long some work will take [s].
+        """Estimate the duration of some work [s].
 
         Args:
-            architecture: of the model that does it; models that are equal in it take equally long.
-            passes: how many.
-            products: of each.
-            piece: gives a little of the work, which is done where no such model has done such work yet.
+            architecture: key of the model; models with equal keys take equally long.
+            passes: number of passes.
+            products: multiply-adds of each pass.
+            piece: creates a sample of the work, which is run unless this kind of work was measured before.
         """
         with self._lock:
-            if taken := self._taken.get(architecture, {}).get(kind):
-                return passes * min(taken)
+            if actual := self._actual.get(architecture, {}).get(kind):
+                return passes * min(actual)
             if kind not in self._predicted.setdefault(architecture, {}):
-                little, rates = piece(), self._rates.setdefault(architecture, {})
-                if little.kind not in rates:
-                    rates[little.kind] = self._fastest_time(little.run) / little.products
-                self._predicted[architecture][kind] = rates[little.kind] * products, little.kind.size != kind.size
-            measured, scaled = self._predicted[architecture][kind]
-            return passes * measured * min(self._ratios.get((kind.name, scaled), [1.0]))
+                sample, rates = piece(), self._rates.setdefault(architecture, {})
+                if sample.kind not in rates:
+                    rates[sample.kind] = self._fastest_time(sample.run) / sample.products
+                self._predicted[architecture][kind] = rates[sample.kind] * products, sample.kind.size != kind.size
+            predicted, scaled = self._predicted[architecture][kind]
+            return passes * predicted * min(self._ratios.get((kind.name, scaled), [1.0]))
 
     @contextmanager
     def doing(self, architecture: Hashable, kind: Kind, passes: float) -> Iterator[None]:
-        """Remember how long some work took, unless it failed."""
+        """Measure the actual duration of some work, unless it fails."""
         started = self._clock()
         yield
         each = (self._clock() - started) / passes
         with self._lock:
-            kinds = self._taken.setdefault(architecture, {})
+            kinds = self._actual.setdefault(architecture, {})
             kinds.setdefault(kind, deque(maxlen=TIMES_REMEMBERED)).append(each)
-            if measured := self._predicted.get(architecture, {}).get(kind):
-                self._ratios[kind.name, measured[1]].append(each / measured[0])
+            if prediction := self._predicted.get(architecture, {}).get(kind):
+                predicted, scaled = prediction
+                self._ratios[kind.name, scaled].append(each / predicted)
 
     def _fastest_time(self, run: Callable[[], object]) -> float:
-        """The fastest of several [s], the first of which sets things up."""
+        """Return the shortest of several runs [s]. There are at least two, because the first includes set-up."""
         times: list[float] = []
         while len(times) < 2 or (len(times) < PIECE_REPEATS and sum(times) < PIECE_SECONDS):
             started = self._clock()
@@ -113,11 +115,11 @@ class Pace:
         return min(times)
 
 
-PACE = Pace()  # of this process, whose work shares one machine
+PACE = Pace()  # shared by the whole process
 
 
 def products(config: ViTConfig, size: tuple[int, int]) -> float:
-    """Multiplications and additions of a pass, those of attention weighed by what they take more than others.
+    """Return the multiply-adds of a pass; those of attention are weighted by 1.3, since they are slower.
 
     Args:
         size: (height, width) of the input [px].
@@ -128,7 +130,7 @@ def products(config: ViTConfig, size: tuple[int, int]) -> float:
 
 
 def doing(model: VisionTransformer, kind: Kind, passes: float) -> AbstractContextManager[None]:
-    """Remember how long some work took, see `Pace.doing`."""
+    """Measure the actual duration of some work, see `Pace.doing`."""
     return PACE.doing(_architecture(model), kind, passes)
 
 
@@ -139,11 +141,11 @@ def expected(
     run: Callable[[Tensor], object] | None = None,
     per_batch: int = PIECE_TOKENS,
 ) -> float:
-    """How long so many passes will take [s].
+    """Estimate the duration of a number of passes [s].
 
     Args:
-        run: what is done with a batch of pictures, in place of a plain pass.
-        per_batch: pictures that the work takes together, at most.
+        run: processes a batch of pictures; None for a plain forward pass.
+        per_batch: maximum batch size of the work.
     """
     config, whole = model.config, products(model.config, kind.size)
 
@@ -159,21 +161,21 @@ def expected(
 
 
 def _architecture(model: VisionTransformer) -> Hashable:
-    """What decides how long a model takes, whatever its weights are: one that is opened again is not timed again."""
+    """Return a key for a model's speed. It does not depend on weights, so a reloaded model is not timed again."""
     weight = next(model.parameters())
     return model.config, weight.device, weight.dtype
 
 
 def piece_size(config: ViTConfig, size: tuple[int, int]) -> tuple[int, int]:
-    """The (height, width) of a picture that can be timed in a moment, `size` itself where that can [px]."""
+    """Return a (height, width) whose pass is short enough for a sample, `size` itself if possible [px]."""
     smaller = [
         (min(size[0], side), min(size[1], side)) for side in (patches * config.patch_size for patches in PIECE_SIDES)
     ]
-    light = (one for one in (size, *smaller) if products(config, one) <= PIECE_PRODUCTS)
+    light = (candidate for candidate in (size, *smaller) if products(config, candidate) <= PIECE_PRODUCTS)
     return next(light, smaller[-1])
 
 
 @torch.inference_mode()
 def _pass(model: VisionTransformer, pixels: Tensor) -> list[float]:
     with onednn():
-        return model(pixels).logits.flatten().tolist()  # a GPU has finished when the numbers are here
+        return model(pixels).logits.flatten().tolist()  # waits for the GPU, whose kernels run asynchronously

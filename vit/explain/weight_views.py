@@ -1,4 +1,4 @@
-"""What the weights alone show: how alike positions are, what patches are filtered by; and tokens of unusual length."""
+"""Views of weights: similarity of position embeddings, filters of the patch embedding; and outlier tokens."""
 
 from typing import NamedTuple, cast
 
@@ -9,7 +9,7 @@ from vit.model.transformer import VisionTransformer
 
 
 def position_similarity(model: VisionTransformer) -> Tensor | None:
-    """Cosines between the position embeddings of any two patches, (P, rows, cols); None where none are learnt.
+    """Compute cosine similarities of all position embeddings, (P, rows, cols); None if there are no learnt ones.
 
     Source: Dosovitskiy et al. 2021, arXiv 2010.11929, figure 7.
     """
@@ -24,8 +24,8 @@ class Filters(NamedTuple):
     """Principal components of the patch embedding's filters.
 
     Attributes:
-        components: (n, channels, patch, patch), each of length 1, the strongest first.
-        shares: (n,), of the filters' variance.
+        components: (n, channels, patch, patch), each of norm 1, by descending variance.
+        shares: (n,), explained variance ratios.
     """
 
     components: Tensor
@@ -33,7 +33,10 @@ class Filters(NamedTuple):
 
 
 def filters(model: VisionTransformer, count: int = 28) -> Filters:
-    """What the patch embedding looks for. Source: Dosovitskiy et al. 2021, arXiv 2010.11929, figure 7."""
+    """Compute the principal components of the patch embedding's filters.
+
+    Source: Dosovitskiy et al. 2021, arXiv 2010.11929, figure 7.
+    """
     weight = cast("torch.nn.Conv2d", model.patch_embed).weight.detach().float()  # (D, channels, patch, patch)
     flat = weight.flatten(1)
     _, strengths, components = torch.linalg.svd(flat - flat.mean(0), full_matrices=False)
@@ -46,16 +49,16 @@ def filters(model: VisionTransformer, count: int = 28) -> Filters:
 
 
 def outliers(norms: Tensor, times: float = 6.0) -> Tensor:
-    """Tokens far longer than others of their block.
+    """Find tokens with a norm far above those of the other tokens.
 
     Args:
-        norms: (L, P), lengths of the patch tokens after every block.
-        times: median absolute deviations above the median.
+        norms: (L, P), norms of the patch tokens after every block.
+        times: threshold in median absolute deviations above the median.
 
     Returns:
         bool (L, P).
 
-    Source of the phenomenon: Darcet et al. 2024, arXiv 2309.16588. Their limit, 150, holds for DINOv2-g only.
+    Source of the phenomenon: Darcet et al. 2024, arXiv 2309.16588. Their threshold of 150 applies to DINOv2-g only.
     """
     median = norms.median(-1, keepdim=True).values
     spread = (norms - median).abs().median(-1, keepdim=True).values

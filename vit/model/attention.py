@@ -1,4 +1,4 @@
-"""Multi-head self-attention, and the learnt query that gathers from all tokens.
+"""Multi-head self-attention and attention pooling.
 
 Letters as in `vit.model`.
 """
@@ -16,20 +16,20 @@ from vit.model.cpu import onednn
 from vit.model.layers import MLP, Linear, linear
 from vit.model.positions import apply_rotary, distances
 
-EVERY = slice(None)  # tokens
-EXPLICIT_TOKENS = 640  # up to so many the matrix of attention is small
+EVERY = slice(None)  # all tokens
+EXPLICIT_TOKENS = 640  # up to this many tokens `mixed_both_ways` materialises the attention matrix on a CPU
 
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]  # q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K)
 
 
 class HeadInputs(NamedTuple):
-    """What the heads of a block compute with, still part of autograd's graph.
+    """Inputs of a block's attention heads, attached to the autograd graph.
 
     Attributes:
-        tokens: (B, N, D) that the block's attention reads, after the LayerNorm.
-        q: (B, H, Q, K); K is larger than that of the values where scores have biases, see `with_biases`.
+        tokens: (B, N, D), input of the attention layer, after the LayerNorm.
+        q: (B, H, Q, K); with position biases K is larger than that of the values, see `with_biases`.
         k, v: (B, H, N, K).
-        mixed: gives the heads' outputs, each its mix of the values: (B, H, Q, K) for the tokens of the pass's `rows`.
+        mixed: computes the heads' outputs (B, H, Q, K), for the tokens in the route's `rows`.
     """
 
     tokens: Tensor
@@ -39,20 +39,20 @@ class HeadInputs(NamedTuple):
     mixed: Callable[[], Tensor]
 
 
-Hook = Callable[[int, HeadInputs], Tensor]  # of a block, by its number: gives the heads' outputs that it goes on with
+Hook = Callable[[int, HeadInputs], Tensor]  # block index and its head inputs to the head outputs that the block uses
 
 
 class Route(NamedTuple):
-    """How a pass goes through a block; the same for all of them but for what is read after the last one.
+    """Options of a forward pass for one block.
 
     Attributes:
-        block: its number, from 0.
-        rows: the tokens that leave it.
-        queries: the tokens whose queries are computed, where they are not the same.
+        block: index, from 0.
+        rows: output tokens; the last block computes only those that are read after it.
+        queries: tokens whose queries are computed; None for `rows`.
         rope: cosine and sine (N, K) or (H, N, K) of rotary positions.
-        biases: numbers (distances, H) that are added to the scores, and which one (N, N) a query has for a key.
-        mix: how values are mixed; None for the fastest way there is.
-        hook: sees what the heads compute with, and gives their outputs; None to take them as they are.
+        biases: table (distances, H) of score biases, and the table index (N, N) of each query-key pair.
+        mix: attention function; None for the fastest one.
+        hook: computes the head outputs from the head inputs; None for the standard outputs.
     """
 
     block: int = 0
@@ -70,7 +70,7 @@ DIRECT = Route()
 class Attention(nn.Module):
     """Multi-head self-attention with a fused projection to queries, keys and values."""
 
-    speeds: nn.Parameter | None  # (2, H, K / 2), of "mixed" rotary positions
+    speeds: nn.Parameter | None  # (2, H, K / 2), learnt frequencies of "mixed" rotary positions
     position_bias: nn.Parameter | None  # (distances, H), see `relative_places`
 
     def __init__(self, config: ViTConfig):
@@ -85,10 +85,10 @@ class Attention(nn.Module):
         self.register_parameter("speeds", speeds)
         table = None if config.position_bias is None else nn.Parameter(torch.zeros(distances(config), config.heads))
         self.register_parameter("position_bias", table)
-        self.explicit = False  # matrices may be held in passes that go back, see `mixed_both_ways`
+        self.explicit = False  # allows `mixed_both_ways` in passes with gradients
 
     def forward(self, x: Tensor, route: Route = DIRECT) -> Tensor:
-        """Tokens (B, N, D) to what attention adds to them (B, Q, D), for the Q tokens of the route's `rows`."""
+        """Map tokens (B, N, D) to the attention output (B, Q, D) of the Q tokens in the route's `rows`."""
         queries = route.rows if route.queries is None else route.queries
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x, queries))
         if route.rope is not None:  # q (B, H, Q, K); k, v (B, H, N, K)
@@ -108,7 +108,7 @@ class Attention(nn.Module):
         return self.proj(self.norm(out.transpose(1, 2).flatten(2)))
 
     def project(self, x: Tensor, rows: slice) -> tuple[Tensor, ...]:
-        """Queries (B, Q, D) of the tokens in `rows`; keys and values (B, N, D) of all."""
+        """Compute queries (B, Q, D) of the tokens in `rows`, and keys and values (B, N, D) of all tokens."""
         if rows == EVERY:
             return self.qkv(x).chunk(3, -1)
         dim, weight, bias = x.shape[-1], self.qkv.weight, self.qkv.bias
@@ -117,9 +117,10 @@ class Attention(nn.Module):
 
 
 def with_biases(q: Tensor, k: Tensor, biases: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys whose scores q k^T / sqrt(K) hold biases, for all who compute attention from the two.
+    """Append channels to queries and keys so that the scores q k^T / sqrt(K) include biases.
 
-    Each key gets a channel of its own, in which a query has its bias for that key.
+    Any function that computes attention from q and k alone then works unchanged. Each key gets one extra channel, set
+    to 1; each query holds its bias for that key in it.
 
     Args:
         q: (B, H, Q, K).
@@ -131,16 +132,15 @@ def with_biases(q: Tensor, k: Tensor, biases: Tensor) -> tuple[Tensor, Tensor]:
     """
     width, tokens = k.shape[-1], k.shape[-2]
     wider = width + tokens
-    own = (biases * wider**0.5).to(q.dtype).expand(len(q), -1, -1, -1)
-    places = torch.eye(tokens, dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
-    return torch.cat([q * (wider / width) ** 0.5, own], -1), torch.cat([k, places], -1)
+    # Attention divides scores by sqrt(wider), not sqrt(width): scale the queries and the biases to compensate.
+    bias_channels = (biases * wider**0.5).to(q.dtype).expand(len(q), -1, -1, -1)
+    one_hot = torch.eye(tokens, dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
+    return torch.cat([q * (wider / width) ** 0.5, bias_channels], -1), torch.cat([k, one_hot], -1)
 
 
 def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Values mixed by attention, by torch's fused kernel: q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K).
-
-    On a CPU that kernel takes longer in bfloat16 than in float32: 19 against 12 ms at 1,025 tokens.
-    """
+    """Compute attention with torch's fused kernel: q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K)."""
+    # On a CPU the fused kernel is slower in bfloat16 than in float32: 19 ms against 12 ms for 1,025 tokens.
     rounded_on_cpu = q.is_cpu and q.dtype is torch.bfloat16
     if rounded_on_cpu and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
         with torch.autocast("cpu", enabled=False), onednn():
@@ -149,26 +149,26 @@ def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def explicitly_mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Values mixed by attention, by two products and softmax: q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K)."""
+    """Compute attention with an explicit matrix: q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K)."""
     return attention_weights(q, k) @ v
 
 
 def mixed_both_ways(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Values mixed by attention in a pass that goes back: q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K).
+    """Compute attention for a forward and backward pass: q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K).
 
-    On a CPU the fused kernel is slower there than to hold small matrices.
+    On a CPU the fused kernel's backward pass is slower than an explicit matrix for few tokens.
     """
     small = q.is_cpu and k.shape[-2] <= EXPLICIT_TOKENS
     return explicitly_mixed(q, k, v) if small else F.scaled_dot_product_attention(q, k, v)
 
 
 def attention_weights(q: Tensor, k: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(K)): (..., Q, K) and (..., N, K) to (..., Q, N), rows summing to 1."""
+    """Compute softmax(q k^T / sqrt(K)): (..., Q, K) and (..., N, K) to (..., Q, N); rows sum to 1."""
     return (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)
 
 
 class AttentionPool(nn.Module):
-    """One learnt query gathers from all tokens: multi-head attention pooling.
+    """Multi-head attention pooling: one learnt query attends to all tokens.
 
     Source: Zhai et al. 2022, arXiv 2106.04560, section 3.2; used by SigLIP, arXiv 2303.15343.
     """
@@ -184,7 +184,7 @@ class AttentionPool(nn.Module):
         self.mlp = MLP(replace(config, mlp_dim=config.pool_mlp_dim or config.mlp_dim, mlp_norm=False))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, N, D) to the gathered features (B, D), and to where the query looked (B, H, N)."""
+        """Map tokens (B, N, D) to pooled features (B, D) and the query's attention (B, H, N)."""
         probe = self.probe.expand(x.shape[0], -1, -1)
         q, k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.q(probe), *self.kv(x).chunk(2, -1))

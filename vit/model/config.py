@@ -1,4 +1,4 @@
-"""What decides a Vision Transformer's sizes and its arithmetic: no torch, so that to describe a model costs nothing.
+"""Configuration of a Vision Transformer. Does not import torch, so that describing a model is cheap.
 
 Letters as in `vit.model`. Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", arXiv 2010.11929.
 """
@@ -25,7 +25,7 @@ BiasResize = Literal["bilinear", "progression"]
 MAX_DEPTH = 100
 _Side = Annotated[int, Field(ge=1, le=4096)]
 _Token = Annotated[str, Field(pattern="^[a-z0-9_]{1,32}$")]
-# Files may hold any value of any type: nothing is made to fit but JSON's lists.
+# Configs come from untrusted files: no type coercion, except from JSON lists to tuples.
 _RULES = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 # name: (dim, depth, heads, mlp_dim). Ti and S: DeiT, arXiv 2012.12877, table 1; B, L, H: the ViT paper, table 1.
@@ -66,8 +66,9 @@ def _square(size: Any) -> Any:
     return (size, size) if isinstance(size, int) else size
 
 
-# Added after checkpoints had been saved: at their defaults they are left out of files and of identities, which stay.
-_LATER = dict(
+# Fields added after checkpoints had been saved. They are not serialised at their defaults, so that files and identities
+# of older checkpoints stay the same.
+_OMITTED_AT_DEFAULT = dict(
     rope_places="centred", rope_grid=None, post_norm=False, attn_norm=False, mlp_norm=False, pool_heads=0,
     pool_mlp_dim=0, multi_label=False, position_bias=None,
 )  # fmt: skip
@@ -75,44 +76,45 @@ _LATER = dict(
 
 @dataclass(frozen=True, kw_only=True, repr=False, config=_RULES)
 class ViTConfig:
-    """Everything that decides what a Vision Transformer computes.
+    """Configuration of a Vision Transformer.
 
     Attributes:
         image_size: (height, width) of the training pictures [px]; one int means a square.
         patch_size: side of a patch [px].
         channels: 1 (grey) or 3 (colour).
         num_classes: 0 for no head.
-        multi_label: several classes may hold at once: each has a probability of its own, the sigmoid of its logit.
+        multi_label: several classes may apply at once: each probability is the sigmoid of its own logit.
         prefix: names of the tokens before the patches, in order: "cls", "dist", "reg1", ...
-        activation: "gelu" is exact, "gelu_tanh" its tanh form, "quick_gelu" x * sigmoid(1.702 x).
-        gated_mlp: the MLP has two first layers and multiplies one, activated, with the other (SwiGLU).
-        eps: of every LayerNorm.
+        activation: "gelu" is exact, "gelu_tanh" its tanh approximation, "quick_gelu" x * sigmoid(1.702 x).
+        gated_mlp: the MLP's first layer has an activated gate that multiplies its output (SwiGLU).
+        eps: epsilon of every LayerNorm.
         patch_bias, qkv_bias: whether these layers have a bias.
-        rope: base of the rotary positions that queries and keys are turned by; None for none.
-        rope_places: which place a patch has there, and which channels are a pair. "centred": rows and columns from -1
-            to 1, channels half a head apart (DINOv3). In the others patches are counted and neighbouring channels are
-            a pair, those of "rows" first (EVA-02) or of "columns", which "columns_from_one" counts from 1 (Perception
-            Encoder); "mixed" turns each head by its own learnt mixture of column and row.
-        rope_grid: (rows, cols) that counted places are stretched to, whatever the picture's grid; None to leave them.
-        position_bias: each head adds to its scores a learnt number for how far apart query and key are (BEiT), and
-            this is how the table of these numbers is interpolated to another grid: "bilinear" as in transformers,
-            "progression" as in timm and in BEiT's own code; None for no such table.
-        post_norm: a block's two LayerNorms come after the attention and the MLP, and not before.
+        rope: base frequency of rotary positions; None for no rotary positions.
+        rope_places: coordinates of a patch in rotary positions, and how channels are paired. "centred": rows and
+            columns from -1 to 1, channels half a head apart are a pair (DINOv3). All others use patch indices and pair
+            adjacent channels: "rows" has rows first (EVA-02), "columns" has columns first, "columns_from_one" counts
+            from 1 (Perception Encoder), "mixed" learns a mixture of column and row per head.
+        rope_grid: (rows, cols) to which patch indices are rescaled on any grid; None to use them unchanged.
+        position_bias: each head adds a learnt bias for the distance of query and key to its scores (BEiT). The value
+            says how the bias table is interpolated to another grid: "bilinear" as in transformers, "progression" as in
+            timm and BEiT's own code; None for no bias table.
+        post_norm: a block's two LayerNorms follow the attention and the MLP instead of preceding them.
         attn_norm, mlp_norm: there is a LayerNorm before the last layer of the attention, of the MLP.
-        layer_scale: initial value of the per-channel scale of each branch; None for none.
+        layer_scale: initial value of the per-channel scale of each branch; None for no LayerScale.
         norm_pre: there is a LayerNorm before the first block (CLIP).
-        norm: where the final LayerNorm sits; "none" for the few models without one.
-        pool: what the head reads: the class token, the mean of the patches, both side by side, the class and the
-            distillation token side by side, or what one learnt query gathers from all tokens ("map", SigLIP).
-        pool_heads, pool_mlp_dim: of the learnt query's attention and MLP; 0 for those of the blocks.
-        pre_logits: width of a layer with tanh before the head; 0 for none.
+        norm: position of the final LayerNorm; "none" for the few models without one.
+        pool: input of the head: the class token, the mean of the patches, both concatenated, the class and the
+            distillation token concatenated, or attention pooling ("map", SigLIP).
+        pool_heads, pool_mlp_dim: heads and MLP width of attention pooling; 0 for those of the blocks.
+        pre_logits: width of a tanh layer before the head; 0 for none.
         position_resize: how position embeddings are interpolated to another grid.
-        dropout, drop_path: shares dropped in training: of activations, and of whole branches in the
-            last block (rising linearly from 0 in the first). No effect in evaluation.
+        dropout: probability of dropping an activation in training.
+        drop_path: probability of dropping a branch of the last block in training; it rises linearly from 0 in the
+            first block.
 
     Raises:
-        ValidationError: a field out of its range, or fields that do not fit each other. As one
-            sentence, a plain ValueError's: by `from_dict`.
+        ValidationError: a field is out of range, or fields do not fit together. `from_dict` raises a ValueError with
+            a readable message instead.
     """
 
     image_size: Annotated[tuple[_Side, _Side], BeforeValidator(_square)] = Field((224, 224), strict=False)
@@ -169,23 +171,23 @@ class ViTConfig:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """How many patches there are at the training size, (rows, cols)."""
+        """Number of patches at the training size, (rows, cols)."""
         return self.image_size[0] // self.patch_size, self.image_size[1] // self.patch_size
 
     @property
     def tokens(self) -> int:
-        """How many tokens there are at the training size, N."""
+        """Number of tokens N at the training size."""
         return len(self.prefix) + math.prod(self.grid)
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """Build a named size: "Ti", "S", "B", "L" or "H" with "/32", "/16", "/14" or "/8", or one of `SMALL_MODELS`.
+        """Build a preset: "Ti", "S", "B", "L" or "H" with "/32", "/16", "/14" or "/8", or one of `SMALL_MODELS`.
 
         Args:
-            changes: fields of the config that are to have another value.
+            changes: config fields to override.
 
         Raises:
-            ValueError: there is no such size, or a change has an unknown name or a value that cannot be.
+            ValueError: the preset does not exist, or a change has an unknown name or an invalid value.
 
         >>> ViTConfig.preset("B/16", image_size=384).tokens
         577
@@ -200,47 +202,53 @@ class ViTConfig:
         return cls.from_dict(sizes | changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in self._stated().items()}
+        """Return JSON-serialisable fields."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in self._serialised_fields().items()}
 
     def __repr__(self) -> str:
-        return f"ViTConfig({', '.join(f'{name}={value!r}' for name, value in self._stated().items())})"
+        return f"ViTConfig({', '.join(f'{name}={value!r}' for name, value in self._serialised_fields().items())})"
 
-    def _stated(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in _LATER or value != _LATER[name]}
+    def _serialised_fields(self) -> dict[str, Any]:
+        omitted = _OMITTED_AT_DEFAULT
+        return {name: value for name, value in asdict(self).items() if name not in omitted or value != omitted[name]}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`; raises ValueError on unknown names or wrong values."""
+        """Build a config from the result of `to_dict`.
+
+        Raises:
+            ValueError: an unknown name or an invalid value.
+        """
         with in_a_sentence():
             return cls(**values)
 
 
 def check_field(name: str, value: object, called: str) -> None:
-    """Check one field of a `ViTConfig` on its own.
+    """Validate a single field of a `ViTConfig`.
 
     Args:
-        called: what the file that states it calls it.
+        name: of the field.
+        called: name of the field in the checkpoint's own config, used in the error message.
 
     Raises:
-        ValueError: it is not of its type, or out of its range.
+        ValueError: wrong type or out of range.
     """
     with in_a_sentence(called):
-        _alone(name).validate_python(value)
+        _field_validator(name).validate_python(value)
 
 
 @cache
-def _alone(name: str) -> TypeAdapter[Any]:
+def _field_validator(name: str) -> TypeAdapter[Any]:
     field = cast(Any, ViTConfig).__pydantic_fields__[name]
     return TypeAdapter(field.rebuild_annotation(), config=_RULES)
 
 
 @contextmanager
 def in_a_sentence(name: str = "") -> Iterator[None]:
-    """Make what pydantic says of a config one sentence, a ValueError's.
+    """Convert pydantic's ValidationError into a ValueError with a one-sentence message.
 
     Args:
-        name: of the field, where it is one on its own that is checked.
+        name: field to name in the message; "" for the one that pydantic reports.
     """
     try:
         yield
@@ -256,5 +264,5 @@ def in_a_sentence(name: str = "") -> Iterator[None]:
 
 
 def preset_names() -> list[str]:
-    """Every name that `ViTConfig.preset` takes."""
+    """Return every name that `ViTConfig.preset` accepts."""
     return [f"{size}/{patch}" for size in SIZES for patch in PATCH_SIZES] + list(SMALL_MODELS)

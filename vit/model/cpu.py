@@ -1,4 +1,4 @@
-"""What torch does on this machine's processor: when float32 products are exact there, and which are faster."""
+"""CPU-specific behaviour of torch: exact float32 products by oneDNN, and bfloat16 support."""
 
 import platform
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 
 def exact_on_cpu(x: Tensor) -> bool:
-    """A float32 tensor on the CPU, of a pass that nothing learns from and nobody traces."""
+    """Whether a tensor is float32 on the CPU, in a pass without gradients, tracing, compilation or autocast."""
     return (
         not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
@@ -27,31 +27,33 @@ def exact_on_cpu(x: Tensor) -> bool:
 
 @contextmanager
 def onednn() -> Iterator[None]:
-    """Let oneDNN compute float32 products on the CPU where it is exact: on AMD's processors it takes half MKL's time.
+    """Use oneDNN for float32 products on the CPU if it computes them exactly. On AMD it takes half of MKL's time.
 
-    Around passes that explain, not once for the process: training, with its small products, becomes slower by it.
-    torch turns to oneDNN for float32 only once rounding to bfloat16 is allowed. oneDNN makes use of that on chips with
-    units for it and computes in float32 on all others, so this has no effect but on those.
+    Wraps inference passes only: training has small products, which oneDNN computes more slowly.
+    torch uses oneDNN for float32 only if rounding to bfloat16 is allowed. oneDNN rounds only on chips with bfloat16
+    units; on all others it computes in float32. On chips where it rounds, this context has no effect.
     """
-    global _inside, _before
+    global _active, _previous_precision
     matmul = cast(Any, torch.backends.mkldnn).matmul
-    with _lock:  # the setting is the whole process's: the first one in sets it, the last one out puts it back
+    # The setting is global to the process, and several threads explain at once: the first to enter sets it, the last
+    # to leave restores it.
+    with _lock:
         exact = not _beside_training.get() and _onednn_is_exact()
-        if exact and not _inside:
-            _before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
-        _inside += exact
+        if exact and not _active:
+            _previous_precision, matmul.fp32_precision = matmul.fp32_precision, "bf16"
+        _active += exact
     try:
         yield
     finally:
         with _lock:
-            _inside -= exact
-            if exact and not _inside:
-                matmul.fp32_precision = _before
+            _active -= exact
+            if exact and not _active:
+                matmul.fp32_precision = _previous_precision
 
 
 @contextmanager
 def beside_training() -> Iterator[None]:
-    """Keep `onednn` off in this thread: another one trains, and would compute other bits while the setting is on."""
+    """Disable `onednn` in this thread, because the setting would change the results of training in another thread."""
     token = _beside_training.set(True)
     try:
         yield
@@ -61,23 +63,23 @@ def beside_training() -> Iterator[None]:
 
 _beside_training = ContextVar("beside_training", default=False)
 _lock = Lock()
-_inside, _before = 0, "none"
+_active, _previous_precision = 0, "none"  # _active is the number of open `onednn` contexts
 
 
 def processor() -> dict[str, Any]:
-    """What units the CPU has, like "avx512_bf16": True; empty where torch cannot say."""
+    """Return the CPU's capabilities, such as "avx512_bf16": True; empty if torch cannot query them."""
     return getattr(torch.cpu, "get_capabilities", dict)()
 
 
 def has_bfloat16() -> bool:
-    """Whether this processor has units for bfloat16, so that a pass in it is faster and not slower."""
+    """Whether the CPU has bfloat16 units. Without them a pass in bfloat16 is slower than in float32."""
     units = processor()
     return bool(units.get("avx512_bf16") or units.get("amx_bf16"))
 
 
 @cache
 def _onednn_is_exact() -> bool:
-    """Whether oneDNN, allowed to round, does not."""
+    """Whether oneDNN computes in float32 although rounding to bfloat16 is allowed."""
     chip = processor()
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     if not x86 or not torch.backends.mkldnn.is_available() or any(chip[unit] for unit in chip if "amx" in unit):
@@ -93,7 +95,7 @@ def _onednn_is_exact() -> bool:
         matmul.fp32_precision = before
     wide = heads.double()
     return all(
-        bool((actual - right).abs().max() < 1e-5 * right.abs().max())  # rounding moves it by 2e-3
+        bool((actual - right).abs().max() < 1e-5 * right.abs().max())  # rounding to bfloat16 changes it by 2e-3
         for actual, right in (
             (product, F.linear(x.double(), weight.double())),
             (mixed, F.scaled_dot_product_attention(wide, wide, wide)),

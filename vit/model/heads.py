@@ -1,6 +1,6 @@
-"""Heads for classes from outside a checkpoint: similarity to directions, to a picture, and votes of the nearest ones.
+"""Heads for classes that a checkpoint was not trained on: cosine similarity, and votes of nearest neighbours.
 
-Letters as in `vit.model`; E is the width of what pictures are compared in, n the number of known pictures.
+Letters as in `vit.model`; E is the width of the shared embedding space, n the number of known pictures.
 """
 
 from typing import Literal
@@ -11,13 +11,13 @@ from torch.nn import functional as F
 
 from vit.model.layers import linear
 
-# What makes probabilities of logits: one class is the answer, each is a question of its own, or they are similarities.
+# Logits to probabilities: "softmax" for exclusive classes, "sigmoid" for independent ones, "none" for similarities.
 Activation = Literal["softmax", "sigmoid", "none"]
-SMALLEST = 1e-12  # a vote that counts as none, so that its logarithm is finite
+SMALLEST = 1e-12  # lower bound of a vote, so that its logarithm is finite
 
 
 class CosineHead(nn.Module):
-    """Cosine similarity of a picture to one direction per class, scaled: how CLIP and SigLIP compare with texts.
+    """Scaled cosine similarity of a picture to one direction per class, as CLIP and SigLIP compare pictures with texts.
 
     logits = scale * normalise(projection(features)) @ directions^T + bias
 
@@ -30,8 +30,8 @@ class CosineHead(nn.Module):
 
     def __init__(self, projection: nn.Module, directions: Tensor, scale: float = 1.0, bias: float = 0.0):
         """Args:
-        projection: from pooled features (B, D) to what is compared (B, E); shared with the checkpoint.
-        directions: (C, E), of any length but zero.
+        projection: maps pooled features (B, D) to the embedding space (B, E); shared with the checkpoint.
+        directions: (C, E), nonzero.
         """
         super().__init__()
         self.projection = projection
@@ -40,36 +40,36 @@ class CosineHead(nn.Module):
         self.register_buffer("bias", torch.tensor(float(bias)))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Pooled features (B, D) to logits (B, C)."""
+        """Map pooled features (B, D) to logits (B, C)."""
         compared = F.normalize(self.projection(features), dim=-1)
         return self.scale * linear(compared, self.directions, None) + self.bias
 
 
 class LikenessHead(nn.Module):
-    """Cosine of a picture's features with one direction, whose gradient takes the length of the features for given.
+    """Cosine similarity of a picture's features with one direction; gradients treat the features' norm as constant.
 
-    The cosine of two equal vectors has no gradient; that of what they share in the direction does.
+    The gradient of the true cosine vanishes when both vectors are parallel. With a constant norm it does not.
     """
 
     direction: Tensor
 
     def __init__(self, direction: Tensor):
         """Args:
-        direction: (D,), of any length but zero.
+        direction: (D,), nonzero.
         """
         super().__init__()
         self.register_buffer("direction", F.normalize(direction.float()[None], dim=-1))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Pooled features (B, D) to their cosine (B, 1)."""
+        """Map pooled features (B, D) to cosine similarities (B, 1)."""
         length = features.detach().norm(dim=-1, keepdim=True).clamp_min(SMALLEST)
         return linear(features / length, self.direction, None)
 
 
 class NeighbourHead(nn.Module):
-    """Votes of the k most similar known pictures, each worth exp(cosine / temperature); their logarithms are logits.
+    """Weighted k-nearest-neighbour classifier; a vote weighs exp(cosine / temperature), logits are log sums of votes.
 
-    A class without a vote has the logit of a vote of 1e-12. Ties go to the picture that was known first.
+    Sums of votes are at least 1e-12. Ties go to the picture with the lower index.
 
     Source: Wu et al. 2018, arXiv 1805.01978, section 3.4; k = 20 and temperature 0.07 as in DINO, arXiv 2104.14294.
     """
@@ -89,17 +89,17 @@ class NeighbourHead(nn.Module):
         self.register_buffer("classes", F.one_hot(labels.long(), classes).float())
 
     def forward(self, features: Tensor) -> Tensor:
-        """Pooled features (B, D) to logits (B, C), whose softmax is each class's share of the votes."""
+        """Map pooled features (B, D) to logits (B, C), whose softmax is each class's share of the votes."""
         return self.vote(self.similar(features))
 
     def similar(self, features: Tensor) -> Tensor:
-        """Cosine of pooled features (B, D) with those of the known pictures: (B, n)."""
+        """Compute cosine similarities (B, n) of pooled features (B, D) with the known pictures."""
         return linear(F.normalize(features, dim=-1), self.known, None)
 
     def vote(self, similar: Tensor) -> Tensor:
-        """Similarities (B, n) to logits (B, C); -inf lets a picture have no vote."""
+        """Map similarities (B, n) to logits (B, C); a similarity of -inf excludes a picture from the vote."""
         ranked = similar.sort(dim=-1, descending=True, stable=True)
-        nearest, who = ranked.values[:, : self.k], ranked.indices[:, : self.k]
-        # The nearest one's vote is 1: a common factor changes no share, and nothing overflows.
+        nearest, indices = ranked.values[:, : self.k], ranked.indices[:, : self.k]
+        # Normalise so that the nearest picture's vote is 1: shares stay the same, and exp cannot overflow.
         votes = ((nearest - nearest[:, :1].detach()) / self.temperature).exp()
-        return torch.einsum("bk,bkc->bc", votes, self.classes[who].to(votes.dtype)).clamp_min(SMALLEST).log()
+        return torch.einsum("bk,bkc->bc", votes, self.classes[indices].to(votes.dtype)).clamp_min(SMALLEST).log()

@@ -1,4 +1,4 @@
-"""Initial weights that already attend like a trained model's."""
+"""Mimetic initialization: initial weights that attend like those of a trained model."""
 
 from typing import cast
 
@@ -11,17 +11,17 @@ from vit.model.transformer import Block, VisionTransformer
 
 @torch.no_grad()
 def mimetic_(model: VisionTransformer) -> None:
-    """Set sine-cosine positions, and attention that starts near the identity, in place.
+    """Initialise positions with sines and cosines, and attention near the identity, in place.
 
     In trained transformers W_q W_k^T is close to a positive multiple of the identity plus noise, and W_v W_proj to a
-    negative one. Starting there teaches small data sets much faster.
+    negative one. Training on small datasets is much faster from there.
 
     Source: Trockman & Kolter 2023, "Mimetic Initialization of Self-Attention Layers", arXiv 2305.09828, section 4.
     """
     config = model.config
     dim, width = config.dim, config.dim // config.heads
     model.pos_embed.copy_(sine_cosine(dim, *config.grid))
-    for block in model.blocks:
+    for block in model.blocks:  # 0.7 and 0.4 are the paper's factors of the identity and of the noise
         attention = cast(Block, block).attn
         q, k, v = attention.qkv.weight.chunk(3)  # (D, D) each, output first
         for head in range(config.heads):
@@ -34,14 +34,14 @@ def mimetic_(model: VisionTransformer) -> None:
 
 
 def _factors(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """The best (D, rank) and (rank, D) whose product is `matrix` (D, D)."""
+    """Factor `matrix` (D, D) into (D, rank) and (rank, D), the best approximation of that rank."""
     u, s, vh = torch.linalg.svd(matrix)
     root = s[:rank].sqrt()
     return u[:, :rank] * root, root[:, None] * vh[:rank]
 
 
 def sine_cosine(dim: int, rows: int, cols: int) -> Tensor:
-    """Fixed 2-D position embeddings (1, rows * cols, dim): sines and cosines of x, then of y.
+    """Compute fixed 2-D position embeddings (1, rows * cols, dim): sines and cosines of x, then of y.
 
     Source: MAE, arXiv 2111.06377, `util/pos_embed.py`.
     """

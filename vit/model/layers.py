@@ -1,4 +1,4 @@
-"""Layers that know nothing of attention: linear ones in any precision, activations, the MLP, a block's branch.
+"""Layers other than attention: linear layers in mixed precision, activations, the MLP, a block's branch.
 
 Letters as in `vit.model`.
 """
@@ -14,15 +14,15 @@ from vit.model.config import Activation, ViTConfig
 
 
 class Linear(nn.Linear):
-    """A linear layer that computes in the precision of its input, whatever its weights are kept in."""
+    """A linear layer that computes in the dtype of its input and casts its weights as needed."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Multiply by the weights and add the bias: (..., in) to (..., out)."""
+        """Compute x W^T + b: (..., in) to (..., out)."""
         return linear(x, self.weight, self.bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W^T + b: (..., in) to (..., out), in the precision of x; weights kept in half are cast one layer at a time."""
+    """Compute x W^T + b, (..., in) to (..., out), in the dtype of x. Weights in half precision are cast on the fly."""
     if weight.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
         if torch.is_grad_enabled() and x.requires_grad and not weight.requires_grad:
             return cast(Tensor, _LinearOfHalf.apply(x, weight, bias))
@@ -31,7 +31,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _LinearOfHalf(torch.autograd.Function):
-    """x W^T + b by weights that do not learn, cast once more on the way back and not held until then."""
+    """Linear layer with frozen half-precision weights.
+
+    The backward pass casts the weights again, so that the graph does not keep the casted copy in memory.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -48,7 +51,7 @@ class QuickGELU(nn.Module):
     """x * sigmoid(1.702 x). Source: Hendrycks & Gimpel 2016, arXiv 1606.08415, section 2; used by OpenAI CLIP."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Activate each number of a tensor of any shape, which stays."""
+        """Apply the activation elementwise."""
         return x * torch.sigmoid(1.702 * x)
 
 
@@ -59,7 +62,7 @@ class TanhGELU(nn.Module):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Activate each number of a tensor of any shape, which stays."""
+        """Apply the activation elementwise."""
         if torch.compiler.is_compiling():  # (1 + tanh(y)) / 2 = sigmoid(2 y), which compiles to faster code
             return x * torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x))
         return F.gelu(x, approximate="tanh")
@@ -70,7 +73,7 @@ def _activation(name: Activation) -> nn.Module:
 
 
 class MLP(nn.Module):
-    """Two linear layers, (B, N, D) to (B, N, M) to (B, N, D); the first one twice if gated, gate before value.
+    """Two linear layers, (B, N, D) to (B, N, M) to (B, N, D). If gated, `fc1` computes the gate, then the value.
 
     Source of the gated form: Shazeer 2020, arXiv 2002.05202, eq. 6.
     """
@@ -85,11 +88,11 @@ class MLP(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens (B, N, D) to what the MLP adds to them (B, N, D)."""
+        """Map tokens (B, N, D) to the MLP's output (B, N, D)."""
         return self.fc2(self.dropout(self.activations(x)))
 
     def activations(self, x: Tensor) -> Tensor:
-        """Tokens (B, N, D) to what the second layer reads of the neurons between the two (B, N, M)."""
+        """Map tokens (B, N, D) to the hidden activations (B, N, M), the input of the second layer."""
         hidden = self.fc1(x)
         if self.gated:
             gate, hidden = hidden.chunk(2, -1)
@@ -98,7 +101,7 @@ class MLP(nn.Module):
 
 
 class Branch(nn.Module):
-    """What becomes of a block's output before it joins the residual stream: scale, dropout, stochastic depth.
+    """LayerScale, dropout and stochastic depth of a branch, applied before it is added to the residual stream.
 
     Source of stochastic depth: Huang et al. 2016, arXiv 1603.09382.
     """
@@ -109,10 +112,10 @@ class Branch(nn.Module):
         self.drop_path = drop_path
 
     def forward(self, out: Tensor, scale: Tensor | None) -> Tensor:
-        """Scale and drop what a branch gives: (B, N, D) to (B, N, D).
+        """Apply scale, dropout and stochastic depth: (B, N, D) to (B, N, D).
 
         Args:
-            scale: (D,), or None for 1.
+            scale: (D,), or None for no LayerScale.
         """
         out = self.dropout(out if scale is None else out * scale)
         if self.training and self.drop_path:

@@ -1,4 +1,4 @@
-"""Where a token is: rotary positions, and position embeddings on another grid.
+"""Rotary positions, relative position biases, and interpolation of position embeddings to another grid.
 
 Letters as in `vit.model`.
 """
@@ -14,28 +14,29 @@ from vit.model.config import BiasResize, PositionResize, ViTConfig
 
 
 def apply_rotary(x: Tensor, cosine: Tensor, sine: Tensor, neighbours: bool = False) -> Tensor:
-    """Rotary positions: (B, H, N, K) with each pair of channels turned by its token's angle (N, K) or (H, N, K).
+    """Rotate each pair of channels of queries or keys (B, H, N, K) by the angle of its token.
 
     Args:
-        neighbours: pairs are (2 i, 2 i + 1), and not (i, i + K / 2).
+        cosine, sine: of the angles, (N, K) or (H, N, K).
+        neighbours: pairs are (2 i, 2 i + 1) instead of (i, i + K / 2).
     """
     if neighbours:
-        one, other = x.unflatten(-1, (-1, 2)).unbind(-1)
-        return x * cosine + torch.stack([-other, one], -1).flatten(-2) * sine
-    one, other = x.chunk(2, -1)
-    return x * cosine + torch.cat([-other, one], -1) * sine
+        first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+        return x * cosine + torch.stack([-second, first], -1).flatten(-2) * sine
+    first, second = x.chunk(2, -1)
+    return x * cosine + torch.cat([-second, first], -1) * sine
 
 
 def rotations(
     config: ViTConfig, grid: tuple[int, int], device: torch.device, speeds: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of the angles by which a token's queries and keys are turned; prefix tokens are not.
+    """Compute cosine and sine of each token's rotation angles. Prefix tokens are not rotated.
 
     Args:
-        speeds: (2, H, K / 2), what a block learnt for columns and rows, where places are "mixed".
+        speeds: (2, H, K / 2), a block's learnt frequencies for columns and rows, if `rope_places` is "mixed".
 
     Returns:
-        (N, K), or (H, N, K) where places are "mixed".
+        (N, K), or (H, N, K) if `rope_places` is "mixed".
 
     Source: Su et al. 2021, arXiv 2104.09864; over rows and columns from -1 to 1 as in DINOv3, arXiv 2508.10104,
     section 3.2; counted as in EVA-02, arXiv 2303.11331; mixed: Heo et al. 2024, arXiv 2403.13298, eq. 10.
@@ -50,11 +51,11 @@ def rotations(
 
 
 def _counted_angles(config: ViTConfig, grid: tuple[int, int], device: torch.device, learnt: Tensor | None) -> Tensor:
-    """(P, K / 2), or (H, P, K / 2) by learnt speeds."""
+    """Compute angles from patch indices: (P, K / 2), or (H, P, K / 2) with learnt frequencies."""
     start = int(config.rope_places == "columns_from_one")
     rows, cols = (torch.arange(side, device=device).float() + start for side in grid)
     if config.rope_grid is not None:
-        rows, cols = (one / side * to for one, side, to in zip((rows, cols), grid, config.rope_grid, strict=True))
+        rows, cols = (axis / side * to for axis, side, to in zip((rows, cols), grid, config.rope_grid, strict=True))
     places = torch.stack([rows[:, None].expand(grid), cols.expand(grid)], -1).reshape(-1, 2)  # (P, 2)
     if config.rope_places != "rows":
         places = places.flip(-1)
@@ -67,7 +68,7 @@ def _counted_angles(config: ViTConfig, grid: tuple[int, int], device: torch.devi
 
 
 def _centred_angles(config: ViTConfig, grid: tuple[int, int], device: torch.device) -> Tensor:
-    """(P, K)."""
+    """Compute angles (P, K) from coordinates between -1 and 1."""
     width = config.dim // config.heads
     rows, cols = (2 * (torch.arange(side, device=device) + 0.5) / side - 1 for side in grid)
     places = torch.stack([rows[:, None].expand(grid), cols.expand(grid)], -1).reshape(-1, 2, 1)  # (P, 2, 1)
@@ -77,19 +78,19 @@ def _centred_angles(config: ViTConfig, grid: tuple[int, int], device: torch.devi
 
 
 def distances(config: ViTConfig) -> int:
-    """How many numbers each head has for how far apart two tokens are: see `relative_places`."""
+    """Return the number of entries per head in the relative position bias table, see `relative_places`."""
     rows, cols = config.grid
-    return (2 * rows - 1) * (2 * cols - 1) + 3
+    return (2 * rows - 1) * (2 * cols - 1) + 3  # 3 for pairs with prefix tokens
 
 
 def relative_places(prefix: int, grid: tuple[int, int], device: torch.device) -> Tensor:
-    """Which number of a table a query (row) has for a key (column): (N, N).
+    """Compute the index (N, N) into the relative position bias table for each query (row) and key (column).
 
-    A table has one for each difference of rows and columns, rows first; then those of a prefix token for a patch, of
-    a patch for a prefix token, and of prefix tokens for each other.
+    The table has one entry for each difference of rows and columns, rows first. Three more follow: prefix query with
+    patch key, patch query with prefix key, and prefix with prefix.
 
     Args:
-        prefix: how many tokens there are before the patches.
+        prefix: number of tokens before the patches.
 
     Source: Bao et al. 2021, arXiv 2106.08254, and its code.
     """
@@ -106,7 +107,7 @@ def relative_places(prefix: int, grid: tuple[int, int], device: torch.device) ->
 
 
 def positions_at(tensors: Mapping[str, Tensor], config: ViTConfig, grid: tuple[int, int]) -> dict[str, Tensor]:
-    """The tensors of a `state_dict()` with all that learnt positions on another (rows, cols) grid."""
+    """Return a state dict with all learnt positions interpolated to another (rows, cols) grid."""
     resized = {**tensors}
     resized["pos_embed"] = resize_positions(tensors["pos_embed"], config.grid, grid, config.position_resize)
     if config.position_bias is not None:
@@ -116,7 +117,7 @@ def positions_at(tensors: Mapping[str, Tensor], config: ViTConfig, grid: tuple[i
 
 
 def resize_biases(table: Tensor, grid: tuple[int, int], to: tuple[int, int], mode: BiasResize) -> Tensor:
-    """Interpolate a table (distances, H), see `relative_places`, from one (rows, cols) grid to another."""
+    """Interpolate a bias table (distances, H) from one (rows, cols) grid to another; see `relative_places`."""
     if tuple(to) == tuple(grid):
         return table
     (height, width), (rows, cols) = ([2 * side - 1 for side in size] for size in (grid, to))
@@ -129,10 +130,10 @@ def resize_biases(table: Tensor, grid: tuple[int, int], to: tuple[int, int], mod
 
 
 def _by_progression(count: int, to: int, device: torch.device) -> Tensor:
-    """What each of `to` distances takes of each of `count`: (to, count).
+    """Compute the weights (to, count) that interpolate a bias table from `count` distances to `to`.
 
-    The distances that were learnt lie in a geometric progression from the middle, so that the smallest stay as they
-    are and the largest reach to the new ends; between two of them it is linear.
+    The learnt distances are placed in a geometric progression from the middle: the smallest stay in place and the
+    largest reach the new ends. Between them, interpolation is linear.
 
     Source: timm 1.0.31, `layers/pos_embed_rel.py`, `resize_rel_pos_bias_table`, after BEiT's `run_class_finetuning.py`.
     """
@@ -160,7 +161,8 @@ def resize_positions(
     if tuple(to) == tuple(grid):
         return positions
     maps = positions.unflatten(1, grid).permute(0, 3, 1, 2).float()  # (1, D, rows, cols)
-    # Meta's DINOv2 asks for a scale, a tenth of a patch too large, and not for a size: the samples lie elsewhere.
+    # Meta's DINOv2 passes a scale factor that is a tenth of a patch too large instead of a size, which shifts the
+    # sampling points.
     scale = [(new + 0.1) / old for new, old in zip(to, grid, strict=True)] if mode == "bicubic_offset" else None
     maps = F.interpolate(
         maps,

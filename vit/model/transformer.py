@@ -30,16 +30,16 @@ from vit.model.positions import relative_places, resize_biases, resize_positions
 
 
 class ViTOutput(NamedTuple):
-    """What one forward pass gives.
+    """Output of one forward pass.
 
     Attributes:
         logits: (B, C); the pooled features (B, D) of a model without a head.
-        attentions: one (B, H, N, N) per block: rows query, columns key, rows sum to 1. None unless asked for.
-        queries, keys: one (B, H, N, K) per block, see `HeadInputs`. None unless asked for.
-        pool_attention: (B, H, N), where the learnt query of a "map" pool looks; with either of the above.
-        tokens: (B, N, D) after the last block, through the final LayerNorm if it comes before the pool; with
+        attentions: one (B, H, N, N) per block: rows query, columns key, rows sum to 1. None unless requested.
+        queries, keys: one (B, H, N, K) per block, see `HeadInputs`. None unless requested.
+        pool_attention: (B, H, N), attention of the learnt query of a "map" pool; set with either of the above.
+        tokens: (B, N, D) after the last block, and after the final LayerNorm if it precedes the pool; set with
             queries and keys.
-        pooled: (B, D or 2 D), what the head reads; with queries and keys.
+        pooled: (B, D or 2 D), input of the head; set with queries and keys.
     """
 
     logits: Tensor
@@ -52,7 +52,7 @@ class ViTOutput(NamedTuple):
 
 
 class Block(nn.Module):
-    """Transformer block; its LayerNorms come before attention and MLP, or after them (`post_norm`)."""
+    """Transformer block with LayerNorms before the attention and the MLP, or after them (`post_norm`)."""
 
     def __init__(self, config: ViTConfig, drop_path: float = 0.0):
         super().__init__()
@@ -67,9 +67,9 @@ class Block(nn.Module):
             self.register_parameter(name, scale)
 
     def forward(self, x: Tensor, route: Route = DIRECT) -> Tensor:
-        """Tokens (B, N, D) to those that leave the block (B, Q, D), the Q tokens of the route's `rows`."""
+        """Map tokens (B, N, D) to output tokens (B, Q, D), the Q tokens of the route's `rows`."""
         if self.post_norm:
-            # A view, for gradients by what the attention reads: those of `x` are also by what passes beside it.
+            # A view gives the attention's input a gradient of its own; that of `x` includes the skip connection.
             x = x[:, route.rows] + self.branch(self.norm1(self.attn(x.view_as(x), route)), self.scale1)
             return x + self.branch(self.norm2(self.mlp(x)), self.scale2)
         out = self.attn(self.norm1(x), route)
@@ -79,27 +79,27 @@ class Block(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One block of a pass.
+    """One block of a forward pass.
 
     Attributes:
         block: the module.
-        route: how this pass goes through it.
+        route: options of this pass for the block.
     """
 
     block: Block
     route: Route
 
     def __call__(self, x: Tensor, hook: Hook | None = None) -> Tensor:
-        """Tokens (B, N, D) entering the block to those that leave it (B, Q, D).
+        """Map input tokens (B, N, D) to output tokens (B, Q, D).
 
         Args:
-            hook: in place of the pass's own.
+            hook: replaces the hook of the route.
         """
         return self.block(x, self.route if hook is None else self.route._replace(hook=hook))
 
 
 class Walk(NamedTuple):
-    """A pass through the blocks, which whoever started it does step by step.
+    """A forward pass that the caller runs block by block.
 
         x, steps = model.walk(images)
         for step in steps:
@@ -107,7 +107,7 @@ class Walk(NamedTuple):
         logits = model.classify(x)
 
     Attributes:
-        x: (B, N, D), what the first block reads.
+        x: (B, N, D), input of the first block.
         steps: one per block.
     """
 
@@ -118,16 +118,17 @@ class Walk(NamedTuple):
 class VisionTransformer(nn.Module):
     """A plain Vision Transformer.
 
-    The position row of a prefix token is part of the token itself (the sum of two constants), so `pos_embed`
-    holds patches only and any prefix fits. It is zero in a model whose positions are rotary or relative.
+    Position embeddings of prefix tokens are folded into the tokens themselves, so `pos_embed` contains patches only
+    and works with any prefix. It is zero in models with rotary or relative positions.
     """
 
-    activation: Activation  # what makes probabilities of logits
+    activation: Activation  # from logits to probabilities
 
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.config = config
-        # The softmax of a single logit is always 1: one output is a yes or no. transformers' pipeline does the same.
+        # The softmax of a single logit is always 1, so one output means a binary question. transformers' pipeline does
+        # the same.
         self.activation = "sigmoid" if config.multi_label or config.num_classes == 1 else "softmax"
         dim, rows, cols = config.dim, *config.grid
         self.patch_embed = nn.Conv2d(config.channels, dim, config.patch_size, config.patch_size, bias=config.patch_bias)
@@ -144,22 +145,24 @@ class VisionTransformer(nn.Module):
         self.pre_logits = Linear(features, config.pre_logits) if config.pre_logits else None
         features = config.pre_logits or features
         self.head = Linear(features, config.num_classes) if config.num_classes else nn.Identity()
-        if not self.pos_embed.is_meta:  # there is nothing to fill, and torch would import its compiler for it
+        if not self.pos_embed.is_meta:  # initialising meta tensors does nothing, but makes torch import its compiler
             self.initialise()
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """The paper's start. Source: google-research/vision_transformer, `models_vit.py` and flax's defaults.
+        """Initialise weights as in the paper.
 
-        Xavier-uniform matrices (queries, keys and values each on their own), LeCun-normal patch embedding,
+        Xavier-uniform matrices (queries, keys and values separately), LeCun-normal patch embedding,
         normal(0.02) positions, zero class token and zero head.
+
+        Source: google-research/vision_transformer, `models_vit.py` and flax's defaults.
         """
         nn.init.trunc_normal_(self.patch_embed.weight, std=self.patch_embed.weight[0].numel() ** -0.5)
         if self.patch_embed.bias is not None:
             nn.init.zeros_(self.patch_embed.bias)
         nn.init.normal_(self.pos_embed, std=0.02)
         nn.init.zeros_(self.prefix_tokens)
-        if len(self.config.prefix) > 1:  # equal registers would stay equal for ever
+        if len(self.config.prefix) > 1:  # registers with equal weights would get equal gradients and stay equal
             nn.init.normal_(self.prefix_tokens, std=0.02)
         if self.pool is not None:
             nn.init.normal_(self.pool.probe, std=0.02)
@@ -191,14 +194,14 @@ class VisionTransformer(nn.Module):
 
         Args:
             images: (B, channels, height, width); sides divisible by the patch size, any number of patches.
-            output_attentions: also return every attention matrix, the ones this very pass used.
+            output_attentions: also return all attention matrices of this pass.
             output_queries_keys: also return queries and keys, from which `vit.explain.record` computes any part of
                 any matrix on demand: L*N*D numbers instead of L*H*N*N.
-            hook: sees what each block's heads compute with and gives their outputs, for this pass alone; see
+            hook: computes the head outputs of each block from the head inputs, for this pass only; see
                 `vit.explain.head_ablation`.
 
         Raises:
-            ValueError: the shape of `images` does not suit the model, or both outputs are asked for.
+            ValueError: the shape of `images` does not fit the model, or both outputs are requested.
         """
         if output_attentions and output_queries_keys:
             raise ValueError("Ask for attentions or for queries and keys, not for both.")
@@ -235,7 +238,7 @@ class VisionTransformer(nn.Module):
 
         def keep(index: int, inputs: HeadInputs) -> Tensor:
             heads = inputs.mixed() if hook is None else hook(index, inputs)
-            queries.append(inputs.q.contiguous())  # views would hold on to the values too
+            queries.append(inputs.q.contiguous())  # a view would keep the fused tensor alive, values included
             keys.append(inputs.k.contiguous())
             return heads
 
@@ -262,16 +265,16 @@ class VisionTransformer(nn.Module):
         mix: Mix | None = None,
         hook: Hook | None = None,
     ) -> Walk:
-        """Begin a pass through the blocks; the one way there is.
+        """Start a forward pass through the blocks. All passes of this project go through here.
 
         Args:
             images: (B, channels, height, width).
-            every: all tokens leave the last block, and not only those that are `read` after it.
-            queries: tokens whose queries are computed in every block, where `hook` wants more than leave it.
+            every: compute all tokens in the last block, not only those that are `read` after it.
+            queries: tokens whose queries are computed in every block, if `hook` needs more than the output tokens.
             mix, hook: see `Route`.
 
         Raises:
-            ValueError: the shape of `images` does not suit the model.
+            ValueError: the shape of `images` does not fit the model.
         """
         x = self.norm_pre(self.embed(images))
         patch = self.config.patch_size
@@ -287,7 +290,7 @@ class VisionTransformer(nn.Module):
             tables = [cast("Tensor", block.attn.position_bias) for block in blocks]
             biases = [(resize_biases(table, self.config.grid, grid, resize), places) for table in tables]
         rows = [EVERY] * len(self.blocks)
-        if not every:  # what nobody reads after the last block is not computed there
+        if not every:  # the last block computes only the tokens that the head reads
             rows[-1] = self.read
         routes = [
             Route(index, rows[index], queries, ropes[index], biases[index], mix, hook) for index in range(len(blocks))
@@ -295,41 +298,41 @@ class VisionTransformer(nn.Module):
         return Walk(x, [Step(block, route) for block, route in zip(blocks, routes, strict=True)])
 
     def classify(self, x: Tensor) -> Tensor:
-        """The tokens `read` after the last block (B, Q, D) to logits (B, C)."""
+        """Map the tokens `read` after the last block (B, Q, D) to logits (B, C)."""
         return self.head(self.pool_features(x)[0])
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Logits (..., C) to probabilities (..., C), 0 to 1.
+        """Map logits (..., C) to probabilities (..., C), 0 to 1.
 
-        They sum to 1 (softmax), or each is one of its own (sigmoid); of similarities, which are none, what is above 0.
+        They sum to 1 (softmax) or are independent (sigmoid). Similarities are clamped to 0 to 1.
         """
         if self.activation == "none":
             return logits.clamp(0, 1)
         return logits.sigmoid() if self.activation == "sigmoid" else logits.softmax(-1)
 
     def log_scores(self, logits: Tensor) -> Tensor:
-        """Logits (..., C) to log-probabilities (..., C); similarities stay as they are."""
+        """Map logits (..., C) to log-probabilities (..., C). Similarities are returned unchanged."""
         if self.activation == "none":
             return logits
         return F.logsigmoid(logits) if self.activation == "sigmoid" else F.log_softmax(logits, dim=-1)
 
     def read_alone(self, tokens: Tensor) -> Tensor:
-        """What `classify` and `pool_features` read where there was nothing but one token.
+        """Build inputs for `classify` and `pool_features` from single tokens.
 
         Args:
             tokens: (n, D), after a block.
 
         Returns:
-            (n, Q, D): a head that reads several tokens finds the same one in each place.
+            (n, Q, D): each token, repeated for heads that read several tokens.
         """
         return tokens[:, None].expand(-1, len(self.config.prefix) + 1, -1)[:, self.read]
 
     def with_head(self, head: nn.Module, classes: int, activation: Activation = "softmax") -> Self:
-        """The same model, on the same weights, with another head.
+        """Return a copy of the model with another head. The copy shares all other weights.
 
         Args:
-            head: from pooled features (B, D) to logits (B, classes).
-            activation: what makes probabilities of its logits.
+            head: maps pooled features (B, D) to logits (B, classes).
+            activation: maps its logits to probabilities.
         """
         model = copy.copy(self)
         model._modules = {**self._modules, "head": head.eval()}
@@ -338,10 +341,10 @@ class VisionTransformer(nn.Module):
         return model
 
     def embed(self, images: Tensor) -> Tensor:
-        """Pictures (B, channels, height, width) to tokens with their positions (B, N, D).
+        """Map pictures (B, channels, height, width) to tokens with positions (B, N, D).
 
         Raises:
-            ValueError: the number of channels is not the model's, or a side is no multiple of the patch size.
+            ValueError: wrong number of channels, or a side is not a multiple of the patch size.
         """
         config = self.config
         if images.ndim != 4 or images.shape[1] != config.channels:
@@ -353,7 +356,8 @@ class VisionTransformer(nn.Module):
         side = config.patch_size
         grid = images.shape[2] // side, images.shape[3] // side
         positions = resize_positions(self.pos_embed, config.grid, grid, config.position_resize)
-        # A product is faster than a convolution on a CPU, and exact on a GPU, where cuDNN would round float32 to TF32.
+        # A matrix product is faster than a convolution on a CPU. On a GPU it is exact, while cuDNN would round float32
+        # to TF32.
         if exact_on_cpu(images) or images.is_cuda:
             pixels = images.unflatten(3, (-1, side)).unflatten(2, (-1, side))  # (B, channels, rows, side, cols, side)
             pixels = pixels.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # (B, P, channels * side * side)
@@ -364,9 +368,9 @@ class VisionTransformer(nn.Module):
         return self.dropout(torch.cat([prefix.to(x.dtype), x], dim=1))
 
     def pool_features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The tokens `read` after the last block (B, Q, D) to the features that the head reads (B, D or 2 D).
+        """Map the tokens `read` after the last block (B, Q, D) to the head's input features (B, D or 2 D).
 
-        The second result is where the learnt query of a "map" pool looked (B, H, Q); else None.
+        The second result is the attention (B, H, Q) of the learnt query of a "map" pool; None for other pools.
         """
         config, attention = self.config, None
         x = self.norm(x) if config.norm == "before_pool" else x
@@ -377,7 +381,7 @@ class VisionTransformer(nn.Module):
         elif config.pool == "cls_mean":
             x = torch.cat([x[:, config.prefix.index("cls")], x[:, len(config.prefix) :].mean(1)], -1)
         else:
-            x = x.mean(1)  # of one token it is that token
+            x = x.mean(1)  # for the "cls" pool, x is that one token
         x = self.norm(x) if config.norm == "after_pool" else x
         return x if self.pre_logits is None else self.pre_logits(x).tanh(), attention
 
@@ -386,7 +390,7 @@ _Part = TypeVar("_Part", Block, VisionTransformer)
 
 
 def rounded(module: _Part) -> _Part:
-    """A copy whose large matrices are bfloat16: half the memory, and a pass in bfloat16 need not round them again."""
+    """Return a copy with linear weights in bfloat16: half the memory, and no rounding during a pass in bfloat16."""
     blocks = module.blocks if isinstance(module, VisionTransformer) else module
     large = {id(layer.weight) for layer in blocks.modules() if type(layer) is Linear}
     same = {
@@ -397,7 +401,7 @@ def rounded(module: _Part) -> _Part:
 
 
 def tokens_read(config: ViTConfig) -> slice:
-    """The tokens that are read after the last block."""
+    """Return which tokens the pool reads after the last block."""
     if config.pool == "cls":
         first = config.prefix.index("cls")
         return slice(first, first + 1)

@@ -1,6 +1,6 @@
-"""What people see and take away of a record: payload, overlays, figures, films, files, sentences.
+"""Rendering and export of attention records: viewer payloads, overlays, figures, animations, files, captions.
 
-Called, `vit.view(model, picture)` shows the viewer in a notebook, see `vit.view.notebook.view`.
+The package is callable: `vit.view(model, picture)` shows the viewer in a notebook, see `vit.view.notebook.view`.
 """
 
 import sys
@@ -24,10 +24,10 @@ __all__, __getattr__ = names_of(__name__, __path__, _HOMES)
 
 
 class _Callable(ModuleType):
-    """The package is also what a notebook calls."""
+    """Make the package callable, for notebooks."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """See `vit.view.notebook.view`."""
+        """Call `vit.view.notebook.view`."""
         return import_module("vit.view.notebook").view(*args, **kwargs)
 
 

@@ -1,6 +1,6 @@
-"""Maps that move: over the blocks of a model, the epochs of a run, the frames of an animation.
+"""Animated maps over the blocks of a model, the epochs of a run, or the frames of an animation or video.
 
-What draws them gives a `Film`; `encode` makes a GIF or an MP4 of it.
+The drawing functions return a `Film`, which `encode` writes as GIF or MP4.
 """
 
 import io
@@ -28,10 +28,10 @@ from vit.view.overlay import Heatmap, scaled, window
 from vit.view.payload import unpack, weights_of
 from vit.view.selection import Selection
 
-MAX_STEPS = 60  # pictures in one file, evenly chosen from more
+MAX_STEPS = 60  # maximum number of pictures in a file, sampled evenly
 PICTURE_SIDE = 480  # longer side of a picture [px]
-BLOCK, EPOCH, FRAME = 700, 300, 100  # how long each is shown [ms]; a frame as long as its file says, if it does
-LAST_MILLISECONDS = 1500  # the last one, before it begins again [ms]
+BLOCK, EPOCH, FRAME = 700, 300, 100  # durations [ms]; FRAME applies if the file states none
+LAST_MILLISECONDS = 1500  # duration of the last picture before the loop restarts [ms]
 
 Kind = Literal["GIF", "MP4"]
 
@@ -39,11 +39,11 @@ _LABEL = 26  # height of the line of text [px]
 
 
 class Film(NamedTuple):
-    """Pictures one after the other.
+    """A sequence of pictures.
 
     Attributes:
-        pictures: RGB, of one size.
-        durations: how long each is shown [ms].
+        pictures: RGB, all of the same size.
+        durations: of each picture [ms].
     """
 
     pictures: tuple[Image.Image, ...]
@@ -55,11 +55,11 @@ class Step(NamedTuple):
 
     Attributes:
         picture: RGB.
-        box: the part of it that the map covers [px].
+        box: the part of the picture that the map covers [px].
         heatmap: (rows, cols).
-        low, top: the values of the first and the last colour.
-        query: (row, col) of the patch that is asked about, if it is one.
-        label: what stands below.
+        low, top: values of the first and the last colour.
+        query: (row, col) of the query patch; None if the query is not a patch.
+        label: text below the picture.
         duration: [ms].
     """
 
@@ -74,9 +74,9 @@ class Step(NamedTuple):
 
 
 def over_blocks(explanation: Explanation, selection: Selection) -> Film:
-    """The attention of the selected token and head, from the first block to the last.
+    """Animate the attention of the selected token and head, from the first block to the last.
 
-    On the shared scale colours mean what they mean in the viewer.
+    The shared scale is the same as in the viewer.
     """
     record = explanation.record
     picture, box = _fit_picture(explanation.picture, explanation.geometry.box)
@@ -92,10 +92,13 @@ def over_blocks(explanation: Explanation, selection: Selection) -> Film:
 
 
 def over_epochs(folder: Path, picture: int, selection: Selection) -> Film:
-    """A picture of a run, from its first kept epoch to its last; see `vit.view.attention_snapshots`.
+    """Animate a picture of a run over its stored epochs, see `vit.view.attention_snapshots`.
 
-    Attention, rollout and the pooling query; other views are not kept and show attention. On the shared scale one
-    colour means one weight in all epochs.
+    Supports attention, rollout and the pooling query; other views show attention. The shared scale covers all epochs.
+
+    Args:
+        folder: `probes/` of the run.
+        picture: index of the picture.
 
     Raises:
         InvalidRun: no epoch can be read.
@@ -106,14 +109,14 @@ def over_epochs(folder: Path, picture: int, selection: Selection) -> Film:
             payload = read_payload(folder, epoch, picture)
             snapshot = read_snapshots(folder, epoch)[picture]
         except (InvalidRun, IndexError):
-            continue  # thinned out meanwhile, or damaged
+            continue  # deleted in the meantime by the running training, or damaged
         header, sections = unpack(payload)
         split, grid = len(header["prefix"]), (header["grid"][0], header["grid"][1])
         heatmap = weights_of(payload, selection)[split:].reshape(grid)
         query = _query_position(selection, split, grid) if selection.view != "pool" or "pool" not in sections else None
         counted = heatmap.copy()
         if query and selection.view == "rollout":
-            counted[query] = 0  # what a token keeps of itself would leave the others dark
+            counted[query] = 0  # a token's share of itself dominates the map, so the scale ignores it
         tops = sections["tops"][0 if selection.direction == "from" else 1, selection.token]
         top = float(tops) if selection.scale == "shared" and selection.view == "attention" else float(counted.max())
         image, box = _fit_picture(
@@ -139,21 +142,21 @@ def over_frames(
     target: int | None = None,
     progress: Callable[[float], object] = lambda share: None,
 ) -> Film:
-    """An animation or a video under the selected map, each frame through the model on its own.
+    """Overlay the selected map on the frames of an animation or a video. Each frame is a separate forward pass.
 
-    On the shared scale one colour means one weight in all frames: it ends at the strongest patch of any.
+    The shared scale ends at the strongest patch of all frames.
 
     Args:
-        data: the bytes of a GIF, PNG, WebP or AVIF file, or of a video.
+        data: contents of a GIF, PNG, WebP or AVIF file, or of a video.
         size: (height, width) of the model's input [px].
-        method: its name in `vit.explain.methods.METHODS`, for the map that it makes in float32; it is asked about the
-            selected token where that is pinned. None for what is selected.
-        target: index of the class that the method explains, if it is of one.
-        progress: told how much is done, 0 to 1.
+        method: a name in `vit.explain.methods.METHODS`, computed in float32 for the selected token if it is pinned.
+            None for the selected view.
+        target: index of the class, for class-specific methods.
+        progress: called with the fraction that is done, 0 to 1.
 
     Raises:
-        InvalidImage: the bytes are neither picture nor video, or a frame is damaged.
-        UserError: it is a still picture.
+        InvalidImage: the data is neither a picture nor a video, or a frame is damaged.
+        UserError: the data is a still picture.
     """
     frames = evenly(range(count_frames(data)), MAX_STEPS)
     if len(frames) < 2:
@@ -185,7 +188,7 @@ def over_frames(
 
 
 def encode(film: Film, kind: Kind) -> bytes:
-    """Make a file of pictures and their durations: a GIF, which repeats, or an MP4 (H.264), as browsers play it."""
+    """Encode a film as a looping GIF, or as an MP4 (H.264) that browsers play."""
     if kind == "MP4":
         return mp4(film.pictures, film.durations)
     few = [picture.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE) for picture in film.pictures]
@@ -195,16 +198,16 @@ def encode(film: Film, kind: Kind) -> bytes:
 
 
 def _on_one_scale(steps: list[Step]) -> list[Step]:
-    """The same steps on one scale."""
+    """Give all steps a common scale."""
     low, top = min(step.low for step in steps), max(step.top for step in steps)
     return [step._replace(low=low, top=top) for step in steps]
 
 
 def _draw_film(steps: Sequence[Step], selection: Selection, hold: bool = True) -> Film:
-    """Draw steps of one size, with the selection's colours, opacity, cover and smoothness.
+    """Draw all steps with the selection's colours, opacity, cover and smoothness.
 
     Args:
-        hold: show the last one longer.
+        hold: show the last picture longer.
     """
     durations = [step.duration for step in steps]
     if hold:
@@ -213,7 +216,7 @@ def _draw_film(steps: Sequence[Step], selection: Selection, hold: bool = True) -
 
 
 def _draw_step(step: Step, selection: Selection) -> Image.Image:
-    """One picture with its label."""
+    """Draw one picture with its map, query patch and label."""
     picture = painted(step.picture, step.heatmap, step.box, selection, step.low, step.top)
     sheet = Image.new("RGB", (picture.width, picture.height + _LABEL), "white")
     sheet.paste(picture)
@@ -235,6 +238,6 @@ def _query_position(selection: Selection, split: int, grid: tuple[int, int]) -> 
 
 
 def _fit_picture(picture: Image.Image, box: Box) -> tuple[Image.Image, Box]:
-    """The picture at about `PICTURE_SIDE`, and where the model's part lies in it [px]."""
+    """Scale a picture to about `PICTURE_SIDE`; return it with the scaled box [px]."""
     picture, box = window(picture, box)
     return scaled(picture, box, PICTURE_SIDE / max(picture.size))

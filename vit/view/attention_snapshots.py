@@ -1,11 +1,11 @@
-"""Attention while a model learns: a few pictures, explained after every epoch.
+"""Attention during training: snapshots of a few pictures after every epoch.
 
-A run's folder `probes/` holds one file per epoch, `epoch-00001.zip`, whole or absent. It is a ZIP file of
+A run's folder `probes/` has one file per epoch, `epoch-00001.zip`, written atomically. It is a ZIP file of
 
-    facts.json      for each picture its label, what the model made of it, and how spread its attention is
-    0.vit, 1.vit    one payload of the viewer per picture, see `vit.view.payload`
+    facts.json      for each picture its label, the predictions, and the entropy of its attention
+    0.vit, 1.vit    one viewer payload per picture, see `vit.view.payload`
 
-Reading needs no torch, so that a page that watches a run stays light.
+Reading needs no torch, so that pages that watch a run stay light.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vit import view
 from vit.errors import InvalidRun
 from vit.untrusted import Unreadable, is_number, is_text, open_file, parse_json
 
-FOLDER_BYTES = 200 << 20  # of all epochs; then every other one goes
+FOLDER_BYTES = 200 << 20  # maximum size of the folder; beyond it, every other epoch is deleted
 
 _FILE = re.compile(r"epoch-([0-9]{5,9})\.zip")
 
@@ -29,10 +29,10 @@ class Snapshot(NamedTuple):
     """One picture after one epoch.
 
     Attributes:
-        label: the true class, "" where it is not known.
-        probability: that the model gives to it, 0 to 1; None where it is not known, or the model has no classes.
-        predictions: the most probable classes with their probability, best first; none of a model without classes.
-        entropy: (L, H), spread of a row of attention, mean over all tokens: 0 for one key, 1 for uniform.
+        label: the true class; "" if unknown.
+        probability: predicted for the true class, 0 to 1; None if it is unknown or the model has no classes.
+        predictions: most probable classes with probabilities, best first; empty for a model without classes.
+        entropy: (L, H), normalised entropy of attention, averaged over all tokens: 0 for one key, 1 for uniform.
     """
 
     label: str
@@ -42,7 +42,7 @@ class Snapshot(NamedTuple):
 
 
 def list_epochs(folder: Path) -> list[int]:
-    """The epochs that are kept, in order; none where the folder is not there yet."""
+    """Return the stored epochs in order; empty if the folder does not exist yet."""
     try:
         names = [path.name for path in folder.iterdir()]
     except OSError:
@@ -51,10 +51,10 @@ def list_epochs(folder: Path) -> list[int]:
 
 
 def read_snapshots(folder: Path, epoch: int) -> list[Snapshot]:
-    """What the model made of each picture after an epoch.
+    """Read the predictions for each picture after an epoch.
 
     Raises:
-        InvalidRun: the epoch is not kept, or its file is damaged.
+        InvalidRun: the epoch is not stored, or its file is damaged.
     """
     try:
         snapshots = [_parse_snapshot(fact) for fact in parse_json(_read_member(folder, epoch, "facts.json"))]
@@ -66,7 +66,7 @@ def read_snapshots(folder: Path, epoch: int) -> list[Snapshot]:
 
 
 def _parse_snapshot(fact: dict[str, Any]) -> Snapshot:
-    """A picture's facts, none of them a value that it cannot have."""
+    """Parse and validate a picture's facts."""
     predictions = tuple((label, p) for label, p in fact["predictions"])
     entropy = tuple(map(tuple, fact["entropy"]))
     sure = [p for p in (fact["probability"], *(p for _, p in predictions)) if p is not None]
@@ -84,10 +84,10 @@ def _parse_snapshot(fact: dict[str, Any]) -> Snapshot:
 
 
 def read_payload(folder: Path, epoch: int, picture: int) -> bytes:
-    """A picture and its attention after an epoch, for the viewer, see `vit.view.payload`.
+    """Read the viewer payload of a picture after an epoch, see `vit.view.payload`.
 
     Raises:
-        InvalidRun: the epoch is not kept, has no such picture, or its file is damaged.
+        InvalidRun: the epoch is not stored, has no such picture, or its file is damaged.
     """
     payload = _read_member(folder, epoch, f"{picture}.vit")
     try:
@@ -118,5 +118,5 @@ def _damaged(epoch: int) -> InvalidRun:
 
 
 def epoch_file(folder: Path, epoch: int) -> Path:
-    """Where the pictures of an epoch lie in the folder `probes/` of a run."""
+    """Return the path of an epoch's file in the folder `probes/` of a run."""
     return folder / f"epoch-{epoch:05}.zip"

@@ -1,4 +1,4 @@
-"""What a map shows, as a sentence: the same as the viewer's `captions.js` says."""
+"""Captions of maps. The viewer's `captions.js` produces the same text."""
 
 import math
 import re
@@ -12,7 +12,7 @@ _PREFIX = {"cls": "the class token", "dist": "the distillation token"}
 
 
 def token_name(token: int, prefix: Sequence[str], grid: tuple[int, int]) -> str:
-    """What people call a token.
+    """Return the display name of a token.
 
     >>> token_name(0, ["cls"], (2, 2)), token_name(4, ["cls"], (2, 2))
     ('the class token', 'patch (row 2, col 2)')
@@ -26,10 +26,10 @@ def token_name(token: int, prefix: Sequence[str], grid: tuple[int, int]) -> str:
 
 
 def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, int]) -> str:
-    """One plain sentence for a map.
+    """Describe a map in one sentence.
 
     Args:
-        facts: method, and what it takes of block, head, query and direction; see `vit.view.export.MapView`.
+        facts: method, and its block, head, query and direction; see `vit.view.export.MapView`.
 
     >>> facts = {"method": "attention", "block": 2, "head": "max", "query": 0, "direction": "to"}
     >>> sentence(facts, ["cls"], (2, 2))
@@ -53,13 +53,13 @@ def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, i
 def class_sentence(
     title: str, target: str, name: str = "", direction: str = "from", unusual: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
-    """One plain sentence for the map of a method.
+    """Describe the map of an explanation method in one sentence.
 
     Args:
         title: of the method.
-        target: the class, "" for a method that is not of one.
-        name: of the token that is asked about, "" for the class itself.
-        unusual: settings of the method, see `vit.explain.settings.Settings.changed`.
+        target: name of the class; "" for a class-independent method.
+        name: of the query token; "" for the model's output.
+        unusual: non-default settings of the method, see `vit.explain.settings.Settings.changed`.
 
     >>> class_sentence("Relevance", "cat")
     'Relevance: what speaks for “cat”.'
@@ -74,7 +74,7 @@ def class_sentence(
 
 
 def settings(facts: Mapping[str, Any]) -> str:
-    """Those settings among some facts that are not as usual, to stand behind a method's name.
+    """Describe non-default settings, as a suffix to a method's name.
 
     >>> settings({"discard": 0.9, "start_block": 2})
     ' (from block 3 on, weakest 90 % left out)'
@@ -92,7 +92,7 @@ def settings(facts: Mapping[str, Any]) -> str:
 
 
 def outline(contour: str, mass: float) -> str:
-    """What a line around patches means, "" without one.
+    """Describe the outline; "" if there is none.
 
     >>> outline("mass", 0.6)
     'Outlined: the fewest patches with 60 % of the weight.'
@@ -104,7 +104,7 @@ def outline(contour: str, mass: float) -> str:
 
 
 def clear(cover: str) -> str:
-    """What is not covered, "" where all is.
+    """Describe which part of the picture is uncovered; "" if the map covers all of it.
 
     >>> clear("weight")
     'The picture is clear where patches have less than their mean.'
@@ -113,12 +113,12 @@ def clear(cover: str) -> str:
 
 
 def file_stem(picture: str, facts: Mapping[str, Any], target: str = "") -> str:
-    """A file's name, without what comes after the dot, that tells what is in it.
+    """Build a descriptive file name without extension.
 
     Args:
-        picture: the name of the picture's file.
+        picture: file name of the picture.
         facts: of the map, see `sentence`.
-        target: the class, of a map of one.
+        target: name of the class, for a class-specific map.
 
     >>> file_stem("my cat.jpg", {"method": "attention", "block": 2, "head": "max", "query": 0})
     'my-cat-attention-block-3-head-max-token-0'
@@ -135,7 +135,7 @@ def file_stem(picture: str, facts: Mapping[str, Any], target: str = "") -> str:
 
 
 def where(block: int | str, head: int | str) -> str:
-    """Which of all maps of a token.
+    """Describe the block and head of a map.
 
     >>> where(0, 3), where("mean", "mean"), where("max", 3)
     ('Block 1, head 4', 'Mean of all blocks and heads', 'Head 4, max of blocks')
@@ -149,7 +149,7 @@ def where(block: int | str, head: int | str) -> str:
 
 
 def about(seconds: float) -> str:
-    """How long something takes, by orders of magnitude: who waits needs no more, and nobody knows more.
+    """Describe an estimated duration roughly; estimates are not more accurate than that.
 
     >>> about(0.4), about(4), about(11), about(28), about(55)
     ('a moment', 'a few seconds', 'about ten seconds', 'about half a minute', 'about a minute')
@@ -180,5 +180,5 @@ def _heads(head: int | str) -> str:
 
 
 def _whole_percent(share: float) -> str:
-    """Rounded as JavaScript does, half of one up: Python's own format rounds 12.5 down."""
+    """Format a percentage, rounding half up as JavaScript does; Python's format rounds half to even."""
     return f"{math.floor(100 * share + 0.5)} %"

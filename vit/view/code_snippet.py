@@ -1,4 +1,4 @@
-"""A view as the Python that computes its numbers, to be read, copied and run elsewhere."""
+"""Generate Python code that reproduces the numbers of a view."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,18 +22,18 @@ def snippet(
     video: bool = False,
     stretch: bool = False,
 ) -> str:
-    """Python that computes the numbers of a view, with the public names of `vit` alone.
+    """Generate Python code that computes the numbers of a view, using only the public API of `vit`.
 
     Args:
-        facts: of a map, as in `vit.view.export.MapView`; of a class, with its index as `target`.
-        picture: the name of its file.
-        sample: its name, of a picture of the gallery.
-        frame: of an animation or a video.
-        video: it is a frame of one.
+        facts: of the map, see `vit.view.export.MapView`; for a class-specific map, `target` is the class's index.
+        picture: file name of the picture.
+        sample: name of the sample, for a picture of the gallery.
+        frame: index in an animation or a video.
+        video: whether the picture is a video frame.
         stretch: see `decode_image`.
 
     Returns:
-        a program that leaves `weights` (N,) and `heatmap` (rows, cols).
+        a program that defines `weights` (N,) and `heatmap` (rows, cols).
     """
     record, size = explanation.record, explanation.preprocess.size
     own = size == checkpoint.preprocess.size
@@ -61,7 +61,7 @@ def snippet(
     preprocess = "checkpoint.preprocess" if own else f"resized(checkpoint.preprocess, {size})"
     precision = str(record.queries[0].dtype).removeprefix("torch.")
     rounded = f", {literal(precision)}" if precision != "float32" else ""
-    # Not asserted: it is another one where a later version's config has one more field.
+    # A comment, not an assertion: a later version with an additional config field computes another identity.
     identity = f"  # .identity was {literal(checkpoint.identity)}"
     lines = [
         *imports,
@@ -86,10 +86,10 @@ def snippet(
 
 
 def _answers(answers: Answers, identity: str) -> list[str]:
-    """What gives a checkpoint its classes from outside."""
+    """Generate the lines that give a checkpoint its new classes."""
     facts, lines = answers.facts, []
     if "text" not in facts:
-        identity = ""  # the last digits of what is learnt are another machine's
+        identity = ""  # trained heads differ in the last digits between machines, and so do their identities
     if "text" in facts:
         template = f", {literal(facts['template'])}" if facts["template"] != "{}" else ""
         phrases = ", ".join(map(literal, facts["text"]))
@@ -119,13 +119,13 @@ def _answers(answers: Answers, identity: str) -> list[str]:
 
 
 def _reference(checkpoint: Checkpoint) -> str:
-    """What `load_checkpoint` takes: the name, or of a run's checkpoint its place."""
+    """Return the argument for `load_checkpoint`: a name, or the path of a run's checkpoint."""
     run = checkpoint.name.removeprefix("run-")
     return checkpoint.name if run == checkpoint.name else f"runs/{run}/checkpoints/best"
 
 
 def _features(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, ...]) -> list[str]:
-    """What brings the features of a view that is not of those that the record has."""
+    """Generate the lines that compute features, for views whose features are not in the record."""
     features = f"token_features(checkpoint.model, pixels, {facts.get('block')})"
     if facts["method"] == "similar" and "block" in facts:
         return [f"record = replace(record, features={features})"]
@@ -139,7 +139,7 @@ def _features(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, 
 
 
 def _expression(facts: Mapping[str, Any]) -> str:
-    """What computes the numbers of a view from `record`."""
+    """Generate the expression that computes the numbers of a view from `record`."""
     if facts["method"] == "components":
         return "((features.double() - basis.mean) @ basis.directions[0]).float()"
     if facts["method"] == "similar":

@@ -1,4 +1,4 @@
-"""Many pictures at once: what a model makes of each, how sure it is, where it looks, and whether that map is true."""
+"""Contact sheets: predictions, confidence, map thumbnails and faithfulness for many pictures."""
 
 import hashlib
 import io
@@ -23,24 +23,24 @@ from vit.images.decode import decode_image
 from vit.images.preprocess import Normalise
 from vit.view.overlay import overlay
 
-SHEET_PICTURES = 500  # at most
-FEW_PICTURES = 60  # of a dataset, unless more are wanted
+SHEET_PICTURES = 500  # maximum number of pictures
+FEW_PICTURES = 60  # default number of pictures of a dataset
 THUMBNAIL_SIDE = 192  # longer side of a thumbnail [px]
 WITHOUT_CLASSES = tuple(name for name, method in METHODS.items() if not method.of_class)
-MASKS = 128  # of each picture, that say whether its map is true
-_PASSES = 4  # through the model for each picture, the one back counted as two
-_KIND = "sheet"
+MASKS = 128  # masks per picture for its faithfulness
+_PASSES = 4  # passes per picture; a backward pass counts as two
+_KIND = "sheet"  # kind of work, see `vit.explain.timing`
 
 Order = Literal["confidence", "entropy", "faithfulness"]
 
 
 class Picture(NamedTuple):
-    """A picture that is not looked at yet.
+    """A picture to explain.
 
     Attributes:
-        name: for people, "" for none.
-        content: bytes of a file; or uint8 (channels, height, width) of the model's input size.
-        truth: its class, "" where nobody knows.
+        name: display name; may be "".
+        content: contents of a file; or uint8 (channels, height, width) of the model's input size.
+        truth: true class; "" if unknown.
     """
 
     name: str
@@ -49,19 +49,20 @@ class Picture(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Tells it from all others."""
+        """SHA-256 of the content."""
         content = self.content if isinstance(self.content, bytes) else self.content.numpy().tobytes()
         return hashlib.sha256(content).hexdigest()
 
 
 class Look(NamedTuple):
-    """What a model makes of a picture.
+    """Prediction and map of a picture.
 
     Attributes:
-        label: the most probable class, "" for a model without classes.
+        label: the most probable class; "" for a model without classes.
         confidence: its probability, 0 to 1; None without classes.
-        entropy: spread of the answer's attention in the last block, mean of heads: 0 for one token, 1 for uniform.
-        thumbnail: JPEG of what the model saw, under the map.
+        entropy: normalised entropy of the output's attention in the last block, averaged over heads: 0 for one token,
+            1 for uniform.
+        thumbnail: JPEG of the model's input with the map.
     """
 
     label: str
@@ -71,11 +72,11 @@ class Look(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A picture and its look.
+    """A picture with its prediction and evaluation.
 
     Attributes:
-        right: whether the class was found; None where the truth is unknown to us or to the model.
-        verdict: whether the map is true of the class; None where that was not measured.
+        right: whether the prediction is correct; None if the true class is unknown, or not a class of the model.
+        verdict: faithfulness of the map; None if not measured.
     """
 
     picture: Picture
@@ -84,7 +85,7 @@ class Judged(NamedTuple):
     verdict: Verdict | None = None
 
     def figure(self, name: Order) -> float | None:
-        """What pictures are ordered by; None where this one has no such figure."""
+        """Return the value to sort by; None if it was not measured."""
         if name == "faithfulness":
             return self.verdict and self.verdict.correlation
         return self.look.confidence if name == "confidence" else self.look.entropy
@@ -94,11 +95,11 @@ def look(checkpoint: Checkpoint, picture: Picture, method: str, **settings: Any)
     """Classify a picture and explain the predicted class.
 
     Args:
-        method: in `METHODS`; of a model without classes, one of `WITHOUT_CLASSES`.
-        settings: the method's own, such as block and head of attention; its usual ones where they are left out.
+        method: in `METHODS`; for a model without classes, in `WITHOUT_CLASSES`.
+        settings: of the method, such as block and head; defaults apply to those left out.
 
     Raises:
-        InvalidImage: the file is no picture.
+        InvalidImage: the file is not a picture.
     """
     with doing(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES):
         return _explain_picture(checkpoint, picture, method, settings)
@@ -122,15 +123,15 @@ def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str, sett
 
 
 def measure(checkpoint: Checkpoint, picture: Picture, method: str, **settings: Any) -> Verdict:
-    """Whether the map of the predicted class is true of it, by `MASKS` masks.
+    """Measure the faithfulness of the predicted class's map with `MASKS` masks.
 
     Args:
         checkpoint: with classes.
         method: in `METHODS`.
-        settings: the method's own.
+        settings: of the method.
 
     Raises:
-        InvalidImage: the file is no picture.
+        InvalidImage: the file is not a picture.
     """
     pixels, _ = _open_picture(checkpoint, picture)
     subject = Subject.of(checkpoint.model, pixels)
@@ -140,13 +141,13 @@ def measure(checkpoint: Checkpoint, picture: Picture, method: str, **settings: A
 
 
 def judge(checkpoint: Checkpoint, picture: Picture, observed: Look, verdict: Verdict | None = None) -> Judged:
-    """Put a look beside the truth."""
+    """Compare a prediction with the true class."""
     has_truth = picture.truth in checkpoint.labels
     return Judged(picture, observed, observed.label == picture.truth if has_truth else None, verdict)
 
 
 def arranged(judged: Sequence[Judged], by: Order, lowest_first: bool = False) -> list[Judged]:
-    """Order pictures by a figure of what was seen of them; those without one come last."""
+    """Sort pictures by a measured value; those without a value come last."""
 
     def key(one: Judged) -> tuple[bool, float]:
         value = one.figure(by)
@@ -156,11 +157,11 @@ def arranged(judged: Sequence[Judged], by: Order, lowest_first: bool = False) ->
 
 
 class Means(NamedTuple):
-    """Figures of several pictures, each the mean of those that have it.
+    """Mean values over several pictures.
 
     Attributes:
-        pictures: how many.
-        faithfulness: None where not all were measured.
+        pictures: number of pictures.
+        faithfulness: None unless it was measured for all of them.
     """
 
     pictures: int
@@ -170,7 +171,7 @@ class Means(NamedTuple):
 
 
 def means(judged: Sequence[Judged]) -> Means | None:
-    """What pictures with classes have in common; None for no picture."""
+    """Average over pictures with classes; None if there are none."""
     if not judged:
         return None
     confidence, spread = np.array([[one.look.confidence, one.look.entropy] for one in judged], np.float64).mean(0)
@@ -182,10 +183,10 @@ def means(judged: Sequence[Judged]) -> Means | None:
 def pictures_of(
     checkpoint: Checkpoint, spec: str, root: Path = Path("data"), count: int = FEW_PICTURES
 ) -> list[Picture]:
-    """So many test pictures of a dataset, evenly from its classes.
+    """Load test pictures of a dataset, taken evenly from its classes.
 
     Raises:
-        InvalidDataset: it cannot be read at this model's input size.
+        InvalidDataset: the dataset cannot be read at this model's input size.
     """
     dataset = load_dataset(spec, checkpoint.preprocess, root=root, only="test", at_most=count)
     batches = dataset.test.batches(torch.arange(len(dataset.test.labels)), 1, torch.device("cpu"))
@@ -193,18 +194,18 @@ def pictures_of(
 
 
 def seconds(checkpoint: Checkpoint, count: int) -> float:
-    """How long so many pictures will take, estimated [s]."""
+    """Estimate the duration of `look` for `count` pictures [s]."""
     return expected(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES * count)
 
 
 def measuring_seconds(checkpoint: Checkpoint, count: int) -> float:
-    """How long `measure` will take for so many pictures, estimated [s]."""
+    """Estimate the duration of `measure` for `count` pictures [s]."""
     each = sensitivity.seconds(checkpoint.model, checkpoint.preprocess.size, MASKS)
     return seconds(checkpoint, count) + count * each
 
 
 def _open_picture(checkpoint: Checkpoint, picture: Picture) -> tuple[Tensor, Image.Image]:
-    """The model's input, and what it shows, in the original's own detail."""
+    """Return the model's input, and the part of the picture that it shows, at the original resolution."""
     preprocess = checkpoint.preprocess
     if isinstance(picture.content, bytes):
         original = decode_image(picture.content)

@@ -1,4 +1,4 @@
-"""One picture through one checkpoint, with everything a page shows of it, at a size whose cost is known before."""
+"""Explain one picture with one checkpoint, and estimate the cost of an input size beforehand."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -22,13 +22,13 @@ from vit.model.config import ViTConfig
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import MAPS_UP_TO, pack
 
-MAX_TOKENS = 16_448  # of one picture; a 128 x 128 grid and its prefix
-MAX_PAYLOAD = 600_000_000  # [bytes] to the browser; .streamlit/config.toml lets messages of that size pass
-COPIES = 7  # of the payload, as they were seen at once: one is made here, Streamlit makes the others on the way
+MAX_TOKENS = 16_448  # a 128 x 128 grid with its prefix
+MAX_PAYLOAD = 600_000_000  # [bytes]; the message size limit in .streamlit/config.toml
+COPIES = 7  # observed simultaneous copies of the payload: one here, the others made by Streamlit
 
 
 class Prediction(NamedTuple):
-    """A class and how probable the model finds it, 0 to 1."""
+    """A class and its predicted probability, 0 to 1."""
 
     label: str
     probability: float
@@ -36,17 +36,17 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the explorer knows about one picture.
+    """Predictions and attention of one picture.
 
     Attributes:
         picture: RGB, upright, original size.
-        preprocess: as it was for this picture, of the size that was asked for.
-        input_image: what the model saw of it.
-        geometry: where that lies in the original.
+        preprocess: with the requested input size.
+        input_image: the model's input, not normalised.
+        geometry: position of the input in the original picture.
         record: attention on demand.
-        probabilities: of every class, in the model's order; of a model without labels too.
-        predictions: every class, most probable first; none of a model whose outputs are no classes.
-        payload: the bytes that the viewer draws from, see `vit.view.payload`.
+        probabilities: of every output, in the model's order, also for a model without labels.
+        predictions: every class, most probable first; empty for a model without labels.
+        payload: data for the viewer, see `vit.view.payload`.
     """
 
     picture: Image.Image
@@ -60,13 +60,13 @@ class Explanation:
 
 
 class Cost(NamedTuple):
-    """What a picture costs at some input size, estimated.
+    """Estimated cost of explaining a picture at some input size.
 
     Attributes:
         tokens: N, prefix included.
-        memory: most that it takes beside the model, on the way to the browser included [bytes].
-        payload: what the browser gets [bytes].
-        problem: why this size is not possible, "" if it is.
+        memory: peak memory without the model, including the transfer to the browser [bytes].
+        payload: size of the payload [bytes].
+        problem: why this size is not possible; "" if it is.
     """
 
     tokens: int
@@ -83,20 +83,20 @@ def explain(
     frame: int = 0,
     stretch: bool = False,
 ) -> Explanation:
-    """Classify a picture and keep its attention.
+    """Classify a picture and record its attention.
 
     Args:
-        checkpoint: what to ask.
-        image: the bytes of a file that `decode_frames` reads.
+        checkpoint: model to explain.
+        image: contents of a file that `decode_frames` reads.
         size: (height, width) of the model's input in whole patches, see `sizes`; None for the checkpoint's own.
-            At others position embeddings are interpolated.
+            Position embeddings are interpolated to other sizes.
         precision: see `record`.
-        frame: of an animation or a video, from 0.
+        frame: index in an animation or a video, from 0.
         stretch: see `decode_image`.
 
     Raises:
-        InvalidImage: the bytes are neither picture nor video, or the input is too large, see `cost`.
-        ValueError: the size is not made of whole patches.
+        InvalidImage: the data is neither a picture nor a video, or the input is too large, see `cost`.
+        ValueError: the size is not a multiple of the patch size.
     """
     return explain_picture(checkpoint, next(decode_frames(image, [frame], stretch)).picture, size, precision)
 
@@ -104,7 +104,7 @@ def explain(
 def explain_picture(
     checkpoint: Checkpoint, picture: Image.Image, size: Size | None = None, precision: Precision = "float32"
 ) -> Explanation:
-    """As `explain`, of a picture that is open.
+    """Explain a decoded picture; see `explain`.
 
     Args:
         picture: RGB, upright.
@@ -122,11 +122,11 @@ def explain_picture(
 
 
 def answered(explanation: Explanation, checkpoint: Checkpoint) -> Explanation:
-    """The same pass, with a checkpoint's answers: what differs between two checkpoints of one `body`.
+    """Replace the predictions by those of another head on the same `body`, without a new forward pass.
 
     Args:
-        explanation: by any checkpoint of the same body.
-        checkpoint: whose head reads what came out of the pass.
+        explanation: from any checkpoint with the same body.
+        checkpoint: provides the head.
     """
     recorded = record_answered(explanation.record, checkpoint.model)
     shares, predictions = _predictions(checkpoint, recorded)
@@ -134,7 +134,7 @@ def answered(explanation: Explanation, checkpoint: Checkpoint) -> Explanation:
 
 
 def _predictions(checkpoint: Checkpoint, recorded: AttentionRecord) -> tuple[tuple[float, ...], tuple[Prediction, ...]]:
-    """The probability of every class, and of a model with labels those by how probable they are."""
+    """Return all probabilities, and the labels by descending probability; the latter is empty without labels."""
     probabilities = checkpoint.model.probabilities(recorded.logits[0])
     order = probabilities.sort(descending=True)
     ranked = zip(order.values.tolist(), order.indices.tolist(), strict=True) if checkpoint.labels else ()
@@ -145,7 +145,7 @@ def _predictions(checkpoint: Checkpoint, recorded: AttentionRecord) -> tuple[tup
 
 
 def sizes(checkpoint: Checkpoint) -> list[Size]:
-    """Input sizes to offer, the checkpoint's own and larger ones, as far as they are possible."""
+    """Return the possible input sizes: the checkpoint's own and larger ones."""
     own = checkpoint.preprocess.size
     larger = (
         [enlarged_size(checkpoint, factor) for factor in FACTORS]
@@ -160,10 +160,10 @@ def sizes(checkpoint: Checkpoint) -> list[Size]:
 
 
 def cost(checkpoint: Checkpoint, size: Size, precision: Precision = "float32") -> Cost:
-    """Return what `explain` will need with these arguments.
+    """Estimate the cost of `explain` with these arguments.
 
     Raises:
-        ValueError: the size is not made of whole patches.
+        ValueError: the size is not a multiple of the patch size.
     """
     config, tokens = checkpoint.config, count_tokens(checkpoint.config, size)
     needed = _memory_needed(config, tokens, precision)
@@ -180,30 +180,30 @@ def expected_seconds(checkpoint: Checkpoint, size: Size) -> float:
     return expected(checkpoint.model, Kind(_KIND, size), 1, lambda pixels: _time_one(checkpoint, pixels), per_batch=1)
 
 
-_KIND = "picture"
-_NOT_TIMED = 50e9  # multiplications and additions, about a second of a two-core CPU; ViT-B/16 at 224 px has 35e9
+_KIND = "picture"  # kind of work, see `vit.explain.timing`
+_NOT_TIMED = 50e9  # multiply-adds, about a second on a two-core CPU; ViT-B/16 at 224 px has 35e9
 
 
 def _time_one(checkpoint: Checkpoint, pixels: torch.Tensor) -> None:
-    """What takes long in `explain`."""
+    """Run the expensive parts of `explain`."""
     recorded = record(checkpoint.model, pixels)
     height, width = pixels.shape[2:]
     pack(recorded, Image.new("RGB", (width, height)), (0, 0, width, height), COLORMAPS)
 
 
 def _timing(checkpoint: Checkpoint, size: Size, precision: Precision) -> AbstractContextManager[None]:
-    """Remember how long a picture took, in the precision that estimates are of."""
+    """Measure the duration of a picture. Only float32, since estimates are for float32."""
     return doing(checkpoint.model, Kind(_KIND, size), 1) if precision == "float32" else nullcontext()
 
 
 def _payload_bytes(config: ViTConfig, tokens: int) -> int:
-    """Bytes to the browser, but for the picture."""
+    """Return the size of the payload without the picture [bytes]."""
     per_head = tokens**2 if tokens <= MAPS_UP_TO else 4 * tokens * (config.dim // config.heads)
     return config.depth * config.heads * (per_head + 4 * tokens) + tokens * config.dim
 
 
 def _memory_needed(config: ViTConfig, tokens: int, precision: Precision) -> int:
-    """The larger of what the pass and what the payload takes [bytes]; measured ones were up to 15 % larger."""
+    """Estimate the peak memory of the pass and of the payload [bytes]; adds 15 %, the largest error measured."""
     number = 2 if precision == "bfloat16" else 4
     queries_keys = 2 * config.depth * tokens * config.dim * number
     return (
@@ -213,7 +213,7 @@ def _memory_needed(config: ViTConfig, tokens: int, precision: Precision) -> int:
 
 
 def _size_problem(config: ViTConfig, size: Size, precision: Precision = "float32") -> str:
-    """Why an input of this size is not possible, "" if it is."""
+    """Return why an input of this size is not possible; "" if it is."""
     tokens = count_tokens(config, size)
     if tokens > MAX_TOKENS:
         return f"An input of {tokens:,} tokens is too large; {MAX_TOKENS:,} is the limit. Choose a smaller one."

@@ -1,4 +1,4 @@
-"""Attention to take away: every number of a view, with where it came from."""
+"""Export views as images, NPZ and JSON files, with their provenance."""
 
 import io
 import json
@@ -31,25 +31,25 @@ from vit.view.overlay import COLORMAPS, Colormap, Heatmap, bordered, coloured, m
 from vit.view.payload import read_header, unpack
 from vit.view.selection import Selection, View
 
-MAX_BYTES = 1 << 30  # bytes of float16 attention in one file
-JSON_PREDICTIONS = 20  # most probable classes in a JSON file
+MAX_BYTES = 1 << 30  # maximum size of the float16 attention in a file
+JSON_PREDICTIONS = 20  # number of most probable classes in a JSON file
 
 Unit = Literal["weight", "share", "cosine", "component"]
 
 
 @dataclass(frozen=True)
 class MapView:
-    """One map as the viewer shows it; all that a figure or a file of numbers needs to know of a view.
+    """One map as the viewer shows it, with everything that figures and files need.
 
     Attributes:
         weights: (N,).
-        facts: method and its parameters, as files name them.
-        sentence: the same for people.
-        low, top: the values of the first and the last colour.
-        unit: "weight" of attention, "share" of the whole map, both from 0 to 1, "cosine", or "component", how far
-            tokens lie from the mean along a direction.
-        verdict: whether it is true, for people; "" where that was not measured.
-        colours: (rows, cols, 3), 0 to 1, of patches that have colours of their own.
+        facts: method and parameters, under the names used in files.
+        sentence: human-readable caption.
+        low, top: values of the first and the last colour.
+        unit: "weight" of attention or "share" of the whole map, both from 0 to 1, "cosine", or "component", the
+            projection onto a principal component.
+        verdict: human-readable faithfulness; "" if not measured.
+        colours: (rows, cols, 3), 0 to 1; None if colours follow from the weights.
     """
 
     weights: Tensor
@@ -63,10 +63,10 @@ class MapView:
 
     @classmethod
     def of(cls, record: AttentionRecord, selection: Selection, payload: bytes = b"") -> Self:
-        """What the viewer shows for a selection; attention where the record has nothing for its view.
+        """Build the map for a selection; attention if the record does not support the selected view.
 
         Args:
-            payload: for the end of the colour scale that maps share; without it, the map has its own scale.
+            payload: provides the end of the shared colour scale; without it, the map has its own scale.
         """
         numbers, facts = weights(record, selection), facts_of(record, selection)
         low, top = _scale_ends(record, selection, numbers, payload)
@@ -83,12 +83,14 @@ class MapView:
         direction: Direction = "from",
         settings: Settings = DEFAULTS,
     ) -> Self:
-        """What the viewer shows of a method.
+        """Build the map of an explanation method.
 
         Args:
-            method: its name in `vit.explain.methods.METHODS`.
-            label: of the class that the subject was asked about, "" for a method that is not of one.
-            query: the token asked about, of methods that can be asked about one; None for what the model's head reads.
+            method: a name in `vit.explain.methods.METHODS`.
+            label: name of the subject's class; "" for a class-independent method.
+            query: token to explain, for methods that support it; None for the model's output.
+            direction: of the query token.
+            settings: of the method.
         """
         record, unusual = subject.record, settings.changed(METHODS[method].settings)
         numbers = methods.weights(subject, method, query, direction, **unusual)
@@ -99,12 +101,12 @@ class MapView:
 
     @classmethod
     def of_components(cls, record: AttentionRecord, block: int, of: Components, colours: Tensor) -> Self:
-        """What the viewer shows of principal components; the numbers are those of the first one.
+        """Build the map of principal components; its weights are the first component.
 
         Args:
             record: with the features after the block.
             of: the basis.
-            colours: (rows, cols, 3), of this picture in it.
+            colours: (rows, cols, 3), colours of this picture in the basis.
         """
         assert record.features is not None, "a record with features"
         numbers = ((record.features.double() - of.mean) @ of.directions[0]).float()
@@ -114,7 +116,7 @@ class MapView:
         return cls(numbers, facts, caption, low, top, "component", colours=colours)
 
     def judged(self, record: AttentionRecord, masks: bytes | None) -> Self:
-        """The same with whether it is true, in `facts` and as `verdict`; unchanged where that was not measured.
+        """Return the map with its faithfulness in `facts` and `verdict`; unchanged if there are no masks.
 
         Args:
             masks: from `vit.view.payload.pack_masks`.
@@ -123,8 +125,8 @@ class MapView:
             return self
         header, sections = unpack(masks)
         patches, drops = header["tokens"], torch.from_numpy(sections["drops"].copy())
-        taken = torch.from_numpy(np.unpackbits(sections["masks"], axis=1, bitorder="little")[:, :patches]).bool()
-        verdict = judge(record.heatmap(self.weights), taken, drops)
+        covered = torch.from_numpy(np.unpackbits(sections["masks"], axis=1, bitorder="little")[:, :patches]).bool()
+        verdict = judge(record.heatmap(self.weights), covered, drops)
         facts = {"class": header["target"], "masks": len(drops), "ceiling": header["ceiling"], "decidable": False}
         words = f"Masks hardly change “{header['target']}”, so this map is neither true nor false of it"
         if header["decidable"]:
@@ -139,14 +141,14 @@ class MapView:
 def method_facts(
     subject: Subject, method: str, label: str, query: int | None, direction: Direction, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A method, all of its settings, the token that it was asked about and the class; what files say of its map.
+    """Collect the facts of a method's map for files: the method, all settings, the query token and the class.
 
     Args:
-        label: of the class that the subject was asked about; left out where the method is not of one.
-        settings: those that are not at their defaults.
+        label: name of the subject's class; ignored for class-independent methods.
+        settings: non-default settings.
 
     Returns:
-        blocks and heads from 0, none from the end.
+        facts with blocks and heads from 0, never negative.
     """
     how, record = METHODS[method], subject.record
     facts: dict[str, Any] = {"method": method} | dict(how.settings) | dict(settings)
@@ -163,7 +165,7 @@ def method_facts(
 
 
 def attention_bytes(record: AttentionRecord) -> int:
-    """Size of all attention matrices as float16 [bytes]."""
+    """Return the size of all attention matrices in float16 [bytes]."""
     return record.blocks * record.heads * record.tokens**2 * 2
 
 
@@ -177,22 +179,22 @@ def attention_npz(
     unit: Unit,
     every: bool | None = None,
 ) -> bytes:
-    """Pack a view and all attention behind it.
+    """Write a view and its attention matrices as NPZ.
 
     Args:
-        heatmap: (rows, cols), before any scaling for display.
-        preprocess: as it was for this picture, its size above all.
-        view: method, block, head, query and whatever else names the heatmap.
-        unit: of the heatmap, as in `MapView`.
-        every: put all attention in; left out, only where `view` names the method "attention".
+        heatmap: (rows, cols), not scaled for display.
+        preprocess: as used for this picture.
+        view: facts of the heatmap: method, block, head, query and so on.
+        unit: of the heatmap, see `MapView`.
+        every: whether to include all attention; None to include it if the method of `view` is "attention".
 
     Returns:
-        an NPZ file: `heatmap` (rows, cols) float32, `attention` (L, H, N, N) float16 where asked for, `features`
-        (N, D) where the method is "similar", `pool_attention` (H, N) where the model pools by attention, `logits`
-        (C,), and `meta`, a JSON string that says, among others, the `unit` of the heatmap.
+        an NPZ file: `heatmap` (rows, cols) float32, `attention` (L, H, N, N) float16 if included, `features` (N, D) if
+        the method is "similar", `pool_attention` (H, N) if the model has attention pooling, `logits` (C,), and `meta`,
+        a JSON string with the provenance and the `unit` of the heatmap.
 
     Raises:
-        UserError: the matrices take more than 1 GB.
+        UserError: the attention matrices take more than 1 GB.
     """
     arrays: dict[str, np.ndarray] = {"heatmap": heatmap.float().numpy(), "logits": record.logits[0].float().numpy()}
     if record.features is not None and view["method"] == "similar":
@@ -218,7 +220,7 @@ def attention_npz(
 def provenance(
     record: AttentionRecord, checkpoint: Checkpoint, preprocess: Preprocess, geometry: Geometry, view: dict[str, Any]
 ) -> dict[str, Any]:
-    """Where numbers came from; what every file says of itself."""
+    """Collect the provenance of numbers, which every exported file contains."""
     return {
         "view": view | ({"page": page_names(view)} if page_names(view) else {}),
         "prefix": record.prefix,
@@ -238,15 +240,15 @@ def provenance(
 
 
 def view_json(explanation: Explanation, map_view: MapView, checkpoint: Checkpoint, picture: str = "") -> bytes:
-    """The numbers of one map and where they came from, as JSON.
+    """Write one map and its provenance as JSON.
 
     Args:
-        picture: its name.
+        picture: name of the picture.
 
     Returns:
-        UTF-8; what an NPZ file's `meta` holds, and `values`, one per token in their order; the same again as
-        `prefix_values` by name and `heatmap`, rows of patches; `scale`, what the colours mean; the most probable
-        `predictions`. Numbers read back as float32 are those of the map, bit by bit.
+        UTF-8: the `meta` of an NPZ file; `values`, one per token in order; the same as `prefix_values` by name and
+        `heatmap` by rows of patches; the colour `scale`; and the most probable `predictions`. Numbers parsed as float32
+        are bit-identical to the map.
     """
     record = explanation.record
     meta = provenance(record, checkpoint, explanation.preprocess, explanation.geometry, map_view.facts)
@@ -268,7 +270,7 @@ def view_json(explanation: Explanation, map_view: MapView, checkpoint: Checkpoin
 
 
 def weights(record: AttentionRecord, selection: Selection) -> Tensor:
-    """What the viewer shows for a selection: (N,); attention where the record has nothing for its view."""
+    """Compute the numbers of a selection: (N,); attention if the record does not support the selected view."""
     view = _selected_view(record, selection)
     if view == "rollout":
         how = selection
@@ -282,10 +284,10 @@ def weights(record: AttentionRecord, selection: Selection) -> Tensor:
 
 
 def overlay_png(explanation: Explanation, selection: Selection, map_view: MapView | None = None) -> bytes:
-    """The picture at its original size under the selected map, in the viewer's own colours.
+    """Draw the selected map over the picture at its original size, in the viewer's colours.
 
     Args:
-        map_view: the map, where the selection does not tell.
+        map_view: the map; None to derive it from the selection.
     """
     map_view = map_view or MapView.of(explanation.record, selection, explanation.payload)
     return png(drawn(explanation.record, explanation.picture, explanation.geometry.box, selection, map_view))
@@ -294,7 +296,7 @@ def overlay_png(explanation: Explanation, selection: Selection, map_view: MapVie
 def drawn(
     record: AttentionRecord, picture: Image.Image, box: Box, selection: Selection, map_view: MapView
 ) -> Image.Image:
-    """A picture under a map as the viewer draws it; see `painted`."""
+    """Draw a map over a picture like the viewer does; see `painted`."""
     if map_view.colours is None:
         heatmap = record.heatmap(map_view.weights).numpy()
         return painted(picture, heatmap, box, selection, map_view.low, map_view.top)
@@ -305,13 +307,13 @@ def drawn(
 def painted(
     picture: Image.Image, heatmap: Heatmap, box: Box, selection: Selection, low: float, top: float
 ) -> Image.Image:
-    """A picture under a map, with the selection's colours, opacity, cover, smoothness and outline.
+    """Draw a heatmap over a picture, with the selection's colours, opacity, cover, smoothness and outline.
 
     Args:
         picture: RGB, of any size.
         heatmap: (rows, cols).
-        box: the part of it that the model sees [px].
-        low, top: the values of the first and the last colour.
+        box: the part of the picture that the model sees [px].
+        low, top: values of the first and the last colour.
     """
     covered = overlay(
         picture,
@@ -332,7 +334,7 @@ def painted(
 
 
 def grid_png(explanation: Explanation, selection: Selection, cell: int = 96) -> bytes:
-    """The maps of every head of every block for the selected token, one row per block."""
+    """Draw the selected token's attention in every head, one row per block."""
     return png(
         mosaic(
             grid_maps(explanation.record, selection),
@@ -345,7 +347,7 @@ def grid_png(explanation: Explanation, selection: Selection, cell: int = 96) -> 
 
 
 def grid_maps(record: AttentionRecord, selection: Selection) -> NDArray[np.float32]:
-    """Attention of the selected token in every head: (L, H, rows, cols)."""
+    """Compute the attention of the selected token in every head: (L, H, rows, cols)."""
     maps = []
     for block in range(record.blocks):
         if selection.direction == "from":
@@ -358,13 +360,13 @@ def grid_maps(record: AttentionRecord, selection: Selection) -> NDArray[np.float
 def view_npz(
     explanation: Explanation, selection: Selection, checkpoint: Checkpoint, map_view: MapView | None = None
 ) -> bytes:
-    """The selected view and all attention as NPZ.
+    """Write the selected view and all attention as NPZ.
 
     Args:
-        map_view: the map, where the selection does not tell.
+        map_view: the map; None to derive it from the selection.
 
     Raises:
-        UserError: as `attention_npz`.
+        UserError: see `attention_npz`.
     """
     record = explanation.record
     map_view = map_view or MapView.of(record, selection)
@@ -374,7 +376,7 @@ def view_npz(
 
 
 def facts_of(record: AttentionRecord, selection: Selection) -> dict[str, Any]:
-    """The selected method and what it takes of the selection; blocks and heads from the start, unusual settings."""
+    """Collect the facts of a selection: the method, its parameters with nonnegative indices, non-default settings."""
     method = _selected_view(record, selection)
     names = {
         "rollout": ("token", "direction"),
@@ -394,14 +396,14 @@ def facts_of(record: AttentionRecord, selection: Selection) -> dict[str, Any]:
 
 
 def _selected_view(record: AttentionRecord, selection: Selection) -> View:
-    """The selected view, or attention where the record has nothing for it."""
+    """Return the selected view, or attention if the record does not support it."""
     missing = {"relevance": True, "similar": record.features is None, "pool": record.pool_attention is None}
-    view: View = "similar" if selection.view == "components" else selection.view  # the numbers behind the colours
+    view: View = "similar" if selection.view == "components" else selection.view  # colours have no numbers of their own
     return "attention" if missing.get(view) else view
 
 
 def _scale_ends(record: AttentionRecord, selection: Selection, numbers: Tensor, payload: bytes) -> tuple[float, float]:
-    """Where the viewer's colours begin and end."""
+    """Return the values of the first and the last colour, as in the viewer."""
     view, own = _selected_view(record, selection), selection.scale == "own" or not payload
     if view == "similar":
         patches = torch.arange(len(record.prefix), record.tokens)
@@ -416,7 +418,7 @@ def _scale_ends(record: AttentionRecord, selection: Selection, numbers: Tensor, 
 
 
 def shared_top(payload: bytes, selection: Selection) -> float:
-    """The end of the viewer's shared colour scale for the selected token."""
+    """Return the end of the viewer's shared colour scale for the selected token."""
     tops = unpack(payload)[1]["tops"]  # (2, N)
     return float(tops[0 if selection.direction == "from" else 1, selection.token])
 
@@ -429,17 +431,17 @@ def _strongest_patch(numbers: Tensor, record: AttentionRecord, without: int | No
 
 
 def _decimals(numbers: Tensor) -> list[float]:
-    """The shortest decimals that name these float32 numbers."""
+    """Convert float32 numbers to floats with the shortest decimals that round-trip."""
     return [float(str(number)) for number in numbers.float().numpy()]
 
 
 def colormap(selection: Selection) -> Colormap:
-    """The selected colours, or the first ones."""
+    """Return the selected colour map, or the default."""
     return cast(Colormap, selection.colormap) if selection.colormap in COLORMAPS else "viridis"
 
 
 def png(picture: Image.Image) -> bytes:
-    """The bytes of a PNG file."""
+    """Encode a picture as PNG."""
     out = io.BytesIO()
     picture.save(out, "PNG")
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""Principal components of features as pictures: beside what the model saw, as one sheet, as numbers and as a film."""
+"""Principal components of features as a sheet of pictures, as numbers and as an animation."""
 
 import io
 import json
@@ -15,16 +15,16 @@ from vit.explain.input_sizes import resized
 from vit.explain.names import spoken
 from vit.view.animation import BLOCK, Film
 
-TILE = 192  # [px], longer side of a picture on the sheet
-GAP = 8  # [px]
+TILE = 192  # longer side of a picture on the sheet [px]
+GAP = 8  # between pictures [px]
 
 
 class Picture(NamedTuple):
     """A picture whose features are compared.
 
     Attributes:
-        name: for people.
-        seen: what the model saw of it.
+        name: display name.
+        seen: the model's input.
         features: (rows, cols, D), after one block.
     """
 
@@ -34,30 +34,30 @@ class Picture(NamedTuple):
 
 
 def read(checkpoint: Checkpoint, name: str, image: Image.Image, size: tuple[int, int], block: int) -> Picture:
-    """Pass a picture through a checkpoint up to a block, at an input size (height, width) [px]."""
+    """Compute a picture's features after a block, at an input size (height, width) [px]."""
     preprocess = resized(checkpoint.preprocess, size)
     features = patch_features(checkpoint.model, preprocess(image), block)
     return Picture(name, preprocess.input_image(image), features)
 
 
 def tile(colours: Tensor, size: tuple[int, int]) -> Image.Image:
-    """Components (rows, cols, 3), 0 to 1, as a picture of size (width, height) [px], without a blur."""
+    """Draw component colours (rows, cols, 3), 0 to 1, as a picture (width, height) [px] with sharp patches."""
     pixels = (colours * 255).round().byte().numpy()
     return Image.fromarray(pixels).resize(size, Image.Resampling.NEAREST)
 
 
 def fitted(picture: Image.Image, side: int = TILE) -> Image.Image:
-    """A picture whose longer side is `side` [px]."""
+    """Resize a picture to a longer side of `side` [px]."""
     share = side / max(picture.size)
     size = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
     return picture.convert("RGB").resize(size, Image.Resampling.BICUBIC)
 
 
 def sheet(pictures: Sequence[Picture], of: Components) -> Image.Image:
-    """All pictures in a row, what the model saw above the colours of its patches."""
-    above = [fitted(one.seen) for one in pictures]
-    width = sum(one.width + GAP for one in above) - GAP
-    height = max(one.height for one in above)
+    """Draw all pictures in a row, the model's input above the colours of its patches."""
+    above = [fitted(picture.seen) for picture in pictures]
+    width = sum(seen.width + GAP for seen in above) - GAP
+    height = max(seen.height for seen in above)
     result = Image.new("RGB", (width, 2 * height + GAP), "white")
     left = 0
     for seen, colours in zip(above, of.colours, strict=True):
@@ -68,9 +68,10 @@ def sheet(pictures: Sequence[Picture], of: Components) -> Image.Image:
 
 
 def npz(pictures: Sequence[Picture], of: Components, checkpoint: Checkpoint, block: int, foreground: bool) -> bytes:
-    """The numbers: of picture i `values_i` and `colours_i` (rows, cols, 3) and `used_i` (rows, cols); `shares` (3,).
+    """Write the numbers as NPZ: `shares` (3,); per picture i `values_i`, `colours_i` (rows, cols, 3), `used_i`.
 
-    `meta` is JSON: the checkpoint, the block from 0, the names of the pictures, and whether of the foreground alone.
+    `used_i` is (rows, cols). `meta` is JSON: the checkpoint, the block from 0, the names of the pictures, and whether
+    only the foreground was used.
     """
     arrays = {"shares": of.shares.numpy()}
     for i, (values, colours, used) in enumerate(zip(of.values, of.colours, of.used, strict=True)):
@@ -87,10 +88,10 @@ def npz(pictures: Sequence[Picture], of: Components, checkpoint: Checkpoint, blo
 
 
 def over_blocks(by_block: Iterable[Sequence[Picture]], foreground: bool) -> Film:
-    """The first picture from block to block, each in the basis of all pictures there.
+    """Animate the first picture over all blocks; each block has its own basis, fitted to all pictures.
 
     Args:
-        by_block: for each block the same pictures in the same order.
+        by_block: for each block, the same pictures in the same order.
     """
     frames = []
     for block, pictures in enumerate(by_block):
@@ -101,5 +102,5 @@ def over_blocks(by_block: Iterable[Sequence[Picture]], foreground: bool) -> Film
         frame.paste(tile(of.colours[0], seen.size), (seen.width + GAP, 0))
         font = ImageFont.load_default(16)
         ImageDraw.Draw(frame).text((0, seen.height + 4), spoken("Block", block), "black", font)
-        frames.append(frame.crop((0, 0, frame.width // 2 * 2, frame.height // 2 * 2)))  # as films want
+        frames.append(frame.crop((0, 0, frame.width // 2 * 2, frame.height // 2 * 2)))  # H.264 needs even sides
     return Film(tuple(frames), (BLOCK,) * len(frames))

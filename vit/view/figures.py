@@ -1,4 +1,4 @@
-"""Maps as figures for print: PNG at 300 dpi, SVG and PDF, with colour bar and the facts below."""
+"""Figures for print: maps as PNG at 300 dpi, SVG or PDF, with a colour bar and a caption."""
 
 import numpy as np
 
@@ -11,19 +11,19 @@ from vit.view.paper import COLOURS, DPI, EDGE, INCH, LINE, Kind, open_sheet, out
 from vit.view.selection import Selection
 
 KINDS: dict[Kind, str] = {"png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf"}
-WIDTHS = {"1 column": 85.0, "2 columns": 180.0}  # [mm], as most journals have them
+WIDTHS = {"1 column": 85.0, "2 columns": 180.0}  # common column widths of journals [mm]
 
-HIGHEST = 200.0  # pictures and maps [mm], so that a figure fits a page
+HIGHEST = 200.0  # maximum height of pictures and maps, so that a figure fits on a page [mm]
 
 _GAP = 3.0  # between the two pictures [mm]
 
 
 def caption(explanation: Explanation, checkpoint: Checkpoint, sentence: str, picture: str = "") -> str:
-    """The facts to print below a figure.
+    """Build the caption of a figure.
 
     Args:
-        sentence: what the map is, `MapView.sentence`; may be "".
-        picture: its name.
+        sentence: description of the map, see `MapView.sentence`; may be "".
+        picture: name of the picture.
     """
     record = explanation.record
     height, width = explanation.preprocess.size
@@ -50,23 +50,24 @@ def map_figure(
     width: float = WIDTHS["1 column"],
     kind: Kind = "png",
 ) -> bytes:
-    """The picture, the picture under the map, colours and facts.
+    """Draw a figure with the picture, the picture with the map, a colour bar and a caption.
 
     Args:
         selection: colours, opacity, cover, smoothness, outline.
         map_view: the map.
-        facts: printed below, see `caption`.
+        facts: text printed below, see `caption`.
         width: of the figure [mm].
+        kind: file format.
 
     Returns:
-        a file of this kind; the same input gives the same bytes.
+        contents of the file; deterministic.
     """
     record = explanation.record
     picture, box = window(explanation.picture, explanation.geometry.box)
     column = (width - 2 * EDGE - _GAP) / 2  # for one of the pictures [mm]
     side = min(column, HIGHEST * picture.width / picture.height)
     high = side * picture.height / picture.width
-    # As many pixels as are printed, so that the edges of patches are sharp.
+    # Resample to the print resolution, so that the edges of patches are sharp.
     picture, box = scaled(picture, box, side / INCH * DPI / picture.width)
     weight, patches = map_view.unit == "weight", record.heatmap(map_view.weights)
     if map_view.colours is None:
@@ -103,15 +104,16 @@ def grid_figure(
     width: float = WIDTHS["2 columns"],
     kind: Kind = "png",
 ) -> bytes:
-    """The maps of every head of every block for the selected token, with their numbers, colours and facts.
+    """Draw a figure with the selected token's attention in every head, axis labels, a colour bar and a caption.
 
     Args:
         selection: token, direction, colours and scale.
-        facts: printed below, see `caption`; `grid_sentence` is its first one.
+        facts: text printed below, see `caption`; begins with `grid_sentence`.
         width: of the figure [mm].
+        kind: file format.
 
     Returns:
-        a file of this kind; the same input gives the same bytes.
+        contents of the file; deterministic.
     """
     record = explanation.record
     maps = grid_maps(record, selection)  # (L, H, rows, cols)
@@ -144,7 +146,7 @@ def grid_figure(
 
 
 def grid_sentence(explanation: Explanation, selection: Selection) -> str:
-    """What a figure of all heads shows."""
+    """Describe a figure of all heads."""
     record = explanation.record
     name = token_name(selection.token, record.prefix, record.grid)
     question = f"where {name} looks" if selection.direction == "from" else f"who looks at {name}"

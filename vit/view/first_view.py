@@ -1,10 +1,10 @@
-"""What a page shows first, stored beside the checkpoint, so that it is there before torch is.
+"""Precomputed first view of a page, stored beside the checkpoint, so that the page need not wait for torch.
 
     python -m vit.view.first_view [checkpoints/cifar10]
 
-writes `first_view.zip` into a checkpoint's folder: what the checkpoint says about the first sample, by the code that
-says it live. It holds hashes of all that it was made of and is left aside where one of them is another. Reading it
-needs no torch.
+writes `first_view.zip` into a checkpoint's folder: the explanation of the first sample, computed by the same code as on
+a live page. The file contains hashes of everything it was computed from, and is ignored if one of them differs. Reading
+it needs no torch.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
     from vit.view.selection import Selection
 
 FILE = "first_view.zip"
-SAMPLE = "cat"  # the picture that the page opens with
-INPUT_SIZE = (64, 64)  # of the model's input then [px]
-METHOD = "relevance"  # the method for the class that it opens with
+SAMPLE = "cat"  # initial picture of the page
+INPUT_SIZE = (64, 64)  # initial input size [px]
+METHOD = "relevance"  # initial class-specific method
 COMMAND = "python -m vit.view.first_view"
 
 
 class Prediction(NamedTuple):
-    """A class and how probable the model finds it, 0 to 1."""
+    """A class and its predicted probability, 0 to 1."""
 
     label: str
     probability: float
 
 
 class Config(NamedTuple):
-    """What a page says of a `vit.model.config.ViTConfig`."""
+    """The fields of `vit.model.config.ViTConfig` that a page shows."""
 
     image_size: tuple[int, int]
     patch_size: int
@@ -58,12 +58,12 @@ class Config(NamedTuple):
     depth: int
     heads: int
     dim: int
-    pool: str = "cls"  # where the file does not say
+    pool: str = "cls"  # missing in older files
     multi_label: bool = False
 
 
 class Input(NamedTuple):
-    """What a page says of a `vit.images.preprocess.Preprocess`.
+    """The fields of `vit.images.preprocess.Preprocess` that a page shows.
 
     Attributes:
         size: (height, width) [px].
@@ -73,7 +73,7 @@ class Input(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What a page says of a `vit.checkpoints.Checkpoint` before it is opened; the names are those of that."""
+    """The fields of `vit.checkpoints.Checkpoint` that a page shows before the checkpoint is loaded. Same names."""
 
     name: str
     identity: str
@@ -87,17 +87,17 @@ class Model(NamedTuple):
 
     @property
     def answers(self) -> None:
-        """It has classes of its own."""
+        """Always None: a stored view uses the checkpoint's own classes."""
 
     @property
     def preprocess(self) -> Input:
-        """It is stored at the model's own size."""
+        """Preprocessing at the model's own input size."""
         height, width = self.config.image_size
         return Input((height, width))
 
 
 class Record(NamedTuple):
-    """The shape of a `vit.explain.record.AttentionRecord`; its numbers are in the payload."""
+    """The shape of a `vit.explain.record.AttentionRecord`. Its numbers are in the payload."""
 
     blocks: int
     heads: int
@@ -108,7 +108,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a page shows of a `vit.view.explanation.Explanation`; the names are those of that."""
+    """The fields of `vit.view.explanation.Explanation` that a page shows. Same names."""
 
     record: Record
     predictions: tuple[Prediction, ...]
@@ -118,21 +118,21 @@ class Explanation:
 
     @cached_property
     def input_image(self) -> Image.Image:
-        """What the model saw of the picture."""
+        """The model's input."""
         return Image.open(io.BytesIO(self.png), formats=("PNG",)).convert("RGB")
 
 
 @dataclass(frozen=True)
 class FirstView:
-    """All that the first view needs.
+    """Content of the first view.
 
     Attributes:
         size: (height, width) of the model's input [px].
         error: of the self-check, see `vit.explain.self_check`.
-        target: the class that `METHOD` was asked about.
-        chain: what the browser follows the pointer with, see `vit.view.payload.pack_chain`; empty for a method whose
-            maps are computed one by one.
-        values: (N,), the method's map of the class, shares of all of it; empty where there is a chain.
+        target: class that `METHOD` explains.
+        chain: matrices from which the browser computes the method's map of any token, see
+            `vit.view.payload.pack_chain`; empty if the server computes each map.
+        values: (N,), the method's map of the class, in shares; empty if there is a chain.
     """
 
     checkpoint: Model
@@ -144,7 +144,7 @@ class FirstView:
     values: tuple[float, ...]
 
     def map_of(self, selection: Selection, target: int, method: str) -> np.ndarray | None:
-        """The map of a class that a page asks for, if it is the one that is stored: (N,)."""
+        """Return the stored map (N,) if it is the requested one, else None."""
         is_default = not selection.changed(METHODS[method].settings) and not (
             selection.pinned and METHODS[method].of_tokens
         )
@@ -153,7 +153,7 @@ class FirstView:
 
 
 def write(folder: Path) -> Path:
-    """Make the first view of the checkpoint in a folder and keep it there; returns the file."""
+    """Compute the first view of the checkpoint in a folder and store it there. Returns the file's path."""
     content = pack(build(checkpoints.load_checkpoint(folder)), fingerprint(folder))
     with replaced(folder / FILE) as file:
         file.write(content)
@@ -161,18 +161,18 @@ def write(folder: Path) -> Path:
 
 
 def read(folder: Path) -> FirstView | None:
-    """The first view that is kept in a checkpoint's folder; None where there is none of its files as they are."""
+    """Read the first view in a checkpoint's folder; None if it is missing or outdated."""
     try:
         with zipfile.ZipFile(folder / FILE) as archive:
             stale = json.loads(archive.read("made_of.json")) != fingerprint(folder)
             view = None if stale else _unpack_view(archive)
-            return view if view and view.checkpoint.name == folder.name else None  # renamed, it says another name
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):  # none, or one of an older version
+            return view if view and view.checkpoint.name == folder.name else None  # a renamed folder makes it outdated
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):  # missing, or of an older version
         return None
 
 
 def build(checkpoint: Checkpoint) -> FirstView:
-    """What the checkpoint says about the first sample, by the code that a page uses."""
+    """Explain the first sample with the code that pages use."""
     image = samples.read(SAMPLE)
     explanation = view.explain(checkpoint, image, INPUT_SIZE)
     record, target = explanation.record, int(explanation.record.logits[0].argmax())
@@ -213,16 +213,16 @@ def build(checkpoint: Checkpoint) -> FirstView:
 
 
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """What a first view is made of, by name; of files their SHA-256, whatever the weights are called."""
+    """Return everything that a first view depends on: SHA-256 of all files by name, the method and the input size."""
     own = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    files = {path.name: path for path in own if path.suffix != ".zip"}  # which are made from the others
+    files = {path.name: path for path in own if path.suffix != ".zip"}  # ZIP files are derived from the others
     files["sample"] = samples.SAMPLES[SAMPLE].path
     hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
     return hashes | {"method": METHOD, "size": list(INPUT_SIZE)}
 
 
 def pack(view: FirstView, made_of: Mapping[str, Any]) -> bytes:
-    """A first view as a file."""
+    """Serialise a first view with its fingerprint."""
     model, explanation = view.checkpoint, view.explanation
     facts = {
         "checkpoint": model._asdict() | {"config": model.config._asdict(), "assumed": dict(model.assumed)},
@@ -244,7 +244,8 @@ def pack(view: FirstView, made_of: Mapping[str, Any]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, part in parts.items():
-            archive.writestr(zipfile.ZipInfo(name), part, zipfile.ZIP_DEFLATED)  # without a date: the same each time
+            # ZipInfo's fixed date makes the file reproducible.
+            archive.writestr(zipfile.ZipInfo(name), part, zipfile.ZIP_DEFLATED)
     return out.getvalue()
 
 
@@ -274,7 +275,7 @@ def _as_tuples(value: Any) -> Any:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the first view of the shipped checkpoint, or of the one in a folder."""
+    """Write the first view of the shipped checkpoint, or of the one in the given folder."""
     shipped = PROJECT / "checkpoints" / "cifar10"
     path = write(Path(arguments[0]) if arguments else shipped)
     print(f"{path}: {path.stat().st_size / 1e3:,.0f} kB")

@@ -1,4 +1,4 @@
-"""Many pictures with their maps on one HTML page, which holds the thumbnails itself and links the files beside it."""
+"""HTML index of many pictures with their maps. Thumbnails are embedded; full-size files are linked."""
 
 import base64
 import html
@@ -34,10 +34,10 @@ class Tile(NamedTuple):
 
     Attributes:
         thumbnail: JPEG.
-        file: name of the file that it leads to, beside the page.
-        name: of the picture, for people.
-        label: its class, "" for none.
-        probability: of that, 0 to 1; None where there is none.
+        file: name of the linked file, in the page's folder.
+        name: display name of the picture.
+        label: predicted class; "" for none.
+        probability: of the predicted class, 0 to 1; None for none.
     """
 
     thumbnail: bytes
@@ -48,7 +48,7 @@ class Tile(NamedTuple):
 
     @classmethod
     def of(cls, drawn: Image.Image, file: str, name: str, label: str = "", probability: float | None = None) -> Self:
-        """Shrink a picture that is drawn with its map."""
+        """Build a tile from a picture that was drawn with its map."""
         small, out = drawn.copy(), io.BytesIO()
         small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
         small.save(out, "JPEG", quality=_QUALITY)
@@ -56,10 +56,10 @@ class Tile(NamedTuple):
 
 
 def index_page(title: str, tiles: Sequence[Tile], facts: Iterable[str] = ()) -> str:
-    """The page as HTML; foreign text goes in escaped, and nothing in it runs or is fetched.
+    """Build the HTML page. Untrusted text is escaped, and a content security policy blocks scripts and requests.
 
     Args:
-        facts: printed below, one paragraph each; empty ones are left out.
+        facts: paragraphs printed below; empty ones are skipped.
     """
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     lines = [
@@ -79,16 +79,16 @@ def index_page(title: str, tiles: Sequence[Tile], facts: Iterable[str] = ()) -> 
 def _item(tile: Tile) -> str:
     source = f"data:image/jpeg;base64,{base64.b64encode(tile.thumbnail).decode()}"
     share = "" if tile.probability is None else f" {tile.probability:.1%}"
-    said = f"{html.escape(tile.label)}{share}<br>" if tile.label else ""
+    prediction = f"{html.escape(tile.label)}{share}<br>" if tile.label else ""
     name = html.escape(tile.name)
     return (
-        f'<li><a href="{quote(tile.file)}"><img alt="{name}" loading="lazy" src="{source}">{said}'
+        f'<li><a href="{quote(tile.file)}"><img alt="{name}" loading="lazy" src="{source}">{prediction}'
         f"<small>{name}</small></a></li>"
     )
 
 
 def unused_name(stem: str, taken: Collection[str]) -> str:
-    """A name for the PNG of a picture that no other one has.
+    """Return a name for a PNG file that is not in `taken`.
 
     >>> unused_name("cat", {"cat.png", "cat-2.png"})
     'cat-3.png'

@@ -1,6 +1,6 @@
-"""Between the kernel of a notebook and the frames that show a view: what is chosen there, and what is to be shown.
+"""Messages between the kernel of a notebook and the frames that show a view: selections and updates.
 
-anywidget carries the messages. It is optional; without it a view is shown all the same, and nobody hears of it.
+anywidget transports the messages. It is optional: without it, views are displayed but do not communicate.
 """
 
 import sys
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from vit.view.web import joined
 
 
-class Told(NamedTuple):
-    """What the viewer is to show.
+class Update(NamedTuple):
+    """A change of what the viewer shows.
 
     Attributes:
-        message: fields of the view's data that are new, see docs/viewer.md.
-        payloads: bytes by the ids that the message names.
+        message: changed fields of the view's data, see docs/viewer.md.
+        payloads: bytes by the ids that the message refers to.
     """
 
     message: dict[str, Any]
@@ -24,49 +24,49 @@ class Told(NamedTuple):
 
 
 class KernelLink:
-    """The kernel's end.
+    """The kernel's end of the connection.
 
     Args:
         view: name of the view.
-        state: what a frame that has just opened is told.
-        chosen: called with what somebody chose in a frame.
+        full_state: returns the complete state, for a frame that has just opened.
+        on_selection: called with what a user selected in a frame.
     """
 
-    def __init__(self, view: str, state: Callable[[], Told], chosen: Callable[[Mapping[str, Any]], None]):
+    def __init__(self, view: str, full_state: Callable[[], Update], on_selection: Callable[[Mapping[str, Any]], None]):
         self._widget = _widget(view)
-        self._state, self._chosen = state, chosen
-        self._widget.on_msg(self._hear)
+        self._full_state, self._on_selection = full_state, on_selection
+        self._widget.on_msg(self._on_message)
 
-    def tell(self, told: Told) -> None:
-        """Send something to every frame of the view."""
-        content = {"told": told.message, "ids": list(told.payloads)}
-        self._widget.send(content, buffers=list(told.payloads.values()))
+    def send(self, update: Update) -> None:
+        """Send an update to every frame of the view."""
+        content = {"told": update.message, "ids": list(update.payloads)}
+        self._widget.send(content, buffers=list(update.payloads.values()))
 
     def close(self) -> None:
-        """Hear and say nothing more."""
+        """Close the connection."""
         self._widget.close()
 
-    def _hear(self, widget: object, content: Any, buffers: object) -> None:
-        """A message from the browser, which is not trusted to be one of ours."""
+    def _on_message(self, widget: object, content: Any, buffers: object) -> None:
+        """Handle a message from the browser, which is untrusted."""
         if not isinstance(content, Mapping):
             return
         if content.get("asks") == "all":
-            self.tell(self._state())
+            self.send(self._full_state())
         elif isinstance(content.get("chosen"), Mapping):
-            self._chosen(content["chosen"])
+            self._on_selection(content["chosen"])
 
 
 def can_link() -> bool:
-    """Whether this process is the kernel of a notebook, and anywidget is there."""
+    """Whether this process is the kernel of a notebook and anywidget is installed."""
     return "ipykernel" in sys.modules and find_spec("anywidget") is not None
 
 
 def _widget(view: str) -> Any:
     import anywidget  # noqa: PLC0415 # optional
-    import traitlets  # noqa: PLC0415 # comes with it
+    import traitlets  # noqa: PLC0415 # a dependency of anywidget
 
     class Link(anywidget.AnyWidget):
-        """A widget without anything to see."""
+        """An invisible widget that relays messages."""
 
         _esm = joined("kernel_link.js")
         view = traitlets.Unicode().tag(sync=True)

@@ -1,7 +1,7 @@
 """The lesson: one HTML file with a model, its forward pass in JavaScript, the viewer, and exercises.
 
-The file is UTF-16, whose letters hold two bytes each, so that the weights take a thirtieth more in it than they are,
-where base64 would take a third. What the page may do stands in a policy at its top: its own scripts, nothing fetched.
+The file is encoded in UTF-16. Binary data as UTF-16 code units has an overhead of a thirtieth, base64 of a third. The
+page's content security policy allows its own scripts and blocks all requests.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint
 
 Language = Literal["en", "de", "zh"]
-MAX_FILE = 8_000_000  # [bytes]; what mail and messengers carry
-MAX_PARAMETERS = 2_800_000  # more do not fit
-_BESIDES = 640_000  # [bytes] of a lesson that are no weights: pictures, words, programs
+MAX_FILE = 8_000_000  # [bytes]; small enough for e-mail and messengers
+MAX_PARAMETERS = 2_800_000  # what fits into MAX_FILE
+_FIXED_BYTES = 640_000  # size of a lesson without weights: pictures, text, scripts [bytes]
 
-# What of a config and of preprocessing the page needs.
+# Fields of the config and of preprocessing that the page needs.
 _CONFIG = (
     "image_size", "patch_size", "channels", "dim", "depth", "heads", "mlp_dim", "prefix", "eps", "norm", "pool"
 )  # fmt: skip
@@ -48,21 +48,21 @@ _SAMPLE_QUALITY = 85
 _COLORMAPS = tuple(COLORMAPS)[:1]
 
 _ESCAPE, _HIGHEST = 0x2424, 0x8000
-# What HTML reads otherwise inside of a script (NUL, carriage return, "<"), and letters that are no letters.
+# Code units that HTML does not preserve inside of a script (NUL, carriage return, "<"), and surrogates.
 _FORBIDDEN = np.zeros(1 << 16, bool)
 _FORBIDDEN[[0x00, 0x0D, 0x3C, _ESCAPE]] = True
 _FORBIDDEN[0xD800:0xE000] = True
 
 
 def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
-    """The lesson of a checkpoint as one HTML file.
+    """Build the lesson of a checkpoint as one HTML file.
 
     Args:
         checkpoint: a small plain model, such as `photos`.
-        language: of all words in it; classes that nobody translated keep their names.
+        language: of all text; class names without a translation are kept.
 
     Raises:
-        UserError: the model is of a kind that the lesson does not compute, or the file would be too large.
+        UserError: the lesson does not support this kind of model, or the file would be too large.
     """
     if reason := _unsuited(checkpoint):
         raise UserError(
@@ -75,7 +75,7 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
         f"default-src 'none'; script-src '{digest(script)}' 'wasm-unsafe-eval'; worker-src blob:; "
         "style-src 'unsafe-inline'; img-src blob: data:; media-src blob:"
     )
-    held = json.dumps({"words": words, "language": language}, ensure_ascii=False).replace("<", "\\u003c")
+    data = json.dumps({"words": words, "language": language}, ensure_ascii=False).replace("<", "\\u003c")
     title = html.escape(words["title"])
     text = "\n".join(
         [
@@ -85,7 +85,7 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
             f"<title>{title}</title>",
             f"<style>{STYLE}{read('viewer.css')}{read('lesson/lesson.css')}</style>\n</head>\n<body>",
             _lesson_html(words),
-            f'<script type="application/json" id="data">{held}</script>',
+            f'<script type="application/json" id="data">{data}</script>',
             f'<script type="text/plain" id="worker">{worker}</script>',
             f'<script type="text/plain" id="model">{as_text(model_bytes(checkpoint, words))}</script>',
             f'<script type="module">{script}</script>\n</body>\n</html>\n',
@@ -101,19 +101,19 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
 
 
 def expected_size(parameters: int) -> int:
-    """About how large the lesson of a model will be [bytes]."""
-    return _BESIDES + lesson_weights.BITS * parameters // 8
+    """Estimate the size of a model's lesson [bytes]."""
+    return _FIXED_BYTES + lesson_weights.BITS * parameters // 8
 
 
 def model_bytes(checkpoint: Checkpoint, words: Mapping[str, str] = MappingProxyType({})) -> bytes:
-    """The model, what belongs to it, and sample pictures, in the format of `vit.view.payload`; its kind is "lesson".
+    """Pack the model, its config and sample pictures in the format of `vit.view.payload`, with kind "lesson".
 
     Args:
-        words: which may have another name for a class, as `class.NAME`.
+        words: translations; the key `class.NAME` translates a class.
     """
     config, preprocess = checkpoint.config, checkpoint.preprocess
     weights = lesson_weights.pack_weights(checkpoint.model)
-    shown = [samples.SAMPLES[name] for name in _samples_for(checkpoint.labels)]
+    pictures = [samples.SAMPLES[name] for name in _samples_for(checkpoint.labels)]
     header: dict[str, Any] = {
         "kind": "lesson",
         "name": checkpoint.name,
@@ -123,7 +123,7 @@ def model_bytes(checkpoint: Checkpoint, words: Mapping[str, str] = MappingProxyT
         "tensors": weights.tensors,
         "middle": lesson_weights.MIDDLE,
         "colormaps": list(_COLORMAPS),
-        "samples": [{"name": one.name, "credit": f"{one.credit}, {one.licence}"} for one in shown],
+        "samples": [{"name": one.name, "credit": f"{one.credit}, {one.licence}"} for one in pictures],
         "accuracy": checkpoint.facts.get("accuracy"),
     }
     return join_sections(
@@ -131,13 +131,13 @@ def model_bytes(checkpoint: Checkpoint, words: Mapping[str, str] = MappingProxyT
         {
             "weights": weights.packed,
             **{f"colormap:{name}": COLORMAPS[name].tobytes() for name in _COLORMAPS},
-            **{f"sample:{one.name}": _small(samples.read(one.name)) for one in shown},
+            **{f"sample:{one.name}": _small(samples.read(one.name)) for one in pictures},
         },
     )
 
 
 def _unsuited(checkpoint: Checkpoint) -> str:
-    """Why there is no lesson of a checkpoint; "" if there is one."""
+    """Return why a checkpoint cannot be used for a lesson; "" if it can."""
     if not checkpoint.labels or checkpoint.answers is not None:
         return "it has no classes of its own"
     if checkpoint.model.activation != "softmax":
@@ -148,9 +148,9 @@ def _unsuited(checkpoint: Checkpoint) -> str:
 
 
 def _samples_for(labels: Sequence[str]) -> list[str]:
-    """Sample pictures, those of a class that the model knows first."""
-    known = [name for name in samples.SAMPLES if name in labels]
-    return [*known, *(name for name in _SAMPLES if name not in known)][: len(_SAMPLES)]
+    """Choose sample pictures, starting with those of the model's classes."""
+    of_classes = [name for name in samples.SAMPLES if name in labels]
+    return [*of_classes, *(name for name in _SAMPLES if name not in of_classes)][: len(_SAMPLES)]
 
 
 def _small(data: bytes) -> bytes:
@@ -162,12 +162,12 @@ def _small(data: bytes) -> bytes:
 
 
 def as_text(data: bytes) -> str:
-    """Bytes as letters of UTF-16, an escape before those that cannot be; `text.js` turns them back."""
-    letters = np.frombuffer(data + bytes(len(data) % 2), "<u2")
-    forbidden = _FORBIDDEN[letters]
-    places = np.arange(len(letters)) + np.cumsum(forbidden)
-    out = np.full(len(letters) + int(forbidden.sum()), _ESCAPE, "<u2")
-    out[places] = np.where(forbidden, letters ^ _HIGHEST, letters)
+    """Encode bytes as UTF-16 code units; forbidden ones are escaped. `text.js` decodes them."""
+    units = np.frombuffer(data + bytes(len(data) % 2), "<u2")
+    forbidden = _FORBIDDEN[units]
+    places = np.arange(len(units)) + np.cumsum(forbidden)
+    out = np.full(len(units) + int(forbidden.sum()), _ESCAPE, "<u2")
+    out[places] = np.where(forbidden, units ^ _HIGHEST, units)
     return out.tobytes().decode("utf-16-le")
 
 
@@ -177,19 +177,17 @@ def _table() -> dict[str, dict[str, str]]:
 
 
 def _words(language: Language) -> dict[str, str]:
-    """Every word of the lesson and of the viewer in a language, by its name; the viewer's by what it is in English."""
+    """Return all texts of the lesson in a language by key. Keys of the viewer's texts are the English texts."""
     return {name: texts[language] for name, texts in _table().items()}
 
 
 def _lesson_html(words: dict[str, str]) -> str:
-    """The elements of the page, those of the viewer among them, in a language."""
-    named = re.sub(r"\{\{(.+?)\}\}", lambda found: html.escape(words[found[1]]), read("lesson/lesson.html"))
-    # The viewer's own words stand between tags and in attributes that people read, as they are in English.
-    read_by_people = re.compile(
-        r'(?P<before>>\s*|(?:title|aria-label|alt)=")(?P<text>[^<>"]*[^<>"\s])(?P<after>\s*<|")'
-    )
-    viewer = read_by_people.sub(
-        lambda found: f"{found['before']}{html.escape(words.get(found['text'], found['text']))}{found['after']}",
+    """Build the translated body of the page, viewer included."""
+    body = re.sub(r"\{\{(.+?)\}\}", lambda match: html.escape(words[match[1]]), read("lesson/lesson.html"))
+    # viewer.html has no placeholders: translate its English text between tags and in visible attributes.
+    visible = re.compile(r'(?P<before>>\s*|(?:title|aria-label|alt)=")(?P<text>[^<>"]*[^<>"\s])(?P<after>\s*<|")')
+    viewer = visible.sub(
+        lambda match: f"{match['before']}{html.escape(words.get(match['text'], match['text']))}{match['after']}",
         read("viewer.html").replace("&times;", "×"),
     )
-    return named.replace("<!-- the viewer -->", viewer)
+    return body.replace("<!-- the viewer -->", viewer)

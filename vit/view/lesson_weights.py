@@ -1,7 +1,7 @@
-"""A model's weights as few bytes, so that a file with them can be sent by mail: rounded, and nothing seen moves.
+"""Quantise a model's weights for the lesson, so that the file is small enough for e-mail, without visible error.
 
-Each row of a matrix is whole numbers of `BITS` bits times one step. What that does to the maps and to the answer is
-printed by `benchmarks/lesson.py`. `vit/view/web/lesson/weights.js` reads them.
+Each row of a matrix is stored as integers of `BITS` bits and one scale. `benchmarks/lesson.py` measures the error of
+maps and predictions. `vit/view/web/lesson/weights.js` reads the weights.
 """
 
 import zlib
@@ -15,17 +15,17 @@ from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
 BITS = 21
-MIDDLE = 1 << (BITS - 1)  # the whole number that stands for 0
-_LEAST_ROUNDED = 1024  # numbers; what is smaller, such as biases, is kept as it is
-_MAX_TOKENS = 256  # beyond, the viewer gets queries and keys in place of maps
+MIDDLE = 1 << (BITS - 1)  # the integer that represents 0
+_MIN_QUANTISED = 1024  # elements; smaller tensors, such as biases, are stored as float32
+_MAX_TOKENS = 256  # with more, the viewer needs queries and keys instead of maps
 
 
 class PackedWeights(NamedTuple):
-    """The weights of a model.
+    """Packed weights of a model.
 
     Attributes:
-        tensors: `name`, `rows`, `cols` and whether it is `rounded`, in the order of their numbers.
-        packed: deflated: float32 numbers, then the whole numbers' lowest, middle and highest bytes.
+        tensors: `name`, `rows`, `cols` and whether it is `rounded`, in storage order.
+        packed: deflated: float32 numbers, then the lowest, middle and highest bytes of all integers.
     """
 
     tensors: list[dict[str, Any]]
@@ -33,13 +33,13 @@ class PackedWeights(NamedTuple):
 
 
 def pack_weights(model: VisionTransformer) -> PackedWeights:
-    """Round and pack the weights of a model for which `unsuited` has nothing to say."""
+    """Quantise and pack the weights of a model that `unsuited` accepts."""
     tensors: list[dict[str, Any]] = []
     exact: list[np.ndarray] = []
     whole: list[np.ndarray] = []
     for name, tensor in _tensors(model).items():
         matrix = tensor.detach().float().cpu().numpy().astype(np.float64)
-        rounded = matrix.size >= _LEAST_ROUNDED
+        rounded = matrix.size >= _MIN_QUANTISED
         tensors.append({"name": name, "rows": matrix.shape[0], "cols": matrix.shape[1], "rounded": rounded})
         if not rounded:
             exact.append(matrix)
@@ -49,14 +49,15 @@ def pack_weights(model: VisionTransformer) -> PackedWeights:
         whole.append(np.rint(matrix / np.maximum(steps, np.finfo(np.float32).tiny)).astype(np.int64) + MIDDLE)
     numbers = np.concatenate([np.empty(0, np.int64), *(part.ravel() for part in whole)])
     planes = b"".join((numbers >> shift & 255).astype(np.uint8).tobytes() for shift in (0, 8, 16))
-    # Weights do not repeat themselves: without looking for it, their highest bytes become shorter.
+    # Weights do not repeat, so Huffman coding alone compresses better than with string matching: it shortens the
+    # highest bytes.
     deflate = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, 9, zlib.Z_HUFFMAN_ONLY)
     content = np.concatenate([part.ravel() for part in exact]).astype("<f4").tobytes() + planes
     return PackedWeights(tensors, deflate.compress(content) + deflate.flush())
 
 
 def unpack_weights(weights: PackedWeights) -> dict[str, np.ndarray]:
-    """The rounded weights again, (rows, cols) by name: the reading half, as `weights.js` does it."""
+    """Unpack weights, (rows, cols) by name, like `weights.js`."""
     content = zlib.decompress(weights.packed)
     count = sum(one["rows"] * (1 if one["rounded"] else one["cols"]) for one in weights.tensors)
     exact = np.frombuffer(content, "<f4", count)
@@ -76,7 +77,7 @@ def unpack_weights(weights: PackedWeights) -> dict[str, np.ndarray]:
 
 
 def unsuited(config: ViTConfig) -> str:
-    """Why `vit/view/web/lesson/transformer.js` does not compute such a model; "" if it does."""
+    """Return why `vit/view/web/lesson/transformer.js` does not support a model; "" if it does."""
     if config.activation != "gelu" or config.gated_mlp:
         return "its MLP is no plain one with GELU"
     norms = config.norm_pre or config.post_norm or config.attn_norm or config.mlp_norm
@@ -88,12 +89,12 @@ def unsuited(config: ViTConfig) -> str:
 
 
 def _tensors(model: VisionTransformer) -> dict[str, Tensor]:
-    """Every weight as a matrix: (rows out, all that goes in); a bias or a scale is one row."""
+    """Return every weight as a matrix (outputs, inputs); biases and scales are single rows."""
     state, config = dict(model.state_dict()), model.config
     dim = config.dim
     for block in range(config.depth):
         at = f"blocks.{block}"
-        for scale, layer in (("scale1", "attn.proj"), ("scale2", "mlp.fc2")):  # a scale is part of what it scales
+        for scale, layer in (("scale1", "attn.proj"), ("scale2", "mlp.fc2")):  # fold LayerScale into the layer before
             if (factor := state.pop(f"{at}.{scale}", None)) is not None:
                 state[f"{at}.{layer}.weight"] = state[f"{at}.{layer}.weight"] * factor[:, None]
                 state[f"{at}.{layer}.bias"] = state[f"{at}.{layer}.bias"] * factor

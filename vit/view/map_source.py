@@ -1,6 +1,6 @@
-"""Maps that the viewer does not compute itself: those of a class's methods, and rollout of large inputs.
+"""Compute the maps that the viewer cannot: class-specific methods, and rollout of large inputs.
 
-What `computed` and `method` are is said in docs/viewer.md.
+docs/viewer.md describes `computed` and `method`.
 """
 
 from typing import Any, NamedTuple
@@ -19,11 +19,11 @@ from vit.view.selection import Selection
 
 
 class Question(NamedTuple):
-    """What the view "relevance" shows.
+    """Method and class of the view "relevance".
 
     Attributes:
-        method: of a class, its name in `METHODS`.
-        target: number of the class.
+        method: name of a class-specific method in `METHODS`.
+        target: index of the class.
     """
 
     method: str
@@ -31,11 +31,11 @@ class Question(NamedTuple):
 
 
 class Needed(NamedTuple):
-    """What the viewer needs beside the payload.
+    """Data that the viewer needs in addition to the payload.
 
     Attributes:
-        method: what it is told of the method; None of a model without classes.
-        chain: by which it computes the method's maps itself.
+        method: description of the method; None for a model without classes.
+        chain: matrices from which the viewer computes the method's maps.
         computed: the map of the selection.
     """
 
@@ -45,11 +45,11 @@ class Needed(NamedTuple):
 
 
 class MapSource:
-    """All maps of one picture.
+    """Computes and caches the maps of one picture.
 
     Attributes:
         record: of the picture.
-        labels: one name per class; none of a model without classes, and of attention alone.
+        labels: class names; empty for a model without classes, and for attention without a model.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class MapSource:
         self._model, self._pixels = model, pixels
         self._subjects: dict[int, Subject] = {}
         self._chains: dict[int, bytes] = {}
-        self._last: tuple[object, Tensor] | None = None  # some methods take hundreds of passes
+        self._last: tuple[object, Tensor] | None = None  # key and weights; some methods take hundreds of passes
 
     def question(self, method: str, target: str | int | None) -> Question:
-        """A method and a class as people name them; None for the predicted class.
+        """Validate a method name and a class, given by label or index; None for the predicted class.
 
         Raises:
-            UserError: there is no such method or class, or the model has no classes.
+            UserError: unknown method or class, or the model has no classes.
         """
         if method not in METHODS or not METHODS[method].of_class:
             raise UserError(f"There is no method {method!r} of a class.")
@@ -82,7 +82,7 @@ class MapSource:
         return Question(method, index)
 
     def needed(self, selection: Selection, question: Question | None) -> Needed:
-        """What the viewer needs to show a selection."""
+        """Return what the viewer needs to show a selection."""
         described = self._described(selection, question)
         if selection.view == "relevance" and question:
             if question.method == "relevance" and self.record.blocks * self.record.tokens**2 <= CHAIN_UP_TO:
@@ -94,7 +94,7 @@ class MapSource:
         return Needed(described)
 
     def weights(self, selection: Selection, question: Question | None) -> Tensor:
-        """What the viewer shows for a selection: (N,)."""
+        """Compute the numbers that the viewer shows for a selection: (N,)."""
         if selection.view != "relevance" or question is None:
             return export.weights(self.record, selection)
         settings = selection.settings(METHODS[question.method].settings)
@@ -137,11 +137,11 @@ class MapSource:
     def _subject(self, target: int) -> Subject:
         assert self._model is not None and self._pixels is not None, "a model with classes"
         if target not in self._subjects:
-            self._subjects.clear()  # gradients of all attention are large
+            self._subjects.clear()  # keep one class only: gradients of all attention are large
             self._subjects[target] = Subject.of(self._model, self._pixels, target)
         return self._subjects[target]
 
 
 def _token(selection: Selection, question: Question) -> int | None:
-    """What the method is asked about: the pinned token, or None for the class itself."""
+    """Return the token that the method explains: the pinned one, or None for the model's output."""
     return selection.token if selection.pinned and METHODS[question.method].of_tokens else None

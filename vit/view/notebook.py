@@ -1,8 +1,8 @@
 """The viewer in a notebook: `vit.view(model, picture)`.
 
-A cell holds the viewer as a frame with a page of its own, see `vit.view.standalone_page`: it is alive without a kernel,
-without a network, and after the notebook was saved and opened again, and neither it nor the notebook reaches into the
-other. Where anywidget is installed and the kernel lives, the two also exchange what is chosen.
+A cell shows the viewer as a sandboxed iframe with a self-contained page, see `vit.view.standalone_page`. The page works
+without a kernel, without a network, and in a saved notebook, and is isolated from the notebook. If anywidget is
+installed and the kernel is running, kernel and viewer synchronise the selection.
 """
 
 import secrets
@@ -29,7 +29,7 @@ from vit.explain.settings import Direction, Fusion
 from vit.images.geometry import Box
 from vit.images.pictures import picture_of
 from vit.view.explanation import explain_picture
-from vit.view.kernel_link import KernelLink, Told, can_link
+from vit.view.kernel_link import KernelLink, Update, can_link
 from vit.view.map_source import MapSource, Question
 from vit.view.notebook_frame import framed
 from vit.view.overlay import COLORMAPS
@@ -38,18 +38,18 @@ from vit.view.selection import Selection
 from vit.view.selection import View as ViewKind
 from vit.view.standalone_page import standalone
 
-_CLASS_METHOD = "relevance"  # of a model with classes, until another is named
-_GREY = (128, 128, 128)  # where there is no picture
+_CLASS_METHOD = "relevance"  # default method for a model with classes
+_GREY = (128, 128, 128)  # background if there is no picture
 
 
 class ViewSelection(NamedTuple):
-    """What a view shows; all counted from 0.
+    """Selection of a view. Indices count from 0.
 
     Attributes:
         block, head: an index, or how all of them are fused.
-        query: the token asked about; None where a class is asked about as a whole, or no token at all.
-        direction: "from" is where the query looks, "to" who looks at it.
-        method: "attention", "rollout", "similar", "pool", or of a class a name in `METHODS`.
+        query: the query token; None for the model's output, or for a view without a query.
+        direction: "from" for attention from the query to others, "to" for attention from others to it.
+        method: "attention", "rollout", "similar", "pool", or a class-specific method in `METHODS`.
     """
 
     block: int | Fusion
@@ -60,10 +60,10 @@ class ViewSelection(NamedTuple):
 
 
 class View:
-    """A viewer in a notebook, and what the kernel knows of it.
+    """A viewer in a notebook.
 
-    What is set here changes the viewer in its cell, and what is chosen there is read here, where anywidget is
-    installed. Without it, what is set is shown when the view is displayed again.
+    With anywidget, setting properties updates the displayed viewer, and selections in the viewer update the properties.
+    Without it, changes appear when the view is displayed again.
     """
 
     def __init__(
@@ -83,71 +83,76 @@ class View:
         self._revision = 1
         self._name = f"vit-{secrets.token_hex(8)}"
         self._callbacks: list[Callable[[ViewSelection], object]] = []
-        self._chains: set[str] = set()  # that the frames have
+        self._sent_chains: set[str] = set()
         self._link: KernelLink | None = None
         if can_link():
-            own = weakref.ref(self)  # the link lives as long as the view, not the other way round
-            self._link = KernelLink(self._name, lambda: _alive(own)._state(), lambda said: _alive(own)._hear(said))
-            weakref.finalize(self, self._link.close).atexit = False  # the kernel's own end closes all
+            # A weak reference, so that the link does not keep the view alive.
+            own = weakref.ref(self)
+            self._link = KernelLink(
+                self._name,
+                lambda: _dereferenced(own)._full_state(),
+                lambda message: _dereferenced(own)._on_selection(message),
+            )
+            weakref.finalize(self, self._link.close).atexit = False  # at exit, the kernel closes all widgets itself
 
     @property
     def record(self) -> AttentionRecord:
-        """The attention of the picture."""
+        """Attention of the picture."""
         return self._source.record
 
     @property
     def linked(self) -> bool:
-        """Whether kernel and viewer exchange what is chosen."""
+        """Whether kernel and viewer synchronise the selection."""
         return self._link is not None
 
     @property
     def selection(self) -> ViewSelection:
-        """What the viewer shows."""
-        shown = self._selection
-        of_class = shown.view == "relevance" and self._question is not None
-        query = None if (of_class and not shown.pinned) or shown.view == "pool" else shown.token
-        method = self._question.method if of_class and self._question else shown.view
-        return ViewSelection(shown.block, shown.head, query, shown.direction, method)
+        """Current selection of the viewer."""
+        current = self._selection
+        of_class = current.view == "relevance" and self._question is not None
+        query = None if (of_class and not current.pinned) or current.view == "pool" else current.token
+        method = self._question.method if of_class and self._question else current.view
+        return ViewSelection(current.block, current.head, query, current.direction, method)
 
     @property
     def block(self) -> int | Fusion:
-        """The block, or how all of them are fused; set, it is attention that is shown."""
+        """The block, or how all of them are fused. Setting it switches the method to "attention"."""
         return self._selection.block
 
     @block.setter
     def block(self, block: int | Fusion) -> None:
-        self._choose(block=_index("block", block, self.record.blocks), view="attention")
+        self._select(block=_index("block", block, self.record.blocks), view="attention")
 
     @property
     def head(self) -> int | Fusion:
-        """The head, or how all of them are fused; set, it is attention that is shown."""
+        """The head, or how all of them are fused. Setting it switches the method to "attention"."""
         return self._selection.head
 
     @head.setter
     def head(self, head: int | Fusion) -> None:
-        self._choose(head=_index("head", head, self.record.heads), view="attention")
+        self._select(head=_index("head", head, self.record.heads), view="attention")
 
     @property
     def query(self) -> int | None:
-        """The token asked about; set by its name, (row, col) or number, it is pinned; None lets go of it."""
+        """The query token. Set it by name, (row, col) or index to pin it, or to None to unpin it."""
         return self.selection.query
 
     @query.setter
     def query(self, query: str | int | tuple[int, int] | None) -> None:
-        self._choose(**_pinned(query, self._source))
+        self._select(**_pinned(query, self._source))
 
     @property
     def direction(self) -> Direction:
-        """Where the query looks ("from"), or who looks at it ("to")."""
+        """Attention from the query to others ("from"), or from others to it ("to")."""
         return self._selection.direction
 
     @direction.setter
     def direction(self, direction: Direction) -> None:
-        self._choose(direction=_checked("direction", direction, get_args(Direction)))
+        self._select(direction=_checked("direction", direction, get_args(Direction)))
 
     @property
     def method(self) -> str:
-        """What is shown: "attention", "rollout", "similar", "pool", or of a class a name in `METHODS`."""
+        """The method: "attention", "rollout", "similar", "pool", or a class-specific method in `METHODS`."""
         return self.selection.method
 
     @method.setter
@@ -155,35 +160,35 @@ class View:
         kind = _kind_of(method, self.record)
         if kind == "relevance":
             self._question = self._source.question(method, self._question.target if self._question else None)
-        self._choose(view=kind)
+        self._select(view=kind)
 
     @property
     def target(self) -> str | None:
-        """The class that methods explain, by its label; set by label or number. None where there are no classes."""
+        """Label of the class that methods explain; None without classes. Can be set by label or index."""
         return self._source.labels[self._question.target] if self._question else None
 
     @target.setter
     def target(self, target: str | int | None) -> None:
         method = self._question.method if self._question else _CLASS_METHOD
         self._question = self._source.question(method, target)
-        self._choose()
+        self._select()
 
     def heatmap(self) -> Tensor:
-        """The map that the viewer shows, (rows, cols), as `vit.heatmap` gives it."""
+        """Compute the map that the viewer shows, (rows, cols), as `vit.heatmap` does."""
         return self.record.heatmap(self._source.weights(self._selection, self._question))
 
     def observe(self, callback: Callable[[ViewSelection], object]) -> None:
-        """Have something called with the selection, whenever somebody chooses something in the viewer."""
+        """Register a callback that is called with the selection whenever it is changed in the viewer."""
         self._callbacks.append(callback)
 
     def unobserve(self, callback: Callable[[ViewSelection], object]) -> None:
-        """Call it no more."""
+        """Remove a callback."""
         self._callbacks.remove(callback)
 
     def page(self) -> str:
-        """The viewer as an HTML page that needs nothing else, as it is shown in a cell."""
-        shown = self._selection.view == "relevance"
-        needed = self._source.needed(self._selection, self._question if shown else None)
+        """Return the viewer as a self-contained HTML page, as shown in a cell."""
+        of_class = self._selection.view == "relevance"
+        needed = self._source.needed(self._selection, self._question if of_class else None)
         return standalone(
             self._payload,
             self._selection,
@@ -201,45 +206,45 @@ class View:
         return f"View of {self._title}: {record.blocks} blocks, {record.heads} heads, {rows} x {cols} patches"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows, and keeps when it is saved."""
+        """Return the HTML that a notebook displays and saves."""
         return framed(self.page(), self._name, self._title, self._picture, self._box, self.heatmap())
 
-    def _choose(self, **values: Any) -> None:
-        """Show something else, here and in the frames."""
+    def _select(self, **values: Any) -> None:
+        """Change the selection, here and in the frames."""
         self._selection = replace(self._selection, **values)
         self._revision += 1
         if self._link:
-            self._link.tell(self._told())
+            self._link.send(self._update())
 
-    def _state(self) -> Told:
-        """For a frame that has just opened."""
-        self._chains.clear()
-        return self._told()
+    def _full_state(self) -> Update:
+        """Return an update with everything, for a frame that has just opened."""
+        self._sent_chains.clear()
+        return self._update()
 
-    def _told(self) -> Told:
+    def _update(self) -> Update:
         needed = self._source.needed(self._selection, self._question)
         method, payloads = needed.method, dict[str, bytes]()
         if method and needed.chain and self._question:
             method["chain"] = chain = f"{self._name} chain {self._question.target}"
-            if chain not in self._chains:
+            if chain not in self._sent_chains:
                 payloads[chain] = needed.chain
-                self._chains.add(chain)
+                self._sent_chains.add(chain)
         message = {
             "seed": asdict(self._selection),
             "revision": self._revision,
             "method": method,
             "computed": needed.computed,
         }
-        return Told(message, payloads)
+        return Update(message, payloads)
 
-    def _hear(self, said: Mapping[str, Any]) -> None:
-        """Take what somebody chose, unless the kernel has moved the viewer since."""
-        if said.get("revision") != self._revision:
+    def _on_selection(self, message: Mapping[str, Any]) -> None:
+        """Apply a selection from the viewer, unless the kernel has changed the selection since."""
+        if message.get("revision") != self._revision:
             return
         record = self.record
-        self._selection = Selection.from_query(said, record.blocks, record.heads, record.tokens)
-        if self._link and self._selection.view in ("relevance", "rollout"):  # which the kernel may have to compute
-            self._link.tell(self._told())
+        self._selection = Selection.from_query(message, record.blocks, record.heads, record.tokens)
+        if self._link and self._selection.view in ("relevance", "rollout"):  # views that may need the kernel
+            self._link.send(self._update())
         for callback in tuple(self._callbacks):
             callback(self.selection)
 
@@ -261,29 +266,29 @@ def view(
     prefix: Sequence[str] | None = None,
     **settings: Any,
 ) -> View:
-    """Show where a model looks, in a notebook: the viewer, alive, offline.
+    """Show the attention of a model in a notebook, in an interactive viewer that works offline.
 
     Args:
-        anything: a `vit.Checkpoint` or what `vit.load_checkpoint` opens; a Vision Transformer in memory, see
+        anything: a `vit.Checkpoint` or an argument for `vit.load_checkpoint`; a Vision Transformer in memory, see
             `vit.checkpoint_from_module`; or attention, see `vit.explain.attention_tensors.record_of_attention`.
-        picture: of Pillow, a path, bytes, an array or a tensor, see `vit.images.pictures.picture_of`. Attention alone
-            needs none.
-        method: "attention", "rollout", "similar", "pool", or of a class a name in `METHODS`.
-        target: the class that methods explain, by label or number; None for the predicted one.
+        picture: a Pillow image, path, bytes, array or tensor, see `vit.images.pictures.picture_of`. Optional for
+            attention.
+        method: "attention", "rollout", "similar", "pool", or a class-specific method in `METHODS`.
+        target: class to explain, by label or index; None for the predicted one.
         block, head: an index from 0, negative from the end, or "mean", "max" or "min" of all.
-        query: the token asked about, by its name, (row, col) or number; it is pinned. None for the class token.
-        direction: "from" is where the query looks, "to" who looks at it.
+        query: query token by name, (row, col) or index, which is pinned; None for the class token.
+        direction: "from" for attention from the query to others, "to" for attention from others to it.
         size: shorter side of the model's input [px]; None for its own.
-        labels, preprocess: of a model in memory, where it does not state its own, see `vit.checkpoint_from_module`.
-        grid, prefix: (rows, cols) of patches and names of the tokens before them, of attention alone.
-        settings: of the method and of the display, the fields of `vit.view.selection.Selection`.
+        labels, preprocess: for a model in memory that does not state them, see `vit.checkpoint_from_module`.
+        grid, prefix: (rows, cols) of patches and names of the prefix tokens, for attention.
+        settings: of the method and the display, fields of `vit.view.selection.Selection`.
 
     Raises:
-        UserError: one of these cannot be used, in one sentence.
+        UserError: an argument cannot be used.
     """
-    known = {field.name for field in fields(Selection)} - {"block", "head", "token", "pinned", "view", "direction"}
-    if unknown := sorted(settings.keys() - known):
-        raise UserError(f"There is no setting {unknown[0]!r}. Choose from {', '.join(sorted(known))}.")
+    allowed = {field.name for field in fields(Selection)} - {"block", "head", "token", "pinned", "view", "direction"}
+    if unknown := sorted(settings.keys() - allowed):
+        raise UserError(f"There is no setting {unknown[0]!r}. Choose from {', '.join(sorted(allowed))}.")
     if isinstance(anything, Checkpoint | nn.Module | str | Path):
         if grid is not None or prefix is not None:
             raise UserError("grid and prefix are for attention alone; a model knows its own.")
@@ -292,8 +297,8 @@ def view(
         source, image, box, title, facts = _of_attention(anything, picture, grid, prefix)
     kind = _kind_of(method, source.record)
     name = method if kind == "relevance" else _CLASS_METHOD
-    asked = kind == "relevance" or target is not None
-    question = source.question(name, target) if asked or source.labels else None
+    explains_class = kind == "relevance" or target is not None
+    question = source.question(name, target) if explains_class or source.labels else None
     selection = Selection(
         block=_index("block", block, source.record.blocks),
         head=_index("head", head, source.record.heads),
@@ -306,7 +311,7 @@ def view(
 
 
 class _Parts(NamedTuple):
-    """What a view is made of, but for what is selected."""
+    """Parts of a view, without its selection."""
 
     source: MapSource
     picture: Image.Image
@@ -349,20 +354,20 @@ def _of_attention(attention: Any, picture: Any, grid: tuple[int, int] | None, pr
 
 
 def _kind_of(method: str, record: AttentionRecord) -> ViewKind:
-    """The viewer's name of a method."""
+    """Return the viewer's kind of view for a method."""
     if method in METHODS and METHODS[method].of_class:
         return "relevance"
-    own = ["attention", "rollout"]
-    own += ["similar"] if record.features is not None else []
-    own += ["pool"] if record.pool_attention is not None else []
-    if method in own:
+    kinds = ["attention", "rollout"]
+    kinds += ["similar"] if record.features is not None else []
+    kinds += ["pool"] if record.pool_attention is not None else []
+    if method in kinds:
         return cast(ViewKind, method)
     of_class = [name for name, one in METHODS.items() if one.of_class]
-    raise UserError(f"There is no method {method!r} here. Choose from {', '.join((*own, *of_class))}.")
+    raise UserError(f"There is no method {method!r} here. Choose from {', '.join((*kinds, *of_class))}.")
 
 
 def _pinned(query: str | int | tuple[int, int] | None, source: MapSource) -> dict[str, Any]:
-    """Fields of a selection."""
+    """Return the fields of a selection that pin a query token, or unpin it for None."""
     prefix = source.record.prefix
     if query is None:
         return {"token": prefix.index("cls") if "cls" in prefix else 0, "pinned": False}
@@ -370,7 +375,7 @@ def _pinned(query: str | int | tuple[int, int] | None, source: MapSource) -> dic
 
 
 def _index(what: str, value: int | Fusion, count: int) -> int | Fusion:
-    """A block or head, from 0, or how to fuse all of them."""
+    """Validate a block or head: an index, returned from 0, or how to fuse all of them."""
     if isinstance(value, str):
         return cast(Fusion, _checked(what, value, get_args(Fusion)))
     try:
@@ -385,7 +390,7 @@ def _checked(what: str, value: str, choices: tuple[str, ...]) -> Any:
     return value
 
 
-def _alive(reference: "weakref.ref[View]") -> View:
+def _dereferenced(reference: "weakref.ref[View]") -> View:
     view = reference()
-    assert view is not None, "the link is closed before the view goes"
+    assert view is not None, "the link is closed before the view is deleted"
     return view

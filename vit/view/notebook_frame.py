@@ -1,4 +1,4 @@
-"""A page as a frame among a notebook's outputs, without rights on it."""
+"""Embed a page in a notebook's output as a sandboxed iframe."""
 
 import base64
 import html
@@ -10,10 +10,10 @@ from torch import Tensor
 from vit.images.geometry import Box
 from vit.view.overlay import overlay, scaled
 
-_STILL_SIDE = 320  # longer side of the picture for who does not trust the notebook [px]
+_STILL_SIDE = 320  # longer side of the static picture, shown in notebooks that are not trusted [px]
 _STILL_QUALITY = 80
 _STYLE = "width:100%;height:40rem;border:0;display:block"
-# The frame tells its height, and is told whether the notebook is dark.
+# The page reports its height to the notebook, and receives the notebook's colour scheme.
 _ON_LOAD = (
     "const tell=()=>this.contentWindow.postMessage({view:this.name,scheme:getComputedStyle(this).colorScheme},'*');"
     "if(!this.heard){this.heard=1;window.addEventListener('message',({source,data})=>{"
@@ -27,13 +27,13 @@ _THEMES = (
 
 
 def framed(page: str, name: str, title: str, picture: Image.Image, box: Box, heatmap: Tensor) -> str:
-    """HTML of a frame that shows a page.
+    """Build the HTML of an iframe that shows a page.
 
     Args:
         page: from `vit.view.standalone_page.standalone`, with `name` as its cell.
-        name: by which the notebook's page and the frame speak.
-        title: for people who do not see it.
-        picture, box, heatmap: what stands in its place where a notebook is not trusted, which keeps no frame.
+        name: identifies the iframe in messages.
+        title: for screen readers.
+        picture, box, heatmap: static fallback for notebooks that are not trusted, which remove iframes.
     """
     source = page.replace("&", "&amp;").replace('"', "&quot;")
     return (
@@ -44,7 +44,7 @@ def framed(page: str, name: str, title: str, picture: Image.Image, box: Box, hea
 
 
 def _still(picture: Image.Image, box: Box, heatmap: Tensor) -> str:
-    """The map over the picture, small."""
+    """Build an `img` element with the map over the picture, at a small size."""
     if (factor := _STILL_SIDE / max(picture.size)) < 1:
         picture, box = scaled(picture, box, factor)
     out = io.BytesIO()

@@ -1,6 +1,6 @@
-"""Heatmaps as pictures: colour them, lay them over the original picture, set many of them in a grid.
+"""Draw heatmaps: colour them, overlay them on the original picture, arrange many of them in a grid.
 
-A colour stands for value / vmax, cut to 0..1; several maps shown together share one vmax unless asked otherwise.
+Colours represent value / vmax, clipped to 0..1. By default, maps that are shown together share one vmax.
 """
 
 from pathlib import Path
@@ -17,27 +17,27 @@ from vit.view.selection import Cover
 Heatmap = NDArray[np.floating]  # (rows, cols)
 Colormap = Literal["viridis", "cividis", "inferno", "magma", "gray"]
 
-# Ends of "RdBu", told apart by colour-blind eyes too. Source: Brewer, colorbrewer2.org.
+# Ends of the "RdBu" colour map, distinguishable for colour-blind people. Source: Brewer, colorbrewer2.org.
 RED, BLUE = (178, 24, 43), (33, 102, 172)
 
-OUTSIDE_BRIGHTNESS = 0.6  # brightness of what the model does not see
-PIXELATED_SIDE = 128  # [px]; pictures up to this side are enlarged pixel by pixel, as in the viewer
-PANORAMA_SIDES = 2.5  # sides of the seen part that a panorama is cut to
-_STRIP_ROWS = 256  # [px] rows worked on at once, so that a 50-megapixel picture needs one copy of itself and no more
+OUTSIDE_BRIGHTNESS = 0.6  # brightness of the part that the model does not see
+PIXELATED_SIDE = 128  # pictures up to this side are enlarged pixel by pixel, as in the viewer [px]
+PANORAMA_SIDES = 2.5  # maximum side of a picture, relative to the other side of the part that the model sees
+_STRIP_ROWS = 256  # rows per strip, so that a 50-megapixel picture needs only one copy in memory [px]
 
-# matplotlib's own, (256, 3) each, by Smith, van der Walt & Firing (cividis: Nunez, Anderton & Renslow 2018; CC0).
-# Stored, because importing matplotlib takes longer than opening a page; a test compares them with it.
+# matplotlib's colour maps, (256, 3) each, by Smith, van der Walt & Firing (cividis: Nunez, Anderton & Renslow 2018;
+# CC0). Stored in a file, because importing matplotlib takes longer than loading a page; a test compares them with it.
 _TABLES = np.load(Path(__file__).with_name("colormaps.npy"))
 COLORMAPS: dict[str, NDArray[np.uint8]] = dict(zip(get_args(Colormap), _TABLES, strict=True))
 
 
 def colorize(heatmap: Heatmap, colormap: Colormap = "viridis", vmax: float | None = None) -> NDArray[np.uint8]:
-    """Give each value its colour.
+    """Map values to colours.
 
     Args:
-        heatmap: (...), finite; below 0 counts as 0.
+        heatmap: (...), finite; negative values count as 0.
         colormap: a name in `COLORMAPS`.
-        vmax: the value of the last colour; left out, the greatest one.
+        vmax: value of the last colour; None for the maximum.
 
     Returns:
         (..., 3), RGB.
@@ -59,18 +59,18 @@ def overlay(
     smooth: bool = False,
     vmax: float | None = None,
 ) -> Image.Image:
-    """Lay a heatmap over the original picture; what the model does not see is dimmed.
+    """Overlay a heatmap on the original picture. The part that the model does not see is dimmed.
 
     Args:
         picture: RGB, at its original size.
-        heatmap: (rows, cols), finite; below 0 counts as 0.
-        box: the part of the picture that the heatmap covers [px], `Geometry.box`; left out, all of it.
-        opacity: 0 shows the picture alone; the greater, the more of it is covered.
-        cover: "weight" covers nothing where values are below their mean, and more of the picture the further they are
-            above; "film" covers all of it, at opacity 1 by the heatmap alone.
+        heatmap: (rows, cols), finite; negative values count as 0.
+        box: the part of the picture that the heatmap covers [px], `Geometry.box`; None for the whole picture.
+        opacity: 0 shows only the picture; higher values cover more of it.
+        cover: "weight" leaves values below the mean uncovered, and covers higher values more; "film" covers the whole
+            picture, completely at opacity 1.
         colormap: a name in `COLORMAPS`.
-        smooth: blend from patch centre to patch centre, instead of one flat colour per patch.
-        vmax: the value of the last colour; left out, the greatest one.
+        smooth: interpolate between patch centres, instead of one flat colour per patch.
+        vmax: value of the last colour; None for the maximum.
 
     Returns:
         RGB, of the picture's size.
@@ -82,7 +82,7 @@ def overlay(
     across = _patch_weights(x, left, right, heatmap.shape[1], smooth)  # (width seen, cols)
     shades = across @ heatmap.T  # (width seen, rows)
     veil = _coverage(opacity, _colour_levels(heatmap, vmax).mean() if cover == "weight" else None)
-    picture = picture if picture.mode == "RGB" else picture.convert("RGB")  # no copy where it is one already
+    picture = picture if picture.mode == "RGB" else picture.convert("RGB")  # `convert` would copy an RGB picture
     covered = len(x) == picture.width and len(y) == picture.height
     result = picture.copy() if covered else picture.point(lambda value: round(value * OUTSIDE_BRIGHTNESS))
     if not len(x):
@@ -103,14 +103,14 @@ def overlay(
 def coloured(
     picture: Image.Image, colours: NDArray[np.floating], box: Box, *, opacity: float = 0.6, smooth: bool = False
 ) -> Image.Image:
-    """Lay patches with colours of their own over the picture; what the model does not see is dimmed.
+    """Overlay coloured patches on the picture. The part that the model does not see is dimmed.
 
     Args:
         picture: RGB.
         colours: (rows, cols, 3), 0 to 1.
         box: the part of the picture that the patches cover [px].
-        opacity: 0 shows the picture alone, 1 the colours.
-        smooth: blend from patch centre to patch centre.
+        opacity: 0 shows only the picture, 1 only the colours.
+        smooth: interpolate between patch centres.
     """
     left, top, right, bottom = box
     x, y = _pixels_inside(left, right, picture.width), _pixels_inside(top, bottom, picture.height)
@@ -127,12 +127,12 @@ def coloured(
 
 
 def bordered(picture: Image.Image, marked: NDArray[np.bool_], box: Box | None = None) -> Image.Image:
-    """Draw a line around marked patches, white on black.
+    """Outline marked patches with a white line on a wider black one.
 
     Args:
         picture: RGB.
         marked: (rows, cols).
-        box: the part of the picture that the patches cover [px]; left out, all of it.
+        box: the part of the picture that the patches cover [px]; None for the whole picture.
 
     Returns:
         RGB, of the picture's size.
@@ -151,7 +151,7 @@ def bordered(picture: Image.Image, marked: NDArray[np.bool_], box: Box | None = 
 
 
 def window(picture: Image.Image, box: Box) -> tuple[Image.Image, Box]:
-    """The picture, or of a panorama a part around what the model sees, and where that lies in it [px]."""
+    """Crop a panorama to the surroundings of the box; return the picture and the box in it [px]."""
     left, top, right, bottom = box
     first, last = _extent(left, right, picture.width, PANORAMA_SIDES * (bottom - top))
     upper, lower = _extent(top, bottom, picture.height, PANORAMA_SIDES * (right - left))
@@ -162,7 +162,7 @@ def window(picture: Image.Image, box: Box) -> tuple[Image.Image, Box]:
 
 
 def scaled(picture: Image.Image, box: Box, factor: float) -> tuple[Image.Image, Box]:
-    """The picture at another size, and where the box lies in it [px]; a small one at a whole multiple of its own."""
+    """Resize a picture and its box [px]. Small pictures are enlarged by an integer factor, pixel by pixel."""
     small = max(picture.size) <= PIXELATED_SIDE
     if small:
         factor = max(1, round(factor))
@@ -174,7 +174,7 @@ def scaled(picture: Image.Image, box: Box, factor: float) -> tuple[Image.Image, 
 
 
 def _extent(start: float, stop: float, length: int, longest: float) -> tuple[int, int]:
-    """What to show along one side; see the viewer's `extent`."""
+    """Return the visible range along one side; the viewer's `extent` does the same."""
     if length <= longest:
         return 0, length
     margin = max(0.0, longest - (stop - start)) / 2
@@ -184,13 +184,13 @@ def _extent(start: float, stop: float, length: int, longest: float) -> tuple[int
 def signed_overlay(
     picture: Image.Image, difference: Heatmap, box: Box | None = None, *, vmax: float | None = None, side: int = 480
 ) -> Image.Image:
-    """Lay red, where numbers are above 0, and blue, where they are below, over the picture in pale grey.
+    """Overlay a signed map on the picture in pale grey: red for positive values, blue for negative ones.
 
     Args:
         picture: RGB.
         difference: (rows, cols), finite.
-        box: the part of the picture that it covers [px]; left out, all of it. Nothing else is shown.
-        vmax: the value, above or below 0, of the strongest colour; left out, the greatest one.
+        box: the part of the picture that the map covers [px]; None for the whole picture. The rest is cropped.
+        vmax: absolute value of the strongest colour; None for the maximum.
         side: longer side of the result [px].
 
     Returns:
@@ -202,16 +202,18 @@ def signed_overlay(
     grey = picture.crop((left, top, right, bottom)).convert("L").resize(size, Image.Resampling.BICUBIC)
     pale = np.asarray(grey.point(lambda value: 112 + value // 2), np.float32)[..., None]
     shares = np.clip(np.asarray(difference, np.float32) / _scale_maximum(np.abs(difference), vmax), -1, 1)
-    every = np.asarray(Image.fromarray(shares).resize(size, Image.Resampling.NEAREST))[..., None]  # (height, width, 1)
-    cover = 0.9 * np.abs(every)
-    return Image.fromarray(np.rint(pale * (1 - cover) + np.where(every > 0, RED, BLUE) * cover).astype(np.uint8))
+    enlarged = np.asarray(Image.fromarray(shares).resize(size, Image.Resampling.NEAREST))[
+        ..., None
+    ]  # (height, width, 1)
+    cover = 0.9 * np.abs(enlarged)
+    return Image.fromarray(np.rint(pale * (1 - cover) + np.where(enlarged > 0, RED, BLUE) * cover).astype(np.uint8))
 
 
 def _coverage(opacity: float, mean: float | None) -> NDArray[np.uint8]:
-    """How much of the picture each colour covers (256,), 0 to 255; the viewer does the same.
+    """Compute the alpha value (256,) of each colour, 0 to 255; the viewer does the same.
 
     Args:
-        mean: of all patches' colours, 0 to 255; those below leave the picture clear. None for a film.
+        mean: mean colour level of all patches, 0 to 255; levels below it are transparent. None for a film.
     """
     if mean is None:
         covered = np.linspace(opacity**2, opacity**0.5, 256)
@@ -230,18 +232,18 @@ def mosaic(
     cell: int = 64,
     labels: bool = True,
 ) -> Image.Image:
-    """Set the heatmaps of all heads in a grid: one row per block, one column per head.
+    """Draw the heatmaps of all heads in a grid: one row per block, one column per head.
 
     Args:
-        heatmaps: (L, H, rows, cols), finite; below 0 counts as 0.
+        heatmaps: (L, H, rows, cols), finite; negative values count as 0.
         colormap: a name in `COLORMAPS`.
-        shared: one scale for all; otherwise each map has its own.
-        vmax: the value of the last colour when shared; left out, the greatest of all.
+        shared: whether all maps share one scale.
+        vmax: value of the last colour of the shared scale; None for the maximum.
         cell: longer side of one map [px].
-        labels: write the number of the block and of the head at the edges.
+        labels: label blocks and heads at the edges.
 
     Returns:
-        RGB, for saving as PNG.
+        RGB.
     """
     heatmaps = np.asarray(heatmaps, np.float32)
     blocks, heads, rows, cols = heatmaps.shape
@@ -268,12 +270,12 @@ def mosaic(
 
 
 def _short_label(label: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
-    """Keep only the number of a label that is wider than its column [px]."""
+    """Shorten a label to its number if it is wider than its column [px]."""
     return label if font.getlength(label) <= width else label.split()[-1]
 
 
 def _scale_maximum(heatmap: Heatmap, vmax: float | None) -> float:
-    """Return vmax, or the greatest value where none is given; a map without positive values stays all zero."""
+    """Return vmax, or the maximum if it is None; 1 for a map without positive values, which then stays all zero."""
     if not np.isfinite(heatmap).all():
         raise ValueError("A heatmap holds NaN or infinite values.")
     vmax = float(heatmap.max()) if vmax is None else vmax
@@ -281,22 +283,23 @@ def _scale_maximum(heatmap: Heatmap, vmax: float | None) -> float:
 
 
 def _colour_levels(heatmap: Heatmap, vmax: float | None) -> NDArray[np.uint8]:
-    """Return the index into a colour map of each value, 0 to 255."""
+    """Return each value's index into a colour map, 0 to 255."""
     scaled = np.asarray(heatmap, np.float32) * np.float32(255 / _scale_maximum(heatmap, vmax))
     return np.clip(scaled + np.float32(0.5), 0, 255).astype(np.uint8)
 
 
 def _pixels_inside(start: float, stop: float, size: int) -> NDArray[np.int64]:
-    """Return the pixels whose centre lies from start to stop, of a side of `size` pixels."""
+    """Return the pixels of a side of `size` pixels whose centres lie between start and stop [px]."""
     return np.arange(max(0, int(np.ceil(start - 0.5))), min(size, int(np.ceil(stop - 0.5))))
 
 
 def _patch_weights(
     pixels: NDArray[np.int64], start: float, stop: float, patches: int, smooth: bool
 ) -> NDArray[np.float32]:
-    """Return how much each patch counts at each pixel, (pixels, patches); rows sum to 1.
+    """Return interpolation weights (pixels, patches); rows sum to 1.
 
-    Patches share the way from start to stop [px] equally. Smooth: linear between patch centres, flat beyond them.
+    Patches divide the range from start to stop [px] equally. `smooth` interpolates linearly between patch centres and
+    is constant beyond the outer ones.
     """
     at = (pixels + 0.5 - start) * patches / (stop - start) - 0.5  # in patches; patch i has its centre at i
     if smooth:

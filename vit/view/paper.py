@@ -1,7 +1,7 @@
-"""Paper to draw on: a page in millimetres, words that break into lines, colour bars, pictures with sharp patches.
+"""Page layout for print: coordinates in millimetres, wrapped text, colour bars, pictures with sharp patches.
 
-The drawing is matplotlib's: one description gives PNG, SVG and PDF, and words stay words in the last two. It is used
-without pyplot and under a lock, as its settings are the whole process's.
+Drawn with matplotlib, which writes the same page as PNG, SVG or PDF, with selectable text in the latter two. It is used
+without pyplot and under a lock, because its settings are global to the process.
 """
 
 import io
@@ -29,37 +29,37 @@ from vit.view.overlay import COLORMAPS
 
 Kind = Literal["png", "svg", "pdf"]
 
-DPI = 300  # of PNG files, and of pictures inside SVG and PDF
+DPI = 300  # of PNG files, and of pictures in SVG and PDF files
 
 INCH = 25.4  # [mm]
 _POINT = INCH / 72  # [mm]
-_SIZE = 7.0  # of text [pt]
-LINE = 1.35 * _SIZE * _POINT  # [mm]
-EDGE = 1.5  # around everything [mm]
+_SIZE = 7.0  # font size [pt]
+LINE = 1.35 * _SIZE * _POINT  # line height [mm]
+EDGE = 1.5  # margin of a figure [mm]
 A4 = (210.0, 297.0)  # [mm]
 _MARGIN = 15.0  # of a document [mm]
 _GAP = 3.0  # between pictures side by side [mm]
-_HIGHEST = 150.0  # picture in a document [mm], so that it fits a page with its words
-_LABELS = 10.0  # left of a plot and below it, for its numbers and titles [mm]
+_HIGHEST = 150.0  # maximum height of a picture in a document, so that it fits on a page with its text [mm]
+_LABELS = 10.0  # space for the labels left of a plot and below it [mm]
 CONTENT_WIDTH = A4[0] - 2 * _MARGIN - 2 * EDGE  # [mm]
 CONTENT_HEIGHT = A4[1] - 2 * _MARGIN - 2 * EDGE  # [mm]
 BAR = 2.5  # height of the colour bar [mm]
-ASIDE = 5.0  # left and right of it, for the numbers at its ends [mm]
-COLOURS = 1.2 + BAR + 2.4 * LINE  # height of the bar with its numbers and their unit [mm]
-_FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Arial Unicode MS")  # the first comes with matplotlib
+ASIDE = 5.0  # space left and right of the colour bar, for the tick labels at its ends [mm]
+COLOURS = 1.2 + BAR + 2.4 * LINE  # height of the bar with its tick labels and unit [mm]
+_FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Arial Unicode MS")  # matplotlib includes the first
 _SETTINGS: dict[Any, Any] = {
     "font.size": _SIZE,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "vit",
-    "pdf.fonttype": 42,
+    "svg.fonttype": "none",  # text instead of outlines
+    "svg.hashsalt": "vit",  # reproducible ids
+    "pdf.fonttype": 42,  # TrueType, so that text stays editable
     "axes.linewidth": 0.5,
-    "text.parse_math": False,
+    "text.parse_math": False,  # "$" in names is not math
 }
 _ONE_AT_A_TIME = threading.Lock()
 
 
 class Sheet:
-    """A page that is measured in millimetres from its upper left corner, inside its edge."""
+    """A page with coordinates in millimetres from its upper left corner, inside of `EDGE`."""
 
     def __init__(self, width: float, height: float):
         self.width, self.height = width, height
@@ -68,14 +68,14 @@ class Sheet:
         self.content = b""
 
     def axes(self, left: float, above: float, width: float, height: float) -> Axes:
-        """A part of the page [mm]."""
+        """Add axes to a part of the page [mm]."""
         bottom = self.height - EDGE - above - height
         return self.figure.add_axes(
             ((left + EDGE) / self.width, bottom / self.height, width / self.width, height / self.height)
         )
 
     def text(self, left: float, above: float, text: str, size: float = _SIZE, bold: bool = False) -> None:
-        """Words whose upper left corner is there [mm]."""
+        """Add text with its upper left corner at this position [mm]."""
         self.figure.text(
             (left + EDGE) / self.width,
             1 - (above + EDGE) / self.height,
@@ -95,7 +95,16 @@ class Sheet:
         unit: str,
         tokens: int,
     ) -> None:
-        """A colour bar over the whole width, with an arrow at an end that values pass; of weights in two units."""
+        """Add a colour bar over the whole width.
+
+        Args:
+            above: distance from the top [mm].
+            name: of the colour map.
+            scale: values of the first and the last colour.
+            ends: minimum and maximum of the data; an end of the bar that they exceed is an arrow.
+            unit: see `vit.view.export.MapView`; weights get a second axis in multiples of uniform attention.
+            tokens: N, for the second axis.
+        """
         low, top = scale if scale[1] > scale[0] else (scale[0], scale[0] + 1)
         slack = 1e-6 * (top - low)
         extend = {
@@ -108,8 +117,8 @@ class Sheet:
         colours = ScalarMappable(Normalize(low, top), ListedColormap(COLORMAPS[name] / 255))
         bar = self.figure.colorbar(colours, axes, orientation="horizontal", extend=extend, extendfrac=0.02)
         bar.outline.set_linewidth(0.5)
-        assert bar.solids is not None  # a bar without lines has them
-        bar.solids.set_rasterized(True)  # 256 fields side by side show hairlines
+        assert bar.solids is not None  # always set for a bar without lines
+        bar.solids.set_rasterized(True)  # as vectors, the 256 adjacent fields would show hairlines between them
         bar.locator = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10])
         axes.tick_params(length=2, width=0.5, pad=1.5)
         if unit == "cosine":
@@ -128,7 +137,12 @@ class Sheet:
 
 @contextmanager
 def open_sheet(width: float, height: float, facts: str, kind: Kind) -> Iterator[Sheet]:
-    """A page of this width, as high as what is drawn on it [mm] and the facts below; saved when it is done."""
+    """Open a figure of this width and content height [mm], with wrapped text below. It is rendered on exit.
+
+    Args:
+        facts: text below the content.
+        kind: file format of `Sheet.content`.
+    """
     with _drawing():
         lines = wrap_text(facts, width - 2 * EDGE)
         sheet = Sheet(width, height + 1 + len(lines) * LINE + 2 * EDGE)
@@ -144,8 +158,8 @@ class Row(NamedTuple):
     """A part of a document over its whole width.
 
     Attributes:
-        height: [mm]
-        draw: draws it, told the page and how far below the page's edge it begins [mm].
+        height: [mm].
+        draw: called with the page and the distance from the page's upper edge [mm].
     """
 
     height: float
@@ -153,7 +167,7 @@ class Row(NamedTuple):
 
 
 def document(rows: Sequence[Row]) -> bytes:
-    """Rows on as many A4 pages as they need, as PDF; the same input gives the same bytes."""
+    """Lay out rows on A4 pages and return a PDF file. Deterministic."""
     pages: list[list[Row]] = [[]]
     for row in rows:
         if pages[-1] and sum(one.height for one in pages[-1]) + row.height > CONTENT_HEIGHT:
@@ -173,7 +187,7 @@ def document(rows: Sequence[Row]) -> bytes:
 
 
 def text_rows(text: str, size: float = _SIZE, bold: bool = False) -> list[Row]:
-    """A paragraph, a row for each of its lines."""
+    """Lay out a paragraph as one row per line."""
 
     def line_row(line: str) -> Row:
         def draw(sheet: Sheet, above: float) -> None:
@@ -186,7 +200,7 @@ def text_rows(text: str, size: float = _SIZE, bold: bool = False) -> list[Row]:
 
 
 def picture_rows(tiles: Sequence[tuple[Image.Image, str]], columns: int) -> list[Row]:
-    """Pictures side by side, each with words below; lines of words are kept, and broken where they are too long."""
+    """Lay out pictures side by side, each with text below. Line breaks are kept, and long lines are wrapped."""
     across = CONTENT_WIDTH / columns
     side = across - _GAP
     rows = []
@@ -209,11 +223,11 @@ def picture_rows(tiles: Sequence[tuple[Image.Image, str]], columns: int) -> list
 
 
 def plot_row(height: float, plots: Sequence[Callable[[Axes], None]]) -> Row:
-    """Plots side by side.
+    """Lay out plots side by side.
 
     Args:
         height: of the row, labels included [mm].
-        plots: each draws one.
+        plots: functions that draw one plot each.
     """
     across = CONTENT_WIDTH / len(plots)
 
@@ -227,20 +241,20 @@ def plot_row(height: float, plots: Sequence[Callable[[Axes], None]]) -> Row:
 
 @contextmanager
 def _drawing() -> Iterator[None]:
-    """With our settings, and nobody else."""
+    """Apply our matplotlib settings, in one thread at a time."""
     with _ONE_AT_A_TIME, rc_context(_SETTINGS | {"font.family": _available_fonts()}):
         yield
 
 
 @cache
 def _available_fonts() -> list[str]:
-    """Those of our fonts that are here; the later ones have letters that the first lacks."""
+    """Return our fonts that are installed; later ones provide characters that the first lacks."""
     installed = {font.name for font in fontManager.ttflist}
     return [name for name in _FONTS if name in installed]
 
 
 def wrap_text(text: str, width: float) -> list[str]:
-    """Break text into lines of at most this width [mm], between words where it can."""
+    """Wrap text to this width [mm], between words if possible."""
     renderer, font = (
         FigureCanvasAgg(Figure(dpi=DPI)).get_renderer(),
         FontProperties(family=_available_fonts(), size=_SIZE),
@@ -251,7 +265,7 @@ def wrap_text(text: str, width: float) -> list[str]:
 
     lines = [""]
     for word in text.split():
-        word = "".join(letter if letter.isprintable() else "\ufffd" for letter in word)  # XML has no others
+        word = "".join(letter if letter.isprintable() else "\ufffd" for letter in word)  # SVG allows no control codes
         if lines[-1] and fits(f"{lines[-1]} {word}"):
             lines[-1] += f" {word}"
             continue
@@ -266,7 +280,7 @@ def wrap_text(text: str, width: float) -> list[str]:
 
 
 def show_picture(axes: Axes, picture: Image.Image) -> None:
-    """Fill a part of the page with a picture, each of its pixels sharp."""
+    """Fill axes with a picture, with sharp pixels."""
     axes.imshow(np.asarray(picture), aspect="auto", interpolation="none", resample=False)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -275,7 +289,7 @@ def show_picture(axes: Axes, picture: Image.Image) -> None:
 
 
 def outline_patch(axes: Axes, patch: int, grid: tuple[int, int], box: Box) -> None:
-    """A white line around a patch, with a black one around it."""
+    """Outline a patch with a white line on a wider black one."""
     row, col = divmod(patch, grid[1])
     left, top, right, bottom = box
     width, height = (right - left) / grid[1], (bottom - top) / grid[0]

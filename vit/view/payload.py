@@ -1,4 +1,4 @@
-"""One picture and all its attention as bytes that the browser reads without parsing.
+"""Binary format for one picture and all its attention, which the browser reads without parsing.
 
     "vit1", length of the header (uint32), header (JSON), sections (each starts at a multiple of 8 bytes)
 
@@ -11,36 +11,36 @@ Little-endian. The header names each section with its offset from the start and 
     scales      float32 (L, H, N)               kind "maps": largest attention of each row to a patch
     maps        uint8 (L, H, N, P)              kind "maps": attention to patches, 255 is the row's scale
     queries     float16 (L, H, N, K)            kind "qk": queries / sqrt(K)
-    keys        float16 (L, H, N, K)            kind "qk": keys less their mean, which no softmax row notices
+    keys        float16 (L, H, N, K)            kind "qk": keys minus their mean, which does not change the softmax
     log_sums    float32 (L, H, N)               kind "qk": attention[i, j] = exp(queries[i] . keys[j] - log_sums[i])
     tops        float32 (2, N)                  end of the shared colour scale: from each token, to each token
-    features    int8 (N, D)                     tokens after the last block, each 127 at its largest number
+    features    int8 (N, D)                     tokens after the last block, each scaled to a maximum of 127
     units       float32 (N)                     cosine[i, j] = features[i] . features[j] * units[i] * units[j]
-    pool        float32 (H, N)                  where the query of a model that pools by attention looks
+    pool        float32 (H, N)                  attention of the pooling query
 
-`features` with `units`, and `pool`, are absent where the record has none. A byte per number moves a cosine by about
-0.0003, and by 0.007 at worst in a model with a few huge channels: less than the two digits that are shown, at half
-the size of float16.
+`features`, `units` and `pool` are absent if the record has none. Quantising features to int8 changes a cosine by about
+0.0003, and by at most 0.007 in a model with a few huge channels, which is below the two digits that are displayed, at
+half the size of float16.
 
-The matrices of a class-specific chain come in a second one, kind "chain", as they differ from class to class:
+The matrices of a class-specific chain are in a second payload, kind "chain", because they depend on the class:
 
     matrices    float16 (L, N, N)               divided by the block's scale
     scales      float32 (L)
-    start       float32 (N)                     the row that stands for the class itself
+    start       float32 (N)                     initial row for the model's output
 
-What masks cost a class comes in one of kind "masks", see `vit.explain.sensitivity`; its header has the grid, the name
-of the class, the `ceiling` of any map and whether any can be judged, `decidable`:
+Masks and score drops of a class are in a payload of kind "masks", see `vit.explain.sensitivity`. Its header has the
+grid, the name of the class, the `ceiling` of all maps, and `decidable`, whether maps can be judged:
 
-    masks       uint8 (M, P / 8)                a bit for each patch, lowest first, 1 where it is taken away
+    masks       uint8 (M, P / 8)                a bit per patch, lowest first, 1 if it is covered
     drops       float32 (M)                     of the class's log-probability
 
-Tokens after one block come in one of kind "features", by `features` and `units` as above; its header has the `block`
-from 0, and with colours the `shares` of the variance that each of them stands for, and of how many `pictures`:
+Tokens after one block are in a payload of kind "features", with `features` and `units` as above. Its header has the
+`block` from 0, and with colours the explained variance ratios `shares` and the number of `pictures`:
 
     colours     uint8 (P, 3)                    components as red, green and blue, see `vit.explain.components`
 
-Prefix tokens have a section of their own because a class token that takes most of a row would leave the patches
-a handful of the 255 steps. Reading needs no torch: a page that only shows what is stored opens at once.
+Prefix tokens have a section of their own, because a class token that takes most of a row would leave only a few of the
+255 steps to the patches. Reading needs no torch, so that pages that only show stored data load quickly.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ if TYPE_CHECKING:
     from vit.view.selection import Selection
 
 MAGIC = b"vit1"
-CHAIN_UP_TO = 1 << 21  # numbers of a chain through all blocks that follows the pointer; 4 MB, 3 ms
-MAPS_UP_TO = 256  # tokens; beyond, queries and keys are smaller than the maps they make
+CHAIN_UP_TO = 1 << 21  # maximum matrix elements of a chain that the browser computes on hover; 4 MB, 3 ms
+MAPS_UP_TO = 256  # tokens; with more, queries and keys are smaller than the maps
 
-# The colour scale that all blocks and heads share for a query ends where this share of them has its strongest patch:
-# a few sharp heads saturate so that the others can be told apart. Prefix tokens do not count, or a class token that
-# takes most of the attention would turn every patch dark. Never below 4 times uniform attention, or a uniform head
-# would look strong; a round multiple of it, so that the scale rarely changes as the query moves.
-_SHARE_BELOW = 0.5
-_LEAST_TOP = 4.0
+# End of the colour scale that all blocks and heads share for a query: this quantile of the heads' strongest patches. A
+# few sharp heads saturate, so that the others can be distinguished. Prefix tokens are excluded, or a class token that
+# takes most of the attention would turn every patch dark. The end is at least 4 times uniform attention, or a uniform
+# head would look strong, and a round multiple of it, so that the scale rarely changes as the query moves.
+_TOP_QUANTILE = 0.5
+_MIN_TOP = 4.0
 _ROUND_TOPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
-_CHUNK_SCORES = 1 << 21  # scores held at once; 8 MB, which a processor keeps near it
+_CHUNK_SCORES = 1 << 21  # scores per chunk; 8 MB, which fit into a CPU cache
 
-_PICTURE_SIDES = (1600, 1280, 1024, 800, 640, 480)  # long side of the display [px]: the first that fits the budget
-_PICTURE_BYTES = 120_000
+_PICTURE_SIDES = (1600, 1280, 1024, 800, 640, 480)  # longer side of the displayed picture; the first that fits [px]
+_PICTURE_BYTES = 120_000  # size limit of the displayed picture
 _JPEG_QUALITY = 88
 
 
@@ -88,12 +88,12 @@ def pack(
     box: tuple[float, float, float, float],
     colormaps: dict[str, np.ndarray],
 ) -> bytes:
-    """Everything the viewer needs, once per picture.
+    """Pack everything the viewer needs for one picture.
 
     Args:
         record: attention of the picture.
-        picture: upright and of original size; it is scaled down for display.
-        box: (left, top, right, bottom) of the patch grid in pixels of `picture`; may reach beyond it.
+        picture: upright, original size; it is scaled down for display.
+        box: (left, top, right, bottom) of the patch grid in pixels of `picture`; may extend beyond it.
         colormaps: (256, 3) uint8 each, by name; the first is the default.
 
     Raises:
@@ -113,7 +113,7 @@ def pack(
         if colors.shape != (256, 3) or colors.dtype != np.uint8:
             raise ValueError(f"Colour map {name!r} must be (256, 3) uint8, not {colors.shape} {colors.dtype}.")
         sections[f"colormap:{name}"] = colors.tobytes()
-    small = record.tokens <= max(MAPS_UP_TO, record.queries[0].shape[-1])  # no larger than queries and keys
+    small = record.tokens <= max(MAPS_UP_TO, record.queries[0].shape[-1])  # maps are no larger than queries and keys
     attention = (_all_maps if small else _queries_keys)(record)
     if record.features is not None:
         attention |= _packed_features(_as_numpy(record.features))
@@ -138,11 +138,11 @@ def pack(
 
 
 def pack_chain(matrices: Sequence[Tensor], start: Tensor) -> bytes:
-    """Turn what a chain r <- r (I + A) through all blocks multiplies with into bytes for the viewer.
+    """Pack the matrices A of a chain r <- r (I + A) through all blocks.
 
     Args:
         matrices: L of (N, N), at least 0.
-        start: (N,), the row that the class itself begins with.
+        start: (N,), initial row for the model's output.
     """
     arrays = [_as_numpy(matrix) for matrix in matrices]
     scales = np.array([max(float(array.max()), float(np.finfo(np.float32).tiny)) for array in arrays], np.float32)
@@ -166,16 +166,16 @@ def pack_masks(
     decidable: bool,
     complete: bool = True,
 ) -> bytes:
-    """Turn masks and what they cost a class into bytes, by which the viewer judges any map.
+    """Pack masks and score drops, with which the viewer judges maps.
 
     Args:
-        masks: bool (M, P), all over equally many patches.
-        drops: (M,), see `vit.explain.sensitivity.score_drops`; three at least.
+        masks: bool (M, P), all covering the same number of patches.
+        drops: (M,), at least three, see `vit.explain.sensitivity.score_drops`.
         grid: (rows, cols).
-        target: the class, for people.
-        ceiling: the correlation that no map exceeds, see `vit.explain.sensitivity.Removal`.
-        decidable: any map can be right or wrong, see `vit.explain.sensitivity.decidable`.
-        complete: there will be no more.
+        target: display name of the class.
+        ceiling: maximum correlation of an additive map, see `vit.explain.sensitivity.Removal`.
+        decidable: whether maps can be judged, see `vit.explain.sensitivity.decidable`.
+        complete: whether these are all masks.
     """
     sections = {
         "masks": np.packbits(masks.cpu().numpy(), axis=1, bitorder="little").tobytes(),
@@ -195,14 +195,14 @@ def pack_features(
     shares: Sequence[float] = (),
     pictures: int = 1,
 ) -> bytes:
-    """Turn tokens after a block into bytes, by which the viewer compares patches and colours them.
+    """Pack tokens after a block, with which the viewer compares and colours patches.
 
     Args:
         features: (N, D), see `vit.explain.components.token_features`.
         grid: (rows, cols).
         block: from 0.
         colours, shares: (rows, cols, 3) and (3,), see `vit.explain.components.Components`.
-        pictures: that share the basis.
+        pictures: number of pictures that share the basis.
     """
     packed = _packed_features(_as_numpy(features))
     sections = {name: numbers.tobytes() for name, numbers in packed.items()}
@@ -213,7 +213,7 @@ def pack_features(
 
 
 def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Header and sections of a payload: the reading half of the format, as `payload.js` does it.
+    """Parse a payload into header and sections, like `payload.js`.
 
     Raises:
         ValueError: not a payload.
@@ -246,7 +246,7 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def read_header(payload: bytes) -> dict[str, Any]:
-    """Read the header of a payload and none of its numbers.
+    """Read only the header of a payload.
 
     Raises:
         ValueError: not a payload.
@@ -258,9 +258,9 @@ def read_header(payload: bytes) -> dict[str, Any]:
 
 
 def weights_of(payload: bytes, selection: Selection) -> np.ndarray:
-    """What the viewer shows for a selection, from a payload alone: (N,).
+    """Compute the numbers of a selection (N,) from a payload, in the precision of the payload.
 
-    Attention, rollout and the pooling query, as exact as the payload is; attention for other views.
+    Supports attention, rollout and the pooling query; attention for other views.
     """
     header, sections = unpack(payload)
     if selection.view == "pool" and "pool" in sections:
@@ -285,14 +285,14 @@ def weights_of(payload: bytes, selection: Selection) -> np.ndarray:
 
 
 def _fuse_maps(maps: np.ndarray, how: int | Fusion) -> np.ndarray:
-    """One of several maps (M, ...), or all of them in one: (...)."""
+    """Select one of several maps (M, ...), or fuse all of them: (...)."""
     if not isinstance(how, str):
         return maps[how]
     return maps.mean(0) if how == "mean" else maps.max(0) if how == "max" else maps.min(0)
 
 
 def _discarded(rows: np.ndarray, share: float, split: int) -> np.ndarray:
-    """As `vit.explain.maps.discarded`, of (N, N)."""
+    """Set the weakest patches of each row (N, N) to 0, in place; see `vit.explain.maps.discarded`."""
     count = int(share * (rows.shape[-1] - split))
     if count:
         weakest = np.argpartition(rows[:, split:], count - 1, -1)[:, :count] + split
@@ -301,7 +301,7 @@ def _discarded(rows: np.ndarray, share: float, split: int) -> np.ndarray:
 
 
 def _token_maps(sections: Mapping[str, np.ndarray], block: int, token: int, to: bool) -> np.ndarray:
-    """Attention from or to a token, in every head of a block: (H, N)."""
+    """Compute attention from or to a token in every head of a block: (H, N)."""
     if "maps" not in sections:
         q, k = (sections[name][block].astype(np.float32) for name in ("queries", "keys"))
         scores = np.einsum("hnk,hk->hn", *((q, k[:, token]) if to else (k, q[:, token])))
@@ -314,7 +314,7 @@ def _token_maps(sections: Mapping[str, np.ndarray], block: int, token: int, to: 
 
 
 def _head_matrix(sections: Mapping[str, np.ndarray], block: int, head: int) -> np.ndarray:
-    """All attention of a head: (N, N)."""
+    """Compute the attention matrix of a head: (N, N)."""
     if "maps" in sections:
         prefix, scales, maps = (sections[name][block, head] for name in ("prefix", "scales", "maps"))
         return np.concatenate([prefix, maps / 255 * scales[:, None]], -1).astype(np.float32)
@@ -323,7 +323,7 @@ def _head_matrix(sections: Mapping[str, np.ndarray], block: int, head: int) -> n
 
 
 def _all_maps(record: AttentionRecord) -> dict[str, np.ndarray]:
-    """Every map, one block at a time."""
+    """Compute and quantise all maps, one block at a time."""
     split = len(record.prefix)
     blocks, strongest = [], []
     for block in range(record.blocks):
@@ -338,7 +338,7 @@ def _all_maps(record: AttentionRecord) -> dict[str, np.ndarray]:
 
 
 def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
-    """Queries and keys, with the row sums of exactly the rounded numbers that the browser gets."""
+    """Round queries and keys to float16; the row sums are those of the rounded numbers, which the browser uses."""
     split = len(record.prefix)
     shape = (record.blocks, *record.queries[0].shape)
     queries, keys, log_sums = np.empty(shape, np.float16), np.empty(shape, np.float16), np.empty(shape[:3], np.float32)
@@ -357,7 +357,7 @@ def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
 
 
 def _sums_and_peaks(queries: Tensor, keys: Tensor, split: int) -> tuple[Tensor, Tensor]:
-    """Logarithms of the row sums (H, N), and of each token's strongest patch (2, H, N): where it looks, who looks."""
+    """Compute log row sums (H, N), and logs of each token's maximum attention (2, H, N): to patches, from patches."""
     heads, tokens = queries.shape[:2]
     rows_per_chunk = max(1, _CHUNK_SCORES // tokens)
     sums = queries.new_empty(heads, tokens).float()
@@ -377,21 +377,21 @@ def _sums_and_peaks(queries: Tensor, keys: Tensor, split: int) -> tuple[Tensor, 
 
 
 def _balance(q: Tensor, k: Tensor) -> Tensor:
-    """A power of two per head that gives queries and keys the same range, so neither leaves float16: (H, 1, 1)."""
+    """Compute a power of two per head (H, 1, 1) that balances the ranges of queries and keys, so both fit float16."""
     tiny = np.finfo(np.float32).tiny.item()
     ratio = k.abs().amax((1, 2)).clamp_min(tiny) / q.abs().amax((1, 2)).clamp_min(tiny)
     return ratio.log2().div(2).round().exp2()[:, None, None]
 
 
 def _scale_ends(strongest: list[np.ndarray]) -> np.ndarray:
-    """End of the shared colour scale (2, N), from the strongest patch of every head: L of (2, H, N)."""
+    """Compute the ends of the shared colour scale (2, N) from the maxima of every head: L of (2, H, N)."""
     every = np.concatenate(strongest, 1)  # (2, L*H, N)
     return _scale_end(every.swapaxes(0, 1), every.shape[-1])
 
 
 def _scale_end(strongest: np.ndarray, tokens: int) -> np.ndarray:
-    """End of the colour scale that several maps share, from the strongest patch of each: (maps, ...) to (...)."""
-    multiples = np.maximum(np.quantile(strongest, _SHARE_BELOW, axis=0) * tokens, _LEAST_TOP)
+    """Compute the end of a shared colour scale from the maximum of each map: (maps, ...) to (...)."""
+    multiples = np.maximum(np.quantile(strongest, _TOP_QUANTILE, axis=0) * tokens, _MIN_TOP)
     power = 10 ** np.floor(np.log10(multiples))
     steps = np.asarray(_ROUND_TOPS)
     rounded = steps[np.minimum(np.searchsorted(steps, multiples / power - 1e-6), len(steps) - 1)] * power
@@ -399,7 +399,7 @@ def _scale_end(strongest: np.ndarray, tokens: int) -> np.ndarray:
 
 
 def _packed_features(features: np.ndarray) -> dict[str, np.ndarray]:
-    """Tokens (N, D) as bytes, and what makes their products cosines; a token of zeros is like no other."""
+    """Quantise tokens (N, D) to int8, with the inverse norms that turn products into cosines; 0 for a zero token."""
     tiny = np.finfo(np.float32).tiny
     small = np.rint(features / np.maximum(np.abs(features).max(-1, keepdims=True), tiny) * 127).astype(np.int8)
     lengths = np.linalg.norm(small.astype(np.float32), axis=-1)
@@ -412,14 +412,15 @@ def _as_numpy(tensor: Tensor) -> np.ndarray:
 
 
 def _encode_picture(picture: Image.Image) -> tuple[bytes, str]:
-    """The picture for display: small ones without loss, others as a JPEG of modest size."""
+    """Encode the picture for display: small ones as PNG, others as a JPEG within `_PICTURE_BYTES` if possible."""
     picture = picture.convert("RGB")
     if max(picture.size) <= 128:
         return _save_picture(picture, "PNG"), "image/png"
     for side in _PICTURE_SIDES:
         share = min(1.0, side / max(picture.size))
         size = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
-        picture = picture.resize(size, Image.Resampling.BICUBIC, reducing_gap=1.0)  # from the last, smaller one
+        # Shrinks the previous, already smaller picture, which is faster.
+        picture = picture.resize(size, Image.Resampling.BICUBIC, reducing_gap=1.0)
         image = _save_picture(picture, "JPEG")
         if len(image) <= _PICTURE_BYTES:
             break
@@ -433,9 +434,9 @@ def _save_picture(picture: Image.Image, kind: str) -> bytes:
 
 
 def join_sections(header: dict[str, Any], sections: Mapping[str, bytes | memoryview]) -> bytes:
-    """One array of bytes of a header and sections, as this module's own text says.
+    """Join a header and sections to a payload in the format that the module docstring describes.
 
-    Offsets depend on the header's length, so it is padded to a length known beforehand.
+    The header contains the sections' offsets, which depend on its own length, so it is padded to a fixed length.
     """
     room = len(json.dumps(header)) + 64 * (len(sections) + 1) + sum(map(len, sections))
     start = at = _round_up(8 + room)

@@ -1,4 +1,4 @@
-"""What panels and page Compare show, as PDF documents to keep or to send."""
+"""PDF reports of the panels and of page Compare."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +21,13 @@ from vit.view.paper import document, picture_rows, plot_row, text_rows
 
 _TITLE = 12.0  # [pt]
 _PLOT = 62.0  # height of a row of plots [mm]
-_TILE = 480  # longer side of a map that is drawn without a picture [px]
-_MOST_NUMBERS = 12  # heads or blocks, up to which each has its number written on it
-_CURVES = 4  # classes drawn
+_TILE = 480  # longer side of a map without a picture [px]
+_MAX_LABELLED = 12  # maximum number of heads or blocks for which cells contain their values
+_CURVES = 4  # maximum number of classes in a plot
 
 
 def describe(checkpoint: Checkpoint) -> str:
-    """Which checkpoint numbers are of."""
+    """Describe the checkpoint that a report is about."""
     return f"Checkpoint {checkpoint.name} (SHA-256 {checkpoint.hash}…, identity {checkpoint.identity})."
 
 
@@ -37,13 +37,13 @@ def of_heads(
     amounts: Mapping[str, Callable[[float], str]],
     facts: str,
 ) -> bytes:
-    """Every statistic: a number for each head, and how they change over the blocks.
+    """Report head statistics: for each, a table of all heads and a plot over the blocks.
 
     Args:
-        by_name: the statistics.
-        titles: of each, for people.
-        amounts: how each writes a number.
-        facts: printed at the end.
+        by_name: statistics by name.
+        titles: display names.
+        amounts: functions that format values.
+        facts: text printed at the end.
     """
     rows = text_rows("Heads", _TITLE, bold=True)
     for name, statistic in by_name.items():
@@ -53,12 +53,14 @@ def of_heads(
 
 
 def of_layers(reading: Lens, labels: Sequence[str], target: int, maps: Tensor, facts: str) -> bytes:
-    """The answer after every block: curves of the most probable classes, and the map of one.
+    """Report the prediction after every block: a plot of the most probable classes, and maps of one class.
 
     Args:
-        target: the class of the maps.
+        reading: from `vit.explain.logit_lens`.
+        labels: class names.
+        target: index of the class of the maps.
         maps: (L, rows, cols), its probability in each patch.
-        facts: printed at the end.
+        facts: text printed at the end.
     """
     final = reading.answers[-1]
     most = final.topk(min(_CURVES, len(final))).indices.tolist()
@@ -94,31 +96,32 @@ def of_layers(reading: Lens, labels: Sequence[str], target: int, maps: Tensor, f
 
 
 def of_comparison(tiles: Sequence[tuple[Image.Image, str]], sentences: Sequence[str], facts: str) -> bytes:
-    """Two maps and their difference.
+    """Report two maps and their difference.
 
     Args:
-        tiles: pictures under their maps, each with what it shows.
-        sentences: what the comparison says, a paragraph each.
-        facts: printed at the end.
+        tiles: pictures with their maps, each with a caption.
+        sentences: paragraphs that describe the comparison.
+        facts: text printed at the end.
     """
     title = text_rows("Two maps beside each other", _TITLE, bold=True)
-    said = [row for sentence in sentences for row in text_rows(sentence)]
-    return document([*title, *picture_rows(tiles, len(tiles)), *said, *text_rows(facts)])
+    paragraphs = [row for sentence in sentences for row in text_rows(sentence)]
+    return document([*title, *picture_rows(tiles, len(tiles)), *paragraphs, *text_rows(facts)])
 
 
 def of_sheet(looks: Sequence[Judged], captions: Sequence[str], facts: str) -> bytes:
-    """Many pictures under their maps, on as many pages as it takes.
+    """Report a contact sheet, on as many pages as needed.
 
     Args:
-        captions: what stands below each.
-        facts: printed at the end.
+        looks: the pictures.
+        captions: of each picture.
+        facts: text printed at the end.
     """
     tiles = [(Image.open(io.BytesIO(one.look.thumbnail)), words) for one, words in zip(looks, captions, strict=True)]
     return document([*text_rows("Contact sheet", _TITLE, bold=True), *picture_rows(tiles, 5), *text_rows(facts)])
 
 
 def _draw_grid(axes: Axes, statistic: Statistic, title: str, amount: Callable[[float], str]) -> None:
-    """A coloured number for each head."""
+    """Draw a table with a coloured cell for each head."""
     values = statistic.values.numpy()
     blocks, heads = values.shape
     axes.imshow(values, cmap=ListedColormap(COLORMAPS["viridis"] / 255), aspect="auto")
@@ -126,7 +129,7 @@ def _draw_grid(axes: Axes, statistic: Statistic, title: str, amount: Callable[[f
     axes.set(xlabel="Head", ylabel="Block")
     axes.set_xticks(range(heads), [str(head + 1) for head in range(heads)])
     axes.set_yticks(range(blocks), [str(block + 1) for block in range(blocks)])
-    if max(blocks, heads) > _MOST_NUMBERS:
+    if max(blocks, heads) > _MAX_LABELLED:
         axes.tick_params(labelsize=4)
         return
     low, high = np.nanmin(values), np.nanmax(values)
@@ -138,7 +141,7 @@ def _draw_grid(axes: Axes, statistic: Statistic, title: str, amount: Callable[[f
 
 
 def _draw_depth(axes: Axes, statistic: Statistic, amount: Callable[[float], str]) -> None:
-    """Every head over its block, with standard deviations where there are several pictures."""
+    """Plot every head over its block, with standard deviations if there are several pictures."""
     values = statistic.values.numpy()
     blocks, heads = values.shape
     apart = (np.arange(heads) - (heads - 1) / 2) * (0.5 / heads)
@@ -156,7 +159,7 @@ def _draw_depth(axes: Axes, statistic: Statistic, amount: Callable[[float], str]
 
 
 def _enlarged(pixels: np.ndarray) -> Image.Image:
-    """A map whose patches are sharp on paper."""
+    """Enlarge a map by an integer factor, so that its patches are sharp in print."""
     picture = Image.fromarray(pixels)
     factor = max(1, _TILE // max(picture.size))
     return picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)

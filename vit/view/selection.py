@@ -1,4 +1,4 @@
-"""What the viewer shows: parsed from links and browsers, neither of which is trusted."""
+"""State of the viewer, parsed from links and browser messages, which are untrusted."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -12,31 +12,32 @@ Scale = Literal["shared", "own"]
 Contour = Literal["none", "mass", "otsu"]
 Cover = Literal["weight", "film"]
 
-SMOOTH_FROM = 400  # tokens: 20 x 20 patches, each about 27 px wide on the screen; squares of less look like noise
+SMOOTH_FROM = 400  # tokens: 20 x 20 patches, each about 27 px on the screen; smaller squares would look like noise
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection(Settings):
-    """One state of the viewer; blocks, heads and tokens count from zero.
+    """State of the viewer. Blocks, heads and tokens count from zero.
 
     Attributes:
         block, head: an index, or how to fuse all of them; block -1 is the last one.
-        token: the token asked about; 0 is the class token of models that have one.
-        pinned: it stays while the pointer moves.
-        view: one attention map; rollout through all blocks; what speaks for a class, by a method that the page
-            chooses; which patches are like the token; the patches' principal components as colours; where the query of
-            a model that pools by attention looks. The viewer and the exports show attention where the model has no such
-            thing.
-        direction: "from" is where the token looks, "to" is who looks at it.
-        colormap: its name in the payload; "" is the first one there.
+        token: the query token; 0 is the class token of models that have one.
+        pinned: whether the query token stays the same while the pointer moves.
+        view: "attention" is a single map; "rollout" runs through all blocks; "relevance" is a class-specific method
+            that the page chooses; "similar" compares patches with the token; "components" colours patches by principal
+            components; "pool" is the attention of the pooling query. The viewer and the exports show attention if the
+            model does not support the view.
+        direction: "from" for attention from the token to others, "to" for attention from others to it.
+        colormap: name in the payload; "" for the first one.
         opacity: of the map over the picture, 0 to 1.
-        cover: "weight" leaves the picture clear where patches have less than their mean; "film" covers all of it.
-        smooth: interpolate between patches. Links that do not say it mean it from `SMOOTH_FROM` tokens on.
-        scale: one colour scale for every map, or each map its own.
-        contour: a line around the fewest patches that hold a share of the weight, or around Otsu's stronger group.
-        mass: that share, above 0 and at most 1.
-        hidden: patches that are hidden from the model, from 0 in the order of rows.
-        after_block: by whose output patches are compared and coloured; -1 is the last one.
+        cover: "weight" leaves patches below the mean uncovered; "film" covers the whole picture.
+        smooth: interpolate between patches. Links without this field smooth from `SMOOTH_FROM` tokens on.
+        scale: one colour scale for all maps, or one per map.
+        contour: outline of the fewest patches that contain the share `mass` of the weight, or of those above Otsu's
+            threshold.
+        mass: share of the weight for the outline, above 0 and at most 1.
+        hidden: patches that are hidden from the model, row-major from 0.
+        after_block: block whose output is used to compare and colour patches; -1 is the last one.
     """
 
     block: int | Fusion = -1
@@ -56,7 +57,7 @@ class Selection(Settings):
     after_block: int = -1
 
     def to_query(self) -> dict[str, str]:
-        """Every field as a string, for a link.
+        """Convert all fields to strings, for a link.
 
         >>> Selection(block=4, head="max").to_query()["head"]
         'max'
@@ -67,10 +68,10 @@ class Selection(Settings):
 
     @classmethod
     def from_query(cls, query: Mapping[str, Any], blocks: int, heads: int, tokens: int) -> Self:
-        """Read a link or what a browser sent; whatever makes no sense becomes its default.
+        """Parse a link or a browser message. Invalid values become defaults.
 
-        A block or head beyond the model becomes the nearest one there is; a token beyond it means another picture
-        or model, so the default token is shown, not pinned.
+        A block or head out of range is clamped. A token out of range belongs to another picture or model, so the
+        default token is selected and not pinned.
 
         >>> Selection.from_query({"block": "999", "head": "2", "token": "<b>"}, 12, 3, 197)
         Selection(residual=0.5, fusion='mean', discard=0.0, start_block=0, block=11, head=2, token=0, pinned=False, \
@@ -106,7 +107,7 @@ contour='none', mass=0.6, hidden=(), after_block=11)
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers as short text for a link.
+    """Format integers compactly, for a link.
 
     >>> ranges([3, 4, 5, 9])
     '3-5.9'
@@ -121,7 +122,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def _parse_patches(value: Any, tokens: int) -> tuple[int, ...]:
-    """What `ranges` wrote, or a list from the browser; numbers that cannot be are left out."""
+    """Parse the output of `ranges`, or a list from the browser; invalid numbers are skipped."""
     numbers: set[int] = set()
     for part in value.split(".") if isinstance(value, str) else value if isinstance(value, list | tuple) else ():
         first, _, last = str(part).partition("-")
@@ -161,7 +162,7 @@ def _parse_real(value: Any) -> float | None:
 
 
 def _clamp(value: Any, default: float, least: float = 0.0, most: float = 1.0) -> float:
-    """A number brought between two."""
+    """Parse a number and clamp it; the default if it is invalid."""
     number = _parse_real(value)
     return default if number is None else min(max(number, least), most)
 

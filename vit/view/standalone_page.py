@@ -1,7 +1,7 @@
-"""The viewer as one HTML file that needs neither server nor network: its code, the payload, and what was selected.
+"""The viewer as one HTML file that works without server and network: its code, the payload and the selection.
 
-Foreign text goes in escaped, data as JSON without "<", and a policy in the file lets nothing run but its own script and
-nothing be fetched.
+Untrusted text is escaped, and JSON contains no "<". The file's content security policy allows only its own script and
+no requests.
 """
 
 import base64
@@ -18,9 +18,9 @@ from vit.view.payload import read_header
 from vit.view.selection import Selection
 from vit.view.web import joined, read
 
-MAX_PAYLOAD = 100_000_000  # [bytes]; a browser opens a third more of text for them
+MAX_PAYLOAD = 100_000_000  # [bytes]; base64 makes a third more of them in the file
 
-# As in .streamlit/config.toml, so that the file looks as the app does.
+# Colours as in .streamlit/config.toml, so that the file looks like the app.
 STYLE = """
 :root {
   color-scheme: light dark;
@@ -35,7 +35,7 @@ main { max-width: 82rem; margin: auto; padding: 1.5rem; }
 h1 { margin: 0 0 1.25rem; font-size: 1.25rem; overflow-wrap: anywhere; }
 .facts { margin: 1.5rem 0 0; font-size: 0.8125rem; line-height: 1.5; opacity: 0.75; overflow-wrap: anywhere; }
 """
-# Among a notebook's other outputs.
+# Smaller margins and fonts in a notebook cell.
 _IN_CELL = """
 main { max-width: none; padding: 0.25rem; }
 h1 { margin-bottom: 0.75rem; font-size: 0.9375rem; }
@@ -56,22 +56,22 @@ def standalone(
     features: bytes | None = None,
     cell: str = "",
 ) -> bytes:
-    """One HTML file with the viewer and all that it shows.
+    """Build an HTML file with the viewer and all of its data.
 
     Args:
         payload: from `vit.view.payload.pack`.
-        selection: what it shows at first.
+        selection: initial selection.
         title: of the page.
-        facts: printed below, one paragraph each.
-        computed, method: as for `pages.components.viewer.show`; `method["chain"]` is set here.
+        facts: paragraphs printed below.
+        computed, method: see `pages.components.viewer.show`; `method["chain"]` is set here.
         chain: from `pack_chain`, for a method whose maps the browser computes.
-        masks: from `pack_masks`, by which the browser judges the maps.
-        features: from `pack_features`, for the view and the block that are selected.
-        cell: in a notebook, the name by which the page around it speaks with it, see `vit.view.notebook`.
+        masks: from `pack_masks`, with which the browser judges maps.
+        features: from `pack_features`, for the selected view and block.
+        cell: in a notebook, the name that identifies the page in messages, see `vit.view.notebook`.
 
     Raises:
-        UserError: the payload is too large for a file that a browser opens.
-        ValueError: `payload` is none.
+        UserError: the payload is too large for a browser to open the file.
+        ValueError: `payload` is not a payload.
     """
     if len(payload) + len(chain or b"") > MAX_PAYLOAD:
         raise UserError(
@@ -80,7 +80,7 @@ def standalone(
         )
     read_header(payload)
     parts = {"payload": payload, "chain": chain, "masks": masks, "features": features}
-    payloads = {name: one for name, one in parts.items() if one}
+    payloads = {name: part for name, part in parts.items() if part}
     if computed is not None:
         computed = {**computed, "values": [float(f"{float(value):.6g}") for value in computed["values"]]}
     if method is not None:
@@ -103,7 +103,7 @@ def standalone(
     script = "\n" + joined("notebook.js" if cell else "standalone.js")
     assert "</script" not in script.lower()
     policy = f"default-src 'none'; script-src '{digest(script)}'; style-src 'unsafe-inline'; img-src blob: data:"
-    held = json.dumps({"data": data, "payloads": list(payloads)}).replace("<", "\\u003c")
+    data_json = json.dumps({"data": data, "payloads": list(payloads)}).replace("<", "\\u003c")
     lines = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
@@ -114,7 +114,7 @@ def standalone(
         "<noscript><p>This page needs JavaScript.</p></noscript>",
         read("viewer.html"),
         *(f'<p class="facts">{html.escape(fact)}</p>' for fact in facts),
-        f'</main>\n<script type="application/json" id="data">{held}</script>',
+        f'</main>\n<script type="application/json" id="data">{data_json}</script>',
         *(f'<script type="text/plain" id="{name}">{_packed(content)}</script>' for name, content in payloads.items()),
         f'<script type="module">{script}</script>\n</body>\n</html>\n',
     ]
@@ -122,10 +122,10 @@ def standalone(
 
 
 def _packed(content: bytes) -> str:
-    """The same bytes in every run, as text."""
+    """Compress and encode as base64, reproducibly: `mtime=0` leaves out the time."""
     return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode()
 
 
 def digest(script: str) -> str:
-    """Return by what a page's policy knows its script."""
+    """Return the hash by which a content security policy allows an inline script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

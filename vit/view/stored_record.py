@@ -1,4 +1,4 @@
-"""What a payload of the viewer holds, to compute with."""
+"""Read records and pictures back from viewer payloads."""
 
 import io
 
@@ -10,13 +10,9 @@ from vit.explain.record import AttentionRecord
 from vit.images.geometry import Box
 from vit.view.payload import read_header, unpack
 
-# --- What a payload holds -------------------------------------------------------------------------------------
-
 
 def record_of(payload: bytes) -> AttentionRecord:
-    """The attention in a viewer's payload, to compute with; nothing else of its picture's pass is there.
-
-    Rounded as the payload is: see `vit.view.payload`.
+    """Build a record from a viewer payload. It contains only attention, in the precision of the payload.
 
     Raises:
         ValueError: not a payload with a picture.
@@ -26,7 +22,7 @@ def record_of(payload: bytes) -> AttentionRecord:
     if header["kind"] == "qk":
         queries = torch.from_numpy(sections["queries"].astype(np.float32)) * header["width"] ** 0.5
         keys = torch.from_numpy(sections["keys"].astype(np.float32))
-    else:  # attention is that of its own logarithms as queries, and of the unit vectors as keys
+    else:  # the softmax of log weights returns the weights: log weights as queries, unit vectors as keys
         patches = sections["maps"].astype(np.float32) * (sections["scales"][..., None] / 255)  # (L, H, N, P)
         full = torch.from_numpy(np.concatenate([sections["prefix"].astype(np.float32), patches], -1))
         tokens = full.shape[-1]
@@ -44,7 +40,7 @@ def record_of(payload: bytes) -> AttentionRecord:
 
 
 def picture_of(payload: bytes) -> tuple[Image.Image, Box]:
-    """The picture in a viewer's payload, RGB and perhaps smaller than the original, and where its patches lie [px].
+    """Return the picture of a viewer payload, RGB and possibly scaled down, and the box of its patches [px].
 
     Raises:
         ValueError: not a payload with a picture.

@@ -1,4 +1,4 @@
-"""Numbers that pages draw, to take away: rows as CSV, and as JSON with where they came from."""
+"""Export the numbers of pages as CSV, or as JSON with their provenance."""
 
 import csv
 import io
@@ -15,15 +15,15 @@ from vit.view.contact_sheet import Judged
 
 Kind = Literal["CSV", "JSON"]
 Row = Mapping[str, str | int | float | bool | None]
-UNITS = {"distance": "px", "effect": "logits"}  # of statistics that are no shares
+UNITS = {"distance": "px", "effect": "logits"}  # statistics that have a unit
 
 
 def encode(kind: Kind, rows: Sequence[Row], about: Mapping[str, Any]) -> bytes:
-    """The bytes of a file, UTF-8.
+    """Encode rows as a file, UTF-8.
 
     Args:
-        rows: all with the same names, which say units where there are any; None is nothing in CSV, null in JSON.
-        about: where the numbers came from; JSON has it beside the `rows`, CSV has no place for it.
+        rows: all with the same keys, which include units; None is empty in CSV and null in JSON.
+        about: provenance; JSON has it beside `rows`, CSV omits it.
     """
     if kind == "JSON":
         return json.dumps({**about, "rows": [dict(row) for row in rows]}, ensure_ascii=False, indent=1).encode()
@@ -35,7 +35,7 @@ def encode(kind: Kind, rows: Sequence[Row], about: Mapping[str, Any]) -> bytes:
 
 
 def _inert(value: Any) -> Any:
-    """Text that spreadsheets do not take for a formula, which the name of a picture may look like.
+    """Escape text that spreadsheets would interpret as a formula; a picture's name may look like one.
 
     Source: https://owasp.org/www-community/attacks/CSV_Injection
 
@@ -46,12 +46,12 @@ def _inert(value: Any) -> Any:
 
 
 def facts_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Which checkpoint numbers are of."""
+    """Return the name and hashes of a checkpoint."""
     return {"name": checkpoint.name, "sha256": checkpoint.hash, "identity": checkpoint.identity}
 
 
 def of_heads(by_name: Mapping[str, Statistic]) -> list[Row]:
-    """A row for each head, block and head from 0; with standard deviations where there are several pictures."""
+    """Return a row for each head, indices from 0; with standard deviations if there are several pictures."""
     blocks, heads = next(iter(by_name.values())).values.shape
     rows: list[Row] = []
     for block in range(blocks):
@@ -67,7 +67,7 @@ def of_heads(by_name: Mapping[str, Statistic]) -> list[Row]:
 
 
 def of_layers(reading: Lens, labels: Sequence[str]) -> list[Row]:
-    """A row for each block, from 0, and each class: its probability, read from what leaves the block."""
+    """Return a row for each block, from 0, and class, with the class's probability after the block."""
     return [
         {"block": block, "class": label, "probability": probability}
         for block, answer in enumerate(reading.answers.tolist())
@@ -76,10 +76,10 @@ def of_layers(reading: Lens, labels: Sequence[str]) -> list[Row]:
 
 
 def of_maps(left: Tensor, right: Tensor, difference: Tensor) -> list[Row]:
-    """A row for each patch, row and column from 0: two maps (rows, cols), and how much more the left one gives.
+    """Return a row for each patch, indices from 0, with the values of two maps (rows, cols) and their difference.
 
     Args:
-        difference: in shares of all that each map gives to patches.
+        difference: see `vit.explain.map_comparison.difference`.
     """
     rows, cols = left.shape
     return [
@@ -96,7 +96,7 @@ def of_maps(left: Tensor, right: Tensor, difference: Tensor) -> list[Row]:
 
 
 def of_sheet(looks: Sequence[Judged]) -> list[Row]:
-    """A row for each picture, in the sheet's order."""
+    """Return a row for each picture, in the order of the sheet."""
     return [
         {
             "picture": one.picture.name,

@@ -1,4 +1,4 @@
-"""Classes from outside a checkpoint: from phrases (`text`), labelled pictures (`examples`), or one (`similarity`)."""
+"""New classes for a checkpoint, from phrases (`text`), labelled pictures (`examples`) or one picture (`similarity`)."""
 
 from vit.lazy import names_of
 

@@ -1,4 +1,4 @@
-"""Labelled pictures as classes, for any checkpoint: a probe on its features, or the votes of the nearest ones."""
+"""Classes from labelled pictures, for any checkpoint: a linear probe or a nearest-neighbour classifier on features."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,15 +32,15 @@ except ModuleNotFoundError as error:
     ) from error
 
 Classifier = Literal["probe", "neighbours"]
-FOLDS = 5  # of the cross-validation, or as many as the smallest class has pictures
+FOLDS = 5  # of the cross-validation, at most the number of pictures of the smallest class
 
 
 class Measured(NamedTuple):
-    """How many of the known pictures are recognised by what the others say.
+    """Cross-validated accuracy on the example pictures.
 
     Attributes:
-        accuracy: their share.
-        interval: in which it lies with 95 % confidence.
+        accuracy: 0 to 1.
+        interval: its 95 % confidence interval.
     """
 
     accuracy: float
@@ -48,7 +48,7 @@ class Measured(NamedTuple):
 
     @classmethod
     def of(cls, right: NDArray[np.bool_]) -> "Measured":
-        """Of (n,) pictures."""
+        """Compute the accuracy from which of n pictures were classified correctly, (n,)."""
         return cls(float(right.mean()), wilson(int(right.sum()), len(right)))
 
 
@@ -61,18 +61,19 @@ def answers_from_examples(
     root: Path = Path("data"),
     bar: bool = False,
 ) -> Answers:
-    """Make the classes of a dataset those of a checkpoint, by what its features of some pictures are like.
+    """Train a classifier for the classes of a dataset on a checkpoint's features.
 
     Args:
-        checkpoint: as its files have it; with or without classes.
-        data: a dataset's name, or "folder:PATH" with one folder per class. Its test pictures are left alone.
-        classifier: "probe" is a logistic regression, and can be kept in a checkpoint; "neighbours" lets the 20 nearest
-            pictures vote.
-        limit: pictures that are learnt from, taken evenly from the classes.
-        root: where downloads are kept.
+        checkpoint: as loaded; with or without classes.
+        data: a dataset's name, or "folder:PATH" with one folder per class. Test pictures are not used.
+        classifier: "probe" is a logistic regression, which can be saved in a checkpoint; "neighbours" lets the 20
+            nearest pictures vote.
+        limit: number of training pictures, taken evenly from the classes.
+        root: folder of downloaded datasets.
+        bar: show a progress bar.
 
     Raises:
-        InvalidDataset: it cannot be read, or has fewer than two classes.
+        InvalidDataset: the dataset cannot be read, or has fewer than two classes.
     """
     dataset = load_dataset(data, checkpoint.preprocess, root=root, only="train", at_most=limit)
     with back_where_it_was(checkpoint.model):
@@ -84,15 +85,15 @@ def answers_from_examples(
 def answers_from_pictures(
     checkpoint: Checkpoint, groups: Mapping[str, Sequence[Image.Image]], classifier: Classifier = "probe"
 ) -> Answers:
-    """Make named groups of pictures the classes of a checkpoint.
+    """Train a classifier for named groups of pictures on a checkpoint's features.
 
     Args:
-        checkpoint: as its files have it; with or without classes.
-        groups: name -> pictures, RGB.
+        checkpoint: as loaded; with or without classes.
+        groups: class name -> RGB pictures.
         classifier: see `answers_from_examples`.
 
     Raises:
-        UserError: fewer than two groups, or an empty one.
+        UserError: fewer than two groups, or an empty group.
     """
     if len(groups) < 2 or not all(groups.values()):
         raise UserError("Examples need two named groups at least, each with a picture.")
@@ -106,17 +107,17 @@ def answers_from_pictures(
 
 
 def answers_from_features(examples: Features, data: str, classifier: Classifier = "probe", **facts: Any) -> Answers:
-    """Make classes of features that are known.
+    """Train a classifier on extracted features.
 
     Args:
-        examples: of pictures of two classes at least; each has one.
-        data: where they come from, for people.
+        examples: features of pictures of at least two classes.
+        data: display name of their source.
         classifier: see `answers_from_examples`.
-        facts: what else is to be recorded of them: `limit` of `answers_from_examples`, or files as `groups`.
+        facts: additional facts to record, such as `limit` of `answers_from_examples`, or files as `groups`.
 
     Raises:
         InvalidDataset: a class has no picture.
-        UserError: there is no such classifier.
+        UserError: unknown classifier.
     """
     if classifier not in get_args(Classifier):
         raise UserError(f"There is no classifier {classifier!r}. Choose from {', '.join(get_args(Classifier))}.")
@@ -142,16 +143,16 @@ def answers_from_features(examples: Features, data: str, classifier: Classifier 
 
 
 def _pipeline() -> Pipeline:
-    """scikit-learn's own, at its defaults."""
+    """Return standardisation and logistic regression, with scikit-learn's default regularisation."""
     return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
 
 
 def _probe(examples: Features) -> Linear:
-    """The pipeline as one linear layer from features (B, D) to logits (B, C)."""
+    """Fit the pipeline and convert it to one linear layer from features (B, D) to logits (B, C)."""
     scaler, regression = (step for _, step in _pipeline().fit(examples.vectors, examples.labels).steps)
     weight, bias = regression.coef_ / scaler.scale_, regression.intercept_
     bias = bias - weight @ scaler.mean_
-    if len(weight) == 1:  # of two classes it is the second against the first: half for the one, half against the other
+    if len(weight) == 1:  # scikit-learn has one logit for two classes; split it into two symmetric ones
         weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
     head = Linear(weight.shape[1], len(weight))
     with torch.no_grad():
@@ -171,7 +172,7 @@ def _neighbours(examples: Features) -> NeighbourHead:
 
 @torch.inference_mode()
 def _measured_neighbours(examples: Features) -> Measured:
-    """Each picture by the votes of all others."""
+    """Measure the leave-one-out accuracy."""
     head = _neighbours(examples)
     others = head.similar(torch.from_numpy(examples.vectors)).fill_diagonal_(-torch.inf)
     return Measured.of(head.vote(others).argmax(1).numpy() == examples.labels)

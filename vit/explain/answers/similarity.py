@@ -1,4 +1,4 @@
-"""Likeness to another picture, or to a patch of one, as the class that a model is asked about."""
+"""Similarity to another picture, or to one of its patches, as the only class of a model."""
 
 from PIL import Image
 
@@ -19,22 +19,22 @@ def answers_from_picture(
     *,
     size: Size | None = None,
 ) -> Answers:
-    """Make likeness to a picture, or to one of its patches, the one class of a checkpoint; no labels are needed.
+    """Make similarity to a picture, or to one of its patches, the only class of a checkpoint; needs no labels.
 
-    The logit is the cosine of two vectors, -1 to 1: of what the head would read of the picture in question, and of what
-    it would read of `image`, or of its patch if there was nothing else. The gradient is of the first alone, whose
-    length is taken for given, so a map of this class says which parts of the picture in question make it alike; also of
-    a picture and itself, where a cosine has no gradient.
+    The logit is the cosine similarity, -1 to 1, of the head's input for the explained picture with that for `image`, or
+    with that for its patch as the only token. Maps of this class show which parts make the explained picture similar.
+    Gradients treat the norm of the explained picture's features as constant, because the gradient of a cosine vanishes
+    for a picture and itself.
 
     Args:
-        checkpoint: as its files have it; with or without classes.
-        image: RGB.
-        patch: row and column, from 0; None for the picture as a whole.
-        name: of the class; empty for a description.
+        checkpoint: as loaded; with or without classes.
+        image: RGB reference picture.
+        patch: (row, col) from 0; None for the whole picture.
+        name: class name; empty for a generated one.
         size: (height, width) of the model's input [px], in whole patches; None for the checkpoint's own.
 
     Raises:
-        UserError: the picture has no such patch.
+        UserError: the patch does not exist.
     """
     preprocess = resized(checkpoint.preprocess, size or checkpoint.preprocess.size)
     pixels = preprocess(image)

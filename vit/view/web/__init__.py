@@ -1,7 +1,7 @@
-"""The viewer's own JavaScript, CSS and HTML, for whoever puts it on a page; needs no Streamlit.
+"""The viewer's JavaScript, CSS and HTML. Does not depend on Streamlit.
 
-Streamlit takes a component's JavaScript as one module, and the viewer as a file holds one script, whose digest its
-policy names. `joined` makes that one text of the ES modules here, so that whoever runs the app needs no bundler.
+Streamlit accepts a component's JavaScript as a single module, and the standalone viewer has a single script whose hash
+is in its content security policy. `joined` bundles the ES modules of this folder, so that the app needs no bundler.
 """
 
 import posixpath
@@ -12,27 +12,27 @@ _FOLDER = Path(__file__).parent
 
 _IMPORT = re.compile(r'import \{ (?P<names>\w+(?:, \w+)*) \} from "(?P<path>\.\.?/[\w/]+)\.js";')
 _EXPORT = re.compile(r"export (?=(?:async function|function|class|const) (?P<name>\w+)\b)")
-_DOCUMENTATION = re.compile(r"^[ \t]*/\*\*(?:(?!\*/).)*\*/\n", re.M | re.S)  # types among it, for checkers
+_DOCUMENTATION = re.compile(r"^[ \t]*/\*\*(?:(?!\*/).)*\*/\n", re.M | re.S)  # JSDoc, which only type checkers need
 _COMMENT = re.compile(r"\s*(?://|/\*|\*)")
 _OTHER = re.compile(r"\b(?:import|export)\b")
 
 
 def read(name: str) -> str:
-    """One of the files here."""
+    """Read a file of this folder."""
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
 def joined(entry: str, folder: Path = _FOLDER) -> str:
-    """A module with all that it imports, directly or not, as one module that imports nothing.
+    """Bundle a module and all of its transitive imports into one module without imports.
 
-    Every other module becomes a function, called once, that returns what the module exports: its other names stay its
-    own. A module may import names from others here or in folders below, a line each, and export functions, classes and
-    constants where it declares them; the entry may have a default export.
+    Every imported module becomes an immediately invoked function that returns its exports, so that other names stay
+    private. Modules may import names from this folder and its subfolders, one line per import, and export functions,
+    classes and constants where they are declared. The entry may have a default export.
 
     Raises:
-        ValueError: a module imports or exports in another way, or in a circle, or what is not exported.
+        ValueError: another form of import or export, a circular import, or an import of a name that is not exported.
     """
-    parts: dict[str, str] = {}  # by module, each after those that it imports
+    parts: dict[str, str] = {}  # by module, in order of dependency
     exports: dict[str, list[str]] = {}
 
     def add(stem: str, importers: tuple[str, ...]) -> None:
@@ -66,11 +66,11 @@ def joined(entry: str, folder: Path = _FOLDER) -> str:
 
 
 def _resolved(importer: str, path: str) -> str:
-    """The module that a path means in another one, both from the folder on; "" outside of it."""
+    """Resolve an import path relative to the importing module; "" if it leaves the folder."""
     stem = posixpath.normpath(posixpath.join(posixpath.dirname(importer), path))
     return "" if stem.startswith("..") else stem
 
 
 def _variable(stem: str) -> str:
-    """That holds what a module exports."""
+    """Return the name of the variable for a module's exports."""
     return f"{stem.replace('/', '_')}_js"
