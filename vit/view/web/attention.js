@@ -1,4 +1,4 @@
-// Any row or column of any attention map of a payload, of either of its kinds. No DOM here.
+// Rows and columns of a payload's attention maps, for both payload kinds (maps; queries and keys). No DOM access.
 
 import { decodeHalves } from "./bytes.js";
 import { leaveOutWeakest, normalise } from "./maps.js";
@@ -7,9 +7,9 @@ import { leaveOutWeakest, normalise } from "./maps.js";
 /** @import { Payload } from "./payload.js" */
 /** @import { Direction, Fusion, RolloutSettings } from "./types" */
 
-const DECODED_BUDGET = 192 * 2 ** 20; // bytes of queries and keys held as float32; beyond, the oldest go
+const DECODED_BUDGET = 192 * 2 ** 20; // [bytes] of queries and keys cached as float32; the least recently used are evicted
 
-/** All maps at hand, as uint8. */
+/** Attention maps stored as uint8, with a scale per row. */
 export class Maps {
   /**
    * @param {Payload} payload
@@ -21,7 +21,7 @@ export class Maps {
     const prefix = section("prefix", Uint16Array);
     this.prefix = decodeHalves(prefix, 0, new Float32Array(prefix.length));
     this.units = section("scales", Float32Array).map((scale) => scale / 255);
-    this.fusedBy = ""; // how the maps below came about
+    this.fusedBy = ""; // settings that `fused` was computed with
     /** @type {Float32Array | null} */
     this.fused = null; // (L, N, N), for rollout
     this.spare = new Float32Array(payload.tokens);
@@ -29,12 +29,12 @@ export class Maps {
   }
 
   /**
-   * As `Payload.fill`, of a block.
+   * Write one row or column of a head's map into out, see `Payload.fill`.
    *
    * @param {number} block
    * @param {number} head
    * @param {number} token
-   * @param {boolean} to
+   * @param {boolean} to the token's column instead of its row
    * @param {Float32Array} out
    * @param {number} at
    */
@@ -58,7 +58,7 @@ export class Maps {
   }
 
   /**
-   * Rollout of a token, as a vector times one matrix after the other, into out (N).
+   * Compute the rollout of one token into out (N), as a vector multiplied by the matrix of each block in turn.
    *
    * @param {number} token
    * @param {Direction} direction
@@ -75,7 +75,7 @@ export class Maps {
   }
 
   /**
-   * One block of rollout, of what a token is made of: out becomes out times the block's matrix.
+   * Apply one block of rollout "from" a token: out becomes out times the block's matrix.
    *
    * @param {Float32Array} maps
    * @param {number} block
@@ -94,7 +94,7 @@ export class Maps {
   }
 
   /**
-   * One block of rollout, of which tokens one reaches: out becomes the block's matrix times out.
+   * Apply one block of rollout "to" a token: out becomes the block's matrix times out.
    *
    * @param {Float32Array} maps
    * @param {number} block
@@ -113,7 +113,8 @@ export class Maps {
   }
 
   /**
-   * All heads in one, without the weakest patches of each row; rows are made to sum to 1 again.
+   * Return one map per block (L, N, N): heads fused, the weakest patches of each row discarded, rows normalised to 1.
+   * The result for the last settings is cached.
    *
    * @param {RolloutSettings} settings
    */
@@ -137,7 +138,7 @@ export class Maps {
   }
 
   /**
-   * A token's row of all heads of a block; for "mean" their sum.
+   * Fuse a token's rows over all heads of a block. For "mean" this is their sum, which `normalise` scales afterwards.
    *
    * @param {number} block
    * @param {number} token
@@ -157,7 +158,7 @@ export class Maps {
   }
 }
 
-/** Queries and keys at hand; a row or column is a product with one of them. */
+/** Queries and keys; a row or column of attention is computed as their product. */
 export class QueriesKeys {
   /**
    * @param {Payload} payload
@@ -168,7 +169,7 @@ export class QueriesKeys {
     this.width = payload.header.width;
     this.halves = [section("queries", Uint16Array), section("keys", Uint16Array)];
     this.logSums = section("log_sums", Float32Array);
-    this.size = payload.heads * payload.tokens * this.width; // of one block's queries
+    this.size = payload.heads * payload.tokens * this.width; // numbers in one block's queries
     /** @type {(Float32Array | null)[][]} */
     this.decoded = [new Array(payload.blocks).fill(null), new Array(payload.blocks).fill(null)];
     this.used = [new Float64Array(payload.blocks), new Float64Array(payload.blocks)];
@@ -179,12 +180,12 @@ export class QueriesKeys {
   }
 
   /**
-   * As `Payload.fill`, of a block.
+   * Write one row or column of a head's map into out, see `Payload.fill`.
    *
    * @param {number} block
    * @param {number} head
    * @param {number} token
-   * @param {boolean} to
+   * @param {boolean} to the token's column instead of its row
    * @param {Float32Array} out
    * @param {number} at
    */
@@ -210,7 +211,7 @@ export class QueriesKeys {
   }
 
   /**
-   * Queries (0) or keys (1) of a block as float32.
+   * Return the queries (0) or keys (1) of a block as float32, decoded on first use.
    *
    * @param {number} which
    * @param {number} block
@@ -227,7 +228,7 @@ export class QueriesKeys {
     return numbers;
   }
 
-  /** The room of those that were used longest ago. */
+  /** Evict the least recently used entry and return its buffer for reuse. */
   evict() {
     let which = 0, block = -1;
     for (let w = 0; w < 2; w++)

@@ -1,4 +1,4 @@
-// What the viewer says, in words and numbers. People count from 1, the code from 0. No DOM here.
+// The viewer's texts and number formats. Texts count from 1, the code from 0. No DOM access.
 
 import { wordOf } from "./faithfulness.js";
 import { ofFeatures } from "./selection.js";
@@ -7,7 +7,7 @@ import { decimal, say } from "./words.js";
 /** @import { Direction, Fusion, Method, Occlusion, Selection, Setting, TokenLayout, Verdict, View } from "./types" */
 
 /**
- * A rank: "1st", "12th".
+ * Format a rank: "1st", "12th".
  *
  * @param {number} n
  */
@@ -18,7 +18,7 @@ export function ordinal(n) {
 }
 
 /**
- * A share with two significant digits: "31 %", "3.1 %", "0.31 %".
+ * Format a share with two significant digits: "31 %", "3.1 %", "0.31 %".
  *
  * @param {number} share
  */
@@ -35,7 +35,7 @@ function ofHundred(digits) {
 }
 
 /**
- * A multiple of uniform attention: "12×", "2.7×", "0.31×".
+ * Format a multiple of uniform attention: "12×", "2.7×", "0.31×".
  *
  * @param {number} times
  */
@@ -46,7 +46,7 @@ export function multiple(times) {
 }
 
 /**
- * A cosine or a correlation: "0.93", "−0.12".
+ * Format a cosine or a correlation: "0.93", "−0.12".
  *
  * @param {number} value
  */
@@ -56,7 +56,7 @@ export function signed(value) {
 }
 
 /**
- * A prefix token, on its chip.
+ * Return the label of a prefix token's chip.
  *
  * @param {string} name
  */
@@ -68,7 +68,7 @@ export function chipName(name) {
 }
 
 /**
- * What a token that is not on the picture is for, in words that need no others; "" for one of an unknown name.
+ * Explain the purpose of a prefix token; "" for an unknown name.
  *
  * @param {string} name
  */
@@ -79,7 +79,7 @@ export function prefixMeaning(name) {
   return say("Belongs to no patch: room for notes about the whole picture, which a model otherwise takes from plain patches");
 }
 
-/** What the words beside the maps mean, for people who meet them there first. */
+/** Tooltips that explain the terms beside the maps. */
 export const GLOSSARY = {
   spread: "Over how many tokens the attention is spread: the exponential of its entropy. Entropy of uniform: 0 is a single token, 1 is all alike",
   uniform: "× uniform: times the weight that every token had if attention were spread evenly",
@@ -90,7 +90,7 @@ export const GLOSSARY = {
 };
 
 /**
- * What the number beside a map is about; and of how many masks, while more are measured and it still moves.
+ * Return the title of the faithfulness score. While masks are still being measured, it includes their number.
  *
  * @param {{ target: string, count: number, complete: boolean }} masks
  */
@@ -99,7 +99,7 @@ export function faithfulTitle({ target, count, complete }) {
 }
 
 /**
- * A map's faithfulness; only about, while more masks are measured.
+ * Format a map's faithfulness, with "≈" while masks are still being measured.
  *
  * @param {number} correlation
  * @param {{ complete: boolean }} masks
@@ -109,9 +109,9 @@ export function faithfulness(correlation, { complete }) {
 }
 
 /**
- * Whether a map is better than chance, and what the removal map reaches.
+ * Say whether a map is better than chance, and how far the removal map gets.
  *
- * @param {Verdict | undefined} verdict undefined while it is not known
+ * @param {Verdict | undefined} verdict undefined until it is computed
  * @param {{ ceiling: number, complete: boolean }} masks
  */
 export function verdictText(verdict, { ceiling, complete }) {
@@ -120,7 +120,7 @@ export function verdictText(verdict, { ceiling, complete }) {
 }
 
 /**
- * What a method's map shows, what the method does, and where another is chosen.
+ * Describe a method: what its map shows, how it works, and where to choose another.
  *
  * @param {Method} method
  */
@@ -130,7 +130,7 @@ export function methodMeaning(method) {
 }
 
 /**
- * Where a patch lies.
+ * Return a patch's row and column as text.
  *
  * @param {TokenLayout} layout
  * @param {number} token
@@ -141,7 +141,7 @@ export function position(layout, token) {
 }
 
 /**
- * A token within a sentence.
+ * Return a token's name as it appears in a sentence.
  *
  * @param {TokenLayout} layout
  * @param {number} token
@@ -164,9 +164,9 @@ const SETTINGS = [
 ];
 
 /**
- * Settings of a method that are not as usual, to stand behind its name.
+ * Return a method's settings that differ from their defaults, as a suffix of its title.
  *
- * @param {Setting[]} names of those that it knows
+ * @param {Setting[]} names settings that the method has
  * @param {Selection} selection
  */
 export function settingsText(names, selection) {
@@ -175,7 +175,7 @@ export function settingsText(names, selection) {
 }
 
 /**
- * What a method's map shows where it is asked about no token.
+ * Describe a method's map when no token is selected.
  *
  * @param {Method} method
  */
@@ -184,7 +184,7 @@ export function purpose({ target }) {
 }
 
 /**
- * One plain sentence for the map on the picture.
+ * Return the sentence that describes the map on the picture.
  *
  * @param {TokenLayout} layout
  * @param {object} shown
@@ -192,10 +192,10 @@ export function purpose({ target }) {
  * @param {Direction} shown.direction
  * @param {number | Fusion} shown.block
  * @param {number | Fusion} shown.head
- * @param {number} shown.token that it is about, -1 for none
- * @param {Method | null} shown.method of the view "relevance"
- * @param {string} shown.settings from settingsText
- * @param {string} shown.after from afterBlock
+ * @param {number} shown.token token that the map belongs to, -1 for none
+ * @param {Method | null} shown.method method of the view "relevance"
+ * @param {string} shown.settings result of settingsText
+ * @param {string} shown.after result of afterBlock
  */
 export function sentence(layout, { view, direction, block, head, token, method, settings, after }) {
   const name = tokenName(layout, Math.max(token, 0));
@@ -218,11 +218,11 @@ export function sentence(layout, { view, direction, block, head, token, method, 
 }
 
 /**
- * What is shown where a token of another picture is looked for.
+ * Describe the map of matches for a token of another picture.
  *
- * @param {TokenLayout} layout of that picture
+ * @param {TokenLayout} layout layout of the other picture
  * @param {number} token
- * @param {string} after from afterBlock
+ * @param {string} after result of afterBlock
  */
 export function matchesSentence(layout, token, after) {
   const name = tokenName(layout, token);
@@ -230,7 +230,7 @@ export function matchesSentence(layout, token, after) {
 }
 
 /**
- * A block whose output is compared.
+ * Return the name of a block whose output is compared.
  *
  * @param {number} block
  * @param {number} blocks
@@ -240,7 +240,7 @@ export function afterBlock(block, blocks) {
 }
 
 /**
- * Which of all maps of a token.
+ * Return the name of a map of the grid.
  *
  * @param {number | Fusion} block
  * @param {number | Fusion} head
@@ -259,7 +259,7 @@ function headName(head) {
 }
 
 /**
- * What becomes of the answer when a patch is replaced.
+ * Describe how the answer changes when a patch is replaced.
  *
  * @param {Occlusion} occlusion
  * @param {number} patch
@@ -273,17 +273,17 @@ export function occlusionText({ target, before, after, answers }, patch, where) 
 }
 
 /**
- * What the colours of a map mean.
+ * Explain the colour scale of a map.
  *
  * @param {object} payload
  * @param {number} payload.tokens
- * @param {unknown} payload.pool truthy where the model has a pooling query
+ * @param {unknown} payload.pool truthy if the model has a pooling query
  * @param {View} view
  * @param {Selection["scale"]} scale
  * @param {number} low
  * @param {number} top
- * @param {boolean} shared a map of the same kind beside it has the same colours
- * @param {boolean} [whole] the map shares out 100 %
+ * @param {boolean} shared another map of the same kind uses the same scale
+ * @param {boolean} [whole] the map's weights sum to 100 %
  */
 export function legendText({ tokens, pool }, view, scale, low, top, shared, whole = true) {
   const alone = "Colours of two maps cannot be compared.";
@@ -307,7 +307,7 @@ export function legendText({ tokens, pool }, view, scale, low, top, shared, whol
 }
 
 /**
- * How much of what tells patches apart the colours of components show.
+ * Return the share of the features' variance that each colour stands for.
  *
  * @param {{ shares: number[], pictures: number }} features
  */
@@ -318,12 +318,12 @@ export function sharesText({ shares, pictures }) {
 }
 
 /**
- * Why there is no map.
+ * Explain why there is no map yet.
  *
- * @param {View} view of a map that the server makes
+ * @param {View} view view whose map the server computes
  * @param {Method | null} method
  * @param {boolean} pinned
- * @param {boolean} alone nobody would compute it
+ * @param {boolean} alone there is no server or kernel that could compute it
  */
 export function waitingText(view, method, pinned, alone) {
   if (alone) return "This map is computed in the app";
@@ -333,7 +333,7 @@ export function waitingText(view, method, pinned, alone) {
 }
 
 /**
- * Which patches leave the picture clear: those below their mean.
+ * Explain which patches are left uncovered: those below the mean.
  *
  * @param {View} view
  * @param {number} mean
@@ -343,7 +343,7 @@ export function clearText(view, mean) {
 }
 
 /**
- * A word as a sentence begins with it.
+ * Capitalise a word.
  *
  * @param {string} word
  */
@@ -352,7 +352,7 @@ export function capital(word) {
 }
 
 /**
- * Up to `most` round numbers from `low` to `top`, evenly spaced, into out; returns how many.
+ * Write up to `most` evenly spaced round numbers from `low` to `top` into out; returns their count.
  *
  * @param {number} low
  * @param {number} top
@@ -374,7 +374,7 @@ export function roundTicks(low, top, most, out) {
 }
 
 /**
- * An effective number of tokens: "1.3", "41".
+ * Format an effective number of tokens: "1.3", "41".
  *
  * @param {number} count
  */

@@ -1,4 +1,4 @@
-// The tokens that are not on the picture: a chip each, with its weight and colour.
+// Chips for the prefix tokens, each with its weight and colour.
 
 import { chipName, signed, percent, prefixMeaning } from "./captions.js";
 import { write } from "./page.js";
@@ -24,11 +24,11 @@ export class Chips {
   }
 
   /**
-   * Show the map's numbers.
+   * Show the map's values on the chips.
    *
    * @param {PictureMap} map
    * @param {View} view
-   * @param {number} query the token that the map is about
+   * @param {number} query token that the map belongs to
    * @param {Selection} selection
    * @param {Colours} colours
    */
@@ -43,7 +43,7 @@ export class Chips {
   }
 }
 
-/** @param {string} name of the token */
+/** @param {string} name name of the token */
 function chipOf(name) {
   const chip = Object.assign(document.createElement("button"), { type: "button", title: prefixMeaning(name) });
   const swatch = document.createElement("i");

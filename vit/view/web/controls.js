@@ -1,4 +1,4 @@
-// Shows the selection in every control.
+// Updates the controls from the selection.
 
 import { methodMeaning } from "./captions.js";
 import { write } from "./page.js";
@@ -9,13 +9,13 @@ import { say } from "./words.js";
 /** @import { Method, Selection } from "./types" */
 
 /** @type {("residual" | "discard" | "mass")[]} */
-export const SHARES = ["residual", "discard", "mass"]; // fields of a selection that sliders set
+export const SHARES = ["residual", "discard", "mass"]; // fields of a selection that have sliders
 
 /** @type {("start_block" | "after_block")[]} */
-export const NUMBERS = ["start_block", "after_block"]; // fields of a selection that are the number of a block
+export const NUMBERS = ["start_block", "after_block"]; // fields of a selection that hold a block index
 
 /**
- * Show the selection in every control.
+ * Update every control from the selection.
  *
  * @param {Page} page
  * @param {State} state
@@ -38,7 +38,7 @@ export function reflect(page, state) {
 }
 
 /**
- * Show what sliders are at, and say it beside them.
+ * Update the sliders and the percentages beside them.
  *
  * @param {Page} page
  * @param {Selection} selection
@@ -52,7 +52,7 @@ export function reflectShares(page, selection) {
 }
 
 /**
- * How all blocks, and all heads, become one.
+ * Update how all blocks, and all heads, are fused.
  *
  * @param {Page} page
  * @param {State} state
@@ -74,12 +74,12 @@ function reflectSwitches(page, state) {
   for (const group of page.switches)
     for (const button of group.querySelectorAll("button"))
       button.setAttribute("aria-pressed", String(chosen[group.dataset.field ?? ""] === button.dataset.value));
-  const ofToken = state.selection.view !== "relevance" || state.selection.pinned; // else the map is of the class alone
+  const ofToken = state.selection.view !== "relevance" || state.selection.pinned; // otherwise the map belongs to the class, which has no direction
   page.find("[data-field=direction]").hidden = !state.directed || !ofToken;
 }
 
 /**
- * The view of a class's map, if there is one.
+ * Update the button of the view "relevance", which is hidden without a method.
  *
  * @param {Page} page
  * @param {Method | null} method
@@ -92,7 +92,7 @@ function reflectMethod(page, method) {
 }
 
 /**
- * Settings of methods, where they mean something.
+ * Show only the settings that apply to the current view.
  *
  * @param {Page} page
  * @param {State} state

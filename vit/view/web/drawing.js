@@ -1,4 +1,4 @@
-// Draws one viewer: computes the map over the picture, paints it, and says what it is.
+// Draws one viewer: computes the map over the picture, paints it and updates its captions.
 
 import { afterBlock, matchesSentence, position, occlusionText, sentence, settingsText, waitingText } from "./captions.js";
 import { embolden, mark } from "./layout.js";
@@ -13,7 +13,7 @@ import { ofFeatures } from "./selection.js";
 /** @import { Viewer } from "./viewer.js" */
 
 /**
- * Draw what is selected and pointed at.
+ * Draw the selection and whatever is under the pointer.
  *
  * @param {Viewer} viewer
  */
@@ -38,12 +38,12 @@ export function draw(viewer) {
 }
 
 /**
- * Compute the map over the picture, and where its colours end.
+ * Compute the map over the picture and the end of its colour scale.
  *
  * @param {Viewer} viewer
  * @param {View} view
- * @param {number} query the token that the map is about
- * @param {Viewer | null} leader whose token is looked for
+ * @param {number} query token that the map belongs to
+ * @param {Viewer | null} leader viewer whose token is matched here, if any
  */
 function computeMap(viewer, view, query, leader) {
   const { map, state, group, computed } = viewer;
@@ -69,11 +69,11 @@ function computeCell({ engine, payload, state, group, map, grid }, view) {
   const before = engine.done[r];
   const shared = view === "pool" ? payload.poolTop : group.sharedTop(state.query, state.selection.direction);
   map.showCell(engine, state, shared);
-  if (engine.done[r] && !before) grid.showRow(r); // nobody else paints this row then
+  if (engine.done[r] && !before) grid.showRow(r); // computed outside of `Grid`, which will not paint it again
 }
 
 /**
- * What the class's map is traced along; null until it is here.
+ * Return the chain that the class's map is traced through; null until it has loaded.
  *
  * @param {Viewer} viewer
  */
@@ -83,12 +83,12 @@ function chainOf({ state }) {
 }
 
 /**
- * Paint the map, and outline its patches.
+ * Paint the map and outline its patches.
  *
  * @param {Viewer} viewer
  * @param {View} view
  * @param {number} query
- * @param {number} mean colour of its patches, 0 to 255
+ * @param {number} mean mean colour index of its patches, 0 to 255
  */
 function paintMap({ map, picture, colours, legend, state }, view, query, mean) {
   const { selection, readKey } = state;
@@ -99,7 +99,7 @@ function paintMap({ map, picture, colours, legend, state }, view, query, mean) {
 }
 
 /**
- * Mark the maps of the grid that are selected and pointed at.
+ * Mark the selected map of the grid and the one under the pointer.
  *
  * @param {Viewer} viewer
  */
@@ -113,11 +113,11 @@ function markMaps({ page, mosaic, state }) {
 }
 
 /**
- * Say what is shown.
+ * Write the sentence that describes the map.
  *
  * @param {Page} page
  * @param {State} state
- * @param {Viewer | null} [searched] whose token is looked for here
+ * @param {Viewer | null} [searched] viewer whose token is matched here, if any
  */
 export function describe(page, state, searched) {
   const { method, payload, selection, view } = state;
@@ -133,11 +133,11 @@ export function describe(page, state, searched) {
 }
 
 /**
- * Say what is shown, or why nothing is.
+ * Write the sentence, and a note if the map is not ready.
  *
  * @param {Viewer} viewer
  * @param {View} view
- * @param {Viewer | null} searched whose token is looked for here
+ * @param {Viewer | null} searched viewer whose token is matched here, if any
  */
 function caption({ page, state, map, alone }, view, searched) {
   const { method, selection } = state;
@@ -150,7 +150,7 @@ function caption({ page, state, map, alone }, view, searched) {
 }
 
 /**
- * Say what becomes of the answer without the patch under the pointer.
+ * Describe how the answer changes without the patch under the pointer.
  *
  * @param {Viewer} viewer
  */

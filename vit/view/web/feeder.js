@@ -1,4 +1,4 @@
-// Has the payload that Python offers fetched and kept for as long as the feeder is on the page.
+// Fetches the payload that Python offers and keeps it as long as the feeder is mounted.
 
 import { PAYLOAD_EVENT, announcePayload, dropPayload, fetchPayload, hasPayload, namePayload } from "./payload_registry.js";
 
@@ -7,14 +7,14 @@ import { PAYLOAD_EVENT, announcePayload, dropPayload, fetchPayload, hasPayload, 
 /** @type {WeakMap<HTMLElement, { id: string, stop: () => void }>} */
 const fed = new WeakMap(); // by parentElement
 
-/** @param {Mount} mount whose data may name the payload, say what it will be, and that there is more of it for who asks */
+/** @param {Mount} mount `data` may hold the payload's name, its header, and `more`: Python can compute more of it */
 export default ({ data, parentElement, setTriggerValue }) => {
   const before = fed.get(parentElement);
   const id = data?.payload ?? "";
   if (id !== before?.id) {
     before?.stop();
     if (id && data.header) announcePayload(id, JSON.parse(data.header));
-    // Pages lie one level deep, so that this holds below any path of a proxy, as for Streamlit's own files.
+    // Relative, because a proxy may serve the app below a path; pages are one level deep, as for Streamlit's own files.
     if (id) fetchPayload(id, new URL(`.${data.address}`, document.baseURI));
     if (id && data.name) namePayload(data.name, id);
     if (before?.id) dropPayload(before.id);
@@ -30,7 +30,7 @@ export default ({ data, parentElement, setTriggerValue }) => {
 };
 
 /**
- * Do something once a payload has come and somebody looks at the page; gives what ends the waiting.
+ * Call `act` once a payload has arrived and the page is visible; returns a function that cancels this.
  *
  * @param {string} id
  * @param {() => void} act
@@ -54,6 +54,6 @@ function whenHere(id, act) {
   };
   globalThis.addEventListener(PAYLOAD_EVENT, arrived);
   document.addEventListener("visibilitychange", look);
-  setTimeout(look); // it may have been here before
+  setTimeout(look); // the payload may have arrived already
   return stop;
 }

@@ -1,4 +1,4 @@
-// Viewers that move together: one cursor, one selection, one colour scale for maps of one kind.
+// Groups of viewers that share a cursor, a selection, and one colour scale per kind of map.
 
 import { counterpart, ofFeatures } from "./selection.js";
 
@@ -8,19 +8,20 @@ import { counterpart, ofFeatures } from "./selection.js";
 /** @type {Map<string, Set<Viewer>>} */
 const groups = (globalThis.__vitGroups ??= new Map());
 
-/** One viewer's place in a group; the name "" is that of none. */
+/** A viewer's membership in a group; the name "" means no group. */
 export class Group {
   /** @param {Viewer} viewer */
   constructor(viewer) {
     this.viewer = viewer;
     this.name = "";
-    this.reach = { view: "", top: 0 }; // its map's strongest patch, where colours end there
+    this.reach = { view: "", top: 0 }; // the viewer's map and its strongest patch, which ends its own colour scale
     /** @type {Viewer | null} */
-    this.leader = null; // the other viewer in which people did something last
+    this.leader = null; // the other viewer that the user last interacted with
   }
 
   /**
-   * The viewer whose token is looked for in this picture: another picture of the same model, both by features.
+   * Return the viewer whose token is matched against this picture's patches, if any. Both must show features of the same
+   * model, after the same block, for different pictures.
    *
    * @param {View} view
    * @returns {Viewer | null}
@@ -42,13 +43,13 @@ export class Group {
     this.name = name;
   }
 
-  /** The others of the group that have something to show. */
+  /** The other viewers of the group that have a payload. */
   get peers() {
     return [...(groups.get(this.name) ?? [])].filter((viewer) => viewer !== this.viewer && viewer.payload);
   }
 
   /**
-   * The end of the colour scale that all blocks and heads share, and all viewers of the group.
+   * Return the end of the colour scale that all blocks, heads and viewers of the group share.
    *
    * @param {number} token
    * @param {Direction} direction
@@ -60,7 +61,7 @@ export class Group {
   }
 
   /**
-   * The strongest patch of this map and of all maps of the group that show the same view.
+   * Return the strongest patch among this map and the group's other maps of the same view.
    *
    * @param {View} view
    * @param {number} top
@@ -75,7 +76,7 @@ export class Group {
   }
 
   /**
-   * Whether another map of the group is of the same kind, so that both share a scale.
+   * Whether another viewer of the group shows the same view and so shares its scale.
    *
    * @param {View} view
    */

@@ -1,4 +1,4 @@
-// What `vit.view.standalone_page` put into the page: the viewer's data, and its payloads.
+// Reads the viewer's message and payloads that `vit.view.standalone_page` embedded in the page.
 
 import { storePayload } from "./payload_registry.js";
 
@@ -7,11 +7,11 @@ import { storePayload } from "./payload_registry.js";
 /** @param {string} id */
 const element = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
-/** @param {string} text in base64 */
+/** @param {string} text base64 */
 const decoded = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
 /**
- * Keep the payloads that the page holds, and say what the viewer is told.
+ * Store the embedded payloads and return the viewer's message.
  *
  * @returns {Promise<Message>}
  */

@@ -1,14 +1,14 @@
-// What people do, by pointer, touch and keys. Nothing leaves the browser but choices: a click or a settled key.
+// Pointer, touch and keyboard input. Only choices are sent to Python (clicks, and keys after a pause), never hovering.
 
 import { NUMBERS, reflectShares, SHARES } from "./controls.js";
 
 /** @import { Effect } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
 
-export const SETTLE = 300; // ms after the last key until Python hears of it
+export const SETTLE = 300; // [ms] after the last key before the selection is sent to Python
 
 /**
- * Listen to everything but the chips, which come with a payload.
+ * Add all event listeners, except those of the chips, which exist only with a payload.
  *
  * @param {Viewer} viewer
  */
@@ -29,7 +29,7 @@ export function listen(viewer) {
 }
 
 /**
- * The patch under the pointer, or the nearest one.
+ * Return the token of the patch under the pointer, or of the nearest patch.
  *
  * @param {Viewer} viewer
  * @param {PointerEvent | MouseEvent} event
@@ -43,7 +43,7 @@ function tokenAt({ page, payload }, event) {
 }
 
 /**
- * The map of the grid under the pointer.
+ * Return the grid cell under the pointer.
  *
  * @param {Viewer} viewer
  * @param {MouseEvent} event
@@ -56,14 +56,14 @@ function cellAt({ page, mosaic }, event) {
 }
 
 /**
- * Pointer and touch on the picture: hover, pin, or a stroke that hides patches.
+ * Handle pointer and touch on the picture: hover, pin, or drag to hide patches.
  *
  * @param {Viewer} viewer
  */
 function listenToPointer(viewer) {
   const { state } = viewer;
   const { over } = viewer.page;
-  let tapped = -1; // where a finger went down
+  let tapped = -1; // token where a finger went down
   over.addEventListener("pointermove", (event) => {
     if (state.stroke !== null) return strokeOver(viewer, event);
     if (event.pointerType !== "touch" || state.touching) viewer.apply(state.point(tokenAt(viewer, event)), event);
@@ -95,7 +95,7 @@ function listenToPointer(viewer) {
 }
 
 /**
- * A click on a token, which may be released and still be under the pointer.
+ * Toggle the pin of a clicked token. An unpinned token stays hovered, since the pointer is still on it.
  *
  * @param {Viewer} viewer
  * @param {number} token
@@ -148,7 +148,7 @@ function listenToGrid(viewer) {
 }
 
 /**
- * Listen to the chips of a payload.
+ * Add listeners to the chips of a payload.
  *
  * @param {Viewer} viewer
  */
@@ -164,7 +164,7 @@ export function listenToChips(viewer) {
 }
 
 /**
- * Buttons, selects and boxes: what they say is chosen.
+ * Apply changes of buttons, selects and checkboxes.
  *
  * @param {Viewer} viewer
  */
@@ -196,7 +196,7 @@ function listenToChoices(viewer) {
 }
 
 /**
- * Sliders show what they are at while they move, and choose it when they rest.
+ * Preview slider values while they move and apply them on release.
  *
  * @param {Viewer} viewer
  */
@@ -220,7 +220,7 @@ function listenToSliders(viewer) {
 }
 
 /**
- * The panel of display settings closes with Escape, and when the focus leaves it: for the picture, above all.
+ * Close the panel of display settings on Escape and when it loses focus, so that it does not cover the picture.
  *
  * @param {Viewer} viewer
  */
@@ -251,7 +251,7 @@ function modified(event) {
 }
 
 /**
- * A key on the picture.
+ * Handle a key on the picture.
  *
  * @param {Viewer} viewer
  * @param {KeyboardEvent} event
@@ -262,7 +262,7 @@ function pictureKey(viewer, event) {
   const act = SETTLING[key] ?? CHOOSING[key];
   if (!act) return;
   event.preventDefault();
-  event.stopPropagation(); // C and R mean something to Streamlit too
+  event.stopPropagation(); // Streamlit has shortcuts on C and R
   viewer.apply(act(viewer), undefined, key in SETTLING ? SETTLE : 0);
   if (key in SETTLING) viewer.speak();
 }
@@ -281,7 +281,7 @@ const stepping = (down, right) => ({ state }) => {
 /** @type {Act} */
 const togglePin = ({ state }) => (state.selection.pinned ? state.release() : state.pin(state.query));
 
-/** @type {Record<string, Act>} Keys that people press again and again, so that only the last is told. */
+/** @type {Record<string, Act>} Keys that are pressed repeatedly; only the last result is sent, after SETTLE. */
 const SETTLING = {
   ArrowLeft: moving(0, -1),
   ArrowRight: moving(0, 1),
@@ -311,7 +311,7 @@ const CHOOSING = {
 };
 
 /**
- * A key on the grid: arrows go from map to map.
+ * Handle a key on the grid: arrows move between maps.
  *
  * @param {Viewer} viewer
  * @param {KeyboardEvent} event

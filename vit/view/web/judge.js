@@ -1,5 +1,5 @@
-// Says beside the map whether it is true, and marks the heads of the grid that are; what takes long is done while
-// nothing else is.
+// Shows the map's faithfulness and marks the faithful heads of the grid. The comparisons with chance run in small
+// slices while the viewer is idle.
 
 import { GLOSSARY, faithfulness, faithfulTitle, signed, verdictText } from "./captions.js";
 import { SIGNIFICANCE } from "./faithfulness.js";
@@ -10,11 +10,11 @@ import { write } from "./page.js";
 /** @import { Cell, Verdict } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
 
-const REST = 150; // ms that nothing moves before a map is judged
-const BUDGET = 6; // ms of a frame that judging may take
-const LONGEST = 4000; // ms of such work that the marks of one grid may take
+const REST = 150; // [ms] without changes before a map is judged
+const BUDGET = 6; // [ms] per frame for judging
+const LONGEST = 4000; // [ms] after which marking a grid stops
 
-/** What judges the maps of one viewer. */
+/** Judges the maps of one viewer. */
 export class Judge {
   /** @param {Viewer} viewer */
   constructor(viewer) {
@@ -22,27 +22,27 @@ export class Judge {
     this.box = viewer.page.find(".faithfulness");
     this.parts = [...this.box.children];
     this.marks = viewer.page.find(".marks");
-    this.value = NaN; // of the map over the picture
+    this.value = NaN; // correlation of the map over the picture
     this.rest = this.frame = 0;
-    this.marked = ""; // of which grid the heads are marked
+    this.marked = ""; // key of the grid whose heads are marked
     /** @type {Verdict | undefined} */
-    this.verdict = undefined; // in the box
-    this.judgedMap = ""; // which it is of
+    this.verdict = undefined; // shown in the box
+    this.judgedMap = ""; // key of the map that the verdict belongs to
   }
 
-  /** Judge nothing later. */
+  /** Cancel pending work. */
   stop() {
     clearTimeout(this.rest);
     cancelAnimationFrame(this.frame);
     this.viewer.root.removeAttribute("data-judging");
   }
 
-  /** Make room where maps may be judged: what masks say comes later, and moves nothing. */
+  /** Show the box as soon as masks are expected, so that the layout does not shift when they arrive. */
   reserve() {
     this.box.hidden = !this.viewer.masksName;
   }
 
-  /** Say the number of the map over the picture; its verdict follows once things are still. */
+  /** Show the score of the map over the picture; the verdict follows after REST. */
   draw() {
     const { viewer } = this;
     const { masks, map } = viewer;
@@ -58,14 +58,14 @@ export class Judge {
     if (!masks.decidable) return this.write(title, "–", "masks hardly change this class");
     this.value = masks.correlation(map.values, map.at + map.payload.split);
     const known = masks.verdicts.get(this.value);
-    // Of the same map by fewer masks, the verdict stands until there is the one by more.
+    // When more masks arrive for the same map, the earlier verdict stays until the next is computed.
     this.write(title, faithfulness(this.value, masks), masks, known ?? (this.judgedMap === this.mapKey ? this.verdict : undefined));
     if (known && this.marked === this.grid) return;
     viewer.root.toggleAttribute("data-judging", true);
     this.rest = setTimeout(() => this.begin(masks), REST);
   }
 
-  /** Which map is over the picture. */
+  /** Key of the map over the picture. */
   get mapKey() {
     const { masksName, state } = this.viewer;
     const { view, selection, cell } = state;
@@ -73,16 +73,18 @@ export class Judge {
     return [masksName, view, state.queryOf(view), cell.r, cell.c, selection.direction, ...settings].join(" ");
   }
 
-  /** Which maps the grid shows. */
+  /** Key of the maps that the grid shows. */
   get grid() {
     const { engine, masks, payloadId, state } = this.viewer;
     return `${payloadId} ${engine.token} ${engine.direction} ${state.fuseBlocks} ${state.fuseHeads} ${masks?.count} ${masks?.target}`;
   }
 
   /**
+   * Fill the box.
+   *
    * @param {string} title
    * @param {string} value
-   * @param {Masks | string} masks by which it was judged, or why it was not
+   * @param {Masks | string} masks masks that the map was judged by, or why it was not judged
    * @param {Verdict} [verdict]
    */
   write(title, value, masks, verdict) {
@@ -94,7 +96,7 @@ export class Judge {
   }
 
   /**
-   * Work in the frames from here on.
+   * Start working in the following frames.
    *
    * @param {Masks} masks
    */
@@ -111,7 +113,7 @@ export class Judge {
   }
 
   /**
-   * The verdict on the map over the picture, then those on the grid's.
+   * Judge the map over the picture, then those of the grid, best correlation first; yields after each comparison.
    *
    * @param {Masks} masks
    */
@@ -123,7 +125,7 @@ export class Judge {
       this.write(faithfulTitle(masks), faithfulness(this.value, masks), masks, verdict);
       yield;
     }
-    while (!engine.complete) yield; // the grid computes them
+    while (!engine.complete) yield; // `Grid` is still computing its maps
     const grid = this.grid, began = performance.now();
     if (this.marked === grid) return;
     /** @type {(Cell & { at: number, value: number })[]} */
@@ -137,7 +139,7 @@ export class Judge {
     cells.sort((a, b) => b.value - a.value);
     const best = [];
     for (const cell of cells) {
-      if (!(cell.value > 0) || performance.now() - began > LONGEST) break; // no better than an empty map
+      if (!(cell.value > 0) || performance.now() - began > LONGEST) break; // the rest correlate no better than a constant map
       if (!masks.verdicts.has(cell.value)) masks.verdicts.set(cell.value, yield* masks.judge(engine.values, cell.at));
       if (/** @type {Verdict} */ (masks.verdicts.get(cell.value)).p <= SIGNIFICANCE) best.push(cell);
     }
@@ -147,7 +149,7 @@ export class Judge {
   }
 
   /**
-   * Mark maps of the grid.
+   * Put a dot on maps of the grid.
    *
    * @param {(Cell & { value: number })[]} cells
    */

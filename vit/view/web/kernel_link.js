@@ -1,5 +1,5 @@
-// Runs in the notebook's page, once for each view of a kernel that lives: carries messages between the kernel and the
-// frames that show the view. anywidget calls it; there is nothing of its own to see.
+// anywidget module without a view of its own. It runs in the notebook's page, once per view of a running kernel, and
+// relays messages between the kernel and the frames that show the view.
 
 /** @import { Link } from "./types" */
 
@@ -14,7 +14,7 @@ export default {
       if (data?.view !== view || !source) return;
       if (data.here) {
         frames.add(/** @type {Window} */ (source));
-        model.send({ asks: "all" }); // a kernel that is gone leaves this without an answer
+        model.send({ asks: "all" }); // unanswered if the kernel has stopped
       }
       if (data.chosen) model.send({ chosen: data.chosen });
     };
@@ -39,7 +39,7 @@ export default {
   },
 };
 
-/** @param {DataView} view which may be a part of a message from the kernel */
+/** @param {DataView} view may share its buffer with other parts of a kernel message, hence the copy */
 function copied({ buffer, byteOffset, byteLength }) {
   return buffer.slice(byteOffset, byteOffset + byteLength);
 }

@@ -1,4 +1,4 @@
-// Where everything lies on the page: the picture and its patches, the grid of maps with its labels.
+// Positions of the picture, its patches, and the grid of maps with its labels.
 
 import { capital } from "./captions.js";
 import { percentage } from "./page.js";
@@ -9,10 +9,10 @@ import { say } from "./words.js";
 /** @import { Outline } from "./payload.js" */
 /** @import { Cell } from "./types" */
 
-const LONGEST = 2.5; // sides of the patch grid that a panorama is cut to
+const LONGEST = 2.5; // largest visible length of a panorama, in multiples of the patch grid's other side
 
 /**
- * What to show along one side: the picture and the patches, or of a panorama a part around the patches.
+ * Return the visible range along one axis: picture and patches, or a part around the patches if that is too long.
  *
  * @param {number} from
  * @param {number} to
@@ -27,7 +27,7 @@ function extent(from, to, length, longest) {
 }
 
 /**
- * The part of the plane that is shown, in pixels of the picture.
+ * Return the visible area in pixels of the picture.
  *
  * @param {Outline} payload
  */
@@ -39,7 +39,7 @@ function shownArea({ header: { picture, box } }) {
 }
 
 /**
- * Put the picture, and the box of its patches.
+ * Position the picture and the box of its patches.
  *
  * @param {Page} page
  * @param {Outline} payload
@@ -65,7 +65,7 @@ export function placePicture(page, payload) {
 }
 
 /**
- * Make room for the grid of maps, and put its labels and what chooses its fusions.
+ * Size the grid of maps and position its labels and fusion names.
  *
  * @param {Page} page
  * @param {Outline} payload
@@ -78,7 +78,7 @@ export function placeMaps(page, payload, mosaic) {
   const { style } = page.find(".body");
   style.setProperty("--maps", String(mapsAspect));
   style.setProperty("--tiles", String(mosaic.width / mosaic.tileWidth));
-  // The numbers go below the shorter column; chips and legend take about a tenth of the width.
+  // The readings go below the shorter column; chips and legend take about a tenth of the width.
   const { width, height } = shownArea(payload);
   page.find(".body").classList.toggle("low", height / width + 0.2 < 0.88 / mapsAspect);
   labelColumns(page.find(".labels.columns"), payload, mosaic);
@@ -117,7 +117,7 @@ function labelRows(rows, payload, mosaic) {
 }
 
 /**
- * @param {string} word left out where there is little room
+ * @param {string} word hidden by CSS if there is little space
  * @param {number} number
  */
 function label(word, number) {
@@ -128,7 +128,7 @@ function label(word, number) {
 }
 
 /**
- * Offer what the payload has: views and colour maps.
+ * Show the buttons of the views that the payload supports, and list its colour maps.
  *
  * @param {Page} page
  * @param {Outline} payload
@@ -143,7 +143,7 @@ export function offer(page, payload) {
 }
 
 /**
- * What depends on the size on screen.
+ * Set the CSS classes that depend on the size on screen.
  *
  * @param {Page} page
  * @param {Mosaic} mosaic
@@ -156,7 +156,7 @@ export function measure(page, mosaic) {
 }
 
 /**
- * Lay an element around a patch; hidden where the token is none.
+ * Position an element over a patch; hide it for tokens that are not patches.
  *
  * @param {HTMLElement} element
  * @param {Outline} payload
@@ -175,7 +175,7 @@ export function outline(element, { split, rows, cols }, token) {
 }
 
 /**
- * Lay an element around a map of the grid.
+ * Position an element over a map of the grid; hide it for null.
  *
  * @param {HTMLElement} element
  * @param {Mosaic} mosaic
@@ -193,7 +193,7 @@ export function mark(element, mosaic, cell) {
 }
 
 /**
- * Make one of several labels bold, or none.
+ * Make one label bold, or none for an index that does not exist.
  *
  * @param {HTMLElement} labels
  * @param {number} index

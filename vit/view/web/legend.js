@@ -1,4 +1,4 @@
-// The colour scale below the picture: its ramp, ticks in weights and multiples of uniform attention, what it means.
+// The colour scale below the picture: ramp, ticks (weights and multiples of uniform attention), and an explanation.
 
 import { clearText, sharesText, signed, legendText, percent, roundTicks } from "./captions.js";
 import { contextOf } from "./canvas.js";
@@ -12,19 +12,19 @@ import { decimal, say } from "./words.js";
 /** @import { PictureMap } from "./picture_map.js" */
 /** @import { Selection, View } from "./types" */
 
-const TICKS = 5; // at most
+const TICKS = 5; // largest number of ticks
 
 /** The legend of one viewer. */
 export class Legend {
   /** @param {Page} page */
   constructor(page) {
     this.page = page;
-    this.drawn = ""; // for what
+    this.drawn = ""; // values that the legend was last drawn with
     this.ticks = new Float64Array(12);
   }
 
   /**
-   * Paint the colours, above as in the grid and below as on the picture.
+   * Paint the ramp: opaque as in the grid in the upper row, with opacity as over the picture in the lower row.
    *
    * @param {Colours} colours
    */
@@ -41,12 +41,12 @@ export class Legend {
    * @param {PictureMap} map
    * @param {View} view
    * @param {Selection} selection
-   * @param {number} mean colour below which the picture is clear, 0 to 255
-   * @param {boolean} shared a map of the same kind beside it has the same colours
-   * @param {number} query the token that the map is about
-   * @param {number} read the value under the pointer, or NaN
-   * @param {boolean} whole the map shares out 100 %
-   * @param {Features | null} features of a map in colours of its own
+   * @param {number} mean colour index below which the picture is clear, 0 to 255
+   * @param {boolean} shared another map of the same kind uses the same scale
+   * @param {number} query token that the map belongs to
+   * @param {number} read value under the pointer, or NaN
+   * @param {boolean} whole the map's weights sum to 100 %
+   * @param {Features | null} features features of the view "components"
    */
   draw(map, view, { scale }, mean, shared, query, read, whole, features) {
     this.point(map, read);
@@ -60,7 +60,7 @@ export class Legend {
   }
 
   /**
-   * Point at a value.
+   * Move the caret to a value.
    *
    * @param {PictureMap} map
    * @param {number} read
@@ -73,7 +73,7 @@ export class Legend {
   }
 
   /**
-   * Tell that stronger patches lie beyond the last colour.
+   * Show a marker if patches exceed the end of the scale.
    *
    * @param {PictureMap} map
    * @param {View} view
@@ -110,7 +110,7 @@ export class Legend {
    * @param {HTMLElement} row
    * @param {number} low
    * @param {number} top
-   * @param {number} unit how much 1 is in what ticks count
+   * @param {number} unit ticks are values times this
    * @param {(value: number) => string} format
    */
   drawTicks(row, low, top, unit, format) {
@@ -128,7 +128,7 @@ export class Legend {
   }
 
   /**
-   * Say what the colours mean.
+   * Set the tooltip and the accessible label.
    *
    * @param {PictureMap} map
    * @param {View} view

@@ -1,6 +1,6 @@
-// The viewer in a frame of a notebook: as in a file, and where a kernel is listening it hears what is chosen.
+// The viewer in a notebook's frame: works like the standalone file, and exchanges selections with a kernel if one runs.
 //
-// The frame has no rights on the notebook's page; the two exchange messages, each with the name of the view.
+// The frame is sandboxed and cannot access the notebook's page. They use postMessage, with the view's name as key.
 
 import { readHeld } from "./held.js";
 import { storePayload } from "./payload_registry.js";

@@ -1,4 +1,4 @@
-// The picture with its map: colours, outlines of patches, a line around the strongest, patches that are hidden.
+// The picture and what is drawn over it: the map, patch outlines, the contour, and hidden patches.
 
 import { contextOf, Overlay } from "./canvas.js";
 import { outline, placePicture } from "./layout.js";
@@ -10,7 +10,7 @@ import { border } from "./maps.js";
 /** @import { PictureMap } from "./picture_map.js" */
 /** @import { Selection, View } from "./types" */
 
-/** The picture of a payload, and what is drawn over it. */
+/** The picture of a payload and its overlays. */
 export class Picture {
   /**
    * @param {Page} page
@@ -26,13 +26,13 @@ export class Picture {
     placePicture(page, payload);
   }
 
-  /** Let the browser forget the picture. */
+  /** Release the picture's object URL. */
   destroy() {
     URL.revokeObjectURL(this.url);
   }
 
   /**
-   * Mean colour of the map's patches, 0 to 255.
+   * Return the mean colour index of the map's patches, 0 to 255.
    *
    * @param {PictureMap} map
    */
@@ -42,7 +42,7 @@ export class Picture {
   }
 
   /**
-   * Paint the map; of one that is not ready, a map of the grid stays until it is.
+   * Paint the map. While an attention map is not ready, the previous one stays; other views are cleared.
    *
    * @param {PictureMap} map
    * @param {View} view
@@ -60,7 +60,7 @@ export class Picture {
   }
 
   /**
-   * Draw the line around the strongest patches, if people asked for one.
+   * Draw the contour around the strongest patches, if enabled.
    *
    * @param {PictureMap} map
    * @param {Selection} selection
@@ -72,11 +72,11 @@ export class Picture {
   }
 
   /**
-   * Outline the patch that the map is about, the one that is read, and of nearest patches those.
+   * Outline the query, the patch under the pointer, and the nearest patches if the view has them.
    *
    * @param {number} query
-   * @param {number} read
-   * @param {PictureMap | null} nearest whose they are
+   * @param {number} read token whose value is read
+   * @param {PictureMap | null} nearest map with the nearest patches, null for other views
    */
   outlinePatches(query, read, nearest) {
     const { page, payload } = this;
@@ -90,7 +90,7 @@ export class Picture {
   }
 
   /**
-   * Draw the patches that are hidden from the model.
+   * Cover the patches that are hidden from the model.
    *
    * @param {number[]} hidden
    */
@@ -100,7 +100,7 @@ export class Picture {
     Object.assign(canvas, { width: payload.cols, height: payload.rows });
     const context = contextOf(canvas);
     context.fillStyle = "rgb(120 120 120 / 88%)";
-    const marksHidden = !page.find(".painting").hidden || page.root.classList.contains("compact"); // of a picture without them
+    const marksHidden = !page.find(".painting").hidden || page.root.classList.contains("compact"); // a compact viewer shows the picture without the hidden patches
     for (const patch of marksHidden ? hidden : []) context.fillRect(patch % payload.cols, Math.floor(patch / payload.cols), 1, 1);
     page.find(".unhide").hidden = page.find(".swap").hidden = hidden.length === 0;
   }

@@ -1,4 +1,4 @@
-// The four numbers beside the maps.
+// The four readings beside the maps.
 
 import { GLOSSARY, chipName, signed, effective, multiple, ordinal, percent, position } from "./captions.js";
 import { summary } from "./maps.js";
@@ -17,22 +17,22 @@ export class Readings {
   constructor(page) {
     this.boxes = /** @type {NodeListOf<HTMLElement>} */ (page.root.querySelectorAll(".readings > div"));
     this.rows = [...this.boxes].map((row) => [...row.children]);
-    this.value = NaN; // the weight or cosine of the token that is read
+    this.value = NaN; // weight or cosine of the token under the pointer
   }
 
-  /** What the strongest patch is, for screen readers. */
+  /** The strongest patch as a sentence for screen readers. */
   get spoken() {
     const [label, where, detail] = this.rows[2];
     return `${label.textContent} ${where.textContent}, ${detail.textContent}.`;
   }
 
   /**
-   * What a map says that shares out 100 %, or of which every row does.
+   * Draw the readings of an attention or relevance map.
    *
    * @param {PictureMap} map
    * @param {State} state
    * @param {View} view
-   * @param {number} query the token that the map is about
+   * @param {number} query token that the map belongs to
    */
   draw(map, state, view, query) {
     const { values, at, payload } = map;
@@ -49,7 +49,7 @@ export class Readings {
   /**
    * @param {{ sum: number, entropy: number }} whole
    * @param {number} tokens
-   * @param {boolean} extreme it is a maximum or minimum of several maps
+   * @param {boolean} extreme the map is a maximum or minimum of several maps
    */
   drawSpread({ sum, entropy }, tokens, extreme) {
     if (!(sum > 0)) return this.read(0, "Spread", "–", "nothing speaks for it", GLOSSARY.spread);
@@ -61,7 +61,7 @@ export class Readings {
 
   /**
    * @param {PictureMap} map
-   * @param {number} sum of prefix tokens
+   * @param {number} sum total weight of the prefix tokens
    * @param {boolean} to
    */
   drawPrefix({ values, at, payload }, sum, to) {
@@ -76,7 +76,7 @@ export class Readings {
 
   /**
    * @param {PictureMap} map
-   * @param {number} best the token of the strongest patch
+   * @param {number} best token of the strongest patch
    */
   drawStrongest({ values, at, payload }, best) {
     const most = values[at + best];
@@ -103,18 +103,18 @@ export class Readings {
     this.read(
       3,
       held && key !== query ? titleOf(payload, key) : to ? "From itself" : "On itself",
-      `≈ ${percent(weight)}`, // maps come in steps, see payload.py
+      `≈ ${percent(weight)}`, // approximate, because maps are quantised, see payload.py
       `${multiple(weight * tokens)} uniform · ${ordinal(stronger + 1)} of ${tokens}`,
       GLOSSARY.uniform,
     );
   }
 
   /**
-   * What the cosines of a token say.
+   * Draw the readings of a map of cosines.
    *
    * @param {PictureMap} map
    * @param {State} state
-   * @param {number} query the token, -1 where it is another picture's
+   * @param {number} query the token, -1 if it belongs to another picture
    */
   drawSimilar(map, { readKey, selection }, query) {
     const { values, payload } = map;
@@ -141,7 +141,7 @@ export class Readings {
   /**
    * @param {PictureMap} map
    * @param {number} query
-   * @param {number} mean of the other patches
+   * @param {number} mean mean cosine of the other patches
    */
   drawNearest(map, query, mean) {
     const { values, payload, nearest } = map;
@@ -158,7 +158,7 @@ export class Readings {
   }
 
   /**
-   * Say what to do to read a patch.
+   * Show how to read a patch.
    *
    * @param {string} act
    * @param {string} meaning
@@ -172,7 +172,7 @@ export class Readings {
    * @param {string} label
    * @param {string} value
    * @param {string} detail
-   * @param {string} meaning of its words, on hover
+   * @param {string} meaning tooltip
    */
   read(index, label, value, detail, meaning) {
     [label, value, detail].forEach((text, i) => write(this.rows[index][i], text));
@@ -181,7 +181,7 @@ export class Readings {
 }
 
 /**
- * Whether a map is the maximum or minimum of several, which sums to nothing.
+ * Whether a map is the maximum or minimum of several, whose weights do not sum to 1.
  *
  * @param {State} state
  * @param {View} view

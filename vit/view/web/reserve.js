@@ -1,4 +1,4 @@
-// Room for a payload that is on its way: everything lies where it will lie, so that nothing moves when it comes.
+// Reserves space for a payload that is still loading, so that the layout does not shift when it arrives.
 
 import { Mosaic } from "./canvas.js";
 import { Chips } from "./chips.js";
@@ -11,9 +11,9 @@ import { Outline } from "./payload.js";
 /** @import { Viewer } from "./viewer.js" */
 
 /**
- * Lay out what a payload will be.
+ * Lay out the viewer for a payload's header.
  *
- * @param {Viewer} viewer that shows none yet
+ * @param {Viewer} viewer viewer without a payload
  * @param {Header} header
  */
 export function reserve({ page, root, state, judge }, header) {

@@ -1,4 +1,4 @@
-// A selection, as `vit.view.selection` has it, brought into what another payload has. No DOM here.
+// Fits a selection (`vit.view.selection`) to a payload. No DOM access.
 
 /** @import { Outline } from "./payload.js" */
 /** @import { Fusion, Method, Selection, TokenLayout, View } from "./types" */
@@ -6,7 +6,7 @@
 const FUSIONS = ["mean", "max", "min"];
 
 /**
- * Whether a block or head is not one of them but a way to fuse them all.
+ * Whether a block or head is not an index but a way to fuse all of them.
  *
  * @param {unknown} value
  * @returns {value is Fusion}
@@ -16,7 +16,7 @@ export function isFusion(value) {
 }
 
 /**
- * Whether a view compares a token's features with those of others.
+ * Whether a view compares features of tokens.
  *
  * @param {View} view
  */
@@ -25,7 +25,7 @@ export function ofFeatures(view) {
 }
 
 /**
- * The same token of another picture or model: by name, or by its place on a grid that may be finer.
+ * Return the corresponding token of another picture or model: a prefix token by name, a patch by its centre.
  *
  * @param {number} token
  * @param {TokenLayout} source
@@ -40,7 +40,7 @@ export function counterpart(token, source, target) {
 }
 
 /**
- * The token so many patches away, inside the grid; from a prefix token one enters the picture in the middle.
+ * Return the token a number of patches away, clamped to the grid. From a prefix token it is the middle patch.
  *
  * @param {number} token
  * @param {TokenLayout} layout
@@ -55,7 +55,7 @@ export function neighbour(token, { split, rows, cols }, down, right) {
 }
 
 /**
- * A value brought between two.
+ * Clamp a value.
  *
  * @param {number} value
  * @param {number} least
@@ -66,12 +66,12 @@ function clamp(value, least, most) {
 }
 
 /**
- * Bring a selection into what a payload has.
+ * Fit a selection to a payload, in place.
  *
  * @param {Selection} selection
  * @param {Pick<Outline, "blocks" | "heads" | "tokens" | "patches" | "features" | "pool" | "colormaps">} payload
  * @param {Method | null} method
- * @param {boolean} readable features after any block, and their components, can be had
+ * @param {boolean} readable features after any block, and their components, are available on request
  */
 export function fit(selection, payload, method, readable) {
   /** @type {(value: number | Fusion, count: number) => number | Fusion} */

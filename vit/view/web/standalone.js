@@ -1,4 +1,4 @@
-// The viewer in a file of its own: shows what `vit.view.standalone_page` put there, and tells nobody.
+// The viewer in a standalone HTML file: shows what `vit.view.standalone_page` embedded and sends nothing.
 
 import { readHeld } from "./held.js";
 import { mount } from "./viewer.js";

@@ -1,6 +1,6 @@
-// What is selected, pinned, pointed at and hidden in one viewer, and what people's acts make of it. No DOM here.
+// The state of one viewer (selection, pin, hover, hidden patches) and its transitions. No DOM access.
 //
-// Acts return what came of them: "pointed" is something to paint, "chosen" a choice that Python hears of too.
+// Transitions return their effect: "pointed" requires a repaint, "chosen" also changes the selection sent to Python.
 
 import { counterpart, fit, isFusion, neighbour, ofFeatures } from "./selection.js";
 
@@ -8,11 +8,11 @@ import { counterpart, fit, isFusion, neighbour, ofFeatures } from "./selection.j
 /** @import { Cell, Effect, Fusion, Method, Selection, Setting, View } from "./types" */
 
 /** @type {Setting[]} */
-const ROLLOUT = ["residual", "fusion", "discard"]; // settings that rollout knows
+const ROLLOUT = ["residual", "fusion", "discard"]; // settings of rollout
 /** @type {Setting[]} */
-const OF_FEATURES = ["after_block"]; // settings of views that compare features
+const OF_FEATURES = ["after_block"]; // settings of the feature views
 
-/** The state of one viewer; it has a payload before anything is asked of it. */
+/** The state of one viewer. Set a payload before using it. */
 export class State {
   constructor() {
     /** @type {Outline} */
@@ -20,16 +20,16 @@ export class State {
     /** @type {Selection} */
     this.selection = /** @type {any} */ (null);
     /** @type {Method | null} */
-    this.method = null; // what the view "relevance" shows
-    this.readable = false; // features after any block, and their components, can be had
-    this.home = 0; // the token that is asked about where none is pinned
-    this.hovered = -1; // token under the pointer or moved to by keys
-    this.readKey = -1; // token whose weight is read
+    this.method = null; // method of the view "relevance"
+    this.readable = false; // features after any block, and their components, are available on request
+    this.home = 0; // query if none is pinned
+    this.hovered = -1; // token under the pointer, or moved to by keys
+    this.readKey = -1; // key token whose weight is read
     /** @type {Cell | null} */
-    this.preview = null; // the map under the pointer
+    this.preview = null; // grid cell under the pointer
     this.touching = false;
     /** @type {boolean | null} */
-    this.stroke = null; // while patches are hidden (true) or shown again (false) by dragging
+    this.stroke = null; // during a drag: whether it hides (true) or restores (false) patches
     /** @type {Fusion} */
     this.fuseBlocks = "mean";
     /** @type {Fusion} */
@@ -37,7 +37,7 @@ export class State {
   }
 
   /**
-   * Begin with a selection.
+   * Start from a selection.
    *
    * @param {Selection} selection
    */
@@ -48,7 +48,7 @@ export class State {
   }
 
   /**
-   * Turn to another picture or model.
+   * Switch to another payload.
    *
    * @param {Outline} payload
    */
@@ -58,44 +58,44 @@ export class State {
     this.preview = null;
   }
 
-  /** Bring everything into what the payload has. */
+  /** Fit the selection to the payload. */
   settle() {
     fit(this.selection, this.payload, this.method, this.readable);
     if (this.home >= this.payload.tokens) this.home = 0;
   }
 
-  /** Remember how blocks and heads were last fused, for the first row and column of the grid. */
+  /** Remember the last fusions, for the first row and column of the grid. */
   keepFusions() {
     const { block, head } = this.selection;
     if (isFusion(block)) this.fuseBlocks = block;
     if (isFusion(head)) this.fuseHeads = head;
   }
 
-  // ---- what is shown ----------------------------------------------------------------------------------------
+  // ---- derived state ----------------------------------------------------------------------------------------
 
   /**
-   * The query stays, wherever the pointer is: the pooling query is no token, and rollout of a large model comes from
-   * Python.
+   * Whether hovering leaves the query unchanged: the pooling query is not a token, and maps that Python computes need a
+   * round trip.
    */
   get fixed() {
     const { view } = this.selection;
     return view === "pool" || (view === "rollout" && !this.payload.quick) || (view === "relevance" && !this.method?.chain);
   }
 
-  /** The view reads rows or columns; the others know no direction. */
+  /** Whether the view has a direction, that is, rows and columns. */
   get directed() {
     const { view } = this.selection;
     return view === "attention" || view === "rollout" || (view === "relevance" && Boolean(this.method?.tokens));
   }
 
-  /** The view to show when a token is asked about: the pooling query then gives way. */
+  /** View to switch to when a token is selected, since some views have no map of a token. */
   get viewOfTokens() {
     const { view } = this.selection;
     return view === "pool" || (view === "relevance" && !this.method?.tokens) ? "attention" : view;
   }
 
   /**
-   * The map shares out 100 %, or every row of what it is a row of does; what a token receives need not.
+   * Whether the map's weights sum to 100 %, which the attention that a token receives need not.
    *
    * @param {View} view
    */
@@ -104,28 +104,28 @@ export class State {
     return direction === "from" || view === "pool" || (view === "relevance" && Boolean(this.method?.target));
   }
 
-  /** Settings that mean something to what is shown. */
+  /** Settings that apply to the current view. */
   get settings() {
     const { view } = this.selection;
     if (ofFeatures(view)) return this.readable ? OF_FEATURES : [];
     return view === "rollout" ? ROLLOUT : view === "relevance" ? (this.method?.settings ?? []) : [];
   }
 
-  /** The token that is asked about. */
+  /** The current query token. */
   get query() {
     const { selection, hovered } = this;
     if (hovered >= 0 && !this.fixed && (this.touching || !selection.pinned)) return hovered;
     return selection.token;
   }
 
-  /** The view of the large map; a map of the grid that is pointed at comes before the selection. */
+  /** View of the map over the picture. A previewed grid cell takes precedence over the selection. */
   get view() {
     if (this.cell.r > this.payload.blocks) return "pool";
     return this.preview ? "attention" : this.selection.view;
   }
 
   /**
-   * The token that a map is about; -1 where it is about none: the pooling query's, or a class's.
+   * Return the token that a map belongs to; -1 for the pooling query or a class as a whole.
    *
    * @param {View} view
    */
@@ -136,12 +136,12 @@ export class State {
     return view !== "relevance" || ofToken ? this.query : -1;
   }
 
-  /** The map of the grid that is previewed or selected. */
+  /** The previewed grid cell, else the selected one. */
   get cell() {
     return this.preview ?? this.selectedCell;
   }
 
-  /** The map of the grid that is selected; row and column 0 are those that fuse. */
+  /** The selected grid cell; row and column 0 are the summaries. */
   get selectedCell() {
     const { view, block, head } = this.selection;
     const row = isFusion(block) ? 0 : block + 1;
@@ -158,10 +158,10 @@ export class State {
     return c === 0 ? this.fuseHeads : c - 1;
   }
 
-  // ---- what people do ---------------------------------------------------------------------------------------
+  // ---- user actions -----------------------------------------------------------------------------------------
 
   /**
-   * Choose these values.
+   * Change fields of the selection.
    *
    * @param {Partial<Selection>} values
    * @returns {Effect}
@@ -172,7 +172,7 @@ export class State {
   }
 
   /**
-   * The pointer is on a token: it becomes the query or, when the query is held, the key that is read.
+   * Hover over a token: it becomes the query or, if the query is fixed, the key that is read.
    *
    * @param {number} token
    * @returns {Effect}
@@ -185,7 +185,7 @@ export class State {
   }
 
   /**
-   * The pointer is on a map of the grid, or on none.
+   * Hover over a grid cell; null for none.
    *
    * @param {Cell | null} cell
    * @returns {Effect}
@@ -197,7 +197,7 @@ export class State {
   }
 
   /**
-   * The pointer is on no token.
+   * Stop hovering over a token.
    *
    * @returns {Effect}
    */
@@ -214,7 +214,7 @@ export class State {
   }
 
   /**
-   * Let go of a pinned token, or of the pooling query.
+   * Unpin the token, or leave the pooling query.
    *
    * @returns {Effect}
    */
@@ -227,7 +227,7 @@ export class State {
   }
 
   /**
-   * A click, a tap or Enter on a token.
+   * Pin a token, or unpin it if it is pinned.
    *
    * @param {number} token
    */
@@ -236,7 +236,7 @@ export class State {
     return !pinned || held !== token || view === "pool" ? this.pin(token) : this.release();
   }
 
-  /** Ask about the class token, or the first one. */
+  /** Make the class token the query, or the first token if there is none. */
   askClassToken() {
     this.hovered = -1;
     this.home = Math.max(0, this.payload.prefix.indexOf("cls"));
@@ -244,7 +244,7 @@ export class State {
   }
 
   /**
-   * To a view, or back to attention.
+   * Switch to a view, or back to attention.
    *
    * @param {View} view
    */
@@ -253,7 +253,7 @@ export class State {
   }
 
   /**
-   * Choose a map of the grid, if there is one.
+   * Select a grid cell, if it exists.
    *
    * @param {Cell} cell
    * @returns {Effect}
@@ -266,7 +266,7 @@ export class State {
   }
 
   /**
-   * Move the query by patches.
+   * Move the query by a number of patches.
    *
    * @param {number} down
    * @param {number} right
@@ -287,7 +287,7 @@ export class State {
   }
 
   /**
-   * The stroke passes a patch; true if that changes anything.
+   * Apply the drag to a patch; returns whether anything changed.
    *
    * @param {number} patch
    */
@@ -299,19 +299,19 @@ export class State {
     return true;
   }
 
-  /** Hide what is shown, and show what is hidden. */
+  /** Swap hidden and visible patches. */
   swapHidden() {
     const hidden = new Set(this.selection.hidden);
     return this.change({ hidden: [...Array(this.payload.patches).keys()].filter((patch) => !hidden.has(patch)) });
   }
 
-  // ---- viewers that move together ---------------------------------------------------------------------------
+  // ---- linked viewers ---------------------------------------------------------------------------------------
 
   /**
-   * What was pointed at or chosen in another viewer happens here too; true if the selection is another one then.
+   * Copy hover and selection of another viewer; returns whether the selection changed.
    *
    * @param {State} leader
-   * @param {boolean} ownView its own view stays
+   * @param {boolean} ownView keep this viewer's view
    */
   follow(leader, ownView) {
     /** @type {(token: number) => number} */

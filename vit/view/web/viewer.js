@@ -1,4 +1,4 @@
-// Puts the viewer together: what Python says, its parts, and what is drawn when.
+// The viewer: handles messages from Python, connects its parts and schedules drawing.
 
 import { Mosaic } from "./canvas.js";
 import { Chips } from "./chips.js";
@@ -27,12 +27,12 @@ import { Stats } from "./stats.js";
 /** @import { Effect, ComputedMap, Message, Mount, Occlusion, Selection } from "./types" */
 
 /** @type {Map<string, { revision: number | null, selection: Selection }>} */
-const chosen = (globalThis.__vitSelections ??= new Map()); // name of a viewer: what it last showed, across mounts
+const chosen = (globalThis.__vitSelections ??= new Map()); // last selection by the viewer's name; survives unmounting
 
 /** @type {any} */
-const missing = null; // until a payload is there
+const missing = null; // until a payload has loaded
 
-/** One viewer on a page. What belongs to a payload is there once `payload` is. */
+/** One viewer on a page. Its payload-specific parts are null until `payload` is set. */
 export class Viewer {
   /** @param {HTMLElement} parent */
   constructor(parent) {
@@ -46,24 +46,24 @@ export class Viewer {
     this.outbox = new Outbox();
     this.stats = this.root.__vitStats = new Stats();
     this.root.__vitViewer = this;
-    this.name = ""; // by which the page knows it, across mounts
+    this.name = ""; // stable across mounts
     this.payloadId = "";
     /** @type {number | null} */
     this.revision = null;
     /** @type {ComputedMap | null} */
-    this.computed = null; // map that Python computed
+    this.computed = null; // map from Python
     /** @type {Occlusion | null} */
     this.occlusion = null;
-    this.model = ""; // by which features of two pictures can be compared
+    this.model = ""; // features of two pictures can be compared if this is equal
     this.masksName = "";
     /** @type {Masks | null} */
-    this.masks = null; // by which maps are judged
+    this.masks = null; // masks that maps are judged by
     this.featuresId = "";
     /** @type {Features | null} */
-    this.sentFeatures = null; // after another block than the payload's, or with colours
+    this.sentFeatures = null; // features after another block than the payload's, or with component colours
     this.judge = new Judge(this);
-    this.alone = false; // nobody listens
-    this.ownView = false; // it keeps its view while the others of its group change theirs
+    this.alone = false; // no server or kernel is connected
+    this.ownView = false; // keeps its view when the group's view changes
     this.frame = this.speaking = 0;
     /** @type {Payload} */
     this.payload = missing;
@@ -88,7 +88,7 @@ export class Viewer {
     listen(this);
   }
 
-  /** Let go of everything outside of the viewer's own elements. */
+  /** Remove listeners, timers and everything else outside of the viewer's elements. */
   destroy() {
     this.group.join("");
     globalThis.removeEventListener(PAYLOAD_EVENT, this.arrived);
@@ -102,7 +102,7 @@ export class Viewer {
     this.picture?.destroy();
   }
 
-  // What tests and benchmarks ask most.
+  // Shortcuts for tests and benchmarks.
 
   get selection() {
     return this.state.selection;
@@ -120,7 +120,7 @@ export class Viewer {
     return this.state.cell;
   }
 
-  /** Features after the block that is selected, with colours where a view has some; null until they are here. */
+  /** Features after the selected block, with colours for the view "components"; null until they have loaded. */
   get features() {
     const { payload, sentFeatures } = this;
     const { after_block, view } = this.selection;
@@ -128,14 +128,16 @@ export class Viewer {
     return after_block === payload.blocks - 1 && view !== "components" ? payload.features : null;
   }
 
-  /** Whether all that was asked of it is painted, and told to Python. */
+  /** Whether everything is painted and sent to Python. */
   get settled() {
     return !this.frame && !this.outbox.pending && !this.root.matches("[data-waiting], [data-busy]");
   }
 
-  // ---- what Python says -------------------------------------------------------------------------------------
+  // ---- messages from Python ---------------------------------------------------------------------------------
 
   /**
+   * Apply a message from Python.
+   *
    * @param {Message} message
    * @param {(selection: unknown) => void} send
    */
@@ -169,7 +171,7 @@ export class Viewer {
   }
 
   /**
-   * Show what Python wants, or what people chose since.
+   * Start from the selection of a new revision, or from the user's selection if it was made for that revision.
    *
    * @param {Message} message
    */
@@ -180,7 +182,7 @@ export class Viewer {
     this.outbox.sent = JSON.stringify(seed);
   }
 
-  /** @param {string} id of a payload that came */
+  /** @param {string} id id of a payload that arrived */
   arrive(id) {
     if (id === this.payloadId) this.load();
     else if (this.payload && id === this.state.method?.chain) this.request();
@@ -188,9 +190,9 @@ export class Viewer {
   }
 
   /**
-   * Compare by these features; those of another picture, or in another basis, are no use until they come.
+   * Use the features with this id. The previous ones are dropped at once, since their picture or basis may differ.
    *
-   * @param {string} id "" for those of the payload
+   * @param {string} id "" for the payload's own features
    */
   useFeatures(id) {
     if (id !== this.featuresId) this.sentFeatures = null;
@@ -198,7 +200,7 @@ export class Viewer {
     this.takeFeatures();
   }
 
-  /** True if there are features of the id that Python gave. */
+  /** Load the features if they have arrived; returns whether they have. */
   takeFeatures() {
     const features = this.featuresId ? takePayload(this.featuresId, Features.read) : null;
     if (features) this.sentFeatures = features;
@@ -206,7 +208,7 @@ export class Viewer {
   }
 
   /**
-   * Judge maps by what masks of this name say; those that came last stay until more of them come.
+   * Judge maps by the masks with this name. Later payloads of the same name replace them as they arrive.
    *
    * @param {string} name
    */
@@ -216,7 +218,7 @@ export class Viewer {
     this.takeMasks();
   }
 
-  /** True if there are masks, or more of them, that were not here before. */
+  /** Load the latest masks; returns whether they are new. */
   takeMasks() {
     const masks = this.masksName ? takeNamed(this.masksName, (bytes) => new Masks(bytes)) : null;
     if (!masks || masks === this.masks) return false;
@@ -224,7 +226,7 @@ export class Viewer {
     return true;
   }
 
-  /** Take the payload if it is here; otherwise its arrival calls again. */
+  /** Show the payload if it has arrived; otherwise PAYLOAD_EVENT calls this again. */
   load() {
     const payload = takePayload(this.payloadId, (bytes) => new Payload(bytes));
     this.root.toggleAttribute("data-waiting", !payload);
@@ -238,14 +240,14 @@ export class Viewer {
     for (const peer of this.group.peers) peer.repaint();
   }
 
-  /** Make room for the first payload, as soon as what it will be is known. */
+  /** Reserve space for the first payload as soon as its header is known. */
   reserve() {
     const header = headerOf(this.payloadId);
     if (header && !this.payload) reserve(this, header);
   }
 
   /**
-   * Turn to a payload.
+   * Switch to a payload.
    *
    * @param {Payload} payload
    */
@@ -275,7 +277,7 @@ export class Viewer {
     this.reflect();
   }
 
-  /** Show the selection in every control, and every map anew. */
+  /** Update all controls from the selection and invalidate all maps. */
   reflect() {
     const { state, selection } = this;
     state.keepFusions();
@@ -285,14 +287,14 @@ export class Viewer {
     this.picture.cover(selection.hidden);
   }
 
-  // ---- what people do ---------------------------------------------------------------------------------------
+  // ---- user actions -----------------------------------------------------------------------------------------
 
   /**
-   * Show what came of an act, here and in the others of the group, and tell Python of a choice.
+   * Draw the effect of an action, here and in the group's other viewers, and send a changed selection to Python.
    *
    * @param {Effect} effect
-   * @param {Event} [event] that it answers
-   * @param {number} [after] the choice may be another one within this time [ms]
+   * @param {Event} [event] event that caused it
+   * @param {number} [after] [ms] before the selection is sent; a later action within that time replaces it
    */
   apply(effect, event, after = 0) {
     if (!effect) return;
@@ -311,7 +313,7 @@ export class Viewer {
     this.apply(this.state.change(values));
   }
 
-  /** @param {Viewer} leader in which people did something */
+  /** @param {Viewer} leader viewer that the user interacted with */
   follow(leader) {
     this.group.leader = leader;
     if (this.state.follow(leader.state, this.ownView)) {
@@ -321,12 +323,12 @@ export class Viewer {
     this.request();
   }
 
-  /** What is chosen outlives the elements that show it. */
+  /** Store the selection so that it survives unmounting. */
   remember() {
     chosen.set(this.name, { revision: this.revision, selection: { ...this.selection } });
   }
 
-  /** Say the sentence to screen readers, once things are still. */
+  /** Announce the sentence to screen readers after SETTLE. */
   speak() {
     clearTimeout(this.speaking);
     this.speaking = setTimeout(() => {
@@ -334,12 +336,12 @@ export class Viewer {
     }, SETTLE);
   }
 
-  // ---- what is drawn ----------------------------------------------------------------------------------------
+  // ---- drawing ----------------------------------------------------------------------------------------------
 
   /**
    * Draw in the next frame.
    *
-   * @param {Event} [event] that asks for it
+   * @param {Event} [event] event that caused it
    */
   request(event) {
     this.stats.ask(event);
@@ -367,7 +369,7 @@ export class Viewer {
 const viewers = new WeakMap();
 
 /**
- * Show what Python says in a parent's viewer; gives what takes it away.
+ * Mount a viewer in a parent element, or update the one that is mounted; returns its clean-up function.
  *
  * @param {Pick<Mount, "data" | "parentElement" | "setStateValue">} mount
  */

@@ -1,4 +1,4 @@
-// The card of a step: what to learn, what to do, whether it is done, and the way on.
+// The card of a step: its explanation, task, state, and navigation.
 
 import { STEPS } from "./course.js";
 import { element, make } from "./elements.js";
@@ -13,8 +13,8 @@ const SCROLL = matchMedia("(prefers-reduced-motion: reduce)").matches ? "instant
 export class Card {
   /**
    * @param {Course} course
-   * @param {Record<string, string | number>} facts that sentences name
-   * @param {() => void} turned somebody went to another step
+   * @param {Record<string, string | number>} facts values for the placeholders of texts
+   * @param {() => void} turned called after a change of step
    */
   constructor(course, facts, turned) {
     this.course = course;
@@ -41,7 +41,7 @@ export class Card {
     element(from ?? where).scrollIntoView({ block: from ? "start" : "nearest", behavior: SCROLL });
   }
 
-  /** Show the step. */
+  /** Draw the current step. */
   draw() {
     const { course, dots, facts } = this;
     const { name } = course.step, { number } = course;
@@ -51,7 +51,7 @@ export class Card {
     element(".card .task span:last-child").textContent = say(`${name}.task`, facts);
     element(".card").classList.toggle("is-done", done);
     const praise = say(last ? "all done" : "done");
-    element(".card .done").dataset.room = praise; // so that nothing moves when it is said
+    element(".card .done").dataset.room = praise; // CSS reserves this space, so that the layout does not shift
     element(".card .done span").textContent = done ? praise : "";
     for (const one of document.querySelectorAll(".wanted")) one.classList.remove("wanted");
     if (!done) element(course.step.where)?.classList.add("wanted");

@@ -1,9 +1,9 @@
-// Files to pixels, by the browser.
+// Decodes picture files with the browser.
 
-const LARGEST = 25e6; // pixels, as the app has it
+const LARGEST = 25e6; // [px], the same limit as in the app
 
 /**
- * Upright pixels, as the file has them: no colour profile, transparent parts white.
+ * Decode a picture: orientation applied, colour profile ignored, transparent parts white.
  *
  * @param {Blob} file
  */

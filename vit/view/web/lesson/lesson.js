@@ -1,4 +1,4 @@
-// The lesson's page: what `vit.view.lesson` put there, put to work.
+// Entry point of the lesson's page, which `vit.view.lesson` writes.
 
 import { opened } from "../bytes.js";
 import { percent } from "../captions.js";
@@ -19,7 +19,7 @@ import { say, useWords } from "../words.js";
 /** @import { Viewer } from "../viewer.js" */
 /** @import { Act } from "./course.js" */
 
-/** @type {Pick<Selection, "colormap" | "opacity" | "cover" | "smooth" | "scale" | "contour" | "mass" | "residual" | "fusion" | "discard" | "start_block" | "after_block">} what the steps leave as it is */
+/** @type {Pick<Selection, "colormap" | "opacity" | "cover" | "smooth" | "scale" | "contour" | "mass" | "residual" | "fusion" | "discard" | "start_block" | "after_block">} fields of the selection that no step changes */
 const USUAL = {
   colormap: "", opacity: 0.6, cover: "weight", smooth: false, scale: "shared", contour: "none", mass: 0.6,
   residual: 0.5, fusion: "mean", discard: 0, start_block: 0, after_block: -1,
@@ -28,7 +28,7 @@ const USUAL = {
 const { words } = JSON.parse(element("#data").textContent ?? "");
 useWords(words);
 
-/** The lesson: a model, the picture that it saw, and where somebody is. */
+/** The lesson: model, current picture and progress. */
 class Lesson {
   constructor() {
     const bytes = bytesOf(element("#model").textContent ?? "");
@@ -47,7 +47,7 @@ class Lesson {
     this.course = new Course(config.depth);
     const rows = config.image_size[0] / config.patch_size, cols = config.image_size[1] / config.patch_size;
     this.middle = config.prefix.length + (rows >> 1) * cols + (cols >> 1);
-    this.revision = this.count = 0; // of what the page shows, of pictures
+    this.revision = this.count = 0; // number of the selection, number of the picture
     this.selection = this.usual;
     this.answer = new Answer(this.header.labels);
     const { labels, name } = this.header;
@@ -63,19 +63,19 @@ class Lesson {
     this.pictures = new Pictures(samples, (file) => this.look(file));
     this.numbers = new Numbers((token) => this.compare(token));
     this.experiment = new Experiment(rows * cols, (strongest) => this.hide(strongest), () => this.hidePatches([]));
-    this.other = -1; // the token that the query is compared with, where people chose one
-    this.followed = ""; // what numbers were asked for last
+    this.other = -1; // key token that the user chose, -1 for the strongest
+    this.followed = ""; // key of the last requested trace
     this.following = false;
     this.listen();
     this.pictures.choose(0);
   }
 
-  /** What the viewer shows for the step, before anybody chose anything. @returns {Selection} */
+  /** The step's initial selection. @returns {Selection} */
   get usual() {
     return { ...USUAL, ...this.course.shows(this.middle) };
   }
 
-  /** Notice what a step asks for. */
+  /** Listen for the actions that steps ask for. */
   listen() {
     const { main } = this;
     main.addEventListener("change", ({ target }) => {
@@ -85,11 +85,11 @@ class Lesson {
       main.addEventListener(kind, ({ target }) => {
         if (/** @type {Element} */ (target).closest(".tokens button")) this.notice({ kind: "class token" });
       });
-    // The viewer answers these itself, in the next frame; then there are other numbers.
+    // The viewer handles these events in the next frame; update the numbers after that.
     for (const kind of ["pointermove", "click", "keyup"]) main.addEventListener(kind, () => requestAnimationFrame(() => this.follow()));
   }
 
-  /** @returns {Viewer | undefined} the viewer, once it is there */
+  /** @returns {Viewer | undefined} the viewer, once it is mounted */
   get viewer() {
     return element(".vit").__vitViewer;
   }
@@ -100,7 +100,7 @@ class Lesson {
   }
 
   /**
-   * Look at a picture and show what the model says of it.
+   * Classify a picture and show the result.
    *
    * @param {Blob} file
    */
@@ -109,7 +109,7 @@ class Lesson {
     this.main.dataset.state = "looking";
     try {
       const { payload, probabilities, engine } = await this.thread.ask("look", file);
-      if (number !== this.count) return; // another picture was chosen since
+      if (number !== this.count) return; // superseded by another picture
       storePayload(`picture ${number}`, payload);
       this.answer.show(probabilities);
       this.problem("");
@@ -130,7 +130,7 @@ class Lesson {
     line.textContent = sentence;
   }
 
-  /** Show what the step is about. */
+  /** Draw the current step. */
   show() {
     this.selection = this.usual;
     this.other = -1;
@@ -142,7 +142,7 @@ class Lesson {
     this.follow();
   }
 
-  /** Tell the viewer what to show. */
+  /** Mount or update the viewer. */
   mount() {
     this.revision += 1;
     mount({
@@ -154,12 +154,12 @@ class Lesson {
       parentElement: this.main,
       setStateValue: (_, selection) => this.choose(/** @type {Selection} */ (selection)),
     });
-    // The one setting that the lesson has, and the keys, are in view below the map.
+    // The lesson shows the only setting it keeps, and the keys, below the map instead of in a menu.
     const instrument = element(".instrument"), panel = element(".panel");
     if (panel.parentElement !== instrument) instrument.append(panel);
   }
 
-  /** @param {Selection} selection that somebody chose in the viewer */
+  /** @param {Selection} selection selection that the user made in the viewer */
   choose(selection) {
     const hid = String(selection.hidden) !== String(this.selection.hidden);
     this.selection = selection;
@@ -170,7 +170,7 @@ class Lesson {
 
   // ---- one head by its numbers ------------------------------------------------------------------------------
 
-  /** What the numbers are about: the block and head that the viewer shows, its query, and the token under the pointer. */
+  /** Subject of the numbers: block and head of the viewer, its query, and the key token under the pointer. */
   get subject() {
     const state = /** @type {Viewer} */ (this.viewer).state;
     const { block, head } = state.selection;
@@ -179,7 +179,7 @@ class Lesson {
   }
 
   /**
-   * Look at another token with the same query.
+   * Compare the query with another key token.
    *
    * @param {number} token
    * @param {boolean} [now]
@@ -190,7 +190,7 @@ class Lesson {
     if (now) this.follow();
   }
 
-  /** Show the numbers of what the viewer shows; while some are on their way, the last ones that were asked for. */
+  /** Update the numbers from the viewer. One trace is requested at a time; changes meanwhile cause one more request. */
   async follow() {
     if (element(".numbers").hidden || this.following || !this.viewer?.payload || this.main.dataset.state !== "ready") return;
     const { subject, count } = this;
@@ -207,7 +207,7 @@ class Lesson {
   }
 
   /**
-   * The token that another one looks at most.
+   * Return the token that gets the most attention from another one.
    *
    * @param {number} block
    * @param {number} head
@@ -222,7 +222,7 @@ class Lesson {
 
   // ---- patches hidden from the model ------------------------------------------------------------------------
 
-  /** @param {boolean} strongest those that the map marks, or others */
+  /** @param {boolean} strongest hide the strongest patches of the map instead of others */
   hide(strongest) {
     const { map, payload } = /** @type {Viewer} */ (this.viewer);
     this.hidePatches(patchesToHide(map.values.slice(map.at + payload.split, map.at + payload.tokens), strongest));
@@ -235,7 +235,7 @@ class Lesson {
     this.answerWithout(hidden);
   }
 
-  /** @param {number[]} hidden patches */
+  /** @param {number[]} hidden hidden patches */
   async answerWithout(hidden) {
     const { count } = this;
     const probabilities = await this.thread.ask("without", hidden);
@@ -244,7 +244,7 @@ class Lesson {
     this.tellHidden(probabilities);
   }
 
-  /** @param {Float64Array} probabilities without the hidden patches */
+  /** @param {Float64Array} probabilities probabilities without the hidden patches */
   tellHidden(probabilities) {
     const { best, labels } = this.answer;
     this.experiment.tell(labels[best], this.answer.probabilities[best], probabilities[best], this.selection.hidden.length);

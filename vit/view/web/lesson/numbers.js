@@ -1,4 +1,4 @@
-// One head by its numbers: what happens between two tokens, from their query and key to what leaves the block.
+// One head in numbers: the computation between two tokens, from query and key to the block's output.
 
 import { percent, tokenName } from "../captions.js";
 import { say } from "../words.js";
@@ -8,14 +8,14 @@ import { Strip, number } from "./strip.js";
 /** @import { TokenLayout } from "../types" */
 /** @import { Trace } from "./trace.js" */
 
-const STRONGEST = 6; // keys in the list
+const STRONGEST = 6; // number of keys in the list
 
 /** @typedef {{ block: number, head: number, token: number, other: number }} Subject */
 
 /** The numbers below the map. */
 export class Numbers {
   /**
-   * @param {(token: number) => void} chosen another token is to be looked at
+   * @param {(token: number) => void} chosen called with the key token that the user selects
    */
   constructor(chosen) {
     this.chosen = chosen;
@@ -82,7 +82,7 @@ export class Numbers {
   }
 
   /**
-   * The strongest keys, to choose from.
+   * Draw buttons for the strongest keys.
    *
    * @param {Trace} trace
    * @param {number} other
@@ -106,7 +106,7 @@ export class Numbers {
   }
 
   /**
-   * Point at a channel of query, key and product alike.
+   * Select a channel of query, key and product.
    *
    * @param {number} channel
    */
@@ -120,11 +120,11 @@ export class Numbers {
   }
 
   /**
-   * Point at a channel of strips that belong together.
+   * Select a channel of several strips and show its values below them.
    *
    * @param {Strip[]} strips
    * @param {number} channel
-   * @param {string} className of the line that reads them
+   * @param {string} className class of the line that shows the values
    */
   read(strips, channel, className) {
     const each = Math.min(Math.max(channel, 0), strips[0].values.length - 1);

@@ -1,4 +1,4 @@
-// Where pictures come from: samples in the file, files, the clipboard, and the camera.
+// Picture sources: embedded samples, files, the clipboard and the camera.
 
 import { element, make } from "./elements.js";
 import { say } from "../words.js";
@@ -25,14 +25,14 @@ export class Pictures {
     this.listenToCamera();
   }
 
-  /** @param {number} number of a sample */
+  /** @param {number} number index of a sample */
   choose(number) {
     this.take(this.samples[number].file, number);
   }
 
   /**
    * @param {Blob} file
-   * @param {number} [number] of the sample that it is
+   * @param {number} [number] index of the sample, if it is one
    */
   take(file, number = -1) {
     this.buttons.forEach((button, each) => button.setAttribute("aria-pressed", String(each === number)));
@@ -41,14 +41,14 @@ export class Pictures {
     this.chosen(file);
   }
 
-  /** Files that are opened, dropped or pasted. */
+  /** Accept files that are opened, dropped or pasted. */
   listenToFiles() {
     const input = /** @type {HTMLInputElement} */ (element(".own input"));
     const first = (/** @type {FileList | undefined} */ files) => files?.[0] && this.take(files[0]);
     element(".open").addEventListener("click", () => input.click());
     input.addEventListener("change", () => {
       first(input.files ?? undefined);
-      input.value = ""; // so that the same file can be opened again
+      input.value = ""; // so that selecting the same file again fires "change"
     });
     document.addEventListener("dragover", (event) => event.preventDefault());
     document.addEventListener("drop", (event) => {
@@ -58,7 +58,7 @@ export class Pictures {
     document.addEventListener("paste", (event) => first(event.clipboardData?.files));
   }
 
-  /** A picture from the camera, where the browser lets a file use it. */
+  /** Take pictures with the camera, if the browser allows it for local files. */
   listenToCamera() {
     const dialog = /** @type {HTMLDialogElement} */ (element(".filming"));
     const video = /** @type {HTMLVideoElement} */ (element("video", dialog));

@@ -1,12 +1,12 @@
-// A row of numbers as colours, of which one is pointed at: with the pointer, a finger, or the arrow keys.
+// A row of numbers as colours, with one selected by pointer, touch or arrow keys.
 
 import { decimal } from "../words.js";
 import { make } from "./elements.js";
 
-const NEGATIVE = [201, 128, 58], POSITIVE = [59, 146, 154]; // as the accents of the page, on light and on dark
+const NEGATIVE = [201, 128, 58], POSITIVE = [59, 146, 154]; // the page's accent colours, readable on light and dark
 
 /**
- * A number with three digits behind the point.
+ * Format a number with up to three decimals.
  *
  * @param {number} value
  */
@@ -45,7 +45,7 @@ export class Strip {
 
   /**
    * @param {Float32Array} values
-   * @param {number} [most] the size that has the full colour
+   * @param {number} [most] absolute value that has the full colour
    */
   draw(values, most = values.reduce((top, value) => Math.max(top, Math.abs(value)), 1e-30)) {
     this.values = values;
@@ -69,7 +69,7 @@ export class Strip {
   }
 
   /**
-   * Say a channel's number to screen readers.
+   * Set the value that screen readers announce.
    *
    * @param {number} channel
    */

@@ -1,6 +1,6 @@
-// The page's end of the model's thread: questions go over, answers come back.
+// Client of the model's web worker: sends requests and resolves responses.
 
-/** A worker made of text, asked by name. */
+/** A web worker created from source text. */
 export class Thread {
   /** @param {string} script */
   constructor(script) {
@@ -18,7 +18,9 @@ export class Thread {
   }
 
   /**
-   * @param {string} name of an answer in worker.js
+   * Send a request to the worker.
+   *
+   * @param {string} name name of a handler in worker.js
    * @param {unknown} content
    * @param {Transferable[]} [moved]
    * @returns {Promise<any>}

@@ -1,4 +1,4 @@
-// The Vision Transformer's forward pass, as `vit/model/transformer.py` computes it. No DOM here.
+// The Vision Transformer's forward pass, equivalent to `vit/model/transformer.py`. No DOM access.
 //
 // Letters as there: N tokens = S prefix tokens + P patches, D width of a token, H heads, K = D / H, M width of the MLP,
 // L blocks, C classes. Source: Dosovitskiy et al. 2021, arXiv 2010.11929.
@@ -11,7 +11,7 @@ import { Workspace } from "./workspace.js";
 /** @import { Config } from "../types" */
 
 /**
- * @typedef {object} Block weights of a block, and what the last pass left in it
+ * @typedef {object} Block weights of a block, and its activations of the last pass
  * @property {number} norm1Scale
  * @property {number} norm1Shift
  * @property {Panels} qkv (D, 3 D)
@@ -24,17 +24,17 @@ import { Workspace } from "./workspace.js";
  * @property {number} fc1Bias
  * @property {Panels} fc2 (M, D)
  * @property {number} fc2Bias
- * @property {Matrix} x (N, D), the residual stream that enters
- * @property {Matrix} heads (N, 3 D): of each token the queries of all heads, their keys, their values
+ * @property {Matrix} x (N, D), residual stream that enters the block
+ * @property {Matrix} heads (N, 3 D), per token the queries of all heads, then the keys, then the values
  * @property {Matrix[]} attention H of (N, N): rows query, columns key; rows sum to 1
  */
 
-/** A model of one input size. */
+/** A model with a fixed input size. */
 export class VisionTransformer {
   /**
    * @param {Config} config
-   * @param {(name: string) => Float32Array} tensor of `vit.model.VisionTransformer`, by its name there
-   * @param {boolean} [plain] without machine code
+   * @param {(name: string) => Float32Array} tensor returns a tensor of `vit.model.VisionTransformer` by its state dict key
+   * @param {boolean} [plain] do not use WebAssembly
    */
   constructor(config, tensor, plain = false) {
     this.config = config;
@@ -44,14 +44,14 @@ export class VisionTransformer {
     this.prefix = config.prefix.length; // S
     this.tokens = this.prefix + this.rows * this.cols; // N
     const { tokens } = this;
-    /** @type {[number, number]} the first of the tokens that the answer is read from, and how many they are */
+    /** @type {[number, number]} tokens that the classifier reads: the first, and their number */
     this.read = config.pool === "cls" ? [config.prefix.indexOf("cls"), 1] : [this.prefix, tokens - this.prefix];
-    const parameters = (4 * dim + 2 * width + 8) * dim + 8 * width + 12 * dim; // of a block, with room
+    const parameters = (4 * dim + 2 * width + 8) * dim + 8 * width + 12 * dim; // numbers per block, with padding
     const activations = (tokens + 8) * (4 * dim + 16 + heads * (tokens + 16));
     const elsewhere = (tokens + 8) * (7 * dim + width + channels * side * side + 80) + channels * side * side * (dim + 8);
     const space = (this.space = new Workspace(depth * (parameters + activations) + elsewhere + 4096, plain));
 
-    /** @type {(name: string, inner: number, cols: number) => Panels} of weights (cols, inner), as torch keeps them */
+    /** @type {(name: string, inner: number, cols: number) => Panels} from a (cols, inner) tensor, torch's layout of linear weights */
     const weights = (name, inner, cols) => {
       const panels = space.panels(inner, cols);
       space.fill(panels, tensor(name), 0, 1, inner);
@@ -59,10 +59,10 @@ export class VisionTransformer {
     };
     /** @type {(name: string) => number} */
     const vector = (name) => space.vector(tensor(name));
-    this.none = space.reserve(Math.max(tokens, dim) + 16); // the bias of products that have none
+    this.none = space.reserve(Math.max(tokens, dim) + 16); // zero bias, for products without one
     this.patchEmbed = weights("patch_embed.weight", channels * side * side, dim);
     this.patchBias = vector("patch_embed.bias");
-    this.positions = space.matrix(tokens - this.prefix, dim); // of the patches
+    this.positions = space.matrix(tokens - this.prefix, dim); // position embeddings of the patches
     this.setRows(this.positions, tensor("pos_embed"));
     /** @type {Block[]} */
     this.blocks = Array.from({ length: depth }, (_, block) => {
@@ -86,7 +86,7 @@ export class VisionTransformer {
       };
     });
     const [{ x }] = this.blocks;
-    this.setRows({ ...x, rows: this.prefix }, tensor("prefix_tokens")); // where nothing else is written
+    this.setRows({ ...x, rows: this.prefix }, tensor("prefix_tokens")); // written once, because no pass overwrites these rows
     this.normScale = vector("norm.weight");
     this.normShift = vector("norm.bias");
     this.head = { weight: tensor("head.weight"), bias: tensor("head.bias") }; // (C, D), (C)
@@ -96,7 +96,7 @@ export class VisionTransformer {
     this.mixed = space.matrix(tokens, dim);
     this.added = space.matrix(tokens, dim);
     this.hidden = space.matrix(tokens, width);
-    this.x = space.matrix(tokens, dim); // the residual stream that leaves the last block
+    this.x = space.matrix(tokens, dim); // residual stream after the last block
     this.keys = space.panels(dim / heads, tokens);
     this.values = space.panels(tokens, dim / heads);
   }
@@ -105,7 +105,7 @@ export class VisionTransformer {
    * Write rows of a matrix.
    *
    * @param {Matrix} matrix
-   * @param {Float32Array} values one row after the other
+   * @param {Float32Array} values row by row
    */
   setRows(matrix, values) {
     for (let row = 0; row < matrix.rows; row++)
@@ -113,10 +113,10 @@ export class VisionTransformer {
   }
 
   /**
-   * One pass. What it computed on the way stays in `blocks` until the next.
+   * Run a forward pass. Its activations stay in `blocks` until the next one.
    *
    * @param {Float32Array} pixels (channels, height, width), normalised
-   * @returns {Float64Array} the probability of each class
+   * @returns {Float64Array} probability of each class
    */
   run(pixels) {
     this.cut(pixels);
@@ -142,7 +142,7 @@ export class VisionTransformer {
   }
 
   /**
-   * From patches to what leaves the last block.
+   * Compute the residual stream from the patches to the last block.
    *
    * @param {Operations} steps
    */
@@ -152,7 +152,7 @@ export class VisionTransformer {
     steps.add(this.positions, added, rowsOf(blocks[0].x, this.prefix, this.positions.rows));
     blocks.forEach((block, index) => {
       const last = index + 1 === blocks.length;
-      const [first, count] = last ? this.read : [0, this.tokens]; // what nobody reads after the last block is left out
+      const [first, count] = last ? this.read : [0, this.tokens]; // after its attention, the last block computes only what the classifier reads
       const out = rowsOf(last ? this.x : blocks[index + 1].x, first, count);
       this.attend(steps, block);
       steps.product(rowsOf(this.mixed, first, count), block.proj, block.projBias, added);
@@ -162,7 +162,7 @@ export class VisionTransformer {
   }
 
   /**
-   * Attention: every token mixes the values of all, head by head, by how well its query fits their keys.
+   * Compute multi-head self-attention into `mixed`.
    *
    * @param {Operations} steps
    * @param {Block} block
@@ -177,18 +177,18 @@ export class VisionTransformer {
       const q = { ...heads, at: heads.at + head * width };
       steps.fill(keys, q.at + dim, 1, heads.stride);
       steps.fill(values, q.at + 2 * dim, heads.stride, 1);
-      steps.product(q, keys, none, map); // every query times every key
+      steps.product(q, keys, none, map); // all dot products of queries and keys
       steps.softmax(map, width ** -0.5);
       steps.product(map, values, none, { ...mixed, at: mixed.at + head * width });
     });
   }
 
   /**
-   * The MLP: each token on its own, through a wide layer and back.
+   * Add the output of the MLP to x.
    *
    * @param {Operations} steps
    * @param {Block} block
-   * @param {Matrix} x that it reads, and adds to
+   * @param {Matrix} x residual stream, updated in place
    */
   transform(steps, { norm2Scale, norm2Shift, fc1, fc1Bias, fc2, fc2Bias }, x) {
     const normed = rowsOf(this.normed, 0, x.rows), hidden = rowsOf(this.hidden, 0, x.rows);
@@ -199,7 +199,7 @@ export class VisionTransformer {
     steps.add(x, this.added, x);
   }
 
-  /** The answer, read from the class token or from the mean of the patches. */
+  /** Return the class probabilities, from the class token or from the mean of the patches. */
   classify() {
     const { space, head, normed, added } = this;
     const { norm, dim, eps } = this.config;
@@ -215,7 +215,7 @@ export class VisionTransformer {
 }
 
 /**
- * Some rows of a matrix.
+ * Return a view of some rows of a matrix.
  *
  * @param {Matrix} matrix
  * @param {number} first
@@ -227,7 +227,7 @@ function rowsOf(matrix, first, count) {
 }
 
 /**
- * Softmax of a few numbers.
+ * Return the softmax of the logits.
  *
  * @param {Float64Array} logits
  */

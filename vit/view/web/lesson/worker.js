@@ -1,4 +1,4 @@
-// The model in a thread of its own, so that the page never waits for it.
+// Web worker that runs the model, so that the page stays responsive.
 
 import { decoded } from "./decode.js";
 import { Model } from "./model.js";
@@ -6,7 +6,7 @@ import { Model } from "./model.js";
 /** @type {Promise<Model>} */
 let model;
 
-/** What the page may ask, by name. */
+/** Request handlers by name. */
 const ANSWERS = {
   /** @param {Uint8Array} bytes */
   async read(bytes) {
