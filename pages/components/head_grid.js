@@ -1,4 +1,4 @@
-// A grid of buttons, one per head: rows are blocks. Text enters as textContent only.
+// A grid of buttons, one per head; rows are blocks. Text is set as textContent, never as HTML.
 
 /** @import { Mount } from "../../vit/view/web/types" */
 /** @typedef {ReturnType<typeof build>} Grid */
@@ -45,7 +45,7 @@ function build(parent) {
 }
 
 /**
- * The buttons and their numbers along the sides; only when the number of blocks or heads is another.
+ * Create the buttons and their labels; called only when the number of blocks or heads changes.
  *
  * @param {Grid} grid
  * @param {number} blocks
@@ -72,7 +72,7 @@ function layOut(grid, blocks, heads) {
 function buttonOf(grid, block, head) {
   const button = document.createElement("button");
   button.type = "button";
-  button.tabIndex = block || head ? -1 : 0; // one stop for all; arrows go on from there
+  button.tabIndex = block || head ? -1 : 0; // a single tab stop for the grid; arrow keys move inside it
   button.addEventListener("focus", () => {
     grid.buttons[grid.at[0]]?.[grid.at[1]]?.setAttribute("tabindex", "-1");
     grid.at = [block, head];

@@ -1,4 +1,4 @@
-// Tells when a run ends: on the page's title and, once allowed, as a notification of the browser. Text enters as text.
+// Reports finished runs in the page's title and, if allowed, as browser notifications.
 
 /** @import { Mount } from "../../vit/view/web/types" */
 /** @typedef {{ id: string, name: string, status: string, accuracy: string }} Run */
@@ -6,19 +6,19 @@
 /** @type {WeakMap<HTMLElement, ReturnType<typeof build>>} */
 const NOTICES = new WeakMap();
 const ENDED = new Set(["Finished", "Stopped", "Failed", "Interrupted"]);
-const WANTED = "vit-finish-notice"; // in localStorage: whether this browser tells
+const WANTED = "vit-finish-notice"; // key in localStorage, "1" if notifications are on
 
-/** Whether this browser tells. */
+/** Whether notifications are on in this browser. */
 function on() {
   try {
     return "Notification" in window && Notification.permission === "granted" && localStorage[WANTED] === "1";
   } catch {
-    return false; // storage is switched off
+    return false; // storage is disabled
   }
 }
 
 /**
- * Show on the button whether it tells.
+ * Update the button.
  *
  * @param {HTMLButtonElement} button
  */

@@ -1,10 +1,10 @@
-// Looks after the page where Streamlit gives up. Lives as long as the window, so that it outlives what it is mounted in.
+// Handles failures of Streamlit's connection and front end. Lives as long as the window, not only while it is mounted.
 
-const LOOK = 500; // ms between two looks
-const PATIENCE = 4; // looks without a server before that is said
-const SPAN = 600_000; // ms in which reloads count
-const WAITS = [500, 4000, 20_000]; // ms before the first, second and third reload of such a span; there is no fourth
-const STORED = "vit-reloads"; // in sessionStorage: when this tab was reloaded
+const LOOK = 500; // [ms] between checks
+const PATIENCE = 4; // checks without a server before the notice OFFLINE
+const SPAN = 600_000; // [ms] within which reloads are counted
+const WAITS = [500, 4000, 20_000]; // [ms] before the first, second and third reload within SPAN; there is no fourth
+const STORED = "vit-reloads"; // key in sessionStorage: times of this tab's reloads
 const OFFLINE =
   "The app's server does not answer. The page goes on by itself when it is back. Runs that train go on without it.";
 const HOPELESS = "This page stopped, and loading it again did not help. Open the app anew.";
@@ -13,21 +13,21 @@ const HOPELESS = "This page stopped, and loading it again did not help. Open the
 const dialogs = (title) =>
   [...document.querySelectorAll('[data-testid="stDialog"]')].filter((one) => one.textContent?.trim().startsWith(title));
 
-/** Streamlit's connection state; "" where its whole page is gone. */
+/** Return Streamlit's connection state; "" if its app element is gone. */
 function state() {
   /** @type {HTMLElement | null} */
   const app = document.querySelector('[data-testid="stApp"]');
   return app?.dataset.testConnectionState ?? "";
 }
 
-/** Whether the page takes no more messages: one was missed, did not fit, or took the page down. */
+/** Whether the page cannot process messages any more: one was lost or malformed, or crashed the page. */
 function dead() {
   return ["", "DISCONNECTED_FOREVER"].includes(state()) || dialogs("Bad message format").length > 0;
 }
 
 class Watchdog {
   constructor() {
-    this.missed = 0; // looks without a server
+    this.missed = 0; // consecutive checks without a server
     this.notice = Object.assign(document.createElement("div"), { id: "vit-offline", role: "status", hidden: true });
     this.notice.style.cssText =
       "position:fixed;inset:auto 0 1rem;margin:auto;width:fit-content;max-width:min(40rem,90vw);padding:.6rem 1rem;" +
@@ -42,7 +42,7 @@ class Watchdog {
     this.say(this.missed < PATIENCE ? "" : OFFLINE);
     if (!this.missed) return;
     for (const one of dialogs("Connection error")) {
-      // Streamlit asks for the internet there, in front of a page that can still be read.
+      // Streamlit's dialog about the internet connection covers a page that is still readable.
       /** @type {HTMLElement | null} */ (one.querySelector("[aria-label=Close]"))?.click();
       this.notice.dataset.closed = String(1 + Number(this.notice.dataset.closed ?? 0));
     }
@@ -54,7 +54,7 @@ class Watchdog {
     if (this.notice.textContent !== words) this.notice.textContent = words;
   }
 
-  /** Reload, for the address holds what is shown; unless that did not help lately. */
+  /** Reload the page, whose state is in the address; give up after as many reloads as WAITS has. */
   revive() {
     clearInterval(this.timer);
     try {
@@ -66,7 +66,7 @@ class Watchdog {
         location.reload();
       }, WAITS[times.length]);
     } catch {
-      this.say(HOPELESS); // without storage nothing would end a loop of reloads
+      this.say(HOPELESS); // without storage, reloads could not be counted and might loop
     }
   }
 }

@@ -12,7 +12,7 @@ const at = (name) => {
 };
 const chosen = (course, changes) => ({ kind: "chosen", selection: { ...course.shows(79), ...changes } });
 
-test("a step is done once, by what it asks for and nothing else", () => {
+test("a step is completed once, only by the action that it asks for", () => {
   const course = at("heads");
   for (const changes of [{}, { head: "mean" }, { block: 3 }, { view: "rollout" }]) assert.equal(course.notice(chosen(course, changes)), false);
   assert.equal(course.notice({ kind: "lines" }), false);
@@ -21,7 +21,7 @@ test("a step is done once, by what it asks for and nothing else", () => {
   assert.deepEqual([...course.done], [course.number]);
 });
 
-test("every step can be done", () => {
+test("every step can be completed", () => {
   const acts = {
     patches: { kind: "lines" }, tokens: { kind: "class token" }, numbers: { kind: "number" }, own: { kind: "picture" }, believe: { kind: "hidden" },
     looks: { direction: "to" }, heads: { head: 2 }, blocks: { block: 3 }, rollout: { view: "rollout" },
@@ -32,7 +32,7 @@ test("every step can be done", () => {
   }
 });
 
-test("what was explained stays when somebody goes back", () => {
+test("explained controls stay visible after going back", () => {
   const course = at("rollout");
   course.go(0);
   assert.ok(course.explained("rollout") && course.explained("heads") && !course.explained("numbers"));
@@ -40,7 +40,7 @@ test("what was explained stays when somebody goes back", () => {
   assert.equal(course.step.name, STEPS[STEPS.length - 1].name);
 });
 
-test("steps show blocks that a shallow model has", () => {
+test("in a shallow model, steps show only existing blocks", () => {
   const course = new Course(1);
   for (let number = 0; number < STEPS.length; number++) {
     course.go(number);
@@ -48,7 +48,7 @@ test("steps show blocks that a shallow model has", () => {
   }
 });
 
-test("as many other patches are hidden as strongest ones, and none twice", () => {
+test("equally many strongest and other patches are hidden, without overlap", () => {
   const values = Float32Array.from({ length: 40 }, (_, i) => (i * 7) % 40);
   const strongest = patchesToHide(values, true), others = patchesToHide(values, false);
   assert.equal(strongest.length, 6);
@@ -56,7 +56,7 @@ test("as many other patches are hidden as strongest ones, and none twice", () =>
   assert.equal(new Set([...strongest, ...others]).size, 12);
 });
 
-test("words are English until others are given, and places in braces are filled", () => {
+test("texts are English by default, and placeholders are filled", () => {
   assert.equal(say("head {head}", { head: 3 }), "head 3");
   assert.equal(decimal("1.5"), "1.5");
   useWords({ "head {head}": "Kopf {head} {other}", ".": "," });

@@ -15,7 +15,7 @@ function cell(engine, r, c) {
   return engine.values.subarray(engine.offset(r, c), engine.offset(r, c) + engine.payload.tokens);
 }
 
-test("every map, and what heads, blocks and both become", () => {
+test("all maps, and their fusions over heads, blocks and both", () => {
   const engine = engineOf();
   engine.ask(0, "from", "max", "mean");
   engine.computeAll();
@@ -27,7 +27,7 @@ test("every map, and what heads, blocks and both become", () => {
   assert.ok(engine.complete);
 });
 
-test("another question makes every row due, and the same one none", () => {
+test("a new query invalidates every row, the same query none", () => {
   const engine = engineOf();
   engine.ask(0, "from", "mean", "mean");
   engine.computeAll();
@@ -37,10 +37,10 @@ test("another question makes every row due, and the same one none", () => {
     assert.equal(engine.done.some(Boolean), false);
     engine.computeAll();
   }
-  close(cell(engine, 1, 0), [0, 0.75], 2e-3); // who looks at token 1: minimum of heads
+  close(cell(engine, 1, 0), [0, 0.75], 2e-3); // attention to token 1: minimum of heads
 });
 
-test("steps go round from the row that is shown, and end with the summary", () => {
+test("steps cycle from the given row and end with the summary", () => {
   const engine = engineOf();
   engine.ask(1, "from", "mean", "mean");
   const rows = [];
@@ -52,7 +52,7 @@ test("steps go round from the row that is shown, and end with the summary", () =
   assert.deepEqual(engine.values, all.values);
 });
 
-test("one map is made ready at once; the summary of all waits", () => {
+test("a single map is computed at once; the summary of all blocks waits", () => {
   const engine = engineOf();
   engine.ask(0, "from", "mean", "mean");
   assert.equal(engine.need(0, 0), false);
@@ -63,7 +63,7 @@ test("one map is made ready at once; the summary of all waits", () => {
   assert.equal(engine.done[1], 1);
 });
 
-test("the pooling query has a row of its own, which no block's summary counts", () => {
+test("the pooling query has its own row, which the summary of blocks ignores", () => {
   const engine = engineOf({ pool: [[1, 0], [0.5, 0.5]] });
   engine.ask(0, "from", "max", "mean");
   engine.computeAll();
@@ -73,7 +73,7 @@ test("the pooling query has a row of its own, which no block's summary counts", 
 });
 
 for (const { name, payload, rows } of cases.generated)
-  test(`${name}: fused maps are those of the attention that Python packed`, () => {
+  test(`${name}: fused maps equal those of the attention that Python packed`, () => {
     const engine = new Engine(new Payload(Uint8Array.from(Buffer.from(payload, "base64"))));
     for (const { block, head, token, direction, values } of rows) {
       const fusions = [block, head].map((how) => (typeof how === "string" ? how : "mean"));

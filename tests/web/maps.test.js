@@ -14,7 +14,7 @@ for (const { how, maps, one } of cases.fused)
     const values = Float32Array.from([...Array(n).fill(9), ...maps.flat()]);
     fuse(how, values, n, n, count, 0, n);
     close(values.subarray(0, n), one);
-    close(values.subarray(n), maps.flat()); // they stay as they were
+    close(values.subarray(n), maps.flat()); // the inputs are unchanged
   });
 
 for (const { row, prefix, share, left, equal } of cases.discarded)
@@ -28,7 +28,7 @@ for (const { row, prefix, share, left, equal } of cases.discarded)
 
 for (const { kind, mass = 0, heatmap, marked } of cases.outlines)
   test(`outline of ${JSON.stringify(heatmap)} by ${kind} ${mass || ""}`, () => {
-    const values = Float32Array.from([9, ...heatmap.flat()]); // a prefix token counts for nothing
+    const values = Float32Array.from([9, ...heatmap.flat()]); // a prefix token, which is ignored
     assert.deepEqual([...outlined(values, 1, kind, mass, new Uint8Array(marked.length))], marked);
   });
 
@@ -37,7 +37,7 @@ for (const { row, prefix, entropy, best } of cases.spreads)
     const found = summary(Float32Array.from([9, ...row]), 1, prefix, row.length);
     close([found.entropy / Math.log(row.length), found.sum, found.best], [entropy, 1, best]);
     const twice = summary(Float32Array.from(row, (value) => 2 * value), 0, prefix, row.length);
-    close([twice.entropy, twice.sum], [found.entropy, 2]); // the entropy is that of shares
+    close([twice.entropy, twice.sum], [found.entropy, 2]); // the entropy is that of the normalised map
   });
 
 for (const { values, prefix, grid, except, top } of cases.strongest)
@@ -46,7 +46,7 @@ for (const { values, prefix, grid, except, top } of cases.strongest)
     close([strongest(Float32Array.from(values), 0, prefix.length, values.length, except)], [top]);
   });
 
-/** A payload of these features, whose attention is uniform. */
+/** Return a payload with these features and uniform attention. */
 function ofFeatures(features, prefix, grid) {
   const uniform = features.map(() => features.map(() => 1 / features.length));
   return payloadOf({ attentions: [[uniform]], prefix, grid, features });
@@ -73,7 +73,7 @@ for (const { name, grids, prefix, source, target, matches } of cases.generated_m
     assert.ok(!map.mutual.includes(1) && !map.nearest.includes(state.query));
   });
 
-test("components are ready with their colours, and their numbers are cosines", () => {
+test("components are ready once their colours have loaded, and their values are cosines", () => {
   const payload = ofFeatures([[1, 0], [0, 1], [1, 1]], ["cls"], [1, 2]);
   const state = new State();
   state.turnTo(payload);
@@ -126,14 +126,14 @@ for (const { cover, opacity, mean, levels } of cases.covers)
     }
   });
 
-test("colours in CSS are those of the colour map", () => {
+test("CSS colours equal the colour map's", () => {
   const colours = new Colours();
   colours.use(Uint8Array.from({ length: 768 }, (_, i) => i % 3));
   assert.equal(colours.css(0.5, 0, 1), "rgb(0 1 2)");
   assert.equal(colours.css(5, 0, 0), "rgb(0 1 2)");
 });
 
-test("the nearest are in order, without the token itself", () => {
+test("nearest patches are sorted and exclude the token itself", () => {
   const out = new Int32Array(3);
   largest(Float32Array.from([9, 0.1, 0.9, 0.5, 0.7, 0.2]), 1, 6, 2, out);
   assert.deepEqual([...out], [4, 3, 5]);
@@ -141,17 +141,17 @@ test("the nearest are in order, without the token itself", () => {
   assert.deepEqual([...out], [1, -1, -1]);
 });
 
-test("a span is over patches but one", () => {
+test("a span ignores prefix tokens and one patch", () => {
   assert.deepEqual(span(Float32Array.from([9, 0.5, 0.25, -1]), 1, 4, 3), [0.25, 0.5]);
 });
 
-test("numbers without a sum stay", () => {
+test("normalising zeros changes nothing", () => {
   const row = Float32Array.from([0, 0]);
   normalise(row);
   close(row, [0, 0]);
 });
 
-test("a border runs between marked patches and others", () => {
+test("a border separates marked patches from others", () => {
   assert.equal(border(Uint8Array.from([1, 1, 0, 0]), 2, 2), "M0 0h1M0 0v1M1 0h1M2 0v1M0 1h1M1 1h1");
   assert.equal(border(new Uint8Array(4), 2, 2), "");
 });

@@ -20,8 +20,8 @@ export class Group {
   }
 
   /**
-   * Return the viewer whose token is matched against this picture's patches, if any. Both must show features of the same
-   * model, after the same block, for different pictures.
+   * Return the viewer whose token is matched against this picture's patches, if any. Both must show features of the
+   * same model, after the same block, for different pictures.
    *
    * @param {View} view
    * @returns {Viewer | null}

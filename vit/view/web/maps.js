@@ -117,7 +117,7 @@ export function largest(values, split, tokens, except, out) {
  * @param {number} at
  * @param {number} split
  * @param {number} tokens
- * @returns sum over all tokens and over prefix tokens; entropy [nats] after normalising to 1; token of the strongest patch
+ * @returns sums over all and over prefix tokens; entropy [nats] of the normalised map; token of the strongest patch
  */
 export function summary(values, at, split, tokens) {
   let sum = 0, prefix = 0, entropy = 0, best = split;

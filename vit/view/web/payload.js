@@ -103,8 +103,8 @@ export class Chain {
   }
 
   /**
-   * Write a token's relevance, normalised to a sum of 1, into out (N): what it drew on, or for "to" which tokens drew on
-   * it. Token -1 means the class itself.
+   * Write a token's relevance, normalised to a sum of 1, into out (N): what it drew on, or for "to" which tokens drew
+   * on it. Token -1 means the class itself.
    *
    * @param {number} token
    * @param {Direction} direction

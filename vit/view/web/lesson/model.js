@@ -50,7 +50,8 @@ export class Model {
   }
 
   /**
-   * Return the class probabilities with patches replaced by the picture's mean colour, like `vit.explain.occlusion.hidden`.
+   * Return the class probabilities with patches replaced by the picture's mean colour, like
+   * `vit.explain.occlusion.hidden`.
    *
    * @param {number[]} patches
    */

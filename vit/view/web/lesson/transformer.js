@@ -33,7 +33,7 @@ import { Workspace } from "./workspace.js";
 export class VisionTransformer {
   /**
    * @param {Config} config
-   * @param {(name: string) => Float32Array} tensor returns a tensor of `vit.model.VisionTransformer` by its state dict key
+   * @param {(name: string) => Float32Array} tensor returns a tensor by its key in torch's state dict
    * @param {boolean} [plain] do not use WebAssembly
    */
   constructor(config, tensor, plain = false) {

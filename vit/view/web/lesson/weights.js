@@ -15,8 +15,8 @@ export async function inflated(bytes) {
 /**
  * Return the tensors by name. Rounded tensors are integers times a step per row.
  *
- * Layout: float32 values of the unrounded tensors and all steps, then the low bytes of all integers, their middle bytes,
- * their high bytes. Grouping bytes of equal significance improves zlib's compression.
+ * Layout: float32 values of the unrounded tensors and all steps, then the low bytes of all integers, their middle
+ * bytes, their high bytes. Grouping bytes of equal significance improves zlib's compression.
  *
  * @param {PackedTensor[]} tensors in the order of their values
  * @param {number} middle integer that encodes 0
