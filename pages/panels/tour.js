@@ -2,7 +2,7 @@
 // completes the step, which the page confirms.
 
 const OUTLINE = "3px solid #c9803a", DONE = "3px solid #3b929a"; // visible on a light and on a dark page
-const LOOK = 300; // [ms] between checks whether Streamlit has replaced the control
+const INTERVAL = 300; // [ms] between checks whether Streamlit has replaced the control
 const MARGIN = 12; // [px] around the control
 
 let step = 0; // last step that was scrolled into view
@@ -63,52 +63,54 @@ function outline(element) {
 }
 
 /**
- * @param {{ data: { step: number, map: string, control: string, act: string }, parentElement: ShadowRoot }} told
+ * @param {{ data: { step: number, map: string, control: string, act: string }, parentElement: ShadowRoot }} mount
  */
 export default ({ data, parentElement }) => {
-  const said = /** @type {HTMLElement} */ (parentElement.querySelector("p"));
-  const tell = () => (said.hidden = done !== data.step);
-  const look = () => {
+  const doneText = /** @type {HTMLElement} */ (parentElement.querySelector("p"));
+  const updateDone = () => (doneText.hidden = done !== data.step);
+  const check = () => {
     const target = control(data.control);
     outline(target);
     // Content loaded above moves the map, and the bar grows with its text.
     if (following && !isDrawing()) reveal(document.getElementById(data.map), done === data.step ? undefined : target);
   };
-  const leave = () => (following = false);
+  const stopFollowing = () => (following = false);
   /** @param {Event} event */
-  const notice = (event) => {
+  const onUse = (event) => {
     const target = control(data.control);
     if (!target || !event.composedPath().includes(target)) return;
     done = data.step;
-    leave();
-    tell();
+    stopFollowing();
+    updateDone();
     outline(target);
   };
   /** @param {Event} event click, possibly on the link to the map */
-  const see = (event) => {
+  const onClick = (event) => {
     const [link] = event.composedPath();
     if (!(link instanceof HTMLAnchorElement) || link.hash !== `#${data.map}`) return;
     event.preventDefault();
     following = true;
-    look();
+    check();
   };
-  const acts = { [data.act]: notice, wheel: leave, touchmove: leave, keydown: leave, pointerdown: leave };
+  const acts = {
+    [data.act]: onUse, wheel: stopFollowing, touchmove: stopFollowing, keydown: stopFollowing, pointerdown: stopFollowing,
+  };
   stop();
   for (const [name, act] of Object.entries(acts)) document.addEventListener(name, act, { capture: true, passive: true });
-  document.addEventListener("click", see);
-  const timer = setInterval(look, LOOK);
+  document.addEventListener("click", onClick);
+  const timer = setInterval(check, INTERVAL);
   stop = () => {
     for (const [name, act] of Object.entries(acts)) document.removeEventListener(name, act, { capture: true });
-    document.removeEventListener("click", see);
+    document.removeEventListener("click", onClick);
     clearInterval(timer);
   };
-  tell();
+  updateDone();
   if (data.step !== step) {
     step = data.step;
     following = true;
     document.getElementById(data.map)?.scrollIntoView();
   }
-  look();
+  check();
   return () => {
     stop();
     outline(undefined);

@@ -4,17 +4,17 @@
 
 const ACTS = ["pointerdown", "keydown", "change", "paste", "drop"];
 
-class Steps {
+class HistoryEntries {
   constructor() {
     this.acted = false; // whether the user did anything since the last entry
-    this.left = ""; // address before the last change of the query string
+    this.previous = ""; // address before the last change of the query string
     this.pushed = false; // whether that change was pushed as an entry
     this.push = history.pushState.bind(history);
-    history.pushState = (state, _, url) => this.step(state, new URL(url ?? "", location.href));
+    history.pushState = (state, _, url) => this.write(state, new URL(url ?? "", location.href));
     for (const act of ACTS) addEventListener(act, () => (this.acted = true), { capture: true, passive: true });
     addEventListener("popstate", () => {
       this.acted = false;
-      this.left = "";
+      this.previous = "";
     });
   }
 
@@ -24,21 +24,21 @@ class Steps {
    * @param {unknown} state
    * @param {URL} next
    */
-  step(state, next) {
+  write(state, next) {
     const opens = next.pathname !== location.pathname;
     // The last change of the query string belonged to the page that opens now.
-    const early = opens && this.left && !this.acted && next.search === location.search;
+    const early = opens && this.previous && !this.acted && next.search === location.search;
     if (early && this.pushed) history.replaceState(state, "", next);
     else {
-      if (early) history.replaceState(state, "", this.left);
+      if (early) history.replaceState(state, "", this.previous);
       this.pushed = this.acted || opens;
-      this.left = opens ? "" : location.href;
+      this.previous = opens ? "" : location.href;
       if (this.pushed) this.push(state, "", next);
       else history.replaceState(state, "", next);
     }
-    if (opens) this.left = "";
+    if (opens) this.previous = "";
     this.acted = false;
   }
 }
 
-new Steps();
+new HistoryEntries();

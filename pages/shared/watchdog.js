@@ -1,6 +1,6 @@
 // Handles failures of Streamlit's connection and front end. Lives as long as the window, not only while it is mounted.
 
-const LOOK = 500; // [ms] between checks
+const INTERVAL = 500; // [ms] between checks
 const PATIENCE = 4; // checks without a server before the notice OFFLINE
 const SPAN = 600_000; // [ms] within which reloads are counted
 const WAITS = [500, 4000, 20_000]; // [ms] before the first, second and third reload within SPAN; there is no fourth
@@ -21,7 +21,7 @@ function state() {
 }
 
 /** Whether the page cannot process messages any more: one was lost or malformed, or crashed the page. */
-function dead() {
+function isBroken() {
   return ["", "DISCONNECTED_FOREVER"].includes(state()) || dialogs("Bad message format").length > 0;
 }
 
@@ -33,13 +33,13 @@ class Watchdog {
       "position:fixed;inset:auto 0 1rem;margin:auto;width:fit-content;max-width:min(40rem,90vw);padding:.6rem 1rem;" +
       "z-index:1000000;border-radius:.4rem;background:#7a4b00;color:#fff;font:.9rem/1.4 system-ui,sans-serif";
     document.body.append(this.notice);
-    this.timer = setInterval(() => this.look(), LOOK);
+    this.timer = setInterval(() => this.check(), INTERVAL);
   }
 
-  look() {
-    if (dead()) return this.revive();
+  check() {
+    if (isBroken()) return this.reload();
     this.missed = state() === "CONNECTED" ? 0 : this.missed + 1;
-    this.say(this.missed < PATIENCE ? "" : OFFLINE);
+    this.setNotice(this.missed < PATIENCE ? "" : OFFLINE);
     if (!this.missed) return;
     for (const one of dialogs("Connection error")) {
       // Streamlit's dialog about the internet connection covers a page that is still readable.
@@ -49,24 +49,24 @@ class Watchdog {
   }
 
   /** @param {string} words */
-  say(words) {
+  setNotice(words) {
     this.notice.hidden = !words;
     if (this.notice.textContent !== words) this.notice.textContent = words;
   }
 
   /** Reload the page, whose state is in the address; give up after as many reloads as WAITS has. */
-  revive() {
+  reload() {
     clearInterval(this.timer);
     try {
       const now = Date.now();
       const times = JSON.parse(sessionStorage[STORED] ?? "[]").filter((/** @type {number} */ time) => now - time < SPAN);
-      if (times.length >= WAITS.length) return this.say(HOPELESS);
+      if (times.length >= WAITS.length) return this.setNotice(HOPELESS);
       setTimeout(() => {
         sessionStorage[STORED] = JSON.stringify([...times, Date.now()]);
         location.reload();
       }, WAITS[times.length]);
     } catch {
-      this.say(HOPELESS); // without storage, reloads could not be counted and might loop
+      this.setNotice(HOPELESS); // without storage, reloads could not be counted and might loop
     }
   }
 }

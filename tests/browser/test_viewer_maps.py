@@ -485,7 +485,7 @@ def test_a_small_model_ends_the_painting_of_a_large_one(open_viewer):
     viewer = open_viewer("case=huge&pair=small")
     busy = "viewer.root.matches('[data-busy]')"
     assert viewer.ask(f"(viewer.change({{ token: 9, pinned: true }}), viewer.draw(), {busy})")
-    assert not viewer.ask(f"(viewer.show({VIEWERS}[1].payload), viewer.draw(), {busy})")
+    assert not viewer.ask(f"(viewer.setPayload({VIEWERS}[1].payload), viewer.draw(), {busy})")
 
 
 def test_all_maps_of_a_large_model_are_drawn_in_time(open_viewer):

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Masks, wordOf } from "../../vit/view/web/faithfulness.js";
+import { Masks, verdictWord } from "../../vit/view/web/faithfulness.js";
 import { cases, close } from "./packing.js";
 
 /** Run a generator; returns its result. */
@@ -30,6 +30,6 @@ for (const { name, grid, masks, drops, ceiling, decidable, payload, maps } of ca
   });
 
 test("verdicts as text", () => {
-  const words = [[0.05, 0], [0.06, 0.06], [0.06, 0.04]].map(([p, error]) => wordOf({ correlation: 0.2, reach: 0.3, p, error }));
+  const words = [[0.05, 0], [0.06, 0.06], [0.06, 0.04]].map(([p, error]) => verdictWord({ correlation: 0.2, reach: 0.3, p, error }));
   assert.deepEqual(words, ["better than chance", "cannot be decided yet", "no better than chance"]);
 });

@@ -99,7 +99,7 @@ def payload_case(
 
 
 def counterparts(here: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
-    """Return each token's counterpart: the patch that contains its centre; for prefix tokens the same name, or token 0."""
+    """Return each token's counterpart: the patch that contains its centre; the prefix token of its name, or 0."""
     tokens = [there["prefix"].index(name) if name in there["prefix"] else 0 for name in here["prefix"]]
     (rows, cols), (other_rows, other_cols) = here["grid"], there["grid"]
     for row in range(rows):
@@ -159,7 +159,7 @@ def matched(name: str, source: tuple[int, int], target: tuple[int, int], prefix:
     one, other = (
         random.integers(-127, 128, (prefix + rows * cols, width)).astype(float) for rows, cols in (source, target)
     )
-    other[prefix : prefix + 3] = one[prefix + 2 : prefix + 5] + random.integers(-3, 4, (3, width))  # content of both pictures
+    other[prefix : prefix + 3] = one[prefix + 2 : prefix + 5] + random.integers(-3, 4, (3, width))  # in both pictures
     other, one = other.clip(-127, 127), one.clip(-127, 127)
     directions = [vectors / np.linalg.norm(vectors, axis=-1, keepdims=True) for vectors in (one, other)]
     cosines = directions[0] @ directions[1].T

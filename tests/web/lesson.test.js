@@ -7,10 +7,10 @@ import { test } from "node:test";
 import { gelu, layerNorm, softmax } from "../../vit/view/web/lesson/layers.js";
 import { packMaps } from "../../vit/view/web/lesson/maps_payload.js";
 import { prepare } from "../../vit/view/web/lesson/preprocess.js";
-import { bytesOf } from "../../vit/view/web/lesson/text.js";
+import { decodeText } from "../../vit/view/web/lesson/text.js";
 import { trace } from "../../vit/view/web/lesson/trace.js";
 import { VisionTransformer } from "../../vit/view/web/lesson/transformer.js";
-import { inflated, readWeights } from "../../vit/view/web/lesson/weights.js";
+import { inflate, readWeights } from "../../vit/view/web/lesson/weights.js";
 import { Workspace } from "../../vit/view/web/lesson/workspace.js";
 import { Payload } from "../../vit/view/web/payload.js";
 import { close } from "./packing.js";
@@ -21,7 +21,7 @@ const BOUND = 1e-5; // larger than the error from rounding the weights
 const bytes = (text) => Uint8Array.from(Buffer.from(text, "base64"));
 
 async function modelOf({ config, tensors, middle, packed }, plain = false) {
-  const weights = readWeights(tensors, middle, await inflated(bytes(packed)));
+  const weights = readWeights(tensors, middle, await inflate(bytes(packed)));
   return new VisionTransformer(config, (name) => weights.get(name), plain);
 }
 
@@ -88,7 +88,7 @@ for (const { name, width, height, pixels, preprocess, input, box } of lesson.pic
 
 for (const { bytes: packed, text } of lesson.texts)
   test("bytes survive the round trip through text", () => {
-    assert.deepEqual(bytesOf(text).subarray(0, bytes(packed).length), bytes(packed));
+    assert.deepEqual(decodeText(text).subarray(0, bytes(packed).length), bytes(packed));
     assert.ok(!/[\0\r<]/.test(text));
   });
 

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Colours } from "../../vit/view/web/colours.js";
-import { border, fuse, largest, leaveOutWeakest, normalise, outlined, span, strongest, summary } from "../../vit/view/web/maps.js";
+import { border, fuse, largest, discardWeakest, normalise, outlined, span, strongest, summary } from "../../vit/view/web/maps.js";
 import { Features } from "../../vit/view/web/payload.js";
 import { PictureMap } from "../../vit/view/web/picture_map.js";
 import { State } from "../../vit/view/web/state.js";
@@ -21,7 +21,7 @@ for (const { row, prefix, share, left, equal } of cases.discarded)
   test(`${share} of ${row} left out after ${prefix}`, () => {
     const found = Float32Array.from(row);
     const weakest = Math.floor(share * (row.length - prefix));
-    if (weakest) leaveOutWeakest(found, prefix, weakest, new Float32Array(row.length - prefix));
+    if (weakest) discardWeakest(found, prefix, weakest, new Float32Array(row.length - prefix));
     const order = (numbers) => (equal ? [...numbers].sort((a, b) => a - b) : numbers);
     close(order(found), order(left));
   });
@@ -47,7 +47,7 @@ for (const { values, prefix, grid, except, top } of cases.strongest)
   });
 
 /** Return a payload with these features and uniform attention. */
-function ofFeatures(features, prefix, grid) {
+function payloadWithFeatures(features, prefix, grid) {
   const uniform = features.map(() => features.map(() => 1 / features.length));
   return payloadOf({ attentions: [[uniform]], prefix, grid, features });
 }
@@ -55,12 +55,12 @@ function ofFeatures(features, prefix, grid) {
 for (const { name, grids, prefix, source, target, matches } of cases.generated_matches)
   test(`matches in another picture, ${name}`, () => {
     const leader = new State();
-    leader.turnTo(ofFeatures(source, prefix, grids.source));
-    leader.begin(selectionWith({ view: "similar", pinned: true }));
-    const payload = ofFeatures(target, prefix, grids.target);
+    leader.setPayload(payloadWithFeatures(source, prefix, grids.source));
+    leader.setSelection(selectionWith({ view: "similar", pinned: true }));
+    const payload = payloadWithFeatures(target, prefix, grids.target);
     const state = new State();
-    state.turnTo(payload);
-    state.begin(selectionWith({ view: "similar" }));
+    state.setPayload(payload);
+    state.setSelection(selectionWith({ view: "similar" }));
     const map = new PictureMap(payload);
     for (const { patch, cosines, best, mutual } of matches) {
       leader.selection.token = prefix.length + patch;
@@ -74,10 +74,10 @@ for (const { name, grids, prefix, source, target, matches } of cases.generated_m
   });
 
 test("components are ready once their colours have loaded, and their values are cosines", () => {
-  const payload = ofFeatures([[1, 0], [0, 1], [1, 1]], ["cls"], [1, 2]);
+  const payload = payloadWithFeatures([[1, 0], [0, 1], [1, 1]], ["cls"], [1, 2]);
   const state = new State();
-  state.turnTo(payload);
-  state.begin(selectionWith({ view: "components", token: 1, pinned: true }));
+  state.setPayload(payload);
+  state.setSelection(selectionWith({ view: "components", token: 1, pinned: true }));
   const map = new PictureMap(payload);
   map.showComponents(state, null, null);
   assert.deepEqual([map.ready, map.colours], [false, null]);
@@ -103,8 +103,8 @@ for (const { values, prefix, grid, token, scale, ends } of cases.similar_ends)
     const payload = payloadOf({ attentions: [[uniform]], prefix, grid });
     const features = { cosines: (_, out) => out.set(values), tokens: values.length };
     const state = new State();
-    state.turnTo(payload);
-    state.begin(selectionWith({ view: "similar", token, pinned: true, scale }));
+    state.setPayload(payload);
+    state.setSelection(selectionWith({ view: "similar", token, pinned: true, scale }));
     const map = new PictureMap(payload);
     map.showSimilar(state, features, null);
     close([map.low, map.top], ends);

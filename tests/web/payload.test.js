@@ -110,12 +110,12 @@ for (const { name, payload: text, rows, rollouts, cosines, pool } of cases.gener
 
   test(`${name}: evicted blocks are decoded again to the same values`, () => {
     if (payload.quick) return;
-    payload.attention.room = 2;
+    payload.attention.capacity = 2;
     for (const { block, head, token, direction, values } of rows) {
       if (typeof block !== "number" || typeof head !== "number") continue;
       payload.fill(block, head, token, direction, out, 0);
       close(out, values, HALF_A_STEP);
-      assert.ok(payload.attention.held <= 2);
+      assert.ok(payload.attention.decodedCount <= 2);
     }
   });
 }

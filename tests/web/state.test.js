@@ -17,11 +17,11 @@ function uniform({ blocks = 2, heads = 2, prefix = ["reg1", "cls"], grid = [2, 3
 /** Return a state; by default 2 blocks, 2 heads, 2 prefix tokens and 2 x 3 patches. */
 function stateOf(selection = {}, payload = uniform(), method = null) {
   const state = new State();
-  state.turnTo(payload);
+  state.setPayload(payload);
   state.method = method;
-  state.begin(selectionWith(selection));
-  state.settle();
-  state.keepFusions();
+  state.setSelection(selectionWith(selection));
+  state.fitSelection();
+  state.rememberFusions();
   return state;
 }
 
@@ -100,7 +100,7 @@ test("the query follows the pointer unless a token is pinned; a finger always mo
 test("the pooling query ignores the pointer and belongs to no token", () => {
   const state = pooled();
   state.hovered = 5;
-  assert.deepEqual([state.fixed, state.directed, state.query, state.queryOf("pool")], [true, false, 0, -1]);
+  assert.deepEqual([state.queryFixed, state.hasDirection, state.query, state.queryOf("pool")], [true, false, 0, -1]);
   assert.deepEqual(state.cell, { r: 3, c: 2 });
   assert.equal(state.view, "pool");
 });
@@ -110,7 +110,7 @@ test("a class's map belongs to the class until a token is hovered or pinned", ()
   assert.equal(state.queryOf("relevance"), -1);
   state.hovered = 5;
   assert.equal(state.queryOf("relevance"), 5);
-  state.leave();
+  state.endHover();
   state.pin(4);
   assert.equal(state.queryOf("relevance"), 4);
 });
@@ -118,32 +118,32 @@ test("a class's map belongs to the class until a token is hovered or pinned", ()
 test("a method without maps of tokens ignores the pointer", () => {
   const state = stateOf({ view: "relevance" }, uniform(), { ...METHOD, chain: "", tokens: false });
   state.hovered = 5;
-  assert.deepEqual([state.queryOf("relevance"), state.fixed, state.directed], [-1, true, false]);
+  assert.deepEqual([state.queryOf("relevance"), state.queryFixed, state.hasDirection], [-1, true, false]);
   state.pin(5);
   assert.equal(state.selection.view, "attention"); // a view that has maps of tokens
 });
 
 test("rollout of a large model ignores the pointer, because Python computes it", () => {
   const payload = uniform();
-  assert.equal(stateOf({ view: "rollout" }, payload).fixed, false);
+  assert.equal(stateOf({ view: "rollout" }, payload).queryFixed, false);
   payload.quick = false;
-  assert.equal(stateOf({ view: "rollout" }, payload).fixed, true);
+  assert.equal(stateOf({ view: "rollout" }, payload).queryFixed, true);
 });
 
 test("a previewed grid cell takes precedence over the selection", () => {
   const state = stateOf({ view: "rollout", block: 1, head: "max" });
   assert.deepEqual([state.cell, state.view], [{ r: 2, c: 0 }, "rollout"]);
-  assert.equal(state.look({ r: 0, c: 1 }), "pointed");
-  assert.equal(state.look({ r: 0, c: 1 }), "");
+  assert.equal(state.hoverCell({ r: 0, c: 1 }), "pointed");
+  assert.equal(state.hoverCell({ r: 0, c: 1 }), "");
   assert.deepEqual([state.cell, state.view, state.selectedCell], [{ r: 0, c: 1 }, "attention", { r: 2, c: 0 }]);
-  assert.equal(state.look(null), "pointed");
+  assert.equal(state.hoverCell(null), "pointed");
   assert.equal(state.view, "rollout");
 });
 
 test("the first row and column keep the last fusion", () => {
   const state = stateOf({ block: "max", head: "min" });
-  state.choose({ r: 2, c: 2 });
-  state.keepFusions();
+  state.selectCell({ r: 2, c: 2 });
+  state.rememberFusions();
   assert.deepEqual([state.selection.block, state.selection.head], [1, 1]);
   assert.deepEqual([state.blockOf(0), state.headOf(0), state.blockOf(2)], ["max", "min", 1]);
 });
@@ -152,14 +152,14 @@ test("the first row and column keep the last fusion", () => {
 
 test("hovering sets the query, or the key if the query is pinned", () => {
   const state = stateOf();
-  assert.equal(state.point(4), "pointed");
-  assert.equal(state.point(4), "");
+  assert.equal(state.hoverToken(4), "pointed");
+  assert.equal(state.hoverToken(4), "");
   assert.deepEqual([state.hovered, state.readKey], [4, -1]);
   state.pin(4);
-  state.point(6);
+  state.hoverToken(6);
   assert.deepEqual([state.query, state.readKey], [4, 6]);
-  assert.equal(state.leave(), "pointed");
-  assert.equal(state.leave(), "");
+  assert.equal(state.endHover(), "pointed");
+  assert.equal(state.endHover(), "");
 });
 
 test("a click pins, a second click restores the previous token", () => {
@@ -182,7 +182,7 @@ test("release leaves the pooling query first, then the hovered token, then has n
   const state = pooled();
   assert.equal(state.release(), "chosen");
   assert.equal(state.selection.view, "attention");
-  state.point(4);
+  state.hoverToken(4);
   assert.equal(state.release(), "pointed");
   assert.equal(state.hovered, -1);
   assert.equal(state.release(), "");
@@ -191,9 +191,9 @@ test("release leaves the pooling query first, then the hovered token, then has n
 test("the class token is found by name", () => {
   const state = stateOf();
   state.pin(5);
-  assert.equal(state.askClassToken(), "chosen");
-  assert.deepEqual([state.selection.token, state.selection.pinned, state.home], [1, false, 1]);
-  assert.equal(stateOf({}, uniform({ prefix: [] })).askClassToken() && 0, 0);
+  assert.equal(state.selectClassToken(), "chosen");
+  assert.deepEqual([state.selection.token, state.selection.pinned, state.defaultToken], [1, false, 1]);
+  assert.equal(stateOf({}, uniform({ prefix: [] })).selectClassToken() && 0, 0);
 });
 
 test("arrows move the query inside the grid", () => {
@@ -212,19 +212,19 @@ test("arrows move the query inside the grid", () => {
 
 test("cells outside of the grid cannot be selected, and the last row is the pooling query", () => {
   const state = stateOf();
-  for (const cell of [{ r: -1, c: 0 }, { r: 0, c: -1 }, { r: 3, c: 0 }, { r: 0, c: 3 }]) assert.equal(state.choose(cell), "");
+  for (const cell of [{ r: -1, c: 0 }, { r: 0, c: -1 }, { r: 3, c: 0 }, { r: 0, c: 3 }]) assert.equal(state.selectCell(cell), "");
   const other = pooled({ view: "attention" });
-  assert.equal(other.choose({ r: 3, c: 1 }), "chosen");
+  assert.equal(other.selectCell({ r: 3, c: 1 }), "chosen");
   assert.deepEqual([other.selection.view, other.selection.head, other.selection.block], ["pool", 0, 0]);
-  other.choose({ r: 2, c: 1 });
+  other.selectCell({ r: 2, c: 1 });
   assert.deepEqual([other.selection.view, other.selection.block], ["attention", 1]);
 });
 
 test("toggling a view twice returns to attention", () => {
   const state = stateOf();
-  state.turn("rollout");
+  state.toggleView("rollout");
   assert.equal(state.selection.view, "rollout");
-  state.turn("rollout");
+  state.toggleView("rollout");
   assert.equal(state.selection.view, "attention");
 });
 
@@ -244,18 +244,18 @@ test("a new selection is a copy of the seed", () => {
   const seed = selectionWith({ token: 3 });
   const state = stateOf();
   state.hovered = 5;
-  state.begin(seed);
+  state.setSelection(seed);
   state.pin(4);
-  assert.deepEqual([seed.token, state.hovered, state.home], [3, -1, 3]);
+  assert.deepEqual([seed.token, state.hovered, state.defaultToken], [3, -1, 3]);
 });
 
 test("switching the payload resets hover and tokens that do not exist", () => {
   const state = stateOf({ token: 7 });
-  state.point(6);
-  state.look({ r: 1, c: 1 });
-  state.turnTo(uniform({ prefix: [], grid: [1, 2] }));
-  state.settle();
-  assert.deepEqual([state.hovered, state.preview, state.selection.token, state.home], [-1, null, 0, 0]);
+  state.hoverToken(6);
+  state.hoverCell({ r: 1, c: 1 });
+  state.setPayload(uniform({ prefix: [], grid: [1, 2] }));
+  state.fitSelection();
+  assert.deepEqual([state.hovered, state.preview, state.selection.token, state.defaultToken], [-1, null, 0, 0]);
 });
 
 // ---- linked viewers -----------------------------------------------------------------------------------------
@@ -263,8 +263,8 @@ test("switching the payload resets hover and tokens that do not exist", () => {
 test("a follower hovers over the same place and keeps its own view and hidden patches", () => {
   const leader = stateOf({ block: 1, hidden: [1] });
   const follower = stateOf({ view: "rollout", hidden: [3] }, uniform({ prefix: ["cls"], grid: [4, 6] }));
-  leader.point(2 + 5);
-  leader.look({ r: 2, c: 1 });
+  leader.hoverToken(2 + 5);
+  leader.hoverCell({ r: 2, c: 1 });
   assert.equal(follower.follow(leader, true), true);
   assert.equal(follower.follow(leader, true), false);
   assert.equal(follower.hovered, 1 + 3 * 6 + 5);
@@ -277,7 +277,7 @@ test("a follower hovers over the same place and keeps its own view and hidden pa
 test("a follower with fewer maps does not preview maps that it lacks", () => {
   const leader = stateOf();
   const follower = stateOf({}, uniform({ blocks: 1, heads: 1 }));
-  leader.look({ r: 2, c: 1 });
+  leader.hoverCell({ r: 2, c: 1 });
   follower.follow(leader, false);
   assert.equal(follower.preview, null);
 });

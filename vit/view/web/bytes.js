@@ -60,7 +60,7 @@ export function encodeHalves(numbers) {
  *
  * @param {Uint8Array} bytes
  */
-export function opened(bytes) {
+export function openPayload(bytes) {
   const start = new DataView(bytes.buffer, bytes.byteOffset, 8);
   if (String.fromCharCode(...bytes.subarray(0, 4)) !== "vit1") throw new Error("not a viewer payload");
   /** @type {Header} */

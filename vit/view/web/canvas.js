@@ -1,6 +1,6 @@
 // Paints maps on canvases. Buffers are allocated once per payload; painting allocates nothing.
 
-/** @import { Outline } from "./payload.js" */
+/** @import { PayloadLayout } from "./payload.js" */
 
 /**
  * Return the 2D context of a canvas.
@@ -18,12 +18,12 @@ export function contextOf(canvas) {
 export class Mosaic {
   /**
    * @param {HTMLCanvasElement} canvas
-   * @param {Outline} payload
+   * @param {PayloadLayout} payload
    */
   constructor(canvas, payload) {
     this.payload = payload;
     const { rows, cols } = payload;
-    this.zoom = Math.max(1, Math.ceil(12 / Math.max(rows, cols))); // at least 12 pixels a tile, so that a gap of one pixel looks thin
+    this.zoom = Math.max(1, Math.ceil(12 / Math.max(rows, cols))); // tiles of 12 px or more, beside gaps of 1 px
     this.tileWidth = cols * this.zoom;
     this.tileHeight = rows * this.zoom;
     this.gap = Math.max(1, Math.round(Math.max(this.tileWidth, this.tileHeight) / 14));
@@ -83,7 +83,7 @@ export class Mosaic {
    * @param {number} top value of the last colour
    * @param {Uint32Array} colors
    */
-   tile(r, c, values, at, top, colors) {
+  tile(r, c, values, at, top, colors) {
     const { rows, cols } = this.payload;
     const { zoom, width, pixels } = this;
     const scale = top > 0 ? 255 / top : 0;
@@ -108,7 +108,7 @@ export class Mosaic {
 export class Overlay {
   /**
    * @param {HTMLCanvasElement} canvas
-   * @param {Outline} payload
+   * @param {PayloadLayout} payload
    */
   constructor(canvas, payload) {
     this.canvas = canvas;

@@ -1,8 +1,8 @@
 // The viewer's texts and number formats. Texts count from 1, the code from 0. No DOM access.
 
-import { wordOf } from "./faithfulness.js";
-import { ofFeatures } from "./selection.js";
-import { decimal, say } from "./words.js";
+import { verdictWord } from "./faithfulness.js";
+import { comparesFeatures } from "./selection.js";
+import { decimal, translate } from "./words.js";
 
 /** @import { Direction, Fusion, Method, Occlusion, Selection, Setting, TokenLayout, Verdict, View } from "./types" */
 
@@ -24,14 +24,14 @@ export function ordinal(n) {
  */
 export function percent(share) {
   const p = 100 * share;
-  if (p > 0 && p < 0.001) return `< ${ofHundred("0.001")}`;
-  if (p >= 99.95) return ofHundred("100");
-  return ofHundred(p >= 99.5 ? p.toFixed(1) : p >= 10 ? p.toFixed(0) : p >= 1 ? p.toFixed(1) : p >= 0.1 ? p.toFixed(2) : p > 0 ? p.toFixed(3) : "0");
+  if (p > 0 && p < 0.001) return `< ${withPercentSign("0.001")}`;
+  if (p >= 99.95) return withPercentSign("100");
+  return withPercentSign(p >= 99.5 ? p.toFixed(1) : p >= 10 ? p.toFixed(0) : p >= 1 ? p.toFixed(1) : p >= 0.1 ? p.toFixed(2) : p > 0 ? p.toFixed(3) : "0");
 }
 
 /** @param {string} digits */
-function ofHundred(digits) {
-  return say("{digits} %", { digits: decimal(digits) });
+function withPercentSign(digits) {
+  return translate("{digits} %", { digits: decimal(digits) });
 }
 
 /**
@@ -61,10 +61,10 @@ export function signed(value) {
  * @param {string} name
  */
 export function chipName(name) {
-  if (name === "cls") return say("Class token");
+  if (name === "cls") return translate("Class token");
   if (name === "dist") return "Distillation";
   const register = /^reg(\d+)$/.exec(name);
-  return register ? say("Register {number}", { number: register[1] }) : name;
+  return register ? translate("Register {number}", { number: register[1] }) : name;
 }
 
 /**
@@ -73,10 +73,10 @@ export function chipName(name) {
  * @param {string} name
  */
 export function prefixMeaning(name) {
-  if (name === "cls") return say("Belongs to no patch: it gathers from all of them, and models with one read their answer from it");
+  if (name === "cls") return translate("Belongs to no patch: it gathers from all of them, and models with one read their answer from it");
   if (name === "dist") return "Belongs to no patch: it was trained to answer as a larger model does";
   if (!/^reg\d+$/.test(name)) return "";
-  return say("Belongs to no patch: room for notes about the whole picture, which a model otherwise takes from plain patches");
+  return translate("Belongs to no patch: room for notes about the whole picture, which a model otherwise takes from plain patches");
 }
 
 /** Tooltips that explain the terms beside the maps. */
@@ -115,7 +115,7 @@ export function faithfulness(correlation, { complete }) {
  * @param {{ ceiling: number, complete: boolean }} masks
  */
 export function verdictText(verdict, { ceiling, complete }) {
-  const word = verdict ? wordOf(verdict) : "…";
+  const word = verdict ? verdictWord(verdict) : "…";
   return `${complete ? word.replace(" yet", "") : word} · removal map ${signed(ceiling)}`;
 }
 
@@ -137,7 +137,7 @@ export function methodMeaning(method) {
  */
 export function position(layout, token) {
   const patch = token - layout.split;
-  return say("row {row}, col {col}", { row: Math.floor(patch / layout.cols) + 1, col: (patch % layout.cols) + 1 });
+  return translate("row {row}, col {col}", { row: Math.floor(patch / layout.cols) + 1, col: (patch % layout.cols) + 1 });
 }
 
 /**
@@ -147,12 +147,12 @@ export function position(layout, token) {
  * @param {number} token
  */
 export function tokenName(layout, token) {
-  if (token >= layout.split) return say("patch ({where})", { where: position(layout, token) });
+  if (token >= layout.split) return translate("patch ({where})", { where: position(layout, token) });
   const name = layout.prefix[token];
-  if (name === "cls") return say("the class token");
+  if (name === "cls") return translate("the class token");
   if (name === "dist") return "the distillation token";
   const register = /^reg(\d+)$/.exec(name);
-  return register ? say("register {number}", { number: register[1] }) : `the ${name} token`;
+  return register ? translate("register {number}", { number: register[1] }) : `the ${name} token`;
 }
 
 /** @type {{ name: Setting, initial: number | string, describe: (value: any) => string }[]} */
@@ -209,12 +209,12 @@ export function sentence(layout, { view, direction, block, head, token, method, 
   if (view === "rollout")
     {
     const what = to ? "Rollout through all blocks{settings}: which tokens {name} reaches." : "Rollout through all blocks{settings}: what {name} is made of.";
-    return say(what, { settings, name });
+    return translate(what, { settings, name });
   }
   if (view === "similar") return `Patches most like ${name}, by their features after ${after}.`;
   if (view === "components") return `Components of the features after ${after} as colours; outlined, patches most like ${name}.`;
   if (view === "pool") return `Pooling query after the last block, ${headName(head)}: where it looks.`;
-  return say(to ? "{map}: who looks at {name}." : "{map}: where {name} looks.", { map: mapName(block, head), name });
+  return translate(to ? "{map}: who looks at {name}." : "{map}: where {name} looks.", { map: mapName(block, head), name });
 }
 
 /**
@@ -247,15 +247,15 @@ export function afterBlock(block, blocks) {
  */
 function mapName(block, head) {
   const heads = headName(head);
-  if (typeof block === "number") return say("Block {block}, {heads}", { block: block + 1, heads });
-  const fusion = say(block);
-  if (typeof head === "number") return say("Head {head}, {fusion} of blocks", { head: head + 1, fusion });
-  return block === head ? say("{Fusion} of all blocks and heads", { Fusion: capital(fusion) }) : say("{Fusion} of blocks, {heads}", { Fusion: capital(fusion), heads });
+  if (typeof block === "number") return translate("Block {block}, {heads}", { block: block + 1, heads });
+  const fusion = translate(block);
+  if (typeof head === "number") return translate("Head {head}, {fusion} of blocks", { head: head + 1, fusion });
+  return block === head ? translate("{Fusion} of all blocks and heads", { Fusion: capital(fusion) }) : translate("{Fusion} of blocks, {heads}", { Fusion: capital(fusion), heads });
 }
 
 /** @param {number | Fusion} head */
 function headName(head) {
-  return typeof head === "string" ? say("{fusion} of heads", { fusion: say(head) }) : say("head {head}", { head: head + 1 });
+  return typeof head === "string" ? translate("{fusion} of heads", { fusion: translate(head) }) : translate("head {head}", { head: head + 1 });
 }
 
 /**
@@ -293,17 +293,17 @@ export function legendText({ tokens, pool }, view, scale, low, top, shared, whol
       ? `This map alone: from its least similar patch, ${signed(low)}, to its most similar other one, ${signed(top)}. ${alone}`
       : "One scale for every patch: a cosine of 1 is the same direction, 0 is unrelated; below 0 has the colour of 0.";
   const ends =
-    say("it ends at {top}: the strongest patch of every second head stays below, stronger ones share the last colour. Tokens that are not patches do not count.", { top: percent(top) });
-  const other = say("it ends at the strongest patch other than the token itself, {top}.", { top: percent(top) });
+    translate("it ends at {top}: the strongest patch of every second head stays below, stronger ones share the last colour. Tokens that are not patches do not count.", { top: percent(top) });
+  const other = translate("it ends at the strongest patch other than the token itself, {top}.", { top: percent(top) });
   const both = shared && scale !== "own";
   const reach =
     view === "relevance" ? `${both ? "One scale for both maps" : "This map alone"}${whole ? ", in shares of all its weight" : ""}: ${other}`
-    : view === "rollout" ? both ? `One scale for both rollouts: ${other}` : say("This rollout alone: {other}", { other })
-    : scale === "own" ? say("This map alone: it ends at its strongest patch, {top}. Colours of two maps cannot be compared.", { top: percent(top) })
+    : view === "rollout" ? both ? `One scale for both rollouts: ${other}` : translate("This rollout alone: {other}", { other })
+    : scale === "own" ? translate("This map alone: it ends at its strongest patch, {top}. Colours of two maps cannot be compared.", { top: percent(top) })
     : view === "pool" ? `One scale for every head of the pooling query: ${ends}`
     : pool ? `One scale for every block and head; the pooling query has another. For this query ${ends}`
-    : say("One scale for every block and head. For this query {ends}", { ends });
-  return `${reach} ${say("Uniform attention is 1/{tokens} = {share}.", { tokens, share: percent(1 / tokens) })}`;
+    : translate("One scale for every block and head. For this query {ends}", { ends });
+  return `${reach} ${translate("Uniform attention is 1/{tokens} = {share}.", { tokens, share: percent(1 / tokens) })}`;
 }
 
 /**
@@ -327,7 +327,7 @@ export function sharesText({ shares, pictures }) {
  */
 export function waitingText(view, method, pinned, alone) {
   if (alone) return "This map is computed in the app";
-  if (ofFeatures(view)) return "Reading the features …";
+  if (comparesFeatures(view)) return "Reading the features …";
   if (view === "relevance") return `Computing ${method?.title} …`;
   return pinned ? "Computing the rollout …" : "Click a patch for its rollout";
 }
@@ -339,7 +339,7 @@ export function waitingText(view, method, pinned, alone) {
  * @param {number} mean
  */
 export function clearText(view, mean) {
-  return ` ${say("On the picture, patches below their mean, {mean}, are left clear.", { mean: view === "similar" ? signed(mean) : percent(mean) })}`;
+  return ` ${translate("On the picture, patches below their mean, {mean}, are left clear.", { mean: view === "similar" ? signed(mean) : percent(mean) })}`;
 }
 
 /**

@@ -1,8 +1,8 @@
 // Updates the controls from the selection.
 
 import { methodMeaning } from "./captions.js";
-import { write } from "./page.js";
-import { say } from "./words.js";
+import { setText } from "./page.js";
+import { translate } from "./words.js";
 
 /** @import { Page } from "./page.js" */
 /** @import { State } from "./state.js" */
@@ -20,12 +20,12 @@ export const NUMBERS = ["start_block", "after_block"]; // fields of a selection 
  * @param {Page} page
  * @param {State} state
  */
-export function reflect(page, state) {
+export function updateControls(page, state) {
   const { selection } = state;
-  reflectFusions(page, state);
-  reflectSwitches(page, state);
-  reflectMethod(page, state.method);
-  const components = state.payload.features && state.readable;
+  updateFusions(page, state);
+  updateSwitches(page, state);
+  updateMethod(page, state.method);
+  const components = state.payload.features && state.canRequestFeatures;
   page.find("[data-value=components]").hidden = page.find(".keys .components").hidden = !components;
   page.control("colormap").value = selection.colormap;
   page.control("opacity").value = String(selection.opacity);
@@ -33,8 +33,8 @@ export function reflect(page, state) {
   page.control("contour").value = selection.contour;
   page.control("cover").value = selection.cover;
   page.find(".mass").hidden = selection.contour !== "mass";
-  reflectShares(page, selection);
-  reflectSettings(page, state);
+  updateSliders(page, selection);
+  updateSettings(page, state);
 }
 
 /**
@@ -43,11 +43,11 @@ export function reflect(page, state) {
  * @param {Page} page
  * @param {Selection} selection
  */
-export function reflectShares(page, selection) {
+export function updateSliders(page, selection) {
   for (const name of SHARES) {
     const slider = page.control(name);
     slider.value = String(selection[name]);
-    if (slider.nextElementSibling) write(slider.nextElementSibling, `${Math.round(100 * selection[name])} %`);
+    if (slider.nextElementSibling) setText(slider.nextElementSibling, `${Math.round(100 * selection[name])} %`);
   }
 }
 
@@ -57,25 +57,26 @@ export function reflectShares(page, selection) {
  * @param {Page} page
  * @param {State} state
  */
-function reflectFusions(page, state) {
+function updateFusions(page, state) {
   page.control("fuse_blocks").value = state.fuseBlocks;
   page.control("fuse_heads").value = state.fuseHeads;
-  write(page.find(".fusion.blocks b"), say(state.fuseBlocks));
-  write(page.find(".fusion.heads b"), say(state.fuseHeads));
+  setText(page.find(".fusion.blocks b"), translate(state.fuseBlocks));
+  setText(page.find(".fusion.heads b"), translate(state.fuseHeads));
 }
 
 /**
  * @param {Page} page
  * @param {State} state
  */
-function reflectSwitches(page, state) {
+function updateSwitches(page, state) {
   /** @type {Record<string, unknown>} */
   const chosen = { ...state.selection };
   for (const group of page.switches)
     for (const button of group.querySelectorAll("button"))
       button.setAttribute("aria-pressed", String(chosen[group.dataset.field ?? ""] === button.dataset.value));
-  const ofToken = state.selection.view !== "relevance" || state.selection.pinned; // otherwise the map belongs to the class, which has no direction
-  page.find("[data-field=direction]").hidden = !state.directed || !ofToken;
+  // An unpinned relevance map belongs to the class, which has no direction.
+  const ofToken = state.selection.view !== "relevance" || state.selection.pinned;
+  page.find("[data-field=direction]").hidden = !state.hasDirection || !ofToken;
 }
 
 /**
@@ -84,10 +85,10 @@ function reflectSwitches(page, state) {
  * @param {Page} page
  * @param {Method | null} method
  */
-function reflectMethod(page, method) {
+function updateMethod(page, method) {
   const button = page.find("[data-value=relevance]");
   button.hidden = page.find(".keys .relevance").hidden = !method;
-  write(button, method?.title ?? "");
+  setText(button, method?.title ?? "");
   button.title = method ? methodMeaning(method) : "";
 }
 
@@ -97,7 +98,7 @@ function reflectMethod(page, method) {
  * @param {Page} page
  * @param {State} state
  */
-function reflectSettings(page, { selection, settings, payload }) {
+function updateSettings(page, { selection, settings, payload }) {
   /** @type {NodeListOf<HTMLElement>} */
   const labels = page.root.querySelectorAll("[data-setting]");
   for (const label of labels) label.hidden = !settings.some((name) => name === label.dataset.setting);

@@ -49,7 +49,7 @@ export class Engine {
    * @param {Fusion} fuseBlocks
    * @param {Fusion} fuseHeads
    */
-  ask(token, direction, fuseBlocks, fuseHeads) {
+  setQuery(token, direction, fuseBlocks, fuseHeads) {
     if (
       token !== this.token || direction !== this.direction ||
       fuseBlocks !== this.fuseBlocks || fuseHeads !== this.fuseHeads
@@ -82,7 +82,7 @@ export class Engine {
    * @param {number} r
    */
   step(r) {
-    const row = this.next(r);
+    const row = this.nextRow(r);
     if (row !== this.current) this.ready = 0;
     this.current = row;
     if (row > 0) this.computeHead(row, ++this.ready);
@@ -128,7 +128,7 @@ export class Engine {
    *
    * @param {number} r
    */
-  next(r) {
+  nextRow(r) {
     const { lines } = this.payload;
     for (let i = 0; i < lines; i++) {
       const row = ((Math.max(r, 1) - 1 + i) % lines) + 1;
@@ -143,7 +143,7 @@ export class Engine {
    * @param {number} r
    * @param {number} c
    */
-  need(r, c) {
+  ensureCell(r, c) {
     if (this.done[r]) return true;
     if (r === 0) return false;
     if (c === 0) this.computeRow(r);

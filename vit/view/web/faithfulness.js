@@ -1,16 +1,16 @@
 // Scores a map's faithfulness from masks and their effect on a class, as `vit.explain.sensitivity` does. No DOM access.
 
-import { opened } from "./bytes.js";
+import { openPayload } from "./bytes.js";
 
 /** @import { Verdict } from "./types" */
 
-export const SIGNIFICANCE = 0.05; // largest share of a map's copies that may score as high as a map that is better than chance
+export const SIGNIFICANCE = 0.05; // largest p-value that counts as better than chance
 
 /** Masks that each hide 30 % of the patches, and how far each lowers the class's log-probability. */
 export class Masks {
   /** @param {Uint8Array} bytes written by `vit.view.payload.pack_masks` */
   constructor(bytes) {
-    const { header, section } = opened(bytes);
+    const { header, section } = openPayload(bytes);
     const bits = section("masks", Uint8Array);
     const drops = section("drops", Float32Array);
     this.rows = header.grid[0];
@@ -21,7 +21,7 @@ export class Masks {
     this.complete = header.complete ?? true; // no more masks will be measured
     this.count = drops.length; // M
     this.patches = this.rows * this.cols;
-    this.members = membersOf(bits, this.count, this.patches); // (M, K), patches that each mask hides
+    this.members = maskMembers(bits, this.count, this.patches); // (M, K), patches that each mask hides
     this.each = this.members.length / this.count; // K
     this.drops = centred(drops);
     this.sums = new Float64Array(this.count);
@@ -36,7 +36,7 @@ export class Masks {
    * @param {ArrayLike<number>} values
    * @param {number} at index of the first patch in values
    */
-   correlation(values, at) {
+  correlation(values, at) {
     const { members, sums, drops, count, each, patches } = this;
     let mean = 0;
     for (let m = 0, i = 0; m < count; m++) {
@@ -92,7 +92,7 @@ export class Masks {
  *
  * @param {Verdict} verdict
  */
-export function wordOf({ correlation, reach, p, error }) {
+export function verdictWord({ correlation, reach, p, error }) {
   if (p <= SIGNIFICANCE) return "better than chance";
   return correlation + 2 * error > reach ? "cannot be decided yet" : "no better than chance";
 }
@@ -104,7 +104,7 @@ export function wordOf({ correlation, reach, p, error }) {
  * @param {number} count M
  * @param {number} patches P
  */
-function membersOf(bits, count, patches) {
+function maskMembers(bits, count, patches) {
   const width = bits.length / count;
   const members = [];
   for (let m = 0; m < count; m++)

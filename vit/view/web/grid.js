@@ -37,7 +37,7 @@ export class Grid {
   draw() {
     const { engine, viewer, payload } = this;
     const { state } = viewer;
-    engine.ask(state.query, state.selection.direction, state.fuseBlocks, state.fuseHeads);
+    engine.setQuery(state.query, state.selection.direction, state.fuseBlocks, state.fuseHeads);
     if (payload.quick) {
       engine.computeAll();
       if (this.token !== engine.token) this.paintAll();
@@ -115,6 +115,6 @@ export class Grid {
       return;
     }
     viewer.root.removeAttribute("data-busy");
-    if (viewer.cell.r === 0) viewer.request(); // the map over the picture is a summary of all blocks, which is ready only now
+    if (viewer.cell.r === 0) viewer.request(); // the summary over the picture had to wait for all blocks
   }
 }

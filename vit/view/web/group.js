@@ -1,6 +1,6 @@
 // Groups of viewers that share a cursor, a selection, and one colour scale per kind of map.
 
-import { counterpart, ofFeatures } from "./selection.js";
+import { counterpart, comparesFeatures } from "./selection.js";
 
 /** @import { Direction, View } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
@@ -14,7 +14,7 @@ export class Group {
   constructor(viewer) {
     this.viewer = viewer;
     this.name = "";
-    this.reach = { view: "", top: 0 }; // the viewer's map and its strongest patch, which ends its own colour scale
+    this.ownMap = { view: "", top: 0 }; // the viewer's map and its strongest patch, which ends its own colour scale
     /** @type {Viewer | null} */
     this.leader = null; // the other viewer that the user last interacted with
   }
@@ -26,9 +26,9 @@ export class Group {
    * @param {View} view
    * @returns {Viewer | null}
    */
-  searched(view) {
+  matchSource(view) {
     const { leader, viewer } = this;
-    if (!ofFeatures(view) || !leader || !this.peers.includes(leader) || leader.state.view !== view) return null;
+    if (!comparesFeatures(view) || !leader || !this.peers.includes(leader) || leader.state.view !== view) return null;
     if (!viewer.model || viewer.model !== leader.model || viewer.payloadId === leader.payloadId) return null;
     const { features } = viewer, { features: other } = leader;
     return features && other && features.block === other.block && features.width === other.width ? leader : null;
@@ -68,11 +68,11 @@ export class Group {
    */
   commonTop(view, top) {
     if (this.viewer.selection.scale === "own") return top;
-    if (this.reach.view !== view || this.reach.top !== top) {
-      this.reach = { view, top };
+    if (this.ownMap.view !== view || this.ownMap.top !== top) {
+      this.ownMap = { view, top };
       for (const peer of this.peers) peer.request();
     }
-    return this.peers.reduce((most, { group: { reach } }) => (reach.view === view ? Math.max(most, reach.top) : most), top);
+    return this.peers.reduce((most, { group: { ownMap } }) => (ownMap.view === view ? Math.max(most, ownMap.top) : most), top);
   }
 
   /**
@@ -81,6 +81,6 @@ export class Group {
    * @param {View} view
    */
   shares(view) {
-    return this.peers.some(({ group }) => group.reach.view === view);
+    return this.peers.some(({ group }) => group.ownMap.view === view);
   }
 }

@@ -1,6 +1,6 @@
 // Pointer, touch and keyboard input. Only choices are sent to Python (clicks, and keys after a pause), never hovering.
 
-import { NUMBERS, reflectShares, SHARES } from "./controls.js";
+import { NUMBERS, updateSliders, SHARES } from "./controls.js";
 
 /** @import { Effect } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
@@ -19,7 +19,7 @@ export function listen(viewer) {
   viewer.root.addEventListener("keydown", (event) => {
     if (event.key === "Escape") viewer.apply(viewer.state.release());
   });
-  over.addEventListener("blur", () => viewer.apply(viewer.state.leave()));
+  over.addEventListener("blur", () => viewer.apply(viewer.state.endHover()));
   listenToGrid(viewer);
   gridCanvas.addEventListener("keydown", (event) => gridKey(viewer, event));
   listenToChoices(viewer);
@@ -66,15 +66,15 @@ function listenToPointer(viewer) {
   let tapped = -1; // token where a finger went down
   over.addEventListener("pointermove", (event) => {
     if (state.stroke !== null) return strokeOver(viewer, event);
-    if (event.pointerType !== "touch" || state.touching) viewer.apply(state.point(tokenAt(viewer, event)), event);
+    if (event.pointerType !== "touch" || state.touching) viewer.apply(state.hoverToken(tokenAt(viewer, event)), event);
   });
-  over.addEventListener("pointerleave", () => !state.touching && viewer.apply(state.leave()));
+  over.addEventListener("pointerleave", () => !state.touching && viewer.apply(state.endHover()));
   over.addEventListener("pointerdown", (event) => {
     if (viewer.page.painting && event.button === 0) return beginStroke(viewer, event);
     if (event.pointerType !== "touch") return;
     state.touching = true;
     tapped = tokenAt(viewer, event);
-    viewer.apply(state.point(tapped), event);
+    viewer.apply(state.hoverToken(tapped), event);
   });
   over.addEventListener("pointerup", (event) => {
     if (state.stroke !== null) return endStroke(viewer);
@@ -87,7 +87,7 @@ function listenToPointer(viewer) {
   over.addEventListener("pointercancel", () => {
     if (state.stroke !== null) return endStroke(viewer);
     state.touching = false;
-    viewer.apply(state.leave());
+    viewer.apply(state.endHover());
   });
   over.addEventListener("click", (event) => {
     if (!viewer.page.painting) click(viewer, tokenAt(viewer, event), event);
@@ -127,7 +127,7 @@ function beginStroke(viewer, event) {
  */
 function strokeOver(viewer, event) {
   const { state, picture, payload } = viewer;
-  if (state.strokeOver(tokenAt(viewer, event) - payload.split)) picture.cover(state.selection.hidden);
+  if (state.strokeOver(tokenAt(viewer, event) - payload.split)) picture.drawHidden(state.selection.hidden);
 }
 
 /** @param {Viewer} viewer */
@@ -141,10 +141,10 @@ function listenToGrid(viewer) {
   const { state } = viewer;
   const { gridCanvas } = viewer.page;
   gridCanvas.addEventListener("pointermove", (event) => {
-    if (event.pointerType !== "touch") viewer.apply(state.look(cellAt(viewer, event)), event);
+    if (event.pointerType !== "touch") viewer.apply(state.hoverCell(cellAt(viewer, event)), event);
   });
-  gridCanvas.addEventListener("pointerleave", () => viewer.apply(state.look(null)));
-  gridCanvas.addEventListener("click", (event) => viewer.apply(state.choose(cellAt(viewer, event))));
+  gridCanvas.addEventListener("pointerleave", () => viewer.apply(state.hoverCell(null)));
+  gridCanvas.addEventListener("click", (event) => viewer.apply(state.selectCell(cellAt(viewer, event))));
 }
 
 /**
@@ -156,9 +156,9 @@ export function listenToChips(viewer) {
   const { state } = viewer;
   viewer.chips.every.forEach(({ chip }, token) => {
     chip.addEventListener("pointerenter", (event) => {
-      if (event.pointerType !== "touch") viewer.apply(state.point(token));
+      if (event.pointerType !== "touch") viewer.apply(state.hoverToken(token));
     });
-    chip.addEventListener("pointerleave", () => viewer.apply(state.leave()));
+    chip.addEventListener("pointerleave", () => viewer.apply(state.endHover()));
     chip.addEventListener("click", (event) => click(viewer, token, event));
   });
 }
@@ -212,7 +212,7 @@ function listenToSliders(viewer) {
     const slider = page.control(name);
     slider.addEventListener("input", () => {
       state.selection[name] = Number(slider.value);
-      reflectShares(page, state.selection);
+      updateSliders(page, state.selection);
       viewer.apply("pointed");
     });
     slider.addEventListener("change", () => viewer.change({ [name]: Number(slider.value) }));
@@ -264,7 +264,7 @@ function pictureKey(viewer, event) {
   event.preventDefault();
   event.stopPropagation(); // Streamlit has shortcuts on C and R
   viewer.apply(act(viewer), undefined, key in SETTLING ? SETTLE : 0);
-  if (key in SETTLING) viewer.speak();
+  if (key in SETTLING) viewer.announce();
 }
 
 /** @typedef {(viewer: Viewer) => Effect} Act */
@@ -275,7 +275,7 @@ const moving = (down, right) => ({ state }) => state.move(down, right);
 /** @type {(down: number, right: number) => Act} */
 const stepping = (down, right) => ({ state }) => {
   const { r, c } = state.selectedCell;
-  return state.choose({ r: r + down, c: c + right });
+  return state.selectCell({ r: r + down, c: c + right });
 };
 
 /** @type {Act} */
@@ -300,13 +300,13 @@ const CHOOSING = {
   Enter: togglePin,
   " ": togglePin,
   Escape: ({ state }) => state.release(),
-  c: ({ state }) => state.askClassToken(),
-  d: ({ state }) => (state.directed ? state.change({ direction: state.selection.direction === "to" ? "from" : "to" }) : ""),
-  r: ({ state }) => state.turn("rollout"),
-  m: ({ state }) => (state.method ? state.turn("relevance") : ""),
-  n: ({ state, payload }) => (payload.features ? state.turn("similar") : ""),
-  f: ({ state, payload }) => (payload.features && state.readable ? state.turn("components") : ""),
-  p: ({ state, payload }) => (payload.pool ? state.turn("pool") : ""),
+  c: ({ state }) => state.selectClassToken(),
+  d: ({ state }) => (state.hasDirection ? state.change({ direction: state.selection.direction === "to" ? "from" : "to" }) : ""),
+  r: ({ state }) => state.toggleView("rollout"),
+  m: ({ state }) => (state.method ? state.toggleView("relevance") : ""),
+  n: ({ state, payload }) => (payload.features ? state.toggleView("similar") : ""),
+  f: ({ state, payload }) => (payload.features && state.canRequestFeatures ? state.toggleView("components") : ""),
+  p: ({ state, payload }) => (payload.pool ? state.toggleView("pool") : ""),
   s: ({ state }) => state.change({ scale: state.selection.scale === "own" ? "shared" : "own" }),
 };
 

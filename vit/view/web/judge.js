@@ -3,8 +3,8 @@
 
 import { GLOSSARY, faithfulness, faithfulTitle, signed, verdictText } from "./captions.js";
 import { SIGNIFICANCE } from "./faithfulness.js";
-import { mark } from "./layout.js";
-import { write } from "./page.js";
+import { placeOverCell } from "./layout.js";
+import { setText } from "./page.js";
 
 /** @import { Masks } from "./faithfulness.js" */
 /** @import { Cell, Verdict } from "./types" */
@@ -24,7 +24,7 @@ export class Judge {
     this.marks = viewer.page.find(".marks");
     this.value = NaN; // correlation of the map over the picture
     this.rest = this.frame = 0;
-    this.marked = ""; // key of the grid whose heads are marked
+    this.markedGrid = ""; // key of the grid whose heads are marked
     /** @type {Verdict | undefined} */
     this.verdict = undefined; // shown in the box
     this.judgedMap = ""; // key of the map that the verdict belongs to
@@ -49,20 +49,20 @@ export class Judge {
     this.stop();
     this.reserve();
     const fits = masks !== null && masks.patches === viewer.payload.patches;
-    this.marks.hidden = !fits || !masks.decidable || this.marked !== this.grid;
+    this.marks.hidden = !fits || !masks.decidable || this.markedGrid !== this.gridKey;
     if (this.box.hidden) return;
     if (this.box.title !== GLOSSARY.faithful) this.box.title = GLOSSARY.faithful;
-    if (!fits) return this.write("Faithful", "–", "not measured yet");
+    if (!fits) return this.drawBox("Faithful", "–", "not measured yet");
     const title = faithfulTitle(masks);
-    if (!map.ready) return this.write(title, "–", "");
-    if (!masks.decidable) return this.write(title, "–", "masks hardly change this class");
+    if (!map.ready) return this.drawBox(title, "–", "");
+    if (!masks.decidable) return this.drawBox(title, "–", "masks hardly change this class");
     this.value = masks.correlation(map.values, map.at + map.payload.split);
     const known = masks.verdicts.get(this.value);
     // When more masks arrive for the same map, the earlier verdict stays until the next is computed.
-    this.write(title, faithfulness(this.value, masks), masks, known ?? (this.judgedMap === this.mapKey ? this.verdict : undefined));
-    if (known && this.marked === this.grid) return;
+    this.drawBox(title, faithfulness(this.value, masks), masks, known ?? (this.judgedMap === this.mapKey ? this.verdict : undefined));
+    if (known && this.markedGrid === this.gridKey) return;
     viewer.root.toggleAttribute("data-judging", true);
-    this.rest = setTimeout(() => this.begin(masks), REST);
+    this.rest = setTimeout(() => this.start(masks), REST);
   }
 
   /** Key of the map over the picture. */
@@ -74,7 +74,7 @@ export class Judge {
   }
 
   /** Key of the maps that the grid shows. */
-  get grid() {
+  get gridKey() {
     const { engine, masks, payloadId, state } = this.viewer;
     return `${payloadId} ${engine.token} ${engine.direction} ${state.fuseBlocks} ${state.fuseHeads} ${masks?.count} ${masks?.target}`;
   }
@@ -87,9 +87,9 @@ export class Judge {
    * @param {Masks | string} masks masks that the map was judged by, or why it was not judged
    * @param {Verdict} [verdict]
    */
-  write(title, value, masks, verdict) {
+  drawBox(title, value, masks, verdict) {
     const detail = typeof masks === "string" ? masks : verdictText(verdict, masks);
-    [title, value, detail].forEach((text, i) => write(this.parts[i], text));
+    [title, value, detail].forEach((text, i) => setText(this.parts[i], text));
     this.box.classList.toggle("true", verdict !== undefined && verdict.p <= SIGNIFICANCE);
     this.verdict = verdict;
     this.judgedMap = verdict ? this.mapKey : "";
@@ -100,7 +100,7 @@ export class Judge {
    *
    * @param {Masks} masks
    */
-  begin(masks) {
+  start(masks) {
     const work = this.work(masks);
     const go = () => {
       const began = performance.now();
@@ -122,12 +122,12 @@ export class Judge {
     if (!masks.verdicts.has(this.value)) {
       masks.verdicts.set(this.value, yield* masks.judge(map.values, map.at + payload.split));
       const verdict = /** @type {Verdict} */ (masks.verdicts.get(this.value));
-      this.write(faithfulTitle(masks), faithfulness(this.value, masks), masks, verdict);
+      this.drawBox(faithfulTitle(masks), faithfulness(this.value, masks), masks, verdict);
       yield;
     }
     while (!engine.complete) yield; // `Grid` is still computing its maps
-    const grid = this.grid, began = performance.now();
-    if (this.marked === grid) return;
+    const grid = this.gridKey, began = performance.now();
+    if (this.markedGrid === grid) return;
     /** @type {(Cell & { at: number, value: number })[]} */
     const cells = [];
     for (let r = 1; r <= payload.lines; r++)
@@ -139,12 +139,12 @@ export class Judge {
     cells.sort((a, b) => b.value - a.value);
     const best = [];
     for (const cell of cells) {
-      if (!(cell.value > 0) || performance.now() - began > LONGEST) break; // the rest correlate no better than a constant map
+      if (!(cell.value > 0) || performance.now() - began > LONGEST) break; // no better than a constant map
       if (!masks.verdicts.has(cell.value)) masks.verdicts.set(cell.value, yield* masks.judge(engine.values, cell.at));
       if (/** @type {Verdict} */ (masks.verdicts.get(cell.value)).p <= SIGNIFICANCE) best.push(cell);
     }
-    if (this.grid !== grid) return;
-    this.marked = grid;
+    if (this.gridKey !== grid) return;
+    this.markedGrid = grid;
     this.show(best);
   }
 
@@ -157,7 +157,7 @@ export class Judge {
     const dots = cells.map((cell) => {
       const dot = document.createElement("i");
       dot.title = `Faithful: ${signed(cell.value)}, better than chance`;
-      mark(dot, this.viewer.mosaic, cell);
+      placeOverCell(dot, this.viewer.mosaic, cell);
       return dot;
     });
     this.marks.replaceChildren(...dots);

@@ -10,7 +10,7 @@ export default {
     /** @type {Set<Window>} */
     const frames = new Set();
 
-    const heard = (/** @type {MessageEvent} */ { source, data }) => {
+    const onFrameMessage = (/** @type {MessageEvent} */ { source, data }) => {
       if (data?.view !== view || !source) return;
       if (data.here) {
         frames.add(/** @type {Window} */ (source));
@@ -19,27 +19,27 @@ export default {
       if (data.chosen) model.send({ chosen: data.chosen });
     };
 
-    const tell = (/** @type {object} */ told, /** @type {object[]} */ payloads) => {
+    const broadcast = (/** @type {object} */ message, /** @type {object[]} */ payloads) => {
       for (const frame of frames)
         if (frame.closed) frames.delete(frame);
-        else frame.postMessage({ view, told, payloads }, "*");
+        else frame.postMessage({ view, told: message, payloads }, "*"); // a sandboxed frame has no origin to name
     };
-    const pass = (/** @type {{ told: object, ids: string[] }} */ { told, ids }, /** @type {DataView[]} */ buffers) =>
-      tell({ ...told, alone: false }, ids.map((id, i) => ({ id, bytes: copied(buffers[i]) })));
+    const onKernelMessage = (/** @type {{ told: object, ids: string[] }} */ { told: message, ids }, /** @type {DataView[]} */ buffers) =>
+      broadcast({ ...message, alone: false }, ids.map((id, i) => ({ id, bytes: copyBytes(buffers[i]) })));
 
-    globalThis.addEventListener("message", heard);
-    model.on("msg:custom", pass);
+    globalThis.addEventListener("message", onFrameMessage);
+    model.on("msg:custom", onKernelMessage);
     for (const frame of document.querySelectorAll("iframe"))
       if (frame.name === view) frame.contentWindow?.postMessage({ view, asks: "who" }, "*");
     return () => {
-      tell({ alone: true }, []);
-      globalThis.removeEventListener("message", heard);
-      model.off("msg:custom", pass);
+      broadcast({ alone: true }, []);
+      globalThis.removeEventListener("message", onFrameMessage);
+      model.off("msg:custom", onKernelMessage);
     };
   },
 };
 
 /** @param {DataView} view may share its buffer with other parts of a kernel message, hence the copy */
-function copied({ buffer, byteOffset, byteLength }) {
+function copyBytes({ buffer, byteOffset, byteLength }) {
   return buffer.slice(byteOffset, byteOffset + byteLength);
 }

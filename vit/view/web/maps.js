@@ -34,7 +34,7 @@ export function fuse(kind, values, first, stride, count, into, n) {
  * @param {number} weakest number of patches, at least 1
  * @param {Float32Array} order (P), scratch space for sorting
  */
-export function leaveOutWeakest(row, split, weakest, order) {
+export function discardWeakest(row, split, weakest, order) {
   order.set(row.subarray(split));
   const limit = order.sort()[weakest - 1];
   let equal = weakest; // patches equal to the limit to discard, so that exactly `weakest` are discarded
@@ -143,7 +143,7 @@ export function summary(values, at, split, tokens) {
 export function outlined(values, at, kind, mass, out) {
   const order = Uint32Array.from({ length: out.length }, (_, patch) => patch);
   order.sort((a, b) => values[at + b] - values[at + a]);
-  const count = kind === "mass" ? holders(values, at, order, mass) : strongerGroup(values, at, order);
+  const count = kind === "mass" ? countHoldingMass(values, at, order, mass) : otsuCount(values, at, order);
   out.fill(0);
   for (let i = 0; i < count; i++) out[order[i]] = 1;
   return out;
@@ -157,7 +157,7 @@ export function outlined(values, at, kind, mass, out) {
  * @param {Uint32Array} order patches, strongest first
  * @param {number} mass
  */
-function holders(values, at, order, mass) {
+function countHoldingMass(values, at, order, mass) {
   let sum = 0, count = 0;
   for (let i = 0; i < order.length; i++) sum += Math.max(0, values[at + i]);
   for (let held = 0; count < order.length; count++) {
@@ -177,7 +177,7 @@ function holders(values, at, order, mass) {
  * @param {number} at
  * @param {Uint32Array} order patches, strongest first
  */
-function strongerGroup(values, at, order) {
+function otsuCount(values, at, order) {
   const count = order.length;
   let sum = 0, held = 0, threshold = 0, best = 0; // best: largest between-class variance so far
   for (let i = 0; i < count; i++) sum += values[at + i];

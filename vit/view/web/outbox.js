@@ -21,13 +21,14 @@ export class Outbox {
   post(read, after) {
     clearTimeout(this.timer);
     this.pending = true;
-    const tell = () => requestAnimationFrame(() => setTimeout(() => this.tell(read())));
-    if (after) this.timer = setTimeout(tell, after);
-    else tell();
+    // A timeout set in a frame callback runs after that frame is painted.
+    const deliver = () => requestAnimationFrame(() => setTimeout(() => this.deliver(read())));
+    if (after) this.timer = setTimeout(deliver, after);
+    else deliver();
   }
 
   /** @param {{ selection: Selection, revision: number | null }} message */
-  tell({ selection, revision }) {
+  deliver({ selection, revision }) {
     this.pending = false;
     const text = JSON.stringify(selection);
     if (text !== this.sent) this.send({ ...selection, revision });

@@ -49,16 +49,16 @@ export class Page {
  * @param {Element} element
  * @param {string} text
  */
-export function write(element, text) {
+export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
 /** Whether the primary pointer is a finger, which cannot hover. */
-export function byTouch() {
+export function isTouch() {
   return globalThis.matchMedia?.("(pointer: coarse)").matches ?? false;
 }
 
 /** @param {number} share */
-export function percentage(share) {
+export function cssPercent(share) {
   return `${100 * share}%`;
 }

@@ -1,13 +1,13 @@
 // Payloads in the browser: the attention and features of a picture, and the chain of a class. No DOM access.
 
 import { Maps, QueriesKeys } from "./attention.js";
-import { decodeHalves, opened } from "./bytes.js";
+import { decodeHalves, openPayload } from "./bytes.js";
 
 /** @import { Section } from "./bytes.js" */
 /** @import { Direction, Header, RolloutSettings } from "./types" */
 
 /** The header of a payload, which is enough for the layout. */
-export class Outline {
+export class PayloadLayout {
   /** @param {Header} header */
   constructor(header) {
     this.header = header;
@@ -31,10 +31,10 @@ export class Outline {
 }
 
 /** The data of a picture, see `vit.view.payload.pack`. */
-export class Payload extends Outline {
+export class Payload extends PayloadLayout {
   /** @param {Uint8Array} bytes */
   constructor(bytes) {
-    const { header, section } = opened(bytes);
+    const { header, section } = openPayload(bytes);
     super(header);
     this.picture = section("picture", Uint8Array);
     /** @type {Map<string, Uint8Array>} */
@@ -92,14 +92,14 @@ export class Payload extends Outline {
 export class Chain {
   /** @param {Uint8Array} bytes */
   constructor(bytes) {
-    const { header, section } = opened(bytes);
+    const { header, section } = openPayload(bytes);
     this.blocks = header.blocks;
     this.tokens = header.tokens;
     const numbers = section("matrices", Uint16Array);
     this.matrices = decodeHalves(numbers, 0, new Float32Array(numbers.length)); // (L, N, N)
     this.scales = section("scales", Float32Array); // (L)
     this.start = section("start", Float32Array); // (N)
-    this.spare = new Float32Array(this.tokens);
+    this.scratch = new Float32Array(this.tokens);
   }
 
   /**
@@ -111,14 +111,14 @@ export class Chain {
    * @param {number} first first block; earlier blocks are skipped
    * @param {Float32Array} out
    */
-   trace(token, direction, first, out) {
+  trace(token, direction, first, out) {
     const { blocks, tokens, start } = this;
     const to = direction === "to" && token >= 0;
     if (token < 0) out.set(start);
     else out.fill(0)[token] = 1;
-    for (let step = 0; step < blocks - first; step++) this.add(to ? first + step : blocks - 1 - step, to, out);
+    for (let step = 0; step < blocks - first; step++) this.addBlock(to ? first + step : blocks - 1 - step, to, out);
     let sum = 0;
-    for (let j = 0; j < tokens; j++) sum += out[j] -= token < 0 ? start[j] : j === token ? 1 : 0; // the initial vector is not relevance
+    for (let j = 0; j < tokens; j++) sum += out[j] -= token < 0 ? start[j] : j === token ? 1 : 0; // without its initial value
     if (sum > 0) for (let j = 0; j < tokens; j++) out[j] /= sum;
   }
 
@@ -129,17 +129,17 @@ export class Chain {
    * @param {boolean} to
    * @param {Float32Array} out
    */
-  add(block, to, out) {
-    const { tokens, matrices, scales, spare } = this;
-    spare.fill(0);
+  addBlock(block, to, out) {
+    const { tokens, matrices, scales, scratch } = this;
+    scratch.fill(0);
     for (let i = 0, at = block * tokens * tokens; i < tokens; i++, at += tokens) {
       if (to) {
         let sum = 0;
         for (let j = 0; j < tokens; j++) sum += matrices[at + j] * out[j];
-        spare[i] = sum;
-      } else if (out[i] !== 0) for (let j = 0; j < tokens; j++) spare[j] += out[i] * matrices[at + j];
+        scratch[i] = sum;
+      } else if (out[i] !== 0) for (let j = 0; j < tokens; j++) scratch[j] += out[i] * matrices[at + j];
     }
-    for (let j = 0; j < tokens; j++) out[j] += scales[block] * spare[j];
+    for (let j = 0; j < tokens; j++) out[j] += scales[block] * scratch[j];
   }
 }
 
@@ -167,7 +167,7 @@ export class Features {
    * @param {Uint8Array} bytes
    */
   static read(bytes) {
-    const { header, section } = opened(bytes);
+    const { header, section } = openPayload(bytes);
     return new Features(header, section, header.block ?? -1);
   }
 

@@ -1,5 +1,6 @@
 // The payloads of this browser window, by id. Feeders add bytes, viewers read decoded payloads. Either may be mounted
-// first, so a viewer without a payload listens for PAYLOAD_EVENT.
+// first, so a viewer without a payload listens for PAYLOAD_EVENT. The maps are global because feeder and viewer are
+// bundled into separate modules, each with its own copy of this one.
 
 /** @import { Header } from "./types" */
 
@@ -88,7 +89,7 @@ export function hasPayload(id) {
  *
  * @param {string} id
  */
-export function dropPayload(id) {
+export function releasePayload(id) {
   const entry = payloads.get(id);
   if (!entry || --entry.feeders > 0) return;
   payloads.delete(id);
@@ -103,7 +104,7 @@ export function dropPayload(id) {
  * @param {(bytes: Uint8Array) => T} decode
  * @returns {T | null}
  */
-export function takePayload(id, decode) {
+export function findPayload(id, decode) {
   const entry = payloads.get(id);
   if (entry?.bytes) {
     entry.decoded = decode(entry.bytes);
@@ -123,12 +124,12 @@ export function namePayload(name, id) {
 }
 
 /**
- * Return the payload with a name or an id, see `takePayload`.
+ * Return the payload with a name or an id, see `findPayload`.
  *
  * @template T
  * @param {string} name
  * @param {(bytes: Uint8Array) => T} decode
  */
-export function takeNamed(name, decode) {
-  return takePayload(names.get(name) ?? name, decode);
+export function findPayloadByName(name, decode) {
+  return findPayload(names.get(name) ?? name, decode);
 }

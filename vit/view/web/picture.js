@@ -1,7 +1,7 @@
 // The picture and what is drawn over it: the map, patch outlines, the contour, and hidden patches.
 
 import { contextOf, Overlay } from "./canvas.js";
-import { outline, placePicture } from "./layout.js";
+import { placeOverPatch, placePicture } from "./layout.js";
 import { border } from "./maps.js";
 
 /** @import { Colours } from "./colours.js" */
@@ -36,7 +36,7 @@ export class Picture {
    *
    * @param {PictureMap} map
    */
-  mean(map) {
+  meanColour(map) {
     const { values, at, top } = map.painted;
     return map.ready ? this.overlay.mean(values, at, top) : 0;
   }
@@ -65,14 +65,14 @@ export class Picture {
    * @param {PictureMap} map
    * @param {Selection} selection
    */
-  outlineStrongest(map, { contour, mass }) {
+  drawContour(map, { contour, mass }) {
     const { rows, cols } = this.payload;
     const path = contour === "none" || !map.ready || map.colours ? "" : border(map.outline(contour, mass), rows, cols);
     for (const line of this.page.find(".contour").children) if (line.getAttribute("d") !== path) line.setAttribute("d", path);
   }
 
   /**
-   * Outline the query, the patch under the pointer, and the nearest patches if the view has them.
+   * PayloadLayout the query, the patch under the pointer, and the nearest patches if the view has them.
    *
    * @param {number} query
    * @param {number} read token whose value is read
@@ -80,11 +80,11 @@ export class Picture {
    */
   outlinePatches(query, read, nearest) {
     const { page, payload } = this;
-    outline(page.find(".query"), payload, query);
-    outline(page.find(".key"), payload, read === query ? -1 : read);
+    placeOverPatch(page.find(".query"), payload, query);
+    placeOverPatch(page.find(".key"), payload, read === query ? -1 : read);
     if (nearest || !page.near[0].hidden)
       page.near.forEach((element, i) => {
-        outline(element, payload, nearest ? nearest.nearest[i] : -1);
+        placeOverPatch(element, payload, nearest ? nearest.nearest[i] : -1);
         element.classList.toggle("mutual", Boolean(nearest?.mutual[i]));
       });
   }
@@ -94,13 +94,14 @@ export class Picture {
    *
    * @param {number[]} hidden
    */
-  cover(hidden) {
+  drawHidden(hidden) {
     const { page, payload } = this;
     const canvas = /** @type {HTMLCanvasElement} */ (page.find(".covered"));
     Object.assign(canvas, { width: payload.cols, height: payload.rows });
     const context = contextOf(canvas);
     context.fillStyle = "rgb(120 120 120 / 88%)";
-    const marksHidden = !page.find(".painting").hidden || page.root.classList.contains("compact"); // a compact viewer shows the picture without the hidden patches
+    // A compact viewer shows the picture without the hidden patches.
+    const marksHidden = !page.find(".painting").hidden || page.root.classList.contains("compact");
     for (const patch of marksHidden ? hidden : []) context.fillRect(patch % payload.cols, Math.floor(patch / payload.cols), 1, 1);
     page.find(".unhide").hidden = page.find(".swap").hidden = hidden.length === 0;
   }

@@ -27,12 +27,12 @@ export class PictureMap {
     this.marked = new Uint8Array(patches); // inside the outline
     this.shades = new Float32Array(tokens);
     /** @type {string | ComputedMap} */
-    this.rolled = ""; // inputs of `rollout`, or the map from Python
+    this.rolloutKey = ""; // inputs of `rollout`, or the map from Python
     /** @type {string | ComputedMap} */
-    this.traced = "";
-    this.compared = -1; // token of `similar`
+    this.relevanceKey = "";
+    this.cosineToken = -1; // token of `similar`
     /** @type {(Features | null)[]} */
-    this.comparedBy = []; // features of this picture, and those that the token belongs to
+    this.cosineFeatures = []; // features of this picture, and those that the token belongs to
     /** @type {Uint8Array | null} */
     this.colours = null; // (P, 3), for the view "components"
     /** @type {Float32Array} */
@@ -53,8 +53,8 @@ export class PictureMap {
    */
   showCell(engine, state, top) {
     const { r, c } = state.cell;
-    const ready = engine.need(r, c);
-    this.show(engine.values, engine.offset(r, c), ready);
+    const ready = engine.ensureCell(r, c);
+    this.setValues(engine.values, engine.offset(r, c), ready);
     this.top = ready && state.selection.scale === "own" ? this.strongest(-1) : top;
   }
 
@@ -69,14 +69,14 @@ export class PictureMap {
     const { direction, residual, fusion, discard } = selection;
     if (this.payload.quick) {
       const key = `${query} ${direction} ${residual} ${fusion} ${discard}`;
-      if (this.rolled !== key) this.payload.rollout(query, direction, selection, this.rollout);
-      this.rolled = key;
-      return this.show(this.rollout, 0, true);
+      if (this.rolloutKey !== key) this.payload.rollout(query, direction, selection, this.rollout);
+      this.rolloutKey = key;
+      return this.setValues(this.rollout, 0, true);
     }
-    const fits = computed && this.fits(computed, state, query) && computed.direction === direction;
-    if (fits && this.rolled !== computed) this.rollout.set(computed.values);
-    if (fits) this.rolled = computed;
-    this.show(this.rollout, 0, Boolean(fits));
+    const fits = computed && this.matches(computed, state, query) && computed.direction === direction;
+    if (fits && this.rolloutKey !== computed) this.rollout.set(computed.values);
+    if (fits) this.rolloutKey = computed;
+    this.setValues(this.rollout, 0, Boolean(fits));
   }
 
   /**
@@ -92,14 +92,14 @@ export class PictureMap {
     if (state.method?.chain) {
       const ready = chain !== null && chain.tokens === this.payload.tokens;
       const key = `${token} ${direction} ${start_block} ${state.method.chain}`;
-      if (ready && this.traced !== key) chain.trace(token, direction, start_block, this.relevance);
-      if (ready) this.traced = key;
-      return this.show(this.relevance, 0, ready);
+      if (ready && this.relevanceKey !== key) chain.trace(token, direction, start_block, this.relevance);
+      if (ready) this.relevanceKey = key;
+      return this.setValues(this.relevance, 0, ready);
     }
-    const fits = computed && this.fits(computed, state, token) && (token < 0 || computed.direction === direction);
-    if (fits && this.traced !== computed) this.relevance.set(computed.values);
-    if (fits) this.traced = computed;
-    this.show(this.relevance, 0, Boolean(fits));
+    const fits = computed && this.matches(computed, state, token) && (token < 0 || computed.direction === direction);
+    if (fits && this.relevanceKey !== computed) this.relevance.set(computed.values);
+    if (fits) this.relevanceKey = computed;
+    this.setValues(this.relevance, 0, Boolean(fits));
   }
 
   /**
@@ -110,10 +110,10 @@ export class PictureMap {
    * @param {Viewer | null} leader viewer of another picture whose token is compared, if any
    */
   showSimilar(state, features, leader) {
-    this.show(this.similar, 0, features !== null);
+    this.setValues(this.similar, 0, features !== null);
     if (!features) return;
-    if (leader?.features) this.search(leader.query, features, leader.payload.split, leader.features);
-    else this.compare(state.query, features);
+    if (leader?.features) this.compareAcross(leader.query, features, leader.payload.split, leader.features);
+    else this.compareWithin(state.query, features);
     if (state.selection.scale === "own") [this.low, this.top] = this.span(leader ? -1 : state.query);
     if (state.selection.scale !== "own" || !(this.top > this.low)) [this.low, this.top] = [0, 1];
     const { values, low, top, shades } = this;
@@ -141,7 +141,7 @@ export class PictureMap {
    * @param {number} at
    * @param {boolean} ready
    */
-  show(values, at, ready) {
+  setValues(values, at, ready) {
     this.values = values;
     this.at = at;
     this.ready = ready;
@@ -158,7 +158,7 @@ export class PictureMap {
    * @param {State} state
    * @param {number} token
    */
-  fits(computed, { selection, settings }, token) {
+  matches(computed, { selection, settings }, token) {
     if (computed.view !== selection.view || computed.token !== token || computed.values.length !== this.payload.tokens) return false;
     return settings.every((name) => computed.settings[name] === selection[name]);
   }
@@ -169,7 +169,7 @@ export class PictureMap {
    * @param {number} token
    * @param {Features} features
    */
-  compare(token, features) {
+  compareWithin(token, features) {
     if (!this.computeCosines(token, features, features)) return;
     largest(this.similar, this.payload.split, features.tokens, token, this.nearest);
     this.mutual.fill(0);
@@ -183,7 +183,7 @@ export class PictureMap {
    * @param {number} split index of the other picture's first patch
    * @param {Features} others features of the other picture
    */
-   search(token, features, split, others) {
+  compareAcross(token, features, split, others) {
     if (!this.computeCosines(token, features, others)) return;
     largest(this.similar, this.payload.split, features.tokens, -1, this.nearest);
     this.mutual.fill(0);
@@ -205,10 +205,10 @@ export class PictureMap {
    * @param {Features} others features that the token belongs to
    */
   computeCosines(token, features, others) {
-    const [own, other] = this.comparedBy;
-    if (this.compared === token && own === features && other === others) return false;
-    this.compared = token;
-    this.comparedBy = [features, others];
+    const [own, other] = this.cosineFeatures;
+    if (this.cosineToken === token && own === features && other === others) return false;
+    this.cosineToken = token;
+    this.cosineFeatures = [features, others];
     features.cosines(token, this.similar, others);
     return true;
   }

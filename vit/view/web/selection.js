@@ -1,6 +1,6 @@
 // Fits a selection (`vit.view.selection`) to a payload. No DOM access.
 
-/** @import { Outline } from "./payload.js" */
+/** @import { PayloadLayout } from "./payload.js" */
 /** @import { Fusion, Method, Selection, TokenLayout, View } from "./types" */
 
 const FUSIONS = ["mean", "max", "min"];
@@ -20,7 +20,7 @@ export function isFusion(value) {
  *
  * @param {View} view
  */
-export function ofFeatures(view) {
+export function comparesFeatures(view) {
   return view === "similar" || view === "components";
 }
 
@@ -69,11 +69,11 @@ function clamp(value, least, most) {
  * Fit a selection to a payload, in place.
  *
  * @param {Selection} selection
- * @param {Pick<Outline, "blocks" | "heads" | "tokens" | "patches" | "features" | "pool" | "colormaps">} payload
+ * @param {Pick<PayloadLayout, "blocks" | "heads" | "tokens" | "patches" | "features" | "pool" | "colormaps">} payload
  * @param {Method | null} method
- * @param {boolean} readable features after any block, and their components, are available on request
+ * @param {boolean} canRequestFeatures features after any block, and their components, are available on request
  */
-export function fit(selection, payload, method, readable) {
+export function fit(selection, payload, method, canRequestFeatures) {
   /** @type {(value: number | Fusion, count: number) => number | Fusion} */
   const index = (value, count) => (isFusion(value) ? value : clamp(Number.isInteger(value) ? value : count - 1, 0, count - 1));
   selection.block = index(selection.block, payload.blocks);
@@ -83,12 +83,12 @@ export function fit(selection, payload, method, readable) {
     selection.pinned = false;
   }
   const { features, pool } = payload;
-  const components = features && readable;
+  const components = features && canRequestFeatures;
   const missing = { attention: false, rollout: false, relevance: !method, similar: !features, components: !components, pool: !pool };
   if (missing[selection.view]) selection.view = "attention";
   selection.hidden = (selection.hidden ?? []).filter((patch) => Number.isInteger(patch) && patch >= 0 && patch < payload.patches);
   const last = payload.blocks - 1;
-  selection.after_block = readable ? /** @type {number} */ (index(selection.after_block, payload.blocks)) : last;
+  selection.after_block = canRequestFeatures ? /** @type {number} */ (index(selection.after_block, payload.blocks)) : last;
   selection.start_block = Math.min(selection.start_block, payload.blocks - 1);
   if (!payload.colormaps.has(selection.colormap)) selection.colormap = payload.colormaps.keys().next().value ?? "";
 }

@@ -2,27 +2,27 @@
 //
 // Transitions return their effect: "pointed" requires a repaint, "chosen" also changes the selection sent to Python.
 
-import { counterpart, fit, isFusion, neighbour, ofFeatures } from "./selection.js";
+import { counterpart, fit, isFusion, neighbour, comparesFeatures } from "./selection.js";
 
-/** @import { Outline } from "./payload.js" */
+/** @import { PayloadLayout } from "./payload.js" */
 /** @import { Cell, Effect, Fusion, Method, Selection, Setting, View } from "./types" */
 
 /** @type {Setting[]} */
-const ROLLOUT = ["residual", "fusion", "discard"]; // settings of rollout
+const ROLLOUT_SETTINGS = ["residual", "fusion", "discard"]; // settings of rollout
 /** @type {Setting[]} */
-const OF_FEATURES = ["after_block"]; // settings of the feature views
+const FEATURE_SETTINGS = ["after_block"]; // settings of the feature views
 
 /** The state of one viewer. Set a payload before using it. */
 export class State {
   constructor() {
-    /** @type {Outline} */
+    /** @type {PayloadLayout} */
     this.payload = /** @type {any} */ (null);
     /** @type {Selection} */
     this.selection = /** @type {any} */ (null);
     /** @type {Method | null} */
     this.method = null; // method of the view "relevance"
-    this.readable = false; // features after any block, and their components, are available on request
-    this.home = 0; // query if none is pinned
+    this.canRequestFeatures = false; // features after any block, and their components, are available on request
+    this.defaultToken = 0; // query if none is pinned
     this.hovered = -1; // token under the pointer, or moved to by keys
     this.readKey = -1; // key token whose weight is read
     /** @type {Cell | null} */
@@ -41,31 +41,31 @@ export class State {
    *
    * @param {Selection} selection
    */
-  begin(selection) {
+  setSelection(selection) {
     this.selection = { ...selection };
-    this.home = selection.pinned ? 0 : selection.token;
+    this.defaultToken = selection.pinned ? 0 : selection.token;
     this.hovered = this.readKey = -1;
   }
 
   /**
    * Switch to another payload.
    *
-   * @param {Outline} payload
+   * @param {PayloadLayout} payload
    */
-  turnTo(payload) {
+  setPayload(payload) {
     this.payload = payload;
     this.hovered = this.readKey = -1;
     this.preview = null;
   }
 
   /** Fit the selection to the payload. */
-  settle() {
-    fit(this.selection, this.payload, this.method, this.readable);
-    if (this.home >= this.payload.tokens) this.home = 0;
+  fitSelection() {
+    fit(this.selection, this.payload, this.method, this.canRequestFeatures);
+    if (this.defaultToken >= this.payload.tokens) this.defaultToken = 0;
   }
 
   /** Remember the last fusions, for the first row and column of the grid. */
-  keepFusions() {
+  rememberFusions() {
     const { block, head } = this.selection;
     if (isFusion(block)) this.fuseBlocks = block;
     if (isFusion(head)) this.fuseHeads = head;
@@ -77,19 +77,19 @@ export class State {
    * Whether hovering leaves the query unchanged: the pooling query is not a token, and maps that Python computes need a
    * round trip.
    */
-  get fixed() {
+  get queryFixed() {
     const { view } = this.selection;
     return view === "pool" || (view === "rollout" && !this.payload.quick) || (view === "relevance" && !this.method?.chain);
   }
 
   /** Whether the view has a direction, that is, rows and columns. */
-  get directed() {
+  get hasDirection() {
     const { view } = this.selection;
     return view === "attention" || view === "rollout" || (view === "relevance" && Boolean(this.method?.tokens));
   }
 
   /** View to switch to when a token is selected, since some views have no map of a token. */
-  get viewOfTokens() {
+  get tokenView() {
     const { view } = this.selection;
     return view === "pool" || (view === "relevance" && !this.method?.tokens) ? "attention" : view;
   }
@@ -99,7 +99,7 @@ export class State {
    *
    * @param {View} view
    */
-  isWhole(view) {
+  sumsToOne(view) {
     const { direction } = this.selection;
     return direction === "from" || view === "pool" || (view === "relevance" && Boolean(this.method?.target));
   }
@@ -107,14 +107,14 @@ export class State {
   /** Settings that apply to the current view. */
   get settings() {
     const { view } = this.selection;
-    if (ofFeatures(view)) return this.readable ? OF_FEATURES : [];
-    return view === "rollout" ? ROLLOUT : view === "relevance" ? (this.method?.settings ?? []) : [];
+    if (comparesFeatures(view)) return this.canRequestFeatures ? FEATURE_SETTINGS : [];
+    return view === "rollout" ? ROLLOUT_SETTINGS : view === "relevance" ? (this.method?.settings ?? []) : [];
   }
 
   /** The current query token. */
   get query() {
     const { selection, hovered } = this;
-    if (hovered >= 0 && !this.fixed && (this.touching || !selection.pinned)) return hovered;
+    if (hovered >= 0 && !this.queryFixed && (this.touching || !selection.pinned)) return hovered;
     return selection.token;
   }
 
@@ -132,7 +132,7 @@ export class State {
   queryOf(view) {
     if (view === "pool") return -1;
     const { hovered, selection } = this;
-    const ofToken = this.method?.tokens && (selection.pinned || (hovered >= 0 && !this.fixed));
+    const ofToken = this.method?.tokens && (selection.pinned || (hovered >= 0 && !this.queryFixed));
     return view !== "relevance" || ofToken ? this.query : -1;
   }
 
@@ -177,8 +177,8 @@ export class State {
    * @param {number} token
    * @returns {Effect}
    */
-  point(token) {
-    const field = !this.touching && (this.selection.pinned || this.fixed) ? "readKey" : "hovered";
+  hoverToken(token) {
+    const field = !this.touching && (this.selection.pinned || this.queryFixed) ? "readKey" : "hovered";
     if (this[field] === token) return "";
     this[field] = token;
     return "pointed";
@@ -190,7 +190,7 @@ export class State {
    * @param {Cell | null} cell
    * @returns {Effect}
    */
-  look(cell) {
+  hoverCell(cell) {
     if (cell && this.preview?.r === cell.r && this.preview?.c === cell.c) return "";
     this.preview = cell;
     return "pointed";
@@ -201,7 +201,7 @@ export class State {
    *
    * @returns {Effect}
    */
-  leave() {
+  endHover() {
     if (this.hovered < 0 && this.readKey < 0) return "";
     this.hovered = this.readKey = -1;
     return "pointed";
@@ -210,7 +210,7 @@ export class State {
   /** @param {number} token */
   pin(token) {
     this.readKey = -1;
-    return this.change({ token, pinned: true, view: this.viewOfTokens });
+    return this.change({ token, pinned: true, view: this.tokenView });
   }
 
   /**
@@ -223,7 +223,7 @@ export class State {
     if (view === "pool") return this.change({ view: "attention" });
     if (!pinned && this.hovered < 0) return "";
     this.hovered = this.readKey = -1;
-    return pinned ? this.change({ token: this.home, pinned: false }) : "pointed";
+    return pinned ? this.change({ token: this.defaultToken, pinned: false }) : "pointed";
   }
 
   /**
@@ -232,15 +232,15 @@ export class State {
    * @param {number} token
    */
   togglePin(token) {
-    const { pinned, view, token: held } = this.selection;
-    return !pinned || held !== token || view === "pool" ? this.pin(token) : this.release();
+    const { pinned, view, token: pinnedToken } = this.selection;
+    return !pinned || pinnedToken !== token || view === "pool" ? this.pin(token) : this.release();
   }
 
   /** Make the class token the query, or the first token if there is none. */
-  askClassToken() {
+  selectClassToken() {
     this.hovered = -1;
-    this.home = Math.max(0, this.payload.prefix.indexOf("cls"));
-    return this.change({ token: this.home, pinned: false, view: this.viewOfTokens });
+    this.defaultToken = Math.max(0, this.payload.prefix.indexOf("cls"));
+    return this.change({ token: this.defaultToken, pinned: false, view: this.tokenView });
   }
 
   /**
@@ -248,7 +248,7 @@ export class State {
    *
    * @param {View} view
    */
-  turn(view) {
+  toggleView(view) {
     return this.change({ view: this.selection.view === view ? "attention" : view });
   }
 
@@ -258,7 +258,7 @@ export class State {
    * @param {Cell} cell
    * @returns {Effect}
    */
-  choose({ r, c }) {
+  selectCell({ r, c }) {
     const { lines, blocks, heads } = this.payload;
     if (r < 0 || c < 0 || r > lines || c > heads) return "";
     const head = this.headOf(c);
@@ -274,7 +274,7 @@ export class State {
    */
   move(down, right) {
     const token = neighbour(this.query, this.payload, down, right);
-    if (this.selection.pinned || this.fixed) return this.change({ token, pinned: true, view: this.viewOfTokens });
+    if (this.selection.pinned || this.queryFixed) return this.change({ token, pinned: true, view: this.tokenView });
     this.hovered = token;
     return "pointed";
   }

@@ -14,7 +14,7 @@ export class Stats {
   }
 
   /** @param {Event | undefined} event */
-  ask(event) {
+  noteEvent(event) {
     if (event && this.timeFrames) this.eventTime = event.timeStamp;
   }
 
@@ -23,7 +23,7 @@ export class Stats {
    *
    * @param {number} began
    */
-  drew(began) {
+  recordDraw(began) {
     this.draw[this.draws++ % REMEMBERED] = performance.now() - began;
     if (this.timeFrames && this.eventTime) this.timeFrame();
   }

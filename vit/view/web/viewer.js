@@ -3,20 +3,20 @@
 import { Mosaic } from "./canvas.js";
 import { Chips } from "./chips.js";
 import { Colours } from "./colours.js";
-import { reflect } from "./controls.js";
+import { updateControls } from "./controls.js";
 import { draw } from "./drawing.js";
 import { Engine } from "./engine.js";
 import { Masks } from "./faithfulness.js";
 import { Grid } from "./grid.js";
 import { Group } from "./group.js";
 import { listen, listenToChips, SETTLE } from "./input.js";
-import { measure, offer, placeMaps } from "./layout.js";
+import { updateSize, showAvailable, placeMaps } from "./layout.js";
 import { Judge } from "./judge.js";
 import { Legend } from "./legend.js";
 import { Outbox } from "./outbox.js";
-import { Page, write } from "./page.js";
+import { Page, setText } from "./page.js";
 import { Features, Payload } from "./payload.js";
-import { HEADER_EVENT, PAYLOAD_EVENT, headerOf, takeNamed, takePayload } from "./payload_registry.js";
+import { HEADER_EVENT, PAYLOAD_EVENT, headerOf, findPayloadByName, findPayload } from "./payload_registry.js";
 import { Picture } from "./picture.js";
 import { PictureMap } from "./picture_map.js";
 import { Readings } from "./readings.js";
@@ -27,10 +27,10 @@ import { Stats } from "./stats.js";
 /** @import { Effect, ComputedMap, Message, Mount, Occlusion, Selection } from "./types" */
 
 /** @type {Map<string, { revision: number | null, selection: Selection }>} */
-const chosen = (globalThis.__vitSelections ??= new Map()); // last selection by the viewer's name; survives unmounting
+const lastSelections = (globalThis.__vitSelections ??= new Map()); // by the viewer's name; survives unmounting
 
 /** @type {any} */
-const missing = null; // until a payload has loaded
+const unset = null; // until a payload has loaded
 
 /** One viewer on a page. Its payload-specific parts are null until `payload` is set. */
 export class Viewer {
@@ -64,26 +64,26 @@ export class Viewer {
     this.judge = new Judge(this);
     this.alone = false; // no server or kernel is connected
     this.ownView = false; // keeps its view when the group's view changes
-    this.frame = this.speaking = 0;
+    this.frame = this.announceTimer = 0;
     /** @type {Payload} */
-    this.payload = missing;
+    this.payload = unset;
     /** @type {Engine} */
-    this.engine = missing;
+    this.engine = unset;
     /** @type {Mosaic} */
-    this.mosaic = missing;
+    this.mosaic = unset;
     /** @type {PictureMap} */
-    this.map = missing;
+    this.map = unset;
     /** @type {Picture} */
-    this.picture = missing;
+    this.picture = unset;
     /** @type {Chips} */
-    this.chips = missing;
+    this.chips = unset;
     /** @type {Grid} */
-    this.grid = missing;
-    this.arrived = (/** @type {Event} */ event) => this.arrive(/** @type {CustomEvent<string>} */ (event).detail);
+    this.grid = unset;
+    this.arrived = (/** @type {Event} */ event) => this.payloadArrived(/** @type {CustomEvent<string>} */ (event).detail);
     globalThis.addEventListener(PAYLOAD_EVENT, this.arrived);
     this.announced = () => this.reserve();
     globalThis.addEventListener(HEADER_EVENT, this.announced);
-    this.resized = new ResizeObserver(() => this.mosaic && measure(this.page, this.mosaic));
+    this.resized = new ResizeObserver(() => this.mosaic && updateSize(this.page, this.mosaic));
     this.resized.observe(this.page.find(".mosaic"));
     listen(this);
   }
@@ -95,7 +95,7 @@ export class Viewer {
     globalThis.removeEventListener(HEADER_EVENT, this.announced);
     this.resized.disconnect();
     cancelAnimationFrame(this.frame);
-    clearTimeout(this.speaking);
+    clearTimeout(this.announceTimer);
     this.outbox.stop();
     this.judge.stop();
     this.grid?.stop();
@@ -148,9 +148,9 @@ export class Viewer {
     this.occlusion = message.occlusion;
     this.model = message.model ?? "";
     this.useMasks(message.masks ?? "");
-    const readable = typeof message.features === "string";
-    const renamed = this.state.readable !== readable || JSON.stringify(this.state.method) !== JSON.stringify(message.method);
-    this.state.readable = readable;
+    const canRequestFeatures = typeof message.features === "string";
+    const renamed = this.state.canRequestFeatures !== canRequestFeatures || JSON.stringify(this.state.method) !== JSON.stringify(message.method);
+    this.state.canRequestFeatures = canRequestFeatures;
     this.useFeatures(message.features ?? "");
     this.alone = Boolean(message.alone);
     this.ownView = Boolean(message.ownView);
@@ -159,13 +159,13 @@ export class Viewer {
     this.page.find(".painting").hidden = !message.paintable;
     this.state.method = message.method;
     const revised = message.revision !== this.revision;
-    if (revised) this.begin(message);
+    if (revised) this.startRevision(message);
     if (message.payload !== this.payloadId) {
       this.payloadId = message.payload;
       this.load();
     } else if (this.payload) {
-      if (revised || renamed) this.settle();
-      this.picture.cover(this.selection.hidden);
+      if (revised || renamed) this.fitSelection();
+      this.picture.drawHidden(this.selection.hidden);
       this.request();
     }
   }
@@ -175,18 +175,18 @@ export class Viewer {
    *
    * @param {Message} message
    */
-  begin({ revision, seed }) {
-    const remembered = chosen.get(this.name);
+  startRevision({ revision, seed }) {
+    const stored = lastSelections.get(this.name);
     this.revision = revision;
-    this.state.begin(remembered?.revision === revision ? remembered.selection : seed);
+    this.state.setSelection(stored?.revision === revision ? stored.selection : seed);
     this.outbox.sent = JSON.stringify(seed);
   }
 
   /** @param {string} id id of a payload that arrived */
-  arrive(id) {
+  payloadArrived(id) {
     if (id === this.payloadId) this.load();
     else if (this.payload && id === this.state.method?.chain) this.request();
-    else if (this.takeMasks() || (id === this.featuresId && this.takeFeatures())) this.request();
+    else if (this.loadMasks() || (id === this.featuresId && this.loadFeatures())) this.request();
   }
 
   /**
@@ -197,12 +197,12 @@ export class Viewer {
   useFeatures(id) {
     if (id !== this.featuresId) this.sentFeatures = null;
     this.featuresId = id;
-    this.takeFeatures();
+    this.loadFeatures();
   }
 
   /** Load the features if they have arrived; returns whether they have. */
-  takeFeatures() {
-    const features = this.featuresId ? takePayload(this.featuresId, Features.read) : null;
+  loadFeatures() {
+    const features = this.featuresId ? findPayload(this.featuresId, Features.read) : null;
     if (features) this.sentFeatures = features;
     return features !== null;
   }
@@ -215,12 +215,12 @@ export class Viewer {
   useMasks(name) {
     if (name !== this.masksName) this.masks = null;
     this.masksName = name;
-    this.takeMasks();
+    this.loadMasks();
   }
 
   /** Load the latest masks; returns whether they are new. */
-  takeMasks() {
-    const masks = this.masksName ? takeNamed(this.masksName, (bytes) => new Masks(bytes)) : null;
+  loadMasks() {
+    const masks = this.masksName ? findPayloadByName(this.masksName, (bytes) => new Masks(bytes)) : null;
     if (!masks || masks === this.masks) return false;
     this.masks = masks;
     return true;
@@ -228,12 +228,12 @@ export class Viewer {
 
   /** Show the payload if it has arrived; otherwise PAYLOAD_EVENT calls this again. */
   load() {
-    const payload = takePayload(this.payloadId, (bytes) => new Payload(bytes));
+    const payload = findPayload(this.payloadId, (bytes) => new Payload(bytes));
     this.root.toggleAttribute("data-waiting", !payload);
     if (!payload) this.reserve();
     if (!payload || payload === this.payload) return this.request();
     this.root.removeAttribute("data-reserved");
-    this.show(payload);
+    this.setPayload(payload);
     this.page.find(".waiting").hidden = true;
     this.page.find(".instrument").hidden = false;
     this.draw();
@@ -251,7 +251,7 @@ export class Viewer {
    *
    * @param {Payload} payload
    */
-  show(payload) {
+  setPayload(payload) {
     const { page } = this;
     this.grid?.stop();
     this.picture?.destroy();
@@ -262,29 +262,29 @@ export class Viewer {
     this.picture = new Picture(page, payload);
     this.chips = new Chips(page, payload);
     this.grid = new Grid(this);
-    this.legend.drawn = "";
+    this.legend.drawnKey = "";
     listenToChips(this);
     placeMaps(page, payload, this.mosaic);
-    offer(page, payload);
-    measure(page, this.mosaic);
-    this.state.turnTo(payload);
-    this.settle();
+    showAvailable(page, payload);
+    updateSize(page, this.mosaic);
+    this.state.setPayload(payload);
+    this.fitSelection();
   }
 
   /** Fit the selection to the payload, and the controls to the selection. */
-  settle() {
-    this.state.settle();
-    this.reflect();
+  fitSelection() {
+    this.state.fitSelection();
+    this.refresh();
   }
 
   /** Update all controls from the selection and invalidate all maps. */
-  reflect() {
+  refresh() {
     const { state, selection } = this;
-    state.keepFusions();
-    reflect(this.page, state);
+    state.rememberFusions();
+    updateControls(this.page, state);
     this.colours.use(/** @type {Uint8Array} */ (this.payload.colormaps.get(selection.colormap)));
     this.grid.repaint();
-    this.picture.cover(selection.hidden);
+    this.picture.drawHidden(selection.hidden);
   }
 
   // ---- user actions -----------------------------------------------------------------------------------------
@@ -299,12 +299,12 @@ export class Viewer {
   apply(effect, event, after = 0) {
     if (!effect) return;
     this.group.leader = null;
-    if (effect === "chosen") this.reflect();
+    if (effect === "chosen") this.refresh();
     this.request(event);
     for (const peer of this.group.peers) peer.follow(this);
     if (effect !== "chosen") return;
-    this.speak();
-    this.remember();
+    this.announce();
+    this.storeSelection();
     this.outbox.post(() => ({ selection: this.selection, revision: this.revision }), after);
   }
 
@@ -317,22 +317,22 @@ export class Viewer {
   follow(leader) {
     this.group.leader = leader;
     if (this.state.follow(leader.state, this.ownView)) {
-      this.remember();
-      this.settle();
+      this.storeSelection();
+      this.fitSelection();
     }
     this.request();
   }
 
   /** Store the selection so that it survives unmounting. */
-  remember() {
-    chosen.set(this.name, { revision: this.revision, selection: { ...this.selection } });
+  storeSelection() {
+    lastSelections.set(this.name, { revision: this.revision, selection: { ...this.selection } });
   }
 
   /** Announce the sentence to screen readers after SETTLE. */
-  speak() {
-    clearTimeout(this.speaking);
-    this.speaking = setTimeout(() => {
-      write(this.page.find(".live"), `${this.page.find(".sentence").textContent} ${this.readings.spoken}`);
+  announce() {
+    clearTimeout(this.announceTimer);
+    this.announceTimer = setTimeout(() => {
+      setText(this.page.find(".live"), `${this.page.find(".sentence").textContent} ${this.readings.announcement}`);
     }, SETTLE);
   }
 
@@ -344,7 +344,7 @@ export class Viewer {
    * @param {Event} [event] event that caused it
    */
   request(event) {
-    this.stats.ask(event);
+    this.stats.noteEvent(event);
     if (!this.frame && this.payload)
       this.frame = requestAnimationFrame(() => {
         this.frame = 0;
@@ -361,7 +361,7 @@ export class Viewer {
   draw() {
     const began = performance.now();
     draw(this);
-    this.stats.drew(began);
+    this.stats.recordDraw(began);
   }
 }
 

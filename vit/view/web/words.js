@@ -8,7 +8,7 @@ let table = {};
  *
  * @param {Record<string, string>} words translations by English text, or by name
  */
-export function useWords(words) {
+export function setTranslations(words) {
   table = words;
 }
 
@@ -18,7 +18,7 @@ export function useWords(words) {
  * @param {string} words
  * @param {Record<string, string | number>} [values]
  */
-export function say(words, values = {}) {
+export function translate(words, values = {}) {
   return (table[words] ?? words).replace(/\{(\w+)\}/g, (name, key) => (key in values ? String(values[key]) : name));
 }
 
@@ -28,5 +28,5 @@ export function say(words, values = {}) {
  * @param {string} digits
  */
 export function decimal(digits) {
-  return digits.replace(".", say("."));
+  return digits.replace(".", translate("."));
 }

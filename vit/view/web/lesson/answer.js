@@ -2,7 +2,7 @@
 
 import { percent } from "../captions.js";
 import { element, make } from "./elements.js";
-import { say } from "../words.js";
+import { translate } from "../words.js";
 
 const SHOWN = 3; // number of classes
 
@@ -29,6 +29,6 @@ export class Answer {
       bar.style.width = `${100 * probabilities[label]}%`;
       return make("li", {}, make("span", { textContent: this.labels[label] }), make("b", { textContent: percent(probabilities[label]) }), make("div", { className: "bar" }, bar));
     });
-    element(".answer").replaceChildren(make("h2", { textContent: say("answer") }), make("ol", {}, ...rows));
+    element(".answer").replaceChildren(make("h2", { textContent: translate("answer") }), make("ol", {}, ...rows));
   }
 }

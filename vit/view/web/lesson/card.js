@@ -2,7 +2,7 @@
 
 import { STEPS } from "./course.js";
 import { element, make } from "./elements.js";
-import { say } from "../words.js";
+import { translate } from "../words.js";
 
 /** @import { Course } from "./course.js" */
 
@@ -14,14 +14,14 @@ export class Card {
   /**
    * @param {Course} course
    * @param {Record<string, string | number>} facts values for the placeholders of texts
-   * @param {() => void} turned called after a change of step
+   * @param {() => void} onStepChange called after a change of step
    */
-  constructor(course, facts, turned) {
+  constructor(course, facts, onStepChange) {
     this.course = course;
-    this.turned = turned;
+    this.onStepChange = onStepChange;
     this.facts = facts;
     this.dots = STEPS.map(({ name }, number) => {
-      const label = say("step of", { number: number + 1, count: STEPS.length, title: say(`${name}.title`) });
+      const label = translate("step of", { number: number + 1, count: STEPS.length, title: translate(`${name}.title`) });
       const dot = make("button", { type: "button", title: label });
       dot.setAttribute("aria-label", label);
       dot.addEventListener("click", () => this.go(number));
@@ -35,7 +35,7 @@ export class Card {
   /** @param {number} number */
   go(number) {
     this.course.go(number);
-    this.turned();
+    this.onStepChange();
     element("#step-title").focus({ preventScroll: true });
     const { where, from } = this.course.step;
     element(from ?? where).scrollIntoView({ block: from ? "start" : "nearest", behavior: SCROLL });
@@ -46,11 +46,11 @@ export class Card {
     const { course, dots, facts } = this;
     const { name } = course.step, { number } = course;
     const done = course.done.has(number), last = number === STEPS.length - 1;
-    element("#step-title").textContent = `${number + 1}. ${say(`${name}.title`)}`;
-    element(".card .text").textContent = say(`${name}.text`, facts);
-    element(".card .task span:last-child").textContent = say(`${name}.task`, facts);
+    element("#step-title").textContent = `${number + 1}. ${translate(`${name}.title`)}`;
+    element(".card .text").textContent = translate(`${name}.text`, facts);
+    element(".card .task span:last-child").textContent = translate(`${name}.task`, facts);
     element(".card").classList.toggle("is-done", done);
-    const praise = say(last ? "all done" : "done");
+    const praise = translate(last ? "all done" : "done");
     element(".card .done").dataset.room = praise; // CSS reserves this space, so that the layout does not shift
     element(".card .done span").textContent = done ? praise : "";
     for (const one of document.querySelectorAll(".wanted")) one.classList.remove("wanted");

@@ -26,7 +26,7 @@
 /** @typedef {{ block: number, head: number | "mean" }} Shown */
 
 /** @type {(act: Act, field: "block" | "head", shown: Shown) => boolean} whether a single other block or head was selected */
-const another = (act, field, shown) => {
+const choseOther = (act, field, shown) => {
   const chosen = act.kind === "chosen" ? act.selection[field] : "";
   return typeof chosen === "number" && chosen !== shown[field];
 };
@@ -41,11 +41,11 @@ export const STEPS = [
   },
   {
     name: "heads", where: ".mosaic", block: 1, head: 0, patch: true,
-    done: (act, shown) => another(act, "head", shown),
+    done: (act, shown) => choseOther(act, "head", shown),
   },
   {
     name: "blocks", where: ".mosaic", block: 0, patch: true,
-    done: (act, shown) => another(act, "block", shown),
+    done: (act, shown) => choseOther(act, "block", shown),
   },
   {
     name: "rollout", where: "[data-value=rollout]", block: -1,
@@ -79,12 +79,12 @@ export class Course {
    *
    * @param {number} middle token of the middle patch
    */
-  shows(middle) {
+  initialSelection(middle) {
     const { block, head = "mean", view = "attention", patch = false, open = false } = this.step;
     /** @type {Pick<Selection, "view" | "direction"> & Pick<Shown, "head">} */
-    const usual = { view, direction: "from", head };
+    const common = { view, direction: "from", head };
     const last = this.depth - 1;
-    return { ...usual, block: block < 0 ? last : Math.min(block, last), token: patch ? middle : 0, pinned: patch && !open, hidden: [] };
+    return { ...common, block: block < 0 ? last : Math.min(block, last), token: patch ? middle : 0, pinned: patch && !open, hidden: [] };
   }
 
   /**
@@ -92,7 +92,7 @@ export class Course {
    *
    * @param {string} name
    */
-  explained(name) {
+  hasExplained(name) {
     return STEPS.findIndex((step) => step.name === name) <= this.furthest;
   }
 
@@ -107,8 +107,8 @@ export class Course {
    *
    * @param {Act} act
    */
-  notice(act) {
-    if (this.done.has(this.number) || !this.step.done(act, this.shows(0))) return false;
+  record(act) {
+    if (this.done.has(this.number) || !this.step.done(act, this.initialSelection(0))) return false;
     this.done.add(this.number);
     return true;
   }

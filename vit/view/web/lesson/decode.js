@@ -7,7 +7,7 @@ const LARGEST = 25e6; // [px], the same limit as in the app
  *
  * @param {Blob} file
  */
-export async function decoded(file) {
+export async function decodePicture(file) {
   const bitmap = await createImageBitmap(file, { colorSpaceConversion: "none" });
   const { width, height } = bitmap;
   if (width * height > LARGEST) throw new Error("large");

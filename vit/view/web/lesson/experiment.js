@@ -1,7 +1,7 @@
 // The experiment of the last step: hide patches from the model and compare its predictions.
 
 import { percent } from "../captions.js";
-import { say } from "../words.js";
+import { translate } from "../words.js";
 import { element } from "./elements.js";
 
 const SHARE = 0.15; // share of the patches to hide
@@ -32,7 +32,7 @@ export class Experiment {
     /** @type {Record<string, string>} */
     this.results = {};
     for (const [name, strongest] of /** @type {const} */ ([["strongest", true], ["others", false]])) {
-      element(`.${name}`).textContent = say(`hide ${name}`, { count });
+      element(`.${name}`).textContent = translate(`hide ${name}`, { count });
       element(`.${name}`).addEventListener("click", () => hide(strongest));
     }
     element(".trials .none").addEventListener("click", show);
@@ -46,9 +46,9 @@ export class Experiment {
    * @param {number} after its probability without the hidden patches
    * @param {number} count number of hidden patches
    */
-  tell(label, before, after, count) {
+  draw(label, before, after, count) {
     element(".result").textContent = count
-      ? say("hidden result", { count, label, before: percent(before), after: percent(after) })
-      : say("hide something", { label, before: percent(before) });
+      ? translate("hidden result", { count, label, before: percent(before), after: percent(after) })
+      : translate("hide something", { label, before: percent(before) });
   }
 }

@@ -32,7 +32,7 @@ export function packMaps({ blocks, config, tokens, prefix: split, rows, cols, sp
         let most = TINY;
         for (let j = split; j < tokens; j++) if (row[j] > most) most = row[j];
         for (let j = 0; j < split; j++) prefix[line * split + j] = row[j];
-        for (let j = split, to = line * patches; j < tokens; j++) maps[to++] = row[j] * (255 / most) + 0.5; // rounds, as Uint8Array truncates
+        for (let j = split, to = line * patches; j < tokens; j++) maps[to++] = row[j] * (255 / most) + 0.5; // Uint8Array truncates
         if (token >= split) for (let j = 0; j < tokens; j++) if (row[j] > received[j]) received[j] = row[j];
         scales[line] = strongest[0][line] = most;
       }
@@ -46,7 +46,7 @@ export function packMaps({ blocks, config, tokens, prefix: split, rows, cols, sp
   };
   const { width, height, type } = picture;
   const header = { kind: "maps", blocks: depth, heads, tokens, width: config.dim / heads, prefix: config.prefix, grid: [rows, cols], picture: { width, height, type }, box, colormaps: Object.keys(colormaps) };
-  return joined(header, sections);
+  return serialise(header, sections);
 }
 
 /**
@@ -72,7 +72,7 @@ function scaleEnd(values, token, tokens) {
  * @param {object} header
  * @param {Record<string, Uint8Array | Uint16Array | Float32Array>} sections
  */
-function joined(header, sections) {
+function serialise(header, sections) {
   const encode = (/** @type {object} */ table) => new TextEncoder().encode(JSON.stringify({ ...header, sections: table }));
   const room = encode(Object.fromEntries(Object.keys(sections).map((name) => [name, [2 ** 32, 2 ** 32]]))).length;
   let at = roundUp(8 + room);

@@ -20,11 +20,11 @@ export function number(value) {
 export class Strip {
   /**
    * @param {string} label
-   * @param {(channel: number) => void} pointed
+   * @param {(channel: number) => void} onSelect
    */
-  constructor(label, pointed) {
+  constructor(label, onSelect) {
     this.label = label;
-    this.pointed = pointed;
+    this.onSelect = onSelect;
     this.canvas = document.createElement("canvas");
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "slider");
@@ -34,12 +34,12 @@ export class Strip {
     this.root = make("div", { className: "strip" }, make("span", { textContent: label }), make("div", {}, this.canvas, this.mark));
     /** @type {Float32Array} */
     this.values = new Float32Array(1);
-    this.canvas.addEventListener("pointermove", ({ offsetX }) => pointed(Math.floor((offsetX / this.canvas.clientWidth) * this.values.length)));
+    this.canvas.addEventListener("pointermove", ({ offsetX }) => onSelect(Math.floor((offsetX / this.canvas.clientWidth) * this.values.length)));
     this.canvas.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: -1, ArrowRight: 1, ArrowDown: -1, ArrowUp: 1 }[event.key];
       if (!step) return;
       event.preventDefault();
-      pointed(Number(this.canvas.getAttribute("aria-valuenow") ?? 1) - 1 + step);
+      onSelect(Number(this.canvas.getAttribute("aria-valuenow") ?? 1) - 1 + step);
     });
   }
 
@@ -56,7 +56,7 @@ export class Strip {
     const image = context.createImageData(values.length, 1);
     values.forEach((value, i) => image.data.set([...(value < 0 ? NEGATIVE : POSITIVE), 255 * Math.min(1, Math.abs(value) / most)], 4 * i));
     context.putImageData(image, 0, 0);
-    this.tell(Math.min(Number(this.canvas.getAttribute("aria-valuenow") ?? 1), values.length) - 1);
+    this.updateValue(Math.min(Number(this.canvas.getAttribute("aria-valuenow") ?? 1), values.length) - 1);
   }
 
   /** @param {number} channel */
@@ -65,7 +65,7 @@ export class Strip {
     mark.hidden = false;
     mark.style.left = `${(100 * channel) / values.length}%`;
     mark.style.width = `${100 / values.length}%`;
-    this.tell(channel);
+    this.updateValue(channel);
   }
 
   /**
@@ -73,7 +73,7 @@ export class Strip {
    *
    * @param {number} channel
    */
-  tell(channel) {
+  updateValue(channel) {
     const { values } = this;
     this.canvas.setAttribute("aria-valuenow", String(channel + 1));
     this.canvas.setAttribute("aria-valuetext", number(values[channel]));

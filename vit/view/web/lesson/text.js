@@ -4,7 +4,7 @@ const ESCAPE = 0x2424; // "␤"; the highest bit of the following code unit is i
 const HIGHEST = 0x8000;
 
 /** @param {string} text */
-export function bytesOf(text) {
+export function decodeText(text) {
   const letters = new Uint16Array(text.length);
   let count = 0;
   for (let i = 0; i < text.length; i++) {

@@ -36,7 +36,7 @@ import { gelu, layerNorm } from "./layers.js";
  * @returns {Trace}
  */
 export function trace(model, index, head, token, other) {
-  const { space, tokens, config, none } = model;
+  const { space, tokens, config, zeroBias } = model;
   const { dim, eps } = config;
   const block = model.blocks[index];
   const width = dim / config.heads; // K
@@ -75,7 +75,7 @@ export function trace(model, index, head, token, other) {
     scores: Float32Array.from({ length: tokens }, (_, j) => dot(query, part(j, 1)) / Math.sqrt(width)),
     weights: space.row(block.attention[head], token).slice(),
     mixed: mixed.slice(head * width, (head + 1) * width),
-    headAdds: space.rowProduct(alone, block.proj, none),
+    headAdds: space.rowProduct(alone, block.proj, zeroBias),
     attentionAdds,
     between,
     neurons,

@@ -45,7 +45,7 @@ export class VisionTransformer {
     this.tokens = this.prefix + this.rows * this.cols; // N
     const { tokens } = this;
     /** @type {[number, number]} tokens that the classifier reads: the first, and their number */
-    this.read = config.pool === "cls" ? [config.prefix.indexOf("cls"), 1] : [this.prefix, tokens - this.prefix];
+    this.classifierTokens = config.pool === "cls" ? [config.prefix.indexOf("cls"), 1] : [this.prefix, tokens - this.prefix];
     const parameters = (4 * dim + 2 * width + 8) * dim + 8 * width + 12 * dim; // numbers per block, with padding
     const activations = (tokens + 8) * (4 * dim + 16 + heads * (tokens + 16));
     const elsewhere = (tokens + 8) * (7 * dim + width + channels * side * side + 80) + channels * side * side * (dim + 8);
@@ -59,7 +59,7 @@ export class VisionTransformer {
     };
     /** @type {(name: string) => number} */
     const vector = (name) => space.vector(tensor(name));
-    this.none = space.reserve(Math.max(tokens, dim) + 16); // zero bias, for products without one
+    this.zeroBias = space.reserve(Math.max(tokens, dim) + 16); // zero bias, for products without one
     this.patchEmbed = weights("patch_embed.weight", channels * side * side, dim);
     this.patchBias = vector("patch_embed.bias");
     this.positions = space.matrix(tokens - this.prefix, dim); // position embeddings of the patches
@@ -86,7 +86,7 @@ export class VisionTransformer {
       };
     });
     const [{ x }] = this.blocks;
-    this.setRows({ ...x, rows: this.prefix }, tensor("prefix_tokens")); // written once, because no pass overwrites these rows
+    this.setRows({ ...x, rows: this.prefix }, tensor("prefix_tokens")); // no pass overwrites these rows
     this.normScale = vector("norm.weight");
     this.normShift = vector("norm.bias");
     this.head = { weight: tensor("head.weight"), bias: tensor("head.bias") }; // (C, D), (C)
@@ -119,7 +119,7 @@ export class VisionTransformer {
    * @returns {Float64Array} probability of each class
    */
   run(pixels) {
-    this.cut(pixels);
+    this.patchify(pixels);
     this.forward(new Operations(this.space));
     return this.classify();
   }
@@ -129,7 +129,7 @@ export class VisionTransformer {
    *
    * @param {Float32Array} pixels
    */
-  cut(pixels) {
+  patchify(pixels) {
     const { patches, rows, cols, space: { numbers } } = this;
     const { patch_size: side, channels, image_size: [height, width] } = this.config;
     for (let row = 0; row < rows; row++)
@@ -152,12 +152,13 @@ export class VisionTransformer {
     steps.add(this.positions, added, rowsOf(blocks[0].x, this.prefix, this.positions.rows));
     blocks.forEach((block, index) => {
       const last = index + 1 === blocks.length;
-      const [first, count] = last ? this.read : [0, this.tokens]; // after its attention, the last block computes only what the classifier reads
+      // After its attention, the last block computes only the tokens that the classifier reads.
+      const [first, count] = last ? this.classifierTokens : [0, this.tokens];
       const out = rowsOf(last ? this.x : blocks[index + 1].x, first, count);
       this.attend(steps, block);
       steps.product(rowsOf(this.mixed, first, count), block.proj, block.projBias, added);
       steps.add(rowsOf(block.x, first, count), added, out);
-      this.transform(steps, block, out);
+      this.applyMlp(steps, block, out);
     });
   }
 
@@ -168,7 +169,7 @@ export class VisionTransformer {
    * @param {Block} block
    */
   attend(steps, { x, heads, attention, norm1Scale, norm1Shift, qkv, qkvBias }) {
-    const { keys, values, mixed, none } = this;
+    const { keys, values, mixed, zeroBias } = this;
     const { dim, eps } = this.config;
     const width = dim / attention.length; // K
     steps.norm(x, norm1Scale, norm1Shift, eps, this.normed);
@@ -177,9 +178,9 @@ export class VisionTransformer {
       const q = { ...heads, at: heads.at + head * width };
       steps.fill(keys, q.at + dim, 1, heads.stride);
       steps.fill(values, q.at + 2 * dim, heads.stride, 1);
-      steps.product(q, keys, none, map); // all dot products of queries and keys
+      steps.product(q, keys, zeroBias, map); // all dot products of queries and keys
       steps.softmax(map, width ** -0.5);
-      steps.product(map, values, none, { ...mixed, at: mixed.at + head * width });
+      steps.product(map, values, zeroBias, { ...mixed, at: mixed.at + head * width });
     });
   }
 
@@ -190,7 +191,7 @@ export class VisionTransformer {
    * @param {Block} block
    * @param {Matrix} x residual stream, updated in place
    */
-  transform(steps, { norm2Scale, norm2Shift, fc1, fc1Bias, fc2, fc2Bias }, x) {
+  applyMlp(steps, { norm2Scale, norm2Shift, fc1, fc1Bias, fc2, fc2Bias }, x) {
     const normed = rowsOf(this.normed, 0, x.rows), hidden = rowsOf(this.hidden, 0, x.rows);
     steps.norm(x, norm2Scale, norm2Shift, this.config.eps, normed);
     steps.product(normed, fc1, fc1Bias, hidden);
@@ -203,14 +204,14 @@ export class VisionTransformer {
   classify() {
     const { space, head, normed, added } = this;
     const { norm, dim, eps } = this.config;
-    const x = rowsOf(this.x, ...this.read);
+    const x = rowsOf(this.x, ...this.classifierTokens);
     if (norm === "before_pool") new Operations(space).norm(x, this.normScale, this.normShift, eps, rowsOf(normed, 0, x.rows));
     const from = norm === "before_pool" ? normed : x;
     const pooled = space.row(added, 0).fill(0);
     for (let row = 0; row < x.rows; row++) space.row(from, row).forEach((value, i) => (pooled[i] += value / x.rows));
     if (norm === "after_pool") layerNorm(space.numbers, added.at, dim, this.normScale, this.normShift, eps, added.at);
     const logits = Float64Array.from(head.bias, (bias, label) => pooled.reduce((sum, value, i) => sum + value * head.weight[label * dim + i], bias));
-    return shares(logits);
+    return softmax(logits);
   }
 }
 
@@ -231,7 +232,7 @@ function rowsOf(matrix, first, count) {
  *
  * @param {Float64Array} logits
  */
-function shares(logits) {
+function softmax(logits) {
   const most = Math.max(...logits);
   const powers = logits.map((logit) => Math.exp(logit - most));
   const sum = powers.reduce((total, power) => total + power);

@@ -7,7 +7,7 @@
  *
  * @param {Uint8Array} bytes
  */
-export async function inflated(bytes) {
+export async function inflate(bytes) {
   const stream = new Blob([/** @type {any} */ (bytes)]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }

@@ -40,20 +40,20 @@ const plainProduct = (numbers) =>
 /** An arena from which matrices are allocated one after another. */
 export class Workspace {
   /**
-   * @param {number} room capacity in numbers
+   * @param {number} capacity capacity in numbers
    * @param {boolean} [plain] do not use WebAssembly
    */
-  constructor(room, plain = false) {
+  constructor(capacity, plain = false) {
     this.used = 0;
     this.engine = "WebAssembly";
     try {
       if (plain) throw new Error("no machine code");
-      const memory = new WebAssembly.Memory({ initial: Math.ceil((4 * room) / 65536) });
+      const memory = new WebAssembly.Memory({ initial: Math.ceil((4 * capacity) / 65536) });
       const instance = new WebAssembly.Instance(new WebAssembly.Module(moduleBytes()), { js: { memory } });
       this.numbers = new Float32Array(memory.buffer);
       this.run = /** @type {(...args: number[]) => void} */ (instance.exports.product);
     } catch { // WebAssembly or its SIMD instructions are not supported
-      this.numbers = new Float32Array(room);
+      this.numbers = new Float32Array(capacity);
       this.run = plainProduct(this.numbers);
       this.engine = "JavaScript";
     }

@@ -8,17 +8,17 @@ import { storePayload } from "./payload_registry.js";
 const element = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 /** @param {string} text base64 */
-const decoded = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+const decodeBase64 = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
 /**
  * Store the embedded payloads and return the viewer's message.
  *
  * @returns {Promise<Message>}
  */
-export async function readHeld() {
+export async function readEmbedded() {
   const { data, payloads } = JSON.parse(element("data").textContent ?? "");
   for (const id of payloads) {
-    const packed = new Blob([decoded(element(id).textContent ?? "")]).stream();
+    const packed = new Blob([decodeBase64(element(id).textContent ?? "")]).stream();
     const bytes = await new Response(packed.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
     storePayload(id, new Uint8Array(bytes));
     element(id).remove();
