@@ -101,7 +101,7 @@ def test_settings_of_rollout_are_there_with_rollout_and_move_at_once(open_viewer
     assert viewer.pixels(".over") != before
     assert viewer.page.get_by_text("runs ").inner_text() == runs
     stays.fill("0.3")
-    viewer.page.get_by_label("Heads become one by").select_option("max")
+    viewer.page.get_by_label("Combine the heads of a block by").select_option("max")
     viewer.told("residual=0.3", "fusion=max")
     np.testing.assert_allclose(
         viewer.ask("[...viewer.map.rollout]"), synthetic.record(*SMALL[0]).rollout(0, 0.3, "from", "max"), atol=2e-3

@@ -76,16 +76,16 @@ export function prefixMeaning(name) {
   if (name === "cls") return translate("Belongs to no patch: it gathers from all of them, and models with one read their answer from it");
   if (name === "dist") return "Belongs to no patch: it was trained to answer as a larger model does";
   if (!/^reg\d+$/.test(name)) return "";
-  return translate("Belongs to no patch: room for notes about the whole picture, which a model otherwise takes from plain patches");
+  return translate("Belongs to no patch: space for information about the whole picture, which a model would otherwise store in plain patches");
 }
 
 /** Tooltips that explain the terms beside the maps. */
 export const GLOSSARY = {
-  spread: "Over how many tokens the attention is spread: the exponential of its entropy. Entropy of uniform: 0 is a single token, 1 is all alike",
-  uniform: "× uniform: times the weight that every token had if attention were spread evenly",
-  prefix: "Tokens before the patches, which belong to no place in the picture: the class token gathers the answer, registers hold notes",
+  spread: "Over how many tokens the attention is spread: the exponential of its entropy. Entropy of uniform: 0 is a single token, 1 is all tokens equally",
+  uniform: "× uniform: multiples of the weight that each token would have if attention were spread evenly",
+  prefix: "Tokens before the patches, which belong to no place in the picture: the answer is read from the class token, registers store information about the whole picture",
   faithful:
-    "Random parts of the picture were masked, the same ones for every map. The number is the correlation between what this map gives to the patches of a mask and how far the class drops without them: 1 says it exactly, 0 says nothing. Chance: the map's own copies, shifted and mirrored. Removal map: fitted to these answers, on masks that it was not fitted to",
+    "Random parts of the picture were masked, the same ones for every map. The number is the correlation between this map's total weight in a mask and how far the class drops without those patches: 1 is perfect, 0 is no relation. Chance: shifted and mirrored copies of the map. Removal map: fitted to these drops, scored on masks that it was not fitted to",
   cosine: "Cosine of two tokens' features: 1 is the same direction, 0 is unrelated",
 };
 
@@ -293,7 +293,7 @@ export function legendText({ tokens, pool }, view, scale, low, top, shared, whol
       ? `This map alone: from its least similar patch, ${signed(low)}, to its most similar other one, ${signed(top)}. ${alone}`
       : "One scale for every patch: a cosine of 1 is the same direction, 0 is unrelated; below 0 has the colour of 0.";
   const ends =
-    translate("it ends at {top}: the strongest patch of every second head stays below, stronger ones share the last colour. Tokens that are not patches do not count.", { top: percent(top) });
+    translate("it ends at {top}: in half of the heads no patch is stronger; stronger ones share the last colour. Tokens that are not patches do not count.", { top: percent(top) });
   const other = translate("it ends at the strongest patch other than the token itself, {top}.", { top: percent(top) });
   const both = shared && scale !== "own";
   const reach =

@@ -80,7 +80,7 @@ export class Readings {
    */
   drawStrongest({ values, at, payload }, best) {
     const most = values[at + best];
-    if (!(most > 0)) return this.setReading(2, translate("Strongest patch"), "–", translate("every patch has 0"), GLOSSARY.uniform);
+    if (!(most > 0)) return this.setReading(2, translate("Strongest patch"), "–", translate("every patch is 0"), GLOSSARY.uniform);
     const detail = translate("{share} · {times} uniform", { share: percent(most), times: multiple(most * payload.tokens) });
     this.setReading(2, translate("Strongest patch"), position(payload, best), detail, GLOSSARY.uniform);
   }
