@@ -106,7 +106,7 @@ export class PictureMap {
    * Show nearest patches: cosines, scaled from low..top to 0..1.
    *
    * @param {State} state
-   * @param {Features | null} features null until they are here
+   * @param {Features | null} features null until they have loaded
    * @param {Viewer | null} leader viewer of another picture whose token is compared, if any
    */
   showSimilar(state, features, leader) {
@@ -125,7 +125,7 @@ export class PictureMap {
    * Show the patches' component colours; the values are cosines of a token.
    *
    * @param {State} state
-   * @param {Features | null} features null until they are here
+   * @param {Features | null} features null until they have loaded
    * @param {Viewer | null} leader
    */
   showComponents(state, features, leader) {
