@@ -31,6 +31,7 @@ function build(parent) {
     const input = document.querySelector('[data-testid="stFileUploader"] input[type="file"]');
     if (!file || !input) return;
     event.preventDefault();
+    // Streamlit's uploader reads the files of its input on "change".
     const files = new DataTransfer();
     files.items.add(file);
     input.files = files.files;

@@ -46,9 +46,9 @@ for (const of of lesson.models)
     const model = await modelOf(of);
     model.run(pixelsOf(of));
     for (const { block, head, token, other, numbers } of of.traces) {
-      const found = trace(model, block, head, token, other);
-      assert.deepEqual(Object.keys(found).sort(), Object.keys(numbers).sort());
-      for (const [name, values] of Object.entries(numbers)) close(found[name], values, 2 * BOUND);
+      const result = trace(model, block, head, token, other);
+      assert.deepEqual(Object.keys(result).sort(), Object.keys(numbers).sort());
+      for (const [name, values] of Object.entries(numbers)) close(result[name], values, 2 * BOUND);
     }
   });
 
@@ -81,9 +81,9 @@ test("ends of the shared scales equal Python's", async () => {
 
 for (const { name, width, height, pixels, preprocess, input, box } of lesson.pictures)
   test(`${name}: preprocessing equals Pillow's`, () => {
-    const found = prepare(preprocess, bytes(pixels), width, height);
-    close(found.input, input.flat(2));
-    close(found.box, box);
+    const result = prepare(preprocess, bytes(pixels), width, height);
+    close(result.input, input.flat(2));
+    close(result.box, box);
   });
 
 for (const { bytes: packed, text } of lesson.texts)
@@ -94,7 +94,7 @@ for (const { bytes: packed, text } of lesson.texts)
 
 test("the WebAssembly product equals the JavaScript one", () => {
   const values = (count) => Float32Array.from({ length: count }, (_, i) => Math.sin(3 * i));
-  const [found, wanted] = [false, true].map((plain) => {
+  const [result, expected] = [false, true].map((plain) => {
     const space = new Workspace(20000, plain);
     const a = space.matrix(7, 13), w = space.panels(13, 19), out = space.matrix(7, 19);
     for (let row = 0; row < 7; row++) space.row(a, row).set(values(7 * 13).subarray(13 * row, 13 * row + 13));
@@ -104,7 +104,7 @@ test("the WebAssembly product equals the JavaScript one", () => {
     close(space.rowProduct(space.row(a, 6), w, bias), [...space.row(out, 6)], 1e-5);
     return Array.from({ length: 7 }, (_, row) => [...space.row(out, row)]).flat();
   });
-  close(found, wanted, 1e-5);
+  close(result, expected, 1e-5);
   assert.throws(() => new Workspace(100, true).reserve(101), /no room for 101/);
 });
 

@@ -19,11 +19,11 @@ for (const { how, maps, one } of cases.fused)
 
 for (const { row, prefix, share, left, equal } of cases.discarded)
   test(`${share} of ${row} left out after ${prefix}`, () => {
-    const found = Float32Array.from(row);
+    const result = Float32Array.from(row);
     const weakest = Math.floor(share * (row.length - prefix));
-    if (weakest) discardWeakest(found, prefix, weakest, new Float32Array(row.length - prefix));
+    if (weakest) discardWeakest(result, prefix, weakest, new Float32Array(row.length - prefix));
     const order = (numbers) => (equal ? [...numbers].sort((a, b) => a - b) : numbers);
-    close(order(found), order(left));
+    close(order(result), order(left));
   });
 
 for (const { kind, mass = 0, heatmap, marked } of cases.outlines)
@@ -34,10 +34,10 @@ for (const { kind, mass = 0, heatmap, marked } of cases.outlines)
 
 for (const { row, prefix, entropy, best } of cases.spreads)
   test(`spread of ${row}`, () => {
-    const found = summary(Float32Array.from([9, ...row]), 1, prefix, row.length);
-    close([found.entropy / Math.log(row.length), found.sum, found.best], [entropy, 1, best]);
+    const result = summary(Float32Array.from([9, ...row]), 1, prefix, row.length);
+    close([result.entropy / Math.log(row.length), result.sum, result.best], [entropy, 1, best]);
     const twice = summary(Float32Array.from(row, (value) => 2 * value), 0, prefix, row.length);
-    close([twice.entropy, twice.sum], [found.entropy, 2]); // the entropy is that of the normalised map
+    close([twice.entropy, twice.sum], [result.entropy, 2]); // the entropy is that of the normalised map
   });
 
 for (const { values, prefix, grid, except, top } of cases.strongest)

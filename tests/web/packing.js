@@ -79,8 +79,8 @@ export function selectionWith(changes = {}) {
 }
 
 /** Throw if numbers differ by more than a tolerance. */
-export function close(found, wanted, tolerance = 1e-6) {
-  const numbers = [...found];
-  const differ = numbers.length !== wanted.length || numbers.some((number, i) => !(Math.abs(number - wanted[i]) <= tolerance));
-  if (differ) throw new Error(`${numbers} is not ${wanted}`);
+export function close(actual, expected, tolerance = 1e-6) {
+  const numbers = [...actual];
+  const differ = numbers.length !== expected.length || numbers.some((number, i) => !(Math.abs(number - expected[i]) <= tolerance));
+  if (differ) throw new Error(`${numbers} is not ${expected}`);
 }

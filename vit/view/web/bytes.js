@@ -48,7 +48,7 @@ export function encodeHalves(numbers) {
   return Uint16Array.from(numbers, (number) => {
     if (number === 0) return 0;
     const size = Math.abs(number);
-    const exponent = Math.max(Math.floor(Math.log2(size)), -14);
+    const exponent = Math.max(Math.floor(Math.log2(size)), -14); // below, numbers are subnormal
     // A fraction of 1024 carries into the exponent bits, which is the next power of two.
     const fraction = Math.round((size / 2 ** exponent) * 1024);
     return (number < 0 ? 32768 : 0) + fraction + ((exponent + 14) << 10);

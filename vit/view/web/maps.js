@@ -162,7 +162,7 @@ function countHoldingMass(values, at, order, mass) {
   for (let i = 0; i < order.length; i++) sum += Math.max(0, values[at + i]);
   for (let held = 0; count < order.length; count++) {
     const value = values[at + order[count]];
-    if (!(held < mass * sum * (1 - 1e-6)) || !(value > 0)) break;
+    if (!(held < mass * sum * (1 - 1e-6)) || !(value > 0)) break; // tolerance for float32 maps
     held += value;
   }
   return count;
