@@ -1,10 +1,10 @@
-// What the project's JavaScript is held to; `make check-js` runs it.
+// Lint rules for the JavaScript; run by `make check-js`.
 
 import js from "@eslint/js";
 import globals from "globals";
 
 const PURE = ["attention", "bytes", "captions", "colours", "engine", "maps", "payload", "picture_map", "selection", "state", "words"];
-const PURE_LESSON = ["course", "kernels", "layers", "machine_code", "maps_payload", "model", "operations", "preprocess", "recorder", "resample", "text", "trace", "transformer", "weights", "workspace"];
+const PURE_LESSON = ["course", "layers", "machine_code", "maps_payload", "model", "operations", "preprocess", "resample", "text", "trace", "transformer", "weights", "workspace"];
 
 export default [
   { ignores: [".venv/", "node_modules/", "data/", "runs/", "downloads/", "test-results/"] },
@@ -22,7 +22,7 @@ export default [
   { files: ["vit/**/*.js", "pages/**/*.js"], languageOptions: { globals: globals.browser } },
   { files: ["tests/web/*.js"], languageOptions: { globals: globals.node } },
   {
-    // These parts of the viewer know of no page, so that they are tested without one.
+    // Modules without DOM access, which are tested without a browser.
     files: [...PURE, ...PURE_LESSON.map((name) => `lesson/${name}`)].map((name) => `vit/view/web/${name}.js`),
     rules: { "no-restricted-globals": ["error", ...Object.keys(globals.browser).filter((name) => !(name in globals.node))] },
   },

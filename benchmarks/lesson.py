@@ -46,9 +46,9 @@ HARNESS = (
     + """
 globalThis.bytesFrom = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 globalThis.lookAt = async (model, file) => {
-  const { pixels, width, height } = await decoded(file);
+  const { pixels, width, height } = await decodePicture(file);
   const bytes = new Uint8Array(await file.arrayBuffer());
-  return model.look(pixels, { bytes, type: file.type, width, height });
+  return model.classify(pixels, { bytes, type: file.type, width, height });
 };
 globalThis.readModel = (text) => Model.read(bytesFrom(text));
 """

@@ -152,7 +152,7 @@ def test_every_word_is_there_in_every_language() -> None:
 
 def test_nothing_is_said_that_has_no_words() -> None:
     scripts = "\n".join(path.read_text(encoding="utf-8") for path in sorted(WEB.glob("**/*.js")))
-    said = set(re.findall(r'\bsay\((?:to \? )?"([^"]+)"', scripts))
+    said = set(re.findall(r'\btranslate\((?:to \? )?"([^"]+)"', scripts))
     said |= set(re.findall(r"\{\{(.+?)\}\}", read("lesson/lesson.html")))
     assert len(said) > 60
     assert said <= set(WORDS), said - set(WORDS)

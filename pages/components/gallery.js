@@ -1,4 +1,4 @@
-// A strip of pictures, and the way of a pasted picture to the file uploader. Text enters as textContent only.
+// A strip of sample pictures. Also passes pasted pictures to the file uploader. Text is set as textContent, never HTML.
 
 /** @import { Mount } from "../../vit/view/web/types" */
 /** @typedef {ReturnType<typeof build>} Strip */
@@ -31,6 +31,7 @@ function build(parent) {
     const input = document.querySelector('[data-testid="stFileUploader"] input[type="file"]');
     if (!file || !input) return;
     event.preventDefault();
+    // Streamlit's uploader reads the files of its input on "change".
     const files = new DataTransfer();
     files.items.add(file);
     input.files = files.files;
@@ -44,7 +45,7 @@ function build(parent) {
 /**
  * @param {Strip} strip
  * @param {Sample[]} samples
- * @param {number} preview the number of thumbnails on a button that opens all of them; 0 draws the whole strip
+ * @param {number} preview number of thumbnails on a button that opens all samples; 0 draws the whole strip
  */
 function fill(strip, samples, preview) {
   strip.root.replaceChildren();
@@ -78,7 +79,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   STRIPS.set(parentElement, strip);
   strip.choose = (name) => setTriggerValue("sample", name);
   strip.root.setAttribute("aria-label", data.label);
-  if (data.pastes) document.addEventListener("paste", strip.paste); // the same one again changes nothing
+  if (data.pastes) document.addEventListener("paste", strip.paste); // adding the same listener again has no effect
   const names = data.samples.map((/** @type {Sample} */ { name }) => name);
   if ([...strip.buttons.keys()].join() !== names.join()) fill(strip, data.samples, data.preview);
   for (const [name, button] of strip.buttons) button.setAttribute("aria-pressed", String(name === data.chosen));

@@ -1,4 +1,4 @@
-// A grid of buttons, one per head: rows are blocks. Text enters as textContent only.
+// A grid of buttons, one per head; rows are blocks. Text is set as textContent, never as HTML.
 
 /** @import { Mount } from "../../vit/view/web/types" */
 /** @typedef {ReturnType<typeof build>} Grid */
@@ -28,13 +28,13 @@ function build(parent) {
   top.append(label, low, ramp, high);
   const table = element("div", "table");
   table.setAttribute("role", "group");
-  const said = element("p", "said");
-  said.setAttribute("aria-live", "polite");
-  root.append(top, table, said);
+  const description = element("p", "said");
+  description.setAttribute("aria-live", "polite");
+  root.append(top, table, description);
   parent.appendChild(root);
   const buttons = /** @type {HTMLButtonElement[][]} */ ([]);
   const choose = /** @type {(cell: [number, number]) => void} */ (() => {});
-  const grid = { root, label, low, ramp, high, table, said, buttons, at: [0, 0], choose };
+  const grid = { root, label, low, ramp, high, table, description, buttons, at: [0, 0], choose };
   table.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
     if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -45,7 +45,7 @@ function build(parent) {
 }
 
 /**
- * The buttons and their numbers along the sides; only when the number of blocks or heads is another.
+ * Create the buttons and their labels; called only when the number of blocks or heads changes.
  *
  * @param {Grid} grid
  * @param {number} blocks
@@ -72,14 +72,14 @@ function layOut(grid, blocks, heads) {
 function buttonOf(grid, block, head) {
   const button = document.createElement("button");
   button.type = "button";
-  button.tabIndex = block || head ? -1 : 0; // one stop for all; arrows go on from there
+  button.tabIndex = block || head ? -1 : 0; // a single tab stop for the grid; arrow keys move inside it
   button.addEventListener("focus", () => {
     grid.buttons[grid.at[0]]?.[grid.at[1]]?.setAttribute("tabindex", "-1");
     grid.at = [block, head];
     button.tabIndex = 0;
-    grid.said.textContent = button.title;
+    grid.description.textContent = button.title;
   });
-  button.addEventListener("pointerenter", () => (grid.said.textContent = button.title));
+  button.addEventListener("pointerenter", () => (grid.description.textContent = button.title));
   button.addEventListener("click", () => grid.choose([block, head]));
   return button;
 }
@@ -108,6 +108,6 @@ export default function ({ data, parentElement, setTriggerValue }) {
       button.setAttribute("aria-pressed", String(marked));
     }),
   );
-  if (!grid.said.textContent) grid.said.textContent = " ";
+  if (!grid.description.textContent) grid.description.textContent = " ";
   return () => GRIDS.delete(parentElement);
 }

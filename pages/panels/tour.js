@@ -1,22 +1,22 @@
-// A step of the tour: the map is brought into view, and the control that the step asks to use, which is outlined. Who
-// uses it has done the step, which is said.
+// A step of the tour: scrolls the map and the control to use into view and outlines the control. Using the control
+// completes the step, which the page confirms.
 
 const OUTLINE = "3px solid #c9803a", DONE = "3px solid #3b929a"; // visible on a light and on a dark page
-const LOOK = 300; // [ms] between two looks whether the page has drawn the control anew
-const MARGIN = 12; // [px] around it
+const INTERVAL = 300; // [ms] between checks whether Streamlit has replaced the control
+const MARGIN = 12; // [px] around the control
 
-let step = 0; // that was brought into view last
-let done = 0; // the last step that was done
-let following = false; // what the step shows is kept in view, until the person scrolls or uses something
+let step = 0; // last step that was scrolled into view
+let done = 0; // last completed step
+let following = false; // keep map and control in view, until the user scrolls or uses something
 /** @type {HTMLElement | undefined} */
 let outlined;
-let stop = () => {}; // what the step before listens to
+let stop = () => {}; // removes the previous step's listeners
 
-/** The script draws the page anew, so that what is above the map may still grow or shrink. */
+/** Whether Streamlit is rerunning the script, so that the content above the map may still change its height. */
 const isDrawing = () => document.querySelector("[data-test-script-state=running]") !== null;
 
 /**
- * The control that people read as `name`, in the page or in a component of it.
+ * Return the visible control whose accessible text begins with `name`, in the page or in a component's shadow root.
  *
  * @param {string} name
  * @param {Document | ShadowRoot} [root]
@@ -35,11 +35,11 @@ function control(name, root = document) {
 }
 
 /**
- * Scroll to the map, and further only as far as it takes to see a control above the tour's own bar, which hides what is
- * behind it; where they do not fit together, the control is seen.
+ * Scroll to the map, and from there as little as needed to show the control above the tour's bar, which covers the
+ * bottom of the page. If both do not fit, the control takes precedence.
  *
  * @param {HTMLElement | null} map
- * @param {HTMLElement | undefined} element the control
+ * @param {HTMLElement | undefined} element control
  */
 function reveal(map, element) {
   if (!map) return;
@@ -63,55 +63,57 @@ function outline(element) {
 }
 
 /**
- * @param {{ data: { step: number, map: string, control: string, act: string }, parentElement: ShadowRoot }} told
+ * @param {{ data: { step: number, map: string, control: string, act: string }, parentElement: ShadowRoot }} mount
  */
 export default ({ data, parentElement }) => {
-  const said = /** @type {HTMLElement} */ (parentElement.querySelector("p"));
-  const tell = () => (said.hidden = done !== data.step);
-  const look = () => {
+  const doneText = /** @type {HTMLElement} */ (parentElement.querySelector("p"));
+  const updateDone = () => (doneText.hidden = done !== data.step);
+  const check = () => {
     const target = control(data.control);
     outline(target);
-    // Whatever comes in above moves it, and the bar grows with its text.
+    // Content loaded above moves the map, and the bar grows with its text.
     if (following && !isDrawing()) reveal(document.getElementById(data.map), done === data.step ? undefined : target);
   };
-  const leave = () => (following = false);
+  const stopFollowing = () => (following = false);
   /** @param {Event} event */
-  const notice = (event) => {
+  const onUse = (event) => {
     const target = control(data.control);
     if (!target || !event.composedPath().includes(target)) return;
     done = data.step;
-    leave();
-    tell();
+    stopFollowing();
+    updateDone();
     outline(target);
   };
-  /** @param {Event} event a click, maybe on the link to the map */
-  const see = (event) => {
+  /** @param {Event} event click, possibly on the link to the map */
+  const onClick = (event) => {
     const [link] = event.composedPath();
     if (!(link instanceof HTMLAnchorElement) || link.hash !== `#${data.map}`) return;
     event.preventDefault();
     following = true;
-    look();
+    check();
   };
-  const acts = { [data.act]: notice, wheel: leave, touchmove: leave, keydown: leave, pointerdown: leave };
+  const acts = {
+    [data.act]: onUse, wheel: stopFollowing, touchmove: stopFollowing, keydown: stopFollowing, pointerdown: stopFollowing,
+  };
   stop();
   for (const [name, act] of Object.entries(acts)) document.addEventListener(name, act, { capture: true, passive: true });
-  document.addEventListener("click", see);
-  const timer = setInterval(look, LOOK);
+  document.addEventListener("click", onClick);
+  const timer = setInterval(check, INTERVAL);
   stop = () => {
     for (const [name, act] of Object.entries(acts)) document.removeEventListener(name, act, { capture: true });
-    document.removeEventListener("click", see);
+    document.removeEventListener("click", onClick);
     clearInterval(timer);
   };
-  tell();
+  updateDone();
   if (data.step !== step) {
     step = data.step;
     following = true;
     document.getElementById(data.map)?.scrollIntoView();
   }
-  look();
+  check();
   return () => {
     stop();
     outline(undefined);
-    step = 0; // the tour ends
+    step = 0; // the tour has ended
   };
 };

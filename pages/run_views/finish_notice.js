@@ -1,29 +1,29 @@
-// Tells when a run ends: on the page's title and, once allowed, as a notification of the browser. Text enters as text.
+// Reports finished runs in the page's title and, if allowed, as browser notifications.
 
 /** @import { Mount } from "../../vit/view/web/types" */
 /** @typedef {{ id: string, name: string, status: string, accuracy: string }} Run */
 
 /** @type {WeakMap<HTMLElement, ReturnType<typeof build>>} */
-const NOTICES = new WeakMap();
+const INSTANCES = new WeakMap();
 const ENDED = new Set(["Finished", "Stopped", "Failed", "Interrupted"]);
-const WANTED = "vit-finish-notice"; // in localStorage: whether this browser tells
+const STORED = "vit-finish-notice"; // key in localStorage, "1" if notifications are on
 
-/** Whether this browser tells. */
-function on() {
+/** Whether notifications are on in this browser. */
+function isOn() {
   try {
-    return "Notification" in window && Notification.permission === "granted" && localStorage[WANTED] === "1";
+    return "Notification" in window && Notification.permission === "granted" && localStorage[STORED] === "1";
   } catch {
-    return false; // storage is switched off
+    return false; // storage is disabled
   }
 }
 
 /**
- * Show on the button whether it tells.
+ * Update the button.
  *
  * @param {HTMLButtonElement} button
  */
-function reflect(button) {
-  button.setAttribute("aria-pressed", String(on()));
+function updateButton(button) {
+  button.setAttribute("aria-pressed", String(isOn()));
   button.hidden = !("Notification" in window);
   const blocked = "Notification" in window && Notification.permission === "denied";
   const words = button.querySelector(".off");
@@ -35,12 +35,12 @@ function reflect(button) {
 function build(parent) {
   const button = /** @type {HTMLButtonElement} */ (parent.querySelector("button"));
   button.addEventListener("click", async () => {
-    const wanted = !on();
-    if (wanted && (await Notification.requestPermission()) !== "granted") return reflect(button);
+    const wanted = !isOn();
+    if (wanted && (await Notification.requestPermission()) !== "granted") return updateButton(button);
     try {
-      localStorage[WANTED] = wanted ? "1" : "0";
+      localStorage[STORED] = wanted ? "1" : "0";
     } catch {}
-    reflect(button);
+    updateButton(button);
   });
   const seen = /** @type {Map<string, Run>} */ (new Map());
   return { button, seen, title: document.title };
@@ -48,23 +48,23 @@ function build(parent) {
 
 /** @param {Mount} mount */
 export default function ({ data, parentElement }) {
-  const notice = NOTICES.get(parentElement) ?? build(parentElement);
-  NOTICES.set(parentElement, notice);
+  const notice = INSTANCES.get(parentElement) ?? build(parentElement);
+  INSTANCES.set(parentElement, notice);
   /** @type {Map<string, Run>} */
   const now = new Map(data.runs.map((/** @type {Run} */ run) => [run.id, run]));
   for (const run of now.values()) {
     const before = notice.seen.get(run.id);
     if (before && !ENDED.has(before.status) && ENDED.has(run.status)) {
       const text = run.accuracy ? `${run.status}, accuracy ${run.accuracy}` : run.status;
-      if (on()) new Notification(run.name, { body: text, tag: run.id });
+      if (isOn()) new Notification(run.name, { body: text, tag: run.id });
     }
   }
   notice.seen = now;
   const wanted = data.title || notice.title;
   if (document.title !== wanted) document.title = wanted;
-  reflect(notice.button);
+  updateButton(notice.button);
   return () => {
     document.title = notice.title;
-    NOTICES.delete(parentElement);
+    INSTANCES.delete(parentElement);
   };
 }

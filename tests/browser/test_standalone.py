@@ -223,7 +223,7 @@ def test_sentences_are_those_of_the_viewer(
     for selection in SELECTIONS:
         wanted = asdict(replace(selection, block=selection.block if selection.block != -1 else 1))
         chosen = f"Object.assign(viewer.selection, {json.dumps(wanted)})"
-        opened.ask(f"({chosen}, viewer.settle(), viewer.draw())")
+        opened.ask(f"({chosen}, viewer.fitSelection(), viewer.draw())")
         said = MapView.of(kept, selection).sentence
         expect(opened.page.locator(".sentence")).to_have_text(said)
 

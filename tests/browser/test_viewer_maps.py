@@ -101,7 +101,7 @@ def test_settings_of_rollout_are_there_with_rollout_and_move_at_once(open_viewer
     assert viewer.pixels(".over") != before
     assert viewer.page.get_by_text("runs ").inner_text() == runs
     stays.fill("0.3")
-    viewer.page.get_by_label("Heads become one by").select_option("max")
+    viewer.page.get_by_label("Combine the heads of a block by").select_option("max")
     viewer.told("residual=0.3", "fusion=max")
     np.testing.assert_allclose(
         viewer.ask("[...viewer.map.rollout]"), synthetic.record(*SMALL[0]).rollout(0, 0.3, "from", "max"), atol=2e-3
@@ -485,7 +485,7 @@ def test_a_small_model_ends_the_painting_of_a_large_one(open_viewer):
     viewer = open_viewer("case=huge&pair=small")
     busy = "viewer.root.matches('[data-busy]')"
     assert viewer.ask(f"(viewer.change({{ token: 9, pinned: true }}), viewer.draw(), {busy})")
-    assert not viewer.ask(f"(viewer.show({VIEWERS}[1].payload), viewer.draw(), {busy})")
+    assert not viewer.ask(f"(viewer.setPayload({VIEWERS}[1].payload), viewer.draw(), {busy})")
 
 
 def test_all_maps_of_a_large_model_are_drawn_in_time(open_viewer):

@@ -11,7 +11,7 @@ const RELEVANCE = { title: "Relevance", target: "<b>cat</b>", chain: "c", tokens
 const NAMES = { rollout: cases.rollout_settings, relevance: RELEVANCE.settings };
 const LAYOUT = layoutOf({ prefix: ["cls", "reg2"], grid: [2, 3] });
 
-test("tokens have the names that Python gives them", () => {
+test("token names equal Python's", () => {
   for (const { prefix, grid, names } of cases.tokens)
     names.forEach((name, token) => assert.equal(tokenName(layoutOf({ prefix, grid }), token), name));
 });
@@ -22,16 +22,16 @@ for (const { text, view, settings = {}, direction = "from", target = RELEVANCE.t
     assert.equal(sentence(LAYOUT, { ...shown, view, direction, method: { ...RELEVANCE, target }, settings: settingsSentence, after: afterBlock(after_block, 6) }), text);
   });
 
-test("settings other than the initial ones are said, in one order", () => {
+test("settings that differ from their defaults are listed in a fixed order", () => {
   const every = ["discard", "fusion", "residual", "start_block"];
   for (const { settings, text } of cases.settings) assert.equal(settingsText(every, selectionWith(settings)), text);
 });
 
-test("settings that mean nothing to the method are not said", () => {
+test("settings that the method does not have are not listed", () => {
   assert.equal(settingsText(["start_block"], selectionWith({ residual: 0.1 })), "");
 });
 
-/** Calls with what they give. */
+/** Define a test from rows of argument and expected result. */
 function table(name, call, rows) {
   test(name, () => {
     for (const [value, words] of rows) assert.equal(call(value), words);
@@ -46,36 +46,36 @@ table("multiples of uniform attention", multiple, [[12.4, "12×"], [2.71, "2.7×
 table("cosines have a real minus, but none in front of zero", signed, [[0.934, "0.93"], [-0.12, "−0.12"], [-0.001, "0.00"], [1, "1.00"]]);
 table("ranks", ordinal, [[1, "1st"], [2, "2nd"], [3, "3rd"], [4, "4th"], [11, "11th"], [12, "12th"], [13, "13th"], [21, "21st"], [112, "112th"]]);
 table("effective numbers of tokens", effective, [[1.26, "1.3"], [9.96, "10"], [41.4, "41"]]);
-test("every prefix token that has a name of its own is explained", () => {
+test("every known prefix token is explained", () => {
   for (const name of ["cls", "dist", "reg1", "reg12"]) assert.match(prefixMeaning(name), /^Belongs to no patch: /);
   assert.equal(prefixMeaning("mask"), "");
 });
 
-test("a method says what it does, and where another is chosen", () => {
+test("a method's description says what it does and where to choose another", () => {
   const method = { ...RELEVANCE, sentence: "It adds up." };
   assert.equal(methodMeaning(method), "What speaks for “<b>cat</b>”. It adds up. Choose class and method above");
   assert.equal(methodMeaning({ ...RELEVANCE, target: "" }), "What the answer is read from. Choose another above");
 });
 
-test("words beside the maps are explained", () => {
+test("the terms beside the maps are explained", () => {
   assert.match(GLOSSARY.spread, /entropy.*uniform/i);
   assert.match(GLOSSARY.prefix, /class token.*registers/);
 });
 
 table("chips", chipName, [["cls", "Class token"], ["dist", "Distillation"], ["reg12", "Register 12"], ["<b>", "<b>"]]);
 
-test("a place counts rows and columns from 1", () => {
+test("a position counts rows and columns from 1", () => {
   assert.equal(position(LAYOUT, 2), "row 1, col 1");
   assert.equal(position(LAYOUT, 7), "row 2, col 3");
 });
 
-test("what becomes of the answer", () => {
+test("an occluded patch: change of the probability, and the new prediction", () => {
   const occlusion = { target: "cat", before: 0.5, after: [0.48, 0.55], answers: ["", "dog"] };
   assert.equal(occlusionText(occlusion, 0, "row 1, col 1"), "Without the patch (row 1, col 1): “cat” 48 % (−2.0 points).");
   assert.equal(occlusionText(occlusion, 1, "row 1, col 2"), "Without the patch (row 1, col 2): “cat” 55 % (+5.0 points). The answer becomes “dog”.");
 });
 
-test("the legend says what the colours end at, and what is uniform", () => {
+test("the legend gives the end of the scale and the uniform weight", () => {
   const payload = { tokens: 50, pool: null };
   assert.match(legendText(payload, "attention", "shared", 0, 0.2, false), /^One scale for every block and head\. .* 20 %.* 1\/50 = 2\.0 %\.$/);
   assert.match(legendText({ ...payload, pool: [] }, "attention", "shared", 0, 0.2, false), /the pooling query has another/);
@@ -88,7 +88,7 @@ test("the legend says what the colours end at, and what is uniform", () => {
   assert.equal(clearText("similar", 0.5), " On the picture, patches below their mean, 0.50, are left clear.");
 });
 
-test("why there is no map", () => {
+test("a note explains why there is no map yet", () => {
   const method = { ...RELEVANCE, title: "LeGrad" };
   assert.equal(waitingText("relevance", method, false, false), "Computing LeGrad …");
   assert.equal(waitingText("rollout", null, true, false), "Computing the rollout …");
@@ -96,7 +96,7 @@ test("why there is no map", () => {
   assert.equal(waitingText("rollout", null, false, true), "This map is computed in the app");
 });
 
-test("ticks are round, and inside", () => {
+test("ticks are round numbers within the range", () => {
   const out = new Float64Array(12);
   const ticks = (low, top) => [...out.slice(0, roundTicks(low, top, 5, out))].map((tick) => tick + 0); // no -0
   assert.deepEqual(ticks(0, 10), [0, 2, 4, 6, 8, 10]);
@@ -105,7 +105,7 @@ test("ticks are round, and inside", () => {
   assert.deepEqual(ticks(3, 3), []);
 });
 
-test("a map's faithfulness is an estimate until all masks are measured", () => {
+test("faithfulness is marked as an estimate until all masks are measured", () => {
   const some = { target: "cat", count: 128, complete: false }, all = { ...some, count: 512, complete: true };
   assert.deepEqual([faithfulTitle(some), faithfulness(-0.208, some)], ["Faithful to “cat”, by 128 masks so far", "≈ −0.21"]);
   assert.deepEqual([faithfulTitle(all), faithfulness(-0.208, all)], ["Faithful to “cat”", "−0.21"]);

@@ -3,52 +3,52 @@ import { test } from "node:test";
 
 import { Course, STEPS } from "../../vit/view/web/lesson/course.js";
 import { patchesToHide } from "../../vit/view/web/lesson/experiment.js";
-import { decimal, say, useWords } from "../../vit/view/web/words.js";
+import { decimal, translate, setTranslations } from "../../vit/view/web/words.js";
 
 const at = (name) => {
   const course = new Course(6);
   course.go(STEPS.findIndex((step) => step.name === name));
   return course;
 };
-const chosen = (course, changes) => ({ kind: "chosen", selection: { ...course.shows(79), ...changes } });
+const chosen = (course, changes) => ({ kind: "chosen", selection: { ...course.initialSelection(79), ...changes } });
 
-test("a step is done once, by what it asks for and nothing else", () => {
+test("a step is completed once, only by the action that it asks for", () => {
   const course = at("heads");
-  for (const changes of [{}, { head: "mean" }, { block: 3 }, { view: "rollout" }]) assert.equal(course.notice(chosen(course, changes)), false);
-  assert.equal(course.notice({ kind: "lines" }), false);
-  assert.equal(course.notice(chosen(course, { head: 2 })), true);
-  assert.equal(course.notice(chosen(course, { head: 1 })), false);
+  for (const changes of [{}, { head: "mean" }, { block: 3 }, { view: "rollout" }]) assert.equal(course.record(chosen(course, changes)), false);
+  assert.equal(course.record({ kind: "lines" }), false);
+  assert.equal(course.record(chosen(course, { head: 2 })), true);
+  assert.equal(course.record(chosen(course, { head: 1 })), false);
   assert.deepEqual([...course.done], [course.number]);
 });
 
-test("every step can be done", () => {
+test("every step can be completed", () => {
   const acts = {
     patches: { kind: "lines" }, tokens: { kind: "class token" }, numbers: { kind: "number" }, own: { kind: "picture" }, believe: { kind: "hidden" },
     looks: { direction: "to" }, heads: { head: 2 }, blocks: { block: 3 }, rollout: { view: "rollout" },
   };
   for (const { name } of STEPS) {
     const course = at(name);
-    assert.ok(course.notice(acts[name].kind ? acts[name] : chosen(course, acts[name])), name);
+    assert.ok(course.record(acts[name].kind ? acts[name] : chosen(course, acts[name])), name);
   }
 });
 
-test("what was explained stays when somebody goes back", () => {
+test("explained controls stay visible after going back", () => {
   const course = at("rollout");
   course.go(0);
-  assert.ok(course.explained("rollout") && course.explained("heads") && !course.explained("numbers"));
+  assert.ok(course.hasExplained("rollout") && course.hasExplained("heads") && !course.hasExplained("numbers"));
   course.go(99);
   assert.equal(course.step.name, STEPS[STEPS.length - 1].name);
 });
 
-test("steps show blocks that a shallow model has", () => {
+test("in a shallow model, steps show only existing blocks", () => {
   const course = new Course(1);
   for (let number = 0; number < STEPS.length; number++) {
     course.go(number);
-    assert.equal(course.shows(5).block, 0);
+    assert.equal(course.initialSelection(5).block, 0);
   }
 });
 
-test("as many other patches are hidden as strongest ones, and none twice", () => {
+test("equally many strongest and other patches are hidden, without overlap", () => {
   const values = Float32Array.from({ length: 40 }, (_, i) => (i * 7) % 40);
   const strongest = patchesToHide(values, true), others = patchesToHide(values, false);
   assert.equal(strongest.length, 6);
@@ -56,11 +56,11 @@ test("as many other patches are hidden as strongest ones, and none twice", () =>
   assert.equal(new Set([...strongest, ...others]).size, 12);
 });
 
-test("words are English until others are given, and places in braces are filled", () => {
-  assert.equal(say("head {head}", { head: 3 }), "head 3");
+test("texts are English by default, and placeholders are filled", () => {
+  assert.equal(translate("head {head}", { head: 3 }), "head 3");
   assert.equal(decimal("1.5"), "1.5");
-  useWords({ "head {head}": "Kopf {head} {other}", ".": "," });
-  assert.equal(say("head {head}", { head: 3 }), "Kopf 3 {other}");
+  setTranslations({ "head {head}": "Kopf {head} {other}", ".": "," });
+  assert.equal(translate("head {head}", { head: 3 }), "Kopf 3 {other}");
   assert.equal(decimal("1.5"), "1,5");
-  useWords({});
+  setTranslations({});
 });

@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Masks, wordOf } from "../../vit/view/web/faithfulness.js";
+import { Masks, verdictWord } from "../../vit/view/web/faithfulness.js";
 import { cases, close } from "./packing.js";
 
-/** What a generator ends with. */
+/** Run a generator; returns its result. */
 function result(generator) {
   for (;;) {
     const { done, value } = generator.next();
@@ -21,7 +21,7 @@ for (const { name, grid, masks, drops, ceiling, decidable, payload, maps } of ca
     const mean = drops.reduce((sum, one) => sum + one) / drops.length;
     close(read.drops, drops.map((one) => one - mean));
     for (const { values, correlation, p, reach } of maps) {
-      const held = Float32Array.from([9, ...values]); // a prefix token plays no part
+      const held = Float32Array.from([9, ...values]); // a prefix token, which is ignored
       close([read.correlation(held, 1)], [correlation]);
       const verdict = result(read.judge(held, 1));
       close([verdict.correlation, verdict.p, verdict.reach], [correlation, p, reach]);
@@ -29,7 +29,7 @@ for (const { name, grid, masks, drops, ceiling, decidable, payload, maps } of ca
     }
   });
 
-test("words of a verdict", () => {
-  const words = [[0.05, 0], [0.06, 0.06], [0.06, 0.04]].map(([p, error]) => wordOf({ correlation: 0.2, reach: 0.3, p, error }));
+test("verdicts as text", () => {
+  const words = [[0.05, 0], [0.06, 0.06], [0.06, 0.04]].map(([p, error]) => verdictWord({ correlation: 0.2, reach: 0.3, p, error }));
   assert.deepEqual(words, ["better than chance", "cannot be decided yet", "no better than chance"]);
 });

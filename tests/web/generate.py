@@ -1,7 +1,7 @@
-"""Makes the generated part of cases.json anew: `.venv/bin/python tests/web/generate.py`.
+"""Regenerate the generated part of cases.json: `.venv/bin/python tests/web/generate.py`.
 
-What is expected there comes from definitions in float64, written out here, and neither from the package nor from the
-viewer. Only the payload's bytes are the package's.
+Expected values are computed here in float64 by definition, independently of the package and the viewer. Only the
+payload's bytes come from the package.
 """
 
 import base64
@@ -30,7 +30,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def rollout(attention: np.ndarray, prefix: int, residual: float, fusion: str, discard: float) -> np.ndarray:
-    """The product of all blocks (N, N), from (L, H, N, N)."""
+    """Return the product of all blocks (N, N), from attention (L, H, N, N)."""
     tokens = attention.shape[-1]
     product = np.eye(tokens)
     for heads in attention:
@@ -50,7 +50,7 @@ def numbers(values: np.ndarray) -> list[float]:
 def payload_case(
     name: str, shape: tuple[int, int, int], prefix: tuple[str, ...], grid: tuple[int, int], features: int, pooled: bool
 ) -> dict[str, Any]:
-    """A packed record, and what maps of it are by definition."""
+    """Pack a record and compute its maps by definition."""
     blocks, heads, width = shape
     tokens = len(prefix) + grid[0] * grid[1]
     random = np.random.default_rng(7)
@@ -99,7 +99,7 @@ def payload_case(
 
 
 def counterparts(here: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
-    """Of each token, the one whose cell holds its centre; of prefix tokens, the one of that name, or the first."""
+    """Return each token's counterpart: the patch that contains its centre; the prefix token of its name, or 0."""
     tokens = [there["prefix"].index(name) if name in there["prefix"] else 0 for name in here["prefix"]]
     (rows, cols), (other_rows, other_cols) = here["grid"], there["grid"]
     for row in range(rows):
@@ -111,7 +111,7 @@ def counterparts(here: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
 
 
 def judged(name: str, grid: tuple[int, int], count: int, noise: float) -> dict[str, Any]:
-    """Masks and what they cost, and what they say of some maps, each with all its copies."""
+    """Return masks with their drops, and the verdicts on some maps by comparison with all their copies."""
     random = np.random.default_rng(11)
     patches, each = grid[0] * grid[1], max(1, round(0.3 * grid[0] * grid[1]))
     masks = np.zeros((count, patches), bool)
@@ -154,12 +154,12 @@ def judged(name: str, grid: tuple[int, int], count: int, noise: float) -> dict[s
 
 
 def matched(name: str, source: tuple[int, int], target: tuple[int, int], prefix: int, width: int) -> dict[str, Any]:
-    """Features of two pictures as bytes, and for some patches of the first their matches in the second."""
+    """Return quantised features of two pictures, and the matches of each patch of the first in the second."""
     random = np.random.default_rng(5)
     one, other = (
         random.integers(-127, 128, (prefix + rows * cols, width)).astype(float) for rows, cols in (source, target)
     )
-    other[prefix : prefix + 3] = one[prefix + 2 : prefix + 5] + random.integers(-3, 4, (3, width))  # what is in both
+    other[prefix : prefix + 3] = one[prefix + 2 : prefix + 5] + random.integers(-3, 4, (3, width))  # in both pictures
     other, one = other.clip(-127, 127), one.clip(-127, 127)
     directions = [vectors / np.linalg.norm(vectors, axis=-1, keepdims=True) for vectors in (one, other)]
     cosines = directions[0] @ directions[1].T
@@ -176,7 +176,7 @@ def matched(name: str, source: tuple[int, int], target: tuple[int, int], prefix:
 
 
 def main() -> None:
-    """Write them."""
+    """Write the file."""
     text = FILE.read_text(encoding="utf-8")
     by_hand = text.split(',\n  "generated"')[0].rstrip().removesuffix("}").rstrip()
     made = {

@@ -1,7 +1,7 @@
-"""Makes lesson_cases.json anew: `.venv/bin/python tests/web/generate_lesson.py`.
+"""Regenerate lesson_cases.json: `.venv/bin/python tests/web/generate_lesson.py`.
 
-What a model computes is written out here in float64, by definition, and neither in torch nor in JavaScript. What
-pictures become is Pillow's. Only the packed bytes are the package's.
+Models are computed here in float64 by definition, independently of torch and JavaScript. Preprocessed pictures come
+from Pillow, and only the packed bytes from the package.
 """
 
 import base64
@@ -47,7 +47,7 @@ SIZES = {
 
 
 def numbers(values: np.ndarray) -> Any:
-    """With seven digits, nested as the array is."""
+    """Return nested lists of numbers with seven digits."""
     return json.loads(
         json.dumps(np.asarray(values, float).tolist()), parse_float=lambda text: float(f"{float(text):.7g}")
     )
@@ -67,7 +67,7 @@ def gelu(x: np.ndarray) -> np.ndarray:
 
 
 def forward(config: ViTConfig, state: dict[str, np.ndarray], pixels: np.ndarray) -> dict[str, Any]:
-    """Every number of a pass: pixels (channels, height, width)."""
+    """Compute every activation of a pass, from pixels (channels, height, width)."""
     side, heads, eps = config.patch_size, config.heads, config.eps
     rows, cols = config.grid
     patches = [
@@ -108,7 +108,7 @@ def forward(config: ViTConfig, state: dict[str, np.ndarray], pixels: np.ndarray)
 
 
 def traced(block: dict[str, np.ndarray], head: int, token: int, other: int) -> dict[str, Any]:
-    """What one token becomes in a block."""
+    """Return the trace of one token in a block."""
     q, k = block["q"][head, token], block["k"][head, other]
     found = {
         "x": block["x"][token], "normed": block["normed"][token], "query": q, "key": k,
@@ -122,7 +122,7 @@ def traced(block: dict[str, np.ndarray], head: int, token: int, other: int) -> d
 
 
 def tops(attentions: np.ndarray, split: int) -> list[float]:
-    """Ends of the shared scales: round multiples of uniform that half of all heads stay below, (L, H, N, N)."""
+    """Return the ends of the shared scales, from (L, H, N, N): medians of the maxima, rounded up to round multiples."""
     tokens = attentions.shape[-1]
     looks = attentions[..., split:].max(-1).reshape(-1, tokens)
     looked_at = attentions[:, :, split:].max(2).reshape(-1, tokens)
@@ -175,7 +175,7 @@ def picture_case(
 
 
 def main() -> None:
-    """Write them."""
+    """Write the file."""
     every = np.arange(1 << 16, dtype="<u2").tobytes()[: 1 << 8] + bytes(range(256)) + b"\x24\x24\x00\xd8\xff\xdf<\x00"
     cases = {
         "models": [model_case(name, changes) for name, changes in MODELS.items()],

@@ -1,4 +1,4 @@
-// What somebody does is one step of the browser's Back, whatever Streamlit writes into the address meanwhile.
+// Each user action creates one history entry, whatever Streamlit writes to the address in between.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -40,7 +40,7 @@ beforeEach(() => {
   runInThisContext(program);
 });
 
-test("a click that changes the link twice is one step", () => {
+test("a click that changes the query string twice creates one entry", () => {
   happen("pointerdown");
   write("explore?upload=a", "explore?upload=a&picture=1");
   assert.deepEqual(entries, ["explore?sample=cat", "explore?upload=a&picture=1"]);
@@ -49,19 +49,19 @@ test("a click that changes the link twice is one step", () => {
   assert.equal(entries.length, 3);
 });
 
-test("what a page writes into the address before anybody did anything is no step", () => {
+test("changes before any user action create no entry", () => {
   entries = ["explore"];
   write("explore?sample=cat");
   assert.deepEqual(entries, ["explore?sample=cat"]);
 });
 
-test("what changes by itself after the browser's Back is no step", () => {
+test("changes that follow the browser's Back create no entry", () => {
   happen("popstate");
   write("explore?sample=dog");
   assert.deepEqual(entries, ["explore?sample=dog"]);
 });
 
-test("another page is one step, whichever comes first, its address or its link", () => {
+test("opening another page creates one entry, whether its path or its query string changes first", () => {
   happen("pointerdown");
   write("explore?a=1", "train?a=1");
   assert.deepEqual(entries, ["explore?sample=cat", "train?a=1"]);
@@ -70,13 +70,13 @@ test("another page is one step, whichever comes first, its address or its link",
   assert.deepEqual(entries, ["explore?sample=cat", "train?a=1", "runs?run=1"]);
 });
 
-test("a choice and a way to another page in one go are two steps", () => {
+test("a choice that also opens another page creates two entries", () => {
   happen("keydown");
   write("explore?name=mine", "explore?run=1", "runs?run=1");
   assert.deepEqual(entries, ["explore?sample=cat", "explore?name=mine", "runs?run=1"]);
 });
 
-test("a page opened from a link that says the same as another's is a step of its own", () => {
+test("opening a page with the same query string creates an entry", () => {
   happen("pointerdown");
   write("explore?a=1");
   happen("pointerdown");

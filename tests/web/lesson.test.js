@@ -1,4 +1,4 @@
-// The lesson's model without a browser, on the cases that `tests/test_lesson.py` holds torch to.
+// Tests of the lesson's model without a browser, on the cases that `tests/test_lesson.py` checks torch against.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -7,21 +7,21 @@ import { test } from "node:test";
 import { gelu, layerNorm, softmax } from "../../vit/view/web/lesson/layers.js";
 import { packMaps } from "../../vit/view/web/lesson/maps_payload.js";
 import { prepare } from "../../vit/view/web/lesson/preprocess.js";
-import { bytesOf } from "../../vit/view/web/lesson/text.js";
+import { decodeText } from "../../vit/view/web/lesson/text.js";
 import { trace } from "../../vit/view/web/lesson/trace.js";
 import { VisionTransformer } from "../../vit/view/web/lesson/transformer.js";
-import { inflated, readWeights } from "../../vit/view/web/lesson/weights.js";
+import { inflate, readWeights } from "../../vit/view/web/lesson/weights.js";
 import { Workspace } from "../../vit/view/web/lesson/workspace.js";
 import { Payload } from "../../vit/view/web/payload.js";
 import { close } from "./packing.js";
 
 const lesson = JSON.parse(readFileSync(new URL("lesson_cases.json", import.meta.url), "utf8"));
-const BOUND = 1e-5; // the tensors that are rounded move the numbers by less
+const BOUND = 1e-5; // larger than the error from rounding the weights
 
 const bytes = (text) => Uint8Array.from(Buffer.from(text, "base64"));
 
 async function modelOf({ config, tensors, middle, packed }, plain = false) {
-  const weights = readWeights(tensors, middle, await inflated(bytes(packed)));
+  const weights = readWeights(tensors, middle, await inflate(bytes(packed)));
   return new VisionTransformer(config, (name) => weights.get(name), plain);
 }
 
@@ -33,26 +33,26 @@ function mapOf(model, { attention }, head) {
 
 for (const of of lesson.models)
   for (const plain of [false, true])
-    test(`${of.name}: the answer and every map ${plain ? "without" : "with"} machine code`, async () => {
+    test(`${of.name}: probabilities and all maps ${plain ? "without" : "with"} WebAssembly`, async () => {
       const model = await modelOf(of, plain);
-      for (let pass = 0; pass < 2; pass++) { // the second one finds what the first one left
+      for (let pass = 0; pass < 2; pass++) { // the second pass reuses the memory of the first
         close(model.run(pixelsOf(of)), of.probabilities, BOUND);
         of.attentions.forEach((heads, block) => heads.forEach((map, head) => close(mapOf(model, model.blocks[block], head).flat(), map.flat(), BOUND)));
       }
     });
 
 for (const of of lesson.models)
-  test(`${of.name}: every number on a token's way`, async () => {
+  test(`${of.name}: every value of a token's trace`, async () => {
     const model = await modelOf(of);
     model.run(pixelsOf(of));
     for (const { block, head, token, other, numbers } of of.traces) {
-      const found = trace(model, block, head, token, other);
-      assert.deepEqual(Object.keys(found).sort(), Object.keys(numbers).sort());
-      for (const [name, values] of Object.entries(numbers)) close(found[name], values, 2 * BOUND);
+      const result = trace(model, block, head, token, other);
+      assert.deepEqual(Object.keys(result).sort(), Object.keys(numbers).sort());
+      for (const [name, values] of Object.entries(numbers)) close(result[name], values, 2 * BOUND);
     }
   });
 
-test("the viewer gets the maps of a pass", async () => {
+test("packed maps equal those of the pass", async () => {
   const [of] = lesson.models;
   const model = await modelOf(of);
   model.run(pixelsOf(of));
@@ -70,7 +70,7 @@ test("the viewer gets the maps of a pass", async () => {
   })));
 });
 
-test("the viewer's scales are those of Python", async () => {
+test("ends of the shared scales equal Python's", async () => {
   for (const of of lesson.models) {
     const model = await modelOf(of);
     model.run(pixelsOf(of));
@@ -80,21 +80,21 @@ test("the viewer's scales are those of Python", async () => {
 });
 
 for (const { name, width, height, pixels, preprocess, input, box } of lesson.pictures)
-  test(`${name}: a picture becomes the input that Pillow makes`, () => {
-    const found = prepare(preprocess, bytes(pixels), width, height);
-    close(found.input, input.flat(2));
-    close(found.box, box);
+  test(`${name}: preprocessing equals Pillow's`, () => {
+    const result = prepare(preprocess, bytes(pixels), width, height);
+    close(result.input, input.flat(2));
+    close(result.box, box);
   });
 
 for (const { bytes: packed, text } of lesson.texts)
-  test("bytes come out of the text that they went into", () => {
-    assert.deepEqual(bytesOf(text).subarray(0, bytes(packed).length), bytes(packed));
+  test("bytes survive the round trip through text", () => {
+    assert.deepEqual(decodeText(text).subarray(0, bytes(packed).length), bytes(packed));
     assert.ok(!/[\0\r<]/.test(text));
   });
 
-test("a product with machine code is the plain one", () => {
+test("the WebAssembly product equals the JavaScript one", () => {
   const values = (count) => Float32Array.from({ length: count }, (_, i) => Math.sin(3 * i));
-  const [found, wanted] = [false, true].map((plain) => {
+  const [result, expected] = [false, true].map((plain) => {
     const space = new Workspace(20000, plain);
     const a = space.matrix(7, 13), w = space.panels(13, 19), out = space.matrix(7, 19);
     for (let row = 0; row < 7; row++) space.row(a, row).set(values(7 * 13).subarray(13 * row, 13 * row + 13));
@@ -104,7 +104,7 @@ test("a product with machine code is the plain one", () => {
     close(space.rowProduct(space.row(a, 6), w, bias), [...space.row(out, 6)], 1e-5);
     return Array.from({ length: 7 }, (_, row) => [...space.row(out, row)]).flat();
   });
-  close(found, wanted, 1e-5);
+  close(result, expected, 1e-5);
   assert.throws(() => new Workspace(100, true).reserve(101), /no room for 101/);
 });
 
@@ -115,7 +115,7 @@ test("layers by hand", () => {
   const shares = Float32Array.of(9, 0, Math.log(3), 9);
   softmax(shares, 1, 2, 1);
   close(shares, [9, 0.25, 0.75, 9]);
-  const row = Float32Array.of(1, 3, 2, 10, 0.5, -1, 0, 0); // two numbers, their scales, their shifts, room
+  const row = Float32Array.of(1, 3, 2, 10, 0.5, -1, 0, 0); // two numbers, their scales, their shifts, space for the result
   layerNorm(row, 0, 2, 2, 4, 0, 6);
   close(row.subarray(6), [-2 + 0.5, 10 - 1]);
 });

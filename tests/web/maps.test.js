@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Colours } from "../../vit/view/web/colours.js";
-import { border, fuse, largest, leaveOutWeakest, normalise, outlined, span, strongest, summary } from "../../vit/view/web/maps.js";
+import { border, fuse, largest, discardWeakest, normalise, outlined, span, strongest, summary } from "../../vit/view/web/maps.js";
 import { Features } from "../../vit/view/web/payload.js";
 import { PictureMap } from "../../vit/view/web/picture_map.js";
 import { State } from "../../vit/view/web/state.js";
@@ -14,30 +14,30 @@ for (const { how, maps, one } of cases.fused)
     const values = Float32Array.from([...Array(n).fill(9), ...maps.flat()]);
     fuse(how, values, n, n, count, 0, n);
     close(values.subarray(0, n), one);
-    close(values.subarray(n), maps.flat()); // they stay as they were
+    close(values.subarray(n), maps.flat()); // the inputs are unchanged
   });
 
 for (const { row, prefix, share, left, equal } of cases.discarded)
   test(`${share} of ${row} left out after ${prefix}`, () => {
-    const found = Float32Array.from(row);
+    const result = Float32Array.from(row);
     const weakest = Math.floor(share * (row.length - prefix));
-    if (weakest) leaveOutWeakest(found, prefix, weakest, new Float32Array(row.length - prefix));
+    if (weakest) discardWeakest(result, prefix, weakest, new Float32Array(row.length - prefix));
     const order = (numbers) => (equal ? [...numbers].sort((a, b) => a - b) : numbers);
-    close(order(found), order(left));
+    close(order(result), order(left));
   });
 
 for (const { kind, mass = 0, heatmap, marked } of cases.outlines)
   test(`outline of ${JSON.stringify(heatmap)} by ${kind} ${mass || ""}`, () => {
-    const values = Float32Array.from([9, ...heatmap.flat()]); // a prefix token counts for nothing
+    const values = Float32Array.from([9, ...heatmap.flat()]); // a prefix token, which is ignored
     assert.deepEqual([...outlined(values, 1, kind, mass, new Uint8Array(marked.length))], marked);
   });
 
 for (const { row, prefix, entropy, best } of cases.spreads)
   test(`spread of ${row}`, () => {
-    const found = summary(Float32Array.from([9, ...row]), 1, prefix, row.length);
-    close([found.entropy / Math.log(row.length), found.sum, found.best], [entropy, 1, best]);
+    const result = summary(Float32Array.from([9, ...row]), 1, prefix, row.length);
+    close([result.entropy / Math.log(row.length), result.sum, result.best], [entropy, 1, best]);
     const twice = summary(Float32Array.from(row, (value) => 2 * value), 0, prefix, row.length);
-    close([twice.entropy, twice.sum], [found.entropy, 2]); // the entropy is that of shares
+    close([twice.entropy, twice.sum], [result.entropy, 2]); // the entropy is that of the normalised map
   });
 
 for (const { values, prefix, grid, except, top } of cases.strongest)
@@ -46,8 +46,8 @@ for (const { values, prefix, grid, except, top } of cases.strongest)
     close([strongest(Float32Array.from(values), 0, prefix.length, values.length, except)], [top]);
   });
 
-/** A payload of these features, whose attention is uniform. */
-function ofFeatures(features, prefix, grid) {
+/** Return a payload with these features and uniform attention. */
+function payloadWithFeatures(features, prefix, grid) {
   const uniform = features.map(() => features.map(() => 1 / features.length));
   return payloadOf({ attentions: [[uniform]], prefix, grid, features });
 }
@@ -55,12 +55,12 @@ function ofFeatures(features, prefix, grid) {
 for (const { name, grids, prefix, source, target, matches } of cases.generated_matches)
   test(`matches in another picture, ${name}`, () => {
     const leader = new State();
-    leader.turnTo(ofFeatures(source, prefix, grids.source));
-    leader.begin(selectionWith({ view: "similar", pinned: true }));
-    const payload = ofFeatures(target, prefix, grids.target);
+    leader.setPayload(payloadWithFeatures(source, prefix, grids.source));
+    leader.setSelection(selectionWith({ view: "similar", pinned: true }));
+    const payload = payloadWithFeatures(target, prefix, grids.target);
     const state = new State();
-    state.turnTo(payload);
-    state.begin(selectionWith({ view: "similar" }));
+    state.setPayload(payload);
+    state.setSelection(selectionWith({ view: "similar" }));
     const map = new PictureMap(payload);
     for (const { patch, cosines, best, mutual } of matches) {
       leader.selection.token = prefix.length + patch;
@@ -73,11 +73,11 @@ for (const { name, grids, prefix, source, target, matches } of cases.generated_m
     assert.ok(!map.mutual.includes(1) && !map.nearest.includes(state.query));
   });
 
-test("components are ready with their colours, and their numbers are cosines", () => {
-  const payload = ofFeatures([[1, 0], [0, 1], [1, 1]], ["cls"], [1, 2]);
+test("components are ready once their colours have loaded, and their values are cosines", () => {
+  const payload = payloadWithFeatures([[1, 0], [0, 1], [1, 1]], ["cls"], [1, 2]);
   const state = new State();
-  state.turnTo(payload);
-  state.begin(selectionWith({ view: "components", token: 1, pinned: true }));
+  state.setPayload(payload);
+  state.setSelection(selectionWith({ view: "components", token: 1, pinned: true }));
   const map = new PictureMap(payload);
   map.showComponents(state, null, null);
   assert.deepEqual([map.ready, map.colours], [false, null]);
@@ -103,8 +103,8 @@ for (const { values, prefix, grid, token, scale, ends } of cases.similar_ends)
     const payload = payloadOf({ attentions: [[uniform]], prefix, grid });
     const features = { cosines: (_, out) => out.set(values), tokens: values.length };
     const state = new State();
-    state.turnTo(payload);
-    state.begin(selectionWith({ view: "similar", token, pinned: true, scale }));
+    state.setPayload(payload);
+    state.setSelection(selectionWith({ view: "similar", token, pinned: true, scale }));
     const map = new PictureMap(payload);
     map.showSimilar(state, features, null);
     close([map.low, map.top], ends);
@@ -126,14 +126,14 @@ for (const { cover, opacity, mean, levels } of cases.covers)
     }
   });
 
-test("colours in CSS are those of the colour map", () => {
+test("CSS colours equal the colour map's", () => {
   const colours = new Colours();
   colours.use(Uint8Array.from({ length: 768 }, (_, i) => i % 3));
   assert.equal(colours.css(0.5, 0, 1), "rgb(0 1 2)");
   assert.equal(colours.css(5, 0, 0), "rgb(0 1 2)");
 });
 
-test("the nearest are in order, without the token itself", () => {
+test("nearest patches are sorted and exclude the token itself", () => {
   const out = new Int32Array(3);
   largest(Float32Array.from([9, 0.1, 0.9, 0.5, 0.7, 0.2]), 1, 6, 2, out);
   assert.deepEqual([...out], [4, 3, 5]);
@@ -141,17 +141,17 @@ test("the nearest are in order, without the token itself", () => {
   assert.deepEqual([...out], [1, -1, -1]);
 });
 
-test("a span is over patches but one", () => {
+test("a span ignores prefix tokens and one patch", () => {
   assert.deepEqual(span(Float32Array.from([9, 0.5, 0.25, -1]), 1, 4, 3), [0.25, 0.5]);
 });
 
-test("numbers without a sum stay", () => {
+test("normalising zeros changes nothing", () => {
   const row = Float32Array.from([0, 0]);
   normalise(row);
   close(row, [0, 0]);
 });
 
-test("a border runs between marked patches and others", () => {
+test("a border separates marked patches from others", () => {
   assert.equal(border(Uint8Array.from([1, 1, 0, 0]), 2, 2), "M0 0h1M0 0v1M1 0h1M2 0v1M0 1h1M1 1h1");
   assert.equal(border(new Uint8Array(4), 2, 2), "");
 });

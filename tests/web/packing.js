@@ -1,4 +1,4 @@
-// Small payloads for tests, packed as `vit.view.payload` describes.
+// Packs small payloads for tests in the format of `vit.view.payload`.
 
 import { readFileSync } from "node:fs";
 
@@ -6,7 +6,7 @@ import { Payload } from "../../vit/view/web/payload.js";
 
 export const cases = JSON.parse(readFileSync(new URL("cases.json", import.meta.url), "utf8"));
 
-/** Numbers as float16, by their bits; for numbers that float16 holds. */
+/** Encode numbers as float16 bits; they must be exact in float16. */
 function halves(numbers) {
   return Uint16Array.from(numbers, (number) => {
     if (number === 0) return 0;
@@ -17,7 +17,7 @@ function halves(numbers) {
   });
 }
 
-/** Bytes of a header and its sections. */
+/** Serialise a header and its sections. */
 export function pack(header, sections) {
   const room = 8 * Math.ceil((1000 + 100 * Object.keys(sections).length) / 8);
   const table = {};
@@ -35,7 +35,7 @@ export function pack(header, sections) {
   return bytes;
 }
 
-/** A payload of kind "maps" from attention (L, H, N, N), with whatever other sections. */
+/** Return a payload of kind "maps" from attention (L, H, N, N) and optional sections. */
 export function payloadOf({ attentions, prefix, grid, pool = null, features = null }) {
   const [blocks, heads, tokens] = [attentions.length, attentions[0].length, attentions[0][0].length];
   const rows = attentions.flat(2);
@@ -55,7 +55,7 @@ export function payloadOf({ attentions, prefix, grid, pool = null, features = nu
   return new Payload(pack({ ...header, pool_top: 0.5 }, sections));
 }
 
-/** The bytes of a chain's matrices (L, N, N). */
+/** Pack a chain's matrices (L, N, N). */
 export function chainOf({ matrices, start }) {
   const scales = matrices.map((matrix) => Math.max(...matrix.flat(), 1e-30));
   const shares = matrices.flatMap((matrix, block) => matrix.flat().map((value) => value / scales[block]));
@@ -65,12 +65,12 @@ export function chainOf({ matrices, start }) {
   );
 }
 
-/** How tokens lie, as sentences and counterparts ask. */
+/** Return a TokenLayout. */
 export function layoutOf({ prefix, grid: [rows, cols] }) {
   return { prefix, split: prefix.length, rows, cols };
 }
 
-/** Settings of a selection as they usually are, but for some. */
+/** Return the default selection with some fields changed. */
 export function selectionWith(changes = {}) {
   return {
     block: 0, head: "mean", token: 0, pinned: false, view: "attention", direction: "from", colormap: "gray", opacity: 0.6,
@@ -78,9 +78,9 @@ export function selectionWith(changes = {}) {
   };
 }
 
-/** Fail where numbers differ by more than a tolerance. */
-export function close(found, wanted, tolerance = 1e-6) {
-  const numbers = [...found];
-  const differ = numbers.length !== wanted.length || numbers.some((number, i) => !(Math.abs(number - wanted[i]) <= tolerance));
-  if (differ) throw new Error(`${numbers} is not ${wanted}`);
+/** Throw if numbers differ by more than a tolerance. */
+export function close(actual, expected, tolerance = 1e-6) {
+  const numbers = [...actual];
+  const differ = numbers.length !== expected.length || numbers.some((number, i) => !(Math.abs(number - expected[i]) <= tolerance));
+  if (differ) throw new Error(`${numbers} is not ${expected}`);
 }

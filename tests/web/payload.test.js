@@ -14,11 +14,11 @@ test("float16 numbers are decoded by their bits", () => {
   assert.equal(decodeHalves(Uint16Array.of(64512), 0, new Float32Array(1))[0], -Infinity);
 });
 
-test("other bytes are no payload", () => {
+test("bytes of another format are rejected", () => {
   assert.throws(() => new Payload(new TextEncoder().encode("GIF89a and so on")), /not a viewer payload/);
 });
 
-test("rows and columns are those of the attention", () => {
+test("rows and columns equal the attention's", () => {
   for (const { attentions, prefix, grid } of cases.rollouts) {
     const payload = payloadOf({ attentions, prefix, grid });
     const out = new Float32Array(payload.tokens + 1);
@@ -31,7 +31,7 @@ test("rows and columns are those of the attention", () => {
   }
 });
 
-test("after the last block comes the pooling query", () => {
+test("the pooling query follows the last block", () => {
   const [{ attentions, prefix, grid }] = cases.rollouts;
   const payload = payloadOf({ attentions, prefix, grid, pool: [[0.25, 0.75]] });
   const out = new Float32Array(2);
@@ -45,7 +45,7 @@ for (const { attentions, prefix, grid, answers } of cases.rollouts)
     test(`rollout ${direction} token ${token} of ${attentions.length} blocks, ${JSON.stringify(changed)}`, () => {
       const payload = payloadOf({ attentions, prefix, grid });
       const out = new Float32Array(payload.tokens);
-      payload.rollout(0, "to", { residual: 0.1, fusion: "max", discard: 0 }, out); // leaves nothing behind
+      payload.rollout(0, "to", { residual: 0.1, fusion: "max", discard: 0 }, out); // must not affect the next call
       payload.rollout(token, direction, { ...cases.usual, ...changed }, out);
       close(out, row, 2e-3);
     });
@@ -65,7 +65,7 @@ for (const { matrices, start, answers } of cases.chains)
     test(`chain of ${matrices.length} blocks, ${direction} token ${token} after ${first}`, () => {
       const chain = new Chain(chainOf({ matrices, start }));
       const out = new Float32Array(start.length);
-      chain.trace(0, "from", 0, out); // leaves nothing behind
+      chain.trace(0, "from", 0, out); // must not affect the next call
       chain.trace(token, direction, first, out);
       close(out, shares, 1e-5);
     });
@@ -82,7 +82,7 @@ for (const { name, payload: text, rows, rollouts, cosines, pool } of cases.gener
   const payload = new Payload(Uint8Array.from(Buffer.from(text, "base64")));
   const out = new Float32Array(payload.tokens);
 
-  test(`${name}: rows and columns are those that Python packed`, () => {
+  test(`${name}: rows and columns equal those that Python packed`, () => {
     for (const { block, head, token, direction, values } of rows) {
       if (typeof block !== "number" || typeof head !== "number") continue;
       payload.fill(block, head, token, direction, out, 0);
@@ -108,14 +108,14 @@ for (const { name, payload: text, rows, rollouts, cosines, pool } of cases.gener
     });
   });
 
-  test(`${name}: what is decoded for lack of room again is the same`, () => {
+  test(`${name}: evicted blocks are decoded again to the same values`, () => {
     if (payload.quick) return;
-    payload.attention.room = 2;
+    payload.attention.capacity = 2;
     for (const { block, head, token, direction, values } of rows) {
       if (typeof block !== "number" || typeof head !== "number") continue;
       payload.fill(block, head, token, direction, out, 0);
       close(out, values, HALF_A_STEP);
-      assert.ok(payload.attention.held <= 2);
+      assert.ok(payload.attention.decodedCount <= 2);
     }
   });
 }

@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { Readings } from "../../vit/view/web/readings.js";
 
-/** The four readings, of a page that has nothing else. */
+/** Return the four readings of a page that has nothing else. */
 function readings() {
   const boxes = Array.from({ length: 4 }, () => ({ title: "", children: [{}, {}, {}] }));
   return new Readings({ root: { querySelectorAll: () => boxes } });
@@ -11,7 +11,7 @@ function readings() {
 
 const MAP = { values: [0.4, 0.1, 0.2, 0.3], at: 0, payload: { prefix: ["cls"], split: 1, tokens: 4, cols: 3 } };
 
-test("whoever hovers a number reads what its words mean", () => {
+test("every reading has a tooltip that explains its terms", () => {
   const shown = readings();
   shown.drawSpread({ sum: 1, entropy: 1 }, 4, false);
   assert.match(shown.boxes[0].title, /entropy.*uniform/i);
@@ -21,7 +21,7 @@ test("whoever hovers a number reads what its words mean", () => {
   assert.match(shown.boxes[2].title, /^× uniform: /);
 });
 
-test("of a model without prefix tokens, and of several, they are explained too", () => {
+test("prefix tokens are explained for models with none and with several", () => {
   const shown = readings();
   shown.drawPrefix({ ...MAP, payload: { ...MAP.payload, prefix: [], split: 0 } }, 0, false);
   assert.match(shown.boxes[1].title, /class token.*registers/);

@@ -1,15 +1,15 @@
-// Any row or column of any attention map of a payload, of either of its kinds. No DOM here.
+// Rows and columns of a payload's attention maps, for both payload kinds (maps; queries and keys). No DOM access.
 
 import { decodeHalves } from "./bytes.js";
-import { leaveOutWeakest, normalise } from "./maps.js";
+import { discardWeakest, normalise } from "./maps.js";
 
 /** @import { Section } from "./bytes.js" */
 /** @import { Payload } from "./payload.js" */
 /** @import { Direction, Fusion, RolloutSettings } from "./types" */
 
-const DECODED_BUDGET = 192 * 2 ** 20; // bytes of queries and keys held as float32; beyond, the oldest go
+const DECODED_BUDGET = 192 * 2 ** 20; // [bytes] of queries and keys cached as float32
 
-/** All maps at hand, as uint8. */
+/** Attention maps stored as uint8, with a scale per row. */
 export class Maps {
   /**
    * @param {Payload} payload
@@ -21,20 +21,20 @@ export class Maps {
     const prefix = section("prefix", Uint16Array);
     this.prefix = decodeHalves(prefix, 0, new Float32Array(prefix.length));
     this.units = section("scales", Float32Array).map((scale) => scale / 255);
-    this.fusedBy = ""; // how the maps below came about
+    this.fusedKey = ""; // settings that `fused` was computed with
     /** @type {Float32Array | null} */
     this.fused = null; // (L, N, N), for rollout
-    this.spare = new Float32Array(payload.tokens);
+    this.scratch = new Float32Array(payload.tokens);
     this.order = new Float32Array(payload.patches);
   }
 
   /**
-   * As `Payload.fill`, of a block.
+   * Write one row or column of a head's map into out, see `Payload.fill`.
    *
    * @param {number} block
    * @param {number} head
    * @param {number} token
-   * @param {boolean} to
+   * @param {boolean} to the token's column instead of its row
    * @param {Float32Array} out
    * @param {number} at
    */
@@ -58,7 +58,7 @@ export class Maps {
   }
 
   /**
-   * Rollout of a token, as a vector times one matrix after the other, into out (N).
+   * Compute the rollout of one token into out (N), as a vector multiplied by the matrix of each block in turn.
    *
    * @param {number} token
    * @param {Direction} direction
@@ -75,7 +75,7 @@ export class Maps {
   }
 
   /**
-   * One block of rollout, of what a token is made of: out becomes out times the block's matrix.
+   * Apply one block of rollout "from" a token: out becomes out times the block's matrix.
    *
    * @param {Float32Array} maps
    * @param {number} block
@@ -84,7 +84,7 @@ export class Maps {
    */
   compose(maps, block, residual, out) {
     const { tokens } = this.payload;
-    const next = this.spare;
+    const next = this.scratch;
     for (let j = 0; j < tokens; j++) next[j] = residual * out[j];
     for (let i = 0, at = block * tokens * tokens; i < tokens; i++, at += tokens) {
       const share = (1 - residual) * out[i];
@@ -94,7 +94,7 @@ export class Maps {
   }
 
   /**
-   * One block of rollout, of which tokens one reaches: out becomes the block's matrix times out.
+   * Apply one block of rollout "to" a token: out becomes the block's matrix times out.
    *
    * @param {Float32Array} maps
    * @param {number} block
@@ -103,7 +103,7 @@ export class Maps {
    */
   reach(maps, block, residual, out) {
     const { tokens } = this.payload;
-    const next = this.spare;
+    const next = this.scratch;
     for (let i = 0, at = block * tokens * tokens; i < tokens; i++, at += tokens) {
       let sum = 0;
       for (let j = 0; j < tokens; j++) sum += maps[at + j] * out[j];
@@ -113,7 +113,8 @@ export class Maps {
   }
 
   /**
-   * All heads in one, without the weakest patches of each row; rows are made to sum to 1 again.
+   * Return one map per block (L, N, N): heads fused, the weakest patches of each row discarded, rows normalised to 1.
+   * The result for the last settings is cached.
    *
    * @param {RolloutSettings} settings
    */
@@ -121,23 +122,23 @@ export class Maps {
     const by = `${fusion} ${discard}`;
     const { blocks, tokens, split, patches } = this.payload;
     const maps = this.fused ?? new Float32Array(blocks * tokens * tokens);
-    if (this.fused && this.fusedBy === by) return maps;
+    if (this.fused && this.fusedKey === by) return maps;
     const weakest = Math.floor(discard * patches);
     for (let block = 0; block < blocks; block++)
       for (let i = 0; i < tokens; i++) {
         const from = (block * tokens + i) * tokens;
         const row = maps.subarray(from, from + tokens);
         this.fuseRow(block, i, fusion, row);
-        if (weakest) leaveOutWeakest(row, split, weakest, this.order);
+        if (weakest) discardWeakest(row, split, weakest, this.order);
         normalise(row);
       }
     this.fused = maps;
-    this.fusedBy = by;
+    this.fusedKey = by;
     return maps;
   }
 
   /**
-   * A token's row of all heads of a block; for "mean" their sum.
+   * Fuse a token's rows over all heads of a block. For "mean" this is their sum, which `normalise` scales afterwards.
    *
    * @param {number} block
    * @param {number} token
@@ -146,7 +147,7 @@ export class Maps {
    */
   fuseRow(block, token, fusion, row) {
     const { heads, tokens } = this.payload;
-    const one = this.spare;
+    const one = this.scratch;
     this.fill(block, 0, token, false, row, 0);
     for (let head = 1; head < heads; head++) {
       this.fill(block, head, token, false, one, 0);
@@ -157,7 +158,7 @@ export class Maps {
   }
 }
 
-/** Queries and keys at hand; a row or column is a product with one of them. */
+/** Queries and keys; a row or column of attention is computed as their product. */
 export class QueriesKeys {
   /**
    * @param {Payload} payload
@@ -168,49 +169,49 @@ export class QueriesKeys {
     this.width = payload.header.width;
     this.halves = [section("queries", Uint16Array), section("keys", Uint16Array)];
     this.logSums = section("log_sums", Float32Array);
-    this.size = payload.heads * payload.tokens * this.width; // of one block's queries
+    this.size = payload.heads * payload.tokens * this.width; // numbers in one block's queries
     /** @type {(Float32Array | null)[][]} */
     this.decoded = [new Array(payload.blocks).fill(null), new Array(payload.blocks).fill(null)];
-    this.used = [new Float64Array(payload.blocks), new Float64Array(payload.blocks)];
-    this.room = Math.max(2, Math.floor(DECODED_BUDGET / (4 * this.size)));
-    this.held = 0;
+    this.lastUsed = [new Float64Array(payload.blocks), new Float64Array(payload.blocks)];
+    this.capacity = Math.max(2, Math.floor(DECODED_BUDGET / (4 * this.size)));
+    this.decodedCount = 0;
     this.clock = 0;
-    this.one = new Float32Array(this.width);
+    this.vector = new Float32Array(this.width);
   }
 
   /**
-   * As `Payload.fill`, of a block.
+   * Write one row or column of a head's map into out, see `Payload.fill`.
    *
    * @param {number} block
    * @param {number} head
    * @param {number} token
-   * @param {boolean} to
+   * @param {boolean} to the token's column instead of its row
    * @param {Float32Array} out
    * @param {number} at
    */
   fill(block, head, token, to, out, at) {
     const { heads, tokens } = this.payload;
-    const { width, one, logSums } = this;
-    const many = this.block(to ? 0 : 1, block);
+    const { width, vector, logSums } = this;
+    const vectors = this.block(to ? 0 : 1, block);
     const sums = (block * heads + head) * tokens;
-    decodeHalves(this.halves[to ? 1 : 0], (sums + token) * width, one);
+    decodeHalves(this.halves[to ? 1 : 0], (sums + token) * width, vector);
     const even = width - (width % 4);
     let from = head * tokens * width;
     for (let j = 0; j < tokens; j++, from += width) {
       let a = 0, b = 0, c = 0, d = 0;
       for (let e = 0; e < even; e += 4) {
-        a += one[e] * many[from + e];
-        b += one[e + 1] * many[from + e + 1];
-        c += one[e + 2] * many[from + e + 2];
-        d += one[e + 3] * many[from + e + 3];
+        a += vector[e] * vectors[from + e];
+        b += vector[e + 1] * vectors[from + e + 1];
+        c += vector[e + 2] * vectors[from + e + 2];
+        d += vector[e + 3] * vectors[from + e + 3];
       }
-      for (let e = even; e < width; e++) a += one[e] * many[from + e];
+      for (let e = even; e < width; e++) a += vector[e] * vectors[from + e];
       out[at + j] = Math.exp(a + b + (c + d) - logSums[sums + (to ? j : token)]);
     }
   }
 
   /**
-   * Queries (0) or keys (1) of a block as float32.
+   * Return the queries (0) or keys (1) of a block as float32, decoded on first use.
    *
    * @param {number} which
    * @param {number} block
@@ -219,23 +220,23 @@ export class QueriesKeys {
     const row = this.decoded[which];
     let numbers = row[block];
     if (!numbers) {
-      const room = this.held < this.room ? new Float32Array(this.size) : this.evict();
-      numbers = row[block] = decodeHalves(this.halves[which], block * this.size, room);
-      this.held += 1;
+      const buffer = this.decodedCount < this.capacity ? new Float32Array(this.size) : this.evict();
+      numbers = row[block] = decodeHalves(this.halves[which], block * this.size, buffer);
+      this.decodedCount += 1;
     }
-    this.used[which][block] = ++this.clock;
+    this.lastUsed[which][block] = ++this.clock;
     return numbers;
   }
 
-  /** The room of those that were used longest ago. */
+  /** Evict the least recently used entry and return its buffer for reuse. */
   evict() {
     let which = 0, block = -1;
     for (let w = 0; w < 2; w++)
       for (let b = 0; b < this.payload.blocks; b++)
-        if (this.decoded[w][b] && (block < 0 || this.used[w][b] < this.used[which][block])) [which, block] = [w, b];
+        if (this.decoded[w][b] && (block < 0 || this.lastUsed[w][b] < this.lastUsed[which][block])) [which, block] = [w, b];
     const freed = /** @type {Float32Array} */ (this.decoded[which][block]);
     this.decoded[which][block] = null;
-    this.held -= 1;
+    this.decodedCount -= 1;
     return freed;
   }
 }

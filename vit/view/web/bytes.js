@@ -1,16 +1,16 @@
-// The format that `vit.view.payload` describes: packed bytes to a header, sections and numbers. No DOM here.
+// Reads the binary format of `vit.view.payload`: a JSON header followed by sections of numbers. No DOM access.
 
 /** @import { Header } from "./types" */
 /**
  * @template T
  * @typedef {{ new (buffer: ArrayBufferLike, offset: number, length: number): T, BYTES_PER_ELEMENT: number }} Numbers
  */
-/** @typedef {<T>(name: string, Type: Numbers<T>) => T} Section finds the numbers of a section */
+/** @typedef {<T>(name: string, Type: Numbers<T>) => T} Section returns a section as a typed array */
 
 /** @type {Float32Array | null} */
 let halves = null;
 
-/** Every float16 as a float32, by its bits. */
+/** Return the lookup table from float16 bits to float32 values. */
 function halfTable() {
   if (halves) return halves;
   halves = new Float32Array(65536);
@@ -27,7 +27,7 @@ function halfTable() {
 }
 
 /**
- * Fill out with float16 numbers, from one on.
+ * Decode float16 numbers, beginning at `start`, until out is full.
  *
  * @param {Uint16Array} from
  * @param {number} start
@@ -40,7 +40,7 @@ export function decodeHalves(from, start, out) {
 }
 
 /**
- * Numbers as float16, by their bits, rounded to the nearest; for numbers that float16 reaches.
+ * Encode numbers as float16 bits, rounded to the nearest. Numbers must be within the range of float16.
  *
  * @param {ArrayLike<number>} numbers
  */
@@ -48,19 +48,19 @@ export function encodeHalves(numbers) {
   return Uint16Array.from(numbers, (number) => {
     if (number === 0) return 0;
     const size = Math.abs(number);
-    const exponent = Math.max(Math.floor(Math.log2(size)), -14);
-    // The bits of exponent and fraction count on into each other, so that a fraction may round up to the next power.
+    const exponent = Math.max(Math.floor(Math.log2(size)), -14); // below, numbers are subnormal
+    // A fraction of 1024 carries into the exponent bits, which is the next power of two.
     const fraction = Math.round((size / 2 ** exponent) * 1024);
     return (number < 0 ? 32768 : 0) + fraction + ((exponent + 14) << 10);
   });
 }
 
 /**
- * The header of packed bytes, and a function that finds their sections.
+ * Parse packed bytes; returns their header and a function that reads a section.
  *
  * @param {Uint8Array} bytes
  */
-export function opened(bytes) {
+export function openPayload(bytes) {
   const start = new DataView(bytes.buffer, bytes.byteOffset, 8);
   if (String.fromCharCode(...bytes.subarray(0, 4)) !== "vit1") throw new Error("not a viewer payload");
   /** @type {Header} */

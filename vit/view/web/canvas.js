@@ -1,9 +1,9 @@
-// Numbers to pixels. Buffers are made once per payload; painting allocates nothing.
+// Paints maps on canvases. Buffers are allocated once per payload; painting allocates nothing.
 
-/** @import { Outline } from "./payload.js" */
+/** @import { PayloadLayout } from "./payload.js" */
 
 /**
- * What draws on a canvas.
+ * Return the 2D context of a canvas.
  *
  * @param {HTMLCanvasElement} canvas
  */
@@ -12,18 +12,18 @@ export function contextOf(canvas) {
 }
 
 /**
- * All maps in one canvas of a few pixels per patch: row and column 0 are the summaries, a row after the blocks is the
- * pooling query's. CSS scales it up.
+ * All maps on one canvas with a few pixels per patch, which CSS scales up. Row and column 0 are the summaries; the
+ * pooling query, if any, is the row after the blocks.
  */
 export class Mosaic {
   /**
    * @param {HTMLCanvasElement} canvas
-   * @param {Outline} payload
+   * @param {PayloadLayout} payload
    */
   constructor(canvas, payload) {
     this.payload = payload;
     const { rows, cols } = payload;
-    this.zoom = Math.max(1, Math.ceil(12 / Math.max(rows, cols))); // so that a gap is thin beside a small grid
+    this.zoom = Math.max(1, Math.ceil(12 / Math.max(rows, cols))); // tiles of 12 px or more, beside gaps of 1 px
     this.tileWidth = cols * this.zoom;
     this.tileHeight = rows * this.zoom;
     this.gap = Math.max(1, Math.round(Math.max(this.tileWidth, this.tileHeight) / 14));
@@ -50,7 +50,7 @@ export class Mosaic {
   }
 
   /**
-   * The column at x pixels of the mosaic; a gap belongs to the map before it.
+   * Return the column at pixel x of the mosaic. A gap belongs to the map before it.
    *
    * @param {number} x
    */
@@ -61,7 +61,7 @@ export class Mosaic {
   }
 
   /**
-   * The row at y pixels of the mosaic.
+   * Return the row at pixel y of the mosaic.
    *
    * @param {number} y
    */
@@ -79,8 +79,8 @@ export class Mosaic {
    * @param {number} r
    * @param {number} c
    * @param {Float32Array} values
-   * @param {number} at of the first patch
-   * @param {number} top the value of the last colour
+   * @param {number} at index of the first patch in values
+   * @param {number} top value of the last colour
    * @param {Uint32Array} colors
    */
   tile(r, c, values, at, top, colors) {
@@ -98,17 +98,17 @@ export class Mosaic {
       }
   }
 
-  /** Put on the screen what is painted. */
+  /** Copy the painted pixels to the canvas. */
   show() {
     this.context.putImageData(this.image, 0, 0);
   }
 }
 
-/** The map over the picture: a pixel per patch, or values interpolated between patch centres. */
+/** The map over the picture: one pixel per patch, or interpolated between patch centres. */
 export class Overlay {
   /**
    * @param {HTMLCanvasElement} canvas
-   * @param {Outline} payload
+   * @param {PayloadLayout} payload
    */
   constructor(canvas, payload) {
     this.canvas = canvas;
@@ -133,7 +133,7 @@ export class Overlay {
   }
 
   /**
-   * For each fine pixel along one side: the patch before it and the weight of the patch after.
+   * Return, for each fine pixel along one side, the patch before it and the weight of the patch after it.
    *
    * @param {number} count
    * @param {number} zoom
@@ -150,11 +150,11 @@ export class Overlay {
   }
 
   /**
-   * Mean colour of all patches, 0 to 255.
+   * Return the mean colour index of all patches, 0 to 255.
    *
    * @param {Float32Array} values
-   * @param {number} at of the first patch
-   * @param {number} top
+   * @param {number} at index of the first patch in values
+   * @param {number} top value of the last colour
    */
   mean(values, at, top) {
     const scale = top > 0 ? 255 / top : 0;
@@ -171,8 +171,8 @@ export class Overlay {
    * Paint a map.
    *
    * @param {Float32Array} values
-   * @param {number} at of the first patch
-   * @param {number} top the value of the last colour
+   * @param {number} at index of the first patch in values
+   * @param {number} top value of the last colour
    * @param {Uint32Array} colors
    * @param {boolean} smooth
    */
@@ -189,7 +189,7 @@ export class Overlay {
   }
 
   /**
-   * Paint patches in colours of their own.
+   * Paint each patch in a given colour.
    *
    * @param {Uint8Array} colours (P, 3)
    * @param {number} opacity
@@ -203,7 +203,7 @@ export class Overlay {
   }
 
   /**
-   * Put on the screen what is painted.
+   * Copy a painted image to the canvas.
    *
    * @param {{ image: ImageData, width: number, height: number }} target
    */
@@ -212,13 +212,13 @@ export class Overlay {
     this.context.putImageData(image, 0, 0);
   }
 
-  /** Paint nothing. */
+  /** Clear the canvas. */
   clear() {
     this.context.clearRect(0, 0, this.canvas.width, this.canvas.height);
   }
 
   /**
-   * Paint between patch centres, one row of patches after the other.
+   * Paint bilinearly between patch centres, one row of patches at a time.
    *
    * @param {Float32Array} values
    * @param {number} at
@@ -228,7 +228,7 @@ export class Overlay {
   interpolate(values, at, scale, colors) {
     const { down, line } = this;
     const { width, height, pixels } = this.fine;
-    let stretched = -1; // the patch row whose stretched self and successor are in line
+    let stretched = -1; // patch row that `line` holds, stretched, together with the next row
     for (let y = 0, to = 0; y < height; y++) {
       const row = down.before[y];
       if (row !== stretched) this.stretch(values, at + row * this.payload.cols, scale);
@@ -242,10 +242,10 @@ export class Overlay {
   }
 
   /**
-   * Interpolate a row of patches and the next one along their length, into line.
+   * Interpolate a row of patches, and the next row, horizontally into `line`.
    *
    * @param {Float32Array} values
-   * @param {number} at of the row's first patch
+   * @param {number} at index of the row's first patch in values
    * @param {number} scale
    */
   stretch(values, at, scale) {

@@ -1,13 +1,13 @@
-// What the viewer says, in words and numbers. People count from 1, the code from 0. No DOM here.
+// The viewer's texts and number formats. Texts count from 1, the code from 0. No DOM access.
 
-import { wordOf } from "./faithfulness.js";
-import { ofFeatures } from "./selection.js";
-import { decimal, say } from "./words.js";
+import { verdictWord } from "./faithfulness.js";
+import { comparesFeatures } from "./selection.js";
+import { decimal, translate } from "./words.js";
 
 /** @import { Direction, Fusion, Method, Occlusion, Selection, Setting, TokenLayout, Verdict, View } from "./types" */
 
 /**
- * A rank: "1st", "12th".
+ * Format a rank: "1st", "12th".
  *
  * @param {number} n
  */
@@ -18,24 +18,24 @@ export function ordinal(n) {
 }
 
 /**
- * A share with two significant digits: "31 %", "3.1 %", "0.31 %".
+ * Format a share with two significant digits: "31 %", "3.1 %", "0.31 %".
  *
  * @param {number} share
  */
 export function percent(share) {
   const p = 100 * share;
-  if (p > 0 && p < 0.001) return `< ${ofHundred("0.001")}`;
-  if (p >= 99.95) return ofHundred("100");
-  return ofHundred(p >= 99.5 ? p.toFixed(1) : p >= 10 ? p.toFixed(0) : p >= 1 ? p.toFixed(1) : p >= 0.1 ? p.toFixed(2) : p > 0 ? p.toFixed(3) : "0");
+  if (p > 0 && p < 0.001) return `< ${withPercentSign("0.001")}`;
+  if (p >= 99.95) return withPercentSign("100");
+  return withPercentSign(p >= 99.5 ? p.toFixed(1) : p >= 10 ? p.toFixed(0) : p >= 1 ? p.toFixed(1) : p >= 0.1 ? p.toFixed(2) : p > 0 ? p.toFixed(3) : "0");
 }
 
 /** @param {string} digits */
-function ofHundred(digits) {
-  return say("{digits} %", { digits: decimal(digits) });
+function withPercentSign(digits) {
+  return translate("{digits} %", { digits: decimal(digits) });
 }
 
 /**
- * A multiple of uniform attention: "12×", "2.7×", "0.31×".
+ * Format a multiple of uniform attention: "12×", "2.7×", "0.31×".
  *
  * @param {number} times
  */
@@ -46,7 +46,7 @@ export function multiple(times) {
 }
 
 /**
- * A cosine or a correlation: "0.93", "−0.12".
+ * Format a cosine or a correlation: "0.93", "−0.12".
  *
  * @param {number} value
  */
@@ -56,41 +56,41 @@ export function signed(value) {
 }
 
 /**
- * A prefix token, on its chip.
+ * Return the label of a prefix token's chip.
  *
  * @param {string} name
  */
 export function chipName(name) {
-  if (name === "cls") return say("Class token");
+  if (name === "cls") return translate("Class token");
   if (name === "dist") return "Distillation";
   const register = /^reg(\d+)$/.exec(name);
-  return register ? say("Register {number}", { number: register[1] }) : name;
+  return register ? translate("Register {number}", { number: register[1] }) : name;
 }
 
 /**
- * What a token that is not on the picture is for, in words that need no others; "" for one of an unknown name.
+ * Explain the purpose of a prefix token; "" for an unknown name.
  *
  * @param {string} name
  */
 export function prefixMeaning(name) {
-  if (name === "cls") return say("Belongs to no patch: it gathers from all of them, and models with one read their answer from it");
+  if (name === "cls") return translate("Belongs to no patch: it gathers from all of them, and models with one read their answer from it");
   if (name === "dist") return "Belongs to no patch: it was trained to answer as a larger model does";
   if (!/^reg\d+$/.test(name)) return "";
-  return say("Belongs to no patch: room for notes about the whole picture, which a model otherwise takes from plain patches");
+  return translate("Belongs to no patch: space for information about the whole picture, which a model would otherwise store in plain patches");
 }
 
-/** What the words beside the maps mean, for people who meet them there first. */
+/** Tooltips that explain the terms beside the maps. */
 export const GLOSSARY = {
-  spread: "Over how many tokens the attention is spread: the exponential of its entropy. Entropy of uniform: 0 is a single token, 1 is all alike",
-  uniform: "× uniform: times the weight that every token had if attention were spread evenly",
-  prefix: "Tokens before the patches, which belong to no place in the picture: the class token gathers the answer, registers hold notes",
+  spread: "Over how many tokens the attention is spread: the exponential of its entropy. Entropy of uniform: 0 is a single token, 1 is all tokens equally",
+  uniform: "× uniform: multiples of the weight that each token would have if attention were spread evenly",
+  prefix: "Tokens before the patches, which belong to no place in the picture: the answer is read from the class token, registers store information about the whole picture",
   faithful:
-    "Random parts of the picture were masked, the same ones for every map. The number is the correlation between what this map gives to the patches of a mask and how far the class drops without them: 1 says it exactly, 0 says nothing. Chance: the map's own copies, shifted and mirrored. Removal map: fitted to these answers, on masks that it was not fitted to",
+    "Random parts of the picture were masked, the same ones for every map. The number is the correlation between this map's total weight in a mask and how far the class drops without those patches: 1 is perfect, 0 is no relation. Chance: shifted and mirrored copies of the map. Removal map: fitted to these drops, scored on masks that it was not fitted to",
   cosine: "Cosine of two tokens' features: 1 is the same direction, 0 is unrelated",
 };
 
 /**
- * What the number beside a map is about; and of how many masks, while more are measured and it still moves.
+ * Return the title of the faithfulness score. While masks are still being measured, it includes their number.
  *
  * @param {{ target: string, count: number, complete: boolean }} masks
  */
@@ -99,7 +99,7 @@ export function faithfulTitle({ target, count, complete }) {
 }
 
 /**
- * A map's faithfulness; only about, while more masks are measured.
+ * Format a map's faithfulness, with "≈" while masks are still being measured.
  *
  * @param {number} correlation
  * @param {{ complete: boolean }} masks
@@ -109,18 +109,18 @@ export function faithfulness(correlation, { complete }) {
 }
 
 /**
- * Whether a map is better than chance, and what the removal map reaches.
+ * Say whether a map is better than chance, and how far the removal map gets.
  *
- * @param {Verdict | undefined} verdict undefined while it is not known
+ * @param {Verdict | undefined} verdict undefined until it is computed
  * @param {{ ceiling: number, complete: boolean }} masks
  */
 export function verdictText(verdict, { ceiling, complete }) {
-  const word = verdict ? wordOf(verdict) : "…";
+  const word = verdict ? verdictWord(verdict) : "…";
   return `${complete ? word.replace(" yet", "") : word} · removal map ${signed(ceiling)}`;
 }
 
 /**
- * What a method's map shows, what the method does, and where another is chosen.
+ * Describe a method: what its map shows, how it works, and where to choose another.
  *
  * @param {Method} method
  */
@@ -130,29 +130,29 @@ export function methodMeaning(method) {
 }
 
 /**
- * Where a patch lies.
+ * Return a patch's row and column as text.
  *
  * @param {TokenLayout} layout
  * @param {number} token
  */
 export function position(layout, token) {
   const patch = token - layout.split;
-  return say("row {row}, col {col}", { row: Math.floor(patch / layout.cols) + 1, col: (patch % layout.cols) + 1 });
+  return translate("row {row}, col {col}", { row: Math.floor(patch / layout.cols) + 1, col: (patch % layout.cols) + 1 });
 }
 
 /**
- * A token within a sentence.
+ * Return a token's name as it appears in a sentence.
  *
  * @param {TokenLayout} layout
  * @param {number} token
  */
 export function tokenName(layout, token) {
-  if (token >= layout.split) return say("patch ({where})", { where: position(layout, token) });
+  if (token >= layout.split) return translate("patch ({where})", { where: position(layout, token) });
   const name = layout.prefix[token];
-  if (name === "cls") return say("the class token");
+  if (name === "cls") return translate("the class token");
   if (name === "dist") return "the distillation token";
   const register = /^reg(\d+)$/.exec(name);
-  return register ? say("register {number}", { number: register[1] }) : `the ${name} token`;
+  return register ? translate("register {number}", { number: register[1] }) : `the ${name} token`;
 }
 
 /** @type {{ name: Setting, initial: number | string, describe: (value: any) => string }[]} */
@@ -164,9 +164,9 @@ const SETTINGS = [
 ];
 
 /**
- * Settings of a method that are not as usual, to stand behind its name.
+ * Return a method's settings that differ from their defaults, as a suffix of its title.
  *
- * @param {Setting[]} names of those that it knows
+ * @param {Setting[]} names settings that the method has
  * @param {Selection} selection
  */
 export function settingsText(names, selection) {
@@ -175,7 +175,7 @@ export function settingsText(names, selection) {
 }
 
 /**
- * What a method's map shows where it is asked about no token.
+ * Describe a method's map when no token is selected.
  *
  * @param {Method} method
  */
@@ -184,7 +184,7 @@ export function purpose({ target }) {
 }
 
 /**
- * One plain sentence for the map on the picture.
+ * Return the sentence that describes the map on the picture.
  *
  * @param {TokenLayout} layout
  * @param {object} shown
@@ -192,10 +192,10 @@ export function purpose({ target }) {
  * @param {Direction} shown.direction
  * @param {number | Fusion} shown.block
  * @param {number | Fusion} shown.head
- * @param {number} shown.token that it is about, -1 for none
- * @param {Method | null} shown.method of the view "relevance"
- * @param {string} shown.settings from settingsText
- * @param {string} shown.after from afterBlock
+ * @param {number} shown.token token that the map belongs to, -1 for none
+ * @param {Method | null} shown.method method of the view "relevance"
+ * @param {string} shown.settings result of settingsText
+ * @param {string} shown.after result of afterBlock
  */
 export function sentence(layout, { view, direction, block, head, token, method, settings, after }) {
   const name = tokenName(layout, Math.max(token, 0));
@@ -209,20 +209,20 @@ export function sentence(layout, { view, direction, block, head, token, method, 
   if (view === "rollout")
     {
     const what = to ? "Rollout through all blocks{settings}: which tokens {name} reaches." : "Rollout through all blocks{settings}: what {name} is made of.";
-    return say(what, { settings, name });
+    return translate(what, { settings, name });
   }
   if (view === "similar") return `Patches most like ${name}, by their features after ${after}.`;
   if (view === "components") return `Components of the features after ${after} as colours; outlined, patches most like ${name}.`;
   if (view === "pool") return `Pooling query after the last block, ${headName(head)}: where it looks.`;
-  return say(to ? "{map}: who looks at {name}." : "{map}: where {name} looks.", { map: mapName(block, head), name });
+  return translate(to ? "{map}: who looks at {name}." : "{map}: where {name} looks.", { map: mapName(block, head), name });
 }
 
 /**
- * What is shown where a token of another picture is looked for.
+ * Describe the map of matches for a token of another picture.
  *
- * @param {TokenLayout} layout of that picture
+ * @param {TokenLayout} layout layout of the other picture
  * @param {number} token
- * @param {string} after from afterBlock
+ * @param {string} after result of afterBlock
  */
 export function matchesSentence(layout, token, after) {
   const name = tokenName(layout, token);
@@ -230,7 +230,7 @@ export function matchesSentence(layout, token, after) {
 }
 
 /**
- * A block whose output is compared.
+ * Return the name of a block whose output is compared.
  *
  * @param {number} block
  * @param {number} blocks
@@ -240,26 +240,26 @@ export function afterBlock(block, blocks) {
 }
 
 /**
- * Which of all maps of a token.
+ * Return the name of a map of the grid.
  *
  * @param {number | Fusion} block
  * @param {number | Fusion} head
  */
 function mapName(block, head) {
   const heads = headName(head);
-  if (typeof block === "number") return say("Block {block}, {heads}", { block: block + 1, heads });
-  const fusion = say(block);
-  if (typeof head === "number") return say("Head {head}, {fusion} of blocks", { head: head + 1, fusion });
-  return block === head ? say("{Fusion} of all blocks and heads", { Fusion: capital(fusion) }) : say("{Fusion} of blocks, {heads}", { Fusion: capital(fusion), heads });
+  if (typeof block === "number") return translate("Block {block}, {heads}", { block: block + 1, heads });
+  const fusion = translate(block);
+  if (typeof head === "number") return translate("Head {head}, {fusion} of blocks", { head: head + 1, fusion });
+  return block === head ? translate("{Fusion} of all blocks and heads", { Fusion: capital(fusion) }) : translate("{Fusion} of blocks, {heads}", { Fusion: capital(fusion), heads });
 }
 
 /** @param {number | Fusion} head */
 function headName(head) {
-  return typeof head === "string" ? say("{fusion} of heads", { fusion: say(head) }) : say("head {head}", { head: head + 1 });
+  return typeof head === "string" ? translate("{fusion} of heads", { fusion: translate(head) }) : translate("head {head}", { head: head + 1 });
 }
 
 /**
- * What becomes of the answer when a patch is replaced.
+ * Describe how the answer changes when a patch is replaced.
  *
  * @param {Occlusion} occlusion
  * @param {number} patch
@@ -273,17 +273,17 @@ export function occlusionText({ target, before, after, answers }, patch, where) 
 }
 
 /**
- * What the colours of a map mean.
+ * Explain the colour scale of a map.
  *
  * @param {object} payload
  * @param {number} payload.tokens
- * @param {unknown} payload.pool truthy where the model has a pooling query
+ * @param {unknown} payload.pool truthy if the model has a pooling query
  * @param {View} view
  * @param {Selection["scale"]} scale
  * @param {number} low
  * @param {number} top
- * @param {boolean} shared a map of the same kind beside it has the same colours
- * @param {boolean} [whole] the map shares out 100 %
+ * @param {boolean} shared another map of the same kind uses the same scale
+ * @param {boolean} [whole] the map's weights sum to 100 %
  */
 export function legendText({ tokens, pool }, view, scale, low, top, shared, whole = true) {
   const alone = "Colours of two maps cannot be compared.";
@@ -293,21 +293,21 @@ export function legendText({ tokens, pool }, view, scale, low, top, shared, whol
       ? `This map alone: from its least similar patch, ${signed(low)}, to its most similar other one, ${signed(top)}. ${alone}`
       : "One scale for every patch: a cosine of 1 is the same direction, 0 is unrelated; below 0 has the colour of 0.";
   const ends =
-    say("it ends at {top}: the strongest patch of every second head stays below, stronger ones share the last colour. Tokens that are not patches do not count.", { top: percent(top) });
-  const other = say("it ends at the strongest patch other than the token itself, {top}.", { top: percent(top) });
+    translate("it ends at {top}: in half of the heads no patch is stronger; stronger ones share the last colour. Tokens that are not patches do not count.", { top: percent(top) });
+  const other = translate("it ends at the strongest patch other than the token itself, {top}.", { top: percent(top) });
   const both = shared && scale !== "own";
   const reach =
     view === "relevance" ? `${both ? "One scale for both maps" : "This map alone"}${whole ? ", in shares of all its weight" : ""}: ${other}`
-    : view === "rollout" ? both ? `One scale for both rollouts: ${other}` : say("This rollout alone: {other}", { other })
-    : scale === "own" ? say("This map alone: it ends at its strongest patch, {top}. Colours of two maps cannot be compared.", { top: percent(top) })
+    : view === "rollout" ? both ? `One scale for both rollouts: ${other}` : translate("This rollout alone: {other}", { other })
+    : scale === "own" ? translate("This map alone: it ends at its strongest patch, {top}. Colours of two maps cannot be compared.", { top: percent(top) })
     : view === "pool" ? `One scale for every head of the pooling query: ${ends}`
     : pool ? `One scale for every block and head; the pooling query has another. For this query ${ends}`
-    : say("One scale for every block and head. For this query {ends}", { ends });
-  return `${reach} ${say("Uniform attention is 1/{tokens} = {share}.", { tokens, share: percent(1 / tokens) })}`;
+    : translate("One scale for every block and head. For this query {ends}", { ends });
+  return `${reach} ${translate("Uniform attention is 1/{tokens} = {share}.", { tokens, share: percent(1 / tokens) })}`;
 }
 
 /**
- * How much of what tells patches apart the colours of components show.
+ * Return the share of the features' variance that each colour stands for.
  *
  * @param {{ shares: number[], pictures: number }} features
  */
@@ -318,32 +318,32 @@ export function sharesText({ shares, pictures }) {
 }
 
 /**
- * Why there is no map.
+ * Explain why there is no map yet.
  *
- * @param {View} view of a map that the server makes
+ * @param {View} view view whose map the server computes
  * @param {Method | null} method
  * @param {boolean} pinned
- * @param {boolean} alone nobody would compute it
+ * @param {boolean} alone there is no server or kernel that could compute it
  */
 export function waitingText(view, method, pinned, alone) {
   if (alone) return "This map is computed in the app";
-  if (ofFeatures(view)) return "Reading the features …";
+  if (comparesFeatures(view)) return "Reading the features …";
   if (view === "relevance") return `Computing ${method?.title} …`;
   return pinned ? "Computing the rollout …" : "Click a patch for its rollout";
 }
 
 /**
- * Which patches leave the picture clear: those below their mean.
+ * Explain which patches are left uncovered: those below the mean.
  *
  * @param {View} view
  * @param {number} mean
  */
 export function clearText(view, mean) {
-  return ` ${say("On the picture, patches below their mean, {mean}, are left clear.", { mean: view === "similar" ? signed(mean) : percent(mean) })}`;
+  return ` ${translate("On the picture, patches below their mean, {mean}, are left clear.", { mean: view === "similar" ? signed(mean) : percent(mean) })}`;
 }
 
 /**
- * A word as a sentence begins with it.
+ * Capitalise a word.
  *
  * @param {string} word
  */
@@ -352,7 +352,7 @@ export function capital(word) {
 }
 
 /**
- * Up to `most` round numbers from `low` to `top`, evenly spaced, into out; returns how many.
+ * Write up to `most` evenly spaced round numbers from `low` to `top` into out; returns their count.
  *
  * @param {number} low
  * @param {number} top
@@ -374,7 +374,7 @@ export function roundTicks(low, top, most, out) {
 }
 
 /**
- * An effective number of tokens: "1.3", "41".
+ * Format an effective number of tokens: "1.3", "41".
  *
  * @param {number} count
  */

@@ -1,12 +1,12 @@
-// The tokens that are not on the picture: a chip each, with its weight and colour.
+// Chips for the prefix tokens, each with its weight and colour.
 
 import { chipName, signed, percent, prefixMeaning } from "./captions.js";
-import { write } from "./page.js";
-import { ofFeatures } from "./selection.js";
+import { setText } from "./page.js";
+import { comparesFeatures } from "./selection.js";
 
 /** @import { Colours } from "./colours.js" */
 /** @import { Page } from "./page.js" */
-/** @import { Outline } from "./payload.js" */
+/** @import { PayloadLayout } from "./payload.js" */
 /** @import { PictureMap } from "./picture_map.js" */
 /** @import { Selection, View } from "./types" */
 
@@ -14,7 +14,7 @@ import { ofFeatures } from "./selection.js";
 export class Chips {
   /**
    * @param {Page} page
-   * @param {Outline} payload
+   * @param {PayloadLayout} payload
    */
   constructor(page, payload) {
     this.every = payload.prefix.map(chipOf);
@@ -24,11 +24,11 @@ export class Chips {
   }
 
   /**
-   * Show the map's numbers.
+   * Show the map's values on the chips.
    *
    * @param {PictureMap} map
    * @param {View} view
-   * @param {number} query the token that the map is about
+   * @param {number} query token that the map belongs to
    * @param {Selection} selection
    * @param {Colours} colours
    */
@@ -36,14 +36,14 @@ export class Chips {
     this.every.forEach(({ chip, swatch, weight }, token) => {
       const value = values[at + token];
       swatch.style.backgroundColor = colours.css(value, low, top);
-      write(weight, ofFeatures(view) ? signed(value) : percent(value));
+      setText(weight, comparesFeatures(view) ? signed(value) : percent(value));
       chip.classList.toggle("current", token === query);
       chip.setAttribute("aria-pressed", String(selection.pinned && selection.token === token));
     });
   }
 }
 
-/** @param {string} name of the token */
+/** @param {string} name name of the token */
 function chipOf(name) {
   const chip = Object.assign(document.createElement("button"), { type: "button", title: prefixMeaning(name) });
   const swatch = document.createElement("i");

@@ -1,7 +1,7 @@
-// The colours of numbers. No DOM here.
+// Colour lookup tables. No DOM access.
 
 /**
- * 256 colours (RGB bytes) as opaque pixels.
+ * Convert 256 colours (RGB bytes) to opaque pixels.
  *
  * @param {Uint8Array} colors
  */
@@ -12,15 +12,15 @@ function pixelTable(colors) {
   return table;
 }
 
-/** The colours of numbers: opaque in the grid, and over the picture. */
+/** Colours of map values: opaque in the grid, partly transparent over the picture. */
 export class Colours {
   constructor() {
     /** @type {Uint8Array} */
     this.colormap = new Uint8Array(0); // (256, 3)
     this.lut = new Uint32Array(256);
     this.veil = new Uint32Array(256);
-    this.veiled = ""; // what the veil was made for
-    this.strongest = 1; // how much a film covers at most, 0 to 1
+    this.veiled = ""; // settings that the veil was computed with
+    this.strongest = 1; // largest opacity of a film, 0 to 1
   }
 
   /** @param {Uint8Array} colormap */
@@ -31,13 +31,13 @@ export class Colours {
   }
 
   /**
-   * Make the colours over the picture. By weight, those below the mean of all patches (0 to 255) leave it clear, and
-   * the further above, the more they cover; a film covers all of it, more where colours are stronger.
+   * Compute the colours over the picture. Cover "weight" leaves patches below the mean of all patches (0 to 255) clear,
+   * and opacity grows above it; cover "film" covers the whole picture, with more opacity for stronger colours.
    *
    * @param {number} mean
    * @param {number} opacity
    * @param {string} cover "weight" or "film"
-   * @returns whether they are others than before
+   * @returns true if the colours changed
    */
   fade(mean, opacity, cover) {
     const veil = `${opacity} ${cover} ${mean}`;
@@ -54,7 +54,7 @@ export class Colours {
   }
 
   /**
-   * A value's colour, for CSS.
+   * Return a value's colour for CSS.
    *
    * @param {number} value
    * @param {number} low

@@ -1,31 +1,31 @@
-// Shows the selection in every control.
+// Updates the controls from the selection.
 
 import { methodMeaning } from "./captions.js";
-import { write } from "./page.js";
-import { say } from "./words.js";
+import { setText } from "./page.js";
+import { translate } from "./words.js";
 
 /** @import { Page } from "./page.js" */
 /** @import { State } from "./state.js" */
 /** @import { Method, Selection } from "./types" */
 
 /** @type {("residual" | "discard" | "mass")[]} */
-export const SHARES = ["residual", "discard", "mass"]; // fields of a selection that sliders set
+export const SHARES = ["residual", "discard", "mass"]; // fields of a selection that have sliders
 
 /** @type {("start_block" | "after_block")[]} */
-export const NUMBERS = ["start_block", "after_block"]; // fields of a selection that are the number of a block
+export const NUMBERS = ["start_block", "after_block"]; // fields of a selection that hold a block index
 
 /**
- * Show the selection in every control.
+ * Update every control from the selection.
  *
  * @param {Page} page
  * @param {State} state
  */
-export function reflect(page, state) {
+export function updateControls(page, state) {
   const { selection } = state;
-  reflectFusions(page, state);
-  reflectSwitches(page, state);
-  reflectMethod(page, state.method);
-  const components = state.payload.features && state.readable;
+  updateFusions(page, state);
+  updateSwitches(page, state);
+  updateMethod(page, state.method);
+  const components = state.payload.features && state.canRequestFeatures;
   page.find("[data-value=components]").hidden = page.find(".keys .components").hidden = !components;
   page.control("colormap").value = selection.colormap;
   page.control("opacity").value = String(selection.opacity);
@@ -33,71 +33,72 @@ export function reflect(page, state) {
   page.control("contour").value = selection.contour;
   page.control("cover").value = selection.cover;
   page.find(".mass").hidden = selection.contour !== "mass";
-  reflectShares(page, selection);
-  reflectSettings(page, state);
+  updateSliders(page, selection);
+  updateSettings(page, state);
 }
 
 /**
- * Show what sliders are at, and say it beside them.
+ * Update the sliders and the percentages beside them.
  *
  * @param {Page} page
  * @param {Selection} selection
  */
-export function reflectShares(page, selection) {
+export function updateSliders(page, selection) {
   for (const name of SHARES) {
     const slider = page.control(name);
     slider.value = String(selection[name]);
-    if (slider.nextElementSibling) write(slider.nextElementSibling, `${Math.round(100 * selection[name])} %`);
+    if (slider.nextElementSibling) setText(slider.nextElementSibling, `${Math.round(100 * selection[name])} %`);
   }
 }
 
 /**
- * How all blocks, and all heads, become one.
+ * Update how all blocks, and all heads, are fused.
  *
  * @param {Page} page
  * @param {State} state
  */
-function reflectFusions(page, state) {
+function updateFusions(page, state) {
   page.control("fuse_blocks").value = state.fuseBlocks;
   page.control("fuse_heads").value = state.fuseHeads;
-  write(page.find(".fusion.blocks b"), say(state.fuseBlocks));
-  write(page.find(".fusion.heads b"), say(state.fuseHeads));
+  setText(page.find(".fusion.blocks b"), translate(state.fuseBlocks));
+  setText(page.find(".fusion.heads b"), translate(state.fuseHeads));
 }
 
 /**
  * @param {Page} page
  * @param {State} state
  */
-function reflectSwitches(page, state) {
+function updateSwitches(page, state) {
   /** @type {Record<string, unknown>} */
   const chosen = { ...state.selection };
   for (const group of page.switches)
     for (const button of group.querySelectorAll("button"))
       button.setAttribute("aria-pressed", String(chosen[group.dataset.field ?? ""] === button.dataset.value));
-  const ofToken = state.selection.view !== "relevance" || state.selection.pinned; // else the map is of the class alone
-  page.find("[data-field=direction]").hidden = !state.directed || !ofToken;
+  // An unpinned relevance map belongs to the class, which has no direction.
+  const ofToken = state.selection.view !== "relevance" || state.selection.pinned;
+  page.find("[data-field=direction]").hidden = !state.hasDirection || !ofToken;
 }
 
 /**
- * The view of a class's map, if there is one.
+ * Update the button of the view "relevance", which is hidden without a method.
  *
  * @param {Page} page
  * @param {Method | null} method
  */
-function reflectMethod(page, method) {
+function updateMethod(page, method) {
   const button = page.find("[data-value=relevance]");
   button.hidden = page.find(".keys .relevance").hidden = !method;
-  write(button, method?.title ?? "");
+  setText(button, method?.title ?? "");
   button.title = method ? methodMeaning(method) : "";
 }
 
 /**
- * Settings of methods, where they mean something.
+ * Show only the settings that apply to the current view.
  *
  * @param {Page} page
  * @param {State} state
  */
-function reflectSettings(page, { selection, settings, payload }) {
+function updateSettings(page, { selection, settings, payload }) {
   /** @type {NodeListOf<HTMLElement>} */
   const labels = page.root.querySelectorAll("[data-setting]");
   for (const label of labels) label.hidden = !settings.some((name) => name === label.dataset.setting);

@@ -1,11 +1,11 @@
-// Draws one viewer: computes the map over the picture, paints it, and says what it is.
+// Draws one viewer: computes the map over the picture, paints it and updates its captions.
 
 import { afterBlock, matchesSentence, position, occlusionText, sentence, settingsText, waitingText } from "./captions.js";
-import { embolden, mark } from "./layout.js";
-import { byTouch, write } from "./page.js";
+import { highlightLabel, placeOverCell } from "./layout.js";
+import { isTouch, setText } from "./page.js";
 import { Chain } from "./payload.js";
-import { takePayload } from "./payload_registry.js";
-import { ofFeatures } from "./selection.js";
+import { findPayload } from "./payload_registry.js";
+import { comparesFeatures } from "./selection.js";
 
 /** @import { Page } from "./page.js" */
 /** @import { State } from "./state.js" */
@@ -13,37 +13,37 @@ import { ofFeatures } from "./selection.js";
 /** @import { Viewer } from "./viewer.js" */
 
 /**
- * Draw what is selected and pointed at.
+ * Draw the selection and whatever is under the pointer.
  *
  * @param {Viewer} viewer
  */
 export function draw(viewer) {
   const { map, state, picture, readings } = viewer;
   const { view } = state;
-  const searched = viewer.group.searched(view);
-  const query = searched ? -1 : state.queryOf(view);
+  const source = viewer.group.matchSource(view);
+  const query = source ? -1 : state.queryOf(view);
   viewer.grid.draw();
-  computeMap(viewer, view, query, searched);
-  const mean = picture.mean(map);
+  computeMap(viewer, view, query, source);
+  const mean = picture.meanColour(map);
   paintMap(viewer, view, query, mean);
   markMaps(viewer);
-  caption(viewer, view, searched);
-  captionOcclusion(viewer);
+  drawCaption(viewer, view, source);
+  drawOcclusion(viewer);
   viewer.judge.draw();
   if (!map.ready) return;
-  if (ofFeatures(view)) readings.drawSimilar(map, state, query);
+  if (comparesFeatures(view)) readings.drawSimilar(map, state, query);
   else readings.draw(map, state, view, query);
   viewer.chips.draw(map, view, query, state.selection, viewer.colours);
   drawLegend(viewer, view, query, mean);
 }
 
 /**
- * Compute the map over the picture, and where its colours end.
+ * Compute the map over the picture and the end of its colour scale.
  *
  * @param {Viewer} viewer
  * @param {View} view
- * @param {number} query the token that the map is about
- * @param {Viewer | null} leader whose token is looked for
+ * @param {number} query token that the map belongs to
+ * @param {Viewer | null} leader viewer whose token is matched here, if any
  */
 function computeMap(viewer, view, query, leader) {
   const { map, state, group, computed } = viewer;
@@ -69,57 +69,57 @@ function computeCell({ engine, payload, state, group, map, grid }, view) {
   const before = engine.done[r];
   const shared = view === "pool" ? payload.poolTop : group.sharedTop(state.query, state.selection.direction);
   map.showCell(engine, state, shared);
-  if (engine.done[r] && !before) grid.showRow(r); // nobody else paints this row then
+  if (engine.done[r] && !before) grid.showRow(r); // computed outside of `Grid`, which will not paint it again
 }
 
 /**
- * What the class's map is traced along; null until it is here.
+ * Return the chain that the class's map is traced through; null until it has loaded.
  *
  * @param {Viewer} viewer
  */
 function chainOf({ state }) {
   const id = state.method?.chain;
-  return id ? takePayload(id, (bytes) => new Chain(bytes)) : null;
+  return id ? findPayload(id, (bytes) => new Chain(bytes)) : null;
 }
 
 /**
- * Paint the map, and outline its patches.
+ * Paint the map and outline its patches.
  *
  * @param {Viewer} viewer
  * @param {View} view
  * @param {number} query
- * @param {number} mean colour of its patches, 0 to 255
+ * @param {number} mean mean colour index of its patches, 0 to 255
  */
 function paintMap({ map, picture, colours, legend, state }, view, query, mean) {
   const { selection, readKey } = state;
   if (colours.fade(mean, selection.opacity, selection.cover)) legend.paintRamp(colours);
   picture.paint(map, view, colours, selection.smooth);
-  picture.outlineStrongest(map, selection);
-  picture.outlinePatches(query, readKey, ofFeatures(view) && map.ready ? map : null);
+  picture.drawContour(map, selection);
+  picture.outlinePatches(query, readKey, comparesFeatures(view) && map.ready ? map : null);
 }
 
 /**
- * Mark the maps of the grid that are selected and pointed at.
+ * Mark the selected map of the grid and the one under the pointer.
  *
  * @param {Viewer} viewer
  */
 function markMaps({ page, mosaic, state }) {
   const { view } = state.selection;
   const cell = view === "attention" || view === "pool" ? state.selectedCell : null;
-  mark(page.find(".mark.selected"), mosaic, cell);
-  mark(page.find(".mark.previewed"), mosaic, state.preview);
-  embolden(page.find(".labels.rows"), cell ? cell.r - 1 : -1);
-  embolden(page.find(".labels.columns"), cell ? cell.c - 1 : -1);
+  placeOverCell(page.find(".mark.selected"), mosaic, cell);
+  placeOverCell(page.find(".mark.previewed"), mosaic, state.preview);
+  highlightLabel(page.find(".labels.rows"), cell ? cell.r - 1 : -1);
+  highlightLabel(page.find(".labels.columns"), cell ? cell.c - 1 : -1);
 }
 
 /**
- * Say what is shown.
+ * Write the sentence that describes the map.
  *
  * @param {Page} page
  * @param {State} state
- * @param {Viewer | null} [searched] whose token is looked for here
+ * @param {Viewer | null} [source] viewer whose token is matched here, if any
  */
-export function describe(page, state, searched) {
+export function drawSentence(page, state, source) {
   const { method, payload, selection, view } = state;
   const { direction } = selection;
   const { r, c } = state.cell;
@@ -127,42 +127,42 @@ export function describe(page, state, searched) {
   const settings = view === selection.view ? settingsText(state.settings, selection) : "";
   const after = afterBlock(selection.after_block, payload.blocks);
   const subject = { view, direction, block: state.blockOf(r), head: state.headOf(c), token, method, settings, after };
-  const matches = searched && matchesSentence(searched.payload, searched.state.query, after);
-  write(page.find(".sentence"), matches ?? sentence(payload, subject));
+  const matches = source && matchesSentence(source.payload, source.state.query, after);
+  setText(page.find(".sentence"), matches ?? sentence(payload, subject));
   page.find(".aside").hidden = view === "attention" || view === "pool";
 }
 
 /**
- * Say what is shown, or why nothing is.
+ * Write the sentence, and a note if the map is not ready.
  *
  * @param {Viewer} viewer
  * @param {View} view
- * @param {Viewer | null} searched whose token is looked for here
+ * @param {Viewer | null} source viewer whose token is matched here, if any
  */
-function caption({ page, state, map, alone }, view, searched) {
+function drawCaption({ page, state, map, alone }, view, source) {
   const { method, selection } = state;
   const { pinned } = selection;
-  describe(page, state, searched);
-  const waiting = !map.ready && (view === "rollout" || view === "relevance" || ofFeatures(view));
+  drawSentence(page, state, source);
+  const waiting = !map.ready && (view === "rollout" || view === "relevance" || comparesFeatures(view));
   page.find(".note").hidden = !waiting;
-  write(page.find(".note"), waiting ? waitingText(view, method, pinned, alone) : "");
+  setText(page.find(".note"), waiting ? waitingText(view, method, pinned, alone) : "");
   page.root.classList.toggle("pinned", pinned);
 }
 
 /**
- * Say what becomes of the answer without the patch under the pointer.
+ * Describe how the answer changes without the patch under the pointer.
  *
  * @param {Viewer} viewer
  */
-function captionOcclusion({ page, occlusion, payload, state }) {
+function drawOcclusion({ page, occlusion, payload, state }) {
   const element = page.find(".occlusion");
   element.hidden = occlusion?.after.length !== payload.patches;
   if (!occlusion || element.hidden) return;
   const token = state.readKey >= payload.split ? state.readKey : state.hovered;
   const patch = token - payload.split;
-  if (patch < 0) write(element, `${byTouch() ? "Tap" : "Point at"} a patch to replace it.`);
-  else if (state.selection.hidden.includes(patch)) write(element, "This patch is hidden already.");
-  else write(element, occlusionText(occlusion, patch, position(payload, token)));
+  if (patch < 0) setText(element, `${isTouch() ? "Tap" : "Point at"} a patch to replace it.`);
+  else if (state.selection.hidden.includes(patch)) setText(element, "This patch is hidden already.");
+  else setText(element, occlusionText(occlusion, patch, position(payload, token)));
 }
 
 /**
@@ -174,5 +174,5 @@ function captionOcclusion({ page, occlusion, payload, state }) {
 function drawLegend({ legend, map, state, group, readings, features }, view, query, mean) {
   const { selection } = state;
   const clear = selection.cover === "film" ? 0 : mean;
-  legend.draw(map, view, selection, clear, group.shares(view), query, readings.value, state.isWhole(view), features);
+  legend.draw(map, view, selection, clear, group.shares(view), query, readings.value, state.sumsToOne(view), features);
 }

@@ -1,12 +1,12 @@
-// Every map of the grid for one query: L x H heads, a summary of each block, a summary of each head, and a last row for
-// the pooling query where there is one. No DOM here.
+// Computes every map of the grid for one query: L x H heads, a summary per block, a summary per head, and a last row
+// for the pooling query if the model has one. No DOM access.
 
 import { fuse } from "./maps.js";
 
 /** @import { Payload } from "./payload.js" */
 /** @import { Direction, Fusion } from "./types" */
 
-/** All maps of one query, computed a head at a time. */
+/** All maps of one query, computed one head at a time. */
 export class Engine {
   /** @param {Payload} payload */
   constructor(payload) {
@@ -14,10 +14,10 @@ export class Engine {
     const { lines, heads, tokens } = payload;
     this.columns = heads + 1;
     this.values = new Float32Array((lines + 1) * this.columns * tokens); // cell (0, ·): over blocks, (·, 0): over heads
-    this.done = new Uint8Array(lines + 1); // rows that belong to the current query
+    this.done = new Uint8Array(lines + 1); // 1 for rows computed for the current query
     this.left = lines + 1;
-    this.current = -1; // row that step is at
-    this.ready = 0; // heads of it that are done
+    this.current = -1; // row that `step` is computing
+    this.ready = 0; // heads of that row that are done
     this.token = -1;
     /** @type {Direction} */
     this.direction = "from";
@@ -32,7 +32,7 @@ export class Engine {
   }
 
   /**
-   * Where the map of a cell begins in `values`.
+   * Return the offset of a cell's map in `values`.
    *
    * @param {number} r
    * @param {number} c
@@ -42,14 +42,14 @@ export class Engine {
   }
 
   /**
-   * Turn to a query; true if that leaves anything to compute.
+   * Set the query; returns whether anything is left to compute.
    *
    * @param {number} token
    * @param {Direction} direction
    * @param {Fusion} fuseBlocks
    * @param {Fusion} fuseHeads
    */
-  ask(token, direction, fuseBlocks, fuseHeads) {
+  setQuery(token, direction, fuseBlocks, fuseHeads) {
     if (
       token !== this.token || direction !== this.direction ||
       fuseBlocks !== this.fuseBlocks || fuseHeads !== this.fuseHeads
@@ -66,7 +66,7 @@ export class Engine {
   }
 
   /**
-   * Compute row r of the grid; row 0 needs all others first.
+   * Compute row r of the grid. Row 0 requires all others to be done.
    *
    * @param {number} r
    */
@@ -77,12 +77,12 @@ export class Engine {
   }
 
   /**
-   * One head of a row that is due, going round from row r on; gives the row once it is done, before that -1.
+   * Compute one head of the next unfinished row, in cyclic order from row r; returns the row when it is done, else -1.
    *
    * @param {number} r
    */
   step(r) {
-    const row = this.next(r);
+    const row = this.nextRow(r);
     if (row !== this.current) this.ready = 0;
     this.current = row;
     if (row > 0) this.computeHead(row, ++this.ready);
@@ -93,7 +93,7 @@ export class Engine {
   }
 
   /**
-   * The last of a row: the summary of its heads, or for row 0 of every column.
+   * Finish a row by fusing its heads; row 0 fuses the blocks of every column.
    *
    * @param {number} r
    */
@@ -109,7 +109,7 @@ export class Engine {
   }
 
   /**
-   * Compute one map of a head.
+   * Compute the map of one head.
    *
    * @param {number} r
    * @param {number} c
@@ -118,17 +118,17 @@ export class Engine {
     this.payload.fill(r - 1, c - 1, this.token, this.direction, this.values, this.offset(r, c));
   }
 
-  /** Compute every map that is due. */
+  /** Compute every unfinished row. */
   computeAll() {
     for (let r = this.done.length - 1; r >= 0; r--) this.computeRow(r);
   }
 
   /**
-   * The next row to compute, going round from row r on; the summary of all rows comes last.
+   * Return the next row to compute, in cyclic order from row r; row 0 comes last.
    *
    * @param {number} r
    */
-  next(r) {
+  nextRow(r) {
     const { lines } = this.payload;
     for (let i = 0; i < lines; i++) {
       const row = ((Math.max(r, 1) - 1 + i) % lines) + 1;
@@ -138,12 +138,12 @@ export class Engine {
   }
 
   /**
-   * Make one cell ready; false if it must wait for all blocks of a large model.
+   * Compute one cell at once if possible; false for cells of row 0, which need all blocks.
    *
    * @param {number} r
    * @param {number} c
    */
-  need(r, c) {
+  ensureCell(r, c) {
     if (this.done[r]) return true;
     if (r === 0) return false;
     if (c === 0) this.computeRow(r);

@@ -1,40 +1,40 @@
-// Whether a map is true, by masks and what they cost the class, as `vit.explain.sensitivity` computes it. No DOM here.
+// Scores a map's faithfulness from masks and their effect on a class, as `vit.explain.sensitivity` does. No DOM access.
 
-import { opened } from "./bytes.js";
+import { openPayload } from "./bytes.js";
 
 /** @import { Verdict } from "./types" */
 
-export const SIGNIFICANCE = 0.05; // share of a map's copies that may reach it, where it is better than chance
+export const SIGNIFICANCE = 0.05; // largest p-value that counts as better than chance
 
-/** Masks over three tenths of the patches each, and how far the class's log-probability drops behind each. */
+/** Masks that each hide 30 % of the patches, and how far each lowers the class's log-probability. */
 export class Masks {
-  /** @param {Uint8Array} bytes of `vit.view.payload.pack_masks` */
+  /** @param {Uint8Array} bytes written by `vit.view.payload.pack_masks` */
   constructor(bytes) {
-    const { header, section } = opened(bytes);
+    const { header, section } = openPayload(bytes);
     const bits = section("masks", Uint8Array);
     const drops = section("drops", Float32Array);
     this.rows = header.grid[0];
     this.cols = header.grid[1];
     this.target = header.target ?? "";
-    this.ceiling = header.ceiling ?? 0; // what no map exceeds
-    this.decidable = header.decidable ?? false; // the masks change the class enough
-    this.complete = header.complete ?? true; // there will be no more
+    this.ceiling = header.ceiling ?? 0; // score of the removal map
+    this.decidable = header.decidable ?? false; // the masks change the class enough to compare maps
+    this.complete = header.complete ?? true; // no more masks will be measured
     this.count = drops.length; // M
     this.patches = this.rows * this.cols;
-    this.members = membersOf(bits, this.count, this.patches); // (M, K), the patches behind each mask
+    this.members = maskMembers(bits, this.count, this.patches); // (M, K), patches that each mask hides
     this.each = this.members.length / this.count; // K
     this.drops = centred(drops);
     this.sums = new Float64Array(this.count);
     this.copy = new Float64Array(this.patches);
     /** @type {Map<number, Verdict>} */
-    this.verdicts = new Map(); // by a map's correlation, which tells maps apart
+    this.verdicts = new Map(); // by the map's correlation, which serves as its key
   }
 
   /**
-   * How well a map's sums over the masks say their drops, -1 to 1; 0 for a map that is the same everywhere.
+   * Return the correlation between a map's sums over the masks and their drops, -1 to 1; 0 for a constant map.
    *
    * @param {ArrayLike<number>} values
-   * @param {number} at of the first patch
+   * @param {number} at index of the first patch in values
    */
   correlation(values, at) {
     const { members, sums, drops, count, each, patches } = this;
@@ -53,15 +53,15 @@ export class Masks {
       all += drops[m] * drops[m];
     }
     for (let patch = 0; patch < patches; patch++) size += values[at + patch] ** 2;
-    const uniform = Math.sqrt(own) <= 1e-9 * Math.sqrt(size * patches); // but for rounding
+    const uniform = Math.sqrt(own) <= 1e-9 * Math.sqrt(size * patches); // with a tolerance for rounding
     return uniform || all === 0 ? 0 : product / Math.sqrt(own * all);
   }
 
   /**
-   * Compare a map with its own copies, shifted around the edges and mirrored; yields after each, ends with the verdict.
+   * Compare a map with shifted (wrapping around the edges) and mirrored copies of itself; yields after each copy.
    *
    * @param {ArrayLike<number>} values
-   * @param {number} at of the first patch
+   * @param {number} at index of the first patch in values
    * @returns {Generator<undefined, Verdict>}
    */
   *judge(values, at) {
@@ -88,21 +88,23 @@ export class Masks {
 }
 
 /**
- * A verdict in words.
+ * Return a verdict as text.
  *
  * @param {Verdict} verdict
  */
-export function wordOf({ correlation, reach, p, error }) {
+export function verdictWord({ correlation, reach, p, error }) {
   if (p <= SIGNIFICANCE) return "better than chance";
   return correlation + 2 * error > reach ? "cannot be decided yet" : "no better than chance";
 }
 
 /**
- * @param {Uint8Array} bits (M, bytes of P)
+ * Return the patches of every mask, (M, K).
+ *
+ * @param {Uint8Array} bits (M, ceil(P / 8)), lowest bit first
  * @param {number} count M
  * @param {number} patches P
  */
-function membersOf(bits, count, patches) {
+function maskMembers(bits, count, patches) {
   const width = bits.length / count;
   const members = [];
   for (let m = 0; m < count; m++)
@@ -118,7 +120,7 @@ function centred(numbers) {
 }
 
 /**
- * The value below which a share of numbers lies, between two of them where it falls there; 0 of none.
+ * Return a quantile, linearly interpolated; 0 for an empty list.
  *
  * @param {Float64Array} numbers
  * @param {number} share

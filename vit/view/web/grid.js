@@ -1,43 +1,43 @@
-// All maps of the grid, computed and painted for the query: at once, or over the next frames where that takes longer.
+// Computes and paints all maps of the grid for the query: at once, or over several frames for large models.
 
 import { strongest } from "./maps.js";
 
 /** @import { Viewer } from "./viewer.js" */
 
-const FRAME_BUDGET = 6; // ms of a frame that the maps of a large model may take
-const QUICK_PRODUCTS = 16e6; // multiplications that all maps may take and still follow the pointer: about 15 ms
-const REST = 100; // ms that the pointer rests before slower ones are computed
-const STALE = -2; // no token: every map is to be painted again
+const FRAME_BUDGET = 6; // [ms] per frame for the maps of a large model
+const QUICK_PRODUCTS = 16e6; // multiplications for all maps that still follow the pointer, about 15 ms
+const REST = 100; // [ms] that the pointer must rest before slower maps are computed
+const STALE = -2; // not a token: every map must be repainted
 
-/** The grid of a viewer's payload. */
+/** The grid of maps of a viewer's payload. */
 export class Grid {
-  /** @param {Viewer} viewer whose engine and mosaic these are */
+  /** @param {Viewer} viewer */
   constructor(viewer) {
     this.viewer = viewer;
     this.engine = viewer.engine;
     this.mosaic = viewer.mosaic;
     this.payload = viewer.payload;
-    this.token = STALE; // that is painted
+    this.token = STALE; // token whose maps are painted
     this.frame = this.rest = 0;
   }
 
-  /** Compute and paint nothing later. */
+  /** Cancel pending work. */
   stop() {
     cancelAnimationFrame(this.frame);
     clearTimeout(this.rest);
     this.viewer.root.removeAttribute("data-busy");
   }
 
-  /** Colours or scale may differ: paint every map again. */
+  /** Invalidate every map, because colours or scale may have changed. */
   repaint() {
     this.token = STALE;
   }
 
-  /** Turn to what is asked; the row of the large map comes first. */
+  /** Draw the current query. Large models begin with the row of the map over the picture. */
   draw() {
     const { engine, viewer, payload } = this;
     const { state } = viewer;
-    engine.ask(state.query, state.selection.direction, state.fuseBlocks, state.fuseHeads);
+    engine.setQuery(state.query, state.selection.direction, state.fuseBlocks, state.fuseHeads);
     if (payload.quick) {
       engine.computeAll();
       if (this.token !== engine.token) this.paintAll();
@@ -65,7 +65,7 @@ export class Grid {
   }
 
   /**
-   * Paint a row that somebody else has computed.
+   * Paint a row that was computed outside of this class.
    *
    * @param {number} r
    */
@@ -75,9 +75,9 @@ export class Grid {
   }
 
   /**
-   * Compute and paint the maps of a large model over the next frames.
+   * Compute and paint the maps of a large model over the following frames.
    *
-   * @param {number} first the row to begin with
+   * @param {number} first row to begin with
    */
   continueLater(first) {
     const { engine, mosaic, payload, viewer } = this;
@@ -96,7 +96,7 @@ export class Grid {
   }
 
   /**
-   * Compute and paint what fits into this frame.
+   * Compute and paint as many maps as fit into this frame.
    *
    * @param {number} first
    */
@@ -115,6 +115,6 @@ export class Grid {
       return;
     }
     viewer.root.removeAttribute("data-busy");
-    if (viewer.cell.r === 0) viewer.request(); // the summary on the picture had to wait for this
+    if (viewer.cell.r === 0) viewer.request(); // the summary over the picture had to wait for all blocks
   }
 }

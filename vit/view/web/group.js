@@ -1,6 +1,6 @@
-// Viewers that move together: one cursor, one selection, one colour scale for maps of one kind.
+// Groups of viewers that share a cursor, a selection, and one colour scale per kind of map.
 
-import { counterpart, ofFeatures } from "./selection.js";
+import { counterpart, comparesFeatures } from "./selection.js";
 
 /** @import { Direction, View } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
@@ -8,26 +8,27 @@ import { counterpart, ofFeatures } from "./selection.js";
 /** @type {Map<string, Set<Viewer>>} */
 const groups = (globalThis.__vitGroups ??= new Map());
 
-/** One viewer's place in a group; the name "" is that of none. */
+/** A viewer's membership in a group; the name "" means no group. */
 export class Group {
   /** @param {Viewer} viewer */
   constructor(viewer) {
     this.viewer = viewer;
     this.name = "";
-    this.reach = { view: "", top: 0 }; // its map's strongest patch, where colours end there
+    this.ownMap = { view: "", top: 0 }; // the viewer's map and its strongest patch, which ends its own colour scale
     /** @type {Viewer | null} */
-    this.leader = null; // the other viewer in which people did something last
+    this.leader = null; // the other viewer that the user last interacted with
   }
 
   /**
-   * The viewer whose token is looked for in this picture: another picture of the same model, both by features.
+   * Return the viewer whose token is matched against this picture's patches, if any. Both must show features of the
+   * same model, after the same block, for different pictures.
    *
    * @param {View} view
    * @returns {Viewer | null}
    */
-  searched(view) {
+  matchSource(view) {
     const { leader, viewer } = this;
-    if (!ofFeatures(view) || !leader || !this.peers.includes(leader) || leader.state.view !== view) return null;
+    if (!comparesFeatures(view) || !leader || !this.peers.includes(leader) || leader.state.view !== view) return null;
     if (!viewer.model || viewer.model !== leader.model || viewer.payloadId === leader.payloadId) return null;
     const { features } = viewer, { features: other } = leader;
     return features && other && features.block === other.block && features.width === other.width ? leader : null;
@@ -42,13 +43,13 @@ export class Group {
     this.name = name;
   }
 
-  /** The others of the group that have something to show. */
+  /** The other viewers of the group that have a payload. */
   get peers() {
     return [...(groups.get(this.name) ?? [])].filter((viewer) => viewer !== this.viewer && viewer.payload);
   }
 
   /**
-   * The end of the colour scale that all blocks and heads share, and all viewers of the group.
+   * Return the end of the colour scale that all blocks, heads and viewers of the group share.
    *
    * @param {number} token
    * @param {Direction} direction
@@ -60,26 +61,26 @@ export class Group {
   }
 
   /**
-   * The strongest patch of this map and of all maps of the group that show the same view.
+   * Return the strongest patch among this map and the group's other maps of the same view.
    *
    * @param {View} view
    * @param {number} top
    */
   commonTop(view, top) {
     if (this.viewer.selection.scale === "own") return top;
-    if (this.reach.view !== view || this.reach.top !== top) {
-      this.reach = { view, top };
+    if (this.ownMap.view !== view || this.ownMap.top !== top) {
+      this.ownMap = { view, top };
       for (const peer of this.peers) peer.request();
     }
-    return this.peers.reduce((most, { group: { reach } }) => (reach.view === view ? Math.max(most, reach.top) : most), top);
+    return this.peers.reduce((most, { group: { ownMap } }) => (ownMap.view === view ? Math.max(most, ownMap.top) : most), top);
   }
 
   /**
-   * Whether another map of the group is of the same kind, so that both share a scale.
+   * Whether another viewer of the group shows the same view and so shares its scale.
    *
    * @param {View} view
    */
   shares(view) {
-    return this.peers.some(({ group }) => group.reach.view === view);
+    return this.peers.some(({ group }) => group.ownMap.view === view);
   }
 }

@@ -1,14 +1,14 @@
-// What people do, by pointer, touch and keys. Nothing leaves the browser but choices: a click or a settled key.
+// Pointer, touch and keyboard input. Only choices are sent to Python (clicks, and keys after a pause), never hovering.
 
-import { NUMBERS, reflectShares, SHARES } from "./controls.js";
+import { NUMBERS, updateSliders, SHARES } from "./controls.js";
 
 /** @import { Effect } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
 
-export const SETTLE = 300; // ms after the last key until Python hears of it
+export const SETTLE = 300; // [ms] after the last key before the selection is sent to Python
 
 /**
- * Listen to everything but the chips, which come with a payload.
+ * Add all event listeners, except those of the chips, which exist only with a payload.
  *
  * @param {Viewer} viewer
  */
@@ -19,7 +19,7 @@ export function listen(viewer) {
   viewer.root.addEventListener("keydown", (event) => {
     if (event.key === "Escape") viewer.apply(viewer.state.release());
   });
-  over.addEventListener("blur", () => viewer.apply(viewer.state.leave()));
+  over.addEventListener("blur", () => viewer.apply(viewer.state.endHover()));
   listenToGrid(viewer);
   gridCanvas.addEventListener("keydown", (event) => gridKey(viewer, event));
   listenToChoices(viewer);
@@ -29,7 +29,7 @@ export function listen(viewer) {
 }
 
 /**
- * The patch under the pointer, or the nearest one.
+ * Return the token of the patch under the pointer, or of the nearest patch.
  *
  * @param {Viewer} viewer
  * @param {PointerEvent | MouseEvent} event
@@ -43,7 +43,7 @@ function tokenAt({ page, payload }, event) {
 }
 
 /**
- * The map of the grid under the pointer.
+ * Return the grid cell under the pointer.
  *
  * @param {Viewer} viewer
  * @param {MouseEvent} event
@@ -56,25 +56,25 @@ function cellAt({ page, mosaic }, event) {
 }
 
 /**
- * Pointer and touch on the picture: hover, pin, or a stroke that hides patches.
+ * Handle pointer and touch on the picture: hover, pin, or drag to hide patches.
  *
  * @param {Viewer} viewer
  */
 function listenToPointer(viewer) {
   const { state } = viewer;
   const { over } = viewer.page;
-  let tapped = -1; // where a finger went down
+  let tapped = -1; // token where a finger went down
   over.addEventListener("pointermove", (event) => {
     if (state.stroke !== null) return strokeOver(viewer, event);
-    if (event.pointerType !== "touch" || state.touching) viewer.apply(state.point(tokenAt(viewer, event)), event);
+    if (event.pointerType !== "touch" || state.touching) viewer.apply(state.hoverToken(tokenAt(viewer, event)), event);
   });
-  over.addEventListener("pointerleave", () => !state.touching && viewer.apply(state.leave()));
+  over.addEventListener("pointerleave", () => !state.touching && viewer.apply(state.endHover()));
   over.addEventListener("pointerdown", (event) => {
     if (viewer.page.painting && event.button === 0) return beginStroke(viewer, event);
     if (event.pointerType !== "touch") return;
     state.touching = true;
     tapped = tokenAt(viewer, event);
-    viewer.apply(state.point(tapped), event);
+    viewer.apply(state.hoverToken(tapped), event);
   });
   over.addEventListener("pointerup", (event) => {
     if (state.stroke !== null) return endStroke(viewer);
@@ -87,7 +87,7 @@ function listenToPointer(viewer) {
   over.addEventListener("pointercancel", () => {
     if (state.stroke !== null) return endStroke(viewer);
     state.touching = false;
-    viewer.apply(state.leave());
+    viewer.apply(state.endHover());
   });
   over.addEventListener("click", (event) => {
     if (!viewer.page.painting) click(viewer, tokenAt(viewer, event), event);
@@ -95,7 +95,7 @@ function listenToPointer(viewer) {
 }
 
 /**
- * A click on a token, which may be released and still be under the pointer.
+ * Toggle the pin of a clicked token. An unpinned token stays hovered, since the pointer is still on it.
  *
  * @param {Viewer} viewer
  * @param {number} token
@@ -127,7 +127,7 @@ function beginStroke(viewer, event) {
  */
 function strokeOver(viewer, event) {
   const { state, picture, payload } = viewer;
-  if (state.strokeOver(tokenAt(viewer, event) - payload.split)) picture.cover(state.selection.hidden);
+  if (state.strokeOver(tokenAt(viewer, event) - payload.split)) picture.drawHidden(state.selection.hidden);
 }
 
 /** @param {Viewer} viewer */
@@ -141,14 +141,14 @@ function listenToGrid(viewer) {
   const { state } = viewer;
   const { gridCanvas } = viewer.page;
   gridCanvas.addEventListener("pointermove", (event) => {
-    if (event.pointerType !== "touch") viewer.apply(state.look(cellAt(viewer, event)), event);
+    if (event.pointerType !== "touch") viewer.apply(state.hoverCell(cellAt(viewer, event)), event);
   });
-  gridCanvas.addEventListener("pointerleave", () => viewer.apply(state.look(null)));
-  gridCanvas.addEventListener("click", (event) => viewer.apply(state.choose(cellAt(viewer, event))));
+  gridCanvas.addEventListener("pointerleave", () => viewer.apply(state.hoverCell(null)));
+  gridCanvas.addEventListener("click", (event) => viewer.apply(state.selectCell(cellAt(viewer, event))));
 }
 
 /**
- * Listen to the chips of a payload.
+ * Add listeners to the chips of a payload.
  *
  * @param {Viewer} viewer
  */
@@ -156,15 +156,15 @@ export function listenToChips(viewer) {
   const { state } = viewer;
   viewer.chips.every.forEach(({ chip }, token) => {
     chip.addEventListener("pointerenter", (event) => {
-      if (event.pointerType !== "touch") viewer.apply(state.point(token));
+      if (event.pointerType !== "touch") viewer.apply(state.hoverToken(token));
     });
-    chip.addEventListener("pointerleave", () => viewer.apply(state.leave()));
+    chip.addEventListener("pointerleave", () => viewer.apply(state.endHover()));
     chip.addEventListener("click", (event) => click(viewer, token, event));
   });
 }
 
 /**
- * Buttons, selects and boxes: what they say is chosen.
+ * Apply changes of buttons, selects and checkboxes.
  *
  * @param {Viewer} viewer
  */
@@ -196,7 +196,7 @@ function listenToChoices(viewer) {
 }
 
 /**
- * Sliders show what they are at while they move, and choose it when they rest.
+ * Preview slider values while they move and apply them on release.
  *
  * @param {Viewer} viewer
  */
@@ -212,7 +212,7 @@ function listenToSliders(viewer) {
     const slider = page.control(name);
     slider.addEventListener("input", () => {
       state.selection[name] = Number(slider.value);
-      reflectShares(page, state.selection);
+      updateSliders(page, state.selection);
       viewer.apply("pointed");
     });
     slider.addEventListener("change", () => viewer.change({ [name]: Number(slider.value) }));
@@ -220,7 +220,7 @@ function listenToSliders(viewer) {
 }
 
 /**
- * The panel of display settings closes with Escape, and when the focus leaves it: for the picture, above all.
+ * Close the panel of display settings on Escape and when it loses focus, so that it does not cover the picture.
  *
  * @param {Viewer} viewer
  */
@@ -251,7 +251,7 @@ function modified(event) {
 }
 
 /**
- * A key on the picture.
+ * Handle a key on the picture.
  *
  * @param {Viewer} viewer
  * @param {KeyboardEvent} event
@@ -262,9 +262,9 @@ function pictureKey(viewer, event) {
   const act = SETTLING[key] ?? CHOOSING[key];
   if (!act) return;
   event.preventDefault();
-  event.stopPropagation(); // C and R mean something to Streamlit too
+  event.stopPropagation(); // Streamlit has shortcuts on C and R
   viewer.apply(act(viewer), undefined, key in SETTLING ? SETTLE : 0);
-  if (key in SETTLING) viewer.speak();
+  if (key in SETTLING) viewer.announce();
 }
 
 /** @typedef {(viewer: Viewer) => Effect} Act */
@@ -275,13 +275,13 @@ const moving = (down, right) => ({ state }) => state.move(down, right);
 /** @type {(down: number, right: number) => Act} */
 const stepping = (down, right) => ({ state }) => {
   const { r, c } = state.selectedCell;
-  return state.choose({ r: r + down, c: c + right });
+  return state.selectCell({ r: r + down, c: c + right });
 };
 
 /** @type {Act} */
 const togglePin = ({ state }) => (state.selection.pinned ? state.release() : state.pin(state.query));
 
-/** @type {Record<string, Act>} Keys that people press again and again, so that only the last is told. */
+/** @type {Record<string, Act>} Keys that are pressed repeatedly; only the last result is sent, after SETTLE. */
 const SETTLING = {
   ArrowLeft: moving(0, -1),
   ArrowRight: moving(0, 1),
@@ -300,18 +300,18 @@ const CHOOSING = {
   Enter: togglePin,
   " ": togglePin,
   Escape: ({ state }) => state.release(),
-  c: ({ state }) => state.askClassToken(),
-  d: ({ state }) => (state.directed ? state.change({ direction: state.selection.direction === "to" ? "from" : "to" }) : ""),
-  r: ({ state }) => state.turn("rollout"),
-  m: ({ state }) => (state.method ? state.turn("relevance") : ""),
-  n: ({ state, payload }) => (payload.features ? state.turn("similar") : ""),
-  f: ({ state, payload }) => (payload.features && state.readable ? state.turn("components") : ""),
-  p: ({ state, payload }) => (payload.pool ? state.turn("pool") : ""),
+  c: ({ state }) => state.selectClassToken(),
+  d: ({ state }) => (state.hasDirection ? state.change({ direction: state.selection.direction === "to" ? "from" : "to" }) : ""),
+  r: ({ state }) => state.toggleView("rollout"),
+  m: ({ state }) => (state.method ? state.toggleView("relevance") : ""),
+  n: ({ state, payload }) => (payload.features ? state.toggleView("similar") : ""),
+  f: ({ state, payload }) => (payload.features && state.canRequestFeatures ? state.toggleView("components") : ""),
+  p: ({ state, payload }) => (payload.pool ? state.toggleView("pool") : ""),
   s: ({ state }) => state.change({ scale: state.selection.scale === "own" ? "shared" : "own" }),
 };
 
 /**
- * A key on the grid: arrows go from map to map.
+ * Handle a key on the grid: arrows move between maps.
  *
  * @param {Viewer} viewer
  * @param {KeyboardEvent} event

@@ -1,20 +1,20 @@
-// Says beside the map whether it is true, and marks the heads of the grid that are; what takes long is done while
-// nothing else is.
+// Shows the map's faithfulness and marks the faithful heads of the grid. The comparisons with chance run in small
+// slices while the viewer is idle.
 
 import { GLOSSARY, faithfulness, faithfulTitle, signed, verdictText } from "./captions.js";
 import { SIGNIFICANCE } from "./faithfulness.js";
-import { mark } from "./layout.js";
-import { write } from "./page.js";
+import { placeOverCell } from "./layout.js";
+import { setText } from "./page.js";
 
 /** @import { Masks } from "./faithfulness.js" */
 /** @import { Cell, Verdict } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
 
-const REST = 150; // ms that nothing moves before a map is judged
-const BUDGET = 6; // ms of a frame that judging may take
-const LONGEST = 4000; // ms of such work that the marks of one grid may take
+const REST = 150; // [ms] without changes before a map is judged
+const BUDGET = 6; // [ms] per frame for judging
+const LONGEST = 4000; // [ms] after which marking a grid stops
 
-/** What judges the maps of one viewer. */
+/** Judges the maps of one viewer. */
 export class Judge {
   /** @param {Viewer} viewer */
   constructor(viewer) {
@@ -22,50 +22,50 @@ export class Judge {
     this.box = viewer.page.find(".faithfulness");
     this.parts = [...this.box.children];
     this.marks = viewer.page.find(".marks");
-    this.value = NaN; // of the map over the picture
+    this.value = NaN; // correlation of the map over the picture
     this.rest = this.frame = 0;
-    this.marked = ""; // of which grid the heads are marked
+    this.markedGrid = ""; // key of the grid whose heads are marked
     /** @type {Verdict | undefined} */
-    this.verdict = undefined; // in the box
-    this.judgedMap = ""; // which it is of
+    this.verdict = undefined; // shown in the box
+    this.judgedMap = ""; // key of the map that the verdict belongs to
   }
 
-  /** Judge nothing later. */
+  /** Cancel pending work. */
   stop() {
     clearTimeout(this.rest);
     cancelAnimationFrame(this.frame);
     this.viewer.root.removeAttribute("data-judging");
   }
 
-  /** Make room where maps may be judged: what masks say comes later, and moves nothing. */
+  /** Show the box as soon as masks are expected, so that the layout does not shift when they arrive. */
   reserve() {
     this.box.hidden = !this.viewer.masksName;
   }
 
-  /** Say the number of the map over the picture; its verdict follows once things are still. */
+  /** Show the score of the map over the picture; the verdict follows after REST. */
   draw() {
     const { viewer } = this;
     const { masks, map } = viewer;
     this.stop();
     this.reserve();
     const fits = masks !== null && masks.patches === viewer.payload.patches;
-    this.marks.hidden = !fits || !masks.decidable || this.marked !== this.grid;
+    this.marks.hidden = !fits || !masks.decidable || this.markedGrid !== this.gridKey;
     if (this.box.hidden) return;
     if (this.box.title !== GLOSSARY.faithful) this.box.title = GLOSSARY.faithful;
-    if (!fits) return this.write("Faithful", "–", "not measured yet");
+    if (!fits) return this.drawBox("Faithful", "–", "not measured yet");
     const title = faithfulTitle(masks);
-    if (!map.ready) return this.write(title, "–", "");
-    if (!masks.decidable) return this.write(title, "–", "masks hardly change this class");
+    if (!map.ready) return this.drawBox(title, "–", "");
+    if (!masks.decidable) return this.drawBox(title, "–", "masks hardly change this class");
     this.value = masks.correlation(map.values, map.at + map.payload.split);
     const known = masks.verdicts.get(this.value);
-    // Of the same map by fewer masks, the verdict stands until there is the one by more.
-    this.write(title, faithfulness(this.value, masks), masks, known ?? (this.judgedMap === this.mapKey ? this.verdict : undefined));
-    if (known && this.marked === this.grid) return;
+    // When more masks arrive for the same map, the earlier verdict stays until the next is computed.
+    this.drawBox(title, faithfulness(this.value, masks), masks, known ?? (this.judgedMap === this.mapKey ? this.verdict : undefined));
+    if (known && this.markedGrid === this.gridKey) return;
     viewer.root.toggleAttribute("data-judging", true);
-    this.rest = setTimeout(() => this.begin(masks), REST);
+    this.rest = setTimeout(() => this.start(masks), REST);
   }
 
-  /** Which map is over the picture. */
+  /** Key of the map over the picture. */
   get mapKey() {
     const { masksName, state } = this.viewer;
     const { view, selection, cell } = state;
@@ -73,32 +73,34 @@ export class Judge {
     return [masksName, view, state.queryOf(view), cell.r, cell.c, selection.direction, ...settings].join(" ");
   }
 
-  /** Which maps the grid shows. */
-  get grid() {
+  /** Key of the maps that the grid shows. */
+  get gridKey() {
     const { engine, masks, payloadId, state } = this.viewer;
     return `${payloadId} ${engine.token} ${engine.direction} ${state.fuseBlocks} ${state.fuseHeads} ${masks?.count} ${masks?.target}`;
   }
 
   /**
+   * Fill the box.
+   *
    * @param {string} title
    * @param {string} value
-   * @param {Masks | string} masks by which it was judged, or why it was not
+   * @param {Masks | string} masks masks that the map was judged by, or why it was not judged
    * @param {Verdict} [verdict]
    */
-  write(title, value, masks, verdict) {
+  drawBox(title, value, masks, verdict) {
     const detail = typeof masks === "string" ? masks : verdictText(verdict, masks);
-    [title, value, detail].forEach((text, i) => write(this.parts[i], text));
+    [title, value, detail].forEach((text, i) => setText(this.parts[i], text));
     this.box.classList.toggle("true", verdict !== undefined && verdict.p <= SIGNIFICANCE);
     this.verdict = verdict;
     this.judgedMap = verdict ? this.mapKey : "";
   }
 
   /**
-   * Work in the frames from here on.
+   * Start working in the following frames.
    *
    * @param {Masks} masks
    */
-  begin(masks) {
+  start(masks) {
     const work = this.work(masks);
     const go = () => {
       const began = performance.now();
@@ -111,7 +113,7 @@ export class Judge {
   }
 
   /**
-   * The verdict on the map over the picture, then those on the grid's.
+   * Judge the map over the picture, then those of the grid, best correlation first; yields after each comparison.
    *
    * @param {Masks} masks
    */
@@ -120,12 +122,12 @@ export class Judge {
     if (!masks.verdicts.has(this.value)) {
       masks.verdicts.set(this.value, yield* masks.judge(map.values, map.at + payload.split));
       const verdict = /** @type {Verdict} */ (masks.verdicts.get(this.value));
-      this.write(faithfulTitle(masks), faithfulness(this.value, masks), masks, verdict);
+      this.drawBox(faithfulTitle(masks), faithfulness(this.value, masks), masks, verdict);
       yield;
     }
-    while (!engine.complete) yield; // the grid computes them
-    const grid = this.grid, began = performance.now();
-    if (this.marked === grid) return;
+    while (!engine.complete) yield; // `Grid` is still computing its maps
+    const grid = this.gridKey, began = performance.now();
+    if (this.markedGrid === grid) return;
     /** @type {(Cell & { at: number, value: number })[]} */
     const cells = [];
     for (let r = 1; r <= payload.lines; r++)
@@ -137,17 +139,17 @@ export class Judge {
     cells.sort((a, b) => b.value - a.value);
     const best = [];
     for (const cell of cells) {
-      if (!(cell.value > 0) || performance.now() - began > LONGEST) break; // no better than an empty map
+      if (!(cell.value > 0) || performance.now() - began > LONGEST) break; // no better than a constant map
       if (!masks.verdicts.has(cell.value)) masks.verdicts.set(cell.value, yield* masks.judge(engine.values, cell.at));
       if (/** @type {Verdict} */ (masks.verdicts.get(cell.value)).p <= SIGNIFICANCE) best.push(cell);
     }
-    if (this.grid !== grid) return;
-    this.marked = grid;
+    if (this.gridKey !== grid) return;
+    this.markedGrid = grid;
     this.show(best);
   }
 
   /**
-   * Mark maps of the grid.
+   * Put a dot on maps of the grid.
    *
    * @param {(Cell & { value: number })[]} cells
    */
@@ -155,7 +157,7 @@ export class Judge {
     const dots = cells.map((cell) => {
       const dot = document.createElement("i");
       dot.title = `Faithful: ${signed(cell.value)}, better than chance`;
-      mark(dot, this.viewer.mosaic, cell);
+      placeOverCell(dot, this.viewer.mosaic, cell);
       return dot;
     });
     this.marks.replaceChildren(...dots);

@@ -1,5 +1,5 @@
-// Runs in the notebook's page, once for each view of a kernel that lives: carries messages between the kernel and the
-// frames that show the view. anywidget calls it; there is nothing of its own to see.
+// anywidget module without a view of its own. It runs in the notebook's page, once per view of a running kernel, and
+// relays messages between the kernel and the frames that show the view.
 
 /** @import { Link } from "./types" */
 
@@ -10,36 +10,36 @@ export default {
     /** @type {Set<Window>} */
     const frames = new Set();
 
-    const heard = (/** @type {MessageEvent} */ { source, data }) => {
+    const onFrameMessage = (/** @type {MessageEvent} */ { source, data }) => {
       if (data?.view !== view || !source) return;
       if (data.here) {
         frames.add(/** @type {Window} */ (source));
-        model.send({ asks: "all" }); // a kernel that is gone leaves this without an answer
+        model.send({ asks: "all" }); // unanswered if the kernel has stopped
       }
       if (data.chosen) model.send({ chosen: data.chosen });
     };
 
-    const tell = (/** @type {object} */ told, /** @type {object[]} */ payloads) => {
+    const broadcast = (/** @type {object} */ message, /** @type {object[]} */ payloads) => {
       for (const frame of frames)
         if (frame.closed) frames.delete(frame);
-        else frame.postMessage({ view, told, payloads }, "*");
+        else frame.postMessage({ view, told: message, payloads }, "*"); // a sandboxed frame has no origin to name
     };
-    const pass = (/** @type {{ told: object, ids: string[] }} */ { told, ids }, /** @type {DataView[]} */ buffers) =>
-      tell({ ...told, alone: false }, ids.map((id, i) => ({ id, bytes: copied(buffers[i]) })));
+    const onKernelMessage = (/** @type {{ told: object, ids: string[] }} */ { told: message, ids }, /** @type {DataView[]} */ buffers) =>
+      broadcast({ ...message, alone: false }, ids.map((id, i) => ({ id, bytes: copyBytes(buffers[i]) })));
 
-    globalThis.addEventListener("message", heard);
-    model.on("msg:custom", pass);
+    globalThis.addEventListener("message", onFrameMessage);
+    model.on("msg:custom", onKernelMessage);
     for (const frame of document.querySelectorAll("iframe"))
       if (frame.name === view) frame.contentWindow?.postMessage({ view, asks: "who" }, "*");
     return () => {
-      tell({ alone: true }, []);
-      globalThis.removeEventListener("message", heard);
-      model.off("msg:custom", pass);
+      broadcast({ alone: true }, []);
+      globalThis.removeEventListener("message", onFrameMessage);
+      model.off("msg:custom", onKernelMessage);
     };
   },
 };
 
-/** @param {DataView} view which may be a part of a message from the kernel */
-function copied({ buffer, byteOffset, byteLength }) {
+/** @param {DataView} view may share its buffer with other parts of a kernel message, hence the copy */
+function copyBytes({ buffer, byteOffset, byteLength }) {
   return buffer.slice(byteOffset, byteOffset + byteLength);
 }

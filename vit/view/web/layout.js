@@ -1,18 +1,18 @@
-// Where everything lies on the page: the picture and its patches, the grid of maps with its labels.
+// Positions of the picture, its patches, and the grid of maps with its labels.
 
 import { capital } from "./captions.js";
-import { percentage } from "./page.js";
-import { say } from "./words.js";
+import { cssPercent } from "./page.js";
+import { translate } from "./words.js";
 
 /** @import { Mosaic } from "./canvas.js" */
 /** @import { Page } from "./page.js" */
-/** @import { Outline } from "./payload.js" */
+/** @import { PayloadLayout } from "./payload.js" */
 /** @import { Cell } from "./types" */
 
-const LONGEST = 2.5; // sides of the patch grid that a panorama is cut to
+const LONGEST = 2.5; // largest visible length of a panorama, in multiples of the patch grid's other side
 
 /**
- * What to show along one side: the picture and the patches, or of a panorama a part around the patches.
+ * Return the visible range along one axis: picture and patches, or a part around the patches if that is too long.
  *
  * @param {number} from
  * @param {number} to
@@ -27,9 +27,9 @@ function extent(from, to, length, longest) {
 }
 
 /**
- * The part of the plane that is shown, in pixels of the picture.
+ * Return the visible area in pixels of the picture.
  *
- * @param {Outline} payload
+ * @param {PayloadLayout} payload
  */
 function shownArea({ header: { picture, box } }) {
   const [left, top, right, bottom] = box;
@@ -39,10 +39,10 @@ function shownArea({ header: { picture, box } }) {
 }
 
 /**
- * Put the picture, and the box of its patches.
+ * Position the picture and the box of its patches.
  *
  * @param {Page} page
- * @param {Outline} payload
+ * @param {PayloadLayout} payload
  */
 export function placePicture(page, payload) {
   const { picture, box } = payload.header;
@@ -50,10 +50,10 @@ export function placePicture(page, payload) {
   /** @type {(element: HTMLElement, l: number, t: number, r: number, b: number) => void} */
   const put = (element, l, t, r, b) => {
     Object.assign(element.style, {
-      left: percentage((l - x0) / width),
-      top: percentage((t - y0) / height),
-      width: percentage((r - l) / width),
-      height: percentage((b - t) / height),
+      left: cssPercent((l - x0) / width),
+      top: cssPercent((t - y0) / height),
+      width: cssPercent((r - l) / width),
+      height: cssPercent((b - t) / height),
     });
   };
   page.find(".body").style.setProperty("--aspect", String(width / height));
@@ -65,10 +65,10 @@ export function placePicture(page, payload) {
 }
 
 /**
- * Make room for the grid of maps, and put its labels and what chooses its fusions.
+ * Size the grid of maps and position its labels and fusion names.
  *
  * @param {Page} page
- * @param {Outline} payload
+ * @param {PayloadLayout} payload
  * @param {Mosaic} mosaic
  */
 export function placeMaps(page, payload, mosaic) {
@@ -78,46 +78,46 @@ export function placeMaps(page, payload, mosaic) {
   const { style } = page.find(".body");
   style.setProperty("--maps", String(mapsAspect));
   style.setProperty("--tiles", String(mosaic.width / mosaic.tileWidth));
-  // The numbers go below the shorter column; chips and legend take about a tenth of the width.
+  // The readings go below the shorter column; chips and legend take about a tenth of the width.
   const { width, height } = shownArea(payload);
   page.find(".body").classList.toggle("low", height / width + 0.2 < 0.88 / mapsAspect);
   labelColumns(page.find(".labels.columns"), payload, mosaic);
   labelRows(page.find(".labels.rows"), payload, mosaic);
-  page.find(".fusion.heads").style.width = percentage(mosaic.tileWidth / mosaic.width);
-  page.find(".fusion.blocks").style.height = percentage(mosaic.tileHeight / mosaic.height);
+  page.find(".fusion.heads").style.width = cssPercent(mosaic.tileWidth / mosaic.width);
+  page.find(".fusion.blocks").style.height = cssPercent(mosaic.tileHeight / mosaic.height);
 }
 
 /**
  * @param {HTMLElement} columns
- * @param {Outline} payload
+ * @param {PayloadLayout} payload
  * @param {Mosaic} mosaic
  */
 function labelColumns(columns, payload, mosaic) {
-  const labels = Array.from({ length: payload.heads }, (_, head) => label(say("Head"), head + 1));
+  const labels = Array.from({ length: payload.heads }, (_, head) => label(translate("Head"), head + 1));
   columns.replaceChildren(...labels);
   labels.forEach((span, head) => {
-    span.style.left = percentage(mosaic.left(head + 1) / mosaic.width);
-    span.style.width = percentage(mosaic.tileWidth / mosaic.width);
+    span.style.left = cssPercent(mosaic.left(head + 1) / mosaic.width);
+    span.style.width = cssPercent(mosaic.tileWidth / mosaic.width);
   });
 }
 
 /**
  * @param {HTMLElement} rows
- * @param {Outline} payload
+ * @param {PayloadLayout} payload
  * @param {Mosaic} mosaic
  */
 function labelRows(rows, payload, mosaic) {
-  const labels = Array.from({ length: payload.blocks }, (_, block) => label(say("Block"), block + 1));
+  const labels = Array.from({ length: payload.blocks }, (_, block) => label(translate("Block"), block + 1));
   if (payload.pool) labels.push(Object.assign(document.createElement("span"), { textContent: "Pooling" }));
   rows.replaceChildren(...labels);
   labels.forEach((span, line) => {
-    span.style.top = percentage(mosaic.above(line + 1) / mosaic.height);
-    span.style.height = percentage(mosaic.tileHeight / mosaic.height);
+    span.style.top = cssPercent(mosaic.above(line + 1) / mosaic.height);
+    span.style.height = cssPercent(mosaic.tileHeight / mosaic.height);
   });
 }
 
 /**
- * @param {string} word left out where there is little room
+ * @param {string} word hidden by CSS if there is little space
  * @param {number} number
  */
 function label(word, number) {
@@ -128,12 +128,12 @@ function label(word, number) {
 }
 
 /**
- * Offer what the payload has: views and colour maps.
+ * Show the buttons of the views that the payload supports, and list its colour maps.
  *
  * @param {Page} page
- * @param {Outline} payload
+ * @param {PayloadLayout} payload
  */
-export function offer(page, payload) {
+export function showAvailable(page, payload) {
   for (const [view, present] of [["similar", payload.features], ["pool", payload.pool]])
     page.find(`[data-value=${view}]`).hidden = page.find(`.keys .${view}`).hidden = !present;
   const options = payload.header.colormaps.map((name) =>
@@ -143,12 +143,12 @@ export function offer(page, payload) {
 }
 
 /**
- * What depends on the size on screen.
+ * Set the CSS classes that depend on the size on screen.
  *
  * @param {Page} page
  * @param {Mosaic} mosaic
  */
-export function measure(page, mosaic) {
+export function updateSize(page, mosaic) {
   const width = page.gridCanvas.clientWidth;
   const tile = (width * mosaic.tileWidth) / mosaic.width;
   page.find(".maps").classList.toggle("tight", tile < 34);
@@ -156,49 +156,49 @@ export function measure(page, mosaic) {
 }
 
 /**
- * Lay an element around a patch; hidden where the token is none.
+ * Position an element over a patch; hide it for tokens that are not patches.
  *
  * @param {HTMLElement} element
- * @param {Outline} payload
+ * @param {PayloadLayout} payload
  * @param {number} token
  */
-export function outline(element, { split, rows, cols }, token) {
+export function placeOverPatch(element, { split, rows, cols }, token) {
   const patch = token - split;
   element.hidden = patch < 0;
   if (patch < 0) return;
   Object.assign(element.style, {
-    left: percentage((patch % cols) / cols),
-    top: percentage(Math.floor(patch / cols) / rows),
-    width: percentage(1 / cols),
-    height: percentage(1 / rows),
+    left: cssPercent((patch % cols) / cols),
+    top: cssPercent(Math.floor(patch / cols) / rows),
+    width: cssPercent(1 / cols),
+    height: cssPercent(1 / rows),
   });
 }
 
 /**
- * Lay an element around a map of the grid.
+ * Position an element over a map of the grid; hide it for null.
  *
  * @param {HTMLElement} element
  * @param {Mosaic} mosaic
  * @param {Cell | null} cell
  */
-export function mark(element, mosaic, cell) {
+export function placeOverCell(element, mosaic, cell) {
   element.hidden = !cell;
   if (!cell) return;
   Object.assign(element.style, {
-    left: percentage(mosaic.left(cell.c) / mosaic.width),
-    top: percentage(mosaic.above(cell.r) / mosaic.height),
-    width: percentage(mosaic.tileWidth / mosaic.width),
-    height: percentage(mosaic.tileHeight / mosaic.height),
+    left: cssPercent(mosaic.left(cell.c) / mosaic.width),
+    top: cssPercent(mosaic.above(cell.r) / mosaic.height),
+    width: cssPercent(mosaic.tileWidth / mosaic.width),
+    height: cssPercent(mosaic.tileHeight / mosaic.height),
   });
 }
 
 /**
- * Make one of several labels bold, or none.
+ * Make one label bold, or none for an index that does not exist.
  *
  * @param {HTMLElement} labels
  * @param {number} index
  */
-export function embolden(labels, index) {
+export function highlightLabel(labels, index) {
   for (let i = 0; i < labels.children.length; i++) {
     const name = i === index ? "chosen" : "";
     if (labels.children[i].className !== name) labels.children[i].className = name;

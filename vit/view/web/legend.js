@@ -1,10 +1,10 @@
-// The colour scale below the picture: its ramp, ticks in weights and multiples of uniform attention, what it means.
+// The colour scale below the picture: ramp, ticks (weights and multiples of uniform attention), and an explanation.
 
 import { clearText, sharesText, signed, legendText, percent, roundTicks } from "./captions.js";
 import { contextOf } from "./canvas.js";
-import { percentage, write } from "./page.js";
-import { ofFeatures } from "./selection.js";
-import { decimal, say } from "./words.js";
+import { cssPercent, setText } from "./page.js";
+import { comparesFeatures } from "./selection.js";
+import { decimal, translate } from "./words.js";
 
 /** @import { Colours } from "./colours.js" */
 /** @import { Page } from "./page.js" */
@@ -12,19 +12,19 @@ import { decimal, say } from "./words.js";
 /** @import { PictureMap } from "./picture_map.js" */
 /** @import { Selection, View } from "./types" */
 
-const TICKS = 5; // at most
+const TICKS = 5; // largest number of ticks
 
 /** The legend of one viewer. */
 export class Legend {
   /** @param {Page} page */
   constructor(page) {
     this.page = page;
-    this.drawn = ""; // for what
+    this.drawnKey = ""; // values that the legend was last drawn with
     this.ticks = new Float64Array(12);
   }
 
   /**
-   * Paint the colours, above as in the grid and below as on the picture.
+   * Paint the ramp: opaque as in the grid in the upper row, with opacity as over the picture in the lower row.
    *
    * @param {Colours} colours
    */
@@ -41,50 +41,50 @@ export class Legend {
    * @param {PictureMap} map
    * @param {View} view
    * @param {Selection} selection
-   * @param {number} mean colour below which the picture is clear, 0 to 255
-   * @param {boolean} shared a map of the same kind beside it has the same colours
-   * @param {number} query the token that the map is about
-   * @param {number} read the value under the pointer, or NaN
-   * @param {boolean} whole the map shares out 100 %
-   * @param {Features | null} features of a map in colours of its own
+   * @param {number} mean colour index below which the picture is clear, 0 to 255
+   * @param {boolean} shared another map of the same kind uses the same scale
+   * @param {number} query token that the map belongs to
+   * @param {number} read value under the pointer, or NaN
+   * @param {boolean} whole the map's weights sum to 100 %
+   * @param {Features | null} features features of the view "components"
    */
   draw(map, view, { scale }, mean, shared, query, read, whole, features) {
-    this.point(map, read);
-    this.tellBeyond(map, view, query);
-    if (map.colours && features) write(this.page.find(".shares"), sharesText(features));
-    const drawnWith = `${map.low} ${map.top} ${view} ${scale} ${mean} ${shared} ${whole}`;
-    if (this.drawn === drawnWith) return;
-    this.drawn = drawnWith;
+    this.drawCaret(map, read);
+    this.drawOverflow(map, view, query);
+    if (map.colours && features) setText(this.page.find(".shares"), sharesText(features));
+    const key = `${map.low} ${map.top} ${view} ${scale} ${mean} ${shared} ${whole}`;
+    if (this.drawnKey === key) return;
+    this.drawnKey = key;
     this.drawScale(map, view);
-    this.explain(map, view, scale, mean, shared, whole);
+    this.drawDescription(map, view, scale, mean, shared, whole);
   }
 
   /**
-   * Point at a value.
+   * Move the caret to a value.
    *
    * @param {PictureMap} map
    * @param {number} read
    */
-  point({ low, top }, read) {
+  drawCaret({ low, top }, read) {
     const caret = this.page.find(".caret");
     caret.hidden = Number.isNaN(read);
     if (caret.hidden) return;
-    caret.style.left = percentage(Math.min(1, Math.max(0, top > low ? (read - low) / (top - low) : 0)));
+    caret.style.left = cssPercent(Math.min(1, Math.max(0, top > low ? (read - low) / (top - low) : 0)));
   }
 
   /**
-   * Tell that stronger patches lie beyond the last colour.
+   * Show a marker if patches exceed the end of the scale.
    *
    * @param {PictureMap} map
    * @param {View} view
    * @param {number} query
    */
-  tellBeyond(map, view, query) {
+  drawOverflow(map, view, query) {
     const traced = view === "rollout" || view === "relevance";
-    const most = ofFeatures(view) ? 0 : map.strongest(traced ? query : -1);
+    const most = comparesFeatures(view) ? 0 : map.strongest(traced ? query : -1);
     const beyond = this.page.find(".beyond");
     beyond.hidden = !(most > map.top * 1.005);
-    beyond.title = beyond.hidden ? "" : say("Stronger patches, up to {most}, have the last colour", { most: percent(most) });
+    beyond.title = beyond.hidden ? "" : translate("Stronger patches, up to {most}, have the last colour", { most: percent(most) });
   }
 
   /**
@@ -93,16 +93,16 @@ export class Legend {
    */
   drawScale({ low, top, payload }, view) {
     const { page } = this;
-    const similar = ofFeatures(view);
+    const similar = comparesFeatures(view);
     page.find(".legend").classList.toggle("cosines", similar);
     page.find(".legend").classList.toggle("components", view === "components");
-    write(page.find(".unit.weights"), similar ? "cosine" : say("weight"));
+    setText(page.find(".unit.weights"), similar ? "cosine" : translate("weight"));
     if (!similar)
       this.drawTicks(page.find(".times"), 0, top, payload.tokens, (times) =>
         times >= 10 ? String(Math.round(times)) : decimal(String(+times.toFixed(3))),
       );
     this.drawTicks(page.find(".ticks.weights"), low, top, similar ? 1 : 100, (value) =>
-      similar ? String(+value.toPrecision(3)).replace("-", "−") : value ? say("{digits} %", { digits: decimal(String(+value.toPrecision(3))) }) : "0",
+      similar ? String(+value.toPrecision(3)).replace("-", "−") : value ? translate("{digits} %", { digits: decimal(String(+value.toPrecision(3))) }) : "0",
     );
   }
 
@@ -110,7 +110,7 @@ export class Legend {
    * @param {HTMLElement} row
    * @param {number} low
    * @param {number} top
-   * @param {number} unit how much 1 is in what ticks count
+   * @param {number} unit ticks are values times this
    * @param {(value: number) => string} format
    */
   drawTicks(row, low, top, unit, format) {
@@ -121,14 +121,14 @@ export class Legend {
       span.hidden = i >= count;
       if (span.hidden) continue;
       const share = (this.ticks[i] / unit - low) / (top - low);
-      span.style.left = percentage(share);
+      span.style.left = cssPercent(share);
       span.className = share < 0.02 ? "start" : share > 0.97 ? "end" : "";
-      write(span, format(this.ticks[i]));
+      setText(span, format(this.ticks[i]));
     }
   }
 
   /**
-   * Say what the colours mean.
+   * Set the tooltip and the accessible label.
    *
    * @param {PictureMap} map
    * @param {View} view
@@ -137,12 +137,12 @@ export class Legend {
    * @param {boolean} shared
    * @param {boolean} whole
    */
-  explain({ low, top, payload }, view, scale, mean, shared, whole) {
+  drawDescription({ low, top, payload }, view, scale, mean, shared, whole) {
     const legend = this.page.find(".legend");
     const clear = mean && view !== "components" ? clearText(view, low + (mean / 255) * (top - low)) : "";
-    const ends = ofFeatures(view) ? { low: signed(low), top: signed(top) } : { low: "0", top: percent(top) };
+    const ends = comparesFeatures(view) ? { low: signed(low), top: signed(top) } : { low: "0", top: percent(top) };
     const text = legendText(payload, view, scale, low, top, shared, whole) + clear;
     legend.title = text;
-    legend.setAttribute("aria-label", `${say("Colour scale from {low} to {top}.", ends)} ${text}`);
+    legend.setAttribute("aria-label", `${translate("Colour scale from {low} to {top}.", ends)} ${text}`);
   }
 }

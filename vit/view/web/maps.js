@@ -1,11 +1,11 @@
-// Arithmetic on the numbers of a map, as `vit.explain.maps` does it. No DOM here.
+// Arithmetic on maps, equivalent to `vit.explain.maps`. No DOM access.
 //
-// A map's N numbers lie in `values` from `at` on; its patches begin at `split`.
+// A map's N values are stored in `values` from index `at`; its patches begin at token `split`.
 
 /** @import { Fusion } from "./types" */
 
 /**
- * Fuse `count` maps of n values, `stride` apart from `first` on, into the n values at `into`.
+ * Fuse `count` maps of n values, which begin at `first` and lie `stride` apart, into the n values at `into`.
  *
  * @param {Fusion} kind
  * @param {Float32Array} values
@@ -27,23 +27,23 @@ export function fuse(kind, values, first, stride, count, into, n) {
 }
 
 /**
- * Make 0 of a row's weakest patches, so many of them; prefix tokens stay.
+ * Set a row's weakest patches to 0; prefix tokens are kept.
  *
  * @param {Float32Array} row (N)
  * @param {number} split
- * @param {number} weakest at least 1
- * @param {Float32Array} order (P), to sort in
+ * @param {number} weakest number of patches, at least 1
+ * @param {Float32Array} order (P), scratch space for sorting
  */
-export function leaveOutWeakest(row, split, weakest, order) {
+export function discardWeakest(row, split, weakest, order) {
   order.set(row.subarray(split));
   const limit = order.sort()[weakest - 1];
-  let equal = weakest; // of those at the limit, as many go as it takes
+  let equal = weakest; // patches equal to the limit to discard, so that exactly `weakest` are discarded
   for (let j = 0; j < order.length && order[j] < limit; j++) equal--;
   for (let j = split; j < row.length; j++) if (row[j] < limit || (row[j] === limit && equal-- > 0)) row[j] = 0;
 }
 
 /**
- * Bring numbers to a sum of 1, if they have one.
+ * Normalise numbers to a sum of 1; unchanged if the sum is 0.
  *
  * @param {Float32Array} row
  */
@@ -54,13 +54,13 @@ export function normalise(row) {
 }
 
 /**
- * The largest weight of any patch but one.
+ * Return the largest patch value, ignoring one token; at least 0.
  *
  * @param {Float32Array} values
  * @param {number} at
  * @param {number} split
  * @param {number} tokens
- * @param {number} except a token, -1 for none
+ * @param {number} except token to ignore, -1 for none
  */
 export function strongest(values, at, split, tokens, except) {
   let top = 0;
@@ -70,7 +70,7 @@ export function strongest(values, at, split, tokens, except) {
 }
 
 /**
- * The least and the largest value of any patch but one.
+ * Return the smallest and the largest patch value, ignoring one token.
  *
  * @param {Float32Array} values
  * @param {number} split
@@ -89,7 +89,7 @@ export function span(values, split, tokens, except) {
 }
 
 /**
- * The patches with the largest values but for one, best first, into out; -1 where there are no more.
+ * Write the patches with the largest values, ignoring one token, into out, best first; -1 fills what is left.
  *
  * @param {Float32Array} values
  * @param {number} split
@@ -111,13 +111,13 @@ export function largest(values, split, tokens, except, out) {
 }
 
 /**
- * What a map's numbers are as a whole.
+ * Summarise a map.
  *
  * @param {Float32Array} values
  * @param {number} at
  * @param {number} split
  * @param {number} tokens
- * @returns the sum of all and of prefix tokens; the entropy, as if they summed to 1; the strongest patch, a token
+ * @returns sums over all and over prefix tokens; entropy [nats] of the normalised map; token of the strongest patch
  */
 export function summary(values, at, split, tokens) {
   let sum = 0, prefix = 0, entropy = 0, best = split;
@@ -132,10 +132,10 @@ export function summary(values, at, split, tokens) {
 }
 
 /**
- * The patches to outline, as 1 in out (P): the fewest that hold a share of the mass, or Otsu's stronger group.
+ * Mark the patches to outline as 1 in out (P): the fewest that hold a share of the mass, or Otsu's upper class.
  *
  * @param {Float32Array} values
- * @param {number} at of the first patch
+ * @param {number} at index of the first patch in values
  * @param {string} kind "mass" or "otsu"
  * @param {number} mass
  * @param {Uint8Array} out
@@ -143,46 +143,48 @@ export function summary(values, at, split, tokens) {
 export function outlined(values, at, kind, mass, out) {
   const order = Uint32Array.from({ length: out.length }, (_, patch) => patch);
   order.sort((a, b) => values[at + b] - values[at + a]);
-  const count = kind === "mass" ? holders(values, at, order, mass) : strongerGroup(values, at, order);
+  const count = kind === "mass" ? countHoldingMass(values, at, order, mass) : otsuCount(values, at, order);
   out.fill(0);
   for (let i = 0; i < count; i++) out[order[i]] = 1;
   return out;
 }
 
 /**
- * How many of the strongest patches it takes to hold a share of the mass.
+ * Return how many of the strongest patches hold a share of the mass.
  *
  * @param {Float32Array} values
  * @param {number} at
  * @param {Uint32Array} order patches, strongest first
  * @param {number} mass
  */
-function holders(values, at, order, mass) {
+function countHoldingMass(values, at, order, mass) {
   let sum = 0, count = 0;
   for (let i = 0; i < order.length; i++) sum += Math.max(0, values[at + i]);
   for (let held = 0; count < order.length; count++) {
     const value = values[at + order[count]];
-    if (!(held < mass * sum * (1 - 1e-6)) || !(value > 0)) break;
+    if (!(held < mass * sum * (1 - 1e-6)) || !(value > 0)) break; // tolerance for float32 maps
     held += value;
   }
   return count;
 }
 
 /**
- * How many patches the stronger of the two groups has that lie furthest apart; 0 where all are equal.
+ * Return the size of the upper class of the split with the largest between-class variance; 0 if all values are equal.
+ *
+ * Source: Otsu 1979, doi 10.1109/TSMC.1979.4310076.
  *
  * @param {Float32Array} values
  * @param {number} at
  * @param {Uint32Array} order patches, strongest first
  */
-function strongerGroup(values, at, order) {
+function otsuCount(values, at, order) {
   const count = order.length;
-  let sum = 0, held = 0, threshold = 0, best = 0; // best: how far apart the groups are
+  let sum = 0, held = 0, threshold = 0, best = 0; // best: largest between-class variance so far
   for (let i = 0; i < count; i++) sum += values[at + i];
   for (let n = 1; n < count; n++) {
     const value = values[at + order[n - 1]];
     held += value;
-    if (!(values[at + order[n]] < value)) continue; // equal numbers stay together
+    if (!(values[at + order[n]] < value)) continue; // equal values stay in one class
     const apart = n * (count - n) * (held / n - (sum - held) / (count - n)) ** 2;
     if (apart > best) [best, threshold] = [apart, n];
   }
@@ -190,7 +192,7 @@ function strongerGroup(values, at, order) {
 }
 
 /**
- * The border around marked patches, as a path on a plane of one unit per patch.
+ * Return the border around marked patches as an SVG path, with one unit per patch.
  *
  * @param {Uint8Array} marked
  * @param {number} rows

@@ -1,25 +1,25 @@
-// The viewer in a frame of a notebook: as in a file, and where a kernel is listening it hears what is chosen.
+// The viewer in a notebook's frame: works like the standalone file, and exchanges selections with a kernel if one runs.
 //
-// The frame has no rights on the notebook's page; the two exchange messages, each with the name of the view.
+// The frame is sandboxed and cannot access the notebook's page. They use postMessage, with the view's name as key.
 
-import { readHeld } from "./held.js";
+import { readEmbedded } from "./embedded.js";
 import { storePayload } from "./payload_registry.js";
 import { mount } from "./viewer.js";
 
-let data = await readHeld();
+let data = await readEmbedded();
 const { name } = data;
 const parentElement = /** @type {HTMLElement} */ (document.querySelector("main"));
 
 /** @param {object} message */
-const tell = (message) => parent.postMessage({ view: name, ...message }, "*");
+const post = (message) => parent.postMessage({ view: name, ...message }, "*");
 
-const show = () => mount({ data, parentElement, setStateValue: (_, chosen) => tell({ chosen }) });
-const tellHeight = () => tell({ height: Math.ceil(parentElement.getBoundingClientRect().height) });
+const show = () => mount({ data, parentElement, setStateValue: (_, chosen) => post({ chosen }) });
+const postHeight = () => post({ height: Math.ceil(parentElement.getBoundingClientRect().height) });
 
 addEventListener("message", ({ source, data: message }) => {
   if (source !== parent || message?.view !== name) return;
   if (message.scheme) document.documentElement.style.colorScheme = message.scheme === "normal" ? "" : message.scheme;
-  if (message.asks === "who") tell({ here: true });
+  if (message.asks === "who") post({ here: true });
   if (message.told) {
     for (const { id, bytes } of message.payloads) storePayload(id, new Uint8Array(bytes));
     data = { ...data, ...message.told };
@@ -28,5 +28,5 @@ addEventListener("message", ({ source, data: message }) => {
 });
 
 show();
-new ResizeObserver(tellHeight).observe(parentElement);
-tell({ here: true });
+new ResizeObserver(postHeight).observe(parentElement);
+post({ here: true });

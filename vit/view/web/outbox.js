@@ -1,8 +1,8 @@
-// Tells Python what was chosen, once it is painted and keys have settled.
+// Sends selections to Python, after they are painted and the user has stopped pressing keys.
 
 /** @import { Selection } from "./types" */
 
-/** What one viewer has to tell. */
+/** The outgoing messages of one viewer. */
 export class Outbox {
   constructor() {
     /** @type {(message: Selection & { revision: number | null }) => void} */
@@ -13,28 +13,29 @@ export class Outbox {
   }
 
   /**
-   * Tell a selection, as it will be by then.
+   * Schedule a message. The selection is read when the message is sent.
    *
    * @param {() => { selection: Selection, revision: number | null }} read
-   * @param {number} after [ms]; of what is posted within that time, only the last is told
+   * @param {number} after [ms] to wait; a later call within that time replaces this one
    */
   post(read, after) {
     clearTimeout(this.timer);
     this.pending = true;
-    const tell = () => requestAnimationFrame(() => setTimeout(() => this.tell(read())));
-    if (after) this.timer = setTimeout(tell, after);
-    else tell();
+    // A timeout set in a frame callback runs after that frame is painted.
+    const deliver = () => requestAnimationFrame(() => setTimeout(() => this.deliver(read())));
+    if (after) this.timer = setTimeout(deliver, after);
+    else deliver();
   }
 
   /** @param {{ selection: Selection, revision: number | null }} message */
-  tell({ selection, revision }) {
+  deliver({ selection, revision }) {
     this.pending = false;
     const text = JSON.stringify(selection);
     if (text !== this.sent) this.send({ ...selection, revision });
     this.sent = text;
   }
 
-  /** Tell nothing more that waits for keys to settle. */
+  /** Cancel a message that is waiting for its delay. */
   stop() {
     clearTimeout(this.timer);
   }

@@ -1,14 +1,14 @@
-// The viewer's own elements on the page, and small things done to elements.
+// Access to the viewer's elements, and small DOM utilities.
 
 import { NEAREST } from "./picture_map.js";
 
-/** The elements of `viewer.html` below one parent. */
+/** The elements of one instance of `viewer.html`. */
 export class Page {
   /** @param {HTMLElement} parent */
   constructor(parent) {
     this.root = /** @type {HTMLElement} */ (parent.querySelector(".vit"));
     /** @type {Map<string, HTMLElement>} */
-    this.elements = new Map(); // they stay; asking for them again costs nothing
+    this.elements = new Map(); // cache of `find`; elements are never replaced
     this.over = /** @type {HTMLCanvasElement} */ (this.find(".over"));
     this.gridCanvas = /** @type {HTMLCanvasElement} */ (this.find(".grid"));
     this.near = Array.from({ length: NEAREST }, () => document.createElement("div"));
@@ -24,7 +24,7 @@ export class Page {
   }
 
   /**
-   * The control of a field of the selection, be it an input or a select.
+   * Return the input or select of a field of the selection.
    *
    * @param {string} field
    */
@@ -32,7 +32,7 @@ export class Page {
     return /** @type {HTMLInputElement} */ (this.find(`[data-field=${field}]`));
   }
 
-  /** @returns {NodeListOf<HTMLElement>} groups of buttons, of which one is pressed */
+  /** @returns {NodeListOf<HTMLElement>} button groups with one pressed button each */
   get switches() {
     return this.root.querySelectorAll(".switch");
   }
@@ -44,21 +44,21 @@ export class Page {
 }
 
 /**
- * Write text where it is another one.
+ * Set an element's text if it differs: an equal assignment would still replace the text node.
  *
  * @param {Element} element
  * @param {string} text
  */
-export function write(element, text) {
+export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Whether a finger points, which cannot hover. */
-export function byTouch() {
+/** Whether the primary pointer is a finger, which cannot hover. */
+export function isTouch() {
   return globalThis.matchMedia?.("(pointer: coarse)").matches ?? false;
 }
 
 /** @param {number} share */
-export function percentage(share) {
+export function cssPercent(share) {
   return `${100 * share}%`;
 }

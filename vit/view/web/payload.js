@@ -1,13 +1,13 @@
-// What the browser gets of a picture, and of a class: any row or column of any map, by its numbers. No DOM here.
+// Payloads in the browser: the attention and features of a picture, and the chain of a class. No DOM access.
 
 import { Maps, QueriesKeys } from "./attention.js";
-import { decodeHalves, opened } from "./bytes.js";
+import { decodeHalves, openPayload } from "./bytes.js";
 
 /** @import { Section } from "./bytes.js" */
 /** @import { Direction, Header, RolloutSettings } from "./types" */
 
-/** What a payload's header says: enough to lay everything out. */
-export class Outline {
+/** The header of a payload, which is enough for the layout. */
+export class PayloadLayout {
   /** @param {Header} header */
   constructor(header) {
     this.header = header;
@@ -15,26 +15,26 @@ export class Outline {
     this.heads = header.heads;
     this.tokens = header.tokens;
     this.prefix = header.prefix;
-    this.split = header.prefix.length; // S, where the patches begin
+    this.split = header.prefix.length; // S, index of the first patch
     this.rows = header.grid[0];
     this.cols = header.grid[1];
     this.patches = this.rows * this.cols;
     /** @type {unknown} */
-    this.features = header.sections.features; // undefined where there are none
+    this.features = header.sections.features; // undefined if there are none
     /** @type {unknown} */
     this.pool = header.sections.pool;
     /** @type {Pick<ReadonlySet<string>, "has" | "keys">} */
     this.colormaps = new Set(header.colormaps);
-    this.lines = this.blocks + (this.pool ? 1 : 0); // of maps: one per block, and one for the pooling query
-    this.quick = header.kind === "maps"; // everything can be computed between two frames
+    this.lines = this.blocks + (this.pool ? 1 : 0); // rows of maps: one per block, and one for the pooling query
+    this.quick = header.kind === "maps"; // small enough to compute every map within a frame
   }
 }
 
-/** All that the browser gets of a picture. */
-export class Payload extends Outline {
+/** The data of a picture, see `vit.view.payload.pack`. */
+export class Payload extends PayloadLayout {
   /** @param {Uint8Array} bytes */
   constructor(bytes) {
-    const { header, section } = opened(bytes);
+    const { header, section } = openPayload(bytes);
     super(header);
     this.picture = section("picture", Uint8Array);
     /** @type {Map<string, Uint8Array>} */
@@ -49,8 +49,8 @@ export class Payload extends Outline {
   }
 
   /**
-   * Attention of one head from (a row) or to (a column) a token: N numbers into out, beginning at `at`.
-   * After the last block comes the pooling query, which is no token.
+   * Write one head's attention from (row) or to (column) a token, N numbers, into out at index `at`.
+   * Block L is the pooling query, which ignores token and direction.
    *
    * @param {number} block
    * @param {number} head
@@ -66,7 +66,7 @@ export class Payload extends Outline {
   }
 
   /**
-   * Where the colour scale that all blocks and heads share ends for this query.
+   * Return the end of the colour scale that all blocks and heads share for this query.
    *
    * @param {number} token
    * @param {Direction} direction
@@ -76,7 +76,7 @@ export class Payload extends Outline {
   }
 
   /**
-   * Rollout of one token into out (N); nothing where it is not `quick`.
+   * Write the rollout of one token into out (N); does nothing unless the payload is `quick`.
    *
    * @param {number} token
    * @param {Direction} direction
@@ -88,27 +88,27 @@ export class Payload extends Outline {
   }
 }
 
-/** The matrices of a chain through all blocks, as `vit.view.payload.pack_chain` says. */
+/** The relevance matrices of all blocks, see `vit.view.payload.pack_chain`. */
 export class Chain {
   /** @param {Uint8Array} bytes */
   constructor(bytes) {
-    const { header, section } = opened(bytes);
+    const { header, section } = openPayload(bytes);
     this.blocks = header.blocks;
     this.tokens = header.tokens;
     const numbers = section("matrices", Uint16Array);
     this.matrices = decodeHalves(numbers, 0, new Float32Array(numbers.length)); // (L, N, N)
     this.scales = section("scales", Float32Array); // (L)
     this.start = section("start", Float32Array); // (N)
-    this.spare = new Float32Array(this.tokens);
+    this.scratch = new Float32Array(this.tokens);
   }
 
   /**
-   * What a token drew on, or for "to" who drew on it, as shares of all into out (N); -1 asks about the class itself.
-   * Blocks before `first` are left out.
+   * Write a token's relevance, normalised to a sum of 1, into out (N): what it drew on, or for "to" which tokens drew
+   * on it. Token -1 means the class itself.
    *
    * @param {number} token
    * @param {Direction} direction
-   * @param {number} first
+   * @param {number} first first block; earlier blocks are skipped
    * @param {Float32Array} out
    */
   trace(token, direction, first, out) {
@@ -116,34 +116,34 @@ export class Chain {
     const to = direction === "to" && token >= 0;
     if (token < 0) out.set(start);
     else out.fill(0)[token] = 1;
-    for (let step = 0; step < blocks - first; step++) this.add(to ? first + step : blocks - 1 - step, to, out);
+    for (let step = 0; step < blocks - first; step++) this.addBlock(to ? first + step : blocks - 1 - step, to, out);
     let sum = 0;
-    for (let j = 0; j < tokens; j++) sum += out[j] -= token < 0 ? start[j] : j === token ? 1 : 0; // its own part says nothing
+    for (let j = 0; j < tokens; j++) sum += out[j] -= token < 0 ? start[j] : j === token ? 1 : 0; // without its initial value
     if (sum > 0) for (let j = 0; j < tokens; j++) out[j] /= sum;
   }
 
   /**
-   * Add to out what one block makes of it: out times its matrix, or for `to` its matrix times out.
+   * Add one block's contribution to out: out times its matrix, or for `to` its matrix times out.
    *
    * @param {number} block
    * @param {boolean} to
    * @param {Float32Array} out
    */
-  add(block, to, out) {
-    const { tokens, matrices, scales, spare } = this;
-    spare.fill(0);
+  addBlock(block, to, out) {
+    const { tokens, matrices, scales, scratch } = this;
+    scratch.fill(0);
     for (let i = 0, at = block * tokens * tokens; i < tokens; i++, at += tokens) {
       if (to) {
         let sum = 0;
         for (let j = 0; j < tokens; j++) sum += matrices[at + j] * out[j];
-        spare[i] = sum;
-      } else if (out[i] !== 0) for (let j = 0; j < tokens; j++) spare[j] += out[i] * matrices[at + j];
+        scratch[i] = sum;
+      } else if (out[i] !== 0) for (let j = 0; j < tokens; j++) scratch[j] += out[i] * matrices[at + j];
     }
-    for (let j = 0; j < tokens; j++) out[j] += scales[block] * spare[j];
+    for (let j = 0; j < tokens; j++) out[j] += scales[block] * scratch[j];
   }
 }
 
-/** Tokens after a block, as bytes. */
+/** Quantised tokens after a block. */
 export class Features {
   /**
    * @param {Header} header
@@ -157,26 +157,26 @@ export class Features {
     this.width = this.bytes.length / header.tokens; // D
     this.block = block;
     this.colours = header.sections.colours ? section("colours", Uint8Array) : null; // (P, 3), principal components
-    this.shares = header.shares ?? []; // of the variance, that each colour stands for
-    this.pictures = header.pictures ?? 1; // whose variance that is
+    this.shares = header.shares ?? []; // of the variance, per colour
+    this.pictures = header.pictures ?? 1; // number of pictures that the components were computed from
   }
 
   /**
-   * As `vit.view.payload.pack_features` says.
+   * Decode the bytes of `vit.view.payload.pack_features`.
    *
    * @param {Uint8Array} bytes
    */
   static read(bytes) {
-    const { header, section } = opened(bytes);
+    const { header, section } = openPayload(bytes);
     return new Features(header, section, header.block ?? -1);
   }
 
   /**
-   * Cosines of one token with every token, into out (N).
+   * Write the cosines of one token with every token into out (N).
    *
    * @param {number} token
    * @param {Float32Array} out
-   * @param {Features} [source] whose token it is, if it is another picture's; of the same width
+   * @param {Features} [source] features that the token belongs to, of another picture with the same width
    */
   cosines(token, out, source = this) {
     const { bytes, units, tokens, width } = this;
@@ -184,7 +184,7 @@ export class Features {
     const even = width - (width % 4);
     const one = token * width;
     for (let j = 0, from = 0; j < tokens; j++, from += width) {
-      let a = 0, b = 0; // whole numbers: 127² times a width of 100,000 still fits
+      let a = 0, b = 0; // int32 sums: 127² times a width of 100,000 still fits
       for (let e = 0; e < even; e += 4) {
         a = (a + other[one + e] * bytes[from + e] + other[one + e + 1] * bytes[from + e + 1]) | 0;
         b = (b + other[one + e + 2] * bytes[from + e + 2] + other[one + e + 3] * bytes[from + e + 3]) | 0;

@@ -1,19 +1,20 @@
-// The payloads of this browser window, by id. Feeders put bytes in, views take decoded payloads out; either may
-// be mounted first, so a view that finds nothing listens for the event.
+// The payloads of this browser window, by id. Feeders add bytes, viewers read decoded payloads. Either may be mounted
+// first, so a viewer without a payload listens for PAYLOAD_EVENT. The maps are global because feeder and viewer are
+// bundled into separate modules, each with its own copy of this one.
 
 /** @import { Header } from "./types" */
 
 const payloads = (globalThis.__vitPayloads ??= new Map()); // id: {bytes, decoded, feeders}; bytes until decoded
-const headers = (globalThis.__vitHeaders ??= new Map()); // id: header of a payload that is on its way
-const names = (globalThis.__vitNames ??= new Map()); // name: id of the payload that has it
+const headers = (globalThis.__vitHeaders ??= new Map()); // id: header of a payload, possibly still loading
+const names = (globalThis.__vitNames ??= new Map()); // name: id of its current payload
 export const PAYLOAD_EVENT = "vit-payload";
 export const HEADER_EVENT = "vit-header";
 
-const FIRST_WAIT = 200; // ms between the first two tries to fetch one
+const FIRST_WAIT = 200; // [ms] before the first retry of a fetch; doubles up to LONGEST_WAIT
 const LONGEST_WAIT = 5000;
 
 /**
- * Keep a payload for whoever shows it.
+ * Store a payload and notify the viewers.
  *
  * @param {string} id
  * @param {Uint8Array} bytes
@@ -26,7 +27,7 @@ export function storePayload(id, bytes) {
 }
 
 /**
- * Get a payload from the server, once for all feeders; again and again while it fails and one of them wants it.
+ * Fetch a payload from the server once for all feeders. Retries until it succeeds or no feeder needs it any more.
  *
  * @param {string} id
  * @param {URL} address
@@ -41,20 +42,20 @@ export async function fetchPayload(id, address) {
   payloads.set(id, entry);
   for (let wait = FIRST_WAIT; payloads.get(id) === entry; wait = Math.min(2 * wait, LONGEST_WAIT)) {
     try {
-      // A part of it, even the whole, comes as it is: the server would take longer to compress it than to send it.
+      // Range responses are not compressed, and the server would take longer to compress a payload than to send it.
       const answer = await fetch(address, { headers: { Range: "bytes=0-" } });
       if (answer.ok) {
         const bytes = new Uint8Array(await answer.arrayBuffer());
         if (payloads.get(id) === entry) storePayload(id, bytes);
         return;
       }
-    } catch {} // the server is not there
+    } catch {} // the server is unreachable
     await new Promise((resolve) => setTimeout(resolve, wait));
   }
 }
 
 /**
- * Say what a payload that is on its way will be.
+ * Publish the header of a payload before its bytes arrive.
  *
  * @param {string} id
  * @param {Header} header
@@ -65,7 +66,7 @@ export function announcePayload(id, header) {
 }
 
 /**
- * What a payload will be; undefined where nobody said it.
+ * Return a payload's header; undefined if it was not announced.
  *
  * @param {string} id
  */
@@ -74,7 +75,7 @@ export function headerOf(id) {
 }
 
 /**
- * Whether a payload has come.
+ * Whether a payload has arrived.
  *
  * @param {string} id
  */
@@ -84,11 +85,11 @@ export function hasPayload(id) {
 }
 
 /**
- * A feeder wants it no more.
+ * Release a feeder's reference; the last one deletes the payload.
  *
  * @param {string} id
  */
-export function dropPayload(id) {
+export function releasePayload(id) {
   const entry = payloads.get(id);
   if (!entry || --entry.feeders > 0) return;
   payloads.delete(id);
@@ -96,24 +97,24 @@ export function dropPayload(id) {
 }
 
 /**
- * The payload, decoded once however many views show it; null until its feeder brought it.
+ * Return a payload, decoded once and cached for all viewers; null until its bytes arrive.
  *
  * @template T
  * @param {string} id
  * @param {(bytes: Uint8Array) => T} decode
  * @returns {T | null}
  */
-export function takePayload(id, decode) {
+export function findPayload(id, decode) {
   const entry = payloads.get(id);
   if (entry?.bytes) {
     entry.decoded = decode(entry.bytes);
-    entry.bytes = null; // the decoded payload holds them
+    entry.bytes = null; // the decoded payload keeps views of the buffer
   }
   return entry ? entry.decoded : null;
 }
 
 /**
- * From here on, a name means this payload.
+ * Point a name to a payload.
  *
  * @param {string} name
  * @param {string} id
@@ -123,12 +124,12 @@ export function namePayload(name, id) {
 }
 
 /**
- * The payload that has a name, or this id; see `takePayload`.
+ * Return the payload with a name or an id, see `findPayload`.
  *
  * @template T
  * @param {string} name
  * @param {(bytes: Uint8Array) => T} decode
  */
-export function takeNamed(name, decode) {
-  return takePayload(names.get(name) ?? name, decode);
+export function findPayloadByName(name, decode) {
+  return findPayload(names.get(name) ?? name, decode);
 }

@@ -1,7 +1,7 @@
-// The picture with its map: colours, outlines of patches, a line around the strongest, patches that are hidden.
+// The picture and what is drawn over it: the map, patch outlines, the contour, and hidden patches.
 
 import { contextOf, Overlay } from "./canvas.js";
-import { outline, placePicture } from "./layout.js";
+import { placeOverPatch, placePicture } from "./layout.js";
 import { border } from "./maps.js";
 
 /** @import { Colours } from "./colours.js" */
@@ -10,7 +10,7 @@ import { border } from "./maps.js";
 /** @import { PictureMap } from "./picture_map.js" */
 /** @import { Selection, View } from "./types" */
 
-/** The picture of a payload, and what is drawn over it. */
+/** The picture of a payload and its overlays. */
 export class Picture {
   /**
    * @param {Page} page
@@ -26,23 +26,23 @@ export class Picture {
     placePicture(page, payload);
   }
 
-  /** Let the browser forget the picture. */
+  /** Release the picture's object URL. */
   destroy() {
     URL.revokeObjectURL(this.url);
   }
 
   /**
-   * Mean colour of the map's patches, 0 to 255.
+   * Return the mean colour index of the map's patches, 0 to 255.
    *
    * @param {PictureMap} map
    */
-  mean(map) {
+  meanColour(map) {
     const { values, at, top } = map.painted;
     return map.ready ? this.overlay.mean(values, at, top) : 0;
   }
 
   /**
-   * Paint the map; of one that is not ready, a map of the grid stays until it is.
+   * Paint the map. While an attention map is not ready, the previous one stays; other views are cleared.
    *
    * @param {PictureMap} map
    * @param {View} view
@@ -60,47 +60,48 @@ export class Picture {
   }
 
   /**
-   * Draw the line around the strongest patches, if people asked for one.
+   * Draw the contour around the strongest patches, if enabled.
    *
    * @param {PictureMap} map
    * @param {Selection} selection
    */
-  outlineStrongest(map, { contour, mass }) {
+  drawContour(map, { contour, mass }) {
     const { rows, cols } = this.payload;
     const path = contour === "none" || !map.ready || map.colours ? "" : border(map.outline(contour, mass), rows, cols);
     for (const line of this.page.find(".contour").children) if (line.getAttribute("d") !== path) line.setAttribute("d", path);
   }
 
   /**
-   * Outline the patch that the map is about, the one that is read, and of nearest patches those.
+   * PayloadLayout the query, the patch under the pointer, and the nearest patches if the view has them.
    *
    * @param {number} query
-   * @param {number} read
-   * @param {PictureMap | null} nearest whose they are
+   * @param {number} read token whose value is read
+   * @param {PictureMap | null} nearest map with the nearest patches, null for other views
    */
   outlinePatches(query, read, nearest) {
     const { page, payload } = this;
-    outline(page.find(".query"), payload, query);
-    outline(page.find(".key"), payload, read === query ? -1 : read);
+    placeOverPatch(page.find(".query"), payload, query);
+    placeOverPatch(page.find(".key"), payload, read === query ? -1 : read);
     if (nearest || !page.near[0].hidden)
       page.near.forEach((element, i) => {
-        outline(element, payload, nearest ? nearest.nearest[i] : -1);
+        placeOverPatch(element, payload, nearest ? nearest.nearest[i] : -1);
         element.classList.toggle("mutual", Boolean(nearest?.mutual[i]));
       });
   }
 
   /**
-   * Draw the patches that are hidden from the model.
+   * Cover the patches that are hidden from the model.
    *
    * @param {number[]} hidden
    */
-  cover(hidden) {
+  drawHidden(hidden) {
     const { page, payload } = this;
     const canvas = /** @type {HTMLCanvasElement} */ (page.find(".covered"));
     Object.assign(canvas, { width: payload.cols, height: payload.rows });
     const context = contextOf(canvas);
     context.fillStyle = "rgb(120 120 120 / 88%)";
-    const marksHidden = !page.find(".painting").hidden || page.root.classList.contains("compact"); // of a picture without them
+    // A compact viewer shows the picture without the hidden patches.
+    const marksHidden = !page.find(".painting").hidden || page.root.classList.contains("compact");
     for (const patch of marksHidden ? hidden : []) context.fillRect(patch % payload.cols, Math.floor(patch / payload.cols), 1, 1);
     page.find(".unhide").hidden = page.find(".swap").hidden = hidden.length === 0;
   }

@@ -1,4 +1,4 @@
-// The numbers of the map over the picture, in every view, and where its colours end. No DOM here.
+// Computes the map over the picture and its colour range, for every view. No DOM access.
 
 import { largest, outlined, span, strongest } from "./maps.js";
 
@@ -8,11 +8,11 @@ import { largest, outlined, span, strongest } from "./maps.js";
 /** @import { ComputedMap } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
 
-export const NEAREST = 5; // patches outlined
+export const NEAREST = 5; // number of nearest patches to outline
 
 /**
- * The map over the picture: `values` from `at` on, one per token, if it is `ready`; colours run from `low` to `top`.
- * Buffers are made once per payload, and a map is computed again only where something else was asked.
+ * The map over the picture: one value per token, in `values` from index `at`, valid if `ready`; colours run from `low`
+ * to `top`. Buffers are allocated once per payload, and a map is recomputed only when its inputs change.
  */
 export class PictureMap {
   /** @param {Payload} payload */
@@ -22,19 +22,19 @@ export class PictureMap {
     this.rollout = new Float32Array(tokens);
     this.relevance = new Float32Array(tokens);
     this.similar = new Float32Array(tokens); // cosines
-    this.nearest = new Int32Array(NEAREST); // the patches most like the query, best first
-    this.mutual = new Uint8Array(NEAREST); // of them, those whose own nearest patch in the other picture is the query
+    this.nearest = new Int32Array(NEAREST); // patches most similar to the query, best first
+    this.mutual = new Uint8Array(NEAREST); // 1 for those whose own nearest patch in the other picture is the query
     this.marked = new Uint8Array(patches); // inside the outline
     this.shades = new Float32Array(tokens);
     /** @type {string | ComputedMap} */
-    this.rolled = ""; // what the rollout was asked, or given with
+    this.rolloutKey = ""; // inputs of `rollout`, or the map from Python
     /** @type {string | ComputedMap} */
-    this.traced = "";
-    this.compared = -1; // token whose cosines these are
+    this.relevanceKey = "";
+    this.cosineToken = -1; // token of `similar`
     /** @type {(Features | null)[]} */
-    this.comparedBy = []; // its own features, and those that they were compared with
+    this.cosineFeatures = []; // features of this picture, and those that the token belongs to
     /** @type {Uint8Array | null} */
-    this.colours = null; // (P, 3), of patches that have some of their own
+    this.colours = null; // (P, 3), for the view "components"
     /** @type {Float32Array} */
     this.values = this.rollout;
     this.at = 0;
@@ -45,21 +45,21 @@ export class PictureMap {
   }
 
   /**
-   * Attention, or the pooling query's: a map of the grid.
+   * Show attention or the pooling query: a map of the grid.
    *
    * @param {Engine} engine
    * @param {State} state
-   * @param {number} top of the scale that maps share
+   * @param {number} top end of the shared scale
    */
   showCell(engine, state, top) {
     const { r, c } = state.cell;
-    const ready = engine.need(r, c);
-    this.show(engine.values, engine.offset(r, c), ready);
+    const ready = engine.ensureCell(r, c);
+    this.setValues(engine.values, engine.offset(r, c), ready);
     this.top = ready && state.selection.scale === "own" ? this.strongest(-1) : top;
   }
 
   /**
-   * Rollout, computed here or given by Python.
+   * Show rollout, computed here or by Python.
    *
    * @param {State} state
    * @param {ComputedMap | null} computed
@@ -69,21 +69,21 @@ export class PictureMap {
     const { direction, residual, fusion, discard } = selection;
     if (this.payload.quick) {
       const key = `${query} ${direction} ${residual} ${fusion} ${discard}`;
-      if (this.rolled !== key) this.payload.rollout(query, direction, selection, this.rollout);
-      this.rolled = key;
-      return this.show(this.rollout, 0, true);
+      if (this.rolloutKey !== key) this.payload.rollout(query, direction, selection, this.rollout);
+      this.rolloutKey = key;
+      return this.setValues(this.rollout, 0, true);
     }
-    const fits = computed && this.fits(computed, state, query) && computed.direction === direction;
-    if (fits && this.rolled !== computed) this.rollout.set(computed.values);
-    if (fits) this.rolled = computed;
-    this.show(this.rollout, 0, Boolean(fits));
+    const fits = computed && this.matches(computed, state, query) && computed.direction === direction;
+    if (fits && this.rolloutKey !== computed) this.rollout.set(computed.values);
+    if (fits) this.rolloutKey = computed;
+    this.setValues(this.rollout, 0, Boolean(fits));
   }
 
   /**
-   * The map of a class, by a chain or given by Python.
+   * Show a class's map, traced through a chain or computed by Python.
    *
    * @param {State} state
-   * @param {Chain | null} chain null until it is here
+   * @param {Chain | null} chain null until it has loaded
    * @param {ComputedMap | null} computed
    */
   showRelevance(state, chain, computed) {
@@ -92,28 +92,28 @@ export class PictureMap {
     if (state.method?.chain) {
       const ready = chain !== null && chain.tokens === this.payload.tokens;
       const key = `${token} ${direction} ${start_block} ${state.method.chain}`;
-      if (ready && this.traced !== key) chain.trace(token, direction, start_block, this.relevance);
-      if (ready) this.traced = key;
-      return this.show(this.relevance, 0, ready);
+      if (ready && this.relevanceKey !== key) chain.trace(token, direction, start_block, this.relevance);
+      if (ready) this.relevanceKey = key;
+      return this.setValues(this.relevance, 0, ready);
     }
-    const fits = computed && this.fits(computed, state, token) && (token < 0 || computed.direction === direction);
-    if (fits && this.traced !== computed) this.relevance.set(computed.values);
-    if (fits) this.traced = computed;
-    this.show(this.relevance, 0, Boolean(fits));
+    const fits = computed && this.matches(computed, state, token) && (token < 0 || computed.direction === direction);
+    if (fits && this.relevanceKey !== computed) this.relevance.set(computed.values);
+    if (fits) this.relevanceKey = computed;
+    this.setValues(this.relevance, 0, Boolean(fits));
   }
 
   /**
-   * Nearest patches: cosines, as shares of the way from low to top.
+   * Show nearest patches: cosines, scaled from low..top to 0..1.
    *
    * @param {State} state
-   * @param {Features | null} features null until they are here
-   * @param {Viewer | null} leader its token is compared, of another picture
+   * @param {Features | null} features null until they have loaded
+   * @param {Viewer | null} leader viewer of another picture whose token is compared, if any
    */
   showSimilar(state, features, leader) {
-    this.show(this.similar, 0, features !== null);
+    this.setValues(this.similar, 0, features !== null);
     if (!features) return;
-    if (leader?.features) this.search(leader.query, features, leader.payload.split, leader.features);
-    else this.compare(state.query, features);
+    if (leader?.features) this.compareAcross(leader.query, features, leader.payload.split, leader.features);
+    else this.compareWithin(state.query, features);
     if (state.selection.scale === "own") [this.low, this.top] = this.span(leader ? -1 : state.query);
     if (state.selection.scale !== "own" || !(this.top > this.low)) [this.low, this.top] = [0, 1];
     const { values, low, top, shades } = this;
@@ -122,10 +122,10 @@ export class PictureMap {
   }
 
   /**
-   * The patches' own colours, with the cosines of a token as numbers.
+   * Show the patches' component colours; the values are cosines of a token.
    *
    * @param {State} state
-   * @param {Features | null} features null until they are here
+   * @param {Features | null} features null until they have loaded
    * @param {Viewer | null} leader
    */
   showComponents(state, features, leader) {
@@ -135,13 +135,13 @@ export class PictureMap {
   }
 
   /**
-   * Numbers to show, with colours from 0 to 1.
+   * Use these values, with a colour range of 0 to 1.
    *
    * @param {Float32Array} values
    * @param {number} at
    * @param {boolean} ready
    */
-  show(values, at, ready) {
+  setValues(values, at, ready) {
     this.values = values;
     this.at = at;
     this.ready = ready;
@@ -152,38 +152,38 @@ export class PictureMap {
   }
 
   /**
-   * Whether Python's map is of this view and token, and of the settings that are chosen.
+   * Whether Python's map belongs to this view, token and settings.
    *
    * @param {ComputedMap} computed
    * @param {State} state
    * @param {number} token
    */
-  fits(computed, { selection, settings }, token) {
+  matches(computed, { selection, settings }, token) {
     if (computed.view !== selection.view || computed.token !== token || computed.values.length !== this.payload.tokens) return false;
     return settings.every((name) => computed.settings[name] === selection[name]);
   }
 
   /**
-   * Compute the cosines of a token, and the patches most like it.
+   * Compute the cosines of a token of this picture and its nearest patches.
    *
    * @param {number} token
    * @param {Features} features
    */
-  compare(token, features) {
+  compareWithin(token, features) {
     if (!this.computeCosines(token, features, features)) return;
     largest(this.similar, this.payload.split, features.tokens, token, this.nearest);
     this.mutual.fill(0);
   }
 
   /**
-   * The same for a token of another picture, and which of the patches are nearest to each other.
+   * Compute the cosines of a token of another picture, its nearest patches here, and which of them match mutually.
    *
    * @param {number} token
    * @param {Features} features
-   * @param {number} split where the other picture's patches begin
-   * @param {Features} others
+   * @param {number} split index of the other picture's first patch
+   * @param {Features} others features of the other picture
    */
-  search(token, features, split, others) {
+  compareAcross(token, features, split, others) {
     if (!this.computeCosines(token, features, others)) return;
     largest(this.similar, this.payload.split, features.tokens, -1, this.nearest);
     this.mutual.fill(0);
@@ -198,39 +198,39 @@ export class PictureMap {
   }
 
   /**
-   * True if they were others before.
+   * Compute the cosines unless they are cached; returns whether it did.
    *
    * @param {number} token
    * @param {Features} features
-   * @param {Features} others whose token it is
+   * @param {Features} others features that the token belongs to
    */
   computeCosines(token, features, others) {
-    const [own, other] = this.comparedBy;
-    if (this.compared === token && own === features && other === others) return false;
-    this.compared = token;
-    this.comparedBy = [features, others];
+    const [own, other] = this.cosineFeatures;
+    if (this.cosineToken === token && own === features && other === others) return false;
+    this.cosineToken = token;
+    this.cosineFeatures = [features, others];
     features.cosines(token, this.similar, others);
     return true;
   }
 
-  /** @param {number} except a token, -1 for none */
+  /** @param {number} except token to ignore, -1 for none */
   strongest(except) {
     return strongest(this.values, this.at, this.payload.split, this.payload.tokens, except);
   }
 
-  /** @param {number} except a token */
+  /** @param {number} except token to ignore, -1 for none */
   span(except) {
     return span(this.values, this.payload.split, this.payload.tokens, except);
   }
 
-  /** @returns what colours stand for: the values of patches, where they begin, and the value of the last colour */
+  /** @returns values to paint: the array, the index of the first patch, and the value of the last colour */
   get painted() {
     const { payload, at, top, shaded } = this;
     return { values: shaded ? this.shades : this.values, at: at + payload.split, top: shaded ? 1 : top };
   }
 
   /**
-   * Mark the patches inside the outline.
+   * Mark the patches inside the contour.
    *
    * @param {string} kind "mass" or "otsu"
    * @param {number} mass

@@ -1,9 +1,9 @@
-// The four numbers beside the maps.
+// The four readings beside the maps.
 
 import { GLOSSARY, chipName, signed, effective, multiple, ordinal, percent, position } from "./captions.js";
 import { summary } from "./maps.js";
-import { byTouch, write } from "./page.js";
-import { say } from "./words.js";
+import { isTouch, setText } from "./page.js";
+import { translate } from "./words.js";
 
 /** @import { Page } from "./page.js" */
 /** @import { Payload } from "./payload.js" */
@@ -17,72 +17,72 @@ export class Readings {
   constructor(page) {
     this.boxes = /** @type {NodeListOf<HTMLElement>} */ (page.root.querySelectorAll(".readings > div"));
     this.rows = [...this.boxes].map((row) => [...row.children]);
-    this.value = NaN; // the weight or cosine of the token that is read
+    this.value = NaN; // weight or cosine of the token under the pointer
   }
 
-  /** What the strongest patch is, for screen readers. */
-  get spoken() {
+  /** The strongest patch as a sentence for screen readers. */
+  get announcement() {
     const [label, where, detail] = this.rows[2];
     return `${label.textContent} ${where.textContent}, ${detail.textContent}.`;
   }
 
   /**
-   * What a map says that shares out 100 %, or of which every row does.
+   * Draw the readings of an attention or relevance map.
    *
    * @param {PictureMap} map
    * @param {State} state
    * @param {View} view
-   * @param {number} query the token that the map is about
+   * @param {number} query token that the map belongs to
    */
   draw(map, state, view, query) {
     const { values, at, payload } = map;
     const { tokens, split } = payload;
-    const to = !state.isWhole(view);
+    const to = !state.sumsToOne(view);
     const whole = summary(values, at, split, tokens);
-    if (to) this.read(0, "Mean weight received", percent(whole.sum / tokens), `${multiple(whole.sum)} uniform`, GLOSSARY.uniform);
-    else this.drawSpread(whole, tokens, fusedByExtreme(state, view));
+    if (to) this.setReading(0, "Mean weight received", percent(whole.sum / tokens), `${multiple(whole.sum)} uniform`, GLOSSARY.uniform);
+    else this.drawSpread(whole, tokens, isExtreme(state, view));
     this.drawPrefix(map, whole.prefix, to);
     this.drawStrongest(map, whole.best);
-    this.drawRead(map, state, query, to);
+    this.drawKeyToken(map, state, query, to);
   }
 
   /**
    * @param {{ sum: number, entropy: number }} whole
    * @param {number} tokens
-   * @param {boolean} extreme it is a maximum or minimum of several maps
+   * @param {boolean} extreme the map is a maximum or minimum of several maps
    */
   drawSpread({ sum, entropy }, tokens, extreme) {
-    if (!(sum > 0)) return this.read(0, "Spread", "–", "nothing speaks for it", GLOSSARY.spread);
-    if (extreme) return this.read(0, "Spread", "–", "a maximum or minimum is no distribution", GLOSSARY.spread);
+    if (!(sum > 0)) return this.setReading(0, "Spread", "–", "nothing speaks for it", GLOSSARY.spread);
+    if (extreme) return this.setReading(0, "Spread", "–", "a maximum or minimum is no distribution", GLOSSARY.spread);
     const share = (entropy / Math.log(tokens)).toFixed(2);
     const many = `${effective(Math.exp(entropy))} of ${tokens} tokens`;
-    this.read(0, "Spread", many, `entropy ${share} of uniform`, GLOSSARY.spread);
+    this.setReading(0, "Spread", many, `entropy ${share} of uniform`, GLOSSARY.spread);
   }
 
   /**
    * @param {PictureMap} map
-   * @param {number} sum of prefix tokens
+   * @param {number} sum total weight of the prefix tokens
    * @param {boolean} to
    */
   drawPrefix({ values, at, payload }, sum, to) {
     const { prefix, split, tokens } = payload;
-    if (!split) return this.read(1, "Prefix tokens", "none", "in this model", GLOSSARY.prefix);
+    if (!split) return this.setReading(1, "Prefix tokens", "none", "in this model", GLOSSARY.prefix);
     const first = chipName(prefix[0]).toLowerCase();
     const both = `${GLOSSARY.prefix}. ${GLOSSARY.uniform}`;
-    if (to) this.read(1, `From ${first}`, percent(values[at]), `${multiple(values[at] * tokens)} uniform`, both);
-    else if (split === 1) this.read(1, `On ${first}`, percent(sum), `${multiple(sum * tokens)} uniform`, both);
-    else this.read(1, `On ${split} prefix tokens`, percent(sum), `${first} ${percent(values[at])}`, GLOSSARY.prefix);
+    if (to) this.setReading(1, `From ${first}`, percent(values[at]), `${multiple(values[at] * tokens)} uniform`, both);
+    else if (split === 1) this.setReading(1, `On ${first}`, percent(sum), `${multiple(sum * tokens)} uniform`, both);
+    else this.setReading(1, `On ${split} prefix tokens`, percent(sum), `${first} ${percent(values[at])}`, GLOSSARY.prefix);
   }
 
   /**
    * @param {PictureMap} map
-   * @param {number} best the token of the strongest patch
+   * @param {number} best token of the strongest patch
    */
   drawStrongest({ values, at, payload }, best) {
     const most = values[at + best];
-    if (!(most > 0)) return this.read(2, say("Strongest patch"), "–", say("every patch has 0"), GLOSSARY.uniform);
-    const detail = say("{share} · {times} uniform", { share: percent(most), times: multiple(most * payload.tokens) });
-    this.read(2, say("Strongest patch"), position(payload, best), detail, GLOSSARY.uniform);
+    if (!(most > 0)) return this.setReading(2, translate("Strongest patch"), "–", translate("every patch is 0"), GLOSSARY.uniform);
+    const detail = translate("{share} · {times} uniform", { share: percent(most), times: multiple(most * payload.tokens) });
+    this.setReading(2, translate("Strongest patch"), position(payload, best), detail, GLOSSARY.uniform);
   }
 
   /**
@@ -91,30 +91,30 @@ export class Readings {
    * @param {number} query
    * @param {boolean} to
    */
-  drawRead({ values, at, payload }, state, query, to) {
+  drawKeyToken({ values, at, payload }, state, query, to) {
     const { tokens } = payload;
-    const held = state.selection.pinned || state.fixed || query < 0;
-    const key = held ? state.readKey : query;
-    this.value = held && key >= 0 ? values[at + key] : NaN;
-    if (key < 0) return this.askToPoint(byTouch() ? "tap a patch" : "point at a patch", GLOSSARY.uniform);
+    const fixed = state.selection.pinned || state.queryFixed || query < 0;
+    const key = fixed ? state.readKey : query;
+    this.value = fixed && key >= 0 ? values[at + key] : NaN;
+    if (key < 0) return this.drawHint(isTouch() ? "tap a patch" : "point at a patch", GLOSSARY.uniform);
     const weight = values[at + key];
     let stronger = 0;
     for (let i = 0; i < tokens; i++) if (values[at + i] > weight) stronger++;
-    this.read(
+    this.setReading(
       3,
-      held && key !== query ? titleOf(payload, key) : to ? "From itself" : "On itself",
-      `≈ ${percent(weight)}`, // maps come in steps, see payload.py
+      fixed && key !== query ? tokenTitle(payload, key) : to ? "From itself" : "On itself",
+      `≈ ${percent(weight)}`, // approximate, because maps are quantised, see payload.py
       `${multiple(weight * tokens)} uniform · ${ordinal(stronger + 1)} of ${tokens}`,
       GLOSSARY.uniform,
     );
   }
 
   /**
-   * What the cosines of a token say.
+   * Draw the readings of a map of cosines.
    *
    * @param {PictureMap} map
    * @param {State} state
-   * @param {number} query the token, -1 where it is another picture's
+   * @param {number} query the token, -1 if it belongs to another picture
    */
   drawSimilar(map, { readKey, selection }, query) {
     const { values, payload } = map;
@@ -129,42 +129,42 @@ export class Readings {
         if (values[i] > this.value) above++;
       }
     this.drawNearest(map, query, sum / others);
-    if (!split) this.read(1, "Prefix tokens", "none", "in this model", GLOSSARY.prefix);
-    else this.read(1, chipName(prefix[0]), signed(values[0]), query === 0 ? "itself" : "cosine", GLOSSARY.prefix);
+    if (!split) this.setReading(1, "Prefix tokens", "none", "in this model", GLOSSARY.prefix);
+    else this.setReading(1, chipName(prefix[0]), signed(values[0]), query === 0 ? "itself" : "cosine", GLOSSARY.prefix);
 
-    const acts = byTouch() ? ["tap a patch", "tap to pin, then tap others"] : ["point at a patch", "click to pin, then point at others"];
-    if (key < 0) return this.askToPoint(acts[selection.pinned ? 0 : 1], GLOSSARY.cosine);
+    const acts = isTouch() ? ["tap a patch", "tap to pin, then tap others"] : ["point at a patch", "click to pin, then point at others"];
+    if (key < 0) return this.drawHint(acts[selection.pinned ? 0 : 1], GLOSSARY.cosine);
     const rank = key < split ? "cosine" : `${ordinal(above + 1)} of ${others} other patches`;
-    this.read(3, titleOf(payload, key), signed(values[key]), key === query ? "itself" : rank, GLOSSARY.cosine);
+    this.setReading(3, tokenTitle(payload, key), signed(values[key]), key === query ? "itself" : rank, GLOSSARY.cosine);
   }
 
   /**
    * @param {PictureMap} map
    * @param {number} query
-   * @param {number} mean of the other patches
+   * @param {number} mean mean cosine of the other patches
    */
   drawNearest(map, query, mean) {
     const { values, payload, nearest } = map;
     const [best, next] = nearest;
     if (best < 0) {
-      this.read(0, "Mean of other patches", "–", "there is no other", GLOSSARY.cosine);
-      this.read(2, "Most similar patch", "–", "there is no other", GLOSSARY.cosine);
+      this.setReading(0, "Mean of other patches", "–", "there is no other", GLOSSARY.cosine);
+      this.setReading(2, "Most similar patch", "–", "there is no other", GLOSSARY.cosine);
       return;
     }
     const [low, top] = map.span(query);
     const second = next < 0 ? "" : `, the next ${signed(values[next])}`;
-    this.read(0, "Mean of other patches", signed(mean), `cosines from ${signed(low)} to ${signed(top)}`, GLOSSARY.cosine);
-    this.read(2, "Most similar patch", position(payload, best), `cosine ${signed(values[best])}${second}`, GLOSSARY.cosine);
+    this.setReading(0, "Mean of other patches", signed(mean), `cosines from ${signed(low)} to ${signed(top)}`, GLOSSARY.cosine);
+    this.setReading(2, "Most similar patch", position(payload, best), `cosine ${signed(values[best])}${second}`, GLOSSARY.cosine);
   }
 
   /**
-   * Say what to do to read a patch.
+   * Show how to read a patch.
    *
    * @param {string} act
    * @param {string} meaning
    */
-  askToPoint(act, meaning) {
-    this.read(3, byTouch() ? "Tapped patch" : "Under the pointer", "–", act, meaning);
+  drawHint(act, meaning) {
+    this.setReading(3, isTouch() ? "Tapped patch" : "Under the pointer", "–", act, meaning);
   }
 
   /**
@@ -172,21 +172,21 @@ export class Readings {
    * @param {string} label
    * @param {string} value
    * @param {string} detail
-   * @param {string} meaning of its words, on hover
+   * @param {string} meaning tooltip
    */
-  read(index, label, value, detail, meaning) {
-    [label, value, detail].forEach((text, i) => write(this.rows[index][i], text));
+  setReading(index, label, value, detail, meaning) {
+    [label, value, detail].forEach((text, i) => setText(this.rows[index][i], text));
     if (this.boxes[index].title !== meaning) this.boxes[index].title = meaning;
   }
 }
 
 /**
- * Whether a map is the maximum or minimum of several, which sums to nothing.
+ * Whether a map is the maximum or minimum of several, whose weights do not sum to 1.
  *
  * @param {State} state
  * @param {View} view
  */
-function fusedByExtreme(state, view) {
+function isExtreme(state, view) {
   const { r, c } = state.cell;
   if (view === "rollout" || view === "relevance") return false;
   return (r === 0 && state.fuseBlocks !== "mean") || (c === 0 && state.fuseHeads !== "mean");
@@ -196,6 +196,6 @@ function fusedByExtreme(state, view) {
  * @param {Payload} payload
  * @param {number} token
  */
-function titleOf(payload, token) {
+function tokenTitle(payload, token) {
   return token < payload.split ? chipName(payload.prefix[token]) : `Patch (${position(payload, token)})`;
 }

@@ -1,12 +1,12 @@
-// A selection, as `vit.view.selection` has it, brought into what another payload has. No DOM here.
+// Fits a selection (`vit.view.selection`) to a payload. No DOM access.
 
-/** @import { Outline } from "./payload.js" */
+/** @import { PayloadLayout } from "./payload.js" */
 /** @import { Fusion, Method, Selection, TokenLayout, View } from "./types" */
 
 const FUSIONS = ["mean", "max", "min"];
 
 /**
- * Whether a block or head is not one of them but a way to fuse them all.
+ * Whether a block or head is not an index but a way to fuse all of them.
  *
  * @param {unknown} value
  * @returns {value is Fusion}
@@ -16,16 +16,16 @@ export function isFusion(value) {
 }
 
 /**
- * Whether a view compares a token's features with those of others.
+ * Whether a view compares features of tokens.
  *
  * @param {View} view
  */
-export function ofFeatures(view) {
+export function comparesFeatures(view) {
   return view === "similar" || view === "components";
 }
 
 /**
- * The same token of another picture or model: by name, or by its place on a grid that may be finer.
+ * Return the corresponding token of another picture or model: a prefix token by name, a patch by its centre.
  *
  * @param {number} token
  * @param {TokenLayout} source
@@ -40,7 +40,7 @@ export function counterpart(token, source, target) {
 }
 
 /**
- * The token so many patches away, inside the grid; from a prefix token one enters the picture in the middle.
+ * Return the token a number of patches away, clamped to the grid. From a prefix token it is the middle patch.
  *
  * @param {number} token
  * @param {TokenLayout} layout
@@ -55,7 +55,7 @@ export function neighbour(token, { split, rows, cols }, down, right) {
 }
 
 /**
- * A value brought between two.
+ * Clamp a value.
  *
  * @param {number} value
  * @param {number} least
@@ -66,14 +66,14 @@ function clamp(value, least, most) {
 }
 
 /**
- * Bring a selection into what a payload has.
+ * Fit a selection to a payload, in place.
  *
  * @param {Selection} selection
- * @param {Pick<Outline, "blocks" | "heads" | "tokens" | "patches" | "features" | "pool" | "colormaps">} payload
+ * @param {Pick<PayloadLayout, "blocks" | "heads" | "tokens" | "patches" | "features" | "pool" | "colormaps">} payload
  * @param {Method | null} method
- * @param {boolean} readable features after any block, and their components, can be had
+ * @param {boolean} canRequestFeatures features after any block, and their components, are available on request
  */
-export function fit(selection, payload, method, readable) {
+export function fit(selection, payload, method, canRequestFeatures) {
   /** @type {(value: number | Fusion, count: number) => number | Fusion} */
   const index = (value, count) => (isFusion(value) ? value : clamp(Number.isInteger(value) ? value : count - 1, 0, count - 1));
   selection.block = index(selection.block, payload.blocks);
@@ -83,12 +83,12 @@ export function fit(selection, payload, method, readable) {
     selection.pinned = false;
   }
   const { features, pool } = payload;
-  const components = features && readable;
+  const components = features && canRequestFeatures;
   const missing = { attention: false, rollout: false, relevance: !method, similar: !features, components: !components, pool: !pool };
   if (missing[selection.view]) selection.view = "attention";
   selection.hidden = (selection.hidden ?? []).filter((patch) => Number.isInteger(patch) && patch >= 0 && patch < payload.patches);
   const last = payload.blocks - 1;
-  selection.after_block = readable ? /** @type {number} */ (index(selection.after_block, payload.blocks)) : last;
+  selection.after_block = canRequestFeatures ? /** @type {number} */ (index(selection.after_block, payload.blocks)) : last;
   selection.start_block = Math.min(selection.start_block, payload.blocks - 1);
   if (!payload.colormaps.has(selection.colormap)) selection.colormap = payload.colormaps.keys().next().value ?? "";
 }

@@ -1,8 +1,8 @@
-// The viewer in a file of its own: shows what `vit.view.standalone_page` put there, and tells nobody.
+// The viewer in a standalone HTML file: shows what `vit.view.standalone_page` embedded and sends nothing.
 
-import { readHeld } from "./held.js";
+import { readEmbedded } from "./embedded.js";
 import { mount } from "./viewer.js";
 
-const data = await readHeld();
+const data = await readEmbedded();
 const parentElement = /** @type {HTMLElement} */ (document.querySelector("main"));
 mount({ data, parentElement, setStateValue() {} });

@@ -1,35 +1,35 @@
-// What is selected, pinned, pointed at and hidden in one viewer, and what people's acts make of it. No DOM here.
+// The state of one viewer (selection, pin, hover, hidden patches) and its transitions. No DOM access.
 //
-// Acts return what came of them: "pointed" is something to paint, "chosen" a choice that Python hears of too.
+// Transitions return their effect: "pointed" requires a repaint, "chosen" also changes the selection sent to Python.
 
-import { counterpart, fit, isFusion, neighbour, ofFeatures } from "./selection.js";
+import { counterpart, fit, isFusion, neighbour, comparesFeatures } from "./selection.js";
 
-/** @import { Outline } from "./payload.js" */
+/** @import { PayloadLayout } from "./payload.js" */
 /** @import { Cell, Effect, Fusion, Method, Selection, Setting, View } from "./types" */
 
 /** @type {Setting[]} */
-const ROLLOUT = ["residual", "fusion", "discard"]; // settings that rollout knows
+const ROLLOUT_SETTINGS = ["residual", "fusion", "discard"]; // settings of rollout
 /** @type {Setting[]} */
-const OF_FEATURES = ["after_block"]; // settings of views that compare features
+const FEATURE_SETTINGS = ["after_block"]; // settings of the feature views
 
-/** The state of one viewer; it has a payload before anything is asked of it. */
+/** The state of one viewer. Set a payload before using it. */
 export class State {
   constructor() {
-    /** @type {Outline} */
+    /** @type {PayloadLayout} */
     this.payload = /** @type {any} */ (null);
     /** @type {Selection} */
     this.selection = /** @type {any} */ (null);
     /** @type {Method | null} */
-    this.method = null; // what the view "relevance" shows
-    this.readable = false; // features after any block, and their components, can be had
-    this.home = 0; // the token that is asked about where none is pinned
-    this.hovered = -1; // token under the pointer or moved to by keys
-    this.readKey = -1; // token whose weight is read
+    this.method = null; // method of the view "relevance"
+    this.canRequestFeatures = false; // features after any block, and their components, are available on request
+    this.defaultToken = 0; // query if none is pinned
+    this.hovered = -1; // token under the pointer, or moved to by keys
+    this.readKey = -1; // key token whose weight is read
     /** @type {Cell | null} */
-    this.preview = null; // the map under the pointer
+    this.preview = null; // grid cell under the pointer
     this.touching = false;
     /** @type {boolean | null} */
-    this.stroke = null; // while patches are hidden (true) or shown again (false) by dragging
+    this.stroke = null; // during a drag: whether it hides (true) or restores (false) patches
     /** @type {Fusion} */
     this.fuseBlocks = "mean";
     /** @type {Fusion} */
@@ -37,111 +37,111 @@ export class State {
   }
 
   /**
-   * Begin with a selection.
+   * Start from a selection.
    *
    * @param {Selection} selection
    */
-  begin(selection) {
+  setSelection(selection) {
     this.selection = { ...selection };
-    this.home = selection.pinned ? 0 : selection.token;
+    this.defaultToken = selection.pinned ? 0 : selection.token;
     this.hovered = this.readKey = -1;
   }
 
   /**
-   * Turn to another picture or model.
+   * Switch to another payload.
    *
-   * @param {Outline} payload
+   * @param {PayloadLayout} payload
    */
-  turnTo(payload) {
+  setPayload(payload) {
     this.payload = payload;
     this.hovered = this.readKey = -1;
     this.preview = null;
   }
 
-  /** Bring everything into what the payload has. */
-  settle() {
-    fit(this.selection, this.payload, this.method, this.readable);
-    if (this.home >= this.payload.tokens) this.home = 0;
+  /** Fit the selection to the payload. */
+  fitSelection() {
+    fit(this.selection, this.payload, this.method, this.canRequestFeatures);
+    if (this.defaultToken >= this.payload.tokens) this.defaultToken = 0;
   }
 
-  /** Remember how blocks and heads were last fused, for the first row and column of the grid. */
-  keepFusions() {
+  /** Remember the last fusions, for the first row and column of the grid. */
+  rememberFusions() {
     const { block, head } = this.selection;
     if (isFusion(block)) this.fuseBlocks = block;
     if (isFusion(head)) this.fuseHeads = head;
   }
 
-  // ---- what is shown ----------------------------------------------------------------------------------------
+  // ---- derived state ----------------------------------------------------------------------------------------
 
   /**
-   * The query stays, wherever the pointer is: the pooling query is no token, and rollout of a large model comes from
-   * Python.
+   * Whether hovering leaves the query unchanged: the pooling query is not a token, and maps that Python computes need a
+   * round trip.
    */
-  get fixed() {
+  get queryFixed() {
     const { view } = this.selection;
     return view === "pool" || (view === "rollout" && !this.payload.quick) || (view === "relevance" && !this.method?.chain);
   }
 
-  /** The view reads rows or columns; the others know no direction. */
-  get directed() {
+  /** Whether the view has a direction, that is, rows and columns. */
+  get hasDirection() {
     const { view } = this.selection;
     return view === "attention" || view === "rollout" || (view === "relevance" && Boolean(this.method?.tokens));
   }
 
-  /** The view to show when a token is asked about: the pooling query then gives way. */
-  get viewOfTokens() {
+  /** View to switch to when a token is selected, since some views have no map of a token. */
+  get tokenView() {
     const { view } = this.selection;
     return view === "pool" || (view === "relevance" && !this.method?.tokens) ? "attention" : view;
   }
 
   /**
-   * The map shares out 100 %, or every row of what it is a row of does; what a token receives need not.
+   * Whether the map's weights sum to 100 %, which the attention that a token receives need not.
    *
    * @param {View} view
    */
-  isWhole(view) {
+  sumsToOne(view) {
     const { direction } = this.selection;
     return direction === "from" || view === "pool" || (view === "relevance" && Boolean(this.method?.target));
   }
 
-  /** Settings that mean something to what is shown. */
+  /** Settings that apply to the current view. */
   get settings() {
     const { view } = this.selection;
-    if (ofFeatures(view)) return this.readable ? OF_FEATURES : [];
-    return view === "rollout" ? ROLLOUT : view === "relevance" ? (this.method?.settings ?? []) : [];
+    if (comparesFeatures(view)) return this.canRequestFeatures ? FEATURE_SETTINGS : [];
+    return view === "rollout" ? ROLLOUT_SETTINGS : view === "relevance" ? (this.method?.settings ?? []) : [];
   }
 
-  /** The token that is asked about. */
+  /** The current query token. */
   get query() {
     const { selection, hovered } = this;
-    if (hovered >= 0 && !this.fixed && (this.touching || !selection.pinned)) return hovered;
+    if (hovered >= 0 && !this.queryFixed && (this.touching || !selection.pinned)) return hovered;
     return selection.token;
   }
 
-  /** The view of the large map; a map of the grid that is pointed at comes before the selection. */
+  /** View of the map over the picture. A previewed grid cell takes precedence over the selection. */
   get view() {
     if (this.cell.r > this.payload.blocks) return "pool";
     return this.preview ? "attention" : this.selection.view;
   }
 
   /**
-   * The token that a map is about; -1 where it is about none: the pooling query's, or a class's.
+   * Return the token that a map belongs to; -1 for the pooling query or a class as a whole.
    *
    * @param {View} view
    */
   queryOf(view) {
     if (view === "pool") return -1;
     const { hovered, selection } = this;
-    const ofToken = this.method?.tokens && (selection.pinned || (hovered >= 0 && !this.fixed));
+    const ofToken = this.method?.tokens && (selection.pinned || (hovered >= 0 && !this.queryFixed));
     return view !== "relevance" || ofToken ? this.query : -1;
   }
 
-  /** The map of the grid that is previewed or selected. */
+  /** The previewed grid cell, else the selected one. */
   get cell() {
     return this.preview ?? this.selectedCell;
   }
 
-  /** The map of the grid that is selected; row and column 0 are those that fuse. */
+  /** The selected grid cell; row and column 0 are the summaries. */
   get selectedCell() {
     const { view, block, head } = this.selection;
     const row = isFusion(block) ? 0 : block + 1;
@@ -158,10 +158,10 @@ export class State {
     return c === 0 ? this.fuseHeads : c - 1;
   }
 
-  // ---- what people do ---------------------------------------------------------------------------------------
+  // ---- user actions -----------------------------------------------------------------------------------------
 
   /**
-   * Choose these values.
+   * Change fields of the selection.
    *
    * @param {Partial<Selection>} values
    * @returns {Effect}
@@ -172,36 +172,36 @@ export class State {
   }
 
   /**
-   * The pointer is on a token: it becomes the query or, when the query is held, the key that is read.
+   * Hover over a token: it becomes the query or, if the query is fixed, the key that is read.
    *
    * @param {number} token
    * @returns {Effect}
    */
-  point(token) {
-    const field = !this.touching && (this.selection.pinned || this.fixed) ? "readKey" : "hovered";
+  hoverToken(token) {
+    const field = !this.touching && (this.selection.pinned || this.queryFixed) ? "readKey" : "hovered";
     if (this[field] === token) return "";
     this[field] = token;
     return "pointed";
   }
 
   /**
-   * The pointer is on a map of the grid, or on none.
+   * Hover over a grid cell; null for none.
    *
    * @param {Cell | null} cell
    * @returns {Effect}
    */
-  look(cell) {
+  hoverCell(cell) {
     if (cell && this.preview?.r === cell.r && this.preview?.c === cell.c) return "";
     this.preview = cell;
     return "pointed";
   }
 
   /**
-   * The pointer is on no token.
+   * Stop hovering over a token.
    *
    * @returns {Effect}
    */
-  leave() {
+  endHover() {
     if (this.hovered < 0 && this.readKey < 0) return "";
     this.hovered = this.readKey = -1;
     return "pointed";
@@ -210,11 +210,11 @@ export class State {
   /** @param {number} token */
   pin(token) {
     this.readKey = -1;
-    return this.change({ token, pinned: true, view: this.viewOfTokens });
+    return this.change({ token, pinned: true, view: this.tokenView });
   }
 
   /**
-   * Let go of a pinned token, or of the pooling query.
+   * Unpin the token, or leave the pooling query.
    *
    * @returns {Effect}
    */
@@ -223,42 +223,42 @@ export class State {
     if (view === "pool") return this.change({ view: "attention" });
     if (!pinned && this.hovered < 0) return "";
     this.hovered = this.readKey = -1;
-    return pinned ? this.change({ token: this.home, pinned: false }) : "pointed";
+    return pinned ? this.change({ token: this.defaultToken, pinned: false }) : "pointed";
   }
 
   /**
-   * A click, a tap or Enter on a token.
+   * Pin a token, or unpin it if it is pinned.
    *
    * @param {number} token
    */
   togglePin(token) {
-    const { pinned, view, token: held } = this.selection;
-    return !pinned || held !== token || view === "pool" ? this.pin(token) : this.release();
+    const { pinned, view, token: pinnedToken } = this.selection;
+    return !pinned || pinnedToken !== token || view === "pool" ? this.pin(token) : this.release();
   }
 
-  /** Ask about the class token, or the first one. */
-  askClassToken() {
+  /** Make the class token the query, or the first token if there is none. */
+  selectClassToken() {
     this.hovered = -1;
-    this.home = Math.max(0, this.payload.prefix.indexOf("cls"));
-    return this.change({ token: this.home, pinned: false, view: this.viewOfTokens });
+    this.defaultToken = Math.max(0, this.payload.prefix.indexOf("cls"));
+    return this.change({ token: this.defaultToken, pinned: false, view: this.tokenView });
   }
 
   /**
-   * To a view, or back to attention.
+   * Switch to a view, or back to attention.
    *
    * @param {View} view
    */
-  turn(view) {
+  toggleView(view) {
     return this.change({ view: this.selection.view === view ? "attention" : view });
   }
 
   /**
-   * Choose a map of the grid, if there is one.
+   * Select a grid cell, if it exists.
    *
    * @param {Cell} cell
    * @returns {Effect}
    */
-  choose({ r, c }) {
+  selectCell({ r, c }) {
     const { lines, blocks, heads } = this.payload;
     if (r < 0 || c < 0 || r > lines || c > heads) return "";
     const head = this.headOf(c);
@@ -266,7 +266,7 @@ export class State {
   }
 
   /**
-   * Move the query by patches.
+   * Move the query by a number of patches.
    *
    * @param {number} down
    * @param {number} right
@@ -274,7 +274,7 @@ export class State {
    */
   move(down, right) {
     const token = neighbour(this.query, this.payload, down, right);
-    if (this.selection.pinned || this.fixed) return this.change({ token, pinned: true, view: this.viewOfTokens });
+    if (this.selection.pinned || this.queryFixed) return this.change({ token, pinned: true, view: this.tokenView });
     this.hovered = token;
     return "pointed";
   }
@@ -287,7 +287,7 @@ export class State {
   }
 
   /**
-   * The stroke passes a patch; true if that changes anything.
+   * Apply the drag to a patch; returns whether anything changed.
    *
    * @param {number} patch
    */
@@ -299,19 +299,19 @@ export class State {
     return true;
   }
 
-  /** Hide what is shown, and show what is hidden. */
+  /** Swap hidden and visible patches. */
   swapHidden() {
     const hidden = new Set(this.selection.hidden);
     return this.change({ hidden: [...Array(this.payload.patches).keys()].filter((patch) => !hidden.has(patch)) });
   }
 
-  // ---- viewers that move together ---------------------------------------------------------------------------
+  // ---- linked viewers ---------------------------------------------------------------------------------------
 
   /**
-   * What was pointed at or chosen in another viewer happens here too; true if the selection is another one then.
+   * Copy hover and selection of another viewer; returns whether the selection changed.
    *
    * @param {State} leader
-   * @param {boolean} ownView its own view stays
+   * @param {boolean} ownView keep this viewer's view
    */
   follow(leader, ownView) {
     /** @type {(token: number) => number} */

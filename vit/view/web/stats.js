@@ -1,29 +1,29 @@
-// How long draws take, for benchmarks: in rings of the last ones.
+// Durations of recent draws in ring buffers, for benchmarks.
 
 const REMEMBERED = 512;
 
-/** The draws of one viewer. */
+/** Draw times of one viewer. */
 export class Stats {
   constructor() {
     this.draw = new Float64Array(REMEMBERED); // [ms]
-    this.frame = new Float64Array(REMEMBERED); // from an event to the frame that shows it [ms]
+    this.frame = new Float64Array(REMEMBERED); // [ms] from an event to the frame that shows it
     this.draws = 0;
     this.frames = 0;
     this.timeFrames = false;
-    this.eventTime = 0; // when the event happened that the next draw answers
+    this.eventTime = 0; // time stamp of the event that the next draw responds to
   }
 
   /** @param {Event | undefined} event */
-  ask(event) {
+  noteEvent(event) {
     if (event && this.timeFrames) this.eventTime = event.timeStamp;
   }
 
   /**
-   * A draw is done.
+   * Record a draw.
    *
    * @param {number} began
    */
-  drew(began) {
+  recordDraw(began) {
     this.draw[this.draws++ % REMEMBERED] = performance.now() - began;
     if (this.timeFrames && this.eventTime) this.timeFrame();
   }
@@ -31,7 +31,7 @@ export class Stats {
   timeFrame() {
     const eventTime = this.eventTime;
     this.eventTime = 0;
-    const channel = new MessageChannel(); // its message runs after the frame that this draw belongs to
+    const channel = new MessageChannel(); // a message posted during a frame is handled after that frame is painted
     channel.port1.onmessage = () => {
       this.frame[this.frames++ % REMEMBERED] = performance.now() - eventTime;
     };

@@ -1,4 +1,4 @@
-// The shapes of what Python sends and of what the page holds, for the type checker alone.
+// Types of the messages from Python and of data on the page; used only by the type checker.
 
 import type { Viewer } from "./viewer.js";
 
@@ -6,7 +6,7 @@ export type Direction = "from" | "to";
 export type Fusion = "mean" | "max" | "min";
 export type View = "attention" | "rollout" | "relevance" | "similar" | "components" | "pool";
 
-/** As `vit.view.selection.Selection`. */
+/** See `vit.view.selection.Selection`. */
 export interface Selection {
   block: number | Fusion;
   head: number | Fusion;
@@ -29,13 +29,13 @@ export interface Selection {
   after_block: number;
 }
 
-/** A setting of a method. */
+/** Name of a method's setting. */
 export type Setting = "residual" | "fusion" | "discard" | "start_block" | "after_block";
 
-/** Settings of rollout, some of `vit.explain.settings.Settings`. */
+/** Settings of rollout, a subset of `vit.explain.settings.Settings`. */
 export type RolloutSettings = Pick<Selection, "residual" | "fusion" | "discard">;
 
-/** Of `vit.view.payload.pack`, `pack_chain`, `pack_masks` and `pack_features`. */
+/** Header written by `pack`, `pack_chain`, `pack_masks` and `pack_features` of `vit.view.payload`. */
 export interface Header {
   kind: "maps" | "qk" | "chain" | "masks" | "features";
   blocks: number;
@@ -58,7 +58,7 @@ export interface Header {
   sections: Record<string, [number, number]>;
 }
 
-/** How tokens lie: names of the first ones, and the grid of the others. */
+/** Order of the tokens: the prefix tokens by name, then the grid of patches. */
 export interface TokenLayout {
   prefix: string[];
   split: number;
@@ -66,7 +66,7 @@ export interface TokenLayout {
   cols: number;
 }
 
-/** As in `pages.components.viewer`. */
+/** See `pages.components.viewer.ComputedMap`. */
 export interface ComputedMap {
   view: View;
   token: number;
@@ -75,7 +75,7 @@ export interface ComputedMap {
   values: number[];
 }
 
-/** As in `pages.components.viewer`. */
+/** See `pages.components.viewer.Method`. */
 export interface Method {
   title: string;
   sentence?: string;
@@ -85,7 +85,7 @@ export interface Method {
   settings: Setting[];
 }
 
-/** As in `pages.components.viewer`. */
+/** See `pages.components.viewer.Occlusion`. */
 export interface Occlusion {
   target: string;
   before: number;
@@ -93,7 +93,7 @@ export interface Occlusion {
   answers: string[];
 }
 
-/** As `vit.explain.sensitivity.Verdict`. */
+/** See `vit.explain.sensitivity.Verdict`. */
 export interface Verdict {
   correlation: number;
   reach: number;
@@ -101,7 +101,7 @@ export interface Verdict {
   error: number;
 }
 
-/** What Python tells a viewer. */
+/** Message from Python to a viewer, see docs/viewer.md. */
 export interface Message {
   name: string;
   payload: string;
@@ -120,7 +120,7 @@ export interface Message {
   alone?: boolean;
 }
 
-/** What of `vit.model.config.ViTConfig` the lesson's forward pass needs. */
+/** Fields of `vit.model.config.ViTConfig` that the lesson's forward pass needs. */
 export interface Config {
   image_size: [number, number];
   patch_size: number;
@@ -135,7 +135,7 @@ export interface Config {
   pool: "cls" | "mean";
 }
 
-/** As `vit.images.preprocess.Preprocess`. */
+/** See `vit.images.preprocess.Preprocess`. */
 export interface Preprocess {
   size: [number, number];
   resize: "squash" | "shortest";
@@ -145,7 +145,7 @@ export interface Preprocess {
   std: number[];
 }
 
-/** Of `vit.view.lesson_weights.pack_weights`. */
+/** A tensor written by `vit.view.lesson_weights.pack_weights`. */
 export interface PackedTensor {
   name: string;
   rows: number;
@@ -153,7 +153,7 @@ export interface PackedTensor {
   rounded: boolean;
 }
 
-/** Of `vit.view.lesson.model_bytes`. */
+/** Header written by `vit.view.lesson.model_bytes`. */
 export interface LessonHeader {
   name: string;
   config: Config;
@@ -166,16 +166,16 @@ export interface LessonHeader {
   accuracy: number | null;
 }
 
-/** A map of the grid. */
+/** Row and column of a map in the grid. */
 export interface Cell {
   r: number;
   c: number;
 }
 
-/** What came of an act: something to paint, or a choice that Python hears of too; "" is nothing. */
+/** Effect of an action: "pointed" requires a repaint, "chosen" also changes the selection sent to Python. */
 export type Effect = "" | "pointed" | "chosen";
 
-/** What Streamlit hands a component. */
+/** Arguments that Streamlit passes to a component. */
 export interface Mount {
   data: any;
   parentElement: HTMLElement;
@@ -183,7 +183,7 @@ export interface Mount {
   setTriggerValue(name: string, value: unknown): void;
 }
 
-/** What anywidget hands `kernel_link.js`: a widget of the kernel. */
+/** The kernel's widget, which anywidget passes to `kernel_link.js`. */
 export interface Link {
   get(name: string): any;
   send(content: object): void;

@@ -1,22 +1,22 @@
-// Puts the viewer together: what Python says, its parts, and what is drawn when.
+// The viewer: handles messages from Python, connects its parts and schedules drawing.
 
 import { Mosaic } from "./canvas.js";
 import { Chips } from "./chips.js";
 import { Colours } from "./colours.js";
-import { reflect } from "./controls.js";
+import { updateControls } from "./controls.js";
 import { draw } from "./drawing.js";
 import { Engine } from "./engine.js";
 import { Masks } from "./faithfulness.js";
 import { Grid } from "./grid.js";
 import { Group } from "./group.js";
 import { listen, listenToChips, SETTLE } from "./input.js";
-import { measure, offer, placeMaps } from "./layout.js";
+import { updateSize, showAvailable, placeMaps } from "./layout.js";
 import { Judge } from "./judge.js";
 import { Legend } from "./legend.js";
 import { Outbox } from "./outbox.js";
-import { Page, write } from "./page.js";
+import { Page, setText } from "./page.js";
 import { Features, Payload } from "./payload.js";
-import { HEADER_EVENT, PAYLOAD_EVENT, headerOf, takeNamed, takePayload } from "./payload_registry.js";
+import { HEADER_EVENT, PAYLOAD_EVENT, headerOf, findPayloadByName, findPayload } from "./payload_registry.js";
 import { Picture } from "./picture.js";
 import { PictureMap } from "./picture_map.js";
 import { Readings } from "./readings.js";
@@ -27,12 +27,12 @@ import { Stats } from "./stats.js";
 /** @import { Effect, ComputedMap, Message, Mount, Occlusion, Selection } from "./types" */
 
 /** @type {Map<string, { revision: number | null, selection: Selection }>} */
-const chosen = (globalThis.__vitSelections ??= new Map()); // name of a viewer: what it last showed, across mounts
+const lastSelections = (globalThis.__vitSelections ??= new Map()); // by the viewer's name; survives unmounting
 
 /** @type {any} */
-const missing = null; // until a payload is there
+const unset = null; // until a payload has loaded
 
-/** One viewer on a page. What belongs to a payload is there once `payload` is. */
+/** One viewer on a page. Its payload-specific parts are null until `payload` is set. */
 export class Viewer {
   /** @param {HTMLElement} parent */
   constructor(parent) {
@@ -46,63 +46,63 @@ export class Viewer {
     this.outbox = new Outbox();
     this.stats = this.root.__vitStats = new Stats();
     this.root.__vitViewer = this;
-    this.name = ""; // by which the page knows it, across mounts
+    this.name = ""; // stable across mounts
     this.payloadId = "";
     /** @type {number | null} */
     this.revision = null;
     /** @type {ComputedMap | null} */
-    this.computed = null; // map that Python computed
+    this.computed = null; // map from Python
     /** @type {Occlusion | null} */
     this.occlusion = null;
-    this.model = ""; // by which features of two pictures can be compared
+    this.model = ""; // features of two pictures can be compared if this is equal
     this.masksName = "";
     /** @type {Masks | null} */
-    this.masks = null; // by which maps are judged
+    this.masks = null; // masks that maps are judged by
     this.featuresId = "";
     /** @type {Features | null} */
-    this.sentFeatures = null; // after another block than the payload's, or with colours
+    this.sentFeatures = null; // features after another block than the payload's, or with component colours
     this.judge = new Judge(this);
-    this.alone = false; // nobody listens
-    this.ownView = false; // it keeps its view while the others of its group change theirs
-    this.frame = this.speaking = 0;
+    this.alone = false; // no server or kernel is connected
+    this.ownView = false; // keeps its view when the group's view changes
+    this.frame = this.announceTimer = 0;
     /** @type {Payload} */
-    this.payload = missing;
+    this.payload = unset;
     /** @type {Engine} */
-    this.engine = missing;
+    this.engine = unset;
     /** @type {Mosaic} */
-    this.mosaic = missing;
+    this.mosaic = unset;
     /** @type {PictureMap} */
-    this.map = missing;
+    this.map = unset;
     /** @type {Picture} */
-    this.picture = missing;
+    this.picture = unset;
     /** @type {Chips} */
-    this.chips = missing;
+    this.chips = unset;
     /** @type {Grid} */
-    this.grid = missing;
-    this.arrived = (/** @type {Event} */ event) => this.arrive(/** @type {CustomEvent<string>} */ (event).detail);
+    this.grid = unset;
+    this.arrived = (/** @type {Event} */ event) => this.payloadArrived(/** @type {CustomEvent<string>} */ (event).detail);
     globalThis.addEventListener(PAYLOAD_EVENT, this.arrived);
     this.announced = () => this.reserve();
     globalThis.addEventListener(HEADER_EVENT, this.announced);
-    this.resized = new ResizeObserver(() => this.mosaic && measure(this.page, this.mosaic));
+    this.resized = new ResizeObserver(() => this.mosaic && updateSize(this.page, this.mosaic));
     this.resized.observe(this.page.find(".mosaic"));
     listen(this);
   }
 
-  /** Let go of everything outside of the viewer's own elements. */
+  /** Remove listeners, timers and everything else outside of the viewer's elements. */
   destroy() {
     this.group.join("");
     globalThis.removeEventListener(PAYLOAD_EVENT, this.arrived);
     globalThis.removeEventListener(HEADER_EVENT, this.announced);
     this.resized.disconnect();
     cancelAnimationFrame(this.frame);
-    clearTimeout(this.speaking);
+    clearTimeout(this.announceTimer);
     this.outbox.stop();
     this.judge.stop();
     this.grid?.stop();
     this.picture?.destroy();
   }
 
-  // What tests and benchmarks ask most.
+  // Shortcuts for tests and benchmarks.
 
   get selection() {
     return this.state.selection;
@@ -120,7 +120,7 @@ export class Viewer {
     return this.state.cell;
   }
 
-  /** Features after the block that is selected, with colours where a view has some; null until they are here. */
+  /** Features after the selected block, with colours for the view "components"; null until they have loaded. */
   get features() {
     const { payload, sentFeatures } = this;
     const { after_block, view } = this.selection;
@@ -128,14 +128,16 @@ export class Viewer {
     return after_block === payload.blocks - 1 && view !== "components" ? payload.features : null;
   }
 
-  /** Whether all that was asked of it is painted, and told to Python. */
+  /** Whether everything is painted and sent to Python. */
   get settled() {
     return !this.frame && !this.outbox.pending && !this.root.matches("[data-waiting], [data-busy]");
   }
 
-  // ---- what Python says -------------------------------------------------------------------------------------
+  // ---- messages from Python ---------------------------------------------------------------------------------
 
   /**
+   * Apply a message from Python.
+   *
    * @param {Message} message
    * @param {(selection: unknown) => void} send
    */
@@ -146,9 +148,9 @@ export class Viewer {
     this.occlusion = message.occlusion;
     this.model = message.model ?? "";
     this.useMasks(message.masks ?? "");
-    const readable = typeof message.features === "string";
-    const renamed = this.state.readable !== readable || JSON.stringify(this.state.method) !== JSON.stringify(message.method);
-    this.state.readable = readable;
+    const canRequestFeatures = typeof message.features === "string";
+    const renamed = this.state.canRequestFeatures !== canRequestFeatures || JSON.stringify(this.state.method) !== JSON.stringify(message.method);
+    this.state.canRequestFeatures = canRequestFeatures;
     this.useFeatures(message.features ?? "");
     this.alone = Boolean(message.alone);
     this.ownView = Boolean(message.ownView);
@@ -157,99 +159,99 @@ export class Viewer {
     this.page.find(".painting").hidden = !message.paintable;
     this.state.method = message.method;
     const revised = message.revision !== this.revision;
-    if (revised) this.begin(message);
+    if (revised) this.startRevision(message);
     if (message.payload !== this.payloadId) {
       this.payloadId = message.payload;
       this.load();
     } else if (this.payload) {
-      if (revised || renamed) this.settle();
-      this.picture.cover(this.selection.hidden);
+      if (revised || renamed) this.fitSelection();
+      this.picture.drawHidden(this.selection.hidden);
       this.request();
     }
   }
 
   /**
-   * Show what Python wants, or what people chose since.
+   * Start from the selection of a new revision, or from the user's selection if it was made for that revision.
    *
    * @param {Message} message
    */
-  begin({ revision, seed }) {
-    const remembered = chosen.get(this.name);
+  startRevision({ revision, seed }) {
+    const stored = lastSelections.get(this.name);
     this.revision = revision;
-    this.state.begin(remembered?.revision === revision ? remembered.selection : seed);
+    this.state.setSelection(stored?.revision === revision ? stored.selection : seed);
     this.outbox.sent = JSON.stringify(seed);
   }
 
-  /** @param {string} id of a payload that came */
-  arrive(id) {
+  /** @param {string} id id of a payload that arrived */
+  payloadArrived(id) {
     if (id === this.payloadId) this.load();
     else if (this.payload && id === this.state.method?.chain) this.request();
-    else if (this.takeMasks() || (id === this.featuresId && this.takeFeatures())) this.request();
+    else if (this.loadMasks() || (id === this.featuresId && this.loadFeatures())) this.request();
   }
 
   /**
-   * Compare by these features; those of another picture, or in another basis, are no use until they come.
+   * Use the features with this id. The previous ones are dropped at once, since their picture or basis may differ.
    *
-   * @param {string} id "" for those of the payload
+   * @param {string} id "" for the payload's own features
    */
   useFeatures(id) {
     if (id !== this.featuresId) this.sentFeatures = null;
     this.featuresId = id;
-    this.takeFeatures();
+    this.loadFeatures();
   }
 
-  /** True if there are features of the id that Python gave. */
-  takeFeatures() {
-    const features = this.featuresId ? takePayload(this.featuresId, Features.read) : null;
+  /** Load the features if they have arrived; returns whether they have. */
+  loadFeatures() {
+    const features = this.featuresId ? findPayload(this.featuresId, Features.read) : null;
     if (features) this.sentFeatures = features;
     return features !== null;
   }
 
   /**
-   * Judge maps by what masks of this name say; those that came last stay until more of them come.
+   * Judge maps by the masks with this name. Later payloads of the same name replace them as they arrive.
    *
    * @param {string} name
    */
   useMasks(name) {
     if (name !== this.masksName) this.masks = null;
     this.masksName = name;
-    this.takeMasks();
+    this.loadMasks();
   }
 
-  /** True if there are masks, or more of them, that were not here before. */
-  takeMasks() {
-    const masks = this.masksName ? takeNamed(this.masksName, (bytes) => new Masks(bytes)) : null;
+  /** Load the latest masks; returns whether they are new. */
+  loadMasks() {
+    const masks = this.masksName ? findPayloadByName(this.masksName, (bytes) => new Masks(bytes)) : null;
     if (!masks || masks === this.masks) return false;
     this.masks = masks;
     return true;
   }
 
-  /** Take the payload if it is here; otherwise its arrival calls again. */
+  /** Show the payload if it has arrived; otherwise PAYLOAD_EVENT calls this again. */
   load() {
-    const payload = takePayload(this.payloadId, (bytes) => new Payload(bytes));
+    const payload = findPayload(this.payloadId, (bytes) => new Payload(bytes));
     this.root.toggleAttribute("data-waiting", !payload);
     if (!payload) this.reserve();
     if (!payload || payload === this.payload) return this.request();
     this.root.removeAttribute("data-reserved");
-    this.show(payload);
+    this.setPayload(payload);
     this.page.find(".waiting").hidden = true;
     this.page.find(".instrument").hidden = false;
     this.draw();
     for (const peer of this.group.peers) peer.repaint();
   }
 
-  /** Make room for the first payload, as soon as what it will be is known. */
+  /** Reserve space for the first payload as soon as its header is known. */
   reserve() {
     const header = headerOf(this.payloadId);
     if (header && !this.payload) reserve(this, header);
   }
 
   /**
-   * Turn to a payload.
+   * Switch to a payload.
    *
    * @param {Payload} payload
    */
-  show(payload) {
+  setPayload(payload) {
     const { page } = this;
     this.grid?.stop();
     this.picture?.destroy();
@@ -260,49 +262,49 @@ export class Viewer {
     this.picture = new Picture(page, payload);
     this.chips = new Chips(page, payload);
     this.grid = new Grid(this);
-    this.legend.drawn = "";
+    this.legend.drawnKey = "";
     listenToChips(this);
     placeMaps(page, payload, this.mosaic);
-    offer(page, payload);
-    measure(page, this.mosaic);
-    this.state.turnTo(payload);
-    this.settle();
+    showAvailable(page, payload);
+    updateSize(page, this.mosaic);
+    this.state.setPayload(payload);
+    this.fitSelection();
   }
 
   /** Fit the selection to the payload, and the controls to the selection. */
-  settle() {
-    this.state.settle();
-    this.reflect();
+  fitSelection() {
+    this.state.fitSelection();
+    this.refresh();
   }
 
-  /** Show the selection in every control, and every map anew. */
-  reflect() {
+  /** Update all controls from the selection and invalidate all maps. */
+  refresh() {
     const { state, selection } = this;
-    state.keepFusions();
-    reflect(this.page, state);
+    state.rememberFusions();
+    updateControls(this.page, state);
     this.colours.use(/** @type {Uint8Array} */ (this.payload.colormaps.get(selection.colormap)));
     this.grid.repaint();
-    this.picture.cover(selection.hidden);
+    this.picture.drawHidden(selection.hidden);
   }
 
-  // ---- what people do ---------------------------------------------------------------------------------------
+  // ---- user actions -----------------------------------------------------------------------------------------
 
   /**
-   * Show what came of an act, here and in the others of the group, and tell Python of a choice.
+   * Draw the effect of an action, here and in the group's other viewers, and send a changed selection to Python.
    *
    * @param {Effect} effect
-   * @param {Event} [event] that it answers
-   * @param {number} [after] the choice may be another one within this time [ms]
+   * @param {Event} [event] event that caused it
+   * @param {number} [after] [ms] before the selection is sent; a later action within that time replaces it
    */
   apply(effect, event, after = 0) {
     if (!effect) return;
     this.group.leader = null;
-    if (effect === "chosen") this.reflect();
+    if (effect === "chosen") this.refresh();
     this.request(event);
     for (const peer of this.group.peers) peer.follow(this);
     if (effect !== "chosen") return;
-    this.speak();
-    this.remember();
+    this.announce();
+    this.storeSelection();
     this.outbox.post(() => ({ selection: this.selection, revision: this.revision }), after);
   }
 
@@ -311,38 +313,38 @@ export class Viewer {
     this.apply(this.state.change(values));
   }
 
-  /** @param {Viewer} leader in which people did something */
+  /** @param {Viewer} leader viewer that the user interacted with */
   follow(leader) {
     this.group.leader = leader;
     if (this.state.follow(leader.state, this.ownView)) {
-      this.remember();
-      this.settle();
+      this.storeSelection();
+      this.fitSelection();
     }
     this.request();
   }
 
-  /** What is chosen outlives the elements that show it. */
-  remember() {
-    chosen.set(this.name, { revision: this.revision, selection: { ...this.selection } });
+  /** Store the selection so that it survives unmounting. */
+  storeSelection() {
+    lastSelections.set(this.name, { revision: this.revision, selection: { ...this.selection } });
   }
 
-  /** Say the sentence to screen readers, once things are still. */
-  speak() {
-    clearTimeout(this.speaking);
-    this.speaking = setTimeout(() => {
-      write(this.page.find(".live"), `${this.page.find(".sentence").textContent} ${this.readings.spoken}`);
+  /** Announce the sentence to screen readers after SETTLE. */
+  announce() {
+    clearTimeout(this.announceTimer);
+    this.announceTimer = setTimeout(() => {
+      setText(this.page.find(".live"), `${this.page.find(".sentence").textContent} ${this.readings.announcement}`);
     }, SETTLE);
   }
 
-  // ---- what is drawn ----------------------------------------------------------------------------------------
+  // ---- drawing ----------------------------------------------------------------------------------------------
 
   /**
    * Draw in the next frame.
    *
-   * @param {Event} [event] that asks for it
+   * @param {Event} [event] event that caused it
    */
   request(event) {
-    this.stats.ask(event);
+    this.stats.noteEvent(event);
     if (!this.frame && this.payload)
       this.frame = requestAnimationFrame(() => {
         this.frame = 0;
@@ -359,7 +361,7 @@ export class Viewer {
   draw() {
     const began = performance.now();
     draw(this);
-    this.stats.drew(began);
+    this.stats.recordDraw(began);
   }
 }
 
@@ -367,7 +369,7 @@ export class Viewer {
 const viewers = new WeakMap();
 
 /**
- * Show what Python says in a parent's viewer; gives what takes it away.
+ * Mount a viewer in a parent element, or update the one that is mounted; returns its clean-up function.
  *
  * @param {Pick<Mount, "data" | "parentElement" | "setStateValue">} mount
  */

@@ -1,32 +1,32 @@
-// Words in the reader's language. English is what stands in the code, and what is said where nobody gave others. No DOM here.
+// Translations. The code holds the English texts, which are also the default. No DOM access.
 
 /** @type {Record<string, string>} */
 let table = {};
 
 /**
- * Speak another language from now on.
+ * Set the translations.
  *
- * @param {Record<string, string>} words by what they are in English, or by their names
+ * @param {Record<string, string>} words translations by English text, or by name
  */
-export function useWords(words) {
+export function setTranslations(words) {
   table = words;
 }
 
 /**
- * A word or a sentence, with values in the place of their names in braces.
+ * Translate a text and fill in its placeholders, such as {head}.
  *
  * @param {string} words
  * @param {Record<string, string | number>} [values]
  */
-export function say(words, values = {}) {
+export function translate(words, values = {}) {
   return (table[words] ?? words).replace(/\{(\w+)\}/g, (name, key) => (key in values ? String(values[key]) : name));
 }
 
 /**
- * A number's digits with the reader's decimal sign.
+ * Format digits with the language's decimal separator.
  *
  * @param {string} digits
  */
 export function decimal(digits) {
-  return digits.replace(".", say("."));
+  return digits.replace(".", translate("."));
 }

@@ -1,12 +1,12 @@
-// What the model says of the picture: its likeliest classes, with bars.
+// The model's most probable classes, with bars.
 
 import { percent } from "../captions.js";
 import { element, make } from "./elements.js";
-import { say } from "../words.js";
+import { translate } from "../words.js";
 
-const SHOWN = 3; // classes
+const SHOWN = 3; // number of classes
 
-/** The answer beside the picture. */
+/** The prediction beside the picture. */
 export class Answer {
   /** @param {string[]} labels */
   constructor(labels) {
@@ -15,12 +15,12 @@ export class Answer {
     this.probabilities = new Float64Array(labels.length);
   }
 
-  /** The likeliest class. */
+  /** The most probable class. */
   get best() {
     return this.probabilities.indexOf(Math.max(...this.probabilities));
   }
 
-  /** @param {Float64Array} probabilities of every class */
+  /** @param {Float64Array} probabilities probability of each class */
   show(probabilities) {
     this.probabilities = probabilities;
     const order = [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a]).slice(0, SHOWN);
@@ -29,6 +29,6 @@ export class Answer {
       bar.style.width = `${100 * probabilities[label]}%`;
       return make("li", {}, make("span", { textContent: this.labels[label] }), make("b", { textContent: percent(probabilities[label]) }), make("div", { className: "bar" }, bar));
     });
-    element(".answer").replaceChildren(make("h2", { textContent: say("answer") }), make("ol", {}, ...rows));
+    element(".answer").replaceChildren(make("h2", { textContent: translate("answer") }), make("ol", {}, ...rows));
   }
 }

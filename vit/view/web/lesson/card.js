@@ -1,8 +1,8 @@
-// The card of a step: what to learn, what to do, whether it is done, and the way on.
+// The card of a step: its explanation, task, state, and navigation.
 
 import { STEPS } from "./course.js";
 import { element, make } from "./elements.js";
-import { say } from "../words.js";
+import { translate } from "../words.js";
 
 /** @import { Course } from "./course.js" */
 
@@ -13,15 +13,15 @@ const SCROLL = matchMedia("(prefers-reduced-motion: reduce)").matches ? "instant
 export class Card {
   /**
    * @param {Course} course
-   * @param {Record<string, string | number>} facts that sentences name
-   * @param {() => void} turned somebody went to another step
+   * @param {Record<string, string | number>} facts values for the placeholders of texts
+   * @param {() => void} onStepChange called after a change of step
    */
-  constructor(course, facts, turned) {
+  constructor(course, facts, onStepChange) {
     this.course = course;
-    this.turned = turned;
+    this.onStepChange = onStepChange;
     this.facts = facts;
     this.dots = STEPS.map(({ name }, number) => {
-      const label = say("step of", { number: number + 1, count: STEPS.length, title: say(`${name}.title`) });
+      const label = translate("step of", { number: number + 1, count: STEPS.length, title: translate(`${name}.title`) });
       const dot = make("button", { type: "button", title: label });
       dot.setAttribute("aria-label", label);
       dot.addEventListener("click", () => this.go(number));
@@ -35,23 +35,23 @@ export class Card {
   /** @param {number} number */
   go(number) {
     this.course.go(number);
-    this.turned();
+    this.onStepChange();
     element("#step-title").focus({ preventScroll: true });
     const { where, from } = this.course.step;
     element(from ?? where).scrollIntoView({ block: from ? "start" : "nearest", behavior: SCROLL });
   }
 
-  /** Show the step. */
+  /** Draw the current step. */
   draw() {
     const { course, dots, facts } = this;
     const { name } = course.step, { number } = course;
     const done = course.done.has(number), last = number === STEPS.length - 1;
-    element("#step-title").textContent = `${number + 1}. ${say(`${name}.title`)}`;
-    element(".card .text").textContent = say(`${name}.text`, facts);
-    element(".card .task span:last-child").textContent = say(`${name}.task`, facts);
+    element("#step-title").textContent = `${number + 1}. ${translate(`${name}.title`)}`;
+    element(".card .text").textContent = translate(`${name}.text`, facts);
+    element(".card .task span:last-child").textContent = translate(`${name}.task`, facts);
     element(".card").classList.toggle("is-done", done);
-    const praise = say(last ? "all done" : "done");
-    element(".card .done").dataset.room = praise; // so that nothing moves when it is said
+    const praise = translate(last ? "all done" : "done");
+    element(".card .done").dataset.room = praise; // CSS reserves this space, so that the layout does not shift
     element(".card .done span").textContent = done ? praise : "";
     for (const one of document.querySelectorAll(".wanted")) one.classList.remove("wanted");
     if (!done) element(course.step.where)?.classList.add("wanted");

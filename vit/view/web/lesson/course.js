@@ -1,32 +1,32 @@
-// The steps of the lesson: what each shows, and what somebody does who has done it. No DOM here.
+// The steps of the lesson: what the viewer shows in each, and which action completes it. No DOM access.
 
 /** @import { Selection, View } from "../types" */
 
 /**
- * Something that somebody did.
+ * A user action.
  *
  * @typedef {{ kind: "lines" | "class token" | "picture" | "number" | "hidden" } | { kind: "chosen", selection: Selection }} Act
  */
 
 /**
- * One step. Its words are `NAME.title`, `NAME.text` and `NAME.task`.
+ * One step. Its texts are `NAME.title`, `NAME.text` and `NAME.task`.
  *
  * @typedef {object} Step
  * @property {string} name
- * @property {number} block that the viewer shows; -1 is the last one
- * @property {number} [head] the mean of all where it is left out
- * @property {string} where what the task asks to use lies on the page
- * @property {string} [from] where to begin to read, if it is not there
- * @property {View} [view] attention where it is left out
- * @property {boolean} [patch] the patch in the middle asks, and not the class token
- * @property {boolean} [open] until somebody points at another token
- * @property {(act: Act, shown: Shown) => boolean} done
+ * @property {number} block block that the viewer shows; -1 is the last one
+ * @property {number} [head] head that the viewer shows; the mean of all by default
+ * @property {string} where selector of the element that the task uses
+ * @property {string} [from] selector of the element to scroll to, `where` by default
+ * @property {View} [view] attention by default
+ * @property {boolean} [patch] the query is the middle patch instead of the class token
+ * @property {boolean} [open] the query is not pinned, so that hovering changes it
+ * @property {(act: Act, shown: Shown) => boolean} done whether an action completes the step
  */
 
 /** @typedef {{ block: number, head: number | "mean" }} Shown */
 
-/** @type {(act: Act, field: "block" | "head", shown: Shown) => boolean} another block or head was chosen, and not all */
-const another = (act, field, shown) => {
+/** @type {(act: Act, field: "block" | "head", shown: Shown) => boolean} whether a single other block or head was selected */
+const choseOther = (act, field, shown) => {
   const chosen = act.kind === "chosen" ? act.selection[field] : "";
   return typeof chosen === "number" && chosen !== shown[field];
 };
@@ -41,11 +41,11 @@ export const STEPS = [
   },
   {
     name: "heads", where: ".mosaic", block: 1, head: 0, patch: true,
-    done: (act, shown) => another(act, "head", shown),
+    done: (act, shown) => choseOther(act, "head", shown),
   },
   {
     name: "blocks", where: ".mosaic", block: 0, patch: true,
-    done: (act, shown) => another(act, "block", shown),
+    done: (act, shown) => choseOther(act, "block", shown),
   },
   {
     name: "rollout", where: "[data-value=rollout]", block: -1,
@@ -59,13 +59,13 @@ export const STEPS = [
   { name: "believe", where: ".trials", block: -1, view: "rollout", done: ({ kind }) => kind === "hidden" },
 ];
 
-/** Where somebody is in the lesson. */
+/** The user's progress in the lesson. */
 export class Course {
-  /** @param {number} depth of the model, in blocks */
+  /** @param {number} depth number of blocks of the model */
   constructor(depth) {
     this.depth = depth;
     this.number = 0;
-    this.furthest = 0; // controls that were explained stay
+    this.furthest = 0; // controls that were explained stay visible
     /** @type {Set<number>} */
     this.done = new Set();
   }
@@ -75,16 +75,16 @@ export class Course {
   }
 
   /**
-   * What the viewer shows for the step.
+   * Return the selection that the viewer shows for the step.
    *
-   * @param {number} middle the token in the middle of the picture
+   * @param {number} middle token of the middle patch
    */
-  shows(middle) {
+  initialSelection(middle) {
     const { block, head = "mean", view = "attention", patch = false, open = false } = this.step;
     /** @type {Pick<Selection, "view" | "direction"> & Pick<Shown, "head">} */
-    const usual = { view, direction: "from", head };
+    const common = { view, direction: "from", head };
     const last = this.depth - 1;
-    return { ...usual, block: block < 0 ? last : Math.min(block, last), token: patch ? middle : 0, pinned: patch && !open, hidden: [] };
+    return { ...common, block: block < 0 ? last : Math.min(block, last), token: patch ? middle : 0, pinned: patch && !open, hidden: [] };
   }
 
   /**
@@ -92,23 +92,23 @@ export class Course {
    *
    * @param {string} name
    */
-  explained(name) {
+  hasExplained(name) {
     return STEPS.findIndex((step) => step.name === name) <= this.furthest;
   }
 
-  /** @param {number} number of a step */
+  /** @param {number} number number of a step */
   go(number) {
     this.number = Math.min(Math.max(number, 0), STEPS.length - 1);
     this.furthest = Math.max(this.furthest, this.number);
   }
 
   /**
-   * True if the step is done by this act, and was not before.
+   * Record an action; returns whether it completes the step for the first time.
    *
    * @param {Act} act
    */
-  notice(act) {
-    if (this.done.has(this.number) || !this.step.done(act, this.shows(0))) return false;
+  record(act) {
+    if (this.done.has(this.number) || !this.step.done(act, this.initialSelection(0))) return false;
     this.done.add(this.number);
     return true;
   }

@@ -1,13 +1,13 @@
-// Files to pixels, by the browser.
+// Decodes picture files with the browser.
 
-const LARGEST = 25e6; // pixels, as the app has it
+const LARGEST = 25e6; // [px], the same limit as in the app
 
 /**
- * Upright pixels, as the file has them: no colour profile, transparent parts white.
+ * Decode a picture: orientation applied, colour profile ignored, transparent parts white.
  *
  * @param {Blob} file
  */
-export async function decoded(file) {
+export async function decodePicture(file) {
   const bitmap = await createImageBitmap(file, { colorSpaceConversion: "none" });
   const { width, height } = bitmap;
   if (width * height > LARGEST) throw new Error("large");

@@ -1,7 +1,7 @@
-// Elements of the lesson's page.
+// Small DOM utilities.
 
 /**
- * The one element that a selector means.
+ * Return the first element that matches a selector.
  *
  * @param {string} selector
  * @param {ParentNode} [parent]
@@ -11,7 +11,7 @@ export function element(selector, parent = document) {
 }
 
 /**
- * A new element.
+ * Create an element.
  *
  * @param {string} tag
  * @param {Record<string, unknown>} [properties]

@@ -1,15 +1,15 @@
-// The experiment of the last step: hide patches from the model, and see what becomes of its answer.
+// The experiment of the last step: hide patches from the model and compare its predictions.
 
 import { percent } from "../captions.js";
-import { say } from "../words.js";
+import { translate } from "../words.js";
 import { element } from "./elements.js";
 
-const SHARE = 0.15; // of the patches are hidden at once
+const SHARE = 0.15; // share of the patches to hide
 
 /**
- * Patches with the largest values, or as many of the others, drawn evenly by their number.
+ * Return the patches with the largest values, or equally many of the others, evenly spaced by index.
  *
- * @param {Float32Array} values of the patches
+ * @param {Float32Array} values (P)
  * @param {boolean} strongest
  */
 export function patchesToHide(values, strongest) {
@@ -20,10 +20,10 @@ export function patchesToHide(values, strongest) {
   return Array.from({ length: count }, (_, i) => others[Math.floor(((i + 0.5) / count) * others.length)]);
 }
 
-/** Buttons that hide patches, and what the answer was before and is without them. */
+/** Buttons that hide patches, and the probabilities before and after. */
 export class Experiment {
   /**
-   * @param {number} patches of a picture
+   * @param {number} patches number of patches
    * @param {(strongest: boolean) => void} hide
    * @param {() => void} show
    */
@@ -32,21 +32,23 @@ export class Experiment {
     /** @type {Record<string, string>} */
     this.results = {};
     for (const [name, strongest] of /** @type {const} */ ([["strongest", true], ["others", false]])) {
-      element(`.${name}`).textContent = say(`hide ${name}`, { count });
+      element(`.${name}`).textContent = translate(`hide ${name}`, { count });
       element(`.${name}`).addEventListener("click", () => hide(strongest));
     }
     element(".trials .none").addEventListener("click", show);
   }
 
   /**
-   * @param {string} label of the class that is followed
-   * @param {number} before
-   * @param {number} after
-   * @param {number} count of patches that are hidden
+   * Show the result.
+   *
+   * @param {string} label name of the class
+   * @param {number} before its probability for the whole picture
+   * @param {number} after its probability without the hidden patches
+   * @param {number} count number of hidden patches
    */
-  tell(label, before, after, count) {
+  draw(label, before, after, count) {
     element(".result").textContent = count
-      ? say("hidden result", { count, label, before: percent(before), after: percent(after) })
-      : say("hide something", { label, before: percent(before) });
+      ? translate("hidden result", { count, label, before: percent(before), after: percent(after) })
+      : translate("hide something", { label, before: percent(before) });
   }
 }

@@ -1,13 +1,13 @@
-// What a Vision Transformer computes beside products of matrices, on numbers that lie in an array. No DOM here.
+// The operations of a Vision Transformer other than matrix products, in place on arrays. No DOM access.
 
-const REACH = 6; // beyond, GELU is 0 or x itself
-const STEPS = 512; // of the table to 1
+const REACH = 6; // for |x| beyond, GELU is 0 or x
+const STEPS = 512; // table entries per unit
 const HALF_STEP = 0.5 / STEPS;
 
-/** @param {number} x of the bell curve: the density of the standard normal distribution */
+/** Density of the standard normal distribution. @param {number} x */
 const bell = (x) => Math.exp(-0.5 * x * x) / Math.sqrt(2 * Math.PI);
 
-/** The area under the bell curve up to x, for x from -REACH to REACH: each step adds its own area (Simpson's rule). */
+/** Cumulative normal distribution from -REACH to REACH, integrated step by step with Simpson's rule. */
 const AREAS = new Float64Array(2 * REACH * STEPS + 2);
 for (let i = 1; i < AREAS.length; i++) {
   const x = i / STEPS - REACH;
@@ -15,9 +15,9 @@ for (let i = 1; i < AREAS.length; i++) {
 }
 
 /**
- * GELU of `count` numbers, in place: x times the share of the bell curve that lies below x.
+ * Apply GELU to `count` numbers in place: x times the cumulative normal distribution at x.
  *
- * Between two entries of the table a parabola: off by less than 1e-9.
+ * Interpolates the table quadratically; the error is below 1e-9.
  *
  * Source: Hendrycks & Gimpel 2016, arXiv 1606.08415, eq. 1.
  *
@@ -33,7 +33,7 @@ export function gelu(numbers, at, count) {
       const place = (x + REACH) * STEPS;
       const step = Math.floor(place);
       const low = AREAS[step], high = AREAS[step + 1], part = place - step;
-      // The curve's second derivative at x is -x bell(x); the bell is the table's own slope.
+      // Second-order term: the distribution's second derivative is -x bell(x), and bell(x) is the slope of the table.
       const bend = 0.5 * part * (1 - part) * x * (high - low) / STEPS;
       numbers[i] = x * (low + part * (high - low) + bend);
     }
@@ -41,15 +41,15 @@ export function gelu(numbers, at, count) {
 }
 
 /**
- * LayerNorm of one row into another: mean 0 and variance 1, then each channel's own scale and shift.
+ * Apply LayerNorm to one row and write the result into another.
  *
  * Source: Ba et al. 2016, arXiv 1607.06450, eq. 4.
  *
  * @param {Float32Array} numbers
  * @param {number} from
  * @param {number} count
- * @param {number} scale where the scales lie
- * @param {number} shift
+ * @param {number} scale index of the scales
+ * @param {number} shift index of the shifts
  * @param {number} eps
  * @param {number} into
  */
@@ -64,7 +64,7 @@ export function layerNorm(numbers, from, count, scale, shift, eps, into) {
 }
 
 /**
- * Softmax of one row times a factor, in place: powers of e, as shares of their sum.
+ * Apply softmax, after multiplying by a factor, to one row in place.
  *
  * @param {Float32Array} numbers
  * @param {number} at

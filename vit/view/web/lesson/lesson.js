@@ -1,6 +1,6 @@
-// The lesson's page: what `vit.view.lesson` put there, put to work.
+// Entry point of the lesson's page, which `vit.view.lesson` writes.
 
-import { opened } from "../bytes.js";
+import { openPayload } from "../bytes.js";
 import { percent } from "../captions.js";
 import { storePayload } from "../payload_registry.js";
 import { mount } from "../viewer.js";
@@ -11,28 +11,28 @@ import { element } from "./elements.js";
 import { Experiment, patchesToHide } from "./experiment.js";
 import { Numbers } from "./numbers.js";
 import { Pictures } from "./pictures.js";
-import { bytesOf } from "./text.js";
+import { decodeText } from "./text.js";
 import { Thread } from "./thread.js";
-import { say, useWords } from "../words.js";
+import { translate, setTranslations } from "../words.js";
 
 /** @import { LessonHeader, Selection } from "../types" */
 /** @import { Viewer } from "../viewer.js" */
 /** @import { Act } from "./course.js" */
 
-/** @type {Pick<Selection, "colormap" | "opacity" | "cover" | "smooth" | "scale" | "contour" | "mass" | "residual" | "fusion" | "discard" | "start_block" | "after_block">} what the steps leave as it is */
-const USUAL = {
+/** @type {Pick<Selection, "colormap" | "opacity" | "cover" | "smooth" | "scale" | "contour" | "mass" | "residual" | "fusion" | "discard" | "start_block" | "after_block">} fields of the selection that no step changes */
+const DEFAULTS = {
   colormap: "", opacity: 0.6, cover: "weight", smooth: false, scale: "shared", contour: "none", mass: 0.6,
   residual: 0.5, fusion: "mean", discard: 0, start_block: 0, after_block: -1,
 };
 
 const { words } = JSON.parse(element("#data").textContent ?? "");
-useWords(words);
+setTranslations(words);
 
-/** The lesson: a model, the picture that it saw, and where somebody is. */
+/** The lesson: model, current picture and progress. */
 class Lesson {
   constructor() {
-    const bytes = bytesOf(element("#model").textContent ?? "");
-    const { header, section } = opened(bytes);
+    const bytes = decodeText(element("#model").textContent ?? "");
+    const { header, section } = openPayload(bytes);
     this.header = /** @type {LessonHeader} */ (/** @type {unknown} */ (header));
     this.main = element("main");
     this.thread = new Thread(element("#worker").textContent ?? "");
@@ -41,14 +41,14 @@ class Lesson {
       ...sample,
       file: new Blob([section(`sample:${sample.name}`, Uint8Array).slice()], { type: "image/jpeg" }),
     }));
-    this.thread.ask("read", bytes, [bytes.buffer]);
+    this.thread.request("load", bytes, [bytes.buffer]);
 
     const { config } = this.header;
     this.course = new Course(config.depth);
     const rows = config.image_size[0] / config.patch_size, cols = config.image_size[1] / config.patch_size;
     this.middle = config.prefix.length + (rows >> 1) * cols + (cols >> 1);
-    this.revision = this.count = 0; // of what the page shows, of pictures
-    this.selection = this.usual;
+    this.revision = this.count = 0; // number of the selection, number of the picture
+    this.selection = this.initialSelection;
     this.answer = new Answer(this.header.labels);
     const { labels, name } = this.header;
     const facts = {
@@ -56,121 +56,121 @@ class Lesson {
       heads: config.heads, classes: labels.length, labels: labels.join(", "), tokens: rows * cols + config.prefix.length,
     };
     const { accuracy } = this.header;
-    const right = typeof accuracy === "number" ? ` ${say("facts right", { share: percent(accuracy) })}` : "";
-    this.facts = say("facts", facts) + right;
+    const right = typeof accuracy === "number" ? ` ${translate("facts right", { share: percent(accuracy) })}` : "";
+    this.facts = translate("facts", facts) + right;
     element(".facts").textContent = this.facts;
     this.card = new Card(this.course, facts, () => this.show());
-    this.pictures = new Pictures(samples, (file) => this.look(file));
+    this.pictures = new Pictures(samples, (file) => this.openPicture(file));
     this.numbers = new Numbers((token) => this.compare(token));
     this.experiment = new Experiment(rows * cols, (strongest) => this.hide(strongest), () => this.hidePatches([]));
-    this.other = -1; // the token that the query is compared with, where people chose one
-    this.followed = ""; // what numbers were asked for last
-    this.following = false;
+    this.other = -1; // key token that the user chose, -1 for the strongest
+    this.traceKey = ""; // key of the last requested trace
+    this.tracing = false;
     this.listen();
     this.pictures.choose(0);
   }
 
-  /** What the viewer shows for the step, before anybody chose anything. @returns {Selection} */
-  get usual() {
-    return { ...USUAL, ...this.course.shows(this.middle) };
+  /** The step's initial selection. @returns {Selection} */
+  get initialSelection() {
+    return { ...DEFAULTS, ...this.course.initialSelection(this.middle) };
   }
 
-  /** Notice what a step asks for. */
+  /** Listen for the actions that steps ask for. */
   listen() {
     const { main } = this;
     main.addEventListener("change", ({ target }) => {
-      if (/** @type {Element} */ (target).matches("[data-field=lines]")) this.notice({ kind: "lines" });
+      if (/** @type {Element} */ (target).matches("[data-field=lines]")) this.recordAction({ kind: "lines" });
     });
     for (const kind of ["pointerover", "click", "focusin"])
       main.addEventListener(kind, ({ target }) => {
-        if (/** @type {Element} */ (target).closest(".tokens button")) this.notice({ kind: "class token" });
+        if (/** @type {Element} */ (target).closest(".tokens button")) this.recordAction({ kind: "class token" });
       });
-    // The viewer answers these itself, in the next frame; then there are other numbers.
-    for (const kind of ["pointermove", "click", "keyup"]) main.addEventListener(kind, () => requestAnimationFrame(() => this.follow()));
+    // The viewer handles these events in the next frame; update the numbers after that.
+    for (const kind of ["pointermove", "click", "keyup"]) main.addEventListener(kind, () => requestAnimationFrame(() => this.updateTrace()));
   }
 
-  /** @returns {Viewer | undefined} the viewer, once it is there */
+  /** @returns {Viewer | undefined} the viewer, once it is mounted */
   get viewer() {
     return element(".vit").__vitViewer;
   }
 
   /** @param {Act} act */
-  notice(act) {
-    if (this.course.notice(act)) this.card.draw();
+  recordAction(act) {
+    if (this.course.record(act)) this.card.draw();
   }
 
   /**
-   * Look at a picture and show what the model says of it.
+   * Classify a picture and show the result.
    *
    * @param {Blob} file
    */
-  async look(file) {
+  async openPicture(file) {
     const number = ++this.count;
     this.main.dataset.state = "looking";
     try {
-      const { payload, probabilities, engine } = await this.thread.ask("look", file);
-      if (number !== this.count) return; // another picture was chosen since
+      const { payload, probabilities, engine } = await this.thread.request("classify", file);
+      if (number !== this.count) return; // superseded by another picture
       storePayload(`picture ${number}`, payload);
       this.answer.show(probabilities);
-      this.problem("");
-      if (number > 1) this.notice({ kind: "picture" });
+      this.showProblem("");
+      if (number > 1) this.recordAction({ kind: "picture" });
       this.main.dataset.state = "ready";
       this.show();
-      element(".facts").textContent = `${this.facts} ${say("facts engine", { engine })}`;
+      element(".facts").textContent = `${this.facts} ${translate("facts engine", { engine })}`;
     } catch (error) {
-      this.problem(say(/** @type {Error} */ (error).message === "large" ? "too large" : "unreadable"));
+      this.showProblem(translate(/** @type {Error} */ (error).message === "large" ? "too large" : "unreadable"));
     }
     this.main.dataset.state = "ready";
   }
 
   /** @param {string} sentence "" for none */
-  problem(sentence) {
+  showProblem(sentence) {
     const line = element(".problem");
     line.hidden = !sentence;
     line.textContent = sentence;
   }
 
-  /** Show what the step is about. */
+  /** Draw the current step. */
   show() {
-    this.selection = this.usual;
+    this.selection = this.initialSelection;
     this.other = -1;
     this.card.draw();
     this.mount();
-    element(".numbers").hidden = !this.course.explained("numbers");
-    element(".experiment").hidden = !this.course.explained("believe");
-    this.tellHidden(this.answer.probabilities);
-    this.follow();
+    element(".numbers").hidden = !this.course.hasExplained("numbers");
+    element(".experiment").hidden = !this.course.hasExplained("believe");
+    this.drawExperiment(this.answer.probabilities);
+    this.updateTrace();
   }
 
-  /** Tell the viewer what to show. */
+  /** Mount or update the viewer. */
   mount() {
     this.revision += 1;
     mount({
       data: {
         name: "lesson", payload: `picture ${this.count}`, seed: this.selection, revision: this.revision, computed: null,
-        method: null, group: "", compact: false, paintable: this.course.explained("believe"), occlusion: null,
+        method: null, group: "", compact: false, paintable: this.course.hasExplained("believe"), occlusion: null,
         masks: "", features: null, alone: true,
       },
       parentElement: this.main,
-      setStateValue: (_, selection) => this.choose(/** @type {Selection} */ (selection)),
+      setStateValue: (_, selection) => this.selectionChanged(/** @type {Selection} */ (selection)),
     });
-    // The one setting that the lesson has, and the keys, are in view below the map.
+    // The lesson shows the only setting it keeps, and the keys, below the map instead of in a menu.
     const instrument = element(".instrument"), panel = element(".panel");
     if (panel.parentElement !== instrument) instrument.append(panel);
   }
 
-  /** @param {Selection} selection that somebody chose in the viewer */
-  choose(selection) {
+  /** @param {Selection} selection selection that the user made in the viewer */
+  selectionChanged(selection) {
     const hid = String(selection.hidden) !== String(this.selection.hidden);
     this.selection = selection;
-    if (hid) this.answerWithout(selection.hidden);
-    this.notice({ kind: "chosen", selection });
-    this.follow();
+    if (hid) this.occlude(selection.hidden);
+    this.recordAction({ kind: "chosen", selection });
+    this.updateTrace();
   }
 
   // ---- one head by its numbers ------------------------------------------------------------------------------
 
-  /** What the numbers are about: the block and head that the viewer shows, its query, and the token under the pointer. */
+  /** Subject of the numbers: block and head of the viewer, its query, and the key token under the pointer. */
   get subject() {
     const state = /** @type {Viewer} */ (this.viewer).state;
     const { block, head } = state.selection;
@@ -179,35 +179,35 @@ class Lesson {
   }
 
   /**
-   * Look at another token with the same query.
+   * Compare the query with another key token.
    *
    * @param {number} token
    * @param {boolean} [now]
    */
   compare(token, now = true) {
     this.other = token;
-    this.notice({ kind: "number" });
-    if (now) this.follow();
+    this.recordAction({ kind: "number" });
+    if (now) this.updateTrace();
   }
 
-  /** Show the numbers of what the viewer shows; while some are on their way, the last ones that were asked for. */
-  async follow() {
-    if (element(".numbers").hidden || this.following || !this.viewer?.payload || this.main.dataset.state !== "ready") return;
+  /** Update the numbers from the viewer. One trace is requested at a time; changes meanwhile cause one more request. */
+  async updateTrace() {
+    if (element(".numbers").hidden || this.tracing || !this.viewer?.payload || this.main.dataset.state !== "ready") return;
     const { subject, count } = this;
     const key = JSON.stringify([count, subject]);
-    if (key === this.followed) return;
-    this.followed = key;
-    this.following = true;
+    if (key === this.traceKey) return;
+    this.traceKey = key;
+    this.tracing = true;
     const { block, head, token } = subject;
     const other = subject.other >= 0 ? subject.other : this.strongest(block, head, token);
-    const trace = await this.thread.ask("follow", { block, head, token, other });
-    this.following = false;
+    const trace = await this.thread.request("trace", { block, head, token, other });
+    this.tracing = false;
     if (count === this.count) this.numbers.draw(trace, { block, head, token, other }, this.viewer.payload);
-    this.follow();
+    this.updateTrace();
   }
 
   /**
-   * The token that another one looks at most.
+   * Return the token that gets the most attention from another one.
    *
    * @param {number} block
    * @param {number} head
@@ -222,7 +222,7 @@ class Lesson {
 
   // ---- patches hidden from the model ------------------------------------------------------------------------
 
-  /** @param {boolean} strongest those that the map marks, or others */
+  /** @param {boolean} strongest hide the strongest patches of the map instead of others */
   hide(strongest) {
     const { map, payload } = /** @type {Viewer} */ (this.viewer);
     this.hidePatches(patchesToHide(map.values.slice(map.at + payload.split, map.at + payload.tokens), strongest));
@@ -232,25 +232,25 @@ class Lesson {
   hidePatches(hidden) {
     this.selection = { ...this.selection, hidden };
     this.mount();
-    this.answerWithout(hidden);
+    this.occlude(hidden);
   }
 
-  /** @param {number[]} hidden patches */
-  async answerWithout(hidden) {
+  /** @param {number[]} hidden hidden patches */
+  async occlude(hidden) {
     const { count } = this;
-    const probabilities = await this.thread.ask("without", hidden);
+    const probabilities = await this.thread.request("occlude", hidden);
     if (count !== this.count || String(hidden) !== String(this.selection.hidden)) return;
-    if (hidden.length) this.notice({ kind: "hidden" });
-    this.tellHidden(probabilities);
+    if (hidden.length) this.recordAction({ kind: "hidden" });
+    this.drawExperiment(probabilities);
   }
 
-  /** @param {Float64Array} probabilities without the hidden patches */
-  tellHidden(probabilities) {
+  /** @param {Float64Array} probabilities probabilities without the hidden patches */
+  drawExperiment(probabilities) {
     const { best, labels } = this.answer;
-    this.experiment.tell(labels[best], this.answer.probabilities[best], probabilities[best], this.selection.hidden.length);
+    this.experiment.draw(labels[best], this.answer.probabilities[best], probabilities[best], this.selection.hidden.length);
   }
 }
 
 const needed = ["DecompressionStream", "OffscreenCanvas", "createImageBitmap"];
 if (needed.every((name) => name in globalThis)) new Lesson();
-else Object.assign(element(".problem"), { textContent: say("too old"), hidden: false });
+else Object.assign(element(".problem"), { textContent: translate("too old"), hidden: false });

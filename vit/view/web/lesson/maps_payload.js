@@ -1,4 +1,4 @@
-// The viewer's payload of a pass, as `vit.view.payload.pack` writes it. No DOM here.
+// Packs the attention of a forward pass as a viewer payload, like `vit.view.payload.pack`. No DOM access.
 
 import { encodeHalves } from "../bytes.js";
 
@@ -6,23 +6,23 @@ import { encodeHalves } from "../bytes.js";
 
 const TINY = 2 ** -126;
 
-// As in vit/view/payload.py: where the scale ends that all maps share.
+// End of the shared colour scale, as in vit/view/payload.py.
 const LEAST_TOP = 4;
 const ROUND_TOPS = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10];
 
 /**
- * All attention of the last pass, and the picture.
+ * Pack the attention of the last pass and the picture.
  *
  * @param {VisionTransformer} model
  * @param {{ bytes: Uint8Array, type: string, width: number, height: number }} picture for display
- * @param {number[]} box of the patch grid in pixels of the picture
+ * @param {number[]} box left, top, right, bottom of the patch grid in pixels of the picture
  * @param {Record<string, Uint8Array>} colormaps
  */
 export function packMaps({ blocks, config, tokens, prefix: split, rows, cols, space }, picture, box, colormaps) {
   const { depth, heads } = config;
   const patches = rows * cols, lines = depth * heads * tokens;
   const prefix = new Float32Array(lines * split), scales = new Float32Array(lines), maps = new Uint8Array(lines * patches);
-  const strongest = [new Float32Array(lines), new Float32Array(lines)]; // of each token: where it looks, who looks at it
+  const strongest = [new Float32Array(lines), new Float32Array(lines)]; // per token: largest attention given, received
   blocks.forEach(({ attention }, block) => {
     attention.forEach((map, head) => {
       const first = (block * heads + head) * tokens;
@@ -32,7 +32,7 @@ export function packMaps({ blocks, config, tokens, prefix: split, rows, cols, sp
         let most = TINY;
         for (let j = split; j < tokens; j++) if (row[j] > most) most = row[j];
         for (let j = 0; j < split; j++) prefix[line * split + j] = row[j];
-        for (let j = split, to = line * patches; j < tokens; j++) maps[to++] = row[j] * (255 / most) + 0.5; // cut to whole
+        for (let j = split, to = line * patches; j < tokens; j++) maps[to++] = row[j] * (255 / most) + 0.5; // Uint8Array truncates
         if (token >= split) for (let j = 0; j < tokens; j++) if (row[j] > received[j]) received[j] = row[j];
         scales[line] = strongest[0][line] = most;
       }
@@ -46,13 +46,14 @@ export function packMaps({ blocks, config, tokens, prefix: split, rows, cols, sp
   };
   const { width, height, type } = picture;
   const header = { kind: "maps", blocks: depth, heads, tokens, width: config.dim / heads, prefix: config.prefix, grid: [rows, cols], picture: { width, height, type }, box, colormaps: Object.keys(colormaps) };
-  return joined(header, sections);
+  return serialise(header, sections);
 }
 
 /**
- * End of a scale that shows every second map of a token as it is: a round multiple of uniform attention.
+ * Return the end of a token's shared scale: the median of its maps' maxima, rounded up to a round multiple of uniform
+ * attention.
  *
- * @param {Float32Array} values the strongest patch of every map and token
+ * @param {Float32Array} values strongest patch of every map and token
  * @param {number} token
  * @param {number} tokens
  */
@@ -66,12 +67,12 @@ function scaleEnd(values, token, tokens) {
 }
 
 /**
- * A header and its sections as bytes.
+ * Serialise a header and its sections.
  *
  * @param {object} header
  * @param {Record<string, Uint8Array | Uint16Array | Float32Array>} sections
  */
-function joined(header, sections) {
+function serialise(header, sections) {
   const encode = (/** @type {object} */ table) => new TextEncoder().encode(JSON.stringify({ ...header, sections: table }));
   const room = encode(Object.fromEntries(Object.keys(sections).map((name) => [name, [2 ** 32, 2 ** 32]]))).length;
   let at = roundUp(8 + room);

@@ -1,15 +1,15 @@
-// A checkpoint out of the bytes in the page: a picture in, its attention and the answer out. No DOM here.
+// A checkpoint read from the page: computes attention and class probabilities of a picture. No DOM access.
 
-import { opened } from "../bytes.js";
+import { openPayload } from "../bytes.js";
 import { packMaps } from "./maps_payload.js";
 import { prepare } from "./preprocess.js";
 import { trace } from "./trace.js";
 import { VisionTransformer } from "./transformer.js";
-import { inflated, readWeights } from "./weights.js";
+import { inflate, readWeights } from "./weights.js";
 
 /** @import { LessonHeader } from "../types" */
 
-/** A checkpoint with the picture that it saw last. */
+/** A checkpoint and its last picture. */
 export class Model {
   /**
    * @param {LessonHeader} header
@@ -21,28 +21,28 @@ export class Model {
     this.transformer = transformer;
     this.colormaps = colormaps;
     /** @type {Float32Array} */
-    this.input = new Float32Array(0); // of the picture
+    this.input = new Float32Array(0); // of the last picture
     /** @type {Float32Array | null} */
-    this.passed = null; // whose numbers the transformer holds
+    this.lastInput = null; // input whose activations the transformer holds
   }
 
-  /** @param {Uint8Array} bytes from `vit.view.lesson` */
+  /** @param {Uint8Array} bytes written by `vit.view.lesson.model_bytes` */
   static async read(bytes) {
-    const { header, section } = opened(bytes);
+    const { header, section } = openPayload(bytes);
     const lesson = /** @type {LessonHeader} */ (/** @type {unknown} */ (header));
-    const weights = readWeights(lesson.tensors, lesson.middle, await inflated(section("weights", Uint8Array)));
+    const weights = readWeights(lesson.tensors, lesson.middle, await inflate(section("weights", Uint8Array)));
     const tensor = (/** @type {string} */ name) => /** @type {Float32Array} */ (weights.get(name));
     const colormaps = Object.fromEntries(lesson.colormaps.map((name) => [name, section(`colormap:${name}`, Uint8Array)]));
     return new Model(lesson, new VisionTransformer(lesson.config, tensor), colormaps);
   }
 
   /**
-   * Look at a picture.
+   * Run the model on a picture.
    *
    * @param {Uint8ClampedArray | Uint8Array} pixels (height, width, 4)
-   * @param {{ bytes: Uint8Array, type: string, width: number, height: number }} picture the same, for display
+   * @param {{ bytes: Uint8Array, type: string, width: number, height: number }} picture encoded file, for display
    */
-  look(pixels, picture) {
+  classify(pixels, picture) {
     const { input, box } = prepare(this.header.preprocess, pixels, picture.width, picture.height);
     this.input = input;
     const probabilities = this.pass(input);
@@ -50,16 +50,17 @@ export class Model {
   }
 
   /**
-   * The answer with patches replaced by the picture's mean colour, as `vit.explain.occlusion.hidden` does it.
+   * Return the class probabilities with patches replaced by the picture's mean colour, like
+   * `vit.explain.occlusion.hidden`.
    *
    * @param {number[]} patches
    */
-  without(patches) {
-    return this.pass(this.withoutPatches(patches));
+  occlude(patches) {
+    return this.pass(this.replacePatches(patches));
   }
 
   /** @param {number[]} patches */
-  withoutPatches(patches) {
+  replacePatches(patches) {
     const { image_size: [height, width], patch_size: side, channels } = this.header.config;
     const changed = this.input.slice();
     for (let channel = 0; channel < channels; channel++) {
@@ -74,26 +75,26 @@ export class Model {
   }
 
   /**
-   * Every number on a token's way through a block, see trace.js.
+   * Trace a token through a block, see trace.js.
    *
    * @param {{ block: number, head: number, token: number, other: number }} of
    */
-  follow({ block, head, token, other }) {
-    if (this.passed !== this.input) this.pass(this.input); // with patches hidden it was another one
+  trace({ block, head, token, other }) {
+    if (this.lastInput !== this.input) this.pass(this.input); // the last pass had hidden patches
     return trace(this.transformer, block, head, token, other);
   }
 
-  /** What computes: a name that is the same in all languages. */
+  /** Name of the compute engine, the same in all languages. */
   get engine() {
     return this.transformer.space.engine;
   }
 
   /**
    * @param {Float32Array} input
-   * @returns {Float64Array} the probability of each class
+   * @returns {Float64Array} probability of each class
    */
   pass(input) {
-    this.passed = input;
+    this.lastInput = input;
     return this.transformer.run(input);
   }
 }

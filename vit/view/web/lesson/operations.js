@@ -1,10 +1,10 @@
-// What a forward pass is made of: operations on matrices of a workspace. No DOM here.
+// The operations of a forward pass, on matrices of a workspace. No DOM access.
 
 import { gelu, layerNorm, softmax } from "./layers.js";
 
 /** @import { Matrix, Panels, Workspace } from "./workspace.js" */
 
-/** The operations, each computed at once. */
+/** Operations that read and write matrices of one workspace. */
 export class Operations {
   /** @param {Workspace} space */
   constructor(space) {
@@ -12,11 +12,11 @@ export class Operations {
   }
 
   /**
-   * out = a w + bias.
+   * Compute out = a w + bias.
    *
    * @param {Matrix} a (rows, at least w.inner)
    * @param {Panels} w (inner, cols)
-   * @param {number} bias where it lies
+   * @param {number} bias index of the bias
    * @param {Matrix} out (rows, cols)
    */
   product(a, w, bias, out) {
@@ -24,7 +24,7 @@ export class Operations {
   }
 
   /**
-   * Fill panels from numbers of the workspace: entry (i, c) is numbers[at + i * down + c * right].
+   * Fill panels from the workspace: entry (i, c) is numbers[at + i * down + c * right].
    *
    * @param {Panels} panels
    * @param {number} at
@@ -36,7 +36,7 @@ export class Operations {
   }
 
   /**
-   * Softmax of every row times a factor, in place.
+   * Apply softmax, after multiplying by a factor, to every row in place.
    *
    * @param {Matrix} x
    * @param {number} factor above 0
@@ -46,7 +46,7 @@ export class Operations {
   }
 
   /**
-   * GELU of every number, in place.
+   * Apply GELU to every number in place.
    *
    * @param {Matrix} x
    */
@@ -55,11 +55,11 @@ export class Operations {
   }
 
   /**
-   * LayerNorm of every row.
+   * Apply LayerNorm to every row.
    *
    * @param {Matrix} x
-   * @param {number} scale where it lies
-   * @param {number} shift
+   * @param {number} scale index of the scales
+   * @param {number} shift index of the shifts
    * @param {number} eps
    * @param {Matrix} out
    */
@@ -69,7 +69,7 @@ export class Operations {
   }
 
   /**
-   * out = x + other, which may be one of the two.
+   * Compute out = x + other; out may be x or other.
    *
    * @param {Matrix} x
    * @param {Matrix} other

@@ -1,7 +1,7 @@
-// Where pictures come from: samples in the file, files, the clipboard, and the camera.
+// Picture sources: embedded samples, files, the clipboard and the camera.
 
 import { element, make } from "./elements.js";
-import { say } from "../words.js";
+import { translate } from "../words.js";
 
 /** @typedef {{ name: string, credit: string, file: Blob }} Sample */
 
@@ -9,14 +9,14 @@ import { say } from "../words.js";
 export class Pictures {
   /**
    * @param {Sample[]} samples
-   * @param {(file: Blob) => void} chosen
+   * @param {(file: Blob) => void} onSelect
    */
-  constructor(samples, chosen) {
+  constructor(samples, onSelect) {
     this.samples = samples;
-    this.chosen = chosen;
+    this.onSelect = onSelect;
     this.buttons = samples.map(({ name, file }, number) => {
-      const image = make("img", { src: URL.createObjectURL(file), alt: say(`sample.${name}`) });
-      const button = make("button", { type: "button", title: say(`sample.${name}`) }, image);
+      const image = make("img", { src: URL.createObjectURL(file), alt: translate(`sample.${name}`) });
+      const button = make("button", { type: "button", title: translate(`sample.${name}`) }, image);
       button.addEventListener("click", () => this.choose(number));
       return button;
     });
@@ -25,30 +25,30 @@ export class Pictures {
     this.listenToCamera();
   }
 
-  /** @param {number} number of a sample */
+  /** @param {number} number index of a sample */
   choose(number) {
-    this.take(this.samples[number].file, number);
+    this.use(this.samples[number].file, number);
   }
 
   /**
    * @param {Blob} file
-   * @param {number} [number] of the sample that it is
+   * @param {number} [number] index of the sample, if it is one
    */
-  take(file, number = -1) {
+  use(file, number = -1) {
     this.buttons.forEach((button, each) => button.setAttribute("aria-pressed", String(each === number)));
     const sample = this.samples[number];
-    element(".credit").textContent = sample ? say("credit", { title: say(`sample.${sample.name}`), credit: sample.credit }) : say("own picture");
-    this.chosen(file);
+    element(".credit").textContent = sample ? translate("credit", { title: translate(`sample.${sample.name}`), credit: sample.credit }) : translate("own picture");
+    this.onSelect(file);
   }
 
-  /** Files that are opened, dropped or pasted. */
+  /** Accept files that are opened, dropped or pasted. */
   listenToFiles() {
     const input = /** @type {HTMLInputElement} */ (element(".own input"));
-    const first = (/** @type {FileList | undefined} */ files) => files?.[0] && this.take(files[0]);
+    const first = (/** @type {FileList | undefined} */ files) => files?.[0] && this.use(files[0]);
     element(".open").addEventListener("click", () => input.click());
     input.addEventListener("change", () => {
       first(input.files ?? undefined);
-      input.value = ""; // so that the same file can be opened again
+      input.value = ""; // so that selecting the same file again fires "change"
     });
     document.addEventListener("dragover", (event) => event.preventDefault());
     document.addEventListener("drop", (event) => {
@@ -58,7 +58,7 @@ export class Pictures {
     document.addEventListener("paste", (event) => first(event.clipboardData?.files));
   }
 
-  /** A picture from the camera, where the browser lets a file use it. */
+  /** Take pictures with the camera, if the browser allows it for local files. */
   listenToCamera() {
     const dialog = /** @type {HTMLDialogElement} */ (element(".filming"));
     const video = /** @type {HTMLVideoElement} */ (element("video", dialog));
@@ -77,7 +77,7 @@ export class Pictures {
       canvas.getContext("2d")?.drawImage(video, 0, 0);
       canvas.toBlob((file) => {
         dialog.close();
-        if (file) this.take(file);
+        if (file) this.use(file);
       }, "image/jpeg", 0.92);
     });
     button.addEventListener("click", async () => {
@@ -88,7 +88,7 @@ export class Pictures {
       } catch {
         const line = element(".problem");
         line.hidden = false;
-        line.textContent = say("no camera");
+        line.textContent = translate("no camera");
       }
     });
   }

@@ -1,14 +1,14 @@
-// From a picture to a model's input, as `vit/images/preprocess.py` does it. No DOM here.
+// Preprocesses a picture for the model, like `vit/images/preprocess.py`. No DOM access.
 
 import { resample } from "./resample.js";
 
 /** @import { Preprocess } from "../types" */
 
 /**
- * A model's input, and the part of the picture that it shows.
+ * Return the model's input and the part of the picture that it covers.
  *
  * @param {Preprocess} preprocess
- * @param {Uint8Array | Uint8ClampedArray} pixels (height, width, 4): red, green, blue and what nobody reads
+ * @param {Uint8Array | Uint8ClampedArray} pixels (height, width, 4): red, green, blue, unused
  * @param {number} width
  * @param {number} height
  * @returns {{ input: Float32Array, box: number[] }} (channels, height, width), normalised; left, top, right, bottom
@@ -16,7 +16,7 @@ import { resample } from "./resample.js";
 export function prepare(preprocess, pixels, width, height) {
   const { size: [high, wide], mean, std, interpolation } = preprocess;
   const resized = sizeAfter(preprocess, width, height);
-  // Halves go to the even side, as Python rounds.
+  // Round half to even, as Python does.
   const left = roundToEven((resized.width - wide) / 2), top = roundToEven((resized.height - high) / 2);
   const part = { left, top, width: wide, height: high };
   const channels = mean.length;
@@ -25,12 +25,12 @@ export function prepare(preprocess, pixels, width, height) {
   for (let channel = 0, i = 0; channel < channels; channel++)
     for (let pixel = channel; pixel < bytes.length; pixel += 3, i++)
       input[i] = (bytes[pixel] / 255 - mean[channel]) / std[channel];
-  const x = width / resized.width, y = height / resized.height; // pixels of the picture to one of the resized
+  const x = width / resized.width, y = height / resized.height; // picture pixels per resized pixel
   return { input, box: [left * x, top * y, (left + wide) * x, (top + high) * y] };
 }
 
 /**
- * What a picture is resized to; the longer side is cut to whole pixels.
+ * Return the size that a picture is resized to; the longer side is rounded down.
  *
  * @param {Preprocess} preprocess
  * @param {number} width
@@ -49,7 +49,7 @@ function roundToEven(value) {
 }
 
 /**
- * Shades of grey in place of red, as Pillow's mode L: ITU-R 601-2 in whole numbers.
+ * Replace the red channel by luma, as Pillow's mode L does: ITU-R 601-2 in integers.
  *
  * @param {Uint8Array | Uint8ClampedArray} pixels
  */

@@ -1,15 +1,15 @@
-// Pictures made smaller or larger as Pillow does it, to the last bit. No DOM here.
+// Resizes pictures bit-identically to Pillow. No DOM access.
 //
-// A browser's own scaling differs between browsers and from Pillow by several shades, and a model notices.
+// Browsers' own scaling differs from Pillow's by several levels, which changes the model's output.
 // Source: Pillow, `src/libImaging/Resample.c`.
 
-const BITS = 22; // behind the point of a weight, as a whole number
+const BITS = 22; // fractional bits of a fixed-point weight
 const ONE = 2 ** BITS;
 
 /** @type {(x: number) => number} */
 const sinc = (x) => (x === 0 ? 1 : Math.sin(Math.PI * x) / (Math.PI * x));
 
-/** Pillow's filters: how much a pixel counts at a distance, and up to which distance. */
+/** Pillow's filters: weight of a pixel by its distance, and the support radius. */
 const FILTERS = {
   bilinear: { reach: 1, weight: (/** @type {number} */ x) => Math.max(0, 1 - Math.abs(x)) },
   bicubic: {
@@ -26,17 +26,17 @@ const FILTERS = {
 /** @typedef {keyof typeof FILTERS} Filter */
 
 /**
- * For some of the pixels along one side: which ones they are made of, and the weight of each as a whole number.
+ * Return, for some output pixels along one axis, the first input pixel and the fixed-point weights.
  *
- * @param {number} length of the picture's side
- * @param {number} resized of the whole side afterwards
- * @param {number} first of the pixels that are wanted
- * @param {number} count
+ * @param {number} length input pixels
+ * @param {number} resized output pixels of the whole axis
+ * @param {number} first first output pixel to compute
+ * @param {number} count number of output pixels to compute
  * @param {Filter} filter
  */
 function contributions(length, resized, first, count, filter) {
   const { reach, weight } = FILTERS[filter];
-  const scale = length / resized, wide = Math.max(scale, 1); // a smaller picture takes in more: that is antialiasing
+  const scale = length / resized, wide = Math.max(scale, 1); // downscaling widens the filter (antialiasing)
   return Array.from({ length: count }, (_, index) => {
     const center = (first + index + 0.5) * scale;
     const from = Math.max(0, Math.trunc(center - reach * wide + 0.5));
@@ -48,7 +48,9 @@ function contributions(length, resized, first, count, filter) {
 }
 
 /**
- * @param {number} sum of bytes times weights
+ * Convert a fixed-point sum to a byte, rounded and clamped.
+ *
+ * @param {number} sum sum of bytes times weights
  */
 function toByte(sum) {
   const byte = (sum + (ONE >> 1)) >> BITS;
@@ -56,12 +58,12 @@ function toByte(sum) {
 }
 
 /**
- * A part of a resized picture: first along the rows, then along the columns, rounded to bytes in between.
+ * Compute a part of a resized picture: horizontal pass, rounded to bytes, then vertical pass.
  *
- * @param {Uint8Array | Uint8ClampedArray} pixels (height, width, 4): red, green, blue and what nobody reads
+ * @param {Uint8Array | Uint8ClampedArray} pixels (height, width, 4): red, green, blue, unused
  * @param {{ width: number, height: number }} picture
- * @param {{ width: number, height: number }} resized the whole picture afterwards
- * @param {{ left: number, top: number, width: number, height: number }} part of it that is wanted
+ * @param {{ width: number, height: number }} resized size of the whole picture afterwards
+ * @param {{ left: number, top: number, width: number, height: number }} part part of the resized picture to compute
  * @param {Filter} filter
  * @returns {Uint8Array} (height, width, 3) of the part
  */

@@ -1,12 +1,12 @@
-// A row of numbers as colours, of which one is pointed at: with the pointer, a finger, or the arrow keys.
+// A row of numbers as colours, with one selected by pointer, touch or arrow keys.
 
 import { decimal } from "../words.js";
 import { make } from "./elements.js";
 
-const NEGATIVE = [201, 128, 58], POSITIVE = [59, 146, 154]; // as the accents of the page, on light and on dark
+const NEGATIVE = [201, 128, 58], POSITIVE = [59, 146, 154]; // the page's accent colours, readable on light and dark
 
 /**
- * A number with three digits behind the point.
+ * Format a number with up to three decimals.
  *
  * @param {number} value
  */
@@ -20,11 +20,11 @@ export function number(value) {
 export class Strip {
   /**
    * @param {string} label
-   * @param {(channel: number) => void} pointed
+   * @param {(channel: number) => void} onSelect
    */
-  constructor(label, pointed) {
+  constructor(label, onSelect) {
     this.label = label;
-    this.pointed = pointed;
+    this.onSelect = onSelect;
     this.canvas = document.createElement("canvas");
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "slider");
@@ -34,18 +34,18 @@ export class Strip {
     this.root = make("div", { className: "strip" }, make("span", { textContent: label }), make("div", {}, this.canvas, this.mark));
     /** @type {Float32Array} */
     this.values = new Float32Array(1);
-    this.canvas.addEventListener("pointermove", ({ offsetX }) => pointed(Math.floor((offsetX / this.canvas.clientWidth) * this.values.length)));
+    this.canvas.addEventListener("pointermove", ({ offsetX }) => onSelect(Math.floor((offsetX / this.canvas.clientWidth) * this.values.length)));
     this.canvas.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: -1, ArrowRight: 1, ArrowDown: -1, ArrowUp: 1 }[event.key];
       if (!step) return;
       event.preventDefault();
-      pointed(Number(this.canvas.getAttribute("aria-valuenow") ?? 1) - 1 + step);
+      onSelect(Number(this.canvas.getAttribute("aria-valuenow") ?? 1) - 1 + step);
     });
   }
 
   /**
    * @param {Float32Array} values
-   * @param {number} [most] the size that has the full colour
+   * @param {number} [most] absolute value that has the full colour
    */
   draw(values, most = values.reduce((top, value) => Math.max(top, Math.abs(value)), 1e-30)) {
     this.values = values;
@@ -56,7 +56,7 @@ export class Strip {
     const image = context.createImageData(values.length, 1);
     values.forEach((value, i) => image.data.set([...(value < 0 ? NEGATIVE : POSITIVE), 255 * Math.min(1, Math.abs(value) / most)], 4 * i));
     context.putImageData(image, 0, 0);
-    this.tell(Math.min(Number(this.canvas.getAttribute("aria-valuenow") ?? 1), values.length) - 1);
+    this.updateValue(Math.min(Number(this.canvas.getAttribute("aria-valuenow") ?? 1), values.length) - 1);
   }
 
   /** @param {number} channel */
@@ -65,15 +65,15 @@ export class Strip {
     mark.hidden = false;
     mark.style.left = `${(100 * channel) / values.length}%`;
     mark.style.width = `${100 / values.length}%`;
-    this.tell(channel);
+    this.updateValue(channel);
   }
 
   /**
-   * Say a channel's number to screen readers.
+   * Set the value that screen readers announce.
    *
    * @param {number} channel
    */
-  tell(channel) {
+  updateValue(channel) {
     const { values } = this;
     this.canvas.setAttribute("aria-valuenow", String(channel + 1));
     this.canvas.setAttribute("aria-valuetext", number(values[channel]));

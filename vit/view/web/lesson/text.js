@@ -1,10 +1,10 @@
-// Bytes out of the text that `vit.view.lesson` makes of them, two to a letter. No DOM here.
+// Decodes bytes that `vit.view.lesson.as_text` stored as text, two per UTF-16 code unit. No DOM access.
 
-const ESCAPE = 0x2424; // "␤"; the letter after it has its highest bit turned
+const ESCAPE = 0x2424; // "␤"; the highest bit of the following code unit is inverted
 const HIGHEST = 0x8000;
 
 /** @param {string} text */
-export function bytesOf(text) {
+export function decodeText(text) {
   const letters = new Uint16Array(text.length);
   let count = 0;
   for (let i = 0; i < text.length; i++) {

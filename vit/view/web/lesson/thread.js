@@ -1,31 +1,33 @@
-// The page's end of the model's thread: questions go over, answers come back.
+// Client of the model's web worker: sends requests and resolves responses.
 
-/** A worker made of text, asked by name. */
+/** A web worker created from source text. */
 export class Thread {
   /** @param {string} script */
   constructor(script) {
     const address = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
     this.worker = new Worker(address);
     /** @type {Map<number, { resolve: (result: any) => void, reject: (error: Error) => void }>} */
-    this.open = new Map();
+    this.pending = new Map();
     this.count = 0;
     this.worker.addEventListener("message", ({ data: { id, result, error } }) => {
-      const waiting = this.open.get(id);
-      this.open.delete(id);
-      if (error) waiting?.reject(new Error(error));
-      else waiting?.resolve(result);
+      const request = this.pending.get(id);
+      this.pending.delete(id);
+      if (error) request?.reject(new Error(error));
+      else request?.resolve(result);
     });
   }
 
   /**
-   * @param {string} name of an answer in worker.js
+   * Send a request to the worker.
+   *
+   * @param {string} name name of a handler in worker.js
    * @param {unknown} content
-   * @param {Transferable[]} [moved]
+   * @param {Transferable[]} [transfer]
    * @returns {Promise<any>}
    */
-  ask(name, content, moved = []) {
+  request(name, content, transfer = []) {
     const id = ++this.count;
-    this.worker.postMessage({ id, name, content }, moved);
-    return new Promise((resolve, reject) => this.open.set(id, { resolve, reject }));
+    this.worker.postMessage({ id, name, content }, transfer);
+    return new Promise((resolve, reject) => this.pending.set(id, { resolve, reject }));
   }
 }

@@ -1,42 +1,42 @@
-// What one token becomes in one block, number by number. No DOM here.
+// All intermediate values of one token in one block. No DOM access.
 
 import { gelu, layerNorm } from "./layers.js";
 
 /** @import { VisionTransformer } from "./transformer.js" */
 
 /**
- * Every number on a token's way through a block, as the last pass computed it. D width of a token, K of a head.
+ * The intermediate values of a token in a block, from the last pass. D is the width of a token, K of a head.
  *
  * @typedef {object} Trace
- * @property {Float32Array} x (D) that enters: the residual stream
- * @property {Float32Array} normed (D) after the first LayerNorm: what queries, keys and values are made of
+ * @property {Float32Array} x (D) residual stream that enters the block
+ * @property {Float32Array} normed (D) after the first LayerNorm, input of queries, keys and values
  * @property {Float32Array} query (K) of the token
  * @property {Float32Array} key (K) of the other token
  * @property {Float32Array} value (K) of the other token
- * @property {Float32Array} products (K) of query and key, channel by channel
- * @property {Float32Array} scores (N) sum of products divided by the square root of K, with every token
+ * @property {Float32Array} products (K) query times key, per channel
+ * @property {Float32Array} scores (N) scaled dot products of the query with every token's key
  * @property {Float32Array} weights (N) attention: softmax of the scores
- * @property {Float32Array} mixed (K) values of all tokens by their weights: what the head gives
- * @property {Float32Array} headAdds (D) the head's own part of what attention adds
- * @property {Float32Array} attentionAdds (D) what all heads add together
+ * @property {Float32Array} mixed (K) weighted sum of the values of all tokens: the head's output
+ * @property {Float32Array} headAdds (D) the head's share of `attentionAdds`
+ * @property {Float32Array} attentionAdds (D) output of the attention layer
  * @property {Float32Array} between (D) residual stream after attention
  * @property {Float32Array} neurons (M) of the MLP, after GELU
- * @property {Float32Array} mlpAdds (D)
- * @property {Float32Array} out (D) that leaves
+ * @property {Float32Array} mlpAdds (D) output of the MLP
+ * @property {Float32Array} out (D) residual stream that leaves the block
  */
 
 /**
- * Follow a token through a block.
+ * Trace a token through a block.
  *
- * @param {VisionTransformer} model after a pass
- * @param {number} index of the block
+ * @param {VisionTransformer} model model after a pass
+ * @param {number} index block
  * @param {number} head
- * @param {number} token that asks
- * @param {number} other that is looked at
+ * @param {number} token query token
+ * @param {number} other key token
  * @returns {Trace}
  */
 export function trace(model, index, head, token, other) {
-  const { space, tokens, config, none } = model;
+  const { space, tokens, config, zeroBias } = model;
   const { dim, eps } = config;
   const block = model.blocks[index];
   const width = dim / config.heads; // K
@@ -54,7 +54,7 @@ export function trace(model, index, head, token, other) {
   };
   const x = space.row(block.x, token).slice();
   const [query, key, value] = [part(token, 0), part(other, 1), part(other, 2)];
-  const mixed = new Float32Array(dim); // of all heads, side by side
+  const mixed = new Float32Array(dim); // all heads concatenated
   block.attention.forEach((map, each) => {
     const weights = space.row(map, token);
     for (let j = 0; j < tokens; j++) part(j, 2, each).forEach((number, i) => (mixed[each * width + i] += weights[j] * number));
@@ -75,7 +75,7 @@ export function trace(model, index, head, token, other) {
     scores: Float32Array.from({ length: tokens }, (_, j) => dot(query, part(j, 1)) / Math.sqrt(width)),
     weights: space.row(block.attention[head], token).slice(),
     mixed: mixed.slice(head * width, (head + 1) * width),
-    headAdds: space.rowProduct(alone, block.proj, none),
+    headAdds: space.rowProduct(alone, block.proj, zeroBias),
     attentionAdds,
     between,
     neurons,

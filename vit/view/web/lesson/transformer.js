@@ -1,4 +1,4 @@
-// The Vision Transformer's forward pass, as `vit/model/transformer.py` computes it. No DOM here.
+// The Vision Transformer's forward pass, equivalent to `vit/model/transformer.py`. No DOM access.
 //
 // Letters as there: N tokens = S prefix tokens + P patches, D width of a token, H heads, K = D / H, M width of the MLP,
 // L blocks, C classes. Source: Dosovitskiy et al. 2021, arXiv 2010.11929.
@@ -11,7 +11,7 @@ import { Workspace } from "./workspace.js";
 /** @import { Config } from "../types" */
 
 /**
- * @typedef {object} Block weights of a block, and what the last pass left in it
+ * @typedef {object} Block weights of a block, and its activations of the last pass
  * @property {number} norm1Scale
  * @property {number} norm1Shift
  * @property {Panels} qkv (D, 3 D)
@@ -24,17 +24,17 @@ import { Workspace } from "./workspace.js";
  * @property {number} fc1Bias
  * @property {Panels} fc2 (M, D)
  * @property {number} fc2Bias
- * @property {Matrix} x (N, D), the residual stream that enters
- * @property {Matrix} heads (N, 3 D): of each token the queries of all heads, their keys, their values
+ * @property {Matrix} x (N, D), residual stream that enters the block
+ * @property {Matrix} heads (N, 3 D), per token the queries of all heads, then the keys, then the values
  * @property {Matrix[]} attention H of (N, N): rows query, columns key; rows sum to 1
  */
 
-/** A model of one input size. */
+/** A model with a fixed input size. */
 export class VisionTransformer {
   /**
    * @param {Config} config
-   * @param {(name: string) => Float32Array} tensor of `vit.model.VisionTransformer`, by its name there
-   * @param {boolean} [plain] without machine code
+   * @param {(name: string) => Float32Array} tensor returns a tensor by its key in torch's state dict
+   * @param {boolean} [plain] do not use WebAssembly
    */
   constructor(config, tensor, plain = false) {
     this.config = config;
@@ -44,14 +44,14 @@ export class VisionTransformer {
     this.prefix = config.prefix.length; // S
     this.tokens = this.prefix + this.rows * this.cols; // N
     const { tokens } = this;
-    /** @type {[number, number]} the first of the tokens that the answer is read from, and how many they are */
-    this.read = config.pool === "cls" ? [config.prefix.indexOf("cls"), 1] : [this.prefix, tokens - this.prefix];
-    const parameters = (4 * dim + 2 * width + 8) * dim + 8 * width + 12 * dim; // of a block, with room
+    /** @type {[number, number]} tokens that the classifier reads: the first, and their number */
+    this.classifierTokens = config.pool === "cls" ? [config.prefix.indexOf("cls"), 1] : [this.prefix, tokens - this.prefix];
+    const parameters = (4 * dim + 2 * width + 8) * dim + 8 * width + 12 * dim; // numbers per block, with padding
     const activations = (tokens + 8) * (4 * dim + 16 + heads * (tokens + 16));
     const elsewhere = (tokens + 8) * (7 * dim + width + channels * side * side + 80) + channels * side * side * (dim + 8);
     const space = (this.space = new Workspace(depth * (parameters + activations) + elsewhere + 4096, plain));
 
-    /** @type {(name: string, inner: number, cols: number) => Panels} of weights (cols, inner), as torch keeps them */
+    /** @type {(name: string, inner: number, cols: number) => Panels} from a (cols, inner) tensor, torch's layout of linear weights */
     const weights = (name, inner, cols) => {
       const panels = space.panels(inner, cols);
       space.fill(panels, tensor(name), 0, 1, inner);
@@ -59,10 +59,10 @@ export class VisionTransformer {
     };
     /** @type {(name: string) => number} */
     const vector = (name) => space.vector(tensor(name));
-    this.none = space.reserve(Math.max(tokens, dim) + 16); // the bias of products that have none
+    this.zeroBias = space.reserve(Math.max(tokens, dim) + 16); // zero bias, for products without one
     this.patchEmbed = weights("patch_embed.weight", channels * side * side, dim);
     this.patchBias = vector("patch_embed.bias");
-    this.positions = space.matrix(tokens - this.prefix, dim); // of the patches
+    this.positions = space.matrix(tokens - this.prefix, dim); // position embeddings of the patches
     this.setRows(this.positions, tensor("pos_embed"));
     /** @type {Block[]} */
     this.blocks = Array.from({ length: depth }, (_, block) => {
@@ -86,7 +86,7 @@ export class VisionTransformer {
       };
     });
     const [{ x }] = this.blocks;
-    this.setRows({ ...x, rows: this.prefix }, tensor("prefix_tokens")); // where nothing else is written
+    this.setRows({ ...x, rows: this.prefix }, tensor("prefix_tokens")); // no pass overwrites these rows
     this.normScale = vector("norm.weight");
     this.normShift = vector("norm.bias");
     this.head = { weight: tensor("head.weight"), bias: tensor("head.bias") }; // (C, D), (C)
@@ -96,7 +96,7 @@ export class VisionTransformer {
     this.mixed = space.matrix(tokens, dim);
     this.added = space.matrix(tokens, dim);
     this.hidden = space.matrix(tokens, width);
-    this.x = space.matrix(tokens, dim); // the residual stream that leaves the last block
+    this.x = space.matrix(tokens, dim); // residual stream after the last block
     this.keys = space.panels(dim / heads, tokens);
     this.values = space.panels(tokens, dim / heads);
   }
@@ -105,7 +105,7 @@ export class VisionTransformer {
    * Write rows of a matrix.
    *
    * @param {Matrix} matrix
-   * @param {Float32Array} values one row after the other
+   * @param {Float32Array} values row by row
    */
   setRows(matrix, values) {
     for (let row = 0; row < matrix.rows; row++)
@@ -113,13 +113,13 @@ export class VisionTransformer {
   }
 
   /**
-   * One pass. What it computed on the way stays in `blocks` until the next.
+   * Run a forward pass. Its activations stay in `blocks` until the next one.
    *
    * @param {Float32Array} pixels (channels, height, width), normalised
-   * @returns {Float64Array} the probability of each class
+   * @returns {Float64Array} probability of each class
    */
   run(pixels) {
-    this.cut(pixels);
+    this.patchify(pixels);
     this.forward(new Operations(this.space));
     return this.classify();
   }
@@ -129,7 +129,7 @@ export class VisionTransformer {
    *
    * @param {Float32Array} pixels
    */
-  cut(pixels) {
+  patchify(pixels) {
     const { patches, rows, cols, space: { numbers } } = this;
     const { patch_size: side, channels, image_size: [height, width] } = this.config;
     for (let row = 0; row < rows; row++)
@@ -142,7 +142,7 @@ export class VisionTransformer {
   }
 
   /**
-   * From patches to what leaves the last block.
+   * Compute the residual stream from the patches to the last block.
    *
    * @param {Operations} steps
    */
@@ -152,23 +152,24 @@ export class VisionTransformer {
     steps.add(this.positions, added, rowsOf(blocks[0].x, this.prefix, this.positions.rows));
     blocks.forEach((block, index) => {
       const last = index + 1 === blocks.length;
-      const [first, count] = last ? this.read : [0, this.tokens]; // what nobody reads after the last block is left out
+      // After its attention, the last block computes only the tokens that the classifier reads.
+      const [first, count] = last ? this.classifierTokens : [0, this.tokens];
       const out = rowsOf(last ? this.x : blocks[index + 1].x, first, count);
       this.attend(steps, block);
       steps.product(rowsOf(this.mixed, first, count), block.proj, block.projBias, added);
       steps.add(rowsOf(block.x, first, count), added, out);
-      this.transform(steps, block, out);
+      this.applyMlp(steps, block, out);
     });
   }
 
   /**
-   * Attention: every token mixes the values of all, head by head, by how well its query fits their keys.
+   * Compute multi-head self-attention into `mixed`.
    *
    * @param {Operations} steps
    * @param {Block} block
    */
   attend(steps, { x, heads, attention, norm1Scale, norm1Shift, qkv, qkvBias }) {
-    const { keys, values, mixed, none } = this;
+    const { keys, values, mixed, zeroBias } = this;
     const { dim, eps } = this.config;
     const width = dim / attention.length; // K
     steps.norm(x, norm1Scale, norm1Shift, eps, this.normed);
@@ -177,20 +178,20 @@ export class VisionTransformer {
       const q = { ...heads, at: heads.at + head * width };
       steps.fill(keys, q.at + dim, 1, heads.stride);
       steps.fill(values, q.at + 2 * dim, heads.stride, 1);
-      steps.product(q, keys, none, map); // every query times every key
+      steps.product(q, keys, zeroBias, map); // all dot products of queries and keys
       steps.softmax(map, width ** -0.5);
-      steps.product(map, values, none, { ...mixed, at: mixed.at + head * width });
+      steps.product(map, values, zeroBias, { ...mixed, at: mixed.at + head * width });
     });
   }
 
   /**
-   * The MLP: each token on its own, through a wide layer and back.
+   * Add the output of the MLP to x.
    *
    * @param {Operations} steps
    * @param {Block} block
-   * @param {Matrix} x that it reads, and adds to
+   * @param {Matrix} x residual stream, updated in place
    */
-  transform(steps, { norm2Scale, norm2Shift, fc1, fc1Bias, fc2, fc2Bias }, x) {
+  applyMlp(steps, { norm2Scale, norm2Shift, fc1, fc1Bias, fc2, fc2Bias }, x) {
     const normed = rowsOf(this.normed, 0, x.rows), hidden = rowsOf(this.hidden, 0, x.rows);
     steps.norm(x, norm2Scale, norm2Shift, this.config.eps, normed);
     steps.product(normed, fc1, fc1Bias, hidden);
@@ -199,23 +200,23 @@ export class VisionTransformer {
     steps.add(x, this.added, x);
   }
 
-  /** The answer, read from the class token or from the mean of the patches. */
+  /** Return the class probabilities, from the class token or from the mean of the patches. */
   classify() {
     const { space, head, normed, added } = this;
     const { norm, dim, eps } = this.config;
-    const x = rowsOf(this.x, ...this.read);
+    const x = rowsOf(this.x, ...this.classifierTokens);
     if (norm === "before_pool") new Operations(space).norm(x, this.normScale, this.normShift, eps, rowsOf(normed, 0, x.rows));
     const from = norm === "before_pool" ? normed : x;
     const pooled = space.row(added, 0).fill(0);
     for (let row = 0; row < x.rows; row++) space.row(from, row).forEach((value, i) => (pooled[i] += value / x.rows));
     if (norm === "after_pool") layerNorm(space.numbers, added.at, dim, this.normScale, this.normShift, eps, added.at);
     const logits = Float64Array.from(head.bias, (bias, label) => pooled.reduce((sum, value, i) => sum + value * head.weight[label * dim + i], bias));
-    return shares(logits);
+    return softmax(logits);
   }
 }
 
 /**
- * Some rows of a matrix.
+ * Return a view of some rows of a matrix.
  *
  * @param {Matrix} matrix
  * @param {number} first
@@ -227,11 +228,11 @@ function rowsOf(matrix, first, count) {
 }
 
 /**
- * Softmax of a few numbers.
+ * Return the softmax of the logits.
  *
  * @param {Float64Array} logits
  */
-function shares(logits) {
+function softmax(logits) {
   const most = Math.max(...logits);
   const powers = logits.map((logit) => Math.exp(logit - most));
   const sum = powers.reduce((total, power) => total + power);

@@ -1,33 +1,33 @@
-// The weights of a model out of the bytes that `vit.view.lesson_weights` packed. No DOM here.
+// Decodes the weights that `vit.view.lesson_weights` packed. No DOM access.
 
 /** @import { PackedTensor } from "../types" */
 
 /**
- * Bytes that a browser's own zlib inflates.
+ * Decompress zlib data with the browser's DecompressionStream.
  *
  * @param {Uint8Array} bytes
  */
-export async function inflated(bytes) {
+export async function inflate(bytes) {
   const stream = new Blob([/** @type {any} */ (bytes)]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
 /**
- * Every tensor by its name: whole numbers times the step of their row.
+ * Return the tensors by name. Rounded tensors are integers times a step per row.
  *
- * The bytes are float32 numbers, of tensors that are not rounded and of all steps, then the lowest byte of every whole
- * number, then the middle ones, then the highest: alike bytes lie together, which zlib needs.
+ * Layout: float32 values of the unrounded tensors and all steps, then the low bytes of all integers, their middle
+ * bytes, their high bytes. Grouping bytes of equal significance improves zlib's compression.
  *
- * @param {PackedTensor[]} tensors in the order of their numbers
- * @param {number} middle that stands for 0
- * @param {Uint8Array} bytes inflated
+ * @param {PackedTensor[]} tensors in the order of their values
+ * @param {number} middle integer that encodes 0
+ * @param {Uint8Array} bytes decompressed
  */
 export function readWeights(tensors, middle, bytes) {
   const count = tensors.reduce((sum, { rows, cols, rounded }) => sum + (rounded ? rows : rows * cols), 0);
   const exact = new Float32Array(bytes.buffer, bytes.byteOffset, count);
   const planes = bytes.subarray(4 * count);
   const whole = planes.length / 3;
-  let at = 0, next = 0; // in the exact numbers, in the whole ones
+  let at = 0, next = 0; // index into `exact`, index into the integers
   return new Map(
     tensors.map(({ name, rows, cols, rounded }) => {
       if (!rounded) return [name, exact.subarray(at, (at += rows * cols))];

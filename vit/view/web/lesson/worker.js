@@ -1,41 +1,41 @@
-// The model in a thread of its own, so that the page never waits for it.
+// Web worker that runs the model, so that the page stays responsive.
 
-import { decoded } from "./decode.js";
+import { decodePicture } from "./decode.js";
 import { Model } from "./model.js";
 
 /** @type {Promise<Model>} */
 let model;
 
-/** What the page may ask, by name. */
-const ANSWERS = {
+/** Request handlers by name. */
+const HANDLERS = {
   /** @param {Uint8Array} bytes */
-  async read(bytes) {
+  async load(bytes) {
     model = Model.read(bytes);
     await model;
-    return { result: null, moved: [] };
+    return { result: null, transfer: [] };
   },
   /** @param {Blob} file */
-  async look(file) {
-    const { pixels, width, height } = await decoded(file);
+  async classify(file) {
+    const { pixels, width, height } = await decodePicture(file);
     const bytes = new Uint8Array(await file.arrayBuffer());
-    const result = (await model).look(pixels, { bytes, type: file.type, width, height });
-    return { result, moved: [result.payload.buffer] };
+    const result = (await model).classify(pixels, { bytes, type: file.type, width, height });
+    return { result, transfer: [result.payload.buffer] };
   },
   /** @param {number[]} patches */
-  async without(patches) {
-    return { result: (await model).without(patches), moved: [] };
+  async occlude(patches) {
+    return { result: (await model).occlude(patches), transfer: [] };
   },
   /** @param {{ block: number, head: number, token: number, other: number }} of */
-  async follow(of) {
-    return { result: (await model).follow(of), moved: [] };
+  async trace(of) {
+    return { result: (await model).trace(of), transfer: [] };
   },
 };
 
 addEventListener("message", async ({ data: { id, name, content } }) => {
-  const port = /** @type {{ postMessage(message: object, moved: Transferable[]): void }} */ (/** @type {unknown} */ (globalThis));
+  const port = /** @type {{ postMessage(message: object, transfer: Transferable[]): void }} */ (/** @type {unknown} */ (globalThis));
   try {
-    const { result, moved } = await ANSWERS[/** @type {keyof typeof ANSWERS} */ (name)](/** @type {any} */ (content));
-    port.postMessage({ id, result }, /** @type {Transferable[]} */ (moved));
+    const { result, transfer } = await HANDLERS[/** @type {keyof typeof HANDLERS} */ (name)](/** @type {any} */ (content));
+    port.postMessage({ id, result }, /** @type {Transferable[]} */ (transfer));
   } catch (error) {
     port.postMessage({ id, error: /** @type {Error} */ (error).message || "failed" }, []);
   }

@@ -1,4 +1,4 @@
-// Matrices in one memory, and their product. No DOM here.
+// Matrices in one block of memory, and their product. No DOM access.
 
 import { TILE_COLS, TILE_ROWS, moduleBytes } from "./machine_code.js";
 
@@ -6,20 +6,20 @@ import { TILE_COLS, TILE_ROWS, moduleBytes } from "./machine_code.js";
 const roundUp = (count, of) => Math.ceil(count / of) * of;
 
 /**
- * A matrix, row after row: number (r, c) is numbers[at + r * stride + c] of its workspace.
+ * A matrix in row-major order: entry (r, c) is numbers[at + r * stride + c] of its workspace.
  *
  * @typedef {{ at: number, rows: number, cols: number, stride: number }} Matrix
  */
 
 /**
- * A matrix to multiply with, in panels of eight columns each: the eight of row 0, then those of row 1, and so on. The
- * product reads it from its beginning to its end.
+ * A right-hand matrix in panels of eight columns: the eight entries of row 0, then of row 1, and so on, so that the
+ * product reads memory sequentially.
  *
  * @typedef {{ at: number, inner: number, cols: number }} Panels
  */
 
 /**
- * The product of machine_code.js in JavaScript: what it means, and what computes where there is no WebAssembly.
+ * Reference implementation of the product of machine_code.js, also used without WebAssembly SIMD.
  *
  * @param {Float32Array} numbers
  */
@@ -37,29 +37,29 @@ const plainProduct = (numbers) =>
         }
   });
 
-/** A memory for matrices, which it hands out one after the other. */
+/** An arena from which matrices are allocated one after another. */
 export class Workspace {
   /**
-   * @param {number} room how many numbers there may be
-   * @param {boolean} [plain] without machine code
+   * @param {number} capacity capacity in numbers
+   * @param {boolean} [plain] do not use WebAssembly
    */
-  constructor(room, plain = false) {
+  constructor(capacity, plain = false) {
     this.used = 0;
     this.engine = "WebAssembly";
     try {
       if (plain) throw new Error("no machine code");
-      const memory = new WebAssembly.Memory({ initial: Math.ceil((4 * room) / 65536) });
+      const memory = new WebAssembly.Memory({ initial: Math.ceil((4 * capacity) / 65536) });
       const instance = new WebAssembly.Instance(new WebAssembly.Module(moduleBytes()), { js: { memory } });
       this.numbers = new Float32Array(memory.buffer);
       this.run = /** @type {(...args: number[]) => void} */ (instance.exports.product);
-    } catch { // no WebAssembly here, or none with vectors
-      this.numbers = new Float32Array(room);
+    } catch { // WebAssembly or its SIMD instructions are not supported
+      this.numbers = new Float32Array(capacity);
       this.run = plainProduct(this.numbers);
       this.engine = "JavaScript";
     }
   }
 
-  /** @param {number} count of numbers, all 0 */
+  /** Allocate zeros; returns their index. @param {number} count */
   reserve(count) {
     const at = this.used;
     this.used = roundUp(at + count, 4);
@@ -68,7 +68,7 @@ export class Workspace {
   }
 
   /**
-   * A matrix of zeros, with room around it for the tiles that the product writes whole.
+   * Allocate a matrix of zeros, padded because the product writes whole tiles.
    *
    * @param {number} rows
    * @param {number} cols
@@ -80,7 +80,7 @@ export class Workspace {
   }
 
   /**
-   * Room for a matrix to multiply with.
+   * Allocate a right-hand matrix.
    *
    * @param {number} inner
    * @param {number} cols
@@ -91,7 +91,7 @@ export class Workspace {
   }
 
   /**
-   * A vector, such as a bias, with room for a whole tile.
+   * Allocate a vector, such as a bias, padded to whole tiles.
    *
    * @param {ArrayLike<number>} values
    */
@@ -102,7 +102,7 @@ export class Workspace {
   }
 
   /**
-   * Fill panels from numbers that lie elsewhere: entry (i, c) is source[at + i * down + c * right].
+   * Fill panels from an array: entry (i, c) is source[at + i * down + c * right].
    *
    * @param {Panels} panels
    * @param {Float32Array} source
@@ -119,11 +119,11 @@ export class Workspace {
   }
 
   /**
-   * out = a w + bias; gives out.
+   * Compute out = a w + bias; returns out.
    *
    * @param {Matrix} a (rows, at least w.inner)
    * @param {Panels} w (inner, cols)
-   * @param {number} bias where it lies
+   * @param {number} bias index of the bias
    * @param {Matrix} out (rows, cols)
    */
   product(a, w, bias, out) {
@@ -133,11 +133,11 @@ export class Workspace {
   }
 
   /**
-   * One row of a product, number by number.
+   * Compute one row of a product in JavaScript.
    *
    * @param {ArrayLike<number>} row (inner)
    * @param {Panels} w (inner, cols)
-   * @param {number} bias where it lies
+   * @param {number} bias index of the bias
    */
   rowProduct(row, { at, inner, cols }, bias) {
     const { numbers } = this;
@@ -150,7 +150,7 @@ export class Workspace {
   }
 
   /**
-   * Rows of a matrix, which are seen and not copied.
+   * Return a view of one row of a matrix.
    *
    * @param {Matrix} matrix
    * @param {number} row

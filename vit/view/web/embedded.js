@@ -1,4 +1,4 @@
-// What `vit.view.standalone_page` put into the page: the viewer's data, and its payloads.
+// Reads the viewer's message and payloads that `vit.view.standalone_page` embedded in the page.
 
 import { storePayload } from "./payload_registry.js";
 
@@ -7,18 +7,18 @@ import { storePayload } from "./payload_registry.js";
 /** @param {string} id */
 const element = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
-/** @param {string} text in base64 */
-const decoded = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+/** @param {string} text base64 */
+const decodeBase64 = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
 /**
- * Keep the payloads that the page holds, and say what the viewer is told.
+ * Store the embedded payloads and return the viewer's message.
  *
  * @returns {Promise<Message>}
  */
-export async function readHeld() {
+export async function readEmbedded() {
   const { data, payloads } = JSON.parse(element("data").textContent ?? "");
   for (const id of payloads) {
-    const packed = new Blob([decoded(element(id).textContent ?? "")]).stream();
+    const packed = new Blob([decodeBase64(element(id).textContent ?? "")]).stream();
     const bytes = await new Response(packed.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
     storePayload(id, new Uint8Array(bytes));
     element(id).remove();
