@@ -1,5 +1,5 @@
-# `make` sets everything up and opens the app. `make test` sets up all that the tests need, a browser too, and runs them.
-# `make test-all` adds the exhaustive ones, which CI runs; `make quick` does without pages and browser.
+# `make` sets everything up and opens the app. `make test` installs what the tests need, including a browser, and runs them.
+# `make test-all` also runs the exhaustive tests, as CI does; `make quick` runs the tests without pages and browser.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -12,7 +12,7 @@ WORKERS ?= 3
 app: .venv/ready
 	$(BIN)/streamlit run app.py
 
-# Empty: the many processes that tests start share what the first of them compiled, instead of compiling it each.
+# Empty, so that Python writes bytecode: the tests start many processes, and each would compile every module again.
 test test-all quick: export PYTHONDONTWRITEBYTECODE :=
 
 APART := not cluster and not mlflow and not firefox
@@ -35,7 +35,7 @@ check: .venv/ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The JavaScript; the app itself needs neither npm nor Node.
+# Checks of the JavaScript. The app itself needs neither npm nor Node.
 check-js: node_modules/.package-lock.json
 	node_modules/.bin/eslint --max-warnings 0 .
 	node_modules/.bin/tsc
@@ -45,7 +45,7 @@ node_modules/.package-lock.json: package.json package-lock.json
 	npm ci --no-audit --no-fund
 	touch $@
 
-# Does nothing where a Chromium starts. It never fails: the tests say what they leave out without one.
+# Installs Chromium unless one starts. It never fails: without Chromium the tests report which of them they skip.
 browser: .venv/ready-dev
 	@$(CHROMIUM) || { \
 		if [ "$$(id -u)" = 0 ]; then \
@@ -59,7 +59,7 @@ browser: .venv/ready-dev
 		fi; \
 		$(CHROMIUM) || echo "No Chromium could be installed. As administrator: make browser."; }
 
-# Debian's Firefox, or the one that is there, and Mozilla's driver for it from the package index.
+# Uses the installed Firefox, or installs Debian's; Mozilla's driver for it comes from the package index.
 firefox: .venv/ready-dev
 	$(BIN)/python -m pip install -r requirements-firefox.txt
 	@command -v firefox-esr firefox > /dev/null || { \
@@ -69,7 +69,7 @@ firefox: .venv/ready-dev
 firefox-test: .venv/ready-dev
 	$(BIN)/python -m pytest -m firefox tests/firefox
 
-# Real clusters on this machine: Ray from the package index, Slurm from Debian.
+# For real clusters on this machine: Ray from the package index, Slurm from Debian.
 cluster: .venv/ready-dev
 	@echo "Installing Ray ($$(tail -n 1 requirements-cluster.txt)) into $(BIN),"
 	$(BIN)/python -m pip install -r requirements-cluster.txt
@@ -81,10 +81,11 @@ cluster: .venv/ready-dev
 cluster-test: .venv/ready-dev
 	VIT_NEED_CLUSTERS=1 $(BIN)/python -m pytest -m cluster -rs tests/engines
 
-# MLflow, in an environment of its own: it does not go together with what the app needs.
+# MLflow gets its own environment: it needs an older cachetools than the app.
 mlflow: .venv-mlflow/ready
 
-# The lowest and the highest version of everything that pyproject.toml allows, each in an environment of its own.
+# Runs the quick tests with the lowest and with the highest version of each dependency that pyproject.toml allows, each
+# in an environment of its own.
 ranges: .venv-lowest-direct/tested .venv-highest/tested
 
 .venv-%/tested: pyproject.toml .venv/ready-dev

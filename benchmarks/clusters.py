@@ -1,24 +1,24 @@
-"""Real clusters on this machine: are the bits the same, and is what is said true, whatever is killed?
+"""Kill processes of real clusters on this machine; check that weights are bit-identical and the reported status true.
 
     python benchmarks/clusters.py ray|alone|slurm WHAT... [--kills 20] [--seed 0] [--minutes 5]
 
 bits      a run on two machines against torchrun with two processes
-kills     in turn one of the trainer's processes and one of the machines (Ray's raylet, Slurm's slurmd), at random
-          moments; the machine comes back half a minute later. Needs `bits`
-outages   what knows of all jobs (Ray's GCS, Slurm's slurmctld), alone and with whoever watches; after a minute the
-          head's other processes, too, and it starts anew
-answers   how long it takes to say that there is no token, a wrong one, nobody; Ray alone
-limit     a run of some minutes under a time limit of two; Slurm alone
-speed     a run of some minutes against torchrun, twice in turns; Ray alone. `alone` is a cluster of one machine, where
-          the processes of three do not share the two processors with what they train; with `--processes 1` one
-          processor is left to Ray
+kills     kill alternately one of the trainer's processes and one machine's daemon (Ray's raylet, Slurm's slurmd), at
+          random moments; the daemon restarts half a minute later. Needs `bits`
+outages   kill the scheduler (Ray's GCS, Slurm's slurmctld), alone and together with the watching process; on Ray the
+          head's other processes are killed a minute later, and the head is restarted
+answers   time to report a missing token, a wrong token, and no server; Ray only
+limit     a run of several minutes under a time limit of two; Slurm only
+speed     a run of several minutes against torchrun, two alternating rounds; Ray only. The cluster `alone` has one
+          machine, so that the daemons of three machines do not share the two processors with the training;
+          `--processes 1` leaves one processor to Ray
 
     python benchmarks/clusters.py both
 
-Six runs on two clusters that stand side by side: what waits, why, and until when.
+Start six runs on two clusters side by side and print which runs wait, why, and until when.
 
-A run that its cluster does not start again by itself is resumed, as a person would. Needs what `make cluster`
-installs, and administrator rights: everything happens in a network of its own.
+If a cluster does not restart a run itself, the script resumes it, as a person would. It needs what `make cluster`
+installs, and root, because it runs in a network namespace of its own.
 """
 
 import argparse
@@ -56,28 +56,28 @@ LABS = {"ray": lab_ray, "alone": partial(lab_ray, alone=True), "slurm": lab_slur
 RUN = tiny(epochs=12, limit=160, seed=3, device="cpu")  # 960 steps
 STEPS = 960
 LONGER = tiny(epochs=60, limit=160, seed=3, device="cpu")
-PATIENCE = 300  # [s]
-TRUE = 90  # [s] within which the status is true
+PATIENCE = 300  # timeout [s]
+TRUE = 90  # deadline for a correct status [s]
 
 
 class Site(NamedTuple):
-    """A cluster, and a folder of this machine."""
+    """A cluster, and a folder on this machine."""
 
     lab: Lab
     folder: Path
     options: argparse.Namespace
 
     def now(self, run: registry.Run) -> registry.Run:
-        """The run, as its cluster says at this moment."""
+        """Return the run with the status that its cluster reports now."""
         return registry.find_run(run.id, patience=6)
 
     def until(
         self, run: registry.Run, good: Callable[[registry.Run], bool], within: float = PATIENCE, pause: float = 0.2
     ) -> registry.Run:
-        """The run, once it is as it should be.
+        """Wait until a run satisfies a condition, and return it.
 
         Args:
-            pause: between two looks [s]; each takes its cluster's processors for a moment.
+            pause: between two queries [s]; each takes processor time from the cluster.
         """
         before = time.monotonic()
         while not good(now := self.now(run)):
@@ -87,12 +87,12 @@ class Site(NamedTuple):
         return now
 
     def launch(self, config: TrainConfig = RUN, minutes: int | None = None) -> registry.Run:
-        """A run on both machines, or on the one there is."""
+        """Launch a run on both machines, or on the only one."""
         devices, nodes = (("cpu",) * self.options.processes, 1) if self.options.place == "alone" else (("cpu",), 2)
         return control.launch(config, on=self.lab.name, devices=devices, nodes=nodes, minutes=minutes)
 
     def finish(self, run: registry.Run, within: float = PATIENCE, pause: float = 0.2) -> tuple[str, str]:
-        """Resume a run until it is finished; says how often, and the digest of its weights."""
+        """Resume a run until it is finished; return how often as text, and the digest of its weights."""
         for resumed in range(4):
             ended = self.until(run, lambda now: not now.alive, within, pause)
             if ended.status == "finished":
@@ -102,12 +102,12 @@ class Site(NamedTuple):
 
 
 def digest(folder: Path) -> str:
-    """Of the weights that a run ended with."""
+    """Return a digest of the final weights of a run."""
     return hashlib.sha256((folder / "checkpoints" / "last" / "model.safetensors").read_bytes()).hexdigest()[:16]
 
 
 def torchrun(config: TrainConfig, folder: Path, processes: int = 2) -> float:
-    """The same run on this machine, undisturbed; returns how long it took [s]."""
+    """Run the same training on this machine, undisturbed; return its duration [s]."""
     folder.mkdir()
     (folder / "config.json").write_text(config.model_dump_json())
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
@@ -118,15 +118,15 @@ def torchrun(config: TrainConfig, folder: Path, processes: int = 2) -> float:
 
 
 def say(text: str) -> None:
-    """A line that is there at once."""
+    """Print a line without buffering."""
     print(text, flush=True)
 
 
-# --- What can be measured -------------------------------------------------------------------------------------------
+# --- Measurements ---------------------------------------------------------------------------------------------------
 
 
 def bits(site: Site) -> None:
-    """Against torchrun, which the others compare with, too."""
+    """Compare the weights with torchrun's, which are also the reference of the other measurements."""
     torchrun(RUN, site.folder / "reference")
     expected = digest(site.folder / "reference" / "run")
     how, result = site.finish(site.launch())
@@ -134,7 +134,7 @@ def bits(site: Site) -> None:
 
 
 def kill_something(site: Site, run: registry.Run, machine: bool, chance: random.Random) -> str:
-    """Returns what it was."""
+    """Kill a trainer process or a machine's daemon; return which."""
     lab = site.lab
     if not machine:
         trainers = [pid for pid in lab.processes(run) if "_job" not in Path(f"/proc/{pid}/cmdline").read_text()]
@@ -148,7 +148,7 @@ def kill_something(site: Site, run: registry.Run, machine: bool, chance: random.
 
 
 def kills(site: Site) -> None:
-    """A line for each."""
+    """Kill something in each of several runs, resume them, and compare their weights with the reference."""
     chance, same, count = random.Random(site.options.seed), 0, site.options.kills
     expected = digest(site.folder / "reference" / "run")
     for number in range(count):
@@ -168,12 +168,12 @@ def kills(site: Site) -> None:
 
 
 def outages(site: Site) -> None:
-    """What knows of all jobs is killed, and comes back after the run has been looked at."""
+    """Kill the scheduler, check the reported status, restart the scheduler, and compare the weights."""
     torchrun(LONGER, site.folder / "longer")
     expected, cluster = digest(site.folder / "longer" / "run"), site.lab.cluster
     assert cluster is not None
     for together in (False, True):
-        if together:  # whoever starts and watches it is killed at the same moment
+        if together:  # the process that starts and watches the run is killed at the same moment
             program = [sys.executable, __file__, "--launch", site.lab.name]
             with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True) as watcher:
                 assert watcher.stdout is not None
@@ -189,7 +189,7 @@ def outages(site: Site) -> None:
         silent = site.until(run, lambda now: now.status in ("unknown", "interrupted"), TRUE)
         say(f"outages{' together' if together else ''}: {silent.status} after {time.monotonic() - begun:.1f} s:")
         say(f"  {silent.reason}")
-        time.sleep(70)  # Ray's machines give up after a minute without their head
+        time.sleep(70)  # raylets exit after a minute without their head
         if isinstance(cluster, RayCluster):
             cluster.kill_head()
             cluster.start_head()
@@ -211,7 +211,7 @@ def outages(site: Site) -> None:
 
 
 def down(site: Site) -> None:
-    """Kill what knows of all jobs."""
+    """Kill the scheduler."""
     cluster = site.lab.cluster
     assert cluster is not None
     pids = cluster.processes("gcs_server" if isinstance(cluster, RayCluster) else "slurmctld")
@@ -221,7 +221,7 @@ def down(site: Site) -> None:
 
 
 def answers(site: Site) -> None:
-    """Three sentences, each with its time."""
+    """Print each error message and the time until it arrives."""
     cluster = site.lab.cluster
     assert isinstance(cluster, RayCluster)
     token = cluster.token.read_text()
@@ -249,7 +249,7 @@ def answers(site: Site) -> None:
 
 
 def long(site: Site, dim: int = 32, depth: int = 2) -> TrainConfig:
-    """A run of so many minutes here, by two shorter ones."""
+    """Return the config of a run that takes `--minutes` on this machine, extrapolated from two shorter runs."""
     config = tiny(epochs=5, limit=400, seed=3, device="cpu", dim=dim, depth=depth)
     few, many = (
         torchrun(
@@ -263,7 +263,7 @@ def long(site: Site, dim: int = 32, depth: int = 2) -> TrainConfig:
 
 
 def limit(site: Site) -> None:
-    """It queues again until it is done; cancelled it does not come back."""
+    """Check that a run queues again until it is finished, and that a cancelled run stays cancelled."""
     config = long(site)
     took = torchrun(config, site.folder / "long")
     begun = time.monotonic()
@@ -282,13 +282,13 @@ def limit(site: Site) -> None:
 
 
 def speed(site: Site) -> None:
-    """From the first to the last step, and from the launch to the end; of a model as large as the shipped one."""
+    """Measure from first to last step and from launch to end, with a model of the size of `cifar10`."""
     config = long(site, dim=128, depth=6)
     for turn in (1, 2):
         alone = torchrun(config, site.folder / f"speed-{turn}", site.options.processes)
         begun = time.time()
         run = site.launch(config)
-        site.finish(run, 3600, pause=10)  # seldom: who looks is elsewhere, as a rule
+        site.finish(run, 3600, pause=10)  # rarely: the server usually runs on another machine
         whole = (run.folder / "outcome.json").stat().st_mtime - begun
         loops = [loop(folder) for folder in (site.folder / f"speed-{turn}" / "run", run.folder)]
         say(
@@ -298,13 +298,13 @@ def speed(site: Site) -> None:
 
 
 def loop(folder: Path) -> float:
-    """Seconds from the first recorded step to the last one."""
+    """Return the time from the first recorded step to the last one [s]."""
     times = [record["t"] for record in read_metrics(folder / "metrics.jsonl") if record["kind"] == "step"]
     return times[-1] - times[0]
 
 
 def both(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Three runs each; one of Slurm's asks for its machines for a while, so that the next has an expected start."""
+    """Start three runs on each cluster. Slurm's have a time limit, which lets it predict when a waiting run starts."""
     enter_network_of_its_own()
     labs: list[Lab] = []
     with place_for_runs(folder / "runs"):
@@ -345,14 +345,14 @@ WHAT = {
 
 
 def main() -> None:
-    """A line for each thing that was seen."""
+    """Run the measurements and print a line for each observation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("place", choices=[*LABS, "both"], nargs="?")
     parser.add_argument("what", nargs="*", metavar="WHAT", help=", ".join(WHAT))
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=5)
-    parser.add_argument("--processes", type=int, default=2, choices=[1, 2], help="of speed")
+    parser.add_argument("--processes", type=int, default=2, choices=[1, 2], help="processes in `speed`")
     parser.add_argument("--launch", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := set(options.what) - set(WHAT):
@@ -360,7 +360,7 @@ def main() -> None:
     if options.launch:
         say(control.launch(LONGER, on=options.launch, nodes=2).id)
         time.sleep(3600)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Ended."))  # not before the cluster is
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Ended."))  # set only after the cluster has started
     folder = Path(tempfile.mkdtemp(prefix="vit-clusters-"))
     folder.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:

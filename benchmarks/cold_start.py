@@ -1,17 +1,17 @@
-"""From the open port of a server that has just started to the hovering map, with the shipped checkpoint, in Chromium.
+"""Measure a cold start in Chromium: from the open port of a new server to a map that follows the pointer.
 
     python benchmarks/cold_start.py [--times 5] [--other PATH]
 
-`streamlit run app.py` starts anew each time; a browser, open already, goes to the page as soon as the port takes a
-connection. Times count from that moment [s]:
+Each round starts `streamlit run app.py` again. A browser that is already running opens the page as soon as the port
+accepts a connection. Times are measured from that moment [s]:
 
-    words       the page says what it is
+    words       the page shows its first text
     picture     picture, map and grid of the viewer are drawn
-    hover       the numbers beside them have followed the pointer to a patch
-    all         the server has nothing more to do: the page is whole
+    hover       the numbers have followed the pointer to a patch
+    all         the server is idle and the page complete
 
---other names another working copy of this project, which is measured in turns with this one: only ratios say
-anything on a machine where other programs run.
+--other names another working copy of this project, which is measured alternately with this one: on a machine with
+other load only the ratios are meaningful.
 """
 
 import argparse
@@ -33,9 +33,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 
 from serving import BROWSER_ARGUMENTS, FIND, chromium
 
-PATIENCE = 240  # [s]
+PATIENCE = 240  # timeout [s]
 STAGES = ("words", "picture", "hover", "all")
-# Notes when something was first so, as seconds since 1970, once per frame.
+# Checks each stage once per frame and stores the time at which it was first reached, in seconds since 1970.
 WATCH = f"""() => {{
   const times = (window.__times = {{}}), now = () => (performance.timeOrigin + performance.now()) / 1000;
   const note = (name, so) => so && (times[name] ??= now());
@@ -56,7 +56,7 @@ WHOLE = """() => document.querySelector("[data-testid=stApp]")?.dataset.testScri
 
 @contextlib.contextmanager
 def cold_server(project: Path) -> Iterator[tuple[int, float]]:
-    """Start the app of a working copy; gives its port and when that was open, in seconds since 1970."""
+    """Start the app of a working copy; yield its port and the time at which that opened, in seconds since 1970."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -84,7 +84,7 @@ def cold_server(project: Path) -> Iterator[tuple[int, float]]:
 
 
 def measure(browser: Browser, project: Path) -> dict[str, float]:
-    """One cold start: when each stage was reached [s], and how long the server took to open its port."""
+    """Do one cold start; return the time of each stage, and how long the server took to open its port [s]."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(1000 * PATIENCE)
     context.add_init_script(f"({WATCH})()")
@@ -105,7 +105,7 @@ def measure(browser: Browser, project: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Take turns and print the medians."""
+    """Measure the working copies alternately and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--other", type=Path, help="another working copy, to compare with")
@@ -114,7 +114,7 @@ def main() -> None:
     result: dict[str, list[dict[str, float]]] = {name: [] for name in projects}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(**chromium(), args=BROWSER_ARGUMENTS)
-        measure(browser, ROOT)  # files and the browser's own code come into memory
+        measure(browser, ROOT)  # warm-up of the file cache and of the browser's code
         for _ in range(options.times):
             for name, project in projects.items():
                 result[name].append(measure(browser, project))

@@ -1,9 +1,9 @@
-"""Pictures of everyday things for one classifier, from several folders of classes, all of the same sharpness.
+"""Merge several class folders into one dataset of everyday things with equally sharp pictures.
 
     python benchmarks/everyday_data.py OUT FOLDER [FOLDER ...]
 
-Each FOLDER holds train/<class>/ and test/<class>/. OUT gets all of their classes, with pictures whose shorter side is
-64 px at most. Where one source is sharp and another is not, a model would tell classes by sharpness.
+Each FOLDER contains train/<class>/ and test/<class>/. OUT gets all of their classes, with pictures whose shorter side
+is at most 64 px. With sources of different sharpness, a model would learn to tell classes by their sharpness.
 """
 
 import argparse
@@ -14,12 +14,12 @@ from pathlib import Path
 
 from PIL import Image
 
-SIDE = 64  # [px] of the shorter side, as Tiny ImageNet has it
-LONGEST = 4 / 3  # of the shorter side: what lies further out, a square crop hardly sees
+SIDE = 64  # shorter side [px], as in Tiny ImageNet
+LONGEST = 4 / 3  # longest side, relative to the shorter one: square crops hardly reach further
 
 
 def write_small(out: Path, picture: Path) -> None:
-    """Write a picture, shrunk, with its class and split."""
+    """Shrink a picture and write it into the folder of its split and class."""
     image = Image.open(picture).convert("RGB")
     scale = min(1.0, SIDE / min(image.size))
     image = image.resize([max(1, round(side * scale)) for side in image.size], Image.Resampling.LANCZOS)

@@ -1,10 +1,10 @@
-"""What measuring costs, in forwards of the same model: SaCo of a map, masks that judge any map, importance of heads.
+"""Measure the cost of faithfulness in forward passes of the same model: SaCo, masks, ablation of heads.
 
     python benchmarks/faithfulness.py                       # ViT-B/16 at 224 px, and the shipped checkpoint
     python benchmarks/faithfulness.py --rounds 5 --skip-heads
 
-Forward and measurement take turns in one process; a ratio is that of two neighbours. The forward is one picture through
-the model as it classifies, nothing kept. Random weights: time does not depend on them.
+Forward passes and measurements alternate in one process; each ratio is that of two consecutive timings. The forward
+pass is one picture through the model without a record. Weights are random, because the time does not depend on them.
 """
 
 import argparse
@@ -27,28 +27,28 @@ from vit.explain.sensitivity import correlations, random_masks, score_drops
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
-SACO_GOAL = 12.0  # forwards
-HEADS_GOAL = 0.25  # forwards per head
+SACO_GOAL = 12.0  # forward passes
+HEADS_GOAL = 0.25  # forward passes per head
 MASKS = 256
-MASK_GOAL = 0.5  # forwards per mask, of a large model
-MASKS_GOAL = 1.0  # [s] for all masks, of the shipped model
+MASK_GOAL = 0.5  # forward passes per mask, for a large model
+MASKS_GOAL = 1.0  # time for all masks with the shipped model [s]
 
 
 def seconds(run: Callable[[], Any]) -> float:
-    """That a call takes."""
+    """Return the duration of a call [s]."""
     begun = time.perf_counter()
     run()
     return time.perf_counter() - begun
 
 
 def ratios(one: Callable[[], Any], other: Callable[[], Any], rounds: int) -> list[float]:
-    """Of two calls that take turns, sorted."""
+    """Return the ratios of two calls that alternate, sorted."""
     one(), other()
     return sorted(seconds(one) / seconds(other) for _ in range(rounds))
 
 
 def verdict_line(what: str, result: list[float], goal: float) -> None:
-    """Print the median, the ends and the goal."""
+    """Print median, minimum, maximum and goal."""
     print(
         f"  {what:<44} {statistics.median(result):8.2f} ({result[0]:.2f} to {result[-1]:.2f})   goal {goal:.2f}",
         flush=True,
@@ -56,7 +56,7 @@ def verdict_line(what: str, result: list[float], goal: float) -> None:
 
 
 def measure(name: str, model: VisionTransformer, rounds: int, heads: bool) -> None:
-    """Both measurements on one model."""
+    """Measure SaCo, masks and heads with one model."""
     config = model.config
     pixels = torch.randn(1, config.channels, *config.image_size)
 
@@ -97,7 +97,8 @@ def main() -> None:
     print(f"{options.threads} threads, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}")
     torch.manual_seed(0)
     model = VisionTransformer(ViTConfig.preset("B/16")).eval()
-    torch.nn.init.normal_(model.head.weight, std=0.02)  # no mask changes what a head of zeros answers
+    # A zero head, the default, would give the same output for every mask.
+    torch.nn.init.normal_(model.head.weight, std=0.02)
     measure("ViT-B/16, 224 px", model, options.rounds, not options.skip_heads)
     measure("cifar10", load_checkpoint("cifar10").model, options.rounds, not options.skip_heads)
 

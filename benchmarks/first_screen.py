@@ -1,13 +1,13 @@
-"""What a visitor has in view on a page, without scrolling, in three windows: the picture, controls and words.
+"""Measure what a page shows without scrolling, in three window sizes: picture, controls and words.
 
     python benchmarks/first_screen.py [--page PATH?QUERY] [--shots FOLDER] [--project PATH]
 
-For each window: the top edge and the size of the stage [px], how much of it lies below the fold, whether the grid of
-all heads, the switch between views and the top answer are in view, how many controls and words are, and how far the
-layout shifts after the first paint (CLS, https://web.dev/articles/cls).
+For each window it prints the top edge and the size of the stage [px]; how much of it is below the fold; whether the
+grid of all heads, the switch between views and the top prediction are visible; the number of controls and words; and
+the layout shift after the first paint (CLS, https://web.dev/articles/cls).
 
-A control is a link, button, field or slider that can be used, a word what is written between blanks; both count where
-more than half of them is in view. Menus of the header count, the inside of closed popovers does not.
+A control is an enabled link, button, field or slider; words are separated by blanks. Both count if more than half of
+them is visible. Menus of the header count, the content of closed popovers does not.
 
 --page takes `compare?...`, `train` and so on; --project another working copy, to compare with.
 """
@@ -79,14 +79,14 @@ READY = """() => document.querySelector("[data-testid=stApp]")?.dataset.testScri
 
 
 def look(browser: Browser, address: str, window: tuple[int, int], scheme: str, shots: Path | None) -> dict:
-    """Open a page as a newcomer does, and say what is in view once it is whole."""
+    """Open a page as a new visitor does; return what is visible once it is complete."""
     width, height = window
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     page = context.new_page()
     page.add_init_script(WATCH_SHIFTS)
     page.goto(address)
     page.wait_for_function(READY, timeout=240_000)
-    page.wait_for_timeout(2500)  # what the browser fetches is drawn
+    page.wait_for_timeout(2500)  # until everything that the browser fetches is drawn
     page.wait_for_function(READY, timeout=240_000)
     if shots:
         shots.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--page", default="")
     parser.add_argument("--shots", type=Path)
     parser.add_argument("--project", type=Path, default=ROOT)
-    parser.add_argument("--names", action="store_true", help="also name what was counted")
+    parser.add_argument("--names", action="store_true", help="also list what was counted")
     arguments = parser.parse_args()
     print(f"{'window':>11} {'top':>5} {'stage':>9} {'below':>5} grid switch answer controls words   CLS")
     with sync_playwright() as playwright, cold_server(arguments.project) as (port, _):

@@ -1,11 +1,11 @@
-"""One forward pass with every attention row available: ours against transformers' with `output_attentions=True`.
+"""Compare a forward pass that makes every attention row available with transformers' `output_attentions=True`.
 
     python benchmarks/forward.py                          # ViT-B/16 at 224, 512 and 1,024 px, one picture
     python benchmarks/forward.py --sizes 224 --rounds 20
 
-Both sides have the same random weights and give the same logits, which is checked. They take turns in one process, so
-that whatever else the machine does meets both; a ratio is that of two neighbours. Memory is the most that a fresh
-process holds during the pass, above what it held with its model before. At 1,024 px transformers takes 10 GB.
+Both sides have the same random weights; the script checks that their logits agree. They alternate in one process, so
+that other load on the machine affects both; each ratio is that of two consecutive timings. Memory is the peak of a
+fresh process during the pass, minus its memory with the loaded model. At 1,024 px transformers needs 10 GB.
 """
 
 import argparse
@@ -35,14 +35,14 @@ WAYS = (
     THEIRS,
     "ours, every map",
     "ours, queries and keys",
-    'ours, queries and keys, precision="bfloat16"',  # inexact, so by name only
+    'ours, queries and keys, precision="bfloat16"',  # inexact, so only on request
 )
 ROUNDS = {224: 15, 512: 7, 1024: 3}
-GOALS = {(224, "time"): 0.6, (1024, "time"): 0.3, (1024, "memory"): 0.1}  # of queries and keys
+GOALS = {(224, "time"): 0.6, (1024, "time"): 0.3, (1024, "memory"): 0.1}  # for queries and keys
 
 
 def their_model() -> Any:
-    """ViT-B/16 with random weights, its head too: transformers starts that at nearly zero."""
+    """Return transformers' ViT-B/16 with random weights; also in the head, which transformers initialises near zero."""
     torch.manual_seed(0)
     model = ViTForImageClassification(TheirConfig(num_labels=1000, attn_implementation="eager")).eval()
     torch.nn.init.normal_(model.classifier.weight, std=0.1)
@@ -50,7 +50,7 @@ def their_model() -> Any:
 
 
 def our_model(theirs: Any) -> VisionTransformer:
-    """The same model, read as its checkpoint is."""
+    """Return the same model, loaded through the checkpoint reader."""
     reading = read({name: tensor.clone() for name, tensor in theirs.state_dict().items()}, theirs.config.to_dict())
     with torch.device("meta"):
         model = VisionTransformer(reading.config)
@@ -59,7 +59,7 @@ def our_model(theirs: Any) -> VisionTransformer:
 
 
 def passes(selected: tuple[str, ...]) -> dict[str, Callable[[Tensor], Any]]:
-    """What each side does with pixels (1, 3, height, width)."""
+    """Return the function of each side that processes pixels (1, 3, height, width)."""
     theirs = their_model()
     ours = our_model(theirs)
     ways: dict[str, Callable[[Tensor], Any]] = {
@@ -70,16 +70,16 @@ def passes(selected: tuple[str, ...]) -> dict[str, Callable[[Tensor], Any]]:
     if WAYS[3] in selected:
         small = rounded(ours)
         ways[WAYS[3]] = lambda pixels: record(small, pixels, "bfloat16")
-    if len(selected) == 1:  # a process of its own holds one model
+    if len(selected) == 1:  # a separate process needs only one model
         ways = {selected[0]: ways[selected[0]]}
     return {name: ways[name] for name in selected}
 
 
 @torch.inference_mode()
 def times(size: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each side in every round, and in front of it how far the answers are apart."""
+    """Return the difference between the logits, and the duration of each side in every round [s]."""
     ways, pixels = passes(WAYS), torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(1))
-    answers = {name: run(pixels).logits for name, run in ways.items()}  # a warm-up, too
+    answers = {name: run(pixels).logits for name, run in ways.items()}  # also serves as warm-up
     expected = answers[THEIRS]
     apart = {name: float((result - expected).abs().max() / expected.abs().max()) for name, result in answers.items()}
     print(f"\n{size} px. Logits, relative to transformers': " + "; ".join(f"{n} {d:.0e}" for n, d in apart.items()))
@@ -93,17 +93,17 @@ def times(size: int, rounds: int) -> dict[str, list[float]]:
 
 
 def resident(field: str) -> float:
-    """Memory of this process by its status file [MB]."""
+    """Return this process's memory according to its status file [MB]."""
     return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) / 1024
 
 
 @torch.inference_mode()
 def extra_memory(size: int, way: str) -> float:
-    """Most that a pass takes above what was there before [MB]; to be called in a process of its own."""
+    """Return the additional peak memory of a pass [MB]; call it in a fresh process."""
     run = passes((way,))[way]
-    run(torch.zeros(1, 3, 64, 64))  # what libraries allocate once is not the picture's
+    run(torch.zeros(1, 3, 64, 64))  # libraries make their one-time allocations here
     pixels = torch.randn(1, 3, size, size)
-    Path("/proc/self/clear_refs").write_text("5")  # forget the highest point so far
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = resident("VmRSS")
     recorded = run(pixels)
     assert recorded.logits.shape == (1, 1000)
@@ -111,7 +111,7 @@ def extra_memory(size: int, way: str) -> float:
 
 
 def measured_memory(size: int, way: str) -> float | None:
-    """The same, from a process of its own; None where it did not end well, as for want of memory."""
+    """Measure `extra_memory` in a fresh process; return None if that fails, for example without enough memory."""
     if way == THEIRS and size >= 1024 and memory()[1] < 13e9:
         return None
     command = [sys.executable, __file__, "--memory-of", way, "--sizes", str(size)]
@@ -120,7 +120,7 @@ def measured_memory(size: int, way: str) -> float | None:
 
 
 def goal_note(size: int, what: str, way: str) -> str:
-    """The goal for a figure, if there is one."""
+    """Return the goal for a figure as text, "" if it has none."""
     goal = GOALS.get((size, what)) if way == WAYS[2] else None
     return f"   goal {goal:.2f}" if goal else ""
 
@@ -129,7 +129,7 @@ def main() -> None:
     """Measure time and memory of each side at each size, and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(ROUNDS), help="[px]")
-    parser.add_argument("--rounds", type=int, help="in place of 15, 7 and 3")
+    parser.add_argument("--rounds", type=int, help="instead of 15, 7 and 3")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--skip", choices=("time", "memory"))
     parser.add_argument("--memory-of", choices=WAYS, help=argparse.SUPPRESS)

@@ -1,17 +1,18 @@
-"""Everything that needs a GPU, in steps: tests of the CUDA path, speed, and the training of presets.
+"""Run everything that needs a GPU, in steps: tests of the CUDA path, speed, and the training of presets.
 
-    python benchmarks/gpu.py --out results                            # as many steps as nine minutes hold
-    python benchmarks/gpu.py --out results --data folder:data/cifar10 --photos folder:data/imagenette   # what is left
-    python benchmarks/gpu.py --out results --dry                      # here, on the CPU, tiny: a minute or two
+    python benchmarks/gpu.py --out results                            # as many steps as fit into nine minutes
+    python benchmarks/gpu.py --out results --data folder:data/cifar10 --photos folder:data/imagenette  # continues
+    python benchmarks/gpu.py --out results --dry                      # tiny, on the CPU: a minute or two
 
-A step is a process of its own. It leaves `results/<step>.json`: outcome, seconds, and figures or the traceback; the
-next step runs whether or not it failed. A step that has its result is not repeated, except with `--again`. Training
-goes on from its last state at each call until it has ended. `results/home` holds what to take along from a machine that
-is given back: `summary.md`, the records, and the best weights of each run in float16, in parts of 15 MB:
-`cat run-cifar.safetensors.* > model.safetensors` puts them together.
+Each step runs in its own process and writes `results/<step>.json`: outcome, seconds, and figures or the traceback. The
+next step runs whether or not it failed. A step with a result is skipped, except with `--again`. Each call continues
+a training from its last state until it has ended. `results/home` contains what to copy from a rented machine:
+`summary.md`, the records, and the best weights of each run in float16, in parts of 15 MB, which
+`cat run-cifar.safetensors.* > model.safetensors` joins.
 
-A bare machine needs torch 2.11, torchvision 0.26 and pydantic. timm is compared with where it is installed. Run one
-training at a time: two that decode pictures at once starved each other of the processor on the one machine tried.
+A bare machine needs torch 2.11, torchvision 0.26 and pydantic. If timm is installed, the script compares with it. Run
+one training at a time: on the one machine tried, two that decoded pictures at once starved each other of processor
+time.
 """
 
 import argparse
@@ -34,11 +35,12 @@ from gpu_job import Job, Result
 from gpu_speed import ablation, forward, masks, speed
 from gpu_training import Unfinished, cifar, everyday, ladder, photos, streaming
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before CUDA begins: products that repeat bit by bit
+# Must be set before CUDA starts: deterministic matrix products.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-MINUTES = 9.0  # of one call
-LEAST = 20.0  # [s] that have to be left for another step to begin
-ALONE = 8  # [s] kept for the summary and what is taken home
+MINUTES = 9.0  # duration of one call
+LEAST = 20.0  # time that must be left to start another step [s]
+ALONE = 8  # time reserved for the summary and for `collect` [s]
 PART_BYTES = 15_000_000
 
 
@@ -51,32 +53,36 @@ STEPS: dict[str, Callable[[Job], Result]] = {
 }  # fmt: skip
 
 
-# --- One after the other --------------------------------------------------------------------------------------------
+# --- Running the steps ----------------------------------------------------------------------------------------------
 
 
-def do(name: str, job: Job) -> None:
-    """Do one step in this process and leave its result."""
+def run_step(name: str, job: Job) -> None:
+    """Run one step in this process and write its result."""
     begun = time.perf_counter()
-    told: Result = {"step": name, "device": job.device, "dry": job.dry}
+    result: Result = {"step": name, "device": job.device, "dry": job.dry}
     try:
-        told |= {"outcome": "passed", "result": STEPS[name](job)}
+        result |= {"outcome": "passed", "result": STEPS[name](job)}
     except Unfinished as more:
-        told |= {"outcome": "unfinished", "result": str(more)}
+        result |= {"outcome": "unfinished", "result": str(more)}
     except BaseException as error:
-        told |= {"outcome": "failed", "result": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-    told["seconds"] = round(time.perf_counter() - begun, 1)
-    leave(job.out / f"{name}.json", told)
+        result |= {
+            "outcome": "failed",
+            "result": f"{type(error).__name__}: {error}",
+            "traceback": traceback.format_exc(),
+        }
+    result["seconds"] = round(time.perf_counter() - begun, 1)
+    write_result(job.out / f"{name}.json", result)
 
 
-def leave(path: Path, told: Result) -> None:
-    """Write a result whole."""
+def write_result(path: Path, result: Result) -> None:
+    """Write a result atomically."""
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(told, indent=2, default=str) + "\n")
+    partial.write_text(json.dumps(result, indent=2, default=str) + "\n")
     partial.replace(path)
 
 
 def earlier_result(out: Path, name: str) -> Result:
-    """What a step left; an empty result if it has not been done."""
+    """Return the result of a step, {} if it has none."""
     try:
         return dict(json.loads((out / f"{name}.json").read_text()))
     except (OSError, ValueError):
@@ -84,8 +90,8 @@ def earlier_result(out: Path, name: str) -> Result:
 
 
 def summary(out: Path) -> str:
-    """All results for people."""
-    lines = ["# What the GPU said", "", "| Step | Outcome | Seconds |", "| --- | --- | --- |"]
+    """Return all results as Markdown."""
+    lines = ["# GPU results", "", "| Step | Outcome | Seconds |", "| --- | --- | --- |"]
     results = [earlier_result(out, name) | {"step": name} for name in STEPS]
     lines += [f"| {r['step']} | {r.get('outcome', 'not done')} | {r.get('seconds', '')} |" for r in results]
     for result in results:
@@ -96,8 +102,8 @@ def summary(out: Path) -> str:
 
 
 @contextmanager
-def limited(name: str, seconds: float, options: argparse.Namespace) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that does one step, ended with all of its own when its time is up."""
+def step_process(name: str, seconds: float, options: argparse.Namespace) -> Iterator[subprocess.Popen[bytes]]:
+    """Run one step in a process, and kill it with its children when the block ends."""
     command = [sys.executable, __file__, "--only", name, "--out", str(options.out), "--data", options.data]
     command += ["--photos", options.photos, "--everyday", options.everyday, "--backbone", options.backbone]
     command += ["--seconds", str(seconds), "--device", options.device] + ["--dry"] * options.dry
@@ -112,7 +118,7 @@ def limited(name: str, seconds: float, options: argparse.Namespace) -> Iterator[
 
 
 def run_all(options: argparse.Namespace) -> None:
-    """Do the steps that are left, while there is time, and tell."""
+    """Run the remaining steps while there is time, and print their outcomes."""
     options.out.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + 60 * options.minutes - ALONE
     for name in options.step or STEPS:
@@ -124,19 +130,19 @@ def run_all(options: argparse.Namespace) -> None:
             print(f"{name}: left for the next call", flush=True)
             continue
         (options.out / f"{name}.json").unlink(missing_ok=True)
-        with limited(name, seconds, options) as process:
+        with step_process(name, seconds, options) as process:
             try:
                 process.wait(seconds)
-                words = f"It ended with status {process.returncode}. {name}.log holds what it said."
-                told: Result = {"outcome": "failed", "result": words, "seconds": None}
-            except subprocess.TimeoutExpired:  # with the whole of a call to itself, it would not end either
+                words = f"It ended with status {process.returncode}. {name}.log has its output."
+                fallback: Result = {"outcome": "failed", "result": words, "seconds": None}
+            except subprocess.TimeoutExpired:  # "failed" if it had a whole call to itself: it would never finish
                 whole = seconds > 60 * options.minutes * 0.9
                 words = f"It was cut off after {seconds:.0f} s."
-                told = {"outcome": "failed" if whole else "unfinished", "result": words, "seconds": round(seconds)}
+                fallback = {"outcome": "failed" if whole else "unfinished", "result": words, "seconds": round(seconds)}
         result = earlier_result(options.out, name)
         if not result:
-            leave(options.out / f"{name}.json", told | {"step": name})
-        result = result or told
+            write_result(options.out / f"{name}.json", fallback | {"step": name})
+        result = result or fallback
         sentence = str(result["result"])[:200].replace("\n", " ") if result["outcome"] != "passed" else ""
         print(f"{name}: {result['outcome']}, {result['seconds']} s  {sentence}".rstrip(), flush=True)
     (options.out / "summary.md").write_text(summary(options.out))
@@ -145,7 +151,7 @@ def run_all(options: argparse.Namespace) -> None:
 
 
 def collect(out: Path) -> None:
-    """Put what is to be taken home into a few files of at most 15 MB: see the top of this file."""
+    """Collect the files of `results/home`, in parts of at most 15 MB; see the docstring of this module."""
     home = out / "home"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()
@@ -157,30 +163,30 @@ def collect(out: Path) -> None:
     for run in sorted(out.glob("run-*")):
         weights = run / "checkpoints" / "best" / "model.safetensors"
         if weights.exists():
-            content = in_half(weights)
+            content = half_precision(weights)
             for number, start in enumerate(range(0, len(content), PART_BYTES)):
                 (home / f"{run.name}.safetensors.{number}").write_bytes(content[start : start + PART_BYTES])
 
 
-def in_half(weights: Path) -> bytes:
-    """A file of weights in float16."""
+def half_precision(weights: Path) -> bytes:
+    """Return the content of a file of weights, converted to float16."""
     from safetensors.torch import load_file, save
 
     return bytes(save({name: tensor.half() for name, tensor in load_file(weights).items()}))
 
 
 def main() -> None:
-    """Do all steps, or one in this process."""
+    """Run all steps, or one in this process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of results")
-    parser.add_argument("--data", default="cifar10", help="of the training: cifar10, or folder:PATH")
-    parser.add_argument("--photos", default="", help="of the training on photos: folder:PATH")
-    parser.add_argument("--everyday", default="", help="of the training on everyday things: folder:PATH")
-    parser.add_argument("--backbone", default="", help="checkpoint that this training starts from")
+    parser.add_argument("--data", default="cifar10", help="dataset of the training: cifar10, or folder:PATH")
+    parser.add_argument("--photos", default="", help="dataset of the training on photos: folder:PATH")
+    parser.add_argument("--everyday", default="", help="dataset of the training on everyday things: folder:PATH")
+    parser.add_argument("--backbone", default="", help="checkpoint that the training on everyday things starts from")
     parser.add_argument("--dry", action="store_true", help="tiny, on the CPU")
-    parser.add_argument("--step", action="append", choices=STEPS, help="this one only; may be given several times")
-    parser.add_argument("--again", action="store_true", help="also what has been done")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="of this call")
+    parser.add_argument("--step", action="append", choices=STEPS, help="run only this step; can be repeated")
+    parser.add_argument("--again", action="store_true", help="repeat steps that have a result")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="duration of this call")
     parser.add_argument("--device", default="", help="cuda:0, or cpu with --dry")
     parser.add_argument("--only", choices=STEPS, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=math.inf, help=argparse.SUPPRESS)
@@ -193,7 +199,7 @@ def main() -> None:
             parser.error("torch sees no GPU here. Try the steps with --dry.")
     if options.only:
         names = ("device", "dry", "out", "data", "seconds", "photos", "everyday", "backbone")
-        do(options.only, Job(**{name: getattr(options, name) for name in names}))
+        run_step(options.only, Job(**{name: getattr(options, name) for name in names}))
     else:
         run_all(options)
 

@@ -1,4 +1,4 @@
-"""The steps of `gpu.py` that test the CUDA path: against the CPU, through stops, without memory, by two processes."""
+"""The steps of `gpu.py` that test the CUDA path: against the CPU, across a resume, out of memory, in two processes."""
 
 import importlib.metadata
 import json
@@ -14,7 +14,7 @@ from gpu_job import Job, Result, apart, picture, tiny, within
 
 
 def environment(job: Job) -> Result:
-    """Versions, device, and which of our optional packages are missing."""
+    """Versions, device, and which optional packages are missing."""
     import torch
     import torchvision
 
@@ -42,7 +42,7 @@ def environment(job: Job) -> Result:
 
 
 def model(job: Job) -> Result:
-    """Logits on the device are those of the CPU, for every pool, with maps and without."""
+    """Logits on the device equal those of the CPU, for every pooling type, with and without attention maps."""
     import torch
 
     figures = {}
@@ -60,7 +60,7 @@ def model(job: Job) -> Result:
 
 
 def record(job: Job) -> Result:
-    """A record's rows, rollout and logits on the device are those of the CPU; its rows sum to one."""
+    """A record's rows, rollout and logits on the device equal those of the CPU; its rows sum to one."""
     import torch
 
     from vit.explain.record import record as recorded
@@ -80,7 +80,7 @@ def record(job: Job) -> Result:
 
 
 def relevance(job: Job) -> Result:
-    """Every map of a class on the device is that of the CPU."""
+    """Every class map on the device equals that of the CPU."""
     from vit.explain.relevance import legrad, relevance_record
 
     ours, pixels = tiny(), picture()
@@ -97,8 +97,8 @@ def relevance(job: Job) -> Result:
     return within(figures, 1e-3)
 
 
-def described(job: Job, **settings: Any) -> Any:
-    """A small run on shapes, in float32 and exact."""
+def small_config(job: Job, **settings: Any) -> Any:
+    """Return the config of a small run on shapes, in exact float32."""
     from vit.training.presets import train_config
 
     few = dict(data="shapes", image_size=16, patch_size=4, dim=32, depth=2, heads=2, mlp_dim=64, limit=256)
@@ -107,43 +107,43 @@ def described(job: Job, **settings: Any) -> Any:
 
 
 def trainer(config: Any, folder: Path, process: Any = None) -> Any:
-    """The parts of a run, with a head that is not zero."""
+    """Return a trainer whose head is not zero."""
     import torch
 
     from vit.training.distributed import set_up_process
     from vit.training.trainer import Trainer
 
     run = Trainer(config, folder, process or set_up_process(config))
-    torch.set_float32_matmul_precision("highest")  # what is compared with the CPU is not rounded to TF32
+    torch.set_float32_matmul_precision("highest")  # no TF32: the results are compared with the CPU
     head = run.update.model.head.weight
-    with torch.no_grad():  # drawn on the CPU: a GPU's generator gives other numbers
+    with torch.no_grad():  # drawn on the CPU, because a GPU's generator returns other numbers
         head.copy_(0.1 * torch.randn(head.shape, generator=torch.Generator().manual_seed(0)))
     run.update.model.train()
     return run
 
 
-def some(run: Any, count: int) -> tuple[Any, Any]:
-    """The first training pictures of a run and their labels."""
+def first_batch(run: Any, count: int) -> tuple[Any, Any]:
+    """Return the first training pictures of a run and their labels."""
     import torch
 
     return next(iter(run.data.train.batches(torch.arange(count), count, run.process.device)))
 
 
 def step(job: Job) -> Result:
-    """Gradients and loss of a batch are those of the CPU; a step in the device's own precision lowers the loss."""
+    """Gradients and loss of a batch equal those of the CPU; steps in the device's default precision lower the loss."""
     import torch
 
     losses, gradients = [], []
     for device in ("cpu", job.device):
-        run = trainer(described(job, device=device), job.out)
-        images, labels = (part.to(run.process.device) for part in some_on_cpu(run))
+        run = trainer(small_config(job, device=device), job.out)
+        images, labels = (part.to(run.process.device) for part in noise_batch(run))
         losses.append(run.update.gradients(run.data.normalise(images), labels))
         gradients.append(
             torch.cat([p.grad.flatten().cpu() for p in run.update.model.parameters() if p.grad is not None])
         )
     result = within({"loss": apart(losses[1], losses[0]), "gradients": apart(gradients[1], gradients[0])}, 1e-3)
-    run = trainer(described(job, precision="auto", compile=not job.dry, epochs=50), job.out)
-    images, labels = some(run, 64)
+    run = trainer(small_config(job, precision="auto", compile=not job.dry, epochs=50), job.out)
+    images, labels = first_batch(run, 64)
     trace = []
     for _ in range(5 if job.dry else 30):
         trace.append(run.update.train_step(run.progress.step, images, labels, print)[0].item())
@@ -153,8 +153,8 @@ def step(job: Job) -> Result:
     return result | {"loss": [round(trace[0], 4), round(trace[-1], 4)], "bfloat16": run.process.autocast}
 
 
-def some_on_cpu(run: Any) -> tuple[Any, Any]:
-    """The same 64 pictures, whichever the device: noise, so that no order of a dataset matters."""
+def noise_batch(run: Any) -> tuple[Any, Any]:
+    """Return the same 64 noise pictures for every device, independent of the order of a dataset."""
     import torch
 
     generator = torch.Generator().manual_seed(1)
@@ -163,14 +163,14 @@ def some_on_cpu(run: Any) -> tuple[Any, Any]:
 
 
 def resume(job: Job) -> Result:
-    """A run that is stopped in the middle and resumed on the same device ends with the weights of one that was not."""
+    """A run that is stopped and resumed on the same device ends with the weights of an uninterrupted one."""
     import torch
 
     from vit.checkpoints.load import load_checkpoint
     from vit.training.train import train
 
     torch.use_deterministic_algorithms(True, warn_only=True)
-    config = described(job, epochs=2 if job.dry else 6, precision="auto")
+    config = small_config(job, epochs=2 if job.dry else 6, precision="auto")
     with tempfile.TemporaryDirectory() as folder:
         whole, cut = Path(folder) / "whole", Path(folder) / "cut"
         train(config, whole)
@@ -189,22 +189,22 @@ def resume(job: Job) -> Result:
 
 
 def stop_after_an_epoch(run: Path) -> None:
-    """Ask a run to end once its first epoch is recorded."""
+    """Ask a run to stop after its first epoch."""
     while not (run / "checkpoints" / "state.pt").exists():
         time.sleep(0.005)
     (run / "stop").touch()
 
 
 def memory(job: Job) -> Result:
-    """A batch that does not fit is computed in parts, with the gradient of the whole."""
+    """A batch that does not fit into memory is computed in parts, with the gradient of the whole batch."""
     import torch
 
     size = (
         dict(batch_size=256) if job.dry else dict(batch_size=1024, limit=1100, dim=256, depth=6, heads=4, mlp_dim=1024)
     )
-    config = described(job, ema=0.0, **size)
+    config = small_config(job, ema=0.0, **size)
     plenty, scarce = (trainer(config, job.out) for _ in range(2))
-    images, labels = some(plenty, config.batch_size)
+    images, labels = first_batch(plenty, config.batch_size)
     inputs = plenty.data.normalise(images)
     plenty.update.gradients(inputs, labels)
     forward = scarce.update.logits
@@ -219,7 +219,7 @@ def memory(job: Job) -> Result:
         torch.cuda.empty_cache()
         total = torch.cuda.get_device_properties(job.device).total_memory
         torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 0.7 * most) / total)
-    else:  # a CPU's memory does not end in this way
+    else:  # a CPU does not raise OutOfMemoryError
 
         def limited(part: Any) -> Any:
             if len(part) > 100:
@@ -240,15 +240,15 @@ def memory(job: Job) -> Result:
 
 
 def processes(job: Job) -> Result:
-    """Two processes on one device, over gloo, take the step that one takes."""
+    """Two processes on one device, with gloo, compute the same gradients as one process."""
     import torch
     import torch.multiprocessing as several
 
     with tempfile.TemporaryDirectory() as folder:
-        several.spawn(one_of_two, (job, folder), nprocs=2)
+        several.spawn(half_batch, (job, folder), nprocs=2)
         shared = [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(2)]
-    run = trainer(described(job, optimizer="adamw", ema=0.0), job.out)
-    images, labels = (part.to(run.process.device) for part in some_on_cpu(run))
+    run = trainer(small_config(job, optimizer="adamw", ema=0.0), job.out)
+    images, labels = (part.to(run.process.device) for part in noise_batch(run))
     run.update.gradients(run.data.normalise(images), labels)
     alone = {
         name: parameter.grad for name, parameter in run.update.model.named_parameters() if parameter.grad is not None
@@ -260,8 +260,8 @@ def processes(job: Job) -> Result:
     return within(figures, 1e-3)
 
 
-def one_of_two(rank: int, job: Job, folder: str) -> None:
-    """Half of a batch in a process of its own; leaves the gradient that both agreed on."""
+def half_batch(rank: int, job: Job, folder: str) -> None:
+    """Compute half of a batch in its own process, and save the averaged gradient."""
     import torch
     import torch.distributed as dist
 
@@ -271,11 +271,12 @@ def one_of_two(rank: int, job: Job, folder: str) -> None:
     if job.device.startswith("cuda"):
         torch.cuda.set_device(job.device)
     process = Process(torch.device(job.device), False, rank, 2)
-    run = trainer(described(job, optimizer="adamw", ema=0.0), Path(folder), process)
-    images, labels = (part[rank::2].to(job.device) for part in some_on_cpu(run))
+    run = trainer(small_config(job, optimizer="adamw", ema=0.0), Path(folder), process)
+    images, labels = (part[rank::2].to(job.device) for part in noise_batch(run))
     run.update.gradients(run.data.normalise(images), labels)
     gradients = {name: p.grad.cpu() for name, p in run.update.model.named_parameters() if p.grad is not None}
     torch.save(gradients, Path(folder) / f"{rank}.pt")
-    process.any(False)  # both are done
-    del run  # the group ends with the last that refers to it, and its threads with it: they may abort what ends before
+    process.any(False)  # wait until both are done
+    # Drop the last reference to the process group first: its threads may abort the process otherwise.
+    del run
     dist.destroy_process_group()

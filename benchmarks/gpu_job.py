@@ -1,20 +1,20 @@
-"""What every step of `gpu.py` is given and uses: the job, a model with random parameters, comparisons with the CPU."""
+"""What all steps of `gpu.py` share: their arguments, a model with random parameters, comparisons with the CPU."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
 
 
 class Job(NamedTuple):
-    """What a step is told.
+    """The arguments of a step.
 
     Attributes:
-        device: "cuda:0", or "cpu" where it is tried.
-        dry: tiny sizes, to see that it runs.
-        out: the folder of results; a step may have a folder of its own there.
-        data: of the training of `cifar`.
-        photos: of the training of `photos`.
-        everyday, backbone: data of the training of `everyday`, and the checkpoint that it starts from.
-        seconds: that this process may take.
+        device: "cuda:0", or "cpu" in a dry run.
+        dry: use tiny sizes, only to check that the step runs.
+        out: folder of the results; a step may create a folder of its own there.
+        data: dataset of step `cifar`.
+        photos: dataset of step `photos`.
+        everyday, backbone: dataset and initial checkpoint of step `everyday`.
+        seconds: time limit of this process [s].
     """
 
     device: str
@@ -31,7 +31,7 @@ Result = dict[str, Any]
 
 
 def tiny(**changes: Any) -> Any:
-    """A model with every parameter random: zeros, as it starts with, would hide errors."""
+    """Return a model with every parameter random, because the zeros of the initialisation would hide errors."""
     import torch
 
     from vit.model.config import ViTConfig
@@ -49,13 +49,13 @@ def tiny(**changes: Any) -> Any:
 
 
 def apart(one: Any, other: Any) -> float:
-    """The largest difference between two tensors, relative to the largest number of the second."""
+    """Return the largest difference between two tensors, relative to the largest value of the second."""
     one, other = one.detach().float().cpu(), other.detach().float().cpu()
     return float((one - other).abs().max() / other.abs().max().clamp_min(1e-12))
 
 
 def within(figures: dict[str, float], most: float) -> Result:
-    """The figures, if none is above what is allowed."""
+    """Return the figures if none exceeds the tolerance; raise AssertionError otherwise."""
     worse = {name: value for name, value in figures.items() if not value <= most}
     if worse:
         raise AssertionError(f"More than {most:g} apart from the CPU: {worse}")
@@ -63,7 +63,7 @@ def within(figures: dict[str, float], most: float) -> Result:
 
 
 def wait_for(device: str) -> None:
-    """Until the device has done what it was told."""
+    """Wait until the device has finished all queued work."""
     import torch
 
     if device.startswith("cuda"):
@@ -71,7 +71,7 @@ def wait_for(device: str) -> None:
 
 
 def picture(side: int = 32, count: int = 1) -> Any:
-    """Normalised noise (count, 3, side, side), the same each time."""
+    """Return normalised noise (count, 3, side, side), the same on every call."""
     import torch
 
     return torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(7))

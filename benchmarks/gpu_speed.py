@@ -1,4 +1,4 @@
-"""The steps of `gpu.py` that measure: training against other loops, the record, masks, and heads knocked out."""
+"""The steps of `gpu.py` that measure speed: training against other loops, the record, masks, ablation of heads."""
 
 import math
 import statistics
@@ -11,7 +11,7 @@ from gpu_job import Job, Result, apart, picture, tiny, wait_for, within
 
 
 def speed(job: Job) -> Result:
-    """Pictures per second of three of our training loops, against the tutorial's and one like timm's train.py."""
+    """Pictures per second of this project's loop in three configs, of the tutorial's loop, and of one like timm's."""
     import numpy as np
     import torch
     import train_speed
@@ -36,9 +36,10 @@ def speed(job: Job) -> Result:
             "timm-like": partial(train_speed.timm_steps, arrays, labels, device, batch, name),
         }
         figures: dict[str, float] = {}
-        for loop, begin in loops.items():  # each by itself, or its workers would prepare batches while another is timed
+        for loop, begin in loops.items():  # one after the other: the workers of one loop would slow down another
             steps = begin()
-            discarded, seconds = (1, 0.0) if job.dry else (24, 4.0)  # what was prepared while the model was compiled
+            # Discard batches that were prepared while the model was compiled.
+            discarded, seconds = (1, 0.0) if job.dry else (24, 4.0)
             train_speed.timed(steps, discarded, device, batch)
             count, begun = 0, time.perf_counter()
             while not count or time.perf_counter() - begun < seconds:
@@ -57,7 +58,7 @@ def speed(job: Job) -> Result:
 
 
 def masks(job: Job) -> Result:
-    """Drops behind masks and the map fitted to them are those of the CPU; how long 256 masks of ViT-B/16 take."""
+    """Class score drops under masks, and the fitted map, equal those of the CPU; time of 256 masks with ViT-B/16."""
     import torch
 
     from vit.explain.sensitivity import random_masks, removal_map, score_drops
@@ -83,7 +84,7 @@ def masks(job: Job) -> Result:
 
 
 def forward(job: Job) -> Result:
-    """Time and memory of one picture through ViT-B/16, plain and with a record of every row of attention."""
+    """Time and memory of one picture through ViT-B/16, plain and with a record of all attention rows."""
     import torch
 
     from vit.explain.record import record as recorded
@@ -121,7 +122,7 @@ def forward(job: Job) -> Result:
 
 
 def ablation(job: Job) -> Result:
-    """Every head of ViT-B/16 knocked out by itself, in batches, against one pass for each head."""
+    """Time to ablate each head of ViT-B/16, in batches and one by one."""
     import torch
 
     from vit.explain.head_ablation import importance, without

@@ -1,4 +1,4 @@
-"""The steps of `gpu.py` that train: presets, the ladder, and photos that are decoded as they are needed."""
+"""The steps of `gpu.py` that train: presets, the ladder, and photos that are decoded on demand."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 class Unfinished(Exception):
-    """A step has more to do at the next call; the message says how far it is."""
+    """Raised by a step that continues in the next call; the message states its progress."""
 
 
 def cifar(job: Job) -> Result:
-    """Preset `cifar`, in as many pieces as calls it takes; its best checkpoint with its card lies in `run-cifar`."""
+    """Train preset `cifar`, over several calls if needed; the best checkpoint and its card are in `run-cifar`."""
     return trained(job, "cifar", job.data)
 
 
 def photos(job: Job) -> Result:
-    """Preset `photos` on a folder of photos, in the same way; its best checkpoint lies in `run-photos`."""
+    """Train preset `photos` on a folder of photos, like `cifar`; the best checkpoint is in `run-photos`."""
     if not (job.photos or job.dry):
         raise AssertionError("--photos names no folder of photos.")
     return trained(job, "photos", job.photos)
 
 
-# A trained backbone learns 212 everyday classes from small photos, 100 or 1,000 of each.
+# Fine-tunes a backbone on 212 everyday classes, with 100 or 1,000 small photos of each.
 EVERYDAY: dict[str, Any] = dict(
     image_size=224, batch_size=256, epochs=30, warmup_epochs=2, validate_every=3, lr=3e-4, layer_decay=0.8, flip=True,
     balance="sampling", crop_scale=0.35, operations=2, magnitude=0.3, erase=0.1, mixup=0.2, cutmix=1.0, drop_path=0.1,
@@ -38,7 +38,7 @@ EVERYDAY: dict[str, Any] = dict(
 
 
 def everyday(job: Job) -> Result:
-    """A trained backbone tuned to photos of everyday things; its best checkpoint lies in `run-everyday`."""
+    """Fine-tune a backbone on photos of everyday things; the best checkpoint is in `run-everyday`."""
     if not ((job.everyday and job.backbone) or job.dry):
         raise AssertionError("--everyday and --backbone name no folders of photos and of a checkpoint.")
     few = dict(init_from="cifar10", image_size=32, balance="none", drop_path=0.0, layer_decay=1.0)
@@ -48,7 +48,7 @@ def everyday(job: Job) -> Result:
 
 
 def trained(job: Job, preset: str, data: str, name: str = "", **settings: Any) -> Result:
-    """A preset's run, resumed where an earlier call left it."""
+    """Train a preset, or resume the run of an earlier call."""
     from vit.training.metrics import read_metrics
     from vit.training.presets import train_config
     from vit.training.train import train
@@ -57,7 +57,8 @@ def trained(job: Job, preset: str, data: str, name: str = "", **settings: Any) -
     few: dict[str, Any] = dict(data="shapes", epochs=2, limit=64, batch_size=32, compile=False)
     few |= {} if name else dict(dim=32, depth=1, heads=2, mlp_dim=32)
     config = train_config(preset, **settings | {"data": data, "device": job.device} | (few if job.dry else {}))
-    alarm = threading.Timer(max(job.seconds - 60, 1), lambda: (run / "stop").touch())  # a step, saving, and the card
+    # Leaves time for a step, a save and the card.
+    alarm = threading.Timer(max(job.seconds - 60, 1), lambda: (run / "stop").touch())
     if not job.dry:
         alarm.daemon = True
         alarm.start()
@@ -79,7 +80,7 @@ def trained(job: Job, preset: str, data: str, name: str = "", **settings: Any) -
 
 
 def ladder(job: Job) -> Result:
-    """From a checkpoint to other classes, every rung; what is frozen keeps its bits, and none ends below the probe."""
+    """Train every rung of the ladder; frozen weights must not change, and no rung may end below the probe."""
     import torch
 
     from vit.checkpoints.load import load_checkpoint
@@ -120,7 +121,7 @@ def ladder(job: Job) -> Result:
 
 
 def trainer_of(config: Any, folder: Path) -> Any:
-    """The parts of a run as it begins."""
+    """Return the trainer of a run before its first step."""
     from vit.training.distributed import set_up_process
     from vit.training.trainer import Trainer
 
@@ -128,7 +129,7 @@ def trainer_of(config: Any, folder: Path) -> Any:
 
 
 def streaming(job: Job) -> Result:
-    """Photos decoded as they are needed are those in memory; how many a second, by how many processes."""
+    """Photos decoded on demand equal those held in memory; pictures per second and number of processes."""
     import numpy as np
     import torch
     from PIL import Image

@@ -1,11 +1,11 @@
-"""Hovering in the attention viewer: draw time, time to the screen, and what the server hears of it.
+"""Measure hovering in the attention viewer: drawing time, time to the next frame, and messages to the server.
 
     python benchmarks/hover.py [--hovers 300] [--cases maps qk huge]
 
-Drives a real Chromium on seeded attention. `maps`: 12 blocks x 12 heads x 197 tokens; `qk`: 12 x 12 x 1,025;
-`huge`: 12 x 6 x 4,097. Each is measured for both directions and for nearest patches, of features 768 wide. A draw is
-the picture, every number and, up to 256 tokens, every map of the grid; above, the other maps follow in later frames
-("all maps").
+Drives Chromium with seeded random attention. `maps`: 12 blocks x 12 heads x 197 tokens; `qk`: 12 x 12 x 1,025;
+`huge`: 12 x 6 x 4,097. Each is measured for both directions and for nearest patches, with features of width 768. A draw
+covers the picture, every number and, up to 256 tokens, every map of the grid; above 256 tokens the other maps follow in
+later frames ("all maps").
 """
 
 import argparse
@@ -21,11 +21,11 @@ sys.path.insert(0, str(BROWSER_TESTS))
 
 from serving import BROWSER_ARGUMENTS, FIND, chromium, streamlit
 
-PATIENCE = 240_000  # [ms]
+PATIENCE = 240_000  # timeout [ms]
 
 
 class Wire:
-    """Counts what passes the websocket."""
+    """Counts the messages on the web socket."""
 
     def __init__(self, page: Page):
         self.sent = self.received = 0
@@ -37,7 +37,7 @@ class Wire:
 
 
 def settle(page: Page, wire: Wire) -> None:
-    """Wait until nothing has passed for a second."""
+    """Wait until there has been no message for a second."""
     before = None
     while before != (wire.sent, wire.received):
         before = wire.sent, wire.received
@@ -45,7 +45,7 @@ def settle(page: Page, wire: Wire) -> None:
 
 
 def percentiles(values: list[float]) -> tuple[float, float]:
-    """p50 and p95."""
+    """Return p50 and p95."""
     cuts = statistics.quantiles(values, n=20)
     return statistics.median(values), cuts[18]
 
@@ -65,12 +65,12 @@ JUDGE = f"""() => {{
   const began = performance.now();
   for (const judging = masks.judge(map.values, at); !judging.next().done; );
   return [number, performance.now() - began];
-}}"""  # median of the number; the verdict once, [ms]
+}}"""  # median time of the number; time of one verdict [ms]
 BUTTONS = {"from": "Where it looks", "to": "Who looks at it", "nearest": "Nearest patches"}
 
 
 def measure(page: Page, wire: Wire, view: str, hovers: int) -> dict[str, object]:
-    """Hover over random patches, a frame or more apart."""
+    """Hover over random patches, at least one frame apart."""
     page.get_by_role("button", name=BUTTONS[view]).click()
     area = page.locator("canvas.over").bounding_box()
     chance = random.Random(0)
@@ -83,7 +83,7 @@ def measure(page: Page, wire: Wire, view: str, hovers: int) -> dict[str, object]
             )
             page.wait_for_timeout(24)
 
-    hover(60)  # let the compiler see it
+    hover(60)  # warm-up of the JavaScript compiler
     settle(page, wire)
     page.evaluate(f"() => {{ const s = {FIND}.stats; s.draws = s.frames = 0; s.timeFrames = true; }}")
     sent = wire.sent
@@ -118,7 +118,7 @@ def measure(page: Page, wire: Wire, view: str, hovers: int) -> dict[str, object]
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hovers", type=int, default=300, choices=range(20, 501), metavar="20..500")
     parser.add_argument("--cases", nargs="+", default=["maps", "qk"], choices=["maps", "qk", "huge"])
@@ -163,7 +163,7 @@ def main() -> None:
             settle(page, wire)
             pin = wire.received - before
             before = wire.received
-            page.locator("body").press("r")  # run the whole page again
+            page.locator("body").press("r")  # Streamlit's shortcut: rerun the page
             settle(page, wire)
             notes.append(
                 f"{case}: first load {first:,} B, a pin {pin:,} B, a rerun of the page {wire.received - before:,} B"

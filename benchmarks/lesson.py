@@ -1,12 +1,12 @@
-"""The lesson in one file: its size, how far its numbers are from torch's, and the time from a picture to its maps.
+"""Measure the lesson: file size, numerical difference from torch, and time from choosing a picture to its map.
 
     python benchmarks/lesson.py [--checkpoint photos] [--data data/imagenette/test] [--pictures 1000] [--times 20]
 
-Drives a real Chromium on the file, opened from the disk. Pictures of the folder go in as PNG, so that both sides decode
-the same pixels; each is resized, passed through the model and compared: with the checkpoint itself, and with torch on
-the rounded weights that are in the file. Times are from the choice of a file to its drawn map, with the page slowed
-four times. The browser slows pages and not their workers, so a second number has all that the worker does, from
-decoding to packing, done in the slowed page. Both are given for a large photo, too.
+Drives Chromium on the file, opened from disk. Pictures are passed as PNG, so that both sides decode the same pixels.
+Each is resized, run through the model, and compared with the checkpoint and with torch on the rounded weights in the
+file. Times are from choosing a file to its drawn map, with the page throttled four times. Because the browser throttles
+pages but not workers, a second number does all the worker's work, from decoding to packing, in the throttled page. Both
+are measured for a sample and for a large photo.
 """
 
 import argparse
@@ -39,8 +39,8 @@ from vit.view.web import joined
 
 SAMPLES = ROOT / "vit" / "images" / "samples"
 SLOWED = 4
-LARGE = (4000, 3000)  # pixels of a photo as phones take it
-# The worker's own script in the page: what takes a file, and gives the answer and all attention.
+LARGE = (4000, 3000)  # size of a phone's photo [px]
+# Runs the worker's script in the page: takes a file, returns the prediction and all attention.
 HARNESS = (
     joined("lesson/worker.js")
     + """
@@ -83,7 +83,7 @@ SHOWN = f"""() => {{
 
 
 def rounded(checkpoint: Checkpoint) -> VisionTransformer:
-    """The model with the weights that are in the file."""
+    """Return the model with the rounded weights of the file."""
     model = copy.deepcopy(checkpoint.model)
     weights = unpack_weights(pack_weights(checkpoint.model))
     with torch.no_grad():
@@ -93,14 +93,14 @@ def rounded(checkpoint: Checkpoint) -> VisionTransformer:
 
 
 def pictures(folder: Path, count: int) -> Iterator[Image.Image]:
-    """So many pictures of a folder, evenly spread over its files."""
+    """Return `count` pictures of a folder, evenly spread over its files."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for place in np.linspace(0, len(files) - 1, min(count, len(files))).astype(int):
         yield decode_image(files[place].read_bytes())
 
 
 def numbers_of(model: VisionTransformer, pixels: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities (C) and attention (L, H, N, N) by torch."""
+    """Compute probabilities (C) and attention (L, H, N, N) with torch."""
     with torch.inference_mode():
         output = model(pixels, output_attentions=True)
     assert output.attentions is not None
@@ -108,7 +108,7 @@ def numbers_of(model: VisionTransformer, pixels: torch.Tensor) -> tuple[np.ndarr
 
 
 def print_differences(page: Page, checkpoint: Checkpoint, folder: Path, count: int) -> None:
-    """How far the browser is from torch."""
+    """Print the largest differences between the browser and torch."""
     models = {"the checkpoint": checkpoint.model, "the rounded weights": rounded(checkpoint)}
     worst = {name: [0.0, 0.0] for name in models}
     seen = agree = 0
@@ -133,7 +133,7 @@ def print_differences(page: Page, checkpoint: Checkpoint, folder: Path, count: i
 
 
 def print_times(page: Page, file: Path, name: str, times: int) -> None:
-    """From the choice of a file to its drawn map, and the same work in the slowed page alone."""
+    """Print the time from choosing a file to its drawn map, and the time of the same work in the throttled page."""
     shown, alone = [], []
     for _ in range(times):
         page.locator(".own input").set_input_files(file)
@@ -149,7 +149,7 @@ def print_times(page: Page, file: Path, name: str, times: int) -> None:
 
 
 def print_all_times(page: Page, folder: Path, times: int) -> None:
-    """Of a sample and of a large photo, in a slowed page."""
+    """Print the times of a sample and of a large photo in a throttled page."""
     page.evaluate(SHOWN)
     slow = page.context.new_cdp_session(page)
     slow.send("Emulation.setCPUThrottlingRate", {"rate": SLOWED})
@@ -160,7 +160,7 @@ def print_all_times(page: Page, folder: Path, times: int) -> None:
 
 
 def main() -> None:
-    """Print all of it."""
+    """Print size, differences and times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--checkpoint", default="photos")
     parser.add_argument("--data", type=Path, default=Path("data/imagenette/test"))

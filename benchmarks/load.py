@@ -1,19 +1,19 @@
-"""Many visitors at once: how long a run of a page takes them, and what it costs the server.
+"""Measure how long script runs take with many concurrent visitors, and what they cost the server.
 
     python benchmarks/load.py [--sessions 20] [--think 2] [--seconds 60] [--page ""] [--public] [--other PATH]
 
-A visitor here is a websocket that says what a browser says: it opens the page, then asks for a run of it that changes
-nothing, as a click on any control does, thinks (for --think seconds on average, evenly spread from half to one and a
-half of it), and asks again. The visitors' own CPU time is the machine's as well here.
+A visitor is a web socket that sends what a browser sends. It opens the page, requests a script run that changes
+nothing, as any click does, pauses (--think seconds on average, uniform between 0.5 and 1.5 times that), and repeats.
+The visitors' CPU time loads the same machine.
 
-Meanwhile newcomers come to page Explore, one after the other: how long each waits for a first useful view, from the
-first byte of the page until the viewer and the bytes of its map are there, and then for the map of a photo of 12
-megapixels that they upload, each another one. Drawing is the browser's, and not in it; nor are Streamlit's own
-programs, which a browser keeps. --public makes the server a public place (docs/host.md).
+Meanwhile new visitors open page Explore one after the other. The script measures how long each waits for a first useful
+view, from the first byte of the page until the viewer and the bytes of its map have arrived, and then for the map of a
+different 12-megapixel photo, which it uploads. This excludes drawing in the browser, and Streamlit's static files,
+which a browser caches. --public starts the server as a public demo (docs/host.md).
 
---page is the page's name in addresses, with what follows: "", "runs", "?panel=heads". --other names another working
-copy of this project, which is measured in turns with this one: only ratios say anything on a machine where other
-programs run. The server's CPU time per run says more than times there.
+--page is the page's path with its query: "", "runs", "?panel=heads". --other names another working copy of this
+project, which is measured alternately with this one: on a machine with other load only the ratios are meaningful, and
+the server's CPU time per run more so than durations.
 """
 
 import argparse
@@ -39,18 +39,18 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 from serving import streamlit
 from visitor import Visitor
 
-PHOTOS, PHOTO = 12, (4000, 3000)  # how many differ; [px]
+PHOTOS, PHOTO = 12, (4000, 3000)  # number of different photos; their size [px]
 
 
 class Load(NamedTuple):
-    """What visitors waited and the server did.
+    """Waiting times of the visitors, and the server's CPU time and memory.
 
     Attributes:
-        opened: first runs of those who came at once [s].
-        runs: later ones [s].
-        views, pictures: of newcomers: until a first useful view, and until the map of a new picture [s].
-        cpu: of the server for each of these [s].
-        memory: of the server before these and after [bytes].
+        opened: durations of the first runs of visitors who arrived at once [s].
+        runs: durations of later runs [s].
+        views, pictures: for new visitors, times until a first useful view and until the map of an uploaded photo [s].
+        cpu: the server's CPU time per run [s].
+        memory: the server's memory before and after the measurement [bytes].
     """
 
     opened: list[float]
@@ -73,7 +73,7 @@ class Load(NamedTuple):
 
 
 def quantiles(values: list[float]) -> tuple[float, float]:
-    """p50 and p95; not a number where there is none."""
+    """Return p50 and p95; NaN for an empty list."""
     if not values:
         return math.nan, math.nan
     cuts = statistics.quantiles(values, n=20, method="inclusive") if len(values) > 1 else [*values * 19]
@@ -81,7 +81,7 @@ def quantiles(values: list[float]) -> tuple[float, float]:
 
 
 def photos() -> list[bytes]:
-    """JPEG files as cameras make them, each another one."""
+    """Return different JPEG files as cameras write them."""
     result = []
     for number in range(PHOTOS):
         out = io.BytesIO()
@@ -92,7 +92,7 @@ def photos() -> list[bytes]:
 
 
 async def newcomers(address: str, views: list[float], pictures: list[float], think: float) -> None:
-    """Come to page Explore, upload a photo, leave; again and again, until cancelled."""
+    """Open page Explore, upload a photo, leave; repeat until cancelled."""
     files = await asyncio.to_thread(photos)
     for number, photo in enumerate(itertools.cycle(files)):
         one = Visitor(address, "", random.Random(number))
@@ -106,7 +106,7 @@ async def newcomers(address: str, views: list[float], pictures: list[float], thi
 
 
 async def measure(address: str, server: int, options: argparse.Namespace) -> Load:
-    """Let all visitors come, then watch for a while."""
+    """Start all visitors at once, then measure for `seconds`."""
     opened: list[float] = []
     runs: list[float] = []
     views: list[float] = []
@@ -118,7 +118,7 @@ async def measure(address: str, server: int, options: argparse.Namespace) -> Loa
         while len(opened) < len(tasks):
             await asyncio.sleep(0.1)
         started.set()
-        await asyncio.sleep(options.think)  # until they are spread
+        await asyncio.sleep(options.think)  # until the visitors have spread out
         tasks.append(group.create_task(newcomers(address, views, pictures, options.think)))
         runs.clear()
         begun, before = cpu_time(server), resident(server)
@@ -132,12 +132,12 @@ async def measure(address: str, server: int, options: argparse.Namespace) -> Loa
 
 
 def resident(pid: int) -> int:
-    """Memory of a process [bytes]."""
+    """Return the memory of a process [bytes]."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def serve_and_measure(project: Path, options: argparse.Namespace) -> Load:
-    """A fresh server of a working copy, warmed by one visitor, under load."""
+    """Start a server of a working copy, warm it up with one visitor, and measure it under load."""
     with (
         tempfile.TemporaryDirectory() as folder,
         streamlit(
@@ -156,18 +156,18 @@ def serve_and_measure(project: Path, options: argparse.Namespace) -> Load:
 
 
 def cpu_time(pid: int) -> float:
-    """That a process has used so far, all threads [s]."""
+    """Return the CPU time that a process has used so far, over all threads [s]."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def every_pid() -> list[int]:
-    """Of all processes."""
+    """Return the ids of all processes."""
     return [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
 
 
 def command_line(pid: int) -> bytes:
-    """How a process was started; empty if it is gone."""
+    """Return the command line of a process; empty if it has ended."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
@@ -178,9 +178,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=int, default=20)
     parser.add_argument("--think", type=float, default=2, help="mean pause between two runs [s]")
-    parser.add_argument("--seconds", type=float, default=60, help="how long to watch")
+    parser.add_argument("--seconds", type=float, default=60, help="duration of the measurement [s]")
     parser.add_argument("--page", default="")
-    parser.add_argument("--public", action="store_true", help="as a public place")
+    parser.add_argument("--public", action="store_true", help="run the server as a public demo")
     parser.add_argument("--other", type=Path, help="another working copy, to compare with")
     parser.add_argument("--turns", type=int, default=1)
     options = parser.parse_args()

@@ -1,11 +1,11 @@
-"""What the server holds: after the first map, five checkpoints, six large pictures, and once the last page is closed.
+"""Measure the server's memory after the first map, five checkpoints, six large pictures, and after all pages closed.
 
     python benchmarks/memory.py [--other PATH]
 
-A visitor here is a websocket, as in `benchmarks/load.py`. The five checkpoints are ViT-B/16 with random weights (345 MB
-each), opened one after the other in one page; the large pictures are six samples at 256 px through the shipped model,
-4,097 tokens each, in another page. Both pages are then closed. Sizes are private memory and a fair share of what is
-shared with other processes (PSS). --other names another working copy of this project, to compare with.
+A visitor is a web socket, as in `benchmarks/load.py`. One page opens five checkpoints of ViT-B/16 with random weights
+(345 MB each), one after the other. Another page runs six samples at 256 px, 4,097 tokens each, through the shipped
+model. Both pages are then closed. Sizes are proportional set sizes (PSS): private memory plus a proportional share of
+shared memory. --other names another working copy of this project to compare with.
 """
 
 import argparse
@@ -25,19 +25,19 @@ from load import command_line, every_pid
 from serving import streamlit
 from visitor import Visitor
 
-TTL = 10  # [s] that a session waits for its page to come back; two minutes in use
-AFTER = 40  # [s] after the last page is closed
+TTL = 10  # how long a session waits for its page to reconnect [s]; the app uses two minutes
+AFTER = 40  # wait after the last page is closed [s]
 SAMPLES = ("cat", "horse", "raccoon", "rocket", "astronaut", "coffee")
 
 
 def held(pid: int) -> int:
-    """Memory of a process [bytes]."""
+    """Return the memory of a process [bytes]."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def save_checkpoints(folder: Path, count: int) -> None:
-    """Large ones with random weights."""
+    """Save large checkpoints with random weights."""
     import torch
 
     from vit.checkpoints.save import save_checkpoint
@@ -53,7 +53,7 @@ def save_checkpoints(folder: Path, count: int) -> None:
 
 
 async def look(address: str, links: list[str]) -> None:
-    """Open a page, and follow the links in it one after the other."""
+    """Open a page and follow its links one after the other."""
     visitor = Visitor(address, "", random.Random(0))
     async with connect(visitor.address, subprotocols=["streamlit"], max_size=None) as socket:
         for link in links:
@@ -62,7 +62,7 @@ async def look(address: str, links: list[str]) -> None:
 
 
 def measure(project: Path) -> dict[str, int]:
-    """By what was done so far."""
+    """Return the server's memory after each stage."""
     with tempfile.TemporaryDirectory() as folder:
         save_checkpoints(Path(folder), 5)
         places = {"VIT_RUNS": f"{folder}/runs", "VIT_CHECKPOINTS": folder, "PYTHONPATH": str(project)}

@@ -1,11 +1,12 @@
-"""Hashes of what the project puts out, to compare before and after a change that must not change any of it.
+"""Hash the project's outputs, to prove that a refactor changes none of them.
 
     python benchmarks/outputs.py before.json
     ... the change ...
     python benchmarks/outputs.py after.json --against before.json
 
-Weights of a seeded run, maps of every method, payloads, figures, exports, conversions and statistics, on one machine
-and one version of torch: the last digits of a sum are another machine's. Ends with 1 where something differs.
+The outputs are the weights of a seeded run, maps of every method, payloads, figures, exports, conversions and
+statistics. Compare only results of one machine and one version of torch, because the last digits of sums depend on
+both. The exit status is 1 if a hash differs.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-os.environ["OMP_NUM_THREADS"] = "1"  # sums in one order
+os.environ["OMP_NUM_THREADS"] = "1"  # fixes the order of sums
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
@@ -44,7 +45,7 @@ def digest(content: bytes | str | np.ndarray) -> str:
 
 
 def run(*words: object) -> str:
-    """What a command prints."""
+    """Run a command and return its output."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         assert command([str(word) for word in words]) == 0, words
@@ -52,7 +53,7 @@ def run(*words: object) -> str:
 
 
 def without_times(told: str) -> str:
-    """JSON without what no two runs have in common."""
+    """Return JSON without the fields that differ from run to run."""
     return json.dumps({k: v for k, v in json.loads(told).items() if "second" not in k}, sort_keys=True)
 
 
@@ -64,7 +65,7 @@ def of_training(folder: Path) -> dict[str, str]:
 
 
 def small(pool: str, folder: Path) -> Path:
-    """A checkpoint with every parameter random."""
+    """Save a checkpoint with every parameter random."""
     torch.manual_seed(0)
     config = vit.ViTConfig(
         image_size=(32, 32), patch_size=8, num_classes=5, dim=64, depth=2, heads=2, mlp_dim=128, pool=pool,
@@ -78,7 +79,7 @@ def small(pool: str, folder: Path) -> Path:
 
 
 def of_maps(checkpoint: str | Path, folder: Path, name: str) -> dict[str, str]:
-    """By the command line, for every method."""
+    """Hash the maps of every method, computed on the command line."""
     picture, result = folder / "cat.jpg", {}
     picture.write_bytes(samples.read("cat"))
     for method in METHODS:
@@ -96,7 +97,7 @@ def of_maps(checkpoint: str | Path, folder: Path, name: str) -> dict[str, str]:
 
 
 def of_views(folder: Path) -> dict[str, str]:
-    """What the page sends and gives away."""
+    """Hash the payloads and exports of the page."""
     checkpoint, result = vit.load_checkpoint("cifar10"), {}
     for side in (32, 64):
         seen = explain(checkpoint, samples.read("cat"), (side, side))

@@ -1,8 +1,8 @@
-"""How equal are foreign checkpoints? Each family's own tiny random model against ours, for docs/checkpoints.md.
+"""Print how far outputs of other libraries' checkpoints are from these libraries, for docs/checkpoints.md.
 
     python benchmarks/parity.py
 
-The models are those of `tests/test_parity.py`: every parameter random, saved by their library, opened by this app.
+The models are those of `tests/test_parity.py`: tiny, with random parameters, saved by their library and opened here.
 """
 
 import sys

@@ -1,8 +1,9 @@
-"""From a typed phrase to its map on the screen: a CLIP of the size of ViT-B/32, on page Explore, in a real Chromium.
+"""Measure the time from a typed phrase to its drawn map on page Explore, with a CLIP of the size of ViT-B/32.
 
     python benchmarks/phrases.py [--times 10]
 
-Its weights are random and its tokenizer reads letters, so a phrase has more tokens than with the published one.
+Drives Chromium. The model's weights are random and its tokenizer splits text into letters, so a phrase has more tokens
+than with the published model.
 """
 
 import argparse
@@ -20,7 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
 from serving import BROWSER_ARGUMENTS, FIND, chromium, streamlit
 from text_models import clip
 
-PATIENCE = 120_000  # [ms]
+PATIENCE = 120_000  # timeout [ms]
 # Source: config.json of openai/clip-vit-base-patch32.
 TEXT = dict(hidden_size=512, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=8)
 PICTURE = dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)

@@ -1,4 +1,4 @@
-"""Makes the film of the README, and pictures of Explore and of the ladder: `python benchmarks/pictures.py`."""
+"""Make the README's animation, and screenshots of Explore and the ladder: `python benchmarks/pictures.py`."""
 
 import io
 import math
@@ -16,20 +16,20 @@ from serving import BROWSER_ARGUMENTS, FIND, chromium, streamlit
 
 OUT = ROOT / ".github"
 WINDOW = {"width": 1280, "height": 800}
-FRAMES, FRAME_MS, FILM_WIDTH = 70, 130, 880  # nine seconds
+FRAMES, FRAME_MS, FILM_WIDTH = 70, 130, 880  # nine seconds in total
 
 
 def ready(page: Page) -> None:
-    """Wait until the page is whole and the viewer has drawn it."""
+    """Wait until the page is complete and the viewer has drawn its map."""
     page.wait_for_function(
         "document.querySelector('[data-testid=stApp]')?.dataset.testScriptState === 'notRunning'", timeout=240_000
     )
     page.wait_for_function(f"() => {FIND}?.payload && !{FIND}.root.matches('[data-unready], [data-waiting]')")
-    page.wait_for_timeout(3000)  # for the verdict on the map
+    page.wait_for_timeout(3000)  # until the verdict on the map appears
 
 
 def film(page: Page, name: str) -> None:
-    """The pointer goes over the heads, and then over the picture."""
+    """Record the pointer moving over the heads and then over the picture."""
     grid, over = (page.locator(f"canvas.{one}").bounding_box() for one in ("grid", "over"))
     assert grid and over
     frames = []

@@ -1,12 +1,12 @@
-"""Classes by examples on a backbone without a head, where it is known what they are: pictures of drawn shapes.
+"""Play the pointing game with classes from examples on a headless backbone, with pictures of drawn shapes.
 
     python benchmarks/planted_classes.py             # trains such a backbone first, half a minute
-    python benchmarks/planted_classes.py --run DIR   # with the best checkpoint of a run that is there
+    python benchmarks/planted_classes.py --run DIR   # with the best checkpoint of an existing run
 
-The model loses its head, is taught the four shapes by examples, and the pointing game asks whether the strongest patch
-of a map holds some of the shape. Goal: 95 % for relevance. Whole patches count, as a shape is told by its outline: the
-patches there are partly ground, and a patch's centre beside the line would count as a miss. Random maps and a blob in
-the middle show what that gives away.
+The model's head is removed, and example pictures define the four shapes as classes. The pointing game checks whether
+the strongest patch of a map contains part of the shape. The goal is 95 % for relevance. A patch counts as a whole:
+shapes are recognised by their outline, where patches are partly background and a patch's centre may lie outside. Random
+maps and a blob in the middle show how much easier this makes the game.
 
 Source: pointing game, Zhang et al. 2016, arXiv 1608.00507, section 4.2, there with a tolerance of 15 px.
 """
@@ -37,7 +37,7 @@ GOAL = 0.95
 
 
 def headless(best: Path, folder: Path) -> Path:
-    """The checkpoint without its head and its classes."""
+    """Return the checkpoint without its head and classes."""
     checkpoint = load_checkpoint(best)
     model = VisionTransformer(replace(checkpoint.config, num_classes=0))
     weights = {name: tensor for name, tensor in checkpoint.model.state_dict().items() if not name.startswith("head.")}
@@ -46,14 +46,14 @@ def headless(best: Path, folder: Path) -> Path:
 
 
 def holds(heatmap: Tensor, mask: Tensor) -> bool:
-    """Whether the strongest patch of a map (rows, cols) holds some of the object, bool (height, width)."""
+    """Whether the strongest patch of a map (rows, cols) contains part of the object, bool (height, width)."""
     side = mask.shape[0] // heatmap.shape[0]
     patches = mask.unfold(0, side, side).unfold(1, side, side).flatten(2).any(2)
     return bool(patches.flatten()[heatmap.flatten().argmax()])
 
 
 def main() -> None:
-    """Print a line for each map; end with 1 below the goal."""
+    """Print a line for each map; exit with 1 below the goal."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--run", type=Path)
     options.add_argument("--examples", type=int, default=300)

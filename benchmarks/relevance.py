@@ -1,10 +1,10 @@
-"""What explaining a class costs: relevance and the other methods against one plain forward of the same model.
+"""Measure the cost of relevance and other methods, relative to a plain forward pass of the same model.
 
     python benchmarks/relevance.py                        # ViT-B/16 at 224 and 512 px, one picture
     python benchmarks/relevance.py --sizes 1024 --rounds 3
 
-All take turns in one process, so that whatever else the machine does meets all; a ratio is that of two neighbours.
-Memory is the most that a fresh process holds meanwhile, above what it held with its model before.
+All of them alternate in one process, so that other load on the machine affects all; each ratio is that of two
+consecutive timings. Memory is the peak of a fresh process, minus its memory with the loaded model.
 """
 
 import argparse
@@ -29,12 +29,12 @@ from vit.model.transformer import VisionTransformer
 PLAIN, RELEVANCE = "one plain forward", "relevance of one class, with its pass"
 WAYS = (PLAIN, RELEVANCE, "the pass alone", "gradient rollout, with its pass", "LeGrad")
 ROUNDS = {224: 15, 512: 7}
-GOAL = 3  # times a plain forward, for relevance
+GOAL = 3  # forward passes, for relevance
 TARGET = 7
 
 
 def b16() -> VisionTransformer:
-    """ViT-B/16 with random weights, its head too."""
+    """Return a ViT-B/16 with random weights, also in its head."""
     torch.manual_seed(0)
     model = VisionTransformer(ViTConfig.preset("B/16")).eval()
     torch.nn.init.normal_(model.head.weight, std=0.1)
@@ -42,7 +42,7 @@ def b16() -> VisionTransformer:
 
 
 def ways(model: VisionTransformer) -> dict[str, Callable[[Tensor], Any]]:
-    """What is done with pixels (1, 3, height, width)."""
+    """Return the functions to measure, which take pixels (1, 3, height, width)."""
 
     def plain(pixels: Tensor) -> Any:
         with torch.inference_mode():
@@ -64,10 +64,10 @@ def ways(model: VisionTransformer) -> dict[str, Callable[[Tensor], Any]]:
 
 
 def times(size: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way in every round."""
+    """Return the duration of each function in every round [s]."""
     every, pixels = ways(b16()), torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(1))
     for run in every.values():
-        run(pixels)  # a warm-up
+        run(pixels)  # warm-up
     taken: dict[str, list[float]] = {name: [] for name in every}
     for _ in range(rounds):
         for name, run in every.items():
@@ -78,16 +78,16 @@ def times(size: int, rounds: int) -> dict[str, list[float]]:
 
 
 def resident(field: str) -> float:
-    """Memory of this process by its status file [MB]."""
+    """Return this process's memory according to its status file [MB]."""
     return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) / 1024
 
 
 def extra_memory(size: int, way: str) -> float:
-    """Most that a way takes above what was there before [MB]; to be called in a process of its own."""
+    """Return the additional peak memory of a function [MB]; call it in a fresh process."""
     run = ways(b16())[way]
-    run(torch.zeros(1, 3, 64, 64))  # what libraries allocate once is not the picture's
+    run(torch.zeros(1, 3, 64, 64))  # libraries make their one-time allocations here
     pixels = torch.randn(1, 3, size, size)
-    Path("/proc/self/clear_refs").write_text("5")  # forget the highest point so far
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = resident("VmRSS")
     recorded = run(pixels)
     del recorded
@@ -95,10 +95,10 @@ def extra_memory(size: int, way: str) -> float:
 
 
 def main() -> None:
-    """Measure time and memory of each way at each size, and print the ratios."""
+    """Measure time and memory of each function at each size, and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(ROUNDS), help="[px]")
-    parser.add_argument("--rounds", type=int, help="in place of 15 and 7")
+    parser.add_argument("--rounds", type=int, help="instead of 15 and 7")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--skip", choices=("time", "memory"))
     parser.add_argument("--memory-of", choices=WAYS, help=argparse.SUPPRESS)

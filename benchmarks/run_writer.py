@@ -1,9 +1,10 @@
-"""What `vit.RunWriter` costs a training loop that is not ours: timm's ViT-Ti at 96 px on real photos.
+"""Measure the cost of `vit.RunWriter` in another training loop, with timm's ViT-Ti at 96 px on real photos.
 
     python benchmarks/run_writer.py --data data/imagenette [--pictures 9469] [--epochs 3] [--size tiny]
 
-Two trainings from one seed take turns, an epoch each, one with the writer. It prints of the time of an epoch what the
-calls take, and what the thread takes, for which the loop does not wait; and whether both end with the same bits.
+Two trainings with the same seed, one of them with the writer, alternate epoch by epoch. The script prints the time of
+the writer's calls and of its thread, for which the loop does not wait, as shares of an epoch; and whether the weights
+of both trainings are bit-identical.
 """
 
 import argparse
@@ -29,7 +30,7 @@ BATCH, SIDE = 64, 96
 
 
 class Training:
-    """One model and its optimiser, with random numbers of its own."""
+    """A model and its optimizer, with a random number generator of its own."""
 
     def __init__(self, size: str, classes: int, images: Tensor, labels: Tensor):
         torch.manual_seed(0)
@@ -45,7 +46,7 @@ class Training:
             yield (self.images[chosen] / 255 - 0.5) / 0.5, self.labels[chosen]
 
     def epoch(self, number: int, writer: vit.RunWriter | None) -> float:
-        """Train on everything once; returns the time [s]."""
+        """Train for one epoch; return its duration [s]."""
         torch.set_rng_state(self.state)
         self.model.train()
         begun = time.perf_counter()
@@ -58,7 +59,8 @@ class Training:
             if writer:
                 writer.log_step(self.step, loss=loss, lr=5e-4)
         if writer:
-            writer.log_epoch(number, self.model, val_accuracy=number / 1000)  # each the best: each is saved
+            # Each epoch is the best so far, so each is saved.
+            writer.log_epoch(number, self.model, val_accuracy=number / 1000)
         self.state = torch.get_rng_state()
         return time.perf_counter() - begun
 
@@ -67,12 +69,12 @@ class Training:
 
 
 def main() -> None:
-    """Train twice, and print the shares."""
+    """Run both trainings, and print the shares."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="data/imagenette", help="a folder with one folder of pictures per class")
     parser.add_argument("--pictures", type=int, default=9469)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--size", default="tiny", help="of timm's models: tiny, small, base")
+    parser.add_argument("--size", default="tiny", help="size of timm's model: tiny, small, base")
     options = parser.parse_args()
     preprocess = vit.Preprocess((SIDE, SIDE))
     dataset = load_dataset(f"folder:{options.data}", preprocess, root=Path("."), at_most=options.pictures)

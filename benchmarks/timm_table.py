@@ -1,11 +1,11 @@
-"""Is every Vision Transformer of timm either equal here or refused? One line per architecture, for docs/checkpoints.md.
+"""Check that every Vision Transformer of timm gives equal outputs here or is refused; print one line for each.
 
     python benchmarks/timm_table.py             # 20 minutes on 2 cores
-    python benchmarks/timm_table.py eva02 _rpn_ # architectures whose name holds one of these
+    python benchmarks/timm_table.py eva02 _rpn_ # architectures whose name contains one of these
 
-Each model gets two blocks and random numbers in every parameter, and is saved under a name that says nothing, without
-config.json. Hierarchies and networks with convolutions are asked for by the names and shapes of their tensors alone,
-which is what the loader refuses them by.
+Each model has two blocks and random parameters, and is saved under a meaningless name, without config.json. For
+hierarchical and convolutional networks only names and shapes of the tensors are passed to the loader, because it
+refuses them by these.
 """
 
 import sys
@@ -35,15 +35,16 @@ OTHERS = (
 )  # fmt: skip
 MODEST = 1100  # patches
 EQUAL = 1e-5
-ACTIVATION = 2e-2  # what a wrong GELU changes at most; a wrong position or order of layers changes more
+ACTIVATION = 2e-2  # a wrong GELU variant changes less; wrong positions or a wrong order of layers change more
 
 
 class Verdict(NamedTuple):
-    """What became of one architecture.
+    """The result for one architecture.
 
     Attributes:
-        word: "equal", "assumed" (equal but for the activation, which is said to be assumed), "refused" or "WRONG".
-        why: differences of logits and attention, or the sentence.
+        word: "equal", "assumed" (equal except for the activation, which the loader lists as assumed), "refused" or
+            "WRONG".
+        why: differences of logits and attention, or the error message.
     """
 
     word: str
@@ -51,7 +52,7 @@ class Verdict(NamedTuple):
 
 
 def fill(model: nn.Module) -> nn.Module:
-    """Random numbers of the size that they have in trained models, for every parameter."""
+    """Fill every parameter with random numbers of a magnitude as in trained models."""
     generator = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
@@ -63,7 +64,7 @@ def fill(model: nn.Module) -> nn.Module:
 
 
 def answer(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """timm's logits, and the attention of every block."""
+    """Return timm's logits, and the attention of every block."""
     attentions: list[Tensor] = []
     for module in model.modules():
         if hasattr(module, "fused_attn"):
@@ -74,7 +75,7 @@ def answer(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Tensor]]:
 
 
 def build(name: str) -> nn.Module:
-    """The architecture with two blocks; smaller pictures where there would be very many patches."""
+    """Create the architecture with two blocks, and with smaller pictures if there would be very many patches."""
     config = timm.get_pretrained_cfg(name)
     height, width = config.input_size[1:]
     patch = 14 if "patch14" in name else 16
@@ -85,10 +86,10 @@ def build(name: str) -> nn.Module:
 
 @torch.inference_mode()
 def judge(name: str, folder: Path) -> Verdict:
-    """Save the architecture under a neutral name, open it, compare."""
+    """Save the architecture under a meaningless name, open it, and compare the outputs."""
     try:
         model = fill(build(name))
-    except (TypeError, AssertionError):  # its blocks differ, and their number cannot be chosen
+    except (TypeError, AssertionError):  # its blocks differ, so their number cannot be changed
         return refused_by_names(name)
     path = folder / "model.safetensors"
     save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, path)
@@ -114,7 +115,7 @@ def judge(name: str, folder: Path) -> Verdict:
 
 
 def refused_by_names(name: str) -> Verdict:
-    """What names and shapes alone make of an architecture."""
+    """Pass only names and shapes of an architecture's tensors to the loader."""
     with torch.device("meta"):
         model = timm.create_model(name)
     try:
@@ -125,7 +126,7 @@ def refused_by_names(name: str) -> Verdict:
 
 
 def main(parts: list[str]) -> None:
-    """Print one line per architecture, and how many of each kind there are."""
+    """Print one line per architecture, and the number of each verdict."""
     counts = Counter[str]()
     names = [name for name in timm.list_models() if not parts or any(part in name for part in parts)]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,14 +1,14 @@
-"""How many pictures per second our training loop does against one written as a tutorial has it, or as timm's.
+"""Compare the training throughput of this project's loop with a tutorial's loop, or with timm's.
 
     python benchmarks/train_speed.py            # CPU: two cores, the size of tintn's tutorial
     python benchmarks/train_speed.py --device cuda
     python benchmarks/train_speed.py --against timm --size Ti/8 --side 96 --batch 64 --set compile=false
 
-The tutorial's side follows tintn's vision-transformer-from-scratch in what it does, step by step: pictures are
-augmented one by one in a DataLoader with two workers, each head has Linear layers of its own, GELU is spelled out, and
-the loss is read back after every step. timm's side does what its train.py does, with timm's own model: both sides cut
-out and flip parts of the same pictures, smooth labels and learn by AdamW in the same precision. The sides take turns,
-so that whatever else the machine does meets both.
+The tutorial's side does what tintn's vision-transformer-from-scratch does: pictures are augmented one by one in a
+DataLoader with two workers, each head has its own Linear layers, GELU is written as a formula, and the loss is read
+back after every step. timm's side does what its train.py does, with timm's model; both sides crop and flip the same
+pictures, smooth labels and use AdamW in the same precision. The sides alternate, so that other load on the machine
+affects both.
 """
 
 import argparse
@@ -42,7 +42,7 @@ BATCH = 256
 
 
 class Pictures(data.Dataset[tuple[Tensor, int]]):
-    """Pictures that are augmented one at a time, as they are asked for."""
+    """A dataset whose pictures are augmented one at a time, on access."""
 
     def __init__(
         self, arrays: np.ndarray, labels: np.ndarray, transform: Callable[[Image.Image], Tensor] | None = None
@@ -67,7 +67,7 @@ class Pictures(data.Dataset[tuple[Tensor, int]]):
 
 
 class TutorialHead(nn.Module):
-    """One head with its own three projections."""
+    """One head with three projections of its own."""
 
     def __init__(self, dim: int, width: int):
         super().__init__()
@@ -80,7 +80,7 @@ class TutorialHead(nn.Module):
 
 
 class TutorialBlock(nn.Module):
-    """Heads in a Python loop, GELU as a formula."""
+    """A block with a Python loop over heads, and GELU as a formula."""
 
     def __init__(self, dim: int, heads: int, hidden: int):
         super().__init__()
@@ -97,7 +97,7 @@ class TutorialBlock(nn.Module):
 
 
 class Tutorial(nn.Module):
-    """The whole model, of one of our sizes; the tutorial's own is "tintn"."""
+    """The tutorial's model in one of this project's sizes; the tutorial's own size is "tintn"."""
 
     def __init__(self, size: str = "tintn", side: int = 32) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Tutorial(nn.Module):
 def tutorial_steps(
     arrays: np.ndarray, labels: np.ndarray, device: torch.device, batch: int = BATCH, size: str = "tintn"
 ) -> Iterator[None]:
-    """Train as the tutorial does, for ever; gives way after each step."""
+    """Train like the tutorial, forever; yield after each step."""
     model = Tutorial(size, arrays.shape[1]).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=1e-2)
     criterion = nn.CrossEntropyLoss()
@@ -138,7 +138,7 @@ def tutorial_steps(
 
 
 def timm_model(size: str, side: int) -> nn.Module | None:
-    """timm's Vision Transformer of one of our sizes; None where timm is not installed."""
+    """Return timm's Vision Transformer in one of this project's sizes; None if timm is not installed."""
     try:
         from timm.models.vision_transformer import VisionTransformer as TimmViT
     except ModuleNotFoundError:
@@ -153,7 +153,7 @@ def timm_model(size: str, side: int) -> nn.Module | None:
 def timm_steps(
     arrays: np.ndarray, labels: np.ndarray, device: torch.device, batch: int, size: str, jitter: float = 0.4
 ) -> Iterator[None]:
-    """Train as timm's train.py does, for ever: pictures are augmented in workers, one by one."""
+    """Train like timm's train.py, forever, with pictures augmented one by one in workers; yield after each step."""
     side = arrays.shape[1]
     augmented = transforms.Compose(
         [
@@ -191,7 +191,7 @@ def timm_steps(
 def our_steps(
     arrays: np.ndarray, labels: np.ndarray, device: str, settings: dict[str, object], preset: str = "tintn"
 ) -> Iterator[None]:
-    """Train as `python -m vit train --preset tintn` does, for ever; gives way after each step."""
+    """Train like `python -m vit train --preset tintn`, forever; yield after each step."""
     config = train_config(preset, **{"data": "shapes", "device": device, "batch_size": BATCH, **settings})
     pictures = Resident(torch.from_numpy(arrays).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels))
     dataset = Dataset("noise", tuple("abcdefghij"), pictures, pictures, pictures)
@@ -206,7 +206,7 @@ def our_steps(
 
 
 def timed(steps: Iterator[None], count: int, device: torch.device, batch: int = BATCH) -> float:
-    """Pictures per second over `count` steps."""
+    """Return the pictures per second over `count` steps."""
     begun = time.perf_counter()
     for _ in range(count):
         next(steps)
@@ -216,16 +216,18 @@ def timed(steps: Iterator[None], count: int, device: torch.device, batch: int = 
 
 
 def main() -> None:
-    """Let both sides take turns and print the ratio."""
+    """Run both sides alternately and print the ratio."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", default="cpu")
     options.add_argument("--against", choices=("tutorial", "timm"), default="tutorial")
-    options.add_argument("--size", default="tintn", help="of the model, one of our presets")
-    options.add_argument("--side", type=int, default=32, help="of a picture [px]")
+    options.add_argument("--size", default="tintn", help="size of the model, the name of a preset")
+    options.add_argument("--side", type=int, default=32, help="side of a picture [px]")
     options.add_argument("--batch", type=int, default=BATCH)
     options.add_argument("--rounds", type=int, default=8)
-    options.add_argument("--steps", type=int, default=20, help="of each side in a round")
-    options.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of ours")
+    options.add_argument("--steps", type=int, default=20, help="steps of each side in a round")
+    options.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of this project's loop"
+    )
     chosen = options.parse_args()
     device = torch.device(chosen.device)
     random = np.random.default_rng(0)
@@ -248,9 +250,9 @@ def main() -> None:
     timed(theirs, 5, device), timed(ours, 5, device)  # warm-up, compilation
     pairs = []
     for number in range(chosen.rounds):
-        timed(theirs, 6, device)  # batches that its workers prepared while it paused
+        timed(theirs, 6, device)  # consume batches that its workers prepared during the pause
         other = timed(theirs, chosen.steps, device, batch)
-        time.sleep(2)  # its workers prepare their next batches and rest
+        time.sleep(2)  # its workers prepare their next batches and become idle
         pairs.append((other, timed(ours, chosen.steps, device, batch)))
         print(
             f"round {number + 1}: {chosen.against} {pairs[-1][0]:,.0f}, ours {pairs[-1][1]:,.0f} pictures/s", flush=True

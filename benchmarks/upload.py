@@ -1,8 +1,8 @@
-"""From choosing a photo to its first overlay on the screen, with the shipped checkpoint, in a real Chromium.
+"""Measure the time from choosing a photo to its first drawn overlay, with the shipped checkpoint, in Chromium.
 
     python benchmarks/upload.py [--times 10]
 
-The photo has 12 megapixels. Beside it stands what the server does alone: decode, forward, pack.
+The photo has 12 megapixels. For comparison the script measures the server's part alone: decode, forward pass, pack.
 """
 
 import argparse
@@ -24,13 +24,13 @@ from serving import BROWSER_ARGUMENTS, FIND, chromium, streamlit
 import vit
 from vit.view.explanation import explain
 
-PATIENCE = 120_000  # [ms]
-HEIGHT = 3000  # [px]
+PATIENCE = 120_000  # timeout [ms]
+HEIGHT = 3000  # photo height [px]
 SHOWN = f"height => {FIND}?.payload?.header.picture.height === height"
 
 
 def photo(seed: int) -> bytes:
-    """A 12-megapixel JPEG with detail in it; its height tells which one it is."""
+    """Return a detailed 12-megapixel JPEG whose exact height identifies it."""
     noise = np.random.default_rng(seed).integers(0, 255, (75, 100, 3), np.uint8)
     out = io.BytesIO()
     Image.fromarray(noise).resize((4000, HEIGHT + seed), Image.Resampling.BICUBIC).save(out, "JPEG", quality=90)

@@ -50,7 +50,7 @@ def test_a_step_leaves_its_result_and_is_not_done_again(call: Callable[..., str]
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["environment", "model", "relevance", "streaming"])
 def test_the_cheapest_steps_pass(script: ModuleType, tmp_path: Path, step: str) -> None:
-    script.do(step, script.Job("cpu", True, tmp_path, "shapes", 60.0))
+    script.run_step(step, script.Job("cpu", True, tmp_path, "shapes", 60.0))
     report = json.loads((tmp_path / f"{step}.json").read_text())
     assert report["outcome"] == "passed", report
     assert f"| {step} | passed |" in script.summary(tmp_path)
@@ -61,7 +61,7 @@ def test_a_failed_step_keeps_its_traceback(script: ModuleType, tmp_path: Path, m
         raise ZeroDivisionError("a planted fault")
 
     monkeypatch.setitem(script.STEPS, "model", broken)
-    script.do("model", script.Job("cpu", True, tmp_path, "shapes", 60.0))
+    script.run_step("model", script.Job("cpu", True, tmp_path, "shapes", 60.0))
     report = json.loads((tmp_path / "model.json").read_text())
     assert report["outcome"] == "failed" and report["result"] == "ZeroDivisionError: a planted fault"
     assert "in broken" in report["traceback"] and "in broken" in script.summary(tmp_path)
