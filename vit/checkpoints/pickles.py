@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 MAX_OPERATIONS = 1_000_000
-_MAX_VISITS = 30_000  # dicts and modules searched for tensors; a ViT-22B has about 1,500. 1 million took 12 s to refuse.
+_MAX_VISITS = 30_000  # dicts and modules searched for tensors; a ViT-22B has about 1,500, and 1 million take 12 s
 _MAX_DEPTH = 60  # a module lies some ten levels deep, and each takes two
 _MAX_ELEMENTS = 1 << 40
 
