@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 from PIL import Image
 
-from pages.shared import class_question, download_buttons, token_features
+from pages.looking import class_question, token_features
+from pages.shared import download_buttons
 from vit.explain import map_comparison
 from vit.explain.methods import METHODS
 from vit.view import export, reports, tables

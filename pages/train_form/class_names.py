@@ -4,7 +4,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.shared import access
+from pages.server import access
 from pages.shared.escape import plain
 from vit.data import class_names
 from vit.data.folders import folders_of_classes, is_packed

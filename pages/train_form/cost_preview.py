@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 from PIL import Image
 
-from pages.shared import datasets, session
+from pages.links import session
+from pages.links.session import TriedRecipe
+from pages.shared import datasets
 from pages.shared.escape import plain
-from pages.shared.session import TriedRecipe
 from pages.train_form import form_state
 from vit.devices import memory as memory_of_this_machine
 from vit.errors import UserError

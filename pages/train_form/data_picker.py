@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import streamlit as st
 
-from pages.shared import access, datasets, link_controls, session, uploads
+from pages.links import link_controls, session
+from pages.server import access
+from pages.shared import datasets, uploaders
 from pages.shared.escape import plain
 from pages.train_form import class_names
 from vit.data import catalog, downloads, folders, import_archive
@@ -69,7 +71,7 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
     state, most = session.of(session.Train), access.upload_megabytes()
     file = st.file_uploader(
         "A zip or tar with one folder of pictures per class",
-        max_upload_size=uploads.limit(most),
+        max_upload_size=uploaders.limit(most),
         key=f"archive_{state.uploads}",
         help="The folders may lie directly in it, or below train/, test/ and val/. A table such as labels.csv beside "
         "the pictures is read, too. Larger sets: put a folder into the server's data folder.",
@@ -126,7 +128,7 @@ def take_in(file: Any, parent: Path, most: int, container: Any) -> str:
 
 
 def _take_in(file: Any, parent: Path, most: int, container: Any) -> str:
-    content = uploads.opened(file)
+    content = uploaders.opened(file)
     size = content.seek(0, io.SEEK_END)
     if size > most * 10**6 * 1.05:  # the browser counts in 2**20
         raise InvalidDataset(f"The archive has {size / 1e6:.0f} MB; {most} MB are allowed here.")

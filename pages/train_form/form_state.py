@@ -14,7 +14,8 @@ from typing import Any
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from pages.shared import link_controls, session, setting_names
+from pages.links import link_controls, session
+from pages.shared import setting_names
 from pages.train_form import settings
 from pages.train_form.form import PARTS, TrainForm
 

@@ -11,7 +11,7 @@ from streamlit.runtime.backend_operation_handler import DeferredFileHandler
 from streamlit.runtime.media_file_manager import MediaFileManager
 from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 
-from pages.shared import download_errors
+from pages.streamlit_internals import download_errors
 from vit.errors import UserError
 
 

@@ -9,7 +9,7 @@ from streamlit.runtime import app_session
 from streamlit.runtime.forward_msg_cache import populate_hash_if_needed
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import message_queue
+from pages.streamlit_internals import message_queue
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, Self
 
-from pages.shared import public, visit_pictures
-from pages.shared.visit_pictures import PICTURES
+from pages.server import public, visit_pictures
+from pages.server.visit_pictures import PICTURES
 from vit.files import replaced
 from vit.paths import pictures_folder
 from vit.untrusted import DOCUMENT_BYTES, is_text, parse_json

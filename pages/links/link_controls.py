@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from pages.shared import page_links, session
+from pages.links import address, session
 
 REMEMBERED = 8  # controls of one name whose values may still arrive
 
@@ -69,9 +69,9 @@ def select(
     def choose(option: Any) -> None:
         if option not in options:  # no browser of ours sends that
             return
-        page_links.rewrite({**along, name: link(option) if option != default else None})
+        address.rewrite({**along, name: link(option) if option != default else None})
 
-    linked = {link(option): option for option in options}.get(page_links.text(name), default)
+    linked = {link(option): option for option in options}.get(address.text(name), default)
     labels = distinct([str(format_func(option)) for option in options])
     if kind is st.segmented_control:
         more |= {"required": True, "default": linked}
@@ -100,9 +100,9 @@ def toggle(label: str, name: str, link: str = "1", **more: Any) -> bool:
     """
 
     def choose(on: bool) -> None:
-        page_links.rewrite({name: link if on else None})
+        address.rewrite({name: link if on else None})
 
-    linked = page_links.text(name) == link
+    linked = address.text(name) == link
     key = key_of(name, linked)
     return st.toggle(label, linked, key=key, on_change=on_change, args=(key, choose), **more)
 
@@ -135,7 +135,7 @@ def on_change(key: str, choose: Callable[[Any], None]) -> None:
 
 def link_of(names: Sequence[str]) -> dict[str, str]:
     """What the link says of some controls, for `redraw_if_changed`."""
-    link = page_links.understood()
+    link = address.understood()
     return {name: "\n".join(link.get(name, [])) for name in names}
 
 

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from pages.shared import link_controls, page_links, pass_queue, public, readings, session, uploaded_pictures, uploads
+from pages.links import address, link_controls, page_links, session
+from pages.looking import run_records
+from pages.server import pass_queue, public, uploaded_pictures, uploads
+from pages.server.result_cache import MODELS, cached
+from pages.server.uploaded_pictures import Upload
+from pages.shared import uploaders
 from pages.shared.escape import plain
-from pages.shared.result_cache import MODELS, cached
-from pages.shared.uploaded_pictures import Upload
 from vit import checkpoints, view
 from vit.checkpoints import catalog, hub
 from vit.checkpoints.shelf import SHELF
@@ -137,24 +140,24 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
     remembered = session.of(session.Compare).files
 
     def take_in() -> None:
-        files = uploads.newly_uploaded(key)
+        files = uploaders.newly_uploaded(key)
         if files is None:
             return
-        taken = [Upload.of(file.name, uploads.content(file)) for file in files]
+        taken = [Upload.of(file.name, uploaders.content(file)) for file in files]
         set_key = uploaded_pictures.keep_all(taken[:most]) if link else ""
         remembered[key] = session.Uploaded(set_key, taken, fresh=True)
         if link:
-            page_links.rewrite({link: set_key or None})
+            address.rewrite({link: set_key or None})
 
     here = remembered.get(key, session.Uploaded())
-    linked = page_links.text(link) if link else here.key
+    linked = address.text(link) if link else here.key
     if linked != here.key:  # the link of another session, or the browser's way back
         here = remembered[key] = session.Uploaded(linked, uploaded_pictures.find_all(linked))
         if linked and not here.pictures:
             st.info("This link was made with pictures that are not here any more. Upload them to see the same.")
     st.file_uploader(
         f"Drop or browse for up to {most} pictures" if most > 1 else "Drop or browse for a picture",
-        max_upload_size=uploads.limit(uploads.LARGEST),
+        max_upload_size=uploaders.limit(uploads.LARGEST),
         accept_multiple_files=most > 1,
         key=key,
         on_change=take_in,
@@ -204,7 +207,7 @@ def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = Fals
         help="The model was trained at one size. At others its position embeddings are interpolated: larger ones give "
         "finer maps and less reliable predictions. Seconds and memory are estimates for this computer.",
     )
-    wanted = page_links.text(name)
+    wanted = address.text(name)
     if wanted and wanted not in map(pixels, sizes):
         offered = "" if narrow else f"; {', '.join(map(pixels, sizes))} are"
         st.caption(f"{plain(wanted)} px is not offered{offered}.")
@@ -268,7 +271,7 @@ def _may_show(name: str) -> bool:
 def _trained() -> dict[str, tuple[str, Path]]:
     """The best checkpoint of every run, newest first: from its name in links to what is shown, and its folder."""
     runs: dict[str, tuple[str, Path]] = {}
-    for run in readings.every_run():
+    for run in run_records.every_run():
         if run.best is None:
             continue
         facts = run_folder.read_json(run.best / "config.json").get("training")

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Route
 from streamlit.file_util import get_static_dir
 
-from pages.shared import navigation
+from pages.server.page_paths import PATHS
 
 TITLE = "ViT attention explorer"
 _THEMES = {"light": "(prefers-color-scheme: light)", "dark": "(prefers-color-scheme: dark)"}
@@ -25,7 +25,7 @@ def routes() -> list[Route]:
     """Every page of the app, before Streamlit answers for it."""
     base = (st.get_option("server.baseUrlPath") or "").strip("/")
     start = f"/{base}/" if base else "/"
-    return [Route(start + name, _answer) for name in navigation.PATHS]
+    return [Route(start + name, _answer) for name in PATHS]
 
 
 def _answer(_request: Request) -> HTMLResponse:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from pages.shared import access
+from pages.server import access
 from vit.devices import Device, list_devices
 from vit.errors import UserError
 from vit.paths import runs_folder

@@ -8,7 +8,8 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import access, session
+from pages.links import session
+from pages.server import access
 from pages.shared.escape import plain
 from vit.errors import UserError
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import streamlit as st
 
 from pages.components import viewer
-from pages.shared import link_controls, pass_queue
+from pages.links import link_controls
+from pages.server import pass_queue
+from pages.server.result_cache import cached, with_bar
 from pages.shared.escape import visible
-from pages.shared.result_cache import cached, with_bar
 from vit.explain import methods
 from vit.explain.methods import METHODS, Subject
 from vit.view import export, first_view, payload

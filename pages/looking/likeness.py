@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from pages.shared import feedback, link_controls, page_links, pass_queue, session, uploaded_pictures
-from pages.shared.page_links import ExploreLink
-from pages.shared.result_cache import cached
+from pages.links import address, link_controls, session
+from pages.links.page_links import ExploreLink
+from pages.server import pass_queue, uploaded_pictures
+from pages.server.result_cache import cached
+from pages.shared import button_actions
 from vit.explain.answers import similarity
 from vit.images import decode, samples
 from vit.view import first_view
@@ -33,20 +35,20 @@ def pick(checkpoint: Checkpoint, prefix: str, target: str, size: Size | None, of
     """
     like, name, patch = (f"{prefix}{part}" for part in ("like", "name", "patch"))
     titles = {one: sample.title for one, sample in samples.SAMPLES.items()}
-    upload, linked = session.of(session.Explore).upload, page_links.text(like)
+    upload, linked = session.of(session.Explore).upload, address.text(like)
     own = {uploaded_pictures.key_of(upload.data): (upload.name, upload.data)} if upload else {}
     if linked not in titles and linked not in own and (data := uploaded_pictures.find(linked)) is not None:
-        own[linked] = page_links.text(name) or "picture", data
+        own[linked] = address.text(name) or "picture", data
     titles |= {key: title for key, (title, _) in own.items()}
     chosen = link_controls.select(
         "Like", like, list(titles), format_func=titles.get, along={name: None, patch: None, target: None}
     )
-    place = _patch(page_links.text(patch))
+    place = _patch(address.text(patch))
     if place:
         st.button(
             f"Its patch {place[0] + 1}, {place[1] + 1}: take the whole picture",
             key=f"{prefix}whole picture",
-            on_click=page_links.rewrite,
+            on_click=address.rewrite,
             args=({patch: None, target: None},),
         )
     elif of_pinned:
@@ -76,18 +78,20 @@ def _patch(text: str) -> tuple[int, int] | None:
 
 def _take_pinned(checkpoint: Checkpoint, size: Size | None) -> None:
     """From the button: ask for likeness to the patch that is pinned in the viewer, of the picture that is shown."""
-    link, side = page_links.read(ExploreLink), checkpoint.config.patch_size
+    link, side = address.read(ExploreLink), checkpoint.config.patch_size
     height, width = (length // side for length in size or checkpoint.preprocess.size)
     token = link.viewer.get("token", "") if link.viewer.get("pinned") else ""
     place = int(token) - len(checkpoint.config.prefix) if token.isdecimal() and len(token) < 6 else -1
     state = session.of(session.Explore)
     if state.source == "camera":
-        feedback.refuse("A camera's picture is not stored. Save it and upload it, to ask for likeness to its patches.")
+        button_actions.refuse(
+            "A camera's picture is not stored. Save it and upload it, to ask for likeness to its patches."
+        )
     elif not 0 <= place < height * width:
-        feedback.refuse("No patch is pinned. Click one on the picture first.")
+        button_actions.refuse("No patch is pinned. Click one on the picture first.")
     else:
         own = state.upload if state.source == "upload" else None
         key = uploaded_pictures.key_of(own.data) if own else link.sample or first_view.SAMPLE
         patch = f"{place // width},{place % width}"
         classes = replace(link.classes, like=key, name=own.name if own else "", patch=patch)
-        page_links.change(ExploreLink, classes=classes, target="")
+        address.change(ExploreLink, classes=classes, target="")

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import streamlit as st
 from PIL import Image
 
-from pages.shared import public
-from pages.shared.housekeeping import trim
-from pages.shared.visit_pictures import visit
+from pages.server import public
+from pages.server.housekeeping import trim
+from pages.server.visit_pictures import visit
 
 TELL_ABOVE = 3.0  # [s]; what takes longer tells how long
 ASK_ABOVE = 20.0  # [s]; what takes longer waits for a button

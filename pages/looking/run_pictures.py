@@ -6,9 +6,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from pages.shared import datasets, uploaded_pictures
-from pages.shared.result_cache import cached
-from pages.shared.uploaded_pictures import Upload
+from pages.server import uploaded_pictures
+from pages.server.result_cache import cached
+from pages.server.uploaded_pictures import Upload
+from pages.shared import datasets
 from vit.data import datasets as vit_datasets
 from vit.data import folders, splits
 from vit.data.pictures import Resident

@@ -9,9 +9,9 @@
     free_gb = 2.0           # disk space that a run has to leave free
     upload_mb = 100         # largest archive or checkpoint; never above server.maxUploadSize
 
-A page that starts or changes anything calls `require_trainer()` before all else: Streamlit can run a file in `pages/`
-without `app.py`. Everything here is decided anew in every run of a page. In a public place, nobody may train; see
-`pages/shared/public.py`.
+A page that starts or changes anything calls `training_gate.require_trainer()` before all else: Streamlit can run a file
+in `pages/` without `app.py`. Everything here is decided anew in every run of a page. In a public place, nobody may
+train; see `pages/server/public.py`.
 """
 
 from pathlib import Path
@@ -21,8 +21,7 @@ import streamlit as st
 from streamlit import config
 from streamlit.errors import StreamlitSecretNotFoundError
 
-from pages.shared import navigation, public
-from pages.shared.escape import plain
+from pages.server import public
 from vit.runs import control
 
 NETWORK_MEGABYTES = 100
@@ -67,30 +66,39 @@ _FORWARDED = (
 
 def may_train() -> bool:
     """Whether the visitor may start and change runs, and bring data."""
-    return not _closed_because()
+    return not closed_because()
+
+
+def closed_because() -> str:
+    """Why the visitor may not train, as a sentence; "" if they may."""
+    if is_local():
+        return ""
+    if public.is_public():
+        return "This is a public demonstration: models are looked at here, and trained in an installation of your own."
+    if _unreadable_secrets():
+        return "The file of secrets on the server cannot be read, so nobody is let in. Its log says why."
+    if not has_login():
+        return (
+            "This app can be reached over a network, and no login is set up, so starting runs and uploading are off. "
+            "To allow them, open the app on the machine itself, or set up [auth] and [trainers] in its secrets."
+        )
+    if not st.user.get("is_logged_in"):
+        return "Sign in to start, stop or change runs and to upload pictures."
+    if not _email():
+        return (
+            "Your login came without an e-mail address, so it cannot be looked up in the list of people who may train."
+        )
+    if st.user.get("email_verified") is False:
+        return f"Your login provider has not verified {_email()}. Verify the address there, then sign in again."
+    emails = _section("trainers").get("emails", [])
+    if isinstance(emails, str) or _email() not in {str(email).strip().casefold() for email in emails}:
+        return f"{_email()} is not on the list of people who may train here. Ask whoever runs this server."
+    return ""
 
 
 def visitor() -> str:
     """The e-mail address of a visitor who signed in; "" at this machine."""
     return "" if is_local() else _email()
-
-
-def require_trainer() -> None:
-    """End the page with the reason, and a way to sign in where there is one, unless the visitor may train."""
-    reason = _closed_because()
-    if not reason:
-        return
-    navigation.start_page("train", remember=False)
-    st.title("Training is closed here", anchor=False)
-    st.markdown(plain(reason))
-    if "auth" in _secrets() and not public.is_public():
-        if st.user.get("is_logged_in"):
-            st.button("Sign out", on_click=st.logout)
-        else:
-            st.button("Sign in", on_click=st.login, type="primary")
-    looking = "Explore, Compare and Checkpoints" if public.is_public() else "Explore and Runs"
-    st.caption(f"Looking stays open: the pages {looking}.")
-    st.stop()
 
 
 def is_local() -> bool:
@@ -112,7 +120,7 @@ def is_local() -> bool:
         and not config.is_manually_set("browser.serverAddress")
         and not any(name.lower().startswith(_FORWARDED) for name in st.context.headers)
         and not _unreadable_secrets()
-        and "auth" not in _secrets()
+        and not has_login()
     )
 
 
@@ -132,31 +140,9 @@ def upload_megabytes() -> int:
     return min(most, int(_section("limits").get("upload_mb", most if is_local() else NETWORK_MEGABYTES)))
 
 
-def _closed_because() -> str:
-    """Why the visitor may not train, as a sentence; "" if they may."""
-    if is_local():
-        return ""
-    if public.is_public():
-        return "This is a public demonstration: models are looked at here, and trained in an installation of your own."
-    if _unreadable_secrets():
-        return "The file of secrets on the server cannot be read, so nobody is let in. Its log says why."
-    if "auth" not in _secrets():
-        return (
-            "This app can be reached over a network, and no login is set up, so starting runs and uploading are off. "
-            "To allow them, open the app on the machine itself, or set up [auth] and [trainers] in its secrets."
-        )
-    if not st.user.get("is_logged_in"):
-        return "Sign in to start, stop or change runs and to upload pictures."
-    if not _email():
-        return (
-            "Your login came without an e-mail address, so it cannot be looked up in the list of people who may train."
-        )
-    if st.user.get("email_verified") is False:
-        return f"Your login provider has not verified {_email()}. Verify the address there, then sign in again."
-    emails = _section("trainers").get("emails", [])
-    if isinstance(emails, str) or _email() not in {str(email).strip().casefold() for email in emails}:
-        return f"{_email()} is not on the list of people who may train here. Ask whoever runs this server."
-    return ""
+def has_login() -> bool:
+    """Whether a login is set up."""
+    return "auth" in _secrets()
 
 
 def _email() -> str:

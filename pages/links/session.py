@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import streamlit as st
 
-from pages.shared.source import Source
-from pages.shared.uploaded_pictures import Upload
+from pages.links.page_links import ExploreLink
+from pages.links.source import Source
+from pages.server.uploaded_pictures import Upload
 from vit.view.selection import Selection, View
 
 if TYPE_CHECKING:
-    from pages.shared.page_links import ExploreLink
     from vit.checkpoints.push import Plan, Pushed
     from vit.explain.map_comparison import Layout
     from vit.explain.sensitivity import Verdict
@@ -66,7 +66,7 @@ class Carried(NamedTuple):
     """An uploaded picture that the server keeps.
 
     Attributes:
-        key: see `pages.shared.uploaded_pictures`; "" where it could not be kept.
+        key: see `pages.server.uploaded_pictures`; "" where it could not be kept.
         since: moment of the monotonic clock when it was written down, or found there.
     """
 
@@ -123,7 +123,7 @@ class Uploaded(NamedTuple):
     """Pictures of one uploader.
 
     Attributes:
-        key: what reopens them, see `pages.shared.uploaded_pictures`; "" where nothing does.
+        key: what reopens them, see `pages.server.uploaded_pictures`; "" where nothing does.
         fresh: the uploader has taken them in, no link has reopened them.
     """
 

@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from pages.shared import public
+from pages.server import public
 from vit.images import video as videos
 
 

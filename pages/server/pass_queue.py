@@ -13,7 +13,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import public
+from pages.server import public
 from vit import out_of_memory, view
 from vit.devices import memory
 

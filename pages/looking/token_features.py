@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pages.components import viewer
-from pages.shared import class_question, pass_queue, uploaded_pictures
-from pages.shared.class_question import Example, pass_of
-from pages.shared.result_cache import ASK_ABOVE, cached
+from pages.looking import class_question
+from pages.looking.class_question import Example, pass_of
+from pages.server import pass_queue, uploaded_pictures
+from pages.server.result_cache import ASK_ABOVE, cached
 from vit.explain import components, head_census
 from vit.images import decode
 from vit.view import export, payload
@@ -17,7 +18,7 @@ from vit.view import export, payload
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pages.shared.class_question import Question
+    from pages.looking.class_question import Question
     from vit.explain.components import Components
     from vit.view.selection import Selection
 
@@ -50,7 +51,7 @@ def of_uploads(keys: Sequence[str], example: Example) -> list[OpenPicture]:
     """Pictures beside that of a viewer, at its size; none where that takes long.
 
     Args:
-        keys: see `pages.shared.uploaded_pictures`.
+        keys: see `pages.server.uploaded_pictures`.
     """
     checkpoint, preprocess = example.checkpoint, example.explanation.preprocess
     if head_census.seconds(checkpoint, preprocess, len(keys)) > ASK_ABOVE:

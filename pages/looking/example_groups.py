@@ -5,12 +5,14 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import page_links, session, uploaded_pictures
-from pages.shared import uploads as upload_limits
+from pages.links import address, session
+from pages.links.page_links import CLASSES
+from pages.server import uploaded_pictures
+from pages.server import uploads as upload_limits
+from pages.server.result_cache import cached
+from pages.server.uploaded_pictures import Upload
+from pages.shared import uploaders
 from pages.shared.escape import plain
-from pages.shared.page_links import CLASSES
-from pages.shared.result_cache import cached
-from pages.shared.uploaded_pictures import Upload
 from vit.errors import UserError
 from vit.images import decode
 
@@ -24,14 +26,14 @@ def pick(prefix: str) -> dict[str, Sequence[Upload]]:
         prefix: of its name in links, where a page asks several times.
     """
     name = f"{prefix}{CLASSES}group"
-    linked = page_links.texts(name)
+    linked = address.texts(name)
     added = session.of(session.Visit).groups_added
     number = added.get(name, 0)  # each group has a form of its own: what was typed and dropped belongs to one group
     typed, dropped = f"{name} name {number}", f"{name} pictures {number}"
 
     def add() -> None:
         title = " ".join(st.session_state[typed].split())[:LONGEST_NAME]
-        taken, left_out = _readable(upload_limits.files(dropped))
+        taken, left_out = _readable(uploaders.files(dropped))
         notes = session.of(session.Visit).group_notes
         notes[name] = _group_note(title, taken, left_out)
         if not title or not taken:
@@ -39,12 +41,12 @@ def pick(prefix: str) -> dict[str, Sequence[Upload]]:
         others = [one for one in linked if one.partition(" ")[2] != title]
         if key := uploaded_pictures.keep_all(taken):
             added[name] = number + 1
-            page_links.rewrite({name: [*others, f"{key} {title}"], f"{prefix}target": None})
+            address.rewrite({name: [*others, f"{key} {title}"], f"{prefix}target": None})
         else:
             notes[name] = "The pictures cannot be kept: the server's disk is full."
 
     def remove(group: str) -> None:
-        page_links.rewrite({name: [one for one in linked if one != group], f"{prefix}target": None})
+        address.rewrite({name: [one for one in linked if one != group], f"{prefix}target": None})
 
     groups: dict[str, Sequence[Upload]] = {}
     for group in linked[:MOST_GROUPS]:
@@ -64,7 +66,7 @@ def pick(prefix: str) -> dict[str, Sequence[Upload]]:
             right.file_uploader(
                 "Its pictures",
                 accept_multiple_files=True,
-                max_upload_size=upload_limits.limit(upload_limits.LARGEST),
+                max_upload_size=uploaders.limit(upload_limits.LARGEST),
                 key=dropped,
             )
             st.form_submit_button("Add the group", on_click=add)
@@ -94,7 +96,7 @@ def _readable(files: Sequence[Any]) -> tuple[list[Upload], list[str]]:
     taken, left_out = [], []
     for file in files[:MOST_PICTURES]:
         try:
-            content = upload_limits.content(file)
+            content = uploaders.content(file)
             decode.decode_image(content)
             taken.append(Upload.of(file.name, content))
         except UserError as error:

@@ -2,7 +2,7 @@
 of them together may take is bounded.
 
 The environment variable VIT_PUBLIC, set to 1, makes a server one; see docs/host.md. Nobody may train there then,
-whatever login is set up (`pages/shared/access.py`), and nothing that visitors bring is written to the disk.
+whatever login is set up (`pages/server/access.py`), and nothing that visitors bring is written to the disk.
 """
 
 import os

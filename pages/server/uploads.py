@@ -1,7 +1,7 @@
 """What visitors upload: only what a page asked them for, within bounds, and large files on disk.
 
 Streamlit by itself takes any file that is sent under any name, and holds it in memory until the session has ended.
-`pages/shared/guard.py` asks here before it takes one.
+`pages/server/guard.py` asks here before it takes one.
 """
 
 import io
@@ -9,20 +9,14 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
-import streamlit as st
 from cachetools import LRUCache
-from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
-from streamlit.runtime.scriptrunner import get_script_run_ctx
-from streamlit.runtime.uploaded_file_manager import UploadedFile
 
-from pages.shared import access, public, session
-from vit.images.file_checks import MAX_BYTES
+from pages.server import public
 
 KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif", "mpo"]
 VIDEOS = ["mp4", "m4v", "mov", "webm", "mkv"]
@@ -196,81 +190,3 @@ def is_picture(name: str) -> bool:
 
 
 UPLOADS = Uploads()
-
-
-# --- For pages ------------------------------------------------------------------------------------------------
-
-
-def limit(most: int) -> int:
-    """The largest file that the visitor may upload [MB], `most` for who may train; the server is told how much in all.
-
-    Pages pass it to each `st.file_uploader`, and no `type`: Streamlit rejects a wrong suffix with a red mark and no
-    message. So pages accept every suffix and check the content.
-    """
-    context = get_script_run_ctx()
-    trusted = access.may_train()
-    if context:
-        most_of_all = max(access.upload_megabytes(), LARGEST)
-        UPLOADS.allow(context.session_id, FILES * most_of_all * MB if trusted else 0)
-    return most if trusted else min(most, strangers_file())
-
-
-@dataclass
-class _Taken:
-    """Of a session: by uploader, Streamlit's names for the files that were taken in from it last."""
-
-    files: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-def files(key: str) -> list[UploadedFile]:
-    """The files of an uploader that the server still has, for a callback; a page gets them from `st.file_uploader`.
-
-    A browser that reconnects, or deletes one of several, names files that are gone.
-    """
-    return [file for file in _named(key) if isinstance(file, UploadedFile)]
-
-
-def newly_uploaded(key: str) -> list[UploadedFile] | None:
-    """The files of an uploader, for its `on_change`; None unless somebody changed them since the last call.
-
-    Streamlit forgets what an uploader held as soon as the page does not draw it any more. The browser forgets it later,
-    and names the same files in every message until then, which looks like an upload.
-    """
-    named, taken = tuple(file.file_id for file in _named(key)), session.of(_Taken).files
-    here = files(key)
-    if named == taken.get(key) or (named and not here):
-        return None
-    taken[key] = named
-    return here
-
-
-def _named(key: str) -> Sequence[Any]:
-    """What the browser names of an uploader, for one file or for several."""
-    value = st.session_state[key]
-    return value if isinstance(value, list) else [value] if value else []
-
-
-def discard(file_id: str) -> None:
-    """Forget a file that nobody needs any more; it counts as the visitor's until then, and at most until they leave.
-
-    Args:
-        file_id: Streamlit's name for it.
-    """
-    context = get_script_run_ctx()
-    if context and isinstance(context.uploaded_file_mgr, MemoryUploadedFileManager):
-        context.uploaded_file_mgr.remove_file(context.session_id, file_id)
-
-
-def content(file: Any) -> bytes:
-    """The bytes of an uploaded picture, whatever it is called; of what is larger than any, enough to tell so."""
-    return opened(file).read(MAX_BYTES + 1)
-
-
-def opened(file: Any) -> BinaryIO:
-    """The content of what `st.file_uploader` gave, from its start, wherever it lies."""
-    context = get_script_run_ctx()
-    records = context.uploaded_file_mgr.get_files(context.session_id, [file.file_id]) if context else []
-    if records and isinstance(records[0].data, OnDisk):
-        return records[0].data.open()
-    file.seek(0)
-    return file

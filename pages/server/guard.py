@@ -29,8 +29,9 @@ from streamlit.web.server import server_util
 from streamlit.web.server.starlette.starlette_app_utils import validate_xsrf_token
 from streamlit.web.server.starlette.starlette_server_config import XSRF_COOKIE_NAME
 
-from pages.shared import housekeeping, navigation, public, result_cache, visit_pictures
-from pages.shared.uploads import UPLOADS, OnDisk, Refused, is_picture
+from pages.server import housekeeping, public, result_cache, visit_pictures
+from pages.server.page_paths import PATHS
+from pages.server.uploads import UPLOADS, OnDisk, Refused, is_picture
 
 _POLICY = "frame-ancestors {}; object-src 'none'; base-uri 'self'; form-action 'self'"
 HEADERS = {
@@ -116,7 +117,7 @@ def is_foreign(headers: Headers) -> bool:
 
 def _is_page(scope: Scope) -> bool:
     """Whether somebody opens a page, rather than something that belongs to one."""
-    return scope["method"] == "GET" and scope["path"].rpartition("/")[2] in navigation.PATHS
+    return scope["method"] == "GET" and scope["path"].rpartition("/")[2] in PATHS
 
 
 def _headers() -> dict[str, str]:

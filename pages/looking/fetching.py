@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from pages.shared import access, feedback, loading, navigation, page_links, public
+from pages.links import address, navigation
+from pages.links.page_links import CheckpointsLink, ExploreLink
+from pages.looking import loading
+from pages.server import access, public
+from pages.shared import button_actions
 from pages.shared.escape import plain
-from pages.shared.page_links import CheckpointsLink, ExploreLink
 from vit.checkpoints import hub
 from vit.checkpoints.shelf import SHELF, Recommended
 from vit.errors import UserError
@@ -37,8 +40,8 @@ def fetch(name: str) -> None:
         bar.empty()
         st.error(plain(str(error)))
         return
-    feedback.say(f"{fetched.name} is here.")
-    page_links.show(CheckpointsLink(name=str(fetched.name)))
+    button_actions.say(f"{fetched.name} is here.")
+    address.show(CheckpointsLink(name=str(fetched.name)))
     st.rerun()
 
 

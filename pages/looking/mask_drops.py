@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pages.shared import session
-from pages.shared.class_question import Example, pass_of
-from pages.shared.result_cache import cached
+from pages.links import session
+from pages.looking.class_question import Example, pass_of
+from pages.server.result_cache import cached
 from vit.explain import sensitivity
 
 FIRST = 64  # masks before anything is said

@@ -9,13 +9,13 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import page_links, public, session
-from pages.shared.page_links import PageLink, address
+from pages.links import address, session
+from pages.links.grammar import PageLink
+from pages.server import public
+from pages.server.page_paths import NAMES, PATHS
 from vit.paths import PROJECT
 
 _PAGES = PROJECT / "pages"
-_NAMES = ("explore", "compare", "checkpoints", "train", "runs")  # of their files
-PATHS = ("", *_NAMES[1:])  # in addresses
 
 
 def choose() -> st.Page:
@@ -31,7 +31,7 @@ def choose() -> st.Page:
                 default=not path,
                 visibility="hidden" if name in hidden else "visible",
             )
-            for name, path in zip(_NAMES, PATHS, strict=True)
+            for name, path in zip(NAMES, PATHS, strict=True)
         ],
         position="top",
     )
@@ -61,13 +61,13 @@ def start_page(page: str, *, remember: bool = True, at_first: Callable[[], PageL
     if not visit.in_app:
         choose()  # from here on, Streamlit runs app.py in this server
         st.rerun()
-    left, here, other = visit.links.get(page), address(), visit.links.get(visit.entered, {})
+    left, here, other = visit.links.get(page), address.current(), visit.links.get(visit.entered, {})
     # Where the server led to another page, Streamlit wrote that one's link into the address of this one, for Back.
     foreign = left and not here.keys() & left.keys() and here.keys() <= other.keys()
     if left and foreign and visit.entered != page:
         st.query_params.from_dict(left)
     elif at_first and not left and not here and "explore" in visit.links:
-        page_links.show(at_first())
+        address.show(at_first())
     visit.entered = page
     if remember:
         keep(page)
@@ -75,4 +75,4 @@ def start_page(page: str, *, remember: bool = True, at_first: Callable[[], PageL
 
 def keep(page: str) -> None:
     """Remember how a page looks; for fragments, which change links without a run of the whole page."""
-    session.of(session.Visit).links[page] = address()
+    session.of(session.Visit).links[page] = address.current()

@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import streamlit as st
 
-from pages.shared import (
-    access,
-    datasets,
-    example_groups,
-    feedback,
-    likeness,
-    link_controls,
-    page_links,
-    pass_queue,
-    session,
-)
+from pages.links import address, link_controls, session
+from pages.links.page_links import CLASSES, ClassesLink, ExploreLink
+from pages.looking import example_groups, likeness
+from pages.server import access, pass_queue
+from pages.server.result_cache import ASK_ABOVE, cached, with_bar
+from pages.server.uploaded_pictures import Upload
+from pages.shared import button_actions, datasets
 from pages.shared.escape import plain
-from pages.shared.page_links import CLASSES, ClassesLink, ExploreLink
-from pages.shared.result_cache import ASK_ABOVE, cached, with_bar
-from pages.shared.uploaded_pictures import Upload
 from vit.checkpoints import manage
 from vit.data import datasets as vit_datasets
 from vit.errors import UserError
@@ -82,7 +75,7 @@ def pick(checkpoint: Checkpoint, prefix: str = "", size: Size | None = None) -> 
         "its own head, or say how alike two pictures are to it.",
     )
     if not prefix and source != EXAMPLES:
-        feedback.tell()  # that a probe was kept
+        button_actions.tell()  # that a probe was kept
     if not source:
         return checkpoint
     try:
@@ -105,7 +98,7 @@ def pick(checkpoint: Checkpoint, prefix: str = "", size: Size | None = None) -> 
 
 def pick_folded(checkpoint: Checkpoint, prefix: str) -> Checkpoint:
     """The same, folded away where nothing was chosen."""
-    chosen = " ✓" if page_links.text(f"{prefix}{CLASSES}from") else ""
+    chosen = " ✓" if address.text(f"{prefix}{CLASSES}from") else ""
     with st.popover(f"Classes{chosen}", width="stretch", key=f"{prefix}{CLASSES}group"):
         return pick(checkpoint, prefix)
 
@@ -120,14 +113,14 @@ def _reads_text(checkpoint: Checkpoint) -> bool:
 def _typed(checkpoint: Checkpoint, prefix: str) -> Answers | None:
     """Classes of phrases that are typed; None while there are none."""
     phrases, template = f"{prefix}{CLASSES}text", f"{prefix}{CLASSES}template"
-    linked, read = page_links.texts(phrases), page_links.text(template) or "{}"
+    linked, read = address.texts(phrases), address.text(template) or "{}"
 
     def type_phrases(lines: str) -> None:
         typed = dict.fromkeys(" ".join(line.split())[:PHRASES] for line in lines.splitlines())
-        page_links.rewrite({phrases: [phrase for phrase in typed if phrase], f"{prefix}target": None})
+        address.rewrite({phrases: [phrase for phrase in typed if phrase], f"{prefix}target": None})
 
     def type_template(words: str) -> None:
-        page_links.rewrite({template: words if words.strip() not in ("", "{}") else None})
+        address.rewrite({template: words if words.strip() not in ("", "{}") else None})
 
     left, right = st.columns([3, 2])
     _type_text(
@@ -290,7 +283,7 @@ def _show_accuracy(checkpoint: Checkpoint, answers: Answers, prefix: str) -> Non
         )
     if not access.may_train() or prefix:
         return
-    feedback.tell()  # why a probe was not kept
+    button_actions.tell()  # why a probe was not kept
     if not answers.linear:
         st.caption("Neighbours cannot be kept as a checkpoint; a linear probe can.")
         return
@@ -302,5 +295,5 @@ def _show_accuracy(checkpoint: Checkpoint, answers: Answers, prefix: str) -> Non
 def _keep(checkpoint: Checkpoint) -> None:
     """From the button: keep it under the name that was typed, and show that one."""
     name = st.session_state["probe name"]
-    if feedback.attempt("checkpoints", f"{name} is a checkpoint now.", manage.keep, checkpoint, name):
-        page_links.change(ExploreLink, checkpoint=name, classes=ClassesLink())
+    if button_actions.attempt("checkpoints", f"{name} is a checkpoint now.", manage.keep, checkpoint, name):
+        address.change(ExploreLink, checkpoint=name, classes=ClassesLink())
