@@ -21,10 +21,10 @@ if __name__ == "__main__":  # a visitor's run of the pages
 else:  # `streamlit run`, which finds this object and serves it
     silence_libraries()
     sys.setswitchinterval(SWITCH)
-    message_queue.mend()
-    stale_pages.mend()
-    uninterrupted_callbacks.mend()
-    download_errors.mend()
+    message_queue.patch()
+    stale_pages.patch()
+    uninterrupted_callbacks.patch()
+    download_errors.patch()
     app = st.App(
         __file__,
         routes=[*zip_downloads.routes(), *first_html.routes()],

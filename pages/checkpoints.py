@@ -20,8 +20,7 @@ from vit.errors import UserError
 from vit.view import lesson
 
 if TYPE_CHECKING:
-    from streamlit.runtime.uploaded_file_manager import UploadedFile
-
+    from pages.streamlit_internals.types import UploadedFile
     from vit.checkpoints.checkpoint import CheckpointInfo
 
 navigation.start_page("checkpoints", remember=False)

@@ -35,9 +35,8 @@ from vit.view import overlay
 from vit.view.selection import Selection
 
 if TYPE_CHECKING:
-    from streamlit.delta_generator import DeltaGenerator
-
     from pages.looking.class_question import Example, Question
+    from pages.streamlit_internals.types import DeltaGenerator
     from vit.explain.record import AttentionRecord
     from vit.view.explanation import Explanation
     from vit.view.first_view import FirstView

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple, cast, get_args
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from pages.comparison import difference
 from pages.components import viewer
@@ -18,6 +17,7 @@ from pages.server import uploaded_pictures
 from pages.server.uploaded_pictures import Upload
 from pages.shared import datasets, stepping, stored_epochs
 from pages.shared.escape import plain
+from pages.streamlit_internals.types import DeltaGenerator
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidImage, UserError
 from vit.explain.map_comparison import Layout, counterpart

@@ -17,7 +17,7 @@ from vit.checkpoints.shelf import SHELF, Recommended
 from vit.errors import UserError
 
 if TYPE_CHECKING:
-    from streamlit.delta_generator import DeltaGenerator
+    from pages.streamlit_internals.types import DeltaGenerator
 
 COLUMNS = 3
 

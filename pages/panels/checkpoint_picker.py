@@ -18,8 +18,7 @@ from vit.images import decode, samples
 from vit.model import cpu
 
 if TYPE_CHECKING:
-    from streamlit.delta_generator import DeltaGenerator
-
+    from pages.streamlit_internals.types import DeltaGenerator
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.explain.record import Precision
     from vit.view.first_view import FirstView

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.components import gallery
 from pages.links import address, link_controls, session
@@ -19,6 +18,7 @@ from pages.panels import own_pictures, welcome
 from pages.server import public, uploaded_pictures, uploads
 from pages.shared import uploaders
 from pages.shared.escape import plain
+from pages.streamlit_internals import sessions
 from vit.errors import UserError
 from vit.images import decode, samples
 from vit.images import video as videos
@@ -26,7 +26,7 @@ from vit.images.file_checks import MAX_FRAMES
 from vit.runs.registry import list_runs
 
 if TYPE_CHECKING:
-    from streamlit.delta_generator import DeltaGenerator
+    from pages.streamlit_internals.types import DeltaGenerator
 
 RUN = "run-"  # before the id of a run whose best checkpoint is meant
 READING = "Reading the video…"
@@ -168,8 +168,8 @@ def begin_with_test_pictures() -> None:
 
 def reopen_upload() -> None:
     """Take up the picture that the link is about: one that the server has, or after the browser's Back a sample."""
-    state, link, context = session.of(session.Explore), address.read(ExploreLink), get_script_run_ctx()
-    if context is not None and context.is_history_navigation:
+    state, link = session.of(session.Explore), address.read(ExploreLink)
+    if sessions.came_by_history():
         state.refused = ""
         if not link.upload:
             state.source = "sample"

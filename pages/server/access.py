@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import streamlit as st
-from streamlit import config
 from streamlit.errors import StreamlitSecretNotFoundError
 
 from pages.server import public
+from pages.streamlit_internals import server
 from vit.runs import control
 
 NETWORK_MEGABYTES = 100
@@ -117,7 +117,7 @@ def is_local() -> bool:
         and bool(st.get_option("server.enableXsrfProtection"))
         and not st.get_option("server.corsAllowedOrigins")
         and not st.get_option("server.trustedUserHeaders")
-        and not config.is_manually_set("browser.serverAddress")
+        and not server.is_set("browser.serverAddress")
         and not any(name.lower().startswith(_FORWARDED) for name in st.context.headers)
         and not _unreadable_secrets()
         and not has_login()
@@ -164,4 +164,4 @@ def _secrets() -> dict[str, Any]:
 
 def _unreadable_secrets() -> bool:
     """Whether there are secrets that Streamlit could not read: they may hold a login, so nothing is open then."""
-    return not st.secrets.load_if_toml_exists() and any(Path(file).exists() for file in st.get_option("secrets.files"))
+    return not server.secrets_were_read() and any(Path(file).exists() for file in st.get_option("secrets.files"))

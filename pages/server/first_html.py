@@ -8,9 +8,9 @@ import streamlit as st
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.routing import Route
-from streamlit.file_util import get_static_dir
 
 from pages.server.page_paths import PATHS
+from pages.streamlit_internals import server
 
 TITLE = "ViT attention explorer"
 _THEMES = {"light": "(prefers-color-scheme: light)", "dark": "(prefers-color-scheme: dark)"}
@@ -34,7 +34,7 @@ def _answer(_request: Request) -> HTMLResponse:
 
 @cache
 def _html() -> str:
-    html = (Path(get_static_dir()) / "index.html").read_text(encoding="utf-8")
+    html = (server.static_folder() / "index.html").read_text(encoding="utf-8")
     opening = f'<div id="opening"><h1>{TITLE}</h1><p>Opening…</p></div>'
     html = html.replace(_ROOT, _ROOT.replace("><", f">{opening}<"), 1)
     html = html.replace("<title>Streamlit</title>", f"<title>{TITLE}</title>", 1)

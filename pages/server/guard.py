@@ -21,17 +21,11 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from streamlit import cli_util, config, runtime
-from streamlit.proto.BackMsg_pb2 import BackMsg
-from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
-from streamlit.runtime.uploaded_file_manager import UploadedFileRec
-from streamlit.web.server import server_util
-from streamlit.web.server.starlette.starlette_app_utils import validate_xsrf_token
-from streamlit.web.server.starlette.starlette_server_config import XSRF_COOKIE_NAME
 
 from pages.server import housekeeping, public, result_cache, visit_pictures
 from pages.server.page_paths import PATHS
 from pages.server.uploads import UPLOADS, OnDisk, Refused, is_picture
+from pages.streamlit_internals import files, messages, server, sessions
 
 _POLICY = "frame-ancestors {}; object-src 'none'; base-uri 'self'; form-action 'self'"
 HEADERS = {
@@ -111,7 +105,7 @@ def is_foreign(headers: Headers) -> bool:
         return False
     if not st.get_option("server.enableCORS") or origin in st.get_option("server.corsAllowedOrigins"):
         return False
-    named = st.get_option("browser.serverAddress") if config.is_manually_set("browser.serverAddress") else None
+    named = st.get_option("browser.serverAddress") if server.is_set("browser.serverAddress") else None
     return named is None or urlsplit(origin).hostname != named.lower()
 
 
@@ -143,52 +137,43 @@ def _kind(message: Message, requested: dict[str, list[str]]) -> str | None:
     """What a browser says, None for what Streamlit itself refuses; remembers which uploads it announces."""
     if message["type"] != "websocket.receive" or not message.get("bytes"):
         return None
-    message_back = BackMsg()
-    try:
-        message_back.ParseFromString(message["bytes"])
-    except Exception:  # google.protobuf raises one of several kinds; Streamlit closes the socket
+    read = messages.from_browser(message["bytes"])
+    if read is None:
         return None
-    kind = message_back.WhichOneof("type")
-    if kind == "file_urls_request":
-        requested[message_back.file_urls_request.request_id] = list(message_back.file_urls_request.file_names)
-    return kind or ""
+    if read.kind == "file_urls_request":
+        requested[read.request] = list(read.files)
+    return read.kind
 
 
 def _expect(content: bytes, requested: dict[str, list[str]]) -> None:
     """Note which uploads Streamlit gave addresses for."""
-    message = ForwardMsg()
-    message.ParseFromString(content)
-    if message.WhichOneof("type") != "file_urls_response":
+    answer = messages.upload_addresses(content)
+    if answer is None:
         return
-    response = message.file_urls_response
-    names = requested.pop(response.response_id, [])
-    for name, urls in zip(names, response.file_urls, strict=False):
-        session, file = urls.upload_url.rsplit("/", 2)[1:]
+    request, addresses = answer
+    for name, address in zip(requested.pop(request, []), addresses, strict=False):
+        session, file = address.rsplit("/", 2)[1:]
         UPLOADS.expect(session, file, name)
 
 
 async def _take(request: Request, session: str, file: str) -> Response:
     """Keep an upload that a page asked for."""
-    if server_util.is_xsrf_enabled() and not validate_xsrf_token(
-        request.headers.get("X-Xsrftoken"), request.cookies.get(XSRF_COOKIE_NAME)
-    ):
+    if server.is_forged(request.headers.get("X-Xsrftoken"), request.cookies.get(server.XSRF_COOKIE_NAME)):
         return PlainTextResponse("XSRF token missing or invalid", 403)
     name = UPLOADS.name(session, file)
-    server = runtime.get_instance()
-    if name is None or not server.is_active_session(session):
+    if name is None or not sessions.is_active(session):
         return PlainTextResponse("No page asked for this file.", 404)
     length = request.headers.get("content-length", "")
     if not length.isdecimal():
         return PlainTextResponse("A file has to say how long it is.", 411)
-    files: Any = server.uploaded_file_mgr
     try:
-        with UPLOADS.room(session, name, int(length), files.file_storage):
+        with UPLOADS.room(session, name, int(length), files.stored()):
             uploads = [value for value in (await _form(request, name)).values() if isinstance(value, UploadFile)]
             if len(uploads) != 1:
                 return PlainTextResponse(f"Expected 1 file, but got {len(uploads)}", 400)
             data = await uploads[0].read() if is_picture(name) else await asyncio.to_thread(_keep, uploads[0])
             kind = uploads[0].content_type or "application/octet-stream"
-            files.add_file(session, UploadedFileRec(file_id=file, name=name, type=kind, data=data))
+            files.store(session, file, name, kind, data)
     except Refused as error:
         return PlainTextResponse(str(error), 413)
     except (HTTPException, ClientDisconnect):
@@ -227,9 +212,7 @@ def _stay(visits: set[str]) -> None:
 async def lifespan(_app: Any) -> AsyncIterator[None]:
     """Open the browser, as `streamlit run` does for a page by itself, and keep house while the server runs."""
     if not st.get_option("server.headless"):
-        named = next((n for n in ("browser.serverAddress", "server.address") if config.is_manually_set(n)), None)
-        address = server_util.get_display_address(st.get_option(named)) if named else "localhost"
-        cli_util.open_browser(server_util.get_url(address))
+        server.open_browser()
     public.restrict()
     async with housekeeping.running(_stay) if public.is_public() else housekeeping.running():
         yield

@@ -12,9 +12,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import streamlit as st
-from streamlit import runtime
-from streamlit.runtime.app_session import AppSession
-from streamlit.runtime.state.session_state import WStates
+
+from pages.streamlit_internals import server, sessions
 
 LOOK = 2.0  # [s] between two looks
 _log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ async def watch(stay: Callable[[set[str]], None]) -> None:
     before = set[str]()
     while True:
         await asyncio.sleep(LOOK)
-        if not runtime.exists():
+        if not sessions.server_runs():
             continue
         try:
             here = close_lost(lost)
@@ -73,30 +72,20 @@ def close_lost(lost: dict[str, float]) -> set[str]:
     Args:
         lost: since when each has been, by its id; kept up to date.
     """
-    server, now = runtime.get_instance(), time.monotonic()
+    now = time.monotonic()
     patience = st.get_option("server.disconnectedSessionTTL") - 2 * LOOK  # later, Streamlit does not list them any more
-    every = {info.session.id: info.session for info in server._session_mgr.list_sessions()}
+    every = sessions.every_session()
     for gone in lost.keys() - set(every):
         del lost[gone]
     for name, session in every.items():
-        if server.is_active_session(name):
+        if sessions.is_active(name):
             lost.pop(name, None)
         elif now - lost.setdefault(name, now) > patience:
             try:
-                server.close_session(name)
-                forget(session)
+                sessions.close(session)
             except Exception:  # the other sessions do not wait for this one
                 _log.exception("A session could not be closed.")
-    return {info.session.id for info in server._session_mgr.list_sessions()}
-
-
-def forget(session: AppSession) -> None:
-    """Empty a closed session: Streamlit's event loop holds on to the one that it served last."""
-    state = session.session_state
-    state._new_widget_state = WStates()  # `clear` alone would read its values, which a browser may send of any kind
-    state.clear()
-    session._fragment_storage.clear()  # with what they were called with: pictures, models
-    session._fragment_storage.clear_outside_wrappers()
+    return set(sessions.every_session())
 
 
 def release() -> None:
@@ -112,7 +101,7 @@ def give_back() -> None:
     """Forget everything that can be computed again, and let the operating system have its memory."""
     st.cache_resource.clear()
     st.cache_data.clear()
-    runtime.get_instance().media_file_mgr.remove_orphaned_files()  # downloads that nobody clicked hold what they need
+    server.drop_unused_media()  # downloads that nobody clicked hold what they need
     gc.unfreeze()  # what was alive at the last freeze may be garbage now
     gc.collect()
     gc.freeze()

@@ -15,7 +15,7 @@ from PIL import Image
 
 from pages.server import public
 from pages.server.housekeeping import trim
-from pages.server.visit_pictures import visit
+from pages.streamlit_internals.sessions import current_id
 
 TELL_ABOVE = 3.0  # [s]; what takes longer tells how long
 ASK_ABOVE = 20.0  # [s]; what takes longer waits for a button
@@ -42,11 +42,11 @@ class Memory:
                 with self._lock:
                     if key in self._found:
                         self._found.move_to_end(key)
-                        self._found[key].visits.add(visit())
+                        self._found[key].visits.add(current_id())
                         return self._found[key].result
                 result = work()
                 with self._lock:
-                    self._found[key] = _Found(result, size_of(result), models_of(result), {visit()})
+                    self._found[key] = _Found(result, size_of(result), models_of(result), {current_id()})
                     freed = self._make_room()
                 if freed > LARGE:
                     trim()

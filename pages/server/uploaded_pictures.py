@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, Self
 
-from pages.server import public, visit_pictures
+from pages.server import public
 from pages.server.visit_pictures import PICTURES
+from pages.streamlit_internals.sessions import current_id
 from vit.files import replaced
 from vit.paths import pictures_folder
 from vit.untrusted import DOCUMENT_BYTES, is_text, parse_json
@@ -117,7 +118,7 @@ def how_long() -> str:
 
 def readers() -> str:
     """Tells apart, in what is remembered by a key, those who may see a picture: everybody with its link, or a visit."""
-    return visit_pictures.visit() if public.is_public() else ""
+    return current_id() if public.is_public() else ""
 
 
 def keep_all(uploads: Sequence[Upload]) -> str:

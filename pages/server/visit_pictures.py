@@ -3,9 +3,8 @@
 import threading
 from collections import OrderedDict
 
-from streamlit.runtime.scriptrunner import get_script_run_ctx
-
 from pages.server import public
+from pages.streamlit_internals.sessions import current_id
 from vit.images import video as videos
 
 
@@ -26,8 +25,8 @@ class VisitPictures:
         if len(content) > self.most:
             return False
         with self._lock:
-            self._kept[visit(), key] = content
-            self._kept.move_to_end((visit(), key))
+            self._kept[current_id(), key] = content
+            self._kept.move_to_end((current_id(), key))
             while sum(map(len, self._kept.values())) > self.most:
                 _forget_frames(self._kept.popitem(last=False)[1])
         return True
@@ -35,21 +34,15 @@ class VisitPictures:
     def find(self, key: str) -> bytes | None:
         """What this visit brought under that key."""
         with self._lock:
-            if (visit(), key) in self._kept:
-                self._kept.move_to_end((visit(), key))
-            return self._kept.get((visit(), key))
+            if (current_id(), key) in self._kept:
+                self._kept.move_to_end((current_id(), key))
+            return self._kept.get((current_id(), key))
 
     def stay(self, visits: set[str]) -> None:
         """Forget what others brought than those that are still here."""
         with self._lock:
             for owner, key in [one for one in self._kept if one[0] not in visits]:
                 _forget_frames(self._kept.pop((owner, key)))
-
-
-def visit() -> str:
-    """Streamlit's name for the session that runs; "" outside of one."""
-    context = get_script_run_ctx()
-    return context.session_id if context else ""
 
 
 def _forget_frames(content: bytes) -> None:

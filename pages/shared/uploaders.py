@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import streamlit as st
-from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
-from streamlit.runtime.scriptrunner import get_script_run_ctx
-from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from pages.links import session
 from pages.server import access
 from pages.server.uploads import FILES, LARGEST, MB, UPLOADS, OnDisk, strangers_file
+from pages.streamlit_internals import files as uploaded_files
+from pages.streamlit_internals import sessions
+from pages.streamlit_internals.types import UploadedFile
 from vit.images.file_checks import MAX_BYTES
 
 
@@ -21,11 +21,11 @@ def limit(most: int) -> int:
     Pages pass it to each `st.file_uploader`, and no `type`: Streamlit rejects a wrong suffix with a red mark and no
     message. So pages accept every suffix and check the content.
     """
-    context = get_script_run_ctx()
+    session_id = sessions.current_id()
     trusted = access.may_train()
-    if context:
+    if session_id:
         most_of_all = max(access.upload_megabytes(), LARGEST)
-        UPLOADS.allow(context.session_id, FILES * most_of_all * MB if trusted else 0)
+        UPLOADS.allow(session_id, FILES * most_of_all * MB if trusted else 0)
     return most if trusted else min(most, strangers_file())
 
 
@@ -70,9 +70,7 @@ def discard(file_id: str) -> None:
     Args:
         file_id: Streamlit's name for it.
     """
-    context = get_script_run_ctx()
-    if context and isinstance(context.uploaded_file_mgr, MemoryUploadedFileManager):
-        context.uploaded_file_mgr.remove_file(context.session_id, file_id)
+    uploaded_files.remove(file_id)
 
 
 def content(file: Any) -> bytes:
@@ -82,9 +80,8 @@ def content(file: Any) -> bytes:
 
 def opened(file: Any) -> BinaryIO:
     """The content of what `st.file_uploader` gave, from its start, wherever it lies."""
-    context = get_script_run_ctx()
-    records = context.uploaded_file_mgr.get_files(context.session_id, [file.file_id]) if context else []
-    if records and isinstance(records[0].data, OnDisk):
-        return records[0].data.open()
+    data = uploaded_files.data_of(file.file_id)
+    if isinstance(data, OnDisk):
+        return data.open()
     file.seek(0)
     return file

@@ -1,4 +1,4 @@
-"""Why a file could not be made, told beside its button, where Streamlit says only that it could not."""
+"""Replaces `DeferredFileHandler.handle`, which does not say beside a download button why its file could not be made."""
 
 import asyncio
 import logging
@@ -29,6 +29,6 @@ async def _handle(
     return answer
 
 
-def mend() -> None:
-    """Let every session of this server hear of it."""
+def patch() -> None:
+    """Say the reason in every session of this server."""
     DeferredFileHandler.handle = _handle  # type: ignore[method-assign]

@@ -1,8 +1,8 @@
-"""What waits to be sent to a browser, mended where Streamlit throws away too much.
+"""Replaces the queue of messages to a browser (`app_session.ForwardMsgQueue`), which drops too much.
 
-Where a fragment begins to run, Streamlit drops what still waits of the same fragment, as it is about to be drawn anew.
-After a run of the whole page that is wrong: the browser, which is told that the run is complete, takes away what did
-not come, and a chart or the viewer is gone until the fragment has drawn it again, as another one.
+When a fragment starts to run, Streamlit drops queued messages of the same fragment, because it will draw them again.
+After a run of the whole page that is wrong: the browser hears that the run is complete and removes every element that
+it did not receive. A chart or the viewer disappears until the fragment has drawn it again, as a different element.
 """
 
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
@@ -13,7 +13,7 @@ from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
 class _Queue(ForwardMsgQueue):
     def clear(self, retain_lifecycle_msgs: bool = False, fragment_ids_this_run: list[str] | None = None) -> None:
         if fragment_ids_this_run is not None and any(map(_completes, self._queue)):
-            self._delta_index_map = {}  # what comes is added, and not put in the place of what waits
+            self._delta_index_map = {}  # append new messages instead of replacing queued ones
         else:
             super().clear(retain_lifecycle_msgs, fragment_ids_this_run)
 
@@ -23,6 +23,6 @@ def _completes(message: ForwardMsg) -> bool:
     return message.HasField("script_finished") and message.script_finished == ForwardMsg.FINISHED_SUCCESSFULLY
 
 
-def mend() -> None:
-    """Let every session that begins from now on keep what belongs to a complete run; once per server."""
+def patch() -> None:
+    """Give every later session the queue that keeps the messages of a complete run; call it once per server."""
     app_session.ForwardMsgQueue = _Queue  # type: ignore[misc]

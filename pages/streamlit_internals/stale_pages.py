@@ -1,7 +1,7 @@
-"""What a page asks for although it was left, refused where Streamlit would carry it out.
+"""Replaces `AppSession.request_rerun`, which reruns fragments of a page that the visitor has left.
 
-A fragment asks in the name of the page that the browser shows, which is the old one until the server has begun with the
-next. Streamlit would lead back to the old page then, whose fragment is gone: nothing is left to be seen.
+A fragment's request carries the page that the browser shows, which is the old one until the server starts the next.
+Streamlit would then go back to the old page, whose fragment no longer exists, and the visitor would see an empty page.
 """
 
 from streamlit.proto.ClientState_pb2 import ClientState
@@ -22,6 +22,6 @@ def _of_the_page_that_is_open(self: AppSession, client_state: ClientState | None
     _request_rerun(self, client_state)
 
 
-def mend() -> None:
-    """Refuse what pages ask for that were left, in every session of this server."""
+def patch() -> None:
+    """Ignore such requests in every session of this server."""
     AppSession.request_rerun = _of_the_page_that_is_open  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
-"""Callbacks that run to their end, where Streamlit would give them up halfway.
+"""Replaces `ScriptRunner._maybe_handle_execution_control_request`, which stops callbacks halfway.
 
-Wherever a run reads the session's state or sends something, Streamlit ends it if the browser has sent another message.
-Inside a callback that loses what somebody did: the callback never runs again, so half of the change is missing.
+Whenever a run reads the session's state or sends an element, Streamlit stops it if the browser has sent a message.
+Inside a callback that loses the visitor's change: the callback never runs again, so half of the change is missing.
 """
 
 from streamlit.runtime.scriptrunner.script_runner import ScriptRunner
@@ -15,6 +15,6 @@ def _end_outside_callbacks(self: ScriptRunner) -> None:
         _end_if_requested(self)
 
 
-def mend() -> None:
+def patch() -> None:
     """Let every callback of this server run to its end; the run ends right after it."""
     ScriptRunner._maybe_handle_execution_control_request = _end_outside_callbacks  # type: ignore[method-assign]

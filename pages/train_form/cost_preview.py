@@ -24,8 +24,9 @@ from vit.training.config import TrainConfig
 from vit.view.captions import about
 
 if TYPE_CHECKING:
-    from streamlit.delta_generator import DeltaGenerator
     from torch import Tensor
+
+    from pages.streamlit_internals.types import DeltaGenerator
 
 
 CURVES = ["#3b929a", "#c9803a"]  # readable on a light and on a dark page

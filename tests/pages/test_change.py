@@ -44,7 +44,7 @@ def test_a_click_is_carried_out_though_another_one_follows(monkeypatch: pytest.M
     monkeypatch.setattr(
         ScriptRunner, "_maybe_handle_execution_control_request", ScriptRunner._maybe_handle_execution_control_request
     )
-    uninterrupted_callbacks.mend()
+    uninterrupted_callbacks.patch()
     app = AppTest.from_function(impatient).run()
     app.button[0].click().run()
     assert not app.exception and "done" in app.session_state

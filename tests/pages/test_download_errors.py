@@ -19,7 +19,7 @@ from vit.errors import UserError
 def click(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bytes]], BackendOperationResponse]:
     """`click(make)`: the answer to a click on a button for what `make` gives."""
     monkeypatch.setattr(DeferredFileHandler, "handle", DeferredFileHandler.handle)
-    download_errors.mend()
+    download_errors.patch()
 
     def answer(make: Callable[[], bytes]) -> BackendOperationResponse:
         files = MediaFileManager(MemoryMediaFileStorage("/media"))

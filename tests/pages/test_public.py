@@ -85,7 +85,7 @@ def test_large_inputs_are_not_offered(place: Path) -> None:
 
 def test_pictures_belong_to_visits_and_the_longest_unused_ones_go(monkeypatch: pytest.MonkeyPatch) -> None:
     visit = ["ada"]
-    monkeypatch.setattr("pages.server.visit_pictures.visit", lambda: visit[0])
+    monkeypatch.setattr("pages.server.visit_pictures.current_id", lambda: visit[0])
     pictures = VisitPictures(most=100)
     assert pictures.keep("one", bytes(40)) and pictures.keep("two", bytes(40))
     assert pictures.find("one") == bytes(40)
@@ -100,7 +100,7 @@ def test_pictures_belong_to_visits_and_the_longest_unused_ones_go(monkeypatch: p
 
 def test_results_go_with_the_last_visit_that_needed_them(monkeypatch: pytest.MonkeyPatch) -> None:
     visit, made, memory = ["ada"], list[str](), Memory()
-    monkeypatch.setattr("pages.server.result_cache.visit", lambda: visit[0])
+    monkeypatch.setattr("pages.server.result_cache.current_id", lambda: visit[0])
 
     def result(key: str) -> str:
         return memory.get(key, lambda: made.append(key) or key)
