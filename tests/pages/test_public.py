@@ -228,8 +228,8 @@ def test_what_is_more_than_one_may_bring_is_refused(server: tuple[str, Path]) ->
 def test_who_finds_it_full_is_told_so(tmp_path: Path) -> None:
     full = tmp_path / "full.py"
     full.write_text(
-        "from pages.shared import public\npublic.VISITORS = 1\n"
-        "import streamlit as st\nfrom pages.shared import guard\n"
+        "from pages.server import public\npublic.VISITORS = 1\n"
+        "import streamlit as st\nfrom pages.server import guard\n"
         "if __name__ == '__main__':\n    st.write('here')\n"
         "else:\n    app = st.App(__file__, middleware=guard.MIDDLEWARE, lifespan=guard.lifespan)\n"
     )
