@@ -1,7 +1,7 @@
 """Two pictures, checkpoints, epochs of a run, classes or methods beside each other: one cursor, one difference."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, cast, get_args
@@ -9,6 +9,7 @@ from typing import NamedTuple, cast, get_args
 import streamlit as st
 
 from pages.comparison import difference
+from pages.comparison.side import SIDES, Side
 from pages.components import viewer
 from pages.links import address, link_controls, navigation, session
 from pages.links.page_links import CompareLink
@@ -20,7 +21,7 @@ from pages.shared.escape import plain
 from pages.streamlit_internals.types import DeltaGenerator
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidImage, UserError
-from vit.explain.map_comparison import Layout, counterpart
+from vit.explain.map_comparison import counterpart
 from vit.explain.record import AttentionRecord
 from vit.images import samples
 from vit.runs.registry import Run, list_runs
@@ -30,7 +31,6 @@ from vit.view.overlay import COLORMAPS
 from vit.view.selection import Selection, View
 from vit.view.stored_record import record_of
 
-SIDES = {"a": "Left", "b": "Right"}
 VIEWS: dict[str, View] = {"a": "attention", "b": "relevance"}  # at first
 UPLOAD = "upload"
 CHECKPOINT, EPOCH = "checkpoint", "epoch"
@@ -63,45 +63,6 @@ class Picked(NamedTuple):
     facts: str
     content: bytes = b""
     credit: str = ""
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of the two.
-
-    Attributes:
-        name: "a" or "b", before everything of its own in links.
-        payload: from `pages.components.viewer.feed`.
-        example: its picture; the checkpoint is None for one of a run.
-        facts: what the model answers.
-        question: class and method; None where there are no classes.
-    """
-
-    name: str
-    payload: str
-    example: class_question.Example
-    facts: str
-    question: class_question.Question | None = None
-
-    @property
-    def title(self) -> str:
-        """For people."""
-        return SIDES[self.name]
-
-    @property
-    def record(self) -> AttentionRecord:
-        """Attention on demand."""
-        return self.example.explanation.record
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Blocks, heads and tokens."""
-        return self.record.blocks, self.record.heads, self.record.tokens
-
-    @property
-    def layout(self) -> Layout:
-        """Where its tokens lie."""
-        return Layout(self.record.prefix, self.record.grid)
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)

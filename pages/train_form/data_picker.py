@@ -21,7 +21,7 @@ from vit.data import catalog, downloads, folders, import_archive
 from vit.data import survey as surveys
 from vit.errors import InvalidDataset, UserError
 from vit.paths import data_roots
-from vit.runs import uploads as uploaded
+from vit.runs import uploaded_datasets
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,7 +190,7 @@ def show(spec: str, root: str, choose: Callable[[str], None]) -> None:
 
 def offer_deletion(spec: str, choose: Callable[[str], None]) -> None:
     """A button that asks before it deletes an upload; off while a run needs it."""
-    names = [run.name for run in uploaded.runs_on(spec) if run.alive]
+    names = [run.name for run in uploaded_datasets.runs_on(spec) if run.alive]
     why = f"The run {plain(names[0])} needs it." if names else None
     if st.button("Delete this upload", key="delete_data", type="tertiary", disabled=bool(names), help=why):
         confirm_deletion(spec, choose)
@@ -206,7 +206,7 @@ def confirm_deletion(spec: str, choose: Callable[[str], None]) -> None:
     goes = [f"the folder {folder}", f"{pictures:,} pictures, {size / 1e6:,.1f} MB"]
     title = datasets.folder_title(spec, data_roots())
     st.markdown(f"**{plain(title)}** goes for good:\n" + "".join(f"\n- {plain(text)}" for text in goes))
-    if count := len(uploaded.runs_on(spec)):
+    if count := len(uploaded_datasets.runs_on(spec)):
         st.caption(f"Runs that learnt from it: {count:,}. They stay, but cannot be continued.")
     with st.container(horizontal=True):
         if st.button("Delete", key="really_delete_data", type="primary", on_click=delete, args=(spec, choose)):
@@ -220,7 +220,7 @@ def delete(spec: str, choose: Callable[[str], None]) -> None:
     if not access.may_train():  # a callback runs before the page asks, and says so
         return
     try:
-        uploaded.delete_upload(spec)
+        uploaded_datasets.delete_upload(spec)
     except UserError as error:
         session.of(session.Train).undeleted = str(error)
         return

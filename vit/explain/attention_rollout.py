@@ -1,20 +1,13 @@
-"""Attention rollout: attention multiplied through all blocks, as a matrix of all tokens, and as a chain for one.
+"""Attention rollout as a matrix of all tokens; `AttentionRecord.rollout` computes one row or column of it.
 
 Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from vit.explain.maps import fuse_rows
-from vit.explain.settings import Direction, Fusion
-
-if TYPE_CHECKING:
-    from vit.explain.record import AttentionRecord
+from vit.explain.settings import Fusion
 
 
 def rollout(
@@ -47,30 +40,3 @@ def rollout(
         attention = heads.mean(0) if plain else fuse_rows(heads, fusion, discard, prefix)
         result = ((1 - residual) * attention + residual * identity) @ result
     return result
-
-
-def traced(
-    record: AttentionRecord, start: Tensor, residual: float, direction: Direction, fusion: Fusion, discard: float
-) -> Tensor:
-    """A row, or for "to" a column, of what `rollout` gives, as a chain of products of a vector with rows of attention.
-
-    Args:
-        start: (N,), how much of each token is asked about.
-        residual, fusion, discard: as for `rollout`.
-
-    Returns:
-        (N,), float32.
-    """
-    vector = start.float()
-    for block in reversed(range(record.blocks)) if direction == "from" else range(record.blocks):
-        mixed = torch.zeros_like(vector)
-        for first, rows in record.row_chunks(block):  # rows: (H, R, N)
-            part = slice(first, first + rows.shape[1])
-            if fusion != "mean" or discard:
-                rows = fuse_rows(rows, fusion, discard, len(record.prefix))[None]
-            if direction == "from":
-                mixed += (vector[part] @ rows).mean(0)
-            else:
-                mixed[part] = (rows @ vector).mean(0)
-        vector = (1 - residual) * mixed + residual * vector
-    return vector
