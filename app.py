@@ -4,17 +4,9 @@ import sys
 
 import streamlit as st
 
-from pages.shared import (
-    download_errors,
-    first_words,
-    guard,
-    left_pages,
-    message_queue,
-    navigation,
-    watchdog,
-    whole_callbacks,
-    zip_downloads,
-)
+from pages.links import navigation
+from pages.server import first_html, guard, watchdog, zip_downloads
+from pages.streamlit_internals import download_errors, message_queue, stale_pages, uninterrupted_callbacks
 from vit.images.decode import silence_libraries
 
 # [s] after which a thread that computes lets others go on: each of the hundred products of a pass waits that long where
@@ -22,20 +14,20 @@ from vit.images.decode import silence_libraries
 SWITCH = 0.0005
 
 if __name__ == "__main__":  # a visitor's run of the pages
-    st.set_page_config(page_title=first_words.TITLE, page_icon="🔬", layout="wide", initial_sidebar_state="collapsed")
+    st.set_page_config(page_title=first_html.TITLE, page_icon="🔬", layout="wide", initial_sidebar_state="collapsed")
     page = navigation.choose()
     watchdog.mount()
     page.run()
 else:  # `streamlit run`, which finds this object and serves it
     silence_libraries()
     sys.setswitchinterval(SWITCH)
-    message_queue.mend()
-    left_pages.mend()
-    whole_callbacks.mend()
-    download_errors.mend()
+    message_queue.patch()
+    stale_pages.patch()
+    uninterrupted_callbacks.patch()
+    download_errors.patch()
     app = st.App(
         __file__,
-        routes=[*zip_downloads.routes(), *first_words.routes()],
+        routes=[*zip_downloads.routes(), *first_html.routes()],
         middleware=guard.MIDDLEWARE,
         lifespan=guard.lifespan,
     )

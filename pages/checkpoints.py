@@ -8,30 +8,19 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import streamlit as st
 
-from pages.shared import (
-    access,
-    download_buttons,
-    feedback,
-    fetching,
-    loading,
-    navigation,
-    page_links,
-    pushing,
-    readings,
-    session,
-    uploads,
-    zip_downloads,
-)
+from pages.links import address, navigation, session
+from pages.links.page_links import CheckpointsLink, ExploreLink
+from pages.looking import fetching, loading, run_records
+from pages.server import access, zip_downloads
+from pages.shared import button_actions, download_buttons, pushing, uploaders
 from pages.shared.escape import plain
-from pages.shared.page_links import CheckpointsLink, ExploreLink
 from vit import checkpoints
 from vit.checkpoints import hub, manage, weight_files
 from vit.errors import UserError
 from vit.view import lesson
 
 if TYPE_CHECKING:
-    from streamlit.runtime.uploaded_file_manager import UploadedFile
-
+    from pages.streamlit_internals.types import UploadedFile
     from vit.checkpoints.checkpoint import CheckpointInfo
 
 navigation.start_page("checkpoints", remember=False)
@@ -39,7 +28,7 @@ navigation.start_page("checkpoints", remember=False)
 LANGUAGES: dict[lesson.Language, str] = {"en": "English", "de": "Deutsch", "zh": "中文"}
 
 
-act = partial(feedback.attempt, "checkpoints")
+act = partial(button_actions.attempt, "checkpoints")
 
 
 def table(infos: list[CheckpointInfo]) -> pd.DataFrame:
@@ -55,7 +44,7 @@ def table(infos: list[CheckpointInfo]) -> pd.DataFrame:
                 "Size": info.size / 1e6,
                 "Classes": info.labels or None,
                 "File from": "this app" if info.family == "saved" else info.family,
-                "Trained on": readings.short(str(info.facts.get("data", ""))),
+                "Trained on": run_records.short(str(info.facts.get("data", ""))),
                 "Note": "Heads unknown" if info.choices else "Cannot be opened" if info.problem else "",
             }
         )
@@ -65,7 +54,7 @@ def table(infos: list[CheckpointInfo]) -> pd.DataFrame:
 def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
     """The table; returns the checkpoint whose row is selected."""
     names = [info.name for info in infos]
-    linked = page_links.read(CheckpointsLink).name
+    linked = address.read(CheckpointsLink).name
     columns = {
         "Test accuracy": st.column_config.NumberColumn(format="%.1f %%"),
         "Parameters": st.column_config.NumberColumn(format="%.2f M"),
@@ -84,7 +73,7 @@ def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
     )
     chosen = infos[min(event.selection.rows[0], len(infos) - 1)] if event.selection.rows else infos[0]
     if chosen.name != linked:
-        page_links.change(CheckpointsLink, name=chosen.name)
+        address.change(CheckpointsLink, name=chosen.name)
     return chosen
 
 
@@ -143,7 +132,7 @@ def rename(name: str) -> None:
     """From the button: give it the name that was typed."""
     new = st.session_state[f"name {name}"]
     if act(f"{name} is called {new}.", manage.rename, name, new):
-        page_links.change(CheckpointsLink, name=new)
+        address.change(CheckpointsLink, name=new)
 
 
 @st.dialog("Delete this checkpoint?")
@@ -167,7 +156,7 @@ def fetch() -> None:
     with st.form("fetch", border=False):
         name = st.text_input(
             "Name on the Hugging Face Hub, or of torchvision",
-            page_links.read(CheckpointsLink).fetch,
+            address.read(CheckpointsLink).fetch,
             max_chars=200,
             placeholder="google/vit-base-patch16-224",
             help="owner/name, owner/name@revision, timm/vit_base_patch16_224.augreg2_in21k_ft_in1k, "
@@ -185,7 +174,7 @@ def upload(refused: bool) -> None:
     files = st.file_uploader(
         "Weights, best with their config.json and preprocessor_config.json",
         accept_multiple_files=True,
-        max_upload_size=uploads.limit(access.upload_megabytes()),
+        max_upload_size=uploaders.limit(access.upload_megabytes()),
         key=f"weights {state.uploads}",
         help="Files are looked into before they are read, and nothing in them is executed. Larger ones: put a folder "
         "with the weights into the server's folder of checkpoints.",
@@ -205,13 +194,13 @@ def upload(refused: bool) -> None:
         st.text_input("Name", key="new name", help=manage.NAME_HELP)
         st.form_submit_button("Add", on_click=add, args=(files,), type="primary")
     if refused:
-        feedback.tell()
+        button_actions.tell()
 
 
 def suggested(files: list[UploadedFile], weights: str) -> str:
     """A name for what was uploaded, see `vit.checkpoints.manage.suggest`."""
     configs = (file for file in files if file.name == "config.json" and file.size <= weight_files.MAX_TEXT)
-    config = next((uploads.opened(file).read() for file in configs), b"")
+    config = next((uploaders.opened(file).read() for file in configs), b"")
     return manage.suggest(weights, config)
 
 
@@ -221,7 +210,7 @@ def add(files: list[UploadedFile]) -> None:
     added = act(
         f"{name} was added.",
         manage.add,
-        {file.name: uploads.opened(file) for file in files},
+        {file.name: uploaders.opened(file) for file in files},
         name,
         None,
         access.limits().free_bytes,
@@ -230,7 +219,7 @@ def add(files: list[UploadedFile]) -> None:
     state.refused = not added
     if added:
         state.uploads += 1  # another uploader takes its place
-        page_links.change(CheckpointsLink, name=name)
+        address.change(CheckpointsLink, name=name)
 
 
 st.title("Checkpoints", anchor=False)
@@ -239,7 +228,7 @@ refused, state.refused = state.refused, False
 if refused:
     st.container()  # what is below keeps its own place
 else:
-    feedback.tell()
+    button_actions.tell()
 every = loading.list_checkpoints().every
 if every:
     show(choose(every))

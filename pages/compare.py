@@ -3,7 +3,8 @@
 import streamlit as st
 
 from pages.comparison import contact_sheet, from_explore, side_by_side
-from pages.shared import link_controls, loading, navigation
+from pages.links import link_controls, navigation
+from pages.looking import loading
 
 navigation.start_page("compare", at_first=from_explore.link)
 

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from pages.components import viewer
+from pages.links import address, link_controls, navigation, session
+from pages.links.page_links import ExploreLink
+from pages.links.source import Source
+from pages.looking import class_question, class_source, loading, token_features
 from pages.panels import (
     checkpoint_picker,
     downloads,
@@ -22,20 +26,8 @@ from pages.panels import (
     what_if,
 )
 from pages.panels import heads as head_panel
-from pages.shared import (
-    class_question,
-    class_source,
-    first_words,
-    link_controls,
-    loading,
-    navigation,
-    page_links,
-    session,
-    token_features,
-)
+from pages.server import first_html
 from pages.shared.escape import plain
-from pages.shared.page_links import ExploreLink
-from pages.shared.source import Source
 from vit.errors import UserError
 from vit.explain import map_comparison
 from vit.images import samples
@@ -43,9 +35,8 @@ from vit.view import overlay
 from vit.view.selection import Selection
 
 if TYPE_CHECKING:
-    from streamlit.delta_generator import DeltaGenerator
-
-    from pages.shared.class_question import Example, Question
+    from pages.looking.class_question import Example, Question
+    from pages.streamlit_internals.types import DeltaGenerator
     from vit.explain.record import AttentionRecord
     from vit.view.explanation import Explanation
     from vit.view.first_view import FirstView
@@ -108,7 +99,7 @@ def show_viewer(
         default = Selection.from_query({"colormap": next(iter(overlay.COLORMAPS))}, *shape).to_query()
         chosen = selection.to_query()
         unusual = {name for name in chosen if chosen[name] != default[name] or (name == "token" and selection.pinned)}
-        page_links.change(ExploreLink, viewer={name: chosen[name] for name in unusual})
+        address.change(ExploreLink, viewer={name: chosen[name] for name in unusual})
 
     if not stored:
         keep_token(record)
@@ -118,7 +109,7 @@ def show_viewer(
         with st.container(key="question"):  # beside the switches of the viewer, see appearance.css
             question = class_question.pick_folded(example)
         container = st.container()
-    wanted = Selection.from_query(page_links.read(ExploreLink).viewer, *shape)
+    wanted = Selection.from_query(address.read(ExploreLink).viewer, *shape)
     more, below, feeders = (st.container() for _ in range(3))
     with feeders:  # behind the viewer, which would be mounted anew if something came in before it
         computed, method = class_question.computed_map(example, wanted, question)
@@ -172,7 +163,7 @@ def show_viewer(
 
 def open_pictures(example: Example) -> list[token_features.OpenPicture]:
     """This one and the others of the strip, whose components share a basis."""
-    others = own_pictures.beside(page_links.read(ExploreLink).picture, features.MOST)
+    others = own_pictures.beside(address.read(ExploreLink).picture, features.MOST)
     return [token_features.of_example(example), *token_features.of_uploads(others, example)]
 
 
@@ -184,14 +175,14 @@ def keep_token(record: AttentionRecord) -> None:
     here = map_comparison.Layout(record.prefix, record.grid)
     state = session.of(session.Explore)
     before, linked = state.asked_about or (here, {})
-    linked_viewer = dict(page_links.read(ExploreLink).viewer)
+    linked_viewer = dict(address.read(ExploreLink).viewer)
     now = {name: linked_viewer.get(name, "") for name in ("token", "hidden")}
     if before != here and now == linked:
         token = now["token"]
         linked_viewer.pop("hidden", None)
         if token.isdecimal() and len(token) < 6 and int(token) < len(before.prefix) + before.grid[0] * before.grid[1]:
             linked_viewer["token"] = now["token"] = str(map_comparison.counterpart(int(token), before, here))
-        page_links.change(ExploreLink, viewer=linked_viewer)
+        address.change(ExploreLink, viewer=linked_viewer)
         now["hidden"] = ""
     state.asked_about = here, now
 
@@ -210,8 +201,8 @@ def show_panel(example: Example, question: Any, selection: Selection, panel: str
 
     def select(cell: tuple[int, int]) -> None:
         block, head = map(str, cell)
-        linked_viewer = page_links.read(ExploreLink).viewer
-        page_links.change(ExploreLink, viewer={**linked_viewer, "block": block, "head": head, "view": "attention"})
+        linked_viewer = address.read(ExploreLink).viewer
+        address.change(ExploreLink, viewer={**linked_viewer, "block": block, "head": head, "view": "attention"})
 
     if panel == "what-if":
         what_if.show(example, question, selection)
@@ -240,7 +231,7 @@ def main() -> None:
     tour.show()
     with st.container(horizontal=True, vertical_alignment="center", key="pictures"):
         with st.container(width="content", key="title"):
-            st.title(first_words.TITLE, anchor=False, width="content")
+            st.title(first_html.TITLE, anchor=False, width="content")
         row = st.container(horizontal=True, vertical_alignment="center", width="content", key="sources")
         with st.container(horizontal=True, vertical_alignment="center", width="content", key="answer"):
             top = st.container(width="content")
@@ -277,7 +268,7 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
         loading.start_torch()
         checkpoint = checkpoint_picker.pick_checkpoint(inputs)
         if checkpoint.name != welcome.CHECKPOINT:
-            page_links.change(ExploreLink, **welcome.left())
+            address.change(ExploreLink, **welcome.left())
         size, precision = checkpoint_picker.pick_size(checkpoint)
     with inputs:
         source = picture_picker.pick_range(picture_picker.pick_frame(source))

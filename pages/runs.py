@@ -8,6 +8,9 @@ import time
 import pandas as pd
 import streamlit as st
 
+from pages.links import address, link_controls, navigation, session
+from pages.links.page_links import ExploreLink, RunsLink, best_of_run
+from pages.looking import run_records
 from pages.run_views import (
     attention_over_epochs,
     compare_runs,
@@ -17,19 +20,9 @@ from pages.run_views import (
     run_actions,
     search_results,
 )
-from pages.shared import (
-    access,
-    datasets,
-    feedback,
-    link_controls,
-    navigation,
-    page_links,
-    readings,
-    session,
-    stored_epochs,
-)
+from pages.server import access
+from pages.shared import button_actions, datasets, stored_epochs
 from pages.shared.escape import plain
-from pages.shared.page_links import ExploreLink, RunsLink, best_of_run
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import Run
 from vit.runs.search import control
@@ -61,12 +54,12 @@ def settle() -> None:
 
 def linked_runs() -> list[str]:
     """The runs that the link names."""
-    return list(page_links.read(RunsLink).runs)
+    return list(address.read(RunsLink).runs)
 
 
 def linked_search() -> str:
     """The search that the link names, "" for none."""
-    return page_links.read(RunsLink).search
+    return address.read(RunsLink).search
 
 
 def pick_search() -> None:
@@ -87,11 +80,11 @@ def pick_search() -> None:
 def list_all() -> None:
     """The table of all runs; what is ticked there is shown below."""
     linked, state = linked_runs(), session.of(session.Runs)
-    alive = any(run.alive for run in readings.every_run())
+    alive = any(run.alive for run in run_records.every_run())
 
     @st.fragment(run_every=TABLE if alive else IDLE)
     def table() -> None:
-        every = readings.every_run()
+        every = run_records.every_run()
         with st.container(horizontal=True, vertical_alignment="bottom"):
             finish_notice.show(every)
             query = st.text_input(
@@ -108,7 +101,7 @@ def list_all() -> None:
         def choose() -> None:
             rows = st.session_state[key]["selection"]["rows"]
             state.ticked = [runs[row].id for row in rows if row < len(runs)]
-            page_links.change(RunsLink, runs=tuple(state.ticked), search="")
+            address.change(RunsLink, runs=tuple(state.ticked), search="")
 
         st.dataframe(
             summary(runs),
@@ -147,7 +140,7 @@ def list_all() -> None:
 
 def matches(run: Run, query: str) -> bool:
     """Whether every word of the filter is somewhere in what the table says of a run."""
-    text = f"{run.name} {readings.data_name(run)} {readings.STATUS[run.status]} {readings.where(run)}".lower()
+    text = f"{run.name} {run_records.data_name(run)} {run_records.STATUS[run.status]} {run_records.where(run)}".lower()
     return all(word in text for word in query.lower().split())
 
 
@@ -156,15 +149,15 @@ def summary(runs: list[Run]) -> pd.DataFrame:
     rows = [
         {
             "Run": run.name,
-            "Status": f"{readings.STATUS[run.status]} · {run.queue_position}"
+            "Status": f"{run_records.STATUS[run.status]} · {run.queue_position}"
             if run.queue_position
-            else readings.STATUS[run.status],
-            "Validation": None if (best := readings.best_accuracy(run)) is None else 100 * best,
-            "Test": None if (test := readings.test_accuracy(run)) is None else 100 * test,
-            "Progress": 100 * readings.share_done(run),
-            "Time": readings.duration(readings.figures(run).seconds),
-            "Data": readings.data_name(run),
-            "Device": readings.where(run, hosts=False),
+            else run_records.STATUS[run.status],
+            "Validation": None if (best := run_records.best_accuracy(run)) is None else 100 * best,
+            "Test": None if (test := run_records.test_accuracy(run)) is None else 100 * test,
+            "Progress": 100 * run_records.share_done(run),
+            "Time": run_records.duration(run_records.figures(run).seconds),
+            "Data": run_records.data_name(run),
+            "Device": run_records.where(run, hosts=False),
             "Started": pd.Timestamp(run.created, unit="s", tz="UTC"),
         }
         for run in runs
@@ -197,7 +190,7 @@ def show_run(run: Run) -> None:
         say_figures(now)
 
     state()
-    if access.may_train() and (script := readings.batch_script(run)):
+    if access.may_train() and (script := run_records.batch_script(run)):
         with st.expander("Batch script", key="batch_script"):
             st.code(script, language="bash", wrap_lines=True, height=320)
     log = access.may_train() and not run.loop  # it names people's files, and folders; another program has its own
@@ -215,7 +208,9 @@ def show_run(run: Run) -> None:
         if view == "curves":
             draw(run, curve_view)
         elif view == "log":
-            st.code(readings.last_lines(run) or "It has said nothing yet.", language=None, height=420, wrap_lines=True)
+            st.code(
+                run_records.last_lines(run) or "It has said nothing yet.", language=None, height=420, wrap_lines=True
+            )
         elif view == "attention" and stored_epochs.epochs(run) != epochs:
             st.rerun()
 
@@ -232,16 +227,16 @@ def show_run(run: Run) -> None:
 
 def current(run: Run) -> Run | None:
     """The run as it is at this moment; None if it was deleted."""
-    return next((candidate for candidate in readings.every_run() if candidate.id == run.id), None)
+    return next((candidate for candidate in run_records.every_run() if candidate.id == run.id), None)
 
 
 def facts(run: Run) -> list[str]:
     """What a run is, in a few words."""
-    begun = readings.start_name(run)
+    begun = run_records.start_name(run)
     named = [
-        readings.data_name(run),
+        run_records.data_name(run),
         f"from {begun}" if begun else str(run.config.get("size", "")),
-        readings.where(run),
+        run_records.where(run),
     ]
     started = time.strftime("%d %B %Y, %H:%M UTC", time.gmtime(run.created)).lstrip("0")
     owner = run.owner if access.may_train() else ""
@@ -263,9 +258,9 @@ def say_status(run: Run) -> None:
         st.info(plain(run.reason))
     elif run.status in ("stopped", "pruned") and run.reason:
         st.caption(plain(run.reason))
-    elif run.status == "finished" and readings.guesses(run):
+    elif run.status == "finished" and run_records.guesses(run):
         st.warning("It does no better than guessing. Lower the learning rate, or look at its pictures and labels.")
-    figures = readings.figures(run)
+    figures = run_records.figures(run)
     if figures.problem and run.status != "unreadable":
         st.warning(plain(figures.problem))
     for note in figures.records.get("note", [])[-3:]:
@@ -291,17 +286,17 @@ def where(run: Run, progress: Progress | None) -> str:
         pictures = {"validating": "validation", "testing": "test"}.get(run.status, "evaluation")
         return f"{label} · {pictures}, {run.evaluated:.0%}"
     if run.status == "running" and progress.seconds_left is not None:
-        label += f" · {readings.duration(progress.seconds_left)} left"
+        label += f" · {run_records.duration(progress.seconds_left)} left"
     return label
 
 
 def say_figures(run: Run) -> None:
     """Bar and numbers."""
-    figures = readings.figures(run)
+    figures = run_records.figures(run)
     progress = figures.progress
     steps = figures.records.get("step", [])
     if run.status not in ("finished", "waiting", "unreadable") and (progress or run.alive):
-        st.progress(readings.share_done(run), where(run, progress))
+        st.progress(run_records.share_done(run), where(run, progress))
     details: dict[str, str] = {}
     if (best := best_epoch(figures.records)) and "accuracy" in best:
         weights = f", {best['weights']} weights" if best.get("weights") in ("raw", "averaged") else ""
@@ -312,12 +307,12 @@ def say_figures(run: Run) -> None:
         details["Loss"] = f"{steps[-1]['loss']:.3f}"
         if progress and progress.pictures_per_second:
             details["Pictures per second"] = f"{progress.pictures_per_second:,.0f}"
-        details["Time"] = readings.duration(figures.seconds)
+        details["Time"] = run_records.duration(figures.seconds)
     if progress and progress.memory:
         details["Memory"] = f"{progress.memory / 1e9:.1f} GB"
     if run.alive and run.status != "waiting" and run.on == HERE:
         for name in dict.fromkeys(run.devices):
-            device = readings.devices().get(name)
+            device = run_records.devices().get(name)
             if device and device.use is not None:
                 details["CPU in use" if name == "cpu" else f"{name} in use"] = f"{device.use:.0%}"
             if device and device.total_memory and name != "cpu":
@@ -326,7 +321,7 @@ def say_figures(run: Run) -> None:
     if details:
         cells = "".join(f"<div><span>{html.escape(k)}</span><b>{html.escape(v)}</b></div>" for k, v in details.items())
         st.html(f'{_STYLE}<div class="figures">{cells}</div>')
-    if run.status != "starting" and (coming := readings.first_result(run)):  # said above while it starts
+    if run.status != "starting" and (coming := run_records.first_result(run)):  # said above while it starts
         st.caption(coming)
     if run.alive and progress and progress.bottleneck:
         st.caption(progress.bottleneck)
@@ -342,7 +337,7 @@ _STYLE = """<style>
 
 def draw(run: Run, view: curves.View) -> None:
     """Loss, accuracy and learning rate against epochs."""
-    figures = readings.figures(run)
+    figures = run_records.figures(run)
     per_epoch = figures.steps_per_epoch
     steps, epochs = figures.records.get("step", []), evaluations(figures.records)
     if not steps and not epochs:
@@ -389,7 +384,7 @@ def settings(run: Run) -> None:
     """Every setting of the run, with its name on the command line."""
     rows = []
     for name in run.settings:
-        value = readings.setting(run, name)
+        value = run_records.setting(run, name)
         rows.append((compare_runs.title(name), "–" if value is None else str(value), name))
     st.dataframe(
         pd.DataFrame(rows, columns=["Setting", "Value", "Command line"]),
@@ -399,14 +394,14 @@ def settings(run: Run) -> None:
     )
 
 
-every = readings.every_run()
+every = run_records.every_run()
 if not every and not linked_search():
     st.info("There is no run yet. Start one on the page Train, or with `python -m vit train --preset shapes`.")
     st.stop()
 if every:  # else those of the search that was just started are to come
     list_all()
 pick_search()
-feedback.tell()
+button_actions.tell()
 ids = linked_runs()
 chosen = [run for run in every if run.id in ids]
 if len(chosen) < len(ids):
@@ -418,10 +413,10 @@ elif chosen:
     show_run(chosen[0])
     if search_results.of_run(chosen[0]):
         if st.button("All trials of its search", key="search of run"):
-            page_links.change(RunsLink, runs=(), search=chosen[0].sweep)
+            address.change(RunsLink, runs=(), search=chosen[0].sweep)
             st.rerun()
     elif len(family) > 1 and st.button(f"Compare the {len(family)} runs of its sweep", key="family"):
-        page_links.change(RunsLink, runs=tuple(run.id for run in family))
+        address.change(RunsLink, runs=tuple(run.id for run in family))
         st.rerun()
 elif linked_search():
     search_results.show(linked_search())

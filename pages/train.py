@@ -10,9 +10,12 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import access, datasets, link_controls, loading, navigation, session, setting_names
+from pages.links import link_controls, navigation, session
+from pages.links.page_links import RunsLink
+from pages.looking import loading
+from pages.server import access
+from pages.shared import datasets, setting_names, training_gate
 from pages.shared.escape import plain
-from pages.shared.page_links import RunsLink
 from pages.train_form import cluster_dry_run, compute_target, cost_preview, data_picker, form_state, ladder, search
 from pages.train_form import settings as fields
 from pages.train_form.form import LONGEST, TrainForm
@@ -30,7 +33,7 @@ from vit.training.presets import PRESETS, run_name, train_config
 from vit.training.run_folder import learnt, resumable
 from vit.view.captions import about
 
-access.require_trainer()
+training_gate.require_trainer()
 navigation.start_page("train", remember=False)
 
 MOST_RUNS = 32  # that one sweep starts

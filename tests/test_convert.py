@@ -600,7 +600,7 @@ def test_onnx_gives_logits_and_attention_for_any_number_of_pictures(made: Any, t
 
 
 def test_without_onnx_one_sentence_says_what_to_install(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vit.checkpoints.convert.find_spec", lambda name: None)
+    monkeypatch.setattr("vit.checkpoints.onnx_export.find_spec", lambda name: None)
     expected = "To write ONNX files, onnx and onnxscript must be installed: pip install onnx onnxscript."
     assert obstacle(made("plain"), "onnx") == expected
 

@@ -14,18 +14,14 @@ from PIL import Image
 from vit.errors import InvalidConfig, InvalidDataset
 from vit.model.transformer import VisionTransformer
 from vit.training import dry_run
+from vit.training.augmentation_preview import preview
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
 from vit.training.dry_run import (
     DEAR_SECONDS,
-    FITTING_SECONDS,
     DryRun,
-    Sample,
     extrapolated,
-    fitting,
     overfit,
-    preview,
-    sample,
     time_steps,
     too_large,
     try_steps,
@@ -33,7 +29,9 @@ from vit.training.dry_run import (
 from vit.training.dry_run_process import batches_in_time, lighter
 from vit.training.fine_tuning import model_config
 from vit.training.memory import MEMORY_FACTOR
+from vit.training.picture_sample import Sample, sample
 from vit.training.presets import train_config
+from vit.training.smaller_recipe import FITTING_SECONDS, fitting
 from vit.training.trainer import Trainer
 
 PATIENCE = 600  # [s] on a busy machine
@@ -122,7 +120,7 @@ def test_a_model_that_is_too_large_is_timed_on_a_part_of_it(settings: dict[str, 
 PEAK = """
 import sys, torch
 from pathlib import Path
-from vit.training import dry_run, dry_run_process, memory
+from vit.training import dry_run_process, memory, picture_sample
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
 
@@ -134,7 +132,7 @@ def now(field):
 def run(config, count):
     model = config.vit_config(10)
     noise = torch.randint(0, 256, (count, model.channels, *model.image_size), dtype=torch.uint8)
-    known = dry_run.Sample(noise, torch.arange(count) % 10, tuple("0123456789"), count, 1)
+    known = picture_sample.Sample(noise, torch.arange(count) % 10, tuple("0123456789"), count, 1)
     made = dry_run_process._make_trainer(config, known, noise[:1])
     for _ in range(3):
         made.update.train_step(0, made.data.train.images, made.data.train.labels, print)

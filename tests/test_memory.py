@@ -39,8 +39,8 @@ from vit.runs import error_search
 from vit.training import evaluation, probe
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
-from vit.training.dry_run import Sample
 from vit.training.dry_run_process import _make_trainer
+from vit.training.picture_sample import Sample
 
 door, folder, count = sys.argv[1], sys.argv[2], 160
 checkpoint = load_checkpoint(folder)
@@ -120,7 +120,7 @@ def test_many_pictures_of_1370_tokens_hold_less_than_a_gigabyte(door: str, large
 
 def test_a_run_takes_the_size_that_the_preprocessing_says(shrinking: Path, tmp_path: Path) -> None:
     config = TrainConfig(init_from=str(shrinking))
-    base = resolve(config)
+    base = resolve(config).base
     assert base and base.model.image_size == (224, 224)
     assert model_config(config, 5).image_size == (224, 224)
     assert model_config(config.model_copy(update={"image_size": 518}), 5).image_size == (518, 518)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pages.shared import uploaded_pictures
+from pages.server import uploaded_pictures
 
 
 @pytest.fixture

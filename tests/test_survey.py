@@ -16,7 +16,7 @@ from vit.data.catalog import check_spec, list_folders
 from vit.data.survey import CELL, COLUMNS, GAP, Survey, survey
 from vit.errors import InvalidDataset
 from vit.paths import data_roots
-from vit.runs.uploads import delete_upload, runs_on
+from vit.runs.uploaded_datasets import delete_upload, runs_on
 from vit.training import run_folder
 
 Fill = Callable[..., Path]

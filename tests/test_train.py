@@ -697,7 +697,7 @@ def test_padding_is_checked_against_the_input_of_the_checkpoint(whole: Path) -> 
         resolve(train_config(init_from=best, crop_padding=9))
     with pytest.raises(InvalidConfig, match="more than half of the input of 32 px"):
         train_config(init_from=best, image_size=32, crop_padding=17)  # known without the checkpoint
-    assert resolve(train_config(init_from=best, image_size=32, crop_padding=9)) is not None
+    assert resolve(train_config(init_from=best, image_size=32, crop_padding=9)).base
 
 
 @pytest.fixture
@@ -730,10 +730,10 @@ def test_no_checkpoint_is_opened_to_describe_a_run(loads: list[str], whole: Path
 def test_another_checkpoint_of_the_same_name_is_opened_anew(loads: list[str], whole: Path, tmp_path: Path) -> None:
     base = shutil.copytree(whole / "checkpoints" / "best", tmp_path / "base")
     config = train_config(init_from=str(base))
-    first = resolve(config)
+    first = resolve(config).base
     shutil.rmtree(base)
     shutil.copytree(Path(vit.__file__).parents[1] / "checkpoints" / "cifar10", base)
-    second = resolve(config)
+    second = resolve(config).base
     assert first is not None and second is not None
     assert (first.model.dim, second.model.dim) == (24, 128)
 

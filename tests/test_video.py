@@ -25,7 +25,8 @@ from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidImage
 from vit.images import video
 from vit.images.decode import count_frames, decode_frames, decode_image
-from vit.images.video import _Packet, _plan, evenly, is_video, mp4, read_video
+from vit.images.mp4 import mp4
+from vit.images.video import _Packet, _plan, evenly, is_video, read_video
 from vit.view.code_snippet import snippet
 from vit.view.explanation import explain
 

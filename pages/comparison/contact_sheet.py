@@ -10,23 +10,14 @@ import streamlit as st
 from PIL import Image
 
 from pages.comparison import side_by_side
-from pages.shared import (
-    class_question,
-    class_source,
-    datasets,
-    download_buttons,
-    link_controls,
-    loading,
-    navigation,
-    page_links,
-    pass_queue,
-    session,
-    uploaded_pictures,
-)
+from pages.links import address, link_controls, navigation, session
+from pages.links.page_links import CompareLink, ExploreLink
+from pages.links.source import Source
+from pages.looking import class_question, class_source, loading
+from pages.server import pass_queue, uploaded_pictures
+from pages.server.result_cache import ASK_ABOVE, TELL_ABOVE
+from pages.shared import datasets, download_buttons
 from pages.shared.escape import plain
-from pages.shared.page_links import CompareLink, ExploreLink
-from pages.shared.result_cache import ASK_ABOVE, TELL_ABOVE
-from pages.shared.source import Source
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
 from vit.explain.methods import METHODS
@@ -382,7 +373,7 @@ def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, shown_ma
 
 def link_to(name: str, checkpoint: Any, shown_map: Map) -> ExploreLink:
     """What page Explore is asked to show of a picture: the map that the sheet shows."""
-    link = ExploreLink(checkpoint=name, classes=page_links.read(CompareLink).sheet.classes)
+    link = ExploreLink(checkpoint=name, classes=address.read(CompareLink).sheet.classes)
     method, chosen = shown_map.method, {name: str(value) for name, value in shown_map.settings}
     if method in class_question.methods_for(checkpoint):
         return replace(link, method=method, viewer={"view": "relevance", **chosen})

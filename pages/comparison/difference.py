@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 from PIL import Image
 
-from pages.shared import class_question, download_buttons, token_features
+from pages.comparison.side import Side
+from pages.looking import class_question, token_features
+from pages.shared import download_buttons
 from vit.explain import map_comparison
 from vit.explain.methods import METHODS
 from vit.view import export, reports, tables
@@ -19,7 +21,6 @@ from vit.view.stored_record import picture_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pages.comparison.side_by_side import Side
     from vit.view.selection import Selection
 
 NAMES = {

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from pages.shared import session, uploaded_pictures
-from pages.shared.page_links import CompareLink, ExploreLink, SideLink
-from pages.shared.uploaded_pictures import Upload
+from pages.links import session
+from pages.links.page_links import CompareLink, ExploreLink, SideLink
+from pages.server import uploaded_pictures
+from pages.server.uploaded_pictures import Upload
 
 
 def link() -> CompareLink:

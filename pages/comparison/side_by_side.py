@@ -1,36 +1,27 @@
 """Two pictures, checkpoints, epochs of a run, classes or methods beside each other: one cursor, one difference."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, cast, get_args
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from pages.comparison import difference
+from pages.comparison.side import SIDES, Side
 from pages.components import viewer
-from pages.shared import (
-    class_question,
-    class_source,
-    datasets,
-    link_controls,
-    loading,
-    navigation,
-    page_links,
-    session,
-    stepping,
-    stored_epochs,
-    token_features,
-    uploaded_pictures,
-)
+from pages.links import address, link_controls, navigation, session
+from pages.links.page_links import CompareLink
+from pages.looking import class_question, class_source, loading, token_features
+from pages.server import uploaded_pictures
+from pages.server.uploaded_pictures import Upload
+from pages.shared import datasets, stepping, stored_epochs
 from pages.shared.escape import plain
-from pages.shared.page_links import CompareLink
-from pages.shared.uploaded_pictures import Upload
+from pages.streamlit_internals.types import DeltaGenerator
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidImage, UserError
-from vit.explain.map_comparison import Layout, counterpart
+from vit.explain.map_comparison import counterpart
 from vit.explain.record import AttentionRecord
 from vit.images import samples
 from vit.runs.registry import Run, list_runs
@@ -40,7 +31,6 @@ from vit.view.overlay import COLORMAPS
 from vit.view.selection import Selection, View
 from vit.view.stored_record import record_of
 
-SIDES = {"a": "Left", "b": "Right"}
 VIEWS: dict[str, View] = {"a": "attention", "b": "relevance"}  # at first
 UPLOAD = "upload"
 CHECKPOINT, EPOCH = "checkpoint", "epoch"
@@ -73,45 +63,6 @@ class Picked(NamedTuple):
     facts: str
     content: bytes = b""
     credit: str = ""
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of the two.
-
-    Attributes:
-        name: "a" or "b", before everything of its own in links.
-        payload: from `pages.components.viewer.feed`.
-        example: its picture; the checkpoint is None for one of a run.
-        facts: what the model answers.
-        question: class and method; None where there are no classes.
-    """
-
-    name: str
-    payload: str
-    example: class_question.Example
-    facts: str
-    question: class_question.Question | None = None
-
-    @property
-    def title(self) -> str:
-        """For people."""
-        return SIDES[self.name]
-
-    @property
-    def record(self) -> AttentionRecord:
-        """Attention on demand."""
-        return self.example.explanation.record
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Blocks, heads and tokens."""
-        return self.record.blocks, self.record.heads, self.record.tokens
-
-    @property
-    def layout(self) -> Layout:
-        """Where its tokens lie."""
-        return Layout(self.record.prefix, self.record.grid)
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
@@ -163,14 +114,14 @@ def show(beside: DeltaGenerator) -> None:
 
 def pick_apart() -> bool:
     """Let the person choose picture, class and view of the right side on its own."""
-    link = page_links.read(CompareLink)
+    link = address.read(CompareLink)
     apart = link.apart or chose_apart(link)
 
     def choose(on: bool) -> None:
         which = str(link.a.which or "")
         left = {"b_sample": link.a.sample, "b_picture": link.a.picture, "b_which": which}
         own = left if on else dict.fromkeys(OWN, "")
-        page_links.rewrite({"apart": "1" if on else None} | {name: value or None for name, value in own.items()})
+        address.rewrite({"apart": "1" if on else None} | {name: value or None for name, value in own.items()})
 
     key = link_controls.key_of("apart", apart)
     return st.toggle(
@@ -263,12 +214,12 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: Picke
 
 def step_through(name: str, uploaded: Sequence[Upload]) -> Upload:
     """One of several uploaded pictures; the others are a click away."""
-    link = page_links.read(CompareLink)
+    link = address.read(CompareLink)
     which = (link.a if name == "a" else link.b).which or 1
     here = min(max(which, 1), len(uploaded)) - 1
 
     def step(there: int) -> None:
-        page_links.rewrite({f"{name}_which": str(there + 1) if there else None})
+        address.rewrite({f"{name}_which": str(there + 1) if there else None})
 
     stepping.buttons(f"{name}_picture", len(uploaded), here, step)
     return uploaded[here]
@@ -427,7 +378,7 @@ def first_shown(left: Side, right: Side, one_view: bool) -> dict[str, Selection]
     layouts = [(*side.shape, side.layout) for side in (left, right)]
     same = state.layouts == layouts and state.one_view == one_view
     if not same or not all(f"{name} viewer" in st.session_state for name in SIDES):
-        link = page_links.read(CompareLink)
+        link = address.read(CompareLink)
         for name, text in (("a", link.a.view), ("b", link.b.view)):
             state.views[name] = cast(View, text) if text in get_args(View) else VIEWS[name]
         state.one_view = one_view
@@ -464,4 +415,4 @@ def remember(side: Side, left: Side, right: Side, chosen: Selection) -> None:
         else:
             unusual = values[name] != default[name] or (name == "token" and chosen.pinned)
             link[name] = values[name] if unusual else None
-    page_links.rewrite(link)
+    address.rewrite(link)

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NotRequired, TypedDict
 
 import streamlit as st
-from streamlit.runtime import get_instance
 
+from pages.streamlit_internals import server
 from vit.explain.settings import Direction
 from vit.view.payload import read_header
 from vit.view.selection import Selection, View
@@ -111,7 +111,7 @@ def feed(key: str, payload: bytes, name: str = "", on_more: Callable[[], None] |
     shape = f"{header['blocks']}x{header['heads']}x{header['tokens']}"
     payload_id = f"{shape}-{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
     # With the id as its name: of large files, Streamlit's own hash reads parts only.
-    address = get_instance().media_file_mgr.add(payload, "application/octet-stream", f"payload {key}", payload_id)
+    address = server.add_media(payload, "application/octet-stream", f"payload {key}", payload_id)
     # As text: of a dictionary's values that are no plain ones, Streamlit asks pandas what they are.
     layout = json.dumps(header) if header["kind"] in ("maps", "qk") else ""  # of these, a viewer makes room beforehand
     data = {"payload": payload_id, "address": address, "name": name, "header": layout, "more": on_more is not None}

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from pages.links import address, link_controls, navigation, session
+from pages.links.page_links import CheckpointsLink, ExploreLink
+from pages.looking import loading
 from pages.panels import checkpoint_facts, first_view, welcome
-from pages.shared import link_controls, loading, navigation, page_links, session
 from pages.shared.escape import plain
-from pages.shared.page_links import CheckpointsLink, ExploreLink
 from vit.checkpoints import families, hub
 from vit.errors import UserError
 from vit.explain import self_check
@@ -17,8 +18,7 @@ from vit.images import decode, samples
 from vit.model import cpu
 
 if TYPE_CHECKING:
-    from streamlit.delta_generator import DeltaGenerator
-
+    from pages.streamlit_internals.types import DeltaGenerator
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.explain.record import Precision
     from vit.view.first_view import FirstView
@@ -44,9 +44,9 @@ def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
         notes.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()
 
-    linked = page_links.read(ExploreLink).checkpoint
+    linked = address.read(ExploreLink).checkpoint
     if linked and linked not in names and (here := hub.find(linked)):
-        page_links.change(ExploreLink, checkpoint=str(here.name))
+        address.change(ExploreLink, checkpoint=str(here.name))
     elif linked and linked not in names and hub.parse(linked):
         with notes:
             st.info(f"{plain(linked)} is not here yet.")
@@ -101,12 +101,12 @@ def show_more() -> None:
 
 def _chosen_heads(name: str) -> int | None:
     """The number of attention heads that the person chose, which the link carries, or chose earlier."""
-    linked = page_links.read(ExploreLink).heads
+    linked = address.read(ExploreLink).heads
     if linked is not None:
         return linked
     earlier = session.of(session.Visit).heads.get(name)
     if earlier is not None:
-        page_links.change(ExploreLink, heads=earlier)
+        address.change(ExploreLink, heads=earlier)
     return earlier
 
 
@@ -114,7 +114,7 @@ def _pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> Non
     """Let the person say how many attention heads a checkpoint has, where no file does."""
 
     def remember(heads: int) -> None:
-        page_links.change(ExploreLink, heads=heads)
+        address.change(ExploreLink, heads=heads)
         session.of(session.Visit).heads[name] = heads
 
     current = current if current in choices else None
@@ -139,7 +139,7 @@ def pick_size(checkpoint: Checkpoint) -> tuple[tuple[int, int], Precision]:
 
 def _pick_precision() -> Precision:
     """Let the person trade exactness for time, where the processor is faster at that."""
-    if page_links.read(ExploreLink).precision != "bfloat16" and not cpu.has_bfloat16():
+    if address.read(ExploreLink).precision != "bfloat16" and not cpu.has_bfloat16():
         return "float32"
     rounded = link_controls.toggle(
         "Fast, slightly inexact (bfloat16)",

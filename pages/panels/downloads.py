@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from pages.shared import download_buttons, pass_queue, session
+from pages.links import session
+from pages.links.source import Source
+from pages.server import pass_queue
+from pages.shared import download_buttons
 from pages.shared.escape import plain
-from pages.shared.source import Source
 from vit.errors import UserError
 from vit.images import decode, video
 from vit.view import animation, code_snippet, export, figures, standalone_page

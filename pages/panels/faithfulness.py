@@ -7,11 +7,13 @@ import streamlit as st
 from torch import Tensor
 
 from pages.components import viewer
-from pages.shared import bars, link_controls, mask_drops, session
-from pages.shared.class_question import Example, Question, masks_name, pass_of, subject, weights
+from pages.links import link_controls, session
+from pages.looking import mask_drops
+from pages.looking.class_question import Example, Question, masks_name, pass_of, subject, weights
+from pages.looking.mask_drops import MaskDrops
+from pages.server.result_cache import cached
+from pages.shared import bars
 from pages.shared.escape import for_plotly, plain, visible
-from pages.shared.mask_drops import MaskDrops
-from pages.shared.result_cache import cached
 from vit.explain import sensitivity
 from vit.explain.faithfulness import Curve, centre, deletion, insertion
 from vit.explain.method_ranking import recorded

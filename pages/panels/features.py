@@ -7,10 +7,13 @@ import streamlit as st
 from PIL import Image
 from torch import Tensor
 
-from pages.shared import datasets, download_buttons, link_controls, loading, pass_queue, session
-from pages.shared.class_question import Example
+from pages.links import link_controls, session
+from pages.looking import loading
+from pages.looking.class_question import Example
+from pages.server import pass_queue
+from pages.server.result_cache import ASK_ABOVE, cached, with_bar
+from pages.shared import datasets, download_buttons
 from pages.shared.escape import plain
-from pages.shared.result_cache import ASK_ABOVE, cached, with_bar
 from vit.errors import UserError
 from vit.explain import head_census
 from vit.explain.components import Components, components

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.shared import loading, page_links, session
-from pages.shared.page_links import ExploreLink
-from pages.shared.source import Source
+from pages.links import address, session
+from pages.links.page_links import ExploreLink
+from pages.links.source import Source
+from pages.looking import loading
 from vit.view import first_view
 from vit.view.first_view import FirstView
 
@@ -27,7 +28,7 @@ def stored(source: Source) -> FirstView | None:
     view = _read(str(folder), loading.stamp(folder)) if folder else None
     if view is None or source != Source(f"{first_view.SAMPLE}.jpg", source.data, first_view.SAMPLE):
         return None
-    link = page_links.read(ExploreLink)
+    link = address.read(ExploreLink)
     same = (
         link.checkpoint in ("", view.checkpoint.name)
         and link.size == loading.pixels(view.size)  # left out, it is the model's own

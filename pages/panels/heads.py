@@ -10,10 +10,12 @@ import streamlit as st
 import torch
 
 from pages.components import head_grid
+from pages.links import link_controls
+from pages.looking import mask_drops
+from pages.looking.class_question import Example, Question, pass_of, subject
 from pages.panels import heads_over_pictures, what_if
-from pages.shared import download_buttons, link_controls, mask_drops
+from pages.shared import download_buttons
 from pages.shared.bars import QUIET, STRONG
-from pages.shared.class_question import Example, Question, pass_of, subject
 from vit.explain.head_census import Tally, decoded, tally
 from vit.explain.head_statistics import Statistic, agreement, faithfulness, statistics, suggestions
 from vit.explain.names import MEANINGS, SIGNED, STATISTICS, amount

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from pages.shared import datasets, loading, session
-from pages.shared.class_question import Example, pass_of
+from pages.links import session
+from pages.links.session import Progress
+from pages.looking import loading
+from pages.looking.class_question import Example, pass_of
+from pages.server.result_cache import ASK_ABOVE
+from pages.shared import datasets
 from pages.shared.escape import plain
-from pages.shared.result_cache import ASK_ABOVE
-from pages.shared.session import Progress
 from vit.data.pictures import Pictures
 from vit.errors import InvalidRun, UserError
 from vit.explain.head_census import CENSUS_PICTURES, Tally, batch_size, decoded, picked, pictures_of, seconds, tally

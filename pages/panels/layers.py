@@ -5,10 +5,10 @@ import plotly.graph_objects as go
 import streamlit as st
 from PIL import Image
 
+from pages.looking.class_question import Example, Question, pass_of
 from pages.panels import registers
 from pages.shared import download_buttons
 from pages.shared.bars import QUIET
-from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import for_plotly, plain
 from vit.explain.logit_lens import Lens, logit_lens
 from vit.explain.weight_views import filters, outliers, position_similarity

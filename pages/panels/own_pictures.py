@@ -4,11 +4,13 @@ from collections.abc import Callable, Sequence
 
 from pages.components import gallery
 from pages.components.gallery import Thumbnail
-from pages.shared import page_links, session, stepping, uploaded_pictures
-from pages.shared.page_links import ExploreLink
-from pages.shared.result_cache import cached
-from pages.shared.source import Source
-from pages.shared.uploaded_pictures import MOST_TOGETHER
+from pages.links import address, session
+from pages.links.page_links import ExploreLink
+from pages.links.source import Source
+from pages.server import uploaded_pictures
+from pages.server.result_cache import cached
+from pages.server.uploaded_pictures import MOST_TOGETHER
+from pages.shared import stepping
 from vit.errors import UserError
 from vit.images import decode
 from vit.images import video as videos
@@ -24,7 +26,7 @@ def show(on_choose: Callable[[str, str], None]) -> None:
     if len(pictures) < 2:
         return
     keys = [one["name"] for one in pictures]
-    link = page_links.read(ExploreLink)
+    link = address.read(ExploreLink)
     here = keys.index(link.picture) if link.picture in keys else None
 
     def choose(key: str) -> None:
@@ -48,7 +50,7 @@ def add(sources: Sequence[Source]) -> str:
 
 def uploaded() -> tuple[Thumbnail, ...]:
     """Those of the link that the server still has, each with its key as the name and its file's name as the credit."""
-    key = page_links.read(ExploreLink).pictures
+    key = address.read(ExploreLink).pictures
     if not key:
         return ()
 
@@ -79,7 +81,7 @@ def _entries() -> list[tuple[str, str]]:
     if strip := uploaded():
         return [(one["credit"], one["name"]) for one in strip]
     carried, upload = session.of(session.Explore).carried, session.of(session.Explore).upload
-    link = page_links.read(ExploreLink)
+    link = address.read(ExploreLink)
     return [(upload.name, carried.key)] if upload and carried.key and link.picture == carried.key else []
 
 

@@ -8,14 +8,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.components import gallery
+from pages.links import address, link_controls, session
+from pages.links.page_links import ExploreLink
+from pages.links.source import Source
+from pages.looking import loading
 from pages.panels import own_pictures, welcome
-from pages.shared import link_controls, loading, page_links, public, session, uploaded_pictures, uploads
+from pages.server import public, uploaded_pictures, uploads
+from pages.shared import uploaders
 from pages.shared.escape import plain
-from pages.shared.page_links import ExploreLink
-from pages.shared.source import Source
+from pages.streamlit_internals import sessions
 from vit.errors import UserError
 from vit.images import decode, samples
 from vit.images import video as videos
@@ -23,7 +26,7 @@ from vit.images.file_checks import MAX_FRAMES
 from vit.runs.registry import list_runs
 
 if TYPE_CHECKING:
-    from streamlit.delta_generator import DeltaGenerator
+    from pages.streamlit_internals.types import DeltaGenerator
 
 RUN = "run-"  # before the id of a run whose best checkpoint is meant
 READING = "Reading the video…"
@@ -33,7 +36,7 @@ TOUCH = 3600.0  # [s] after which an uploaded picture that is still looked at co
 
 def current_sample() -> str:
     """The sample that the link names."""
-    name = page_links.read(ExploreLink).sample
+    name = address.read(ExploreLink).sample
     return name if name in samples.SAMPLES else welcome.VIEW.sample
 
 
@@ -60,18 +63,18 @@ def pick_picture(row: DeltaGenerator) -> Source:
             state.refused = f"{name} is not here any more. Upload it again."
 
     def shoot() -> None:
-        if uploads.newly_uploaded("camera") is not None:
+        if uploaders.newly_uploaded("camera") is not None:
             choose("camera", **welcome.left())
 
     def take_in() -> None:
-        files = [file for file in uploads.newly_uploaded(key) or () if file.file_id not in state.files]
+        files = [file for file in uploaders.newly_uploaded(key) or () if file.file_id not in state.files]
         if not files:
             return
         for file in state.files:
-            uploads.discard(file)
+            uploaders.discard(file)
         state.files = tuple(file.file_id for file in files)
         state.uploads += 1
-        open_uploads([Source(file.name, uploads.content(file)) for file in files])
+        open_uploads([Source(file.name, uploaders.content(file)) for file in files])
 
     begin_with_test_pictures()
     reopen_upload()
@@ -84,7 +87,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
         with st.container(key="uploader", width="content"):
             st.file_uploader(
                 "Drop, paste or browse for files",
-                max_upload_size=uploads.limit(uploads.LARGEST),
+                max_upload_size=uploaders.limit(uploads.LARGEST),
                 accept_multiple_files=True,
                 key=key,
                 on_change=take_in,
@@ -103,7 +106,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
         return state.upload
     if source == "camera" and taken is not None:
         return Source("camera.jpg", taken.getvalue())
-    if missed := page_links.read(ExploreLink).upload:
+    if missed := address.read(ExploreLink).upload:
         st.info(
             f"This link was made with a picture that is not here any more, {plain(missed)}. Upload it to see the same."
         )
@@ -118,7 +121,7 @@ def choose(source: Literal["sample", "upload", "camera"], **link: str) -> None:
     """
     state = session.of(session.Explore)
     state.source, state.refused = source, ""
-    page_links.change(ExploreLink, **{"upload": "", "picture": "", "frame": None, "stretch": False, **link})
+    address.change(ExploreLink, **{"upload": "", "picture": "", "frame": None, "stretch": False, **link})
 
 
 def open_uploads(uploaded: Sequence[Source]) -> None:
@@ -147,26 +150,26 @@ def open_uploads(uploaded: Sequence[Source]) -> None:
 
 def begin_with_test_pictures() -> None:
     """Where a run's model is opened and no picture was chosen, show what it was tested on."""
-    link = page_links.read(ExploreLink)
+    link = address.read(ExploreLink)
     if not link.checkpoint.startswith(RUN) or link.sample or link.picture or link.upload or link.tour:
         return
     loading.start_torch()
-    from pages.shared import run_pictures  # noqa: PLC0415 # the page is there before torch
+    from pages.looking import run_pictures  # noqa: PLC0415 # the page is there before torch
 
     run = next((one for one in list_runs() if one.id == link.checkpoint.removeprefix(RUN)), None)
     entries = run_pictures.entries(run) if run else []
     together = uploaded_pictures.keep_list(entries)
     if together:
         (name, key), *_ = entries
-        page_links.change(ExploreLink, upload=name, picture=key, pictures=together)
+        address.change(ExploreLink, upload=name, picture=key, pictures=together)
     else:
-        page_links.change(ExploreLink, sample=welcome.VIEW.sample)
+        address.change(ExploreLink, sample=welcome.VIEW.sample)
 
 
 def reopen_upload() -> None:
     """Take up the picture that the link is about: one that the server has, or after the browser's Back a sample."""
-    state, link, context = session.of(session.Explore), page_links.read(ExploreLink), get_script_run_ctx()
-    if context is not None and context.is_history_navigation:
+    state, link = session.of(session.Explore), address.read(ExploreLink)
+    if sessions.came_by_history():
         state.refused = ""
         if not link.upload:
             state.source = "sample"
@@ -186,14 +189,14 @@ def carry(source: Source) -> None:
         return
     if state.carried.content is not source.data or time.monotonic() > state.carried.since + TOUCH:
         state.carried = session.Carried(source.data, uploaded_pictures.keep(source.data), time.monotonic())
-    page_links.change(ExploreLink, upload=state.upload.name, picture=state.carried.key)
+    address.change(ExploreLink, upload=state.upload.name, picture=state.carried.key)
 
 
 def forget(source: Source) -> None:
     """Take an upload out of the link that could never be explained, so that there is nothing to reopen."""
     state = session.of(session.Explore)
     if state.upload is not None and source.data is state.upload.data and state.carried.content is not source.data:
-        page_links.change(ExploreLink, upload="", picture="")
+        address.change(ExploreLink, upload="", picture="")
 
 
 def pick_frame(source: Source) -> Source:
@@ -219,9 +222,9 @@ def pick_frame(source: Source) -> Source:
     def remember(frame: int) -> None:
         upload = session.of(session.Explore).upload
         if upload is not None and upload.data is source.data:  # not of one that arrived in the same message
-            page_links.change(ExploreLink, frame=frame)
+            address.change(ExploreLink, frame=frame)
 
-    first = min(page_links.read(ExploreLink).frame or 1, frames)
+    first = min(address.read(ExploreLink).frame or 1, frames)
     key = link_controls.key_of("frame", first, (hashlib.sha256(source.data).hexdigest(), frames))
     frame = st.slider(
         "Frame",

@@ -11,8 +11,7 @@ from pages.shared import bars
 from pages.shared.escape import plain
 
 if TYPE_CHECKING:
-    from streamlit.delta_generator import DeltaGenerator
-
+    from pages.streamlit_internals.types import DeltaGenerator
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.view.explanation import Explanation
     from vit.view.first_view import Explanation as StoredExplanation

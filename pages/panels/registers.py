@@ -9,11 +9,13 @@ import streamlit as st
 import torch
 from torch import Tensor
 
+from pages.links import link_controls
+from pages.looking import class_question
+from pages.looking.class_question import Example, Question
 from pages.panels import what_if
-from pages.shared import class_question, link_controls, pass_queue
+from pages.server import pass_queue
+from pages.server.result_cache import cached, with_bar
 from pages.shared.bars import QUIET, STRONG
-from pages.shared.class_question import Example, Question
-from pages.shared.result_cache import cached, with_bar
 from vit.explain.logit_lens import logit_lens
 from vit.explain.maps import entropy
 from vit.explain.record import record

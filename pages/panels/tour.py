@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import streamlit as st
 
-from pages.shared import page_links, session
-from pages.shared.page_links import ExploreLink
+from pages.links import address, session
+from pages.links.page_links import ExploreLink
 
 CHECKPOINT = "cifar10"
 MAP, PANELS = "map", "ask-more"  # where links in a step lead
@@ -150,20 +150,20 @@ def show() -> None:
 
 
 def _current() -> int | None:
-    step = page_links.read(ExploreLink).tour
+    step = address.read(ExploreLink).tour
     return step - 1 if step and step <= len(STEPS) else None
 
 
 def _start() -> None:
     """Show the first step, and remember what was looked at before."""
     here = session.of(session.Explore)
-    here.before_tour = page_links.read(ExploreLink), here.source
+    here.before_tour = address.read(ExploreLink), here.source
     _go(0)
 
 
 def _go(number: int) -> None:
     """Show what a step shows, and nothing of what was chosen before."""
-    page_links.show(replace(STEPS[number].link, tour=number + 1, checkpoint=CHECKPOINT))
+    address.show(replace(STEPS[number].link, tour=number + 1, checkpoint=CHECKPOINT))
     session.of(session.Explore).source = "sample"
 
 
@@ -171,7 +171,7 @@ def _end() -> None:
     """Go back to what was looked at before; whoever came by a link to a step stays with what it shows."""
     here = session.of(session.Explore)
     if here.before_tour is None:
-        page_links.change(ExploreLink, tour=None)
+        address.change(ExploreLink, tour=None)
         return
     (link, here.source), here.before_tour = here.before_tour, None
-    page_links.show(link)
+    address.show(link)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from pages.shared import pass_queue
+from pages.server import pass_queue
+from pages.server.result_cache import cached
 from pages.shared.escape import plain
-from pages.shared.result_cache import cached
 from vit.explain import ood
 
 if TYPE_CHECKING:

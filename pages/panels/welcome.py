@@ -5,8 +5,8 @@ the horse at 32 px only. Of all maps of these, relevance of the cat at 64 px is 
 20 random maps has 0.77 and a blob in the middle 0.75. It follows the pointer, too.
 """
 
-from pages.shared import page_links
-from pages.shared.page_links import ExploreLink
+from pages.links import address
+from pages.links.page_links import ExploreLink
 from vit.view import first_view
 
 SIZE = first_view.INPUT_SIZE
@@ -20,14 +20,14 @@ CAPTION = (
 
 
 def fill() -> None:
-    """Make an empty link the first view's; no step of the browser's Back, see `pages/shared/history.js`."""
-    if not page_links.address():
-        page_links.show(VIEW)
+    """Make an empty link the first view's; no step of the browser's Back, see `pages/server/history.js`."""
+    if not address.current():
+        address.show(VIEW)
 
 
 def left() -> dict[str, str]:
     """What changes in the link with the first view's picture or checkpoint: the input size chosen for them goes."""
-    link = page_links.read(ExploreLink)
+    link = address.read(ExploreLink)
     return {"size": ""} if (link.sample, link.size, link.upload) == (VIEW.sample, VIEW.size, "") else {}
 
 
@@ -37,7 +37,7 @@ def is_shown(checkpoint: str) -> bool:
     Args:
         checkpoint: its name.
     """
-    link = page_links.read(ExploreLink)
+    link = address.read(ExploreLink)
     same = (link.sample, link.size, link.viewer.get("view")) == (VIEW.sample, VIEW.size, VIEW.viewer["view"])
     others = link.upload, link.picture, link.frame, link.target, link.method, link.classes.source, link.precision
     return checkpoint == CHECKPOINT and same and not any((*others, link.heads))

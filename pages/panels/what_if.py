@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from pages.components import head_grid, viewer
-from pages.shared import class_question, link_controls, page_links, pass_queue, session, token_features
+from pages.links import address, link_controls, session
+from pages.links.grammar import Heads
+from pages.links.page_links import ExploreLink
+from pages.looking import class_question, token_features
+from pages.looking.class_question import Example, Question, pass_of
+from pages.server import pass_queue
+from pages.server.result_cache import ASK_ABOVE, TELL_ABOVE, cached, with_bar
 from pages.shared.bars import QUIET, STRONG
-from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import for_plotly, visible
-from pages.shared.page_links import ExploreLink, Heads
-from pages.shared.result_cache import ASK_ABOVE, TELL_ABOVE, cached, with_bar
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain.head_ablation import head_means, importance, importance_seconds, without
 from vit.explain.occlusion import Baseline, hidden, occlusion, occlusion_seconds
@@ -108,7 +111,7 @@ def under_pointer(example: Example, question: Question | None, selection: Select
 
 def heads_off(blocks: int, heads: int) -> Heads:
     """The heads that the link switches off."""
-    off = page_links.read(ExploreLink).off
+    off = address.read(ExploreLink).off
     return tuple((block, head) for block, head in off if block < blocks and head < heads)
 
 
@@ -122,7 +125,7 @@ def after(example: Example, selection: Selection, baseline: Baseline) -> Example
 
 
 def _by_mean() -> bool:
-    return page_links.read(ExploreLink).instead in ("", MEAN)
+    return address.read(ExploreLink).instead in ("", MEAN)
 
 
 def show(example: Example, question: Question | None, selection: Selection) -> None:
@@ -131,10 +134,10 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
     off = heads_off(record.blocks, record.heads)
 
     def toggle(cell: tuple[int, int]) -> None:
-        page_links.change(ExploreLink, off=tuple(sorted(set(off) ^ {cell})))
+        address.change(ExploreLink, off=tuple(sorted(set(off) ^ {cell})))
 
     def all_on() -> None:
-        page_links.change(ExploreLink, off=())
+        address.change(ExploreLink, off=())
 
     heads, patches = st.columns([3, 2], gap="large")
     with heads:
@@ -167,7 +170,7 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
         )
     if not off and not selection.hidden:
         return
-    linked = page_links.read(ExploreLink).baseline
+    linked = address.read(ExploreLink).baseline
     now = after(example, selection, next((name for name in BASELINES if name == linked), "mean"))
     if question:
         logits = (one.explanation.record.logits[0] for one in (example, now))

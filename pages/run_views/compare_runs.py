@@ -10,8 +10,10 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
+from pages.links import link_controls
+from pages.looking import run_records
 from pages.run_views import curves, run_actions
-from pages.shared import link_controls, readings, setting_names
+from pages.shared import setting_names
 from vit.runs.registry import Run
 from vit.training.metrics import evaluations
 
@@ -36,7 +38,7 @@ def show(chosen: Sequence[Run]) -> None:
 
     @st.fragment(run_every=5 if alive else None)
     def live() -> None:
-        every = {run.id: run for run in readings.every_run()}
+        every = {run.id: run for run in run_records.every_run()}
         draw([every[run_id] for run_id in ids if run_id in every], against, view)
 
     live()
@@ -47,7 +49,7 @@ def _longest(chosen: Sequence[Run], unit: str) -> int:
     """Where the longest of the curves may end."""
     if unit == "epochs":
         return max(run.config.get("epochs", 1) for run in chosen)
-    return max(math.ceil(readings.figures(run).seconds / 60) for run in chosen)
+    return max(math.ceil(run_records.figures(run).seconds / 60) for run in chosen)
 
 
 def names(chosen: Sequence[Run]) -> dict[str, str]:
@@ -61,7 +63,7 @@ def labels(chosen: Sequence[Run]) -> dict[str, str]:
     if not settings or len(settings) > 2 or not _is_sweep(chosen):  # of a grid; a search draws more
         return names(chosen)
     return _told_apart(
-        {run.id: ", ".join(f"{name} {readings.setting(run, name)}" for name in settings) for run in chosen}
+        {run.id: ", ".join(f"{name} {run_records.setting(run, name)}" for name in settings) for run in chosen}
     )
 
 
@@ -84,10 +86,10 @@ def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
     accuracy, loss = [], []
     called = labels(chosen)
     for i, run in enumerate(chosen):
-        figures, color = readings.figures(run), curves.COLORS[i % len(curves.COLORS)]
+        figures, color = run_records.figures(run), curves.COLORS[i % len(curves.COLORS)]
         clock = _Clock(figures)
 
-        def at(record: dict[str, Any], figures: readings.Figures = figures, clock: _Clock = clock) -> float:
+        def at(record: dict[str, Any], figures: run_records.Figures = figures, clock: _Clock = clock) -> float:
             return clock.minutes(record) if against == "minutes" else record["step"] / figures.steps_per_epoch
 
         epochs, steps = evaluations(figures.records), figures.records.get("step", [])
@@ -109,7 +111,7 @@ def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
 class _Clock:
     """Time of training, without the pauses between attempts [min]."""
 
-    def __init__(self, figures: readings.Figures):
+    def __init__(self, figures: run_records.Figures):
         self.begun: dict[int, float] = {}
         last: dict[int, float] = {}
         for kind in figures.records.values():
@@ -154,18 +156,18 @@ def table(chosen: Sequence[Run]) -> pd.DataFrame:
     rows, settings = [], differing(chosen)
     for run, name in zip(chosen, names(chosen).values(), strict=True):
         figures, best, test = (
-            readings.figures(run),
-            readings.best_accuracy(run),
-            readings.test_accuracy(run),
+            run_records.figures(run),
+            run_records.best_accuracy(run),
+            run_records.test_accuracy(run),
         )
         row = {
             "Run": name,
-            "Status": readings.STATUS[run.status],
+            "Status": run_records.STATUS[run.status],
             "Validation accuracy [%]": None if best is None else round(100 * best, 2),
             "Test accuracy [%]": None if test is None else round(100 * test, 2),
             "Minutes": round(figures.seconds / 60, 1),
         }
-        rows.append(row | {title(name): readings.setting(run, name) for name in settings})
+        rows.append(row | {title(name): run_records.setting(run, name) for name in settings})
     return pd.DataFrame(rows)
 
 
@@ -207,7 +209,7 @@ def to_csv(table: pd.DataFrame) -> str:
 def show_sweep(chosen: Sequence[Run]) -> None:
     """Validation accuracy against what the sweep varied: a line for one setting, a heat map for two."""
     settings = [name for name in varied(chosen) if name not in ("seed",)] or varied(chosen)
-    results = [(run.config, readings.best_accuracy(run)) for run in chosen]
+    results = [(run.config, run_records.best_accuracy(run)) for run in chosen]
     measured = [(config, 100 * best) for config, best in results if best is not None]
     if not settings or not measured:
         return

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from pages.shared import link_controls, page_links
-from pages.shared.page_links import RunsLink
+from pages.links import address, link_controls
+from pages.links.page_links import RunsLink
 
 POINTS = 1000  # of one trace, at most
 COLORS = ("#3b929a", "#c07f3c", "#7d72c4", "#b3597a", "#6f8f3a", "#5a7fb5", "#9a7a55", "#888f94")  # on light and dark
@@ -99,10 +99,10 @@ def controls(longest: int, unit: str = "epochs") -> View:
         longest: end of the horizontal axis.
         unit: what it counts.
     """
-    linked = View.from_query(page_links.read(RunsLink).curves, longest, unit)
+    linked = View.from_query(address.read(RunsLink).curves, longest, unit)
 
     def write(view: View, name: str) -> None:
-        page_links.rewrite({name: view.to_query(unit)[name] or None})
+        address.rewrite({name: view.to_query(unit)[name] or None})
 
     def smoothe(strength: float) -> None:
         write(linked._replace(smoothing=strength), "smoothing")

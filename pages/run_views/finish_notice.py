@@ -5,7 +5,8 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import readings, session
+from pages.links import session
+from pages.looking import run_records
 from pages.shared.escape import plain
 from vit.runs.registry import Run
 
@@ -30,17 +31,17 @@ def show(every: list[Run]) -> None:
             run.id in state.alive and not run.alive and run.status != "pruned"
         )  # of many trials, by their search
         if run.alive or ended_here:
-            best = readings.best_accuracy(run)
+            best = run_records.best_accuracy(run)
             accuracy = "" if best is None else f"{best:.1%}"
             notices.append(
-                {"id": run.id, "name": run.name, "status": readings.STATUS[run.status], "accuracy": accuracy}
+                {"id": run.id, "name": run.name, "status": run_records.STATUS[run.status], "accuracy": accuracy}
             )
         if ended_here and run.id not in state.announced:
             state.announced.add(run.id)
-            st.toast(f"{plain(run.name)}: {readings.STATUS[run.status].lower()}")
+            st.toast(f"{plain(run.name)}: {run_records.STATUS[run.status].lower()}")
         if run.alive:
             state.alive.add(run.id)
             state.announced.discard(run.id)
     alive = [run for run in every if run.alive and run.status != "waiting"]
-    title = f"{readings.share_done(alive[0]):.0%} · {alive[0].name}" if alive else ""
+    title = f"{run_records.share_done(alive[0]):.0%} · {alive[0].name}" if alive else ""
     _notice(key="finish notice", data={"runs": notices, "title": title}, width="content")

@@ -13,7 +13,8 @@ import streamlit as st
 from PIL import Image
 
 from pages.run_views import run_actions
-from pages.shared import access, datasets, pushing, zip_downloads
+from pages.server import access, zip_downloads
+from pages.shared import datasets, pushing
 from pages.shared.escape import plain
 from vit.errors import UserError
 from vit.runs import control, error_report, registry

@@ -7,9 +7,12 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import access, feedback, navigation, page_links, readings, setting_names
+from pages.links import address, navigation
+from pages.links.page_links import RunsLink
+from pages.looking import run_records
+from pages.server import access
+from pages.shared import button_actions, setting_names
 from pages.shared.escape import plain
-from pages.shared.page_links import RunsLink
 from vit.runs import control, registry
 from vit.runs.registry import MOST_EPOCHS
 from vit.training import run_folder
@@ -17,13 +20,13 @@ from vit.training.config import FROM_CHECKPOINT
 
 
 def act(done: str, action: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-    """Do something to a run, from a button's callback; what came of it is told by `feedback.tell`.
+    """Do something to a run, from a button's callback; what came of it is told by `button_actions.tell`.
 
     Args:
         done: said when it worked; "" for nothing.
     """
-    feedback.attempt("runs", done, action, *arguments, **named)
-    readings.forget()
+    button_actions.attempt("runs", done, action, *arguments, **named)
+    run_records.forget()
 
 
 def buttons(run: registry.Run) -> None:
@@ -98,7 +101,7 @@ def train_longer(run: registry.Run) -> None:
         wanted = st.session_state["resume epochs"]
         act("It goes on.", control.resume, run.id, epochs=wanted if wanted != planned else None)
 
-    finished, progress = run.status == "finished", readings.figures(run).progress
+    finished, progress = run.status == "finished", run_records.figures(run).progress
     if finished and planned >= MOST_EPOCHS:
         return
     with st.popover("Train longer" if finished else "Resume", width="content"):
@@ -166,7 +169,7 @@ def _confirm_delete(run: registry.Run) -> None:
 
     def delete() -> None:
         act(f"{run.name} was deleted.", control.delete, run.id)
-        page_links.change(RunsLink, runs=())
+        address.change(RunsLink, runs=())
 
     st.caption("Checkpoints that were kept under a name of their own stay.")
     with st.container(horizontal=True):

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
+from pages.looking import run_records
 from pages.run_views import curves
-from pages.shared import readings, setting_names
+from pages.shared import setting_names
 from pages.shared.bars import STRONG
 from vit.runs.registry import Run
 from vit.runs.search.control import Search
@@ -46,8 +47,8 @@ class Trial(NamedTuple):
 def trials(search: Search) -> list[Trial]:
     """Its trials, best first."""
     found = []
-    for number, run in search.trials(readings.every_run()).items():
-        records = readings.figures(run).records
+    for number, run in search.trials(run_records.every_run()).items():
+        records = run_records.figures(run).records
         best, epochs = best_epoch(records), evaluations(records)
         kind = "under way" if run.alive else _ENDS.get(run.status, "failed or stopped")
         accuracy = best["accuracy"] if best else None
@@ -90,7 +91,7 @@ def _over_epochs(search: Search, every: Sequence[Trial]) -> dict[str, Any]:
     dots = len(every) <= _MANY
     for trial in reversed(every):
         color, width, opacity = _KINDS[trial.kind]
-        figures = readings.figures(trial.run)
+        figures = run_records.figures(trial.run)
         reached = [
             (record["step"] / figures.steps_per_epoch, 100 * record["accuracy"])
             for record in evaluations(figures.records)

@@ -8,11 +8,14 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from pages.links import address, navigation
+from pages.links.page_links import ExploreLink, RunsLink, best_of_run
+from pages.looking import run_records
 from pages.run_views import run_actions, search_charts
 from pages.run_views.search_charts import Trial, trials
-from pages.shared import access, navigation, page_links, readings, setting_names
+from pages.server import access
+from pages.shared import setting_names
 from pages.shared.escape import plain
-from pages.shared.page_links import ExploreLink, RunsLink, best_of_run
 from vit.errors import InvalidRun
 from vit.runs.registry import Run
 from vit.runs.search import control
@@ -92,7 +95,7 @@ def _facts(search: Search) -> str:
     plan = search.plan
     rungs = ", ".join(map(str, plan.rungs()))
     early = f"{best_part(plan.reduction_factor)} goes on after epochs {rungs}" if rungs else "none ends early"
-    data = readings.short(plan.config.data)
+    data = run_records.short(plan.config.data)
     return f"Random search · {data} · {plan.trials} trials of up to {plan.config.epochs} epochs · {early}"
 
 
@@ -115,7 +118,7 @@ def _buttons(search: Search) -> None:
 
             def delete() -> None:
                 run_actions.act(f"{search.plan.name} was deleted.", control.delete, search.id)
-                page_links.change(RunsLink, search="")
+                address.change(RunsLink, search="")
 
             st.button("Delete the search", key="delete search", type="primary", on_click=delete)
 
@@ -151,7 +154,7 @@ def _say_status(search: Search, every: Sequence[Trial]) -> None:
         words = f"{STATUS[search.status]} · {over} of {search.plan.trials} trials over, {working} under way"
         st.progress(over / search.plan.trials, words + (f", {waiting} waiting" if waiting else ""))
     if search.status == "searching" and all(trial.accuracy is None for trial in every):
-        coming = [f"Trial {trial.number}: {said}" for trial in every if (said := readings.first_result(trial.run))]
+        coming = [f"Trial {trial.number}: {said}" for trial in every if (said := run_records.first_result(trial.run))]
         if coming or not every:
             st.caption(plain(coming[-1] if coming else "Its first trial is being started."))
 
@@ -162,13 +165,13 @@ def _show_best(search: Search, every: Sequence[Trial]) -> None:
     if best.accuracy is None:
         return
     after = f"{best.epochs} epoch{'' if best.epochs == 1 else 's'}"
-    test = readings.test_accuracy(best.run)
+    test = run_records.test_accuracy(best.run)
     tested = "" if test is None else f" It is right for {100 * test:.1f} % of test pictures."
     front = f"**Trial {best.number} is the best{' so far' if search.alive else ''}**: right"
     if sum(trial.accuracy is not None for trial in every) == 1:
         front = f"**Trial {best.number}** is the first with a result: right"
     st.markdown(f"{front} for {100 * best.accuracy:.1f} % of validation pictures in {after}.{tested}")
-    cells = {setting_names.title(name): str(readings.setting(best.run, name)) for name in search.plan.space}
+    cells = {setting_names.title(name): str(run_records.setting(best.run, name)) for name in search.plan.space}
     rows = "".join(f"<div><span>{html.escape(k)}</span><b>{html.escape(v)}</b></div>" for k, v in cells.items())
     st.html(f'{_STYLE}<div class="winner">{rows}</div>')
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -180,7 +183,7 @@ def _show_best(search: Search, every: Sequence[Trial]) -> None:
 
 
 def _open(run_id: str) -> None:
-    page_links.change(RunsLink, runs=(run_id,), search="")
+    address.change(RunsLink, runs=(run_id,), search="")
 
 
 # --- In tables ------------------------------------------------------------------------------------------------------
@@ -246,10 +249,10 @@ def _row(dimensions: Mapping[str, Any], trial: Trial) -> dict[str, Any]:
     row = {
         "Trial": trial.number,
         "Validation": None if trial.accuracy is None else 100 * trial.accuracy,
-        "Status": readings.STATUS[trial.run.status],
+        "Status": run_records.STATUS[trial.run.status],
         "Epochs": trial.epochs,
     }
-    return row | {setting_names.title(name): readings.setting(trial.run, name) for name in dimensions}
+    return row | {setting_names.title(name): run_records.setting(trial.run, name) for name in dimensions}
 
 
 _STYLE = """<style>

@@ -1,1 +1,1 @@
-"""What several pages use: who may do what, links and their controls, results that are remembered, uploads."""
+"""What several pages use and no other room is for: text that is escaped, buttons, uploaders, bars, datasets, names."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 import streamlit as st
 
-from pages.shared import access
+from pages.server import access
 from vit.data import catalog, downloads
 from vit.data.file_names import is_table
 from vit.paths import data_roots

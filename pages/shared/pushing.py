@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from pages.shared import access, session
+from pages.links import session
+from pages.server import access
 from pages.shared.escape import plain
 from vit.checkpoints import download, push
 from vit.errors import UserError

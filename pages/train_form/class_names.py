@@ -4,12 +4,12 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.shared import access
+from pages.server import access
 from pages.shared.escape import plain
 from vit.data import class_names
 from vit.data.folders import folders_of_classes, is_packed
 from vit.errors import UserError
-from vit.runs import uploads
+from vit.runs import uploaded_datasets
 
 ROWS_HEIGHT = 420  # of the table, at most [px]
 
@@ -18,7 +18,7 @@ def offer(spec: str) -> None:
     """A button to other names, for a folder; off while a run needs the present ones."""
     if not spec.startswith("folder:") or is_packed(Path(spec.removeprefix("folder:"))):
         return
-    going = [run.name for run in uploads.runs_on(spec) if run.alive]
+    going = [run.name for run in uploaded_datasets.runs_on(spec) if run.alive]
     why = (
         f"The run {plain(going[0])} needs them." if going else "In the order of their folders, which stay as they are."
     )

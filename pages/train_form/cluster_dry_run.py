@@ -6,9 +6,9 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import session
+from pages.links import session
+from pages.links.session import TriedRecipe
 from pages.shared.escape import plain
-from pages.shared.session import TriedRecipe
 from pages.train_form import cost_preview
 from pages.train_form.compute_target import ComputeTarget
 from vit.errors import UserError

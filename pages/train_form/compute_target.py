@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 import vit.devices
-from pages.shared import link_controls
+from pages.links import link_controls
 from pages.shared.escape import plain
 from pages.train_form import cost_preview, form_state
 from vit.runs.engines import clusters, watch

@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 from PIL import Image
 
-from pages.shared import datasets, session
+from pages.links import session
+from pages.links.session import TriedRecipe
+from pages.shared import datasets
 from pages.shared.escape import plain
-from pages.shared.session import TriedRecipe
 from pages.train_form import form_state
 from vit.devices import memory as memory_of_this_machine
 from vit.errors import UserError
 from vit.model.config import ViTConfig
-from vit.training import dry_run, fine_tuning
+from vit.training import augmentation_preview, dry_run, fine_tuning, picture_sample, smaller_recipe
 from vit.training import memory as memory_of_training
 from vit.training.config import TrainConfig
 from vit.view.captions import about
 
 if TYPE_CHECKING:
-    from streamlit.delta_generator import DeltaGenerator
     from torch import Tensor
+
+    from pages.streamlit_internals.types import DeltaGenerator
 
 
 CURVES = ["#3b929a", "#c9803a"]  # readable on a light and on a dark page
@@ -58,7 +60,7 @@ def too_large(recipe: str, classes: int, batch: int, free: int, _config: TrainCo
     return dry_run.too_large(_config, classes, batch, free)
 
 
-def problem(config: TrainConfig, devices: Sequence[str], pictures: "dry_run.Sample | None") -> str:
+def problem(config: TrainConfig, devices: Sequence[str], pictures: "picture_sample.Sample | None") -> str:
     """Why a run cannot be started for want of memory, "" if it can."""
     if devices[0] != "cpu":
         return ""
@@ -71,9 +73,9 @@ def problem(config: TrainConfig, devices: Sequence[str], pictures: "dry_run.Samp
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
-def few_pictures(subject: tuple[Any, ...], _config: TrainConfig) -> "dry_run.Sample":
+def few_pictures(subject: tuple[Any, ...], _config: TrainConfig) -> "picture_sample.Sample":
     """A few training pictures of a dataset at an input size, opened once per subject."""
-    return dry_run.sample(_config, SHOWN)
+    return picture_sample.sample(_config, SHOWN)
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
@@ -85,11 +87,11 @@ def augmented(subject: tuple[Any, ...], augmentation: str, _config: TrainConfig,
         augmentation: all of its settings.
     """
     out = io.BytesIO()
-    dry_run.preview(_config, _images).save(out, "PNG")
+    augmentation_preview.preview(_config, _images).save(out, "PNG")
     return out.getvalue()
 
 
-def show_preview(config: TrainConfig) -> "dry_run.Sample | None":
+def show_preview(config: TrainConfig) -> "picture_sample.Sample | None":
     """What augmentation makes of a few pictures; returns them, or None where there are none yet."""
     if not datasets.is_here(config.data, config.data_root):
         st.caption("A preview of the pictures comes with the download.")
@@ -116,7 +118,7 @@ def show_preview(config: TrainConfig) -> "dry_run.Sample | None":
 def show_costs(
     config: TrainConfig,
     devices: Sequence[str],
-    pictures: "dry_run.Sample | None",
+    pictures: "picture_sample.Sample | None",
     there: "dry_run.DryRun | None" = None,
 ) -> "dry_run.DryRun | None":
     """Size of the model, and memory and time once a few steps have been tried; returns the trial or None.
@@ -183,7 +185,7 @@ def numbers(count: int) -> str:
 
 
 def try_steps(
-    container: "DeltaGenerator", config: TrainConfig, devices: Sequence[str], pictures: "dry_run.Sample | None"
+    container: "DeltaGenerator", config: TrainConfig, devices: Sequence[str], pictures: "picture_sample.Sample | None"
 ) -> "dry_run.DryRun | None":
     """A few steps of the run, with a bar and a way out; None where they cannot be done."""
 
@@ -227,7 +229,7 @@ def show_doubts(config: TrainConfig, measured: "dry_run.DryRun") -> None:
         return
     where = "CPU" if measured.device == "cpu" else "device"
     st.warning(f"On this {where} all epochs take {about(total)}.")
-    if smaller := dry_run.fitting(config, measured):
+    if smaller := smaller_recipe.fitting(config, measured):
         epochs = f", {smaller.settings['epochs']} epochs" if "epochs" in smaller.settings else ""
         side = smaller.settings.get("image_size")
         what = f"{side} px, " if side else ""

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import streamlit as st
 
-from pages.shared import access, datasets, link_controls, session, uploads
+from pages.links import link_controls, session
+from pages.server import access
+from pages.shared import datasets, uploaders
 from pages.shared.escape import plain
 from pages.train_form import class_names
 from vit.data import catalog, downloads, folders, import_archive
 from vit.data import survey as surveys
 from vit.errors import InvalidDataset, UserError
 from vit.paths import data_roots
-from vit.runs import uploads as uploaded
+from vit.runs import uploaded_datasets
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +71,7 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
     state, most = session.of(session.Train), access.upload_megabytes()
     file = st.file_uploader(
         "A zip or tar with one folder of pictures per class",
-        max_upload_size=uploads.limit(most),
+        max_upload_size=uploaders.limit(most),
         key=f"archive_{state.uploads}",
         help="The folders may lie directly in it, or below train/, test/ and val/. A table such as labels.csv beside "
         "the pictures is read, too. Larger sets: put a folder into the server's data folder.",
@@ -126,7 +128,7 @@ def take_in(file: Any, parent: Path, most: int, container: Any) -> str:
 
 
 def _take_in(file: Any, parent: Path, most: int, container: Any) -> str:
-    content = uploads.opened(file)
+    content = uploaders.opened(file)
     size = content.seek(0, io.SEEK_END)
     if size > most * 10**6 * 1.05:  # the browser counts in 2**20
         raise InvalidDataset(f"The archive has {size / 1e6:.0f} MB; {most} MB are allowed here.")
@@ -188,7 +190,7 @@ def show(spec: str, root: str, choose: Callable[[str], None]) -> None:
 
 def offer_deletion(spec: str, choose: Callable[[str], None]) -> None:
     """A button that asks before it deletes an upload; off while a run needs it."""
-    names = [run.name for run in uploaded.runs_on(spec) if run.alive]
+    names = [run.name for run in uploaded_datasets.runs_on(spec) if run.alive]
     why = f"The run {plain(names[0])} needs it." if names else None
     if st.button("Delete this upload", key="delete_data", type="tertiary", disabled=bool(names), help=why):
         confirm_deletion(spec, choose)
@@ -204,7 +206,7 @@ def confirm_deletion(spec: str, choose: Callable[[str], None]) -> None:
     goes = [f"the folder {folder}", f"{pictures:,} pictures, {size / 1e6:,.1f} MB"]
     title = datasets.folder_title(spec, data_roots())
     st.markdown(f"**{plain(title)}** goes for good:\n" + "".join(f"\n- {plain(text)}" for text in goes))
-    if count := len(uploaded.runs_on(spec)):
+    if count := len(uploaded_datasets.runs_on(spec)):
         st.caption(f"Runs that learnt from it: {count:,}. They stay, but cannot be continued.")
     with st.container(horizontal=True):
         if st.button("Delete", key="really_delete_data", type="primary", on_click=delete, args=(spec, choose)):
@@ -218,7 +220,7 @@ def delete(spec: str, choose: Callable[[str], None]) -> None:
     if not access.may_train():  # a callback runs before the page asks, and says so
         return
     try:
-        uploaded.delete_upload(spec)
+        uploaded_datasets.delete_upload(spec)
     except UserError as error:
         session.of(session.Train).undeleted = str(error)
         return

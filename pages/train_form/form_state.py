@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from pages.shared import link_controls, session, setting_names
+from pages.links import link_controls, session
+from pages.shared import setting_names
+from pages.streamlit_internals import sessions
 from pages.train_form import settings
 from pages.train_form.form import PARTS, TrainForm
 
@@ -91,8 +92,7 @@ def control_value(name: str) -> Any:
 
 def is_news() -> bool:
     """Whether the address knows more than the session: at its start, and where the browser went back to a form."""
-    context = get_script_run_ctx()
-    if context is not None and context.is_history_navigation and set(PARTS) & st.query_params.keys():
+    if sessions.came_by_history() and set(PARTS) & st.query_params.keys():
         return True
     return any(key(part) not in st.session_state for part in PARTS)
 

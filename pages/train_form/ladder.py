@@ -8,11 +8,14 @@ from typing import NamedTuple
 
 import streamlit as st
 
-from pages.shared import access, datasets, navigation, readings, session
+from pages.links import navigation, session
+from pages.links.page_links import ExploreLink, RunsLink, best_of_run
+from pages.looking import run_records
+from pages.server import access
+from pages.server.result_cache import with_bar
+from pages.shared import datasets
 from pages.shared.bars import STRONG
 from pages.shared.escape import plain
-from pages.shared.page_links import ExploreLink, RunsLink, best_of_run
-from pages.shared.result_cache import with_bar
 from pages.train_form.compute_target import ComputeTarget
 from vit.data import catalog
 from vit.errors import UserError
@@ -99,7 +102,7 @@ def rows_of(config: TrainConfig, without_training: Mapping[str, Reached]) -> lis
     """
     subjects = {name: _subject(rung_config(config, name)) for name, rung in RUNGS.items() if rung.settings is not None}
     newest: dict[str, Run] = {}
-    for run in readings.every_run():  # the newest first
+    for run in run_records.every_run():  # the newest first
         if run.config.get("init_from"):
             values = _subject_of_values(run.config)
             for name, subject in subjects.items():
@@ -112,8 +115,8 @@ def _reached_by(run: Run | None) -> Reached | None:
     """What a run reached so far; None before its first evaluation."""
     if run is None:
         return None
-    records = readings.figures(run).records
-    accuracy, start, best = readings.best_accuracy(run), records.get("start"), best_epoch(records)
+    records = run_records.figures(run).records
+    accuracy, start, best = run_records.best_accuracy(run), records.get("start"), best_epoch(records)
     pictures = start[-1].get("validation_pictures") if start else None
     if accuracy is None or best is None or not isinstance(pictures, int) or not pictures:
         return None
@@ -198,8 +201,8 @@ def _state(row: Row) -> str:
     if row.run is None:
         return ""
     if row.run.status in ("running", "validating", "testing"):
-        return f"{readings.share_done(row.run):.0%} done"
-    return "" if row.run.status == "finished" else readings.STATUS[row.run.status].lower()
+        return f"{run_records.share_done(row.run):.0%} done"
+    return "" if row.run.status == "finished" else run_records.STATUS[row.run.status].lower()
 
 
 def _offer(config: TrainConfig, target: ComputeTarget, rows: Sequence[Row], owner: str) -> None:
@@ -260,7 +263,7 @@ def _launch(config: TrainConfig, target: ComputeTarget, rungs: Sequence[str], ow
     except UserError as error:
         st.error(plain(str(error)))
         return
-    readings.forget()
+    run_records.forget()
     st.rerun()
 
 

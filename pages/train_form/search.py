@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from pages.shared import access, session
+from pages.links import session
+from pages.links.page_links import RunsLink
+from pages.server import access
 from pages.shared.escape import plain
-from pages.shared.page_links import RunsLink
 from pages.train_form import form_state, search_space
 from pages.train_form.compute_target import ComputeTarget
 from pages.train_form.form import MOST_AT_ONCE, TrainForm

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.shared import watchdog
+from pages.server import watchdog
 
 watchdog.mount()
 st.text(f"view {st.query_params.get('view', 'none')}")

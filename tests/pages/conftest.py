@@ -15,8 +15,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from written_runs import write_run
 
 import vit
+from pages.looking import run_records
 from pages.panels import faithfulness
-from pages.shared import readings
 from pages.train_form import cost_preview
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import Block, VisionTransformer
@@ -104,7 +104,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "runs").mkdir()
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path / "checkpoints"))
-    readings.forget()
+    run_records.forget()
     return tmp_path / "runs"
 
 

@@ -10,7 +10,7 @@ from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from pages.shared.page_links import PageLink
+from pages.links.grammar import PageLink
 
 ROOT = Path(__file__).parents[2]
 

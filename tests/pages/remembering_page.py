@@ -6,7 +6,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.shared import guard
+from pages.server import guard
 
 
 class Large:

@@ -7,7 +7,7 @@ from typing import Any
 from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import readings
+from pages.looking import run_records
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +18,7 @@ def show(*wanted: str, **link: str) -> AppTest:
     for name, value in {"run": list(wanted), **link}.items():
         if value:
             page.query_params[name] = value
-    readings.forget()
+    run_records.forget()
     return page.run()
 
 

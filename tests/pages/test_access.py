@@ -16,9 +16,10 @@ ADA = {"is_logged_in": True, "email": "ada@example.com"}
 def script() -> None:
     import streamlit as st
 
-    from pages.shared import access
+    from pages.server import access
+    from pages.shared import training_gate
 
-    access.require_trainer()
+    training_gate.require_trainer()
     st.text("Open.")
     st.text(access.visitor())
     st.text(str(access.upload_megabytes()))

@@ -4,22 +4,22 @@ import pytest
 from streamlit.runtime.scriptrunner.script_runner import ScriptRunner
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import whole_callbacks
+from pages.streamlit_internals import uninterrupted_callbacks
 
 
 def page() -> None:
     import streamlit as st
 
-    from pages.shared import feedback
+    from pages.shared import button_actions
 
     def click(done: str) -> None:
         for _ in range(2):
-            feedback.attempt("things", done, st.session_state.made.append, "thing")
+            button_actions.attempt("things", done, st.session_state.made.append, "thing")
 
     st.session_state.setdefault("made", [])
     st.button("Make", on_click=click, args=("It is made.",))
     st.button("Move", on_click=click, args=("",))
-    feedback.tell()
+    button_actions.tell()
 
 
 @pytest.mark.parametrize(("button", "times"), [(0, 1), (1, 2)])
@@ -44,7 +44,7 @@ def test_a_click_is_carried_out_though_another_one_follows(monkeypatch: pytest.M
     monkeypatch.setattr(
         ScriptRunner, "_maybe_handle_execution_control_request", ScriptRunner._maybe_handle_execution_control_request
     )
-    whole_callbacks.mend()
+    uninterrupted_callbacks.patch()
     app = AppTest.from_function(impatient).run()
     app.button[0].click().run()
     assert not app.exception and "done" in app.session_state

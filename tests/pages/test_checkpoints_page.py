@@ -235,7 +235,7 @@ def test_an_empty_shelf_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_over_a_network_the_shelf_can_be_looked_at_only(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pages.shared import access
+    from pages.server import access
 
     monkeypatch.setattr(access, "is_local", lambda: False)
     app = page()

@@ -19,7 +19,7 @@ def controls() -> None:
     """A page with every kind of control; the picture decides what they offer, and in which words."""
     import streamlit as st
 
-    from pages.shared import link_controls
+    from pages.links import link_controls
 
     picture = st.query_params.get("picture", "a")
     order = {"a": ["cat", "dog", "fox"], "b": ["dog", "fox", "cat"], "c": ["fox", "cat", "dog"]}[picture]

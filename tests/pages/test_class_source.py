@@ -12,8 +12,9 @@ import torch
 from streamlit.testing.v1 import AppTest
 
 import vit
-from pages.shared import class_source, uploaded_pictures
-from pages.shared.uploaded_pictures import Upload
+from pages.looking import class_source
+from pages.server import uploaded_pictures
+from pages.server.uploaded_pictures import Upload
 from tests.pages.conftest import PATIENCE, ROOT
 from tests.pages.controls import control
 from tests.pages.offered import sent_to

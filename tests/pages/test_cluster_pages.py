@@ -10,7 +10,7 @@ from patience import PATIENCE
 from short_runs import begun, endless, tiny, until
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import readings
+from pages.looking import run_records
 from tests.pages.controls import control
 from vit.errors import InvalidRun
 from vit.runs import control as runs
@@ -31,7 +31,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "runs").mkdir()
     (tmp_path / "data").mkdir()
-    readings.forget()
+    run_records.forget()
     yield set_up(tmp_path, monkeypatch, processes=2)
     for run in registry.list_runs(patience=5):
         if run.alive:
@@ -79,7 +79,7 @@ def test_a_run_is_handed_over_and_watched(lab: Fake) -> None:
     (run,) = registry.list_runs()
     assert (run.on, run.folder.parent, run.devices) == ("lab", lab.jobs.parent, ("cpu",))
     until(lambda: not registry.find_run(run.id, patience=5).alive, "the end")
-    readings.forget()
+    run_records.forget()
     page = opened("runs", run=run.id)
     assert registry.find_run(run.id).status == "finished"
     assert any("lab, 1 process" in caption.value for caption in page.caption)

@@ -17,7 +17,7 @@ from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from pages.comparison import contact_sheet, side_by_side
-from pages.shared import access
+from pages.server import access
 from tests.pages.controls import control
 from tests.pages.offered import fed, sent_to
 from vit import load_checkpoint

@@ -18,8 +18,9 @@ import torch
 from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
+from pages.looking import run_records
 from pages.run_views import compare_runs, curves
-from pages.shared import readings, stored_epochs
+from pages.shared import stored_epochs
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 from vit.images.preprocess import Preprocess
@@ -90,7 +91,7 @@ def folder(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> P
         shutil.copytree(template, tmp_path / "runs" / name)
     about = json.loads((tmp_path / "runs" / BAD / "about.json").read_text())
     (tmp_path / "runs" / BAD / "about.json").write_text(json.dumps(about | {"name": "Bad", "created": 2e9}))
-    readings.forget()
+    run_records.forget()
     return tmp_path / "runs"
 
 
@@ -177,7 +178,7 @@ def page_of(name: str, **link: Any) -> AppTest:
     page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).switch_page(f"pages/{name}")
     for key, value in link.items():
         page.query_params[key] = value
-    readings.forget()
+    run_records.forget()
     return page.run()
 
 
@@ -342,23 +343,23 @@ def dice() -> Iterator[random.Random]:
 
 def look(run: registry.Run) -> None:
     """All that page Runs computes of a run before it draws."""
-    figures = readings.figures(run)
+    figures = run_records.figures(run)
     for text in (
         run.name,
         run.notes,
         run.owner,
         run.reason,
         run.problem,
-        readings.last_lines(run),
-        readings.data_name(run),
+        run_records.last_lines(run),
+        run_records.data_name(run),
     ):
         text.encode()
-    json.dumps([figures.seconds, figures.steps_per_epoch, readings.share_done(run)], allow_nan=False)
+    json.dumps([figures.seconds, figures.steps_per_epoch, run_records.share_done(run)], allow_nan=False)
     (
-        readings.duration(figures.seconds),
-        readings.guesses(run),
-        readings.start_name(run),
-        readings.best_accuracy(run),
+        run_records.duration(figures.seconds),
+        run_records.guesses(run),
+        run_records.start_name(run),
+        run_records.best_accuracy(run),
     )
     points = [(record["step"] / figures.steps_per_epoch, record["loss"]) for record in figures.records.get("step", [])]
     option = curves.chart("Loss", [curves.line("x", curves.smooth(points, 0.6), "red")], view=curves.View(log=True))
@@ -387,8 +388,8 @@ def test_whatever_is_in_the_files_of_a_run_the_others_stay(folder: Path, templat
         for name in dice.sample(names, dice.randint(1, 3)):
             scramble(folder / BAD / name, dice)
         (folder / ".queue" / "queue.json").write_text(json.dumps(scrambled(line, dice)))
-        readings.forget()
-        found = {run.id: run for run in readings.every_run()}
+        run_records.forget()
+        found = {run.id: run for run in run_records.every_run()}
         assert found[GOOD].status == "finished" and not found[GOOD].problem
         assert BAD in found and registry.find_run(BAD).id == BAD
         assert registry.queue() == []

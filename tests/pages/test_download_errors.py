@@ -11,7 +11,7 @@ from streamlit.runtime.backend_operation_handler import DeferredFileHandler
 from streamlit.runtime.media_file_manager import MediaFileManager
 from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 
-from pages.shared import download_errors
+from pages.streamlit_internals import download_errors
 from vit.errors import UserError
 
 
@@ -19,7 +19,7 @@ from vit.errors import UserError
 def click(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bytes]], BackendOperationResponse]:
     """`click(make)`: the answer to a click on a button for what `make` gives."""
     monkeypatch.setattr(DeferredFileHandler, "handle", DeferredFileHandler.handle)
-    download_errors.mend()
+    download_errors.patch()
 
     def answer(make: Callable[[], bytes]) -> BackendOperationResponse:
         files = MediaFileManager(MemoryMediaFileStorage("/media"))

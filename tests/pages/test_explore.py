@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 
 import vit
 from pages.panels import own_pictures
-from pages.shared import uploaded_pictures
+from pages.server import uploaded_pictures
 from tests.pages.offered import fed, sent_to
 from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
@@ -204,7 +204,7 @@ def test_where_nothing_can_be_kept_the_first_is_shown_and_the_page_says_so(
     page: AppTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page.run()
-    monkeypatch.setattr("pages.shared.uploaded_pictures.keep", lambda content: "")
+    monkeypatch.setattr("pages.server.uploaded_pictures.keep", lambda content: "")
     several(page, first=png(300, 200), second=png(400, 200))
     assert payload(page)[0]["picture"]["width"] == 300 and "keeps no pictures now" in page.error[0].value
 

@@ -15,7 +15,9 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 import vit
-from pages.shared import link_controls, mask_drops, result_cache
+from pages.links import link_controls
+from pages.looking import mask_drops
+from pages.server import result_cache
 from tests.pages.drawings import drawn
 from tests.pages.offered import fed, sent_to
 from vit.explain.sensitivity import random_masks, score_drops

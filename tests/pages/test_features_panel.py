@@ -12,8 +12,8 @@ from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 import vit
-from pages.shared import uploaded_pictures
-from pages.shared.uploaded_pictures import Upload
+from pages.server import uploaded_pictures
+from pages.server.uploaded_pictures import Upload
 from tests.pages.controls import control
 from tests.pages.offered import fed, sent_to
 from tests.pages.pictures import png

@@ -17,8 +17,8 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.testing.v1 import AppTest
 from websockets.sync.client import ClientConnection, connect
 
+from pages.looking import loading
 from pages.panels import welcome
-from pages.shared import loading
 from tests.pages.controls import texts
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
@@ -126,8 +126,8 @@ def stored_of_the_link() -> None:
     """A page that says whether what its link asks for is stored."""
     import streamlit as st
 
+    from pages.links.source import Source
     from pages.panels import first_view
-    from pages.shared.source import Source
     from vit.images import samples
 
     sample = st.query_params["sample"]

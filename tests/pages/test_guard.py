@@ -19,8 +19,8 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from pages.shared import guard, uploads
-from pages.shared.uploads import MB, OnDisk, Refused, Uploads
+from pages.server import guard, uploads
+from pages.server.uploads import MB, OnDisk, Refused, Uploads
 from tests.browser.serving import streamlit
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.sync.client import ClientConnection, connect
 
-from pages.shared import housekeeping
+from pages.server import housekeeping
 
 sys.path.append(str(Path(__file__).parents[1] / "browser"))
 

@@ -12,7 +12,7 @@ from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from pages.shared.result_cache import MODELS, Memory, models_of, size_of
+from pages.server.result_cache import MODELS, Memory, models_of, size_of
 from vit.explain.methods import Subject
 
 
@@ -102,7 +102,7 @@ def test_what_follows_a_bar_keeps_its_place() -> None:
     def page() -> None:
         import streamlit as st
 
-        from pages.shared.result_cache import with_bar
+        from pages.server.result_cache import with_bar
 
         st.text(with_bar("a bar that keeps its place", "Working…", lambda tell: [tell(0.5), "done"][1]))
 

@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 from torch import Tensor, nn
 
 import vit
-from pages.shared import readings
+from pages.looking import run_records
 from tests.pages.runs_page import option, show, texts
 from vit.runs import registry
 from vit.training.metrics import read_metrics
@@ -97,7 +97,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def run(request: pytest.FixtureRequest, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> registry.Run:
     monkeypatch.setenv("VIT_RUNS", str(runs))
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
-    readings.forget()
+    run_records.forget()
     return next(run for run in registry.list_runs() if run.name == request.param)
 
 

@@ -8,15 +8,8 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.shared.page_links import (
-    LONGEST,
-    CheckpointsLink,
-    CompareLink,
-    ExploreLink,
-    PageLink,
-    RunsLink,
-    SideLink,
-)
+from pages.links.grammar import LONGEST, PageLink
+from pages.links.page_links import CheckpointsLink, CompareLink, ExploreLink, RunsLink, SideLink
 from vit.view.selection import Selection
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +62,7 @@ def test_runs_are_named_once_each_in_their_order() -> None:
 
 def test_only_the_address_s_own_files_read_and_write_it() -> None:
     """Elsewhere, a page speaks of its link as a value."""
-    own = {"shared/page_links.py", "shared/navigation.py", "train_form/form_state.py"}
+    own = {"links/address.py", "links/navigation.py", "train_form/form_state.py"}
     using = set()
     for file in (ROOT / "pages").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -80,11 +73,11 @@ def test_only_the_address_s_own_files_read_and_write_it() -> None:
 
 def names(name: str, page: str) -> None:
     """A page with a control of that name."""
-    from pages.shared import link_controls, page_links, session
+    from pages.links import address, link_controls, session
 
     session.of(session.Visit).entered = page
     if name.startswith("rewritten "):
-        page_links.rewrite({name.removeprefix("rewritten "): "1"})
+        address.rewrite({name.removeprefix("rewritten "): "1"})
     else:
         link_controls.toggle("Switch", name)
 

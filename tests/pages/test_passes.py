@@ -9,8 +9,8 @@ import pytest
 from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import pass_queue, result_cache
-from pages.shared.pass_queue import Line
+from pages.server import pass_queue, result_cache
+from pages.server.pass_queue import Line
 
 ROOT = Path(__file__).parents[2]
 
@@ -128,7 +128,7 @@ def test_a_pass_that_runs_out_of_memory_is_told_in_one_sentence() -> None:
         import torch
 
         import vit
-        from pages.shared import pass_queue
+        from pages.server import pass_queue
 
         checkpoint = vit.load_checkpoint("cifar10")
         with pass_queue.reserved(checkpoint, checkpoint.preprocess.size):

@@ -19,10 +19,10 @@ from streamlit.testing.v1 import AppTest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from pages.shared import guard, public, uploaded_pictures
-from pages.shared.pass_queue import Line
-from pages.shared.result_cache import Memory
-from pages.shared.visit_pictures import VisitPictures
+from pages.server import guard, public, uploaded_pictures
+from pages.server.pass_queue import Line
+from pages.server.result_cache import Memory
+from pages.server.visit_pictures import VisitPictures
 from tests.browser.serving import streamlit
 from tests.browser.visitor import Visitor
 
@@ -85,7 +85,7 @@ def test_large_inputs_are_not_offered(place: Path) -> None:
 
 def test_pictures_belong_to_visits_and_the_longest_unused_ones_go(monkeypatch: pytest.MonkeyPatch) -> None:
     visit = ["ada"]
-    monkeypatch.setattr("pages.shared.visit_pictures.visit", lambda: visit[0])
+    monkeypatch.setattr("pages.server.visit_pictures.current_id", lambda: visit[0])
     pictures = VisitPictures(most=100)
     assert pictures.keep("one", bytes(40)) and pictures.keep("two", bytes(40))
     assert pictures.find("one") == bytes(40)
@@ -100,7 +100,7 @@ def test_pictures_belong_to_visits_and_the_longest_unused_ones_go(monkeypatch: p
 
 def test_results_go_with_the_last_visit_that_needed_them(monkeypatch: pytest.MonkeyPatch) -> None:
     visit, made, memory = ["ada"], list[str](), Memory()
-    monkeypatch.setattr("pages.shared.result_cache.visit", lambda: visit[0])
+    monkeypatch.setattr("pages.server.result_cache.current_id", lambda: visit[0])
 
     def result(key: str) -> str:
         return memory.get(key, lambda: made.append(key) or key)
@@ -228,8 +228,8 @@ def test_what_is_more_than_one_may_bring_is_refused(server: tuple[str, Path]) ->
 def test_who_finds_it_full_is_told_so(tmp_path: Path) -> None:
     full = tmp_path / "full.py"
     full.write_text(
-        "from pages.shared import public\npublic.VISITORS = 1\n"
-        "import streamlit as st\nfrom pages.shared import guard\n"
+        "from pages.server import public\npublic.VISITORS = 1\n"
+        "import streamlit as st\nfrom pages.server import guard\n"
         "if __name__ == '__main__':\n    st.write('here')\n"
         "else:\n    app = st.App(__file__, middleware=guard.MIDDLEWARE, lifespan=guard.lifespan)\n"
     )

@@ -10,7 +10,8 @@ from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 from written_runs import write_run
 
-from pages.shared import access, readings
+from pages.looking import run_records
+from pages.server import access
 from vit.checkpoints.save import save_checkpoint
 from vit.images.preprocess import Preprocess
 
@@ -27,7 +28,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[...,
         model = build(num_classes=3)
         save_checkpoint(tmp_path / "checkpoints" / "ours", model, ["a", "b", "c"], Preprocess(model.config.image_size))
         (tmp_path / "runs").mkdir()
-        readings.forget()
+        run_records.forget()
         yield server
 
 

@@ -7,7 +7,8 @@ from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import access, run_pictures, uploaded_pictures
+from pages.looking import run_pictures
+from pages.server import access, uploaded_pictures
 from vit.runs import registry
 from vit.training.presets import train_config
 from vit.training.train import train

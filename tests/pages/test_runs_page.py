@@ -19,8 +19,9 @@ from starlette.testclient import TestClient
 from streamlit.testing.v1 import AppTest
 from written_runs import EPOCHS, STEPS
 
+from pages.looking import run_records
 from pages.run_views import curves
-from pages.shared import access, readings, zip_downloads
+from pages.server import access, zip_downloads
 from pages.train_form import settings as fields
 from tests.pages.controls import control
 from tests.pages.offered import fed
@@ -475,7 +476,7 @@ def test_a_curve_has_few_points_and_its_last() -> None:
 
 def test_pauses_between_attempts_do_not_count() -> None:
     records = [{"kind": "step", "step": i, "t": t, "attempt": a} for i, t, a in ((1, 0, 0), (2, 60, 0), (3, 9000, 1))]
-    assert readings.Figures({"step": records}, None).seconds == 60
+    assert run_records.Figures({"step": records}, None).seconds == 60
 
 
 def test_watching_needs_no_torch(write: Callable[..., str]) -> None:

@@ -11,7 +11,9 @@ from short_runs import tiny, until
 from streamlit.testing.v1 import AppTest
 from written_searches import end, held, write_search, write_trial
 
-from pages.shared import access, readings, setting_names
+from pages.looking import run_records
+from pages.server import access
+from pages.shared import setting_names
 from pages.shared.escape import plain
 from pages.train_form.search import forecast
 from tests.pages.controls import app_page, control, name_of, train_page
@@ -34,7 +36,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
     for name in ("runs", "data"):
         (tmp_path / name).mkdir()
-    readings.forget()
+    run_records.forget()
     yield tmp_path / "runs"
     for search in searches.list_searches():
         if search.alive:
@@ -47,7 +49,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def runs_page(**link: str) -> AppTest:
     """Page Runs in the app, run once."""
-    readings.forget()
+    run_records.forget()
     return app_page("runs", **link)
 
 

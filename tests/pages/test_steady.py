@@ -9,7 +9,7 @@ from streamlit.runtime import app_session
 from streamlit.runtime.forward_msg_cache import populate_hash_if_needed
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import message_queue
+from pages.streamlit_internals import message_queue
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,7 +41,7 @@ def test_what_belongs_to_a_complete_run_is_sent_though_a_fragment_runs_next(
     finished: int, next_run: list[str] | None, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app_session, "ForwardMsgQueue", app_session.ForwardMsgQueue)
-    message_queue.mend()
+    message_queue.patch()
     queue = app_session.ForwardMsgQueue()
 
     def draw(fragment: str, body: str) -> None:

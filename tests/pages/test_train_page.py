@@ -16,7 +16,7 @@ from vit.cli.parser import parser
 from vit.cli.training import merged_settings
 from vit.devices import Device
 from vit.runs import registry
-from vit.training import dry_run
+from vit.training import augmentation_preview, dry_run
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, train_config
 
@@ -366,8 +366,10 @@ def said(page: AppTest) -> str:
 
 def test_the_preview_is_drawn_anew_only_where_it_changes(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[TrainConfig] = []
-    real = dry_run.preview
-    monkeypatch.setattr(dry_run, "preview", lambda config, images: drawn.append(config) or real(config, images))
+    real = augmentation_preview.preview
+    monkeypatch.setattr(
+        augmentation_preview, "preview", lambda config, images: drawn.append(config) or real(config, images)
+    )
     for name, value, times in (("epochs", 3, 0), ("crop_padding", 1, 1), ("epochs", 4, 1), ("seed", 41, 2)):
         setting(page, name).set_value(value).run()
         assert not page.exception and len(drawn) == times

@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { beforeEach, test } from "node:test";
 import { runInThisContext } from "node:vm";
 
-const program = `{${readFileSync(new URL("../../pages/shared/history.js", import.meta.url), "utf8")}}`;
+const program = `{${readFileSync(new URL("../../pages/server/history.js", import.meta.url), "utf8")}}`;
 
 /** @type {string[]} */
 let entries;

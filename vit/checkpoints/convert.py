@@ -6,22 +6,18 @@ another, positions are therefore interpolated here first, unless the library doe
 """
 
 import json
-import logging
 import os
 import shutil
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
-from io import StringIO
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
 
+from vit.checkpoints import onnx_export
 from vit.checkpoints.card import write_card
 from vit.checkpoints.checkpoint import CARD, CONFIG, PREPROCESS, WEIGHTS, Checkpoint
 from vit.checkpoints.families import clip, dinov2, dinov3, huggingface, siglip, timm, torchvision
@@ -49,8 +45,6 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
     "torchvision": torchvision.TARGETS,
 }
 SUFFIXES: Mapping[str, tuple[str, ...]] = {"torchvision": (".pth", ".pt"), "onnx": (".onnx",)}  # else a folder
-MAX_ONNX = (1 << 31) - (1 << 22)  # [bytes] of weights; a file of that format holds 2 GiB in all
-OPSET = 20  # of ONNX; the first with GELU
 
 
 def convert(checkpoint: Checkpoint, destination: str | Path, to: To = "transformers") -> Path:
@@ -80,7 +74,7 @@ def convert(checkpoint: Checkpoint, destination: str | Path, to: To = "transform
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if to == "onnx":
-            _write_onnx(checkpoint, path)
+            onnx_export.write(checkpoint, _at_size(checkpoint.model, _export_size(checkpoint, None)), path)
         elif to == "torchvision":
             _write_torch(checkpoint, path)
         else:
@@ -99,7 +93,7 @@ def obstacle(checkpoint: Checkpoint, to: To) -> str:
     if to not in get_args(To):
         raise UserError(f"There is no format {to!r}. Choose from: {', '.join(get_args(To))}.")
     if to == "onnx":
-        return _onnx_obstacle(checkpoint)
+        return onnx_export.obstacle(checkpoint)
     target = _choose_target(checkpoint, to)
     problems = _all_obstacles(checkpoint, target)
     if not problems:
@@ -107,7 +101,7 @@ def obstacle(checkpoint: Checkpoint, to: To) -> str:
     others = [
         other for other in TARGETS if other != to and not _all_obstacles(checkpoint, _choose_target(checkpoint, other))
     ]
-    others += [] if _onnx_obstacle(checkpoint) else ["onnx"]
+    others += [] if onnx_export.obstacle(checkpoint) else ["onnx"]
     return (
         f"{to} has no class that computes exactly what {brief(checkpoint.name)!r} does. The nearest is {target.name}, "
         f"but {', '.join(problems)}." + (f" Choose {' or '.join(others)} instead." if others else "")
@@ -280,82 +274,3 @@ def _write_torch(checkpoint: Checkpoint, path: Path) -> None:
         if isinstance(error.__context__, OSError):  # torch.save raises its own error where the disk refuses
             raise error.__context__ from error
         raise
-
-
-# --- ONNX -----------------------------------------------------------------------------------------------------
-
-
-class _Answers(nn.Module):
-    """A model with a tuple as its answer: logits, every block's attention, and a learnt query's if there is one."""
-
-    def __init__(self, model: VisionTransformer):
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """(B, channels, height, width) to (B, C) and L times (B, H, N, N)."""
-        output = self.model(images, output_attentions=True)
-        assert output.attentions is not None
-        return output.logits, *output.attentions, *([] if output.pool_attention is None else [output.pool_attention])
-
-
-def _onnx_obstacle(checkpoint: Checkpoint) -> str:
-    missing = [package for package in ("onnx", "onnxscript") if find_spec(package) is None]
-    if missing:
-        return f"To write ONNX files, {' and '.join(missing)} must be installed: pip install {' '.join(missing)}."
-    size = 4 * sum(tensor.numel() for tensor in checkpoint.model.state_dict().values())
-    if size > MAX_ONNX:
-        return f"The weights have {size / 1e9:.1f} GB, and an ONNX file holds 2. Choose another format."
-    return ""
-
-
-def _write_onnx(checkpoint: Checkpoint, path: Path) -> None:
-    """Trace one pass with attention; the number of pictures stays free, their size is that of the preprocessing."""
-    preprocess = checkpoint.preprocess
-    model = _at_size(checkpoint.model, _export_size(checkpoint, None))
-    config = model.config
-    names = ["logits", *(f"attention_{block}" for block in range(config.depth))]
-    names += ["pool_attention"] if config.pool == "map" else []
-    images = torch.zeros(2, config.channels, *preprocess.size)
-    with (
-        warnings.catch_warnings(),
-        redirect_stdout(StringIO()),
-        _quiet_libraries("torch.onnx", "onnxscript", "onnx_ir"),
-    ):
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            _Answers(model).eval(),
-            (images,),
-            dynamo=True,
-            dynamic_shapes={"images": {0: torch.export.Dim("batch")}},
-            input_names=["images"],
-            output_names=names,
-            opset_version=OPSET,
-            verbose=False,
-        )
-    assert program is not None
-    program.model.metadata_props.update(
-        {
-            "vit.config": dump_json(config.to_dict()),
-            "labels": dump_json(list(checkpoint.labels)),
-            "preprocess": dump_json(preprocess.to_config()),
-            "prefix": dump_json(list(config.prefix)),
-            "converted_from": f"{checkpoint.name} {checkpoint.hash}",
-            "converted_from_identity": checkpoint.identity,
-        }
-    )
-    with replaced(path) as file:
-        file.write(program.model_proto.SerializeToString())
-
-
-@contextmanager
-def _quiet_libraries(*names: str) -> Iterator[None]:
-    """Keep libraries from telling of their own progress."""
-    levels = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)

@@ -3,18 +3,11 @@
 Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from vit.explain.maps import fuse_rows
-from vit.explain.settings import Direction, Fusion
-
-if TYPE_CHECKING:
-    from vit.explain.record import AttentionRecord
+from vit.explain.settings import Fusion
 
 
 def rollout(
@@ -47,30 +40,3 @@ def rollout(
         attention = heads.mean(0) if plain else fuse_rows(heads, fusion, discard, prefix)
         result = ((1 - residual) * attention + residual * identity) @ result
     return result
-
-
-def traced(
-    record: AttentionRecord, start: Tensor, residual: float, direction: Direction, fusion: Fusion, discard: float
-) -> Tensor:
-    """Compute a weighted sum of rows (or columns for "to") of the rollout matrix, as vector-matrix products.
-
-    Args:
-        start: (N,), weight of each token.
-        residual, fusion, discard: see `rollout`.
-
-    Returns:
-        (N,), float32.
-    """
-    vector = start.float()
-    for block in reversed(range(record.blocks)) if direction == "from" else range(record.blocks):
-        mixed = torch.zeros_like(vector)
-        for first, rows in record.row_chunks(block):  # rows: (H, R, N)
-            part = slice(first, first + rows.shape[1])
-            if fusion != "mean" or discard:
-                rows = fuse_rows(rows, fusion, discard, len(record.prefix))[None]
-            if direction == "from":
-                mixed += (vector[part] @ rows).mean(0)
-            else:
-                mixed[part] = (rows @ vector).mean(0)
-        vector = (1 - residual) * mixed + residual * vector
-    return vector

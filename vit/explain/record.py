@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.explain.attention_rollout import traced
-from vit.explain.maps import checked_index, fuse, select_head
+from vit.explain.maps import checked_index, fuse, fuse_rows, select_head
 from vit.explain.settings import Direction, Fusion
 from vit.model.attention import Hook, attention_weights
 from vit.model.config import ViTConfig
@@ -208,8 +207,19 @@ class AttentionRecord:
 
         Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
         """
-        start = query if isinstance(query, Tensor) else self._one_hot(query)
-        return traced(self, start, residual, direction, fusion, discard)
+        vector = (query if isinstance(query, Tensor) else self._one_hot(query)).float()
+        for block in reversed(range(self.blocks)) if direction == "from" else range(self.blocks):
+            mixed = torch.zeros_like(vector)
+            for first, rows in self.row_chunks(block):  # rows: (H, R, N)
+                part = slice(first, first + rows.shape[1])
+                if fusion != "mean" or discard:
+                    rows = fuse_rows(rows, fusion, discard, len(self.prefix))[None]
+                if direction == "from":
+                    mixed += (vector[part] @ rows).mean(0)
+                else:
+                    mixed[part] = (rows @ vector).mean(0)
+            vector = (1 - residual) * mixed + residual * vector
+        return vector
 
     @property
     def _rows_per_chunk(self) -> int:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.errors import UserError
+from vit.explain.gradcam import channel_map, gradcam
 from vit.explain.maps import checked_index, discarded, fuse, select_head
 from vit.explain.record import AttentionRecord, read_by_head
 from vit.explain.settings import Direction, Fusion
@@ -35,7 +36,7 @@ class GradientRecord(AttentionRecord):
         target: the class whose logit was differentiated.
         values: L tensors (H, N, K).
         gradients: L tensors (H, N, K), of the target's logit by each head's mix of values before the projection.
-        channel_maps: (L, N), Grad-CAM's of the tokens that each block's attention reads, before the relu.
+        channel_maps: (L, N), for Grad-CAM, see `vit.explain.gradcam.channel_map`.
         read: (N,), how much of each token the head reads, see `read_by_head`.
         input_gradient: (N,), the length of the gradient of the target's logit by each patch's pixels, as the model
             reads them; 0 for prefix tokens.
@@ -128,23 +129,8 @@ class GradientRecord(AttentionRecord):
         return fuse(torch.stack(maps), block) if isinstance(block, str) else maps[0]
 
     def gradcam(self, block: int | Fusion = -1) -> Tensor:
-        """Grad-CAM of the tokens that a block's attention reads, which are those after its first LayerNorm.
-
-        Channels weigh what the target's logit gains by them on average over the patches; the sum's positive part.
-
-        Args:
-            block: an index, negative from the end, or how to fuse all of them.
-
-        Returns:
-            (N,), at least 0.
-
-        Raises:
-            ValueError: there is no such block.
-
-        Source: Selvaraju et al. 2017, arXiv 1610.02391, eq. 1 and 2; of these tokens as in jacobgil/pytorch-grad-cam.
-        """
-        maps = self.channel_maps.clamp(min=0)
-        return fuse(maps, block) if isinstance(block, str) else maps[checked_index("block", block, self.blocks)]
+        """Grad-CAM (N,) of one block, or of all blocks fused, see `vit.explain.gradcam`."""
+        return gradcam(self.channel_maps, block)
 
     def flow(self, block: int) -> Tensor:
         """What `relevance` multiplies with: the mean over heads of relu(dA * A), (N, N)."""
@@ -284,8 +270,7 @@ def relevance_record(
             q, k, v = (part.detach()[0].contiguous() for part in (inputs.q, inputs.k, inputs.v))
             g = torch.zeros_like(v)
             g[:, rows if len(passed) == model.config.depth - 1 else EVERY] = by_heads[0]
-            channels = by_tokens[0, prefix:].mean(0)  # (D,)
-            blocks.append((q, k, v, g, inputs.tokens.detach()[0] @ channels))
+            blocks.append((q, k, v, g, channel_map(inputs.tokens.detach()[0], by_tokens[0], prefix)))
             del inputs, heads, after
         by_pixels = _input_gradient(model, pixels, back)
     queries, keys, values, gradients, maps = zip(*reversed(blocks), strict=True)

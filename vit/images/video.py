@@ -1,8 +1,8 @@
-"""Short videos: read in a process of their own, and written as MP4.
+"""Short videos, read in a process of their own; `vit.images.mp4` writes them.
 
-Both by FFmpeg, which PyAV brings along; it is imported where it is needed, as most visits do without. FFmpeg is large
-and written in C, so what people bring is decoded apart from everything else: in bounded time and memory, with readers
-and decoders named one by one, and where the system allows that, without the right to open any file.
+FFmpeg, which PyAV brings along, decodes them; it is imported where it is needed, as most visits do without. FFmpeg is
+large and written in C, so what people bring is decoded apart from everything else: in bounded time and memory, with
+readers and decoders named one by one, and where the system allows that, without the right to open any file.
 
     python -m vit.images.video COUNT SECONDS BYTES < clip.mp4
 
@@ -18,24 +18,21 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
 from vit.errors import InvalidImage
+from vit.images.mp4 import mp4
 from vit.paths import environment_with_package
 
 if TYPE_CHECKING:
     import av
-
-# --- Reading --------------------------------------------------------------------------------------------------
 
 MAX_PIXELS = 9_000_000  # of a frame; 4K has 8.8 million
 MAX_DECODED_PIXELS = 8_000_000_000  # pixels to decode; two minutes of 1080p, which take about a quarter of a minute
@@ -480,61 +477,6 @@ def _frame_picture(frame: "av.VideoFrame", aspect: Fraction | None) -> Image.Ima
         # Where the file does not name its colours, those of its time: BT.601, and BT.709 from HD on.
         src_colorspace="itu709" if frame.colorspace == 2 and frame.height > 576 else None,
     )
-
-
-# --- Writing --------------------------------------------------------------------------------------------------
-
-_X264_QUALITY = "18"  # constant rate factor of x264; at 18 nobody sees a difference
-
-
-def mp4(pictures: Sequence[Image.Image], durations: Sequence[int]) -> bytes:
-    """Write pictures as a video that every browser plays: H.264, yuv420p, its index in front.
-
-    Args:
-        pictures: RGB, of one size; where a side is odd, its last row or column is repeated, as H.264 wants even ones.
-        durations: how long each is shown [ms], at least 1.
-    """
-    import av  # noqa: PLC0415 # half a second, and only the reader's process needs it
-
-    beat = Fraction(1, 1000)
-    width, height = (side + side % 2 for side in pictures[0].size)
-    # A file and not a buffer: to put the index in front, FFmpeg opens what it wrote a second time.
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "film.mp4"
-        with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
-            stream = container.add_stream("libx264", rate=1000, options={"crf": _X264_QUALITY, "bf": "0"})
-            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-            context = stream.codec_context
-            context.time_base = beat
-            # Untagged, players guess the colours: BT.709 with sRGB's curve, in the narrow range.
-            context.colorspace, context.color_primaries, context.color_trc, context.color_range = 1, 1, 13, 1
-
-            def coded() -> Iterator["av.Packet[Any]"]:
-                now = 0
-                for picture, duration in zip(pictures, durations, strict=True):
-                    frame = av.VideoFrame.from_image(_even(picture, width, height)).reformat(
-                        format="yuv420p", dst_colorspace="itu709", dst_color_range="MPEG"
-                    )
-                    frame.pts, frame.time_base = now, beat
-                    now += duration
-                    yield from stream.encode(frame)
-                yield from stream.encode(None)
-
-            # Without B-frames there is one packet per picture, in order; the last one's length is told nowhere else.
-            for packet, duration in zip(coded(), durations, strict=True):
-                packet.duration = duration
-                container.mux(packet)
-        return path.read_bytes()
-
-
-def _even(picture: Image.Image, width: int, height: int) -> Image.Image:
-    """The same picture, its last column and row repeated up to this size."""
-    if picture.size == (width, height):
-        return picture
-    sheet = Image.new("RGB", (width, height))
-    for left, top in ((1, 1), (1, 0), (0, 1), (0, 0)):
-        sheet.paste(picture, (left, top))
-    return sheet
 
 
 if __name__ == "__main__":

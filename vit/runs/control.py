@@ -113,18 +113,13 @@ def launch(
     check_locks()
     request = Request(tuple(devices), share, nodes, minutes)
     engine, root = _engine_and_root(on)
-    kind = _check_request(request, on)
-    config = _with_absolute_paths(config, kind)
-    limits = limits or Limits()
-    if on != HERE:
-        config, limits = _check_cluster(config, request, find_cluster(on), limits)
-    base = fine_tuning.resolve(config) if config.init_from else None
-    name = name or presets.run_name(config)
+    checked = _checked(config, request, on, limits or Limits())
+    name = name or presets.run_name(checked.config)
     with one_launch(root):
         every = list_runs()
         if again := next((run for run in every if nonce and run.nonce == nonce), None):
             return again
-        _check_room(root, every, owner, limits)
+        _check_room(root, every, owner, checked.limits)
         folder = root / new_id(name)
         folder.mkdir()
         about = {
@@ -140,13 +135,7 @@ def launch(
             "nonce": nonce,
         }
         try:
-            write_json(folder / "about.json", about)
-            if base and on != HERE:
-                config, base = _copy_start(config, base, folder)
-            if base:
-                fine_tuning.write_base(folder, base)
-            with replaced(folder / "config.json") as file:  # which makes the folder a run
-                file.write(config.model_dump_json(indent=2).encode() + b"\n")
+            _write_run(folder, checked, about, elsewhere=on != HERE)
             engine.submit(folder, request)
         except (UserError, OSError):
             shutil.rmtree(folder, ignore_errors=True)  # nothing was begun
@@ -161,14 +150,11 @@ def start_dry_run(config: "TrainConfig", *, on: str, devices: Sequence[str], nod
         InvalidConfig, InvalidCheckpoint, Refused, Unreachable: as `launch`.
     """
     request = Request(tuple(devices), nodes=nodes)
-    kind, cluster = _check_request(request, on), find_cluster(on)
-    config, _ = _check_cluster(_with_absolute_paths(config, kind), request, cluster, Limits())
-    base = fine_tuning.resolve(config) if config.init_from else None
-    folder = cluster_dry_run.new_folder(cluster.runs)
+    checked = _checked(config, request, on, Limits())
+    folder = cluster_dry_run.new_folder(find_cluster(on).runs)
     try:
-        if base:
-            config, _ = _copy_start(config, base, folder)
-        cluster_dry_run.write(folder, config, [kind] * (len(devices) * nodes))
+        config = _with_copy(checked, folder).config
+        cluster_dry_run.write(folder, config, [config.device] * (len(devices) * nodes))
         cluster_engine(on).submit(folder, Request((devices[0],), workers=1))
     except (UserError, OSError):
         shutil.rmtree(folder, ignore_errors=True)
@@ -188,6 +174,40 @@ def end_dry_run(folder: Path) -> None:
 def _engine_and_root(on: str) -> tuple[Engine, Path]:
     """The engine by its name, and the folder of its runs."""
     return (Local(), runs_folder()) if on == HERE else (cluster_engine(on), find_cluster(on).runs)
+
+
+class _Checked(NamedTuple):
+    """What is started, once nothing speaks against it.
+
+    Attributes:
+        config: its settings, valid wherever it computes.
+        base: what it takes over from the checkpoint that it starts from; None where it starts from none.
+        limits: that hold there.
+    """
+
+    config: "TrainConfig"
+    base: "Base | None"
+    limits: Limits
+
+
+def _checked(config: "TrainConfig", request: Request, on: str, limits: Limits) -> _Checked:
+    """Refuse what makes no sense or is not granted."""
+    config = _with_absolute_paths(config, _check_request(request, on))
+    if on != HERE:
+        config, limits = _check_cluster(config, request, find_cluster(on), limits)
+    base = fine_tuning.resolve(config).base if config.init_from else None  # the import of torch is left out
+    return _Checked(config, base, limits)
+
+
+def _write_run(folder: Path, checked: _Checked, about: dict[str, Any], elsewhere: bool) -> None:
+    """Fill the folder of a run; `config.json`, which makes it one, comes last."""
+    write_json(folder / "about.json", about)
+    if elsewhere:
+        checked = _with_copy(checked, folder)
+    if checked.base:
+        fine_tuning.write_base(folder, checked.base)
+    with replaced(folder / "config.json") as file:
+        file.write(checked.config.model_dump_json(indent=2).encode() + b"\n")
 
 
 def _check_request(request: Request, on: str) -> str:
@@ -225,13 +245,16 @@ def _check_cluster(
     return config, limits._replace(runs_per_person=cluster.limits.runs_per_person or limits.runs_per_person)
 
 
-def _copy_start(config: "TrainConfig", base: "Base", folder: Path) -> tuple["TrainConfig", "Base"]:
+def _with_copy(checked: _Checked, folder: Path) -> _Checked:
     """Save the checkpoint that a cluster's run starts from in the run's folder: the machines see no other of ours."""
-    start = load.load_checkpoint(base.name)
+    if not checked.base:
+        return checked
+    start = load.load_checkpoint(checked.base.name)
     copy = save.save_checkpoint(
-        folder / START / presets.checkpoint_name(base.name), start.model, start.labels, start.preprocess
+        folder / START / presets.checkpoint_name(checked.base.name), start.model, start.labels, start.preprocess
     )
-    return config.model_copy(update={"init_from": str(copy)}), base._replace(name=str(copy))
+    config = checked.config.model_copy(update={"init_from": str(copy)})
+    return checked._replace(config=config, base=checked.base._replace(name=str(copy)))
 
 
 def _check_room(root: Path, every: Sequence[Run], owner: str, limits: Limits) -> None:

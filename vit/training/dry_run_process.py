@@ -23,10 +23,11 @@ from vit.out_of_memory import explained, is_out_of_memory
 from vit.training import probe, trainer
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
-from vit.training.dry_run import Sample, run_facts, sample
+from vit.training.dry_run import run_facts
 from vit.training.fine_tuning import model_config
 from vit.training.ladder import Reached
 from vit.training.memory import parameters_of
+from vit.training.picture_sample import Sample, sample
 from vit.training.presets import train_config
 
 _TIMED_SECONDS = 2.0  # [s] of steps with the largest batch

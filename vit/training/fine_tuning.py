@@ -42,33 +42,42 @@ class Base(NamedTuple):
     std: tuple[float, ...]
 
 
-def resolve(config: TrainConfig) -> Base | None:
-    """Look up what follows from the checkpoint that a run starts from; None where it starts from none.
+class Resolved(NamedTuple):
+    """What follows from the settings of a run and the checkpoint that it starts from.
+
+    Attributes:
+        base: what it takes over from the checkpoint; None where it starts from none.
+        model: the model that it trains.
+    """
+
+    base: Base | None
+    model: ViTConfig
+
+
+def resolve(config: TrainConfig, num_classes: int = 1) -> Resolved:
+    """Look up what follows from the checkpoint that a run starts from, and the model that it trains.
 
     The checkpoint is opened, and fetched where it has to be, once per process and version of its files.
 
+    Args:
+        num_classes: of the dataset; any number will do where only sizes are needed.
+
     Raises:
-        InvalidCheckpoint: it cannot be had or opened.
+        InvalidCheckpoint: the checkpoint cannot be had or opened.
         InvalidConfig: the settings contradict it.
     """
     if not config.init_from:
-        return None
+        return Resolved(None, config.vit_config(num_classes))
     base = _open_base(config.init_from, _version(config.init_from))
     try:
-        config.vit_config(1, base.model)
+        return Resolved(base, config.vit_config(num_classes, base.model))
     except ValueError as error:
         raise InvalidConfig(str(error)) from error
-    return base
 
 
 def model_config(config: TrainConfig, num_classes: int) -> ViTConfig:
-    """The model that a run trains, for a dataset of so many classes.
-
-    Raises:
-        InvalidCheckpoint, InvalidConfig: as `resolve`.
-    """
-    base = resolve(config)
-    return config.vit_config(num_classes, base and base.model)
+    """The model of `resolve`."""
+    return resolve(config, num_classes).model
 
 
 @lru_cache(maxsize=16)
@@ -97,13 +106,13 @@ def write_base(run: Path, base: Base) -> None:
 
 
 def base_of(config: TrainConfig, run: Path) -> Base | None:
-    """What was kept when the run was launched, or else `resolve(config)`."""
+    """What was kept when the run was launched, or else what `resolve` finds."""
     values = read_json(run / BASE)
     if config.init_from and values.get("name") == config.init_from:
         with suppress(KeyError, TypeError, ValueError):
             mean, std = tuple(map(float, values["mean"])), tuple(map(float, values["std"]))
             return Base(config.init_from, ViTConfig.from_dict(values["model"]), mean, std)
-    return resolve(config)
+    return resolve(config).base
 
 
 def start_of(name: str, run: Path) -> str:

@@ -110,7 +110,7 @@ class Trainer:
             resumed: the weights will come from `load`: no checkpoint is needed to start from.
         """
         self.config, self.run, self.process = config, run, process
-        base = base or resolve(config)
+        base = base or resolve(config).base
         self.data = open_data(config, process, base, dataset)
         torch.manual_seed(config.seed)
         model = VisionTransformer(config.vit_config(len(self.data.classes), base and base.model))

@@ -1,56 +1,20 @@
 """Typed phrases as classes, for checkpoints that learnt from pictures with texts (CLIP, SigLIP).
 
-The picture side is our model. The text tower and its tokenizer are outside what this project exists for: transformers
-computes them, from the same folder.
+The picture side is our model; phrases are read by the text tower of the same folder, see
+`vit.checkpoints.text_tower`.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
-from torch import Tensor
 
 from vit.checkpoints.answers import Answers
 from vit.checkpoints.checkpoint import CONFIG, VOCABULARIES, Checkpoint, reads_text
+from vit.checkpoints.text_tower import load_text_tower
 from vit.checkpoints.weight_files import read_json
 from vit.errors import InvalidCheckpoint, UserError
 from vit.model.heads import CosineHead
 from vit.untrusted import brief
 
 MAX_PHRASES = 1000
-
-
-class TextTower(NamedTuple):
-    """What turns phrases into directions.
-
-    Attributes:
-        model: transformers' own, of both towers.
-        tokenizer: likewise.
-        longest: phrase that it reads [tokens].
-        padded: every phrase is brought to that length, as in training.
-    """
-
-    model: Any
-    tokenizer: Any
-    longest: int
-    padded: bool
-
-    @torch.inference_mode()
-    def encode(self, phrases: Sequence[str]) -> Tensor:
-        """Phrases to directions (n, E), of any length.
-
-        Raises:
-            UserError: a phrase has too many tokens.
-        """
-        for phrase, ids in zip(phrases, self.tokenizer(list(phrases))["input_ids"], strict=True):
-            if len(ids) > self.longest:
-                raise UserError(f"{brief(phrase)!r} has {len(ids)} tokens, and the text tower reads {self.longest}.")
-        padding = {"padding": "max_length", "max_length": self.longest} if self.padded else {"padding": True}
-        tokens = self.tokenizer(list(phrases), return_tensors="pt", **padding)
-        inputs = {name: tokens[name] for name in ("input_ids", "attention_mask") if name in tokens}
-        return self.model.get_text_features(**inputs).pooler_output.float()
 
 
 def answers_from_text(checkpoint: Checkpoint, phrases: Sequence[str], template: str = "{}") -> Answers:
@@ -73,7 +37,7 @@ def answers_from_text(checkpoint: Checkpoint, phrases: Sequence[str], template: 
     names = check_phrases(phrases, template)
     if why := obstacle(checkpoint):
         raise InvalidCheckpoint(why)
-    tower = _text_tower(checkpoint.path, checkpoint.name, checkpoint.hash)
+    tower = load_text_tower(checkpoint.path, checkpoint.name, checkpoint.hash)
     directions = tower.encode([template.replace("{}", name) for name in names])
     model = tower.model
     bias = model.logit_bias.item() if hasattr(model, "logit_bias") else 0.0
@@ -130,29 +94,3 @@ def obstacle(checkpoint: Checkpoint) -> str:
             f"{checkpoint.name} lacks the files of its tokenizer, such as tokenizer.json. Put them beside its weights."
         )
     return ""
-
-
-@lru_cache(maxsize=1)
-def _text_tower(folder: Path, name: str, weights: str) -> TextTower:
-    """Load what belongs to weights of this hash, once.
-
-    Raises:
-        InvalidCheckpoint: there is none, or it cannot be read.
-    """
-    try:
-        import transformers  # noqa: PLC0415, TID251  2 s, and whoever types no phrase needs none of it
-    except ModuleNotFoundError as error:
-        raise UserError("Phrases are read by transformers, which is not installed: pip install transformers") from error
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model, report = transformers.AutoModel.from_pretrained(
-            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
-        )
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        why = " ".join(str(error).split())
-        raise InvalidCheckpoint(f"The text tower of {name} cannot be opened: {why[:300]}") from error
-    if missing := sorted(key for key in report["missing_keys"] if not key.startswith("vision_model.")):
-        raise InvalidCheckpoint(f"{name} holds no text tower: `{brief(missing[0])}` is missing. Classes need examples.")
-    model.vision_model = None  # ours is there
-    longest = model.config.text_config.max_position_embeddings
-    return TextTower(model.eval(), tokenizer, longest, padded=model.config.model_type == "siglip")

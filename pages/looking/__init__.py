@@ -1,0 +1,1 @@
+"""What pages show of models, pictures and runs: each opened once, which classes are asked about, what methods need."""

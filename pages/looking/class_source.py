@@ -1,0 +1,299 @@
+"""Where the classes come from that a checkpoint is asked about: its own, typed phrases, examples, or a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import streamlit as st
+
+from pages.links import address, link_controls, session
+from pages.links.page_links import CLASSES, ClassesLink, ExploreLink
+from pages.looking import example_groups, likeness
+from pages.server import access, pass_queue
+from pages.server.result_cache import ASK_ABOVE, cached, with_bar
+from pages.server.uploaded_pictures import Upload
+from pages.shared import button_actions, datasets
+from pages.shared.escape import plain
+from vit.checkpoints import manage
+from vit.data import datasets as vit_datasets
+from vit.errors import UserError
+from vit.explain import features, head_census
+from vit.explain.answers import examples, text
+from vit.images import decode
+from vit.paths import runs_folder
+from vit.view.captions import about
+
+if TYPE_CHECKING:
+    from vit.checkpoints.answers import Answers
+    from vit.checkpoints.checkpoint import Checkpoint
+    from vit.explain.cost import Size
+    from vit.explain.features import Features
+
+TYPED, EXAMPLES, SIMILAR = "typed", "examples", "similar"
+CLASSIFIERS = {"probe": "linear probe", "neighbours": "neighbours"}
+PICTURES, FEW_PICTURES = (100, 300, 1000), 300  # of a dataset that can be learnt from, and at first
+PHRASES = 1000  # the most characters of one
+
+
+def names(prefix: str = "") -> tuple[str, ...]:
+    """Of all that links say of it."""
+    parts = ("from", "text", "template", "data", "pictures", "group", "classifier", "like", "name", "patch")
+    return tuple(f"{prefix}{CLASSES}{part}" for part in parts)
+
+
+def show_stored() -> None:
+    """What `pick` shows of the shipped checkpoint, before anything else can be chosen."""
+    st.segmented_control(
+        "Classes", ["the checkpoint's", "examples", "likeness"], default="the checkpoint's", disabled=True
+    )
+
+
+def pick(checkpoint: Checkpoint, prefix: str = "", size: Size | None = None) -> Checkpoint:
+    """Let the person choose where classes come from; the checkpoint with these, or as it is while there are none.
+
+    Args:
+        prefix: of its names in links, where a page asks several times.
+        size: (height, width) of the model's input [px]; None for the checkpoint's own.
+    """
+    name = f"{prefix}{CLASSES}from"
+    sources = {"": "the checkpoint's" if checkpoint.labels else "none"}
+    if _reads_text(checkpoint):
+        sources[TYPED] = "typed"
+    sources |= {EXAMPLES: "examples", SIMILAR: "likeness"}
+    source = link_controls.select(
+        "Classes",
+        name,
+        list(sources),
+        format_func=sources.get,
+        kind=st.segmented_control,
+        along={f"{prefix}target": None},
+        help="What the model chooses from. Models that learnt from pictures with texts compare a picture with phrases "
+        "that you type; every model can be taught classes by examples, of which it sees only what it computes before "
+        "its own head, or say how alike two pictures are to it.",
+    )
+    if not prefix and source != EXAMPLES:
+        button_actions.tell()  # that a probe was kept
+    if not source:
+        return checkpoint
+    try:
+        if source == SIMILAR:
+            own, target = f"{prefix}{CLASSES}", f"{prefix}target"
+            answers: Answers | None = likeness.pick(checkpoint, own, target, size, of_pinned=not prefix)
+        else:
+            answers = (_typed if source == TYPED else _from_examples)(checkpoint, prefix)
+    except UserError as error:
+        st.error(plain(str(error)))
+        return checkpoint
+    if answers is None:
+        return checkpoint
+    key = "with answers", checkpoint.identity, checkpoint.name, answers.digest
+    changed: Checkpoint = cached(key, lambda: checkpoint.with_answers(answers))
+    if source == EXAMPLES:
+        _show_accuracy(changed, answers, prefix)
+    return changed
+
+
+def pick_folded(checkpoint: Checkpoint, prefix: str) -> Checkpoint:
+    """The same, folded away where nothing was chosen."""
+    chosen = " ✓" if address.text(f"{prefix}{CLASSES}from") else ""
+    with st.popover(f"Classes{chosen}", width="stretch", key=f"{prefix}{CLASSES}group"):
+        return pick(checkpoint, prefix)
+
+
+def _reads_text(checkpoint: Checkpoint) -> bool:
+    return not cached(("reads text", checkpoint.identity, str(checkpoint.path)), lambda: text.obstacle(checkpoint))
+
+
+# --- Typed ----------------------------------------------------------------------------------------------------------
+
+
+def _typed(checkpoint: Checkpoint, prefix: str) -> Answers | None:
+    """Classes of phrases that are typed; None while there are none."""
+    phrases, template = f"{prefix}{CLASSES}text", f"{prefix}{CLASSES}template"
+    linked, read = address.texts(phrases), address.text(template) or "{}"
+
+    def type_phrases(lines: str) -> None:
+        typed = dict.fromkeys(" ".join(line.split())[:PHRASES] for line in lines.splitlines())
+        address.rewrite({phrases: [phrase for phrase in typed if phrase], f"{prefix}target": None})
+
+    def type_template(words: str) -> None:
+        address.rewrite({template: words if words.strip() not in ("", "{}") else None})
+
+    left, right = st.columns([3, 2])
+    _type_text(
+        left.text_area,
+        "Phrases, one per line",
+        phrases,
+        "\n".join(linked),
+        type_phrases,
+        height=130,
+        placeholder="a cat\na dog\na grey wall",
+        help="One class each. They stand in the address, so a link shows the same.",
+    )
+    _type_text(
+        right.text_input,
+        "Read as",
+        template,
+        read,
+        type_template,
+        help="What the text tower reads in place of a phrase, which goes where the braces are: “a photo of a {}”.",
+    )
+    if not linked:
+        st.caption(
+            "Type what the picture may show, also what it does not show: the model shares its answer among them."
+        )
+        return None
+    answers: Answers = cached(
+        ("answers", checkpoint.identity, tuple(linked), read),
+        lambda: text.answers_from_text(checkpoint, linked, read),
+    )
+    return answers
+
+
+def _type_text(
+    kind: Callable[..., Any], label: str, name: str, linked: str, choose: Callable[[str], None], **more: Any
+) -> None:
+    """A field that shows what the link says, and `choose`s what is typed."""
+    key = link_controls.key_of(name, linked)
+    kind(label, linked, key=key, on_change=link_controls.on_change, args=(key, choose), **more)
+
+
+# --- Examples -------------------------------------------------------------------------------------------------------
+
+
+def _from_examples(checkpoint: Checkpoint, prefix: str) -> Answers | None:
+    """Classes that are learnt from pictures; None while there are too few."""
+    own = "Your own, in groups"
+    titles = {"": own} | {spec: title for spec, title in datasets.here().items()}
+    left, right = st.columns(2)
+    with left:
+        data = link_controls.select(
+            "Examples", f"{prefix}{CLASSES}data", list(titles), format_func=titles.get, along={f"{prefix}target": None}
+        )
+    with right:
+        classifier = link_controls.select(
+            "Learnt by",
+            f"{prefix}{CLASSES}classifier",
+            list(CLASSIFIERS),
+            format_func=CLASSIFIERS.get,
+            help="A linear probe is a logistic regression on the model's features, and can be kept as a checkpoint. "
+            "Neighbours: the 20 most similar examples vote.",
+        )
+    known: Features | None
+    facts: dict[str, Any]
+    if not data:
+        known, facts = _features_of_groups(checkpoint, prefix)
+    else:
+        with left:
+            count = link_controls.select(
+                "Pictures",
+                f"{prefix}{CLASSES}pictures",
+                PICTURES,
+                FEW_PICTURES,
+                kind=st.segmented_control,
+                width="content",
+            )
+        known, facts = _features_of_dataset(checkpoint, data, count), {"limit": count}
+    if known is None:
+        return None
+    answers: Answers = cached(
+        ("answers", checkpoint.identity, known.vectors.tobytes(), known.classes, data, classifier, repr(facts)),
+        lambda: examples.answers_from_features(known, data or "pictures", classifier, **facts),
+    )
+    return answers
+
+
+def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Features | None:
+    """What the model computes of a dataset's training pictures; None until that is asked for, where it takes long."""
+    size, root = checkpoint.preprocess.size, datasets.root_of(data)
+    key = "features", checkpoint.identity, data, root, datasets.stamp(data), count
+    expected = head_census.seconds(checkpoint, checkpoint.preprocess, count)
+    asked_for = session.of(session.Visit).features
+    asks = f"Look at {count:,} pictures ({about(expected)})"
+    placeholder = st.empty()
+    if expected > ASK_ABOVE and key not in asked_for:
+        if not placeholder.button(asks, type="primary"):
+            return None
+        placeholder.empty()
+    asked_for.add(key)
+
+    def compute(progress: Callable[[float], object]) -> Features:
+        def report(done: int, total: int) -> None:
+            progress(done / total)
+
+        dataset = vit_datasets.load_dataset(data, checkpoint.preprocess, root=Path(root), only="train", at_most=count)
+        with pass_queue.reserved(checkpoint, size):  # on the CPU, where others ask this model meanwhile
+            parts = features.features_of(checkpoint, dataset.train, dataset.classes, count, "cpu")
+            return features.combined(parts.all(report))
+
+    def work(progress: Callable[[float], object]) -> Features:
+        every = repr((*key, datasets.digest(data)))
+        return features.stored(every, runs_folder() / ".features", lambda: compute(progress))
+
+    known: Features = with_bar(key, f"Looking at {count:,} pictures…", work)
+    return known
+
+
+def _features_of_groups(checkpoint: Checkpoint, prefix: str) -> tuple[Features | None, dict[str, Any]]:
+    """What the model computes of pictures in named groups, None while there are fewer than two; and their files."""
+    groups = example_groups.pick(prefix)
+    files: dict[str, list[str]] = {name: [] for name in groups}
+    vectors, labels, unreadable = [], [], []
+    for number, (name, uploads) in enumerate(groups.items()):
+        for one in uploads:
+            try:
+                vectors.append(_vector(checkpoint, one))
+                labels.append(number)
+                files[name].append(one.name)
+            except UserError as error:
+                unreadable.append(f"{one.name}: {error}")
+    datasets.show_list("Left out", unreadable)
+    if len(set(labels)) < max(2, len(groups)):
+        st.caption(
+            "Add two groups at least, each with a name and a few pictures: the model then tells them apart by what it "
+            "computes of them."
+        )
+        return None, {}
+    return features.Features(np.stack(vectors), np.array(labels), tuple(groups)), {"groups": files}
+
+
+def _vector(checkpoint: Checkpoint, upload: Upload) -> Any:
+    """What the head reads of a picture: float32 (D,)."""
+
+    def work() -> Any:
+        pixels = checkpoint.preprocess(decode.decode_image(upload.data))
+        with pass_queue.reserved(checkpoint, checkpoint.preprocess.size):
+            return features.pooled(checkpoint.model, pixels)[0].float().numpy()
+
+    return cached(("features", checkpoint.identity, upload.key), work)
+
+
+def _show_accuracy(checkpoint: Checkpoint, answers: Answers, prefix: str) -> None:
+    """Whether classes from examples can be believed, and a way to keep them."""
+    if answers.accuracy is None or answers.interval is None:
+        st.caption("A group with a single picture leaves nothing to try this on. Add more to see how far it is right.")
+    else:
+        low, high = answers.interval
+        st.caption(
+            f"Right about **{answers.accuracy:.1%}** of examples that it was not taught (95 % interval {low:.1%} to "
+            f"{high:.1%}); a guess is right about {1 / len(answers.names):.1%}."
+        )
+    if not access.may_train() or prefix:
+        return
+    button_actions.tell()  # why a probe was not kept
+    if not answers.linear:
+        st.caption("Neighbours cannot be kept as a checkpoint; a linear probe can.")
+        return
+    with st.expander("Keep as a checkpoint"):
+        st.text_input("Name", manage.suggest(f"{checkpoint.name}-probe.pt"), key="probe name", help=manage.NAME_HELP)
+        st.button("Keep", key="keep probe", type="primary", on_click=_keep, args=(checkpoint,))
+
+
+def _keep(checkpoint: Checkpoint) -> None:
+    """From the button: keep it under the name that was typed, and show that one."""
+    name = st.session_state["probe name"]
+    if button_actions.attempt("checkpoints", f"{name} is a checkpoint now.", manage.keep, checkpoint, name):
+        address.change(ExploreLink, checkpoint=name, classes=ClassesLink())

@@ -1,0 +1,73 @@
+"""Fetch a checkpoint by its name, and a shelf of those that are worth it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from pages.links import address, navigation
+from pages.links.page_links import CheckpointsLink, ExploreLink
+from pages.looking import loading
+from pages.server import access, public
+from pages.shared import button_actions
+from pages.shared.escape import plain
+from vit.checkpoints import hub
+from vit.checkpoints.shelf import SHELF, Recommended
+from vit.errors import UserError
+
+if TYPE_CHECKING:
+    from pages.streamlit_internals.types import DeltaGenerator
+
+COLUMNS = 3
+
+
+def fetch(name: str) -> None:
+    """Fetch a checkpoint with a bar, and select it on page Checkpoints; or say in a sentence why not.
+
+    Args:
+        name: on the Hugging Face Hub or in torchvision, as it was typed.
+    """
+    bar = st.progress(0.0, f"Asking for {plain(name)}…")
+
+    def progress(done: int, total: int | None) -> None:
+        size = f" of {total / 1e6:,.0f}" if total else ""
+        bar.progress(min(done / total, 1.0) if total else 0.0, f"{done / 1e6:,.0f}{size} MB of {plain(name)}")
+
+    try:
+        fetched = hub.fetch(name, progress, max(access.limits().free_bytes, hub.KEEP_FREE))
+    except UserError as error:
+        bar.empty()
+        st.error(plain(str(error)))
+        return
+    button_actions.say(f"{fetched.name} is here.")
+    address.show(CheckpointsLink(name=str(fetched.name)))
+    st.rerun()
+
+
+def show_shelf() -> None:
+    """Every checkpoint of the shelf with what it is good for; fetched or opened with one click."""
+    here = {info.name for info in loading.list_checkpoints().every}
+    clicked: tuple[Recommended, DeltaGenerator] | None = None
+    for first in range(0, len(SHELF), COLUMNS):
+        columns = st.columns(COLUMNS, gap="medium")
+        for column, one in zip(columns, SHELF[first : first + COLUMNS], strict=False):
+            card = column.container(border=True, height="stretch")
+            with card:
+                st.markdown(f"**{plain(one.title)}**  \n{plain(one.good_for)}")
+                st.caption(f"{one.megabytes:,} MB · {plain(one.licence)}", help=plain(one.name))
+                if one.name in here:
+                    navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=one.name).to_query())
+                elif not access.may_train():
+                    st.caption("Not on this server." if public.is_public() else "Not fetched yet.")
+                elif st.button("Get it", key=f"shelf {one.repository}", help=_GATED if one.gated else None):
+                    clicked = one, card
+    if clicked:  # once all cards are there
+        with clicked[1]:
+            fetch(clicked[0].name)
+
+
+_GATED = (
+    "Its licence has to be accepted on the Hugging Face Hub first; the server then needs a token of that account "
+    "(HF_TOKEN)."
+)

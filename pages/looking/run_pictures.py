@@ -1,0 +1,63 @@
+"""Pictures that a run was tested on: what was trained opens on page Explore with pictures of its own classes."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from pages.server import uploaded_pictures
+from pages.server.result_cache import cached
+from pages.server.uploaded_pictures import Upload
+from pages.shared import datasets
+from vit.data import datasets as vit_datasets
+from vit.data import folders, splits
+from vit.data.pictures import Resident
+from vit.errors import UserError
+from vit.images.preprocess import Preprocess
+from vit.runs.registry import Run
+
+COUNT = 12  # pictures
+_SIDE = 32  # of pictures that are no files [px]
+
+
+def entries(run: Run) -> Sequence[tuple[str, str]]:
+    """Names and keys of a few, as uploads are kept; none where there are none to be had, or not for this visitor."""
+    data, root = str(run.config.get("data", "")), str(run.config.get("data_root", "data"))
+    if not datasets.may_see(data) or not datasets.is_here(data, root):
+        return []
+
+    def work() -> list[tuple[str, str]]:
+        return [(one.name, uploaded_pictures.keep(one.data)) for one in chosen(data, root)]
+
+    try:
+        pairs: list[tuple[str, str]] = cached(("test pictures", data, datasets.stamp(data)), work)
+        if not all(uploaded_pictures.is_kept(key) for _, key in pairs):  # they stay for a day
+            pairs = work()
+    except (UserError, OSError):  # told where the data is shown
+        return []
+    return pairs if all(key for _, key in pairs) else []
+
+
+def chosen(data: str, root: str) -> list[Upload]:
+    """Evenly from the classes, always the same ones; each is called by its class.
+
+    Raises:
+        InvalidDataset, OSError: there are none, or they cannot be read.
+    """
+    if data.startswith("folder:") and folders.folders_of_classes(Path(data.removeprefix("folder:"))):
+        files = folders.list_files(Path(data.removeprefix("folder:")), only_test=True)
+        order = splits.in_turn([label for _, label in files.test])[:COUNT]
+        pairs = [files.test[place] for place in order]
+        return [Upload.of(f"{files.classes[label]}, {file.name}", file.read_bytes()) for file, label in pairs]
+    dataset = vit_datasets.load_dataset(
+        data, Preprocess((_SIDE, _SIDE)), root=Path(root), only="test", at_most=COUNT, budget=1 << 30
+    )
+    assert isinstance(dataset.test, Resident)  # as few as these fit
+    images, labels = dataset.test.images, dataset.test.labels.tolist()
+    pictures = []
+    for number, (pixels, label) in enumerate(zip(images, labels, strict=True), 1):
+        out = io.BytesIO()
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(out, "PNG")
+        pictures.append(Upload.of(f"{dataset.classes[label]}, test picture {number}", out.getvalue()))
+    return pictures

@@ -1,0 +1,255 @@
+"""What a page reads of runs, shared by all who watch: each file is followed once per server."""
+
+import re
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import streamlit as st
+
+from pages.server import access
+from vit.devices import Device, list_devices
+from vit.errors import UserError
+from vit.paths import runs_folder
+from vit.runs import registry
+from vit.runs.engines.contract import HERE
+from vit.runs.engines.slurm_script import SCRIPT
+from vit.training.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
+from vit.untrusted import read_bytes
+from vit.view.captions import about
+
+PAUSE = 0.5  # [s] between two looks at a file
+LOG_BYTES = 20_000
+LOG_LINES = 30
+_PLACES = ("data", "init_from", "data_root")  # settings that are folders of the server
+_HASH = re.compile(r"-[0-9a-f]{8}$")  # at the end of an uploaded folder's name
+
+STATUS = {
+    "waiting": "Waiting",
+    "starting": "Starting",
+    "running": "Running",
+    "validating": "Validating",
+    "testing": "Testing",
+    "stopping": "Stopping",
+    "ending": "Ending",
+    "stalled": "Stalled",
+    "retrying": "Retrying",
+    "unknown": "Unknown",
+    "finished": "Finished",
+    "stopped": "Stopped",
+    "pruned": "Ended early",
+    "failed": "Failed",
+    "interrupted": "Interrupted",
+    "unreadable": "Cannot be read",
+}
+
+
+class Figures(NamedTuple):
+    """A run's records at one moment.
+
+    Attributes:
+        records: by kind; see `vit.training.metrics`. Read only: they are everyone's.
+        progress: None before it has begun to train.
+        problem: what of them cannot be read, in words; "" where all can.
+    """
+
+    records: dict[str, list[dict[str, Any]]]
+    progress: Progress | None
+    problem: str = ""
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """To turn steps into epochs; 1 before it is known."""
+        start = self.records.get("start")
+        if start:
+            return float(start[-1]["steps_per_epoch"])
+        epochs = [record for record in evaluations(self.records) if record["epoch"]]
+        return epochs[-1]["step"] / epochs[-1]["epoch"] if epochs else 1.0
+
+    @property
+    def seconds(self) -> float:
+        """Spent on training, over all attempts; pauses between them do not count."""
+        first: dict[int, float] = {}
+        last: dict[int, float] = {}
+        for kind in self.records.values():
+            for record in kind:
+                attempt, t = record.get("attempt", 0), record.get("t")
+                if isinstance(t, int | float):
+                    first[attempt] = min(first.get(attempt, t), t)
+                    last[attempt] = max(last.get(attempt, t), t)
+        return sum(last[attempt] - first[attempt] for attempt in first)
+
+
+class _Followed:
+    """One run's metrics file, read on by whoever asks first."""
+
+    def __init__(self, path: Path):
+        self.reader = MetricsReader(path)
+        self.lock = threading.Lock()
+        self.looked = 0.0
+        self.figures = Figures({}, None)
+
+    def look(self) -> Figures:
+        with self.lock:
+            if time.monotonic() - self.looked > PAUSE:
+                if self.reader.update() or self.looked == 0 or self.reader.problem != self.figures.problem:
+                    records = {kind: list(entries) for kind, entries in self.reader.records.items()}
+                    self.figures = Figures(records, progress(records), self.reader.problem)
+                self.looked = time.monotonic()
+            return self.figures
+
+
+@st.cache_resource(show_spinner=False, max_entries=500)
+def _followed(path: str) -> _Followed:
+    return _Followed(Path(path))
+
+
+def figures(run: registry.Run) -> Figures:
+    """A run's records as they are at this moment."""
+    return _followed(str(run.folder / "metrics.jsonl")).look()
+
+
+@st.cache_resource(show_spinner=False, ttl=PAUSE)
+def _every(folder: str) -> list[registry.Run]:
+    return registry.list_runs()
+
+
+def every_run() -> list[registry.Run]:
+    """Every run, newest first, as of half a second ago at most."""
+    return _every(str(runs_folder()))
+
+
+def forget() -> None:
+    """Look again at once, after something was done."""
+    _every.clear()
+
+
+@st.cache_resource(show_spinner=False, ttl=2)
+def devices() -> dict[str, Device]:
+    """This machine's devices by name."""
+    return {device.name: device for device in list_devices()}
+
+
+def best_accuracy(run: registry.Run) -> float | None:
+    """On validation pictures, of the best epoch so far, 0 to 1."""
+    best = best_epoch(figures(run).records)
+    return best.get("accuracy") if best else None
+
+
+def test_accuracy(run: registry.Run) -> float | None:
+    """On test pictures, 0 to 1, of the weights that validation chose."""
+    result = final_test(figures(run).records)
+    return result["accuracy"] if result else None
+
+
+def first_result(run: registry.Run) -> str:
+    """What a run at work does until it has an accuracy, and when that comes, in a sentence; "" once it has one."""
+    now = figures(run)
+    if run.status == "starting":
+        return run.reason
+    if run.status not in ("running", "validating") or evaluations(now.records) or run.loop:  # which may have none
+        return ""
+    if now.progress is None or now.progress.seconds_left is None or run.status == "validating":
+        return "Its first accuracy comes after the first epoch."
+    epoch, epochs = now.progress.epoch, now.progress.epochs
+    seconds = now.progress.seconds_left * max(1 - epoch, 0) / max(epochs - epoch, 1e-9)
+    return f"Its first accuracy comes after the first epoch, in {about(seconds)}."
+
+
+def guesses(run: registry.Run) -> bool:
+    """Whether a run's best accuracy is hardly above one class in so many."""
+    best, start = best_accuracy(run), figures(run).records.get("start")
+    classes = start[-1].get("classes") if start else None
+    return best is not None and isinstance(classes, list) and len(classes) > 1 and best < 1.2 / len(classes)
+
+
+def where(run: registry.Run, *, hosts: bool = True) -> str:
+    """What a run computes on: devices of this machine, or what it asked of its cluster, and the machines it has there.
+
+    Args:
+        hosts: name the machines.
+
+    >>> where(registry.Run("a", Path(), "", "", "", "", 0.0, ("gpu", "gpu"), "running", "", on="lab", nodes=2))
+    'lab, 2 machines with 2 GPUs each'
+    """
+    if run.on == HERE:
+        return ", ".join(run.devices)
+    several = len(run.devices) > 1
+    what = "GPU" if registry.ANY_GPU in run.devices else "process"
+    many = f"{len(run.devices)} {'GPUs' if what == 'GPU' else 'processes'}" if several else f"1 {what}"
+    machines = f"{run.nodes} machines with {many} each" if run.nodes > 1 else many
+    return f"{run.on}, {machines}" + (f" ({', '.join(run.hosts)})" if hosts and run.hosts else "")
+
+
+def share_done(run: registry.Run) -> float:
+    """0 to 1, as its records or, later, its last sign of life say."""
+    run_figures = figures(run)
+    if run_figures.progress:
+        return max(run_figures.progress.share, min(run.step / run_figures.progress.total_steps, 1.0))
+    epochs = evaluations(run_figures.records)
+    return min(epochs[-1]["epoch"] / max(run.config.get("epochs", 1), 1), 1.0) if epochs else 0.0
+
+
+def data_name(run: registry.Run) -> str:
+    """The dataset without the path that leads to a folder."""
+    return short(str(run.config.get("data", "")))
+
+
+def short(spec: str) -> str:
+    """A dataset's name, without the path of a folder and what tells uploads apart.
+
+    >>> short("folder:/srv/data/uploads/birds-0123abcd"), short("cifar10")
+    ('birds', 'cifar10')
+    """
+    kind, colon, path = spec.partition(":")
+    return _HASH.sub("", Path(path).name) if colon else kind
+
+
+def start_name(run: registry.Run) -> str:
+    """The checkpoint or the run that it started from; "" for random weights."""
+    path = Path(str(run.config.get("init_from") or ""))
+    if path.name != "best":
+        return path.name
+    names = {other.folder.name: other.name for other in every_run()}
+    return names.get(path.parent.parent.name, path.parent.parent.name)
+
+
+def setting(run: registry.Run, name: str) -> Any:
+    """What a run uses for a setting; those who may not train see no folders of the server."""
+    if name in _PLACES and not access.may_train():
+        return {"data": data_name(run), "init_from": start_name(run)}.get(name) or None
+    return run.settings.get(name)
+
+
+def last_lines(run: registry.Run) -> str:
+    """The end of the run's log."""
+    try:
+        size = (run.folder / "log.txt").stat().st_size
+        text = read_bytes(run.folder / "log.txt", 2 * LOG_BYTES, max(0, size - LOG_BYTES)).decode("utf-8", "replace")
+    except (OSError, UserError):
+        return ""
+    lines = [line.rpartition("\r")[2].rstrip() for line in text.split("\n")]
+    return "\n".join([line for line in lines if line][-LOG_LINES:])
+
+
+def batch_script(run: registry.Run) -> str | None:
+    """The script that was submitted to Slurm; None for other engines."""
+    with suppress(OSError, UserError):
+        return read_bytes(run.folder / SCRIPT, LOG_BYTES).decode("utf-8", "replace")
+    return None
+
+
+def duration(seconds: float) -> str:
+    """A time span for people.
+
+    >>> [duration(s) for s in (5, 65, 4000, 200000)]
+    ['5 s', '1 min', '1 h 6 min', '2 d 7 h']
+    """
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if hours < 1:
+        return f"{minutes} min"
+    return f"{hours} h {minutes % 60} min" if days < 1 else f"{days} d {hours % 24} h"

@@ -1,0 +1,172 @@
+"""Features of tokens after any block, which the viewer compares, and their components as colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pages.components import viewer
+from pages.looking import class_question
+from pages.looking.class_question import Example, pass_of
+from pages.server import pass_queue, uploaded_pictures
+from pages.server.result_cache import ASK_ABOVE, cached
+from vit.explain import components, head_census
+from vit.images import decode
+from vit.view import export, payload
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pages.looking.class_question import Question
+    from vit.explain.components import Components
+    from vit.view.selection import Selection
+
+
+class OpenPicture(NamedTuple):
+    """A picture that shares a basis with others.
+
+    Attributes:
+        key: tells checkpoint, picture and size from all others.
+        weights: the checkpoint's hash; features of others cannot be compared.
+        patches: gives those after a block (rows, cols, D).
+    """
+
+    key: str
+    weights: str
+    patches: Callable[[int], Tensor]
+
+
+def of_example(example: Example) -> OpenPicture:
+    """The picture of a viewer."""
+    record = example.explanation.record
+
+    def patches(block: int) -> Tensor:
+        return _features(example, block)[len(record.prefix) :].unflatten(0, record.grid)
+
+    return OpenPicture(example.key, example.checkpoint.hash if readable(example) else "", patches)
+
+
+def of_uploads(keys: Sequence[str], example: Example) -> list[OpenPicture]:
+    """Pictures beside that of a viewer, at its size; none where that takes long.
+
+    Args:
+        keys: see `pages.server.uploaded_pictures`.
+    """
+    checkpoint, preprocess = example.checkpoint, example.explanation.preprocess
+    if head_census.seconds(checkpoint, preprocess, len(keys)) > ASK_ABOVE:
+        return []
+
+    def open_picture(key: str) -> OpenPicture:
+        whole = f"{key} {checkpoint.body} {preprocess.size}"
+
+        def read(block: int) -> Tensor:
+            pixels = preprocess(decode.decode_image(uploaded_pictures.find(key) or b""))
+            with pass_queue.reserved(checkpoint, preprocess.size):
+                return components.patch_features(checkpoint.model, pixels, block)
+
+        return OpenPicture(whole, checkpoint.hash, lambda block: cached(("patches", whole, block), lambda: read(block)))
+
+    return [open_picture(key) for key in keys]
+
+
+def feed(key: str, example: Example, selection: Selection, pictures: Sequence[OpenPicture] = ()) -> str | None:
+    """Bring the browser what a selection needs beyond the picture's own payload; for `pages.components.viewer.show`.
+
+    Args:
+        key: of the feeder.
+        pictures: whose basis the colours have, as far as they are of the same checkpoint; without any, its own.
+
+    Returns:
+        "" where it needs nothing, None where features cannot be had.
+    """
+    packed = pack(example, selection, pictures)
+    return viewer.feed(key, packed) if packed else None if packed is None else ""
+
+
+def pack(example: Example, selection: Selection, pictures: Sequence[OpenPicture] = ()) -> bytes | None:
+    """The bytes of that, see `vit.view.payload.pack_features`."""
+    if not readable(example):
+        return None
+    block = selection.after_block
+    if not _beyond_payload(example, selection):
+        return b""
+
+    def work() -> bytes:
+        features, grid = _features(example, block), example.explanation.record.grid
+        if selection.view != "components":
+            return payload.pack_features(features, grid, block)
+        of, colours = basis(example, block, pictures)
+        return payload.pack_features(features, grid, block, colours, of.shares.tolist(), len(of.values))
+
+    names = [one.key for one in pictures] if selection.view == "components" else None
+    packed: bytes = cached(("packed features", example.key, block, str(names)), work)
+    return packed
+
+
+def with_features(example: Example, selection: Selection) -> Example:
+    """The same with the features of the selected block in its record, where the view is of those."""
+    if not readable(example) or not _beyond_payload(example, selection):
+        return example
+    record = replace(example.explanation.record, features=_features(example, selection.after_block))
+    return replace(example, explanation=replace(example.explanation, record=record))
+
+
+def for_export(
+    example: Example,
+    selection: Selection,
+    question: Question | None,
+    computed: viewer.ComputedMap | None,
+    method: viewer.Method | None,
+    pictures: Sequence[OpenPicture] = (),
+) -> tuple[Callable[[], export.MapView] | None, dict[str, Any], dict[str, Any] | None]:
+    """As `class_question.for_export`, of components and other blocks' features too.
+
+    Args:
+        pictures: as of `feed`.
+    """
+    there = with_features(example, selection)
+    map_view, needed, code = class_question.for_export(there, selection, question, computed, method)
+    if selection.view == "components" and readable(example):
+        record, block = there.explanation.record, selection.after_block
+        code = {"method": "components", "block": block}
+
+        def map_view() -> export.MapView:
+            return export.MapView.of_components(record, block, *basis(example, block, pictures))
+
+    return map_view, needed | {"features": pack(example, selection, pictures)}, code
+
+
+def basis(example: Example, block: int, pictures: Sequence[OpenPicture] = ()) -> tuple[Components, Tensor]:
+    """Components after a block of the pictures, and an example's colours (rows, cols, 3) in that basis."""
+    this = of_example(example)
+    every = {one.key: one for one in pictures if one.weights == this.weights} or {this.key: this}
+
+    def work() -> Components:
+        return components.components([one.patches(block) for one in every.values()])
+
+    of: Components = cached(("components", block, *every), work)
+    return of, of.colours[list(every).index(this.key)] if this.key in every else of.colours_of(this.patches(block))
+
+
+def readable(example: Example) -> bool:
+    """Whether there is a model to read features from, or soon will be: a run's epoch has none."""
+    return example.checkpoint is not None
+
+
+def _beyond_payload(example: Example, selection: Selection) -> bool:
+    if example.stored:  # there is no PyTorch yet
+        return False
+    last = example.explanation.record.blocks - 1
+    return selection.view == "components" or (selection.view == "similar" and selection.after_block != last)
+
+
+def _features(example: Example, block: int) -> Tensor:
+    """Tokens after a block (N, D)."""
+
+    def work() -> Tensor:
+        with pass_of(example):
+            return components.token_features(example.checkpoint.model, example.pixels, block, example.hook)
+
+    features: Tensor = cached(("token features", example.key, block), work)
+    return features

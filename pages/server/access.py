@@ -1,0 +1,167 @@
+"""Who may train: everyone at this machine; over a network, only people who signed in and are on a list.
+
+    # .streamlit/secrets.toml
+    [auth]                  # Streamlit's own login by OpenID Connect: docs.streamlit.io, st.login
+    [trainers]
+    emails = ["ada@example.com"]
+    [limits]
+    runs_per_person = 4     # alive at once; no limit if left out
+    free_gb = 2.0           # disk space that a run has to leave free
+    upload_mb = 100         # largest archive or checkpoint; never above server.maxUploadSize
+
+A page that starts or changes anything calls `training_gate.require_trainer()` before all else: Streamlit can run a file
+in `pages/` without `app.py`. Everything here is decided anew in every run of a page. In a public place, nobody may
+train; see `pages/server/public.py`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+from streamlit.errors import StreamlitSecretNotFoundError
+
+from pages.server import public
+from pages.streamlit_internals import server
+from vit.runs import control
+
+NETWORK_MEGABYTES = 100
+_LOOPBACK = {"localhost", "127.0.0.1", "::1", "[::1]"}
+# Headers that proxies, content networks and load balancers add, by how they begin. One is enough: a browser that talks
+# to the app itself sends none of them.
+_FORWARDED = (
+    "ali-cdn-",
+    "cdn-",
+    "cf-",
+    "client-ip",
+    "cloudfront-",
+    "do-connecting-ip",
+    "fastly-",
+    "fly-",
+    "forwarded",
+    "incap-client-ip",
+    "proxy-",
+    "remote-addr",
+    "remote-user",
+    "true-client-ip",
+    "via",
+    "x-amz",
+    "x-appengine-",
+    "x-arr-",
+    "x-auth-request-",
+    "x-azure-",
+    "x-client-ip",
+    "x-cloud-trace-context",
+    "x-cluster-client-ip",
+    "x-envoy-",
+    "x-forwarded",
+    "x-goog-",
+    "x-host",
+    "x-original-",
+    "x-proxy",
+    "x-real-ip",
+    "x-remote-",
+    "x-scheme",
+)
+
+
+def may_train() -> bool:
+    """Whether the visitor may start and change runs, and bring data."""
+    return not closed_because()
+
+
+def closed_because() -> str:
+    """Why the visitor may not train, as a sentence; "" if they may."""
+    if is_local():
+        return ""
+    if public.is_public():
+        return "This is a public demonstration: models are looked at here, and trained in an installation of your own."
+    if _unreadable_secrets():
+        return "The file of secrets on the server cannot be read, so nobody is let in. Its log says why."
+    if not has_login():
+        return (
+            "This app can be reached over a network, and no login is set up, so starting runs and uploading are off. "
+            "To allow them, open the app on the machine itself, or set up [auth] and [trainers] in its secrets."
+        )
+    if not st.user.get("is_logged_in"):
+        return "Sign in to start, stop or change runs and to upload pictures."
+    if not _email():
+        return (
+            "Your login came without an e-mail address, so it cannot be looked up in the list of people who may train."
+        )
+    if st.user.get("email_verified") is False:
+        return f"Your login provider has not verified {_email()}. Verify the address there, then sign in again."
+    emails = _section("trainers").get("emails", [])
+    if isinstance(emails, str) or _email() not in {str(email).strip().casefold() for email in emails}:
+        return f"{_email()} is not on the list of people who may train here. Ask whoever runs this server."
+    return ""
+
+
+def visitor() -> str:
+    """The e-mail address of a visitor who signed in; "" at this machine."""
+    return "" if is_local() else _email()
+
+
+def is_local() -> bool:
+    """Whether only this machine can reach the app.
+
+    Its address and names are loopback, pages from elsewhere get no socket, nothing says that there is a proxy, and no
+    login is set up.
+    """
+    names = st.get_option("server.allowedHosts")
+    return (
+        not public.is_public()
+        and st.get_option("server.address") in _LOOPBACK
+        and bool(names)
+        and all(name in _LOOPBACK for name in names)
+        and bool(st.get_option("server.enableCORS"))
+        and bool(st.get_option("server.enableXsrfProtection"))
+        and not st.get_option("server.corsAllowedOrigins")
+        and not st.get_option("server.trustedUserHeaders")
+        and not server.is_set("browser.serverAddress")
+        and not any(name.lower().startswith(_FORWARDED) for name in st.context.headers)
+        and not _unreadable_secrets()
+        and not has_login()
+    )
+
+
+def limits() -> Any:
+    """Bounds on what a visitor may take up, as a `vit.runs.Limits`."""
+    stated, bounds = _section("limits"), control.Limits()
+    if "runs_per_person" in stated:
+        bounds = bounds._replace(runs_per_person=int(stated["runs_per_person"]))
+    if "free_gb" in stated:
+        bounds = bounds._replace(free_bytes=int(float(stated["free_gb"]) * 2**30))
+    return bounds
+
+
+def upload_megabytes() -> int:
+    """Largest archive or checkpoint that may be uploaded [MB]."""
+    most = int(st.get_option("server.maxUploadSize"))
+    return min(most, int(_section("limits").get("upload_mb", most if is_local() else NETWORK_MEGABYTES)))
+
+
+def has_login() -> bool:
+    """Whether a login is set up."""
+    return "auth" in _secrets()
+
+
+def _email() -> str:
+    email = st.user.get("email")
+    return email.strip().casefold() if isinstance(email, str) else ""
+
+
+def _section(name: str) -> dict[str, Any]:
+    section = _secrets().get(name)
+    return section if isinstance(section, dict) else {}
+
+
+def _secrets() -> dict[str, Any]:
+    try:
+        return st.secrets.to_dict()
+    except StreamlitSecretNotFoundError:
+        return {}
+
+
+def _unreadable_secrets() -> bool:
+    """Whether there are secrets that Streamlit could not read: they may hold a login, so nothing is open then."""
+    return not server.secrets_were_read() and any(Path(file).exists() for file in st.get_option("secrets.files"))

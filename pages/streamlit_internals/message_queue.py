@@ -1,0 +1,28 @@
+"""Replaces the queue of messages to a browser (`app_session.ForwardMsgQueue`), which drops too much.
+
+When a fragment starts to run, Streamlit drops queued messages of the same fragment, because it will draw them again.
+After a run of the whole page that is wrong: the browser hears that the run is complete and removes every element that
+it did not receive. A chart or the viewer disappears until the fragment has drawn it again, as a different element.
+"""
+
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from streamlit.runtime import app_session
+from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
+
+
+class _Queue(ForwardMsgQueue):
+    def clear(self, retain_lifecycle_msgs: bool = False, fragment_ids_this_run: list[str] | None = None) -> None:
+        if fragment_ids_this_run is not None and any(map(_completes, self._queue)):
+            self._delta_index_map = {}  # append new messages instead of replacing queued ones
+        else:
+            super().clear(retain_lifecycle_msgs, fragment_ids_this_run)
+
+
+def _completes(message: ForwardMsg) -> bool:
+    """Whether this ends a run of the whole page."""
+    return message.HasField("script_finished") and message.script_finished == ForwardMsg.FINISHED_SUCCESSFULLY
+
+
+def patch() -> None:
+    """Give every later session the queue that keeps the messages of a complete run; call it once per server."""
+    app_session.ForwardMsgQueue = _Queue  # type: ignore[misc]

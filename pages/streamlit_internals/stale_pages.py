@@ -1,0 +1,27 @@
+"""Replaces `AppSession.request_rerun`, which reruns fragments of a page that the visitor has left.
+
+A fragment's request carries the page that the browser shows, which is the old one until the server starts the next.
+Streamlit would then go back to the old page, whose fragment no longer exists, and the visitor would see an empty page.
+"""
+
+from streamlit.proto.ClientState_pb2 import ClientState
+from streamlit.runtime.app_session import AppSession
+
+_request_rerun = AppSession.request_rerun  # Streamlit's own
+
+
+def _of_the_page_that_is_open(self: AppSession, client_state: ClientState | None) -> None:
+    unknown = "", self._pages_manager.main_script_hash  # as which a session begins, whatever its page
+    page, state = client_state.page_script_hash if client_state else "", self._client_state
+    if page not in unknown:
+        if client_state and client_state.fragment_id:
+            if state.page_script_hash not in unknown and state.page_script_hash != page:
+                return
+        else:
+            state.page_script_hash = page  # from now on, and not when it begins to run
+    _request_rerun(self, client_state)
+
+
+def patch() -> None:
+    """Ignore such requests in every session of this server."""
+    AppSession.request_rerun = _of_the_page_that_is_open  # type: ignore[method-assign]

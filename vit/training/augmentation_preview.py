@@ -1,0 +1,46 @@
+"""What augmentation makes of training pictures, as one sheet."""
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from vit.data.augment import Chance
+from vit.training.config import TrainConfig
+from vit.training.fine_tuning import model_config
+
+_VERSIONS = 3  # augmented versions of each picture
+_CELL_PIXELS = 72  # side of a picture [px], at least
+
+
+def preview(config: TrainConfig, images: Tensor) -> Image.Image:
+    """Pictures as they are in the first row, and what a model in training would see of them in the rows below.
+
+    Args:
+        config: its augmentation is shown.
+        images: uint8 (n, channels, height, width), as `sample` gives them.
+    """
+    size = model_config(config, num_classes=1).image_size
+    augment, chance = config.augmentation(size), Chance(torch.device("cpu"))
+    rows = [images]
+    if images.shape[2:] != size:
+        rows = [F.interpolate(images.float(), size, mode="bilinear", antialias=True).round().to(torch.uint8)]
+    for version in range(_VERSIONS):
+        chance.seed(config.seed, version)
+        augmented = augment(images, chance).float()  # (n, channels, height, width), 0 to 255
+        augmented, _ = augment.mix(augmented, torch.zeros(len(images), 1), chance)
+        rows.append(augmented.round().clamp(0, 255).to(torch.uint8))
+    factor = max(1, -(-_CELL_PIXELS // size[1]))
+    gap = max(4, size[1] * factor // 16)
+    cells = torch.stack(rows).repeat_interleave(factor, 3).repeat_interleave(factor, 4)  # (rows, n, channels, h, w)
+    down, across, channels, height, width = cells.shape
+    sheet = np.zeros((down * (height + gap) + gap, across * (width + gap) - gap, 4), np.uint8)  # transparent
+    for row in range(down):
+        for col in range(across):
+            pixels = cells[row, col].permute(1, 2, 0).numpy()
+            y = row * (height + gap) + (gap if row else 0)  # the originals stand apart
+            x = col * (width + gap)
+            sheet[y : y + height, x : x + width, :3] = pixels if channels == 3 else pixels[..., :1]
+            sheet[y : y + height, x : x + width, 3] = 255
+    return Image.fromarray(sheet)
