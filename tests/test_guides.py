@@ -1,6 +1,7 @@
 """The guides for adding things work when followed literally: each builds an example, whose own test passes."""
 
 import inspect
+import os
 import re
 import shutil
 import subprocess
@@ -51,7 +52,8 @@ def test_the_examples_of_the_guides_pass_their_own_tests(tmp_path: Path) -> None
         shutil.copy(ROOT / name, tmp_path)
     tests = [follow(guide, tmp_path) for guide in GUIDES]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
