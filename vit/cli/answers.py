@@ -1,4 +1,4 @@
-"""Options that ask a checkpoint for other classes than its own: --text, --examples and --like."""
+"""Options that replace a checkpoint's classes: --text, --examples and --like."""
 
 import argparse
 import sys
@@ -17,10 +17,10 @@ _OF_OWN_CLASSES = {
 
 
 def load_with_answers(options: argparse.Namespace) -> Checkpoint:
-    """The checkpoint, with the classes that were asked for.
+    """Load the checkpoint, with the classes that the options request.
 
     Raises:
-        UserError: options that do not go together, or classes that this checkpoint cannot have.
+        UserError: options exclude each other, or the checkpoint does not support such classes.
     """
     sources = [name for name in ("text", "examples", "like") if getattr(options, name)]
     if len(sources) > 1:
@@ -49,7 +49,7 @@ def load_with_answers(options: argparse.Namespace) -> Checkpoint:
 
 
 def _likeness(checkpoint: Checkpoint, options: argparse.Namespace) -> Answers:
-    """To the picture of --like, or to its patch --like-patch."""
+    """Return classes by similarity to the picture of --like, or to its patch --like-patch."""
     patch = None
     if options.like_patch:
         try:
@@ -65,7 +65,7 @@ def _likeness(checkpoint: Checkpoint, options: argparse.Namespace) -> Answers:
 
 
 def _accuracy_sentence(answers: Answers) -> str:
-    """Whether the classes can be believed."""
+    """Return a sentence about the estimated accuracy of classes learnt from examples."""
     if answers.accuracy is None or answers.interval is None:
         return f"Classes by {answers.source}. A class with a single picture leaves nothing to try them on."
     low, high = answers.interval
