@@ -58,7 +58,9 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
     while True:
         before = _state_times(folder)
         goes = "goes on" if reason else "starts"
-        waits = f"{reason} It {goes} when {handle.engine_name} has room for {_describe_resources(processes, cpus, request.gpus)}."
+        waits = (
+            f"{reason} It {goes} when {handle.engine_name} has room for {_resources(processes, cpus, request.gpus)}."
+        )
         if not reason:
             note(handle, "waiting", waits.lstrip())
         try:
@@ -174,7 +176,7 @@ def torchrun_variables(places: Sequence[Place]) -> list[dict[str, str]]:
     return result
 
 
-def _describe_resources(processes: int, cpus: int, gpus: bool) -> str:
+def _resources(processes: int, cpus: int, gpus: bool) -> str:
     """Describe the resources that a run waits for."""
     each = f"{_pluralise(cpus, 'processor')}{' and a GPU' if gpus else ''}"
     return f"{_pluralise(processes, 'process', 'processes')} with {each}{' each' if processes > 1 else ''}"

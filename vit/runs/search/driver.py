@@ -38,7 +38,7 @@ class Driver:
 
     Attributes:
         study: the search's journal.
-        abandoned: trials that an earlier driver abandoned running, until they are seen alive again.
+        abandoned: trials that an earlier driver left running, until they are seen alive again.
     """
 
     def __init__(self, folder: Path):
