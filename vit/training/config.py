@@ -79,7 +79,7 @@ class TrainConfig(BaseModel):
     freeze: str = Field(
         "",
         pattern=r"^(backbone|last:[1-9]\d?|)$",
-        description="what to freeze: backbone for all but the head; last:K for all but the last K blocks and the head",
+        description="backbone, to freeze all but the head; last:K, to freeze all but the last K blocks and the head",
     )
     lora_rank: int = Field(
         0, ge=0, le=256, description="rank of LoRA adapters, trained in place of the attention matrices; 0 for none"
@@ -139,7 +139,7 @@ class TrainConfig(BaseModel):
     track: str = Field(
         "",
         pattern=r"^([a-z0-9][a-z0-9_.-]{0,39}|)$",
-        description="experiment tracker that receives the metrics: mlflow, wandb or a plug-in; none if left out",
+        description="the experiment tracker that receives the metrics: mlflow, wandb or a plug-in; none if left out",
     )
 
     @model_validator(mode="after")
