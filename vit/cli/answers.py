@@ -38,7 +38,7 @@ def load_with_answers(options: argparse.Namespace) -> Checkpoint:
     if options.text:
         return checkpoint.with_answers(text.answers_from_text(checkpoint, options.text, options.template or "{}"))
     if options.like:
-        return checkpoint.with_answers(_likeness(checkpoint, options))
+        return checkpoint.with_answers(_answers_by_similarity(checkpoint, options))
     if not options.examples:
         return checkpoint
     answers = examples.answers_from_examples(
@@ -48,7 +48,7 @@ def load_with_answers(options: argparse.Namespace) -> Checkpoint:
     return checkpoint.with_answers(answers)
 
 
-def _likeness(checkpoint: Checkpoint, options: argparse.Namespace) -> Answers:
+def _answers_by_similarity(checkpoint: Checkpoint, options: argparse.Namespace) -> Answers:
     """Return classes by similarity to the picture of --like, or to its patch --like-patch."""
     patch = None
     if options.like_patch:

@@ -88,7 +88,7 @@ def run_explain(options: argparse.Namespace) -> None:
     record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
     heatmap = record.heatmap(numbers)
     geometry = preprocess.geometry(picture)
-    with _writing(options.out):
+    with _user_write_errors(options.out):
         if options.out.suffix.lower() == ".png":
             overlay(picture, heatmap.numpy(), geometry.box).save(options.out)
         else:
@@ -106,7 +106,7 @@ def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, pr
     """Write a PNG per picture and an HTML page with all; unreadable pictures are reported after the others."""
     folder, problems = options.out, []
     tiles: list[Tile] = []
-    with _writing(folder):
+    with _user_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     counts = ""
     for path in tqdm(options.images, desc="explain", unit="picture", disable=None):
@@ -118,13 +118,13 @@ def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, pr
         record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
         drawn = overlay(picture, record.heatmap(numbers).numpy(), preprocess.geometry(picture).box)
         file = folder / unused_name(path.stem, {tile.file for tile in tiles})
-        with _writing(file):
+        with _user_write_errors(file):
             drawn.save(file)
         tiles.append(Tile.of(drawn, file.name, path.name, *_most_probable(checkpoint, record)))
         counts = both_counts(view)
     if tiles:
         title, index = f"{METHODS[options.method].title} · {checkpoint.name}", folder / INDEX
-        with _writing(index):
+        with _user_write_errors(index):
             index.write_text(index_page(title, tiles, [counts, *problems]), encoding="utf-8")
         print(index)
     if problems:
@@ -140,7 +140,7 @@ def _most_probable(checkpoint: Checkpoint, record: AttentionRecord) -> tuple[str
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _user_write_errors(path: Path) -> Iterator[None]:
     """Convert an OSError to a UserError that names the file."""
     try:
         yield

@@ -99,7 +99,7 @@ def _is_spread(options: argparse.Namespace) -> bool:
 
 
 def _measure_in_parts(checkpoint: Checkpoint, options: argparse.Namespace) -> Any:
-    """Compute the command's measurement in several processes, where --on says."""
+    """Compute the command's measurement in several processes, on the engine of --on."""
     what = Measurement(
         options.command, options.checkpoint, options.data, str(options.data_root), getattr(options, "limit", None)
     )

@@ -48,7 +48,7 @@ def run_train(options: argparse.Namespace) -> None:
     if options.on in (None, HERE) and not options.resume:
         plugin.check_available(config.track)
     if options.on:
-        _hand_over(config, options)
+        _launch(config, options)
         return
     run = options.resume or options.run or runs_folder() / new_id(options.name or run_name(config))
     if options.preset:
@@ -83,13 +83,13 @@ def _show_classes(folder: Path) -> None:
     print(f"{len(files.classes):,} classes, with pictures: {', '.join(shown)}{more}", flush=True)
 
 
-def _hand_over(config: TrainConfig, options: argparse.Namespace) -> None:
+def _launch(config: TrainConfig, options: argparse.Namespace) -> None:
     """Launch the run on the engine that --on names, and print how to find it."""
     if options.resume or options.run:
         raise InvalidConfig("--on starts a run of its own, in a folder of its own: leave --resume and --run-dir out.")
     devices = options.devices or default_devices(config, options.on)
     if options.trial:
-        _dry_run_there(config, options, devices)
+        _dry_run_on_cluster(config, options, devices)
         return
     run = launch(
         config,
@@ -110,7 +110,7 @@ def default_devices(config: TrainConfig, on: str) -> list[str]:
     return [ANY_GPU] if on != HERE or len(list_devices()) > 1 else ["cpu"]
 
 
-def _dry_run_there(config: TrainConfig, options: argparse.Namespace, devices: Sequence[str]) -> None:
+def _dry_run_on_cluster(config: TrainConfig, options: argparse.Namespace, devices: Sequence[str]) -> None:
     """Run a few steps on a cluster node and print the measurements."""
     folder = start_dry_run(config, on=options.on, devices=devices, nodes=options.nodes)
     engine, handle, last_reason = cluster_engine(options.on), read_handle(folder), ""

@@ -41,7 +41,7 @@ def main(what: str) -> int:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # stdout carries JSON only; whatever libraries print goes to stderr
 
-    def tell(values: dict[str, Any]) -> None:
+    def send(values: dict[str, Any]) -> None:
         print(json.dumps(values), file=out, flush=True)
 
     request = json.load(sys.stdin)
@@ -49,16 +49,16 @@ def main(what: str) -> int:
         config = train_config(None, **request.pop("config"))
         does: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"time": _time_steps, "overfit": _overfit}
         if what == "features":
-            tell({"reached": _without_training(config, tell)})
+            send({"reached": _without_training(config, send)})
             return 0
         for values in does[what](config, **request):
-            tell(values)
+            send(values)
     except UserError as error:
-        tell({"error": str(error)})
+        send({"error": str(error)})
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        tell({"error": explained(error, "The trial", "Set a smaller image_size or batch_size.")})
+        send({"error": explained(error, "The trial", "Set a smaller image_size or batch_size.")})
     return 0
 
 
@@ -176,16 +176,16 @@ def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
         update.train_step(step, images, labels, _discard)
 
 
-def _without_training(config: TrainConfig, tell: Callable[[dict[str, Any]], None]) -> dict[str, Reached]:
+def _without_training(config: TrainConfig, send: Callable[[dict[str, Any]], None]) -> dict[str, Reached]:
     config = config.model_copy(update={"crop_scale": 1.0})  # keeps pictures in memory at the size of the input
     run = trainer.Trainer(config, Path(tempfile.gettempdir()) / "vit-trial", set_up_process(config))
-    told = 0.0
+    reported = 0.0
 
     def tick(share: float) -> None:
-        nonlocal told
-        if share >= told + 0.01:
-            told = share
-            tell({"share": share})
+        nonlocal reported
+        if share >= reported + 0.01:
+            reported = share
+            send({"share": share})
 
     return probe.without_training(run.update.model, run.data, run.process.device, tick)
 

@@ -94,7 +94,7 @@ class LiveSnapshots:
         self.run, self.followed, self.classes, self.say = run, followed, list(classes), say
         self.preprocess, self.attention = preprocess, attention
         self._live: LiveModule | None = None
-        self._last: Callable[[], object] = lambda: None  # weak reference to the module of `_live`
+        self._searched: Callable[[], object] = lambda: None  # weak reference to the module of `_live`
         self._writer: SnapshotWriter | None = None
         self._usable, self._compared = True, False
         self._thread = ThreadPoolExecutor(1, "vit-live-snapshots")
@@ -115,15 +115,15 @@ class LiveSnapshots:
                 live = self._find(model)
                 writer = self._writer = self._writer or self._snapshot_writer(live)
             except UserError as error:
-                self._refuse(str(error))
+                self._give_up_conversion(str(error))
         if not self._usable:
-            return self._take_attention(epoch, model) if self.attention else ""
-        answer = None if self._compared else self._answer(live, writer)
-        job = (epoch, live, live_module.copy_tensors(live), writer, answer, facts)
-        self._job = self._thread.submit(self._keep, *job)
+            return self._record_attention(epoch, model) if self.attention else ""
+        own_logits = None if self._compared else self._own_logits(live, writer)
+        job = (epoch, live, live_module.copy_tensors(live), writer, own_logits, facts)
+        self._job = self._thread.submit(self._explain_and_save, *job)
         return _device_of(live.module)
 
-    def _take_attention(self, epoch: int, model: nn.Module) -> str:
+    def _record_attention(self, epoch: int, model: nn.Module) -> str:
         """Record the attention that the model itself returns."""
         assert self.attention and self.preprocess
         parameter = next(model.parameters())
@@ -140,10 +140,10 @@ class LiveSnapshots:
             return ""
         if any(record.logits.shape[1] not in (0, len(writer.classes)) for record in records):
             writer.classes = [f"class {number}" for number in range(records[0].logits.shape[1])]
-        self._job = self._thread.submit(self._keep_records, epoch, writer, records)
+        self._job = self._thread.submit(self._store_records, epoch, writer, records)
         return _device_of(model)
 
-    def _refuse(self, why: str) -> None:
+    def _give_up_conversion(self, why: str) -> None:
         """Report why the model cannot be converted, and stop trying."""
         self._usable, self._writer = False, None
         left_out = "Checkpoints are left out, and attention is what the model gives" if self.attention else _LEFT_OUT
@@ -164,12 +164,12 @@ class LiveSnapshots:
 
     def _find(self, model: nn.Module) -> LiveModule:
         """Return the Vision Transformer in the module; the search is done once per module."""
-        if self._live is None or self._last() is not model:
+        if self._live is None or self._searched() is not model:
             live = live_module.find_vit(model)
             if self._live is None:
                 for field, why in live.assumed.items():
                     self.say(field, why)
-            self._live, self._last = live, weakref.ref(model)
+            self._live, self._searched = live, weakref.ref(model)
         return self._live
 
     def _snapshot_writer(self, live: LiveModule) -> SnapshotWriter:
@@ -201,7 +201,7 @@ class LiveSnapshots:
             self.say("classes", f"classes: {len(self.classes)} are named and the model has {count}: they are numbered.")
         return self.classes if len(self.classes) == count else list(live.labels)
 
-    def _answer(self, live: LiveModule, writer: SnapshotWriter) -> Tensor | None:
+    def _own_logits(self, live: LiveModule, writer: SnapshotWriter) -> Tensor | None:
         """Return the module's own logits of the pictures, once, to check the converted model."""
         self._compared = True
         if not len(writer.images):
@@ -214,21 +214,21 @@ class LiveSnapshots:
 
     # --- In the background thread -------------------------------------------------------------------------------
 
-    def _keep(
+    def _explain_and_save(
         self,
         epoch: int,
         live: LiveModule,
         tensors: Tensors,
         writer: SnapshotWriter,
-        answer: Tensor | None,
+        own_logits: Tensor | None,
         facts: Mapping[str, Any] | None,
     ) -> None:
         try:
             with beside_training():
                 model = live_module.convert(live, tensors)
                 pixels = Normalise(writer.preprocess, torch.device("cpu"))(writer.images)
-                if answer is not None and not live_module.agrees(model, pixels, answer):
-                    return self._refuse("the converted model answers otherwise than the module.")
+                if own_logits is not None and not live_module.agrees(model, pixels, own_logits):
+                    return self._give_up_conversion("the converted model answers otherwise than the module.")
                 if len(writer.images):
                     writer.store(epoch, model)
                 if facts is not None:
@@ -238,7 +238,7 @@ class LiveSnapshots:
             log.debug("Epoch %d", epoch, exc_info=True)
             self.say("kept", f"Epoch {epoch} was not kept: {error}")
 
-    def _keep_records(self, epoch: int, writer: SnapshotWriter, records: Sequence[AttentionRecord]) -> None:
+    def _store_records(self, epoch: int, writer: SnapshotWriter, records: Sequence[AttentionRecord]) -> None:
         try:
             with beside_training():
                 writer.store_records(epoch, records)
@@ -262,7 +262,7 @@ def _records_of(output: Any, count: int, size: tuple[int, int]) -> list[Attentio
     logits = getattr(output, "logits", None)
     answers = torch.zeros(count, 0) if logits is None else logits.detach().float().cpu()
     records = [record_of_attention([block[i] for block in blocks], grid) for i in range(count)]
-    return [replace(record, logits=answer[None]) for record, answer in zip(records, answers, strict=True)]
+    return [replace(record, logits=row[None]) for record, row in zip(records, answers, strict=True)]
 
 
 def _grid_of(tokens: int, size: tuple[int, int]) -> tuple[int, int] | None:

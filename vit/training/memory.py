@@ -88,7 +88,7 @@ def parts_that_fit(model: ViTConfig, config: TrainConfig, batch: int, free: int,
     if least <= MEMORY_FACTOR * free:
         return parts
     side, patch = min(model.image_size), model.patch_size
-    sides = (one for one in range(side - patch, 0, -patch) if needed(_at(model, one), batch, batch) <= free)
+    sides = (one for one in range(side - patch, 0, -patch) if needed(_with_side(model, one), batch, batch) <= free)
     batches = (one for one in (batch >> bit for bit in range(1, batch.bit_length())) if needed(model, one, one) <= free)
     if fewer := next(batches, None):
         help_ = f"Set batch_size to {fewer}, which fits."
@@ -102,5 +102,5 @@ def parts_that_fit(model: ViTConfig, config: TrainConfig, batch: int, free: int,
     )
 
 
-def _at(model: ViTConfig, side: int) -> ViTConfig:
+def _with_side(model: ViTConfig, side: int) -> ViTConfig:
     return replace(model, image_size=(side, side))

@@ -32,14 +32,14 @@ FILE_BYTES = 64 << 20  # size limit; a run of 200,000 records takes 40 MB
 _LATE_RECORDS = 1000  # limit of out-of-order records, each of which costs a list insertion
 
 # Required keys by kind; a line without them is rejected, because the file may come from anywhere.
-_NEEDED = {
+_REQUIRED = {
     "start": ("t", "attempt", "total_steps", "steps_per_epoch", "epochs"),
     "step": ("loss",),
     "validation": ("epoch",),
     "test": ("epoch", "accuracy", "loss"),
     "note": ("text",),
 }
-_NEEDED_ONE_OF = {"validation": {"accuracy", "loss"}}
+_REQUIRED_ONE_OF = {"validation": {"accuracy", "loss"}}
 
 
 def _are_texts(value: object) -> bool:
@@ -135,8 +135,8 @@ class MetricsReader:
             record = parse_json(line)
             kind, step = record["kind"], record["step"]
             fits = all(_CHECKS[name](value) for name, value in record.items() if name in _CHECKS)
-            whole = all(name in record for name in _NEEDED.get(kind, ()))
-            whole = whole and not (kind in _NEEDED_ONE_OF and _NEEDED_ONE_OF[kind].isdisjoint(record))
+            whole = all(name in record for name in _REQUIRED.get(kind, ()))
+            whole = whole and not (kind in _REQUIRED_ONE_OF and _REQUIRED_ONE_OF[kind].isdisjoint(record))
             if not fits or not whole or self._late > _LATE_RECORDS:
                 raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError):

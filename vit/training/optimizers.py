@@ -36,7 +36,7 @@ def make_optimizers(model: VisionTransformer, config: TrainConfig, device: torch
 
     Source of Muon: Jordan et al. 2024, kellerjordan.github.io/posts/muon.
     """
-    _do_without_compiler()
+    _avoid_compiler_import()
     decayed, plain, matrices = _Groups(config.lr), _Groups(config.lr), _Groups(config.muon_lr)
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -150,7 +150,7 @@ def step_(optimizer: Optimizer, *closure: Callable[[], Tensor]) -> None:
         inspect.unwrap(type(optimizer).step)(optimizer, *closure)
 
 
-def _do_without_compiler() -> None:
+def _avoid_compiler_import() -> None:
     """Keep optimizers from importing torch's compiler, which they need only to exclude their methods from compilation.
 
     In a version of torch without this attribute, they import it as before.

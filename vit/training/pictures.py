@@ -63,11 +63,11 @@ def open_data(
         InvalidConfig: batches cannot be divided among the processes.
     """
     sizes = config.vit_config(1, base and base.model)
-    as_they_are = Preprocess(sizes.image_size, mean=(0.0,) * sizes.channels, std=(1.0,) * sizes.channels)
+    unnormalised = Preprocess(sizes.image_size, mean=(0.0,) * sizes.channels, std=(1.0,) * sizes.channels)
     with process.leader_first():
         dataset = dataset or load_dataset(
             config.data,
-            as_they_are,
+            unnormalised,
             root=Path(config.data_root),
             budget=memory_budget(process.device),
             workers=config.workers,
@@ -75,7 +75,7 @@ def open_data(
             train_scale=config.train_scale,
         )
     train, validation, test = (
-        _placed(one, process.device) for one in (dataset.train, dataset.validation, dataset.test)
+        _to_device(one, process.device) for one in (dataset.train, dataset.validation, dataset.test)
     )
     if not len(validation.labels):
         raise InvalidDataset(
@@ -99,7 +99,7 @@ def open_data(
     )
 
 
-def _placed(pictures: Pictures, device: torch.device) -> Pictures:
+def _to_device(pictures: Pictures, device: torch.device) -> Pictures:
     """Move pictures in memory to the device."""
     return pictures.to(device) if isinstance(pictures, Resident) else pictures
 

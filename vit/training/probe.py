@@ -113,7 +113,7 @@ def choose_strength(features: Tensor, labels: Tensor, classes: int) -> float:
     for label in range(classes):
         of_class = y == label
         fold[of_class] = torch.arange(int(of_class.sum())) % _FOLDS
-    surprise = torch.zeros(len(STRENGTHS), dtype=torch.float64)
+    losses = torch.zeros(len(STRENGTHS), dtype=torch.float64)
     for number in fold.unique():
         out = fold == number
         if out.all():  # one picture per class leaves none to train on
@@ -124,8 +124,8 @@ def choose_strength(features: Tensor, labels: Tensor, classes: int) -> float:
         # From strong to weak regularisation, each starting at the solution before it, which is close.
         for index, strength in enumerate(STRENGTHS):
             begin = _solve(z[~out], y[~out], classes, strength, begin, exact=False)
-            surprise[index] += F.cross_entropy(z[out] @ begin[0].T + begin[1], y[out], reduction="sum")
-    return STRENGTHS[int(surprise.argmin())]
+            losses[index] += F.cross_entropy(z[out] @ begin[0].T + begin[1], y[out], reduction="sum")
+    return STRENGTHS[int(losses.argmin())]
 
 
 def _solve(
@@ -184,5 +184,5 @@ def without_training(
     weight, bias = fit(known, labels, classes)
     answers = {"neighbours": NeighbourHead(known, labels, classes)(seen), "probe": seen @ weight.T + bias}
     right = {name: float((logits.argmax(1) == truth).float().mean()) for name, logits in answers.items()}
-    surprise = {"probe": float(F.cross_entropy(answers["probe"], truth))}  # the neighbours' votes are no probabilities
-    return {name: Reached(share, len(truth), surprise.get(name)) for name, share in right.items()}
+    losses = {"probe": float(F.cross_entropy(answers["probe"], truth))}  # the neighbours' votes are no probabilities
+    return {name: Reached(share, len(truth), losses.get(name)) for name, share in right.items()}

@@ -70,11 +70,11 @@ def read_document(path: Path) -> dict[str, Any]:
         raise Unreadable(f"{path.name} cannot be read: {error.strerror}.") from error
     if facts.st_size > _REMEMBERED_BYTES or not stat.S_ISREG(facts.st_mode):
         return read_object(path, DOCUMENT_BYTES)
-    return dict(_parsed(path, facts.st_ino, facts.st_mtime_ns, facts.st_size))
+    return dict(_read_cached(path, facts.st_ino, facts.st_mtime_ns, facts.st_size))
 
 
 @lru_cache(2048)
-def _parsed(path: Path, inode: int, changed: int, size: int) -> dict[str, Any]:
+def _read_cached(path: Path, inode: int, changed: int, size: int) -> dict[str, Any]:
     return read_object(path, _REMEMBERED_BYTES)
 
 
@@ -111,11 +111,11 @@ def hold_run(folder: Path) -> Iterator[None]:
         os.close(file)
 
 
-def occupy(folder: Path, locks: list[int]) -> None:
+def lock_run(folder: Path, locks: list[int]) -> None:
     """Lock a run exclusively, as a writer without a supervisor, and start an attempt.
 
     Args:
-        locks: receives the file descriptors of the locks, for `let_go`.
+        locks: receives the file descriptors of the locks, for `unlock_run`.
 
     Raises:
         InvalidRun: another process holds the locks.
@@ -141,8 +141,8 @@ class Heartbeat:
             self._doing, self._written = doing, time.monotonic()
 
 
-def let_go(locks: list[int]) -> None:
-    """Release the locks of `occupy`, also for forked processes, which share them."""
+def unlock_run(locks: list[int]) -> None:
+    """Release the locks of `lock_run`, also for forked processes, which share them."""
     while locks:
         file = locks.pop()
         with suppress(OSError):

@@ -43,11 +43,11 @@ from vit.training.run_folder import (
     RECORD_STEPS,
     RUN_ID,
     Heartbeat,
-    let_go,
+    lock_run,
     new_id,
-    occupy,
     read_json,
     record_outcome,
+    unlock_run,
     write_json,
 )
 from vit.untrusted import is_whole
@@ -140,7 +140,7 @@ class RunWriter:
         self.epochs, self.steps_per_epoch, self.batch_size = epochs, steps_per_epoch, batch_size
         self.classes = list(classes or ())
         followed = follow(pictures, labels, self.classes)
-        settings = _listed(settings or {}) | {"epochs": epochs}
+        settings = _check_settings(settings or {}) | {"epochs": epochs}
         name = " ".join((name or (Path(folder).name if folder else loop)).split())[:MAX_NAME]
         path = Path(os.path.abspath(folder)) if folder else runs_folder() / new_id(name)
         if not RUN_ID.fullmatch(path.name):
@@ -149,7 +149,7 @@ class RunWriter:
                 f"{path.name!r} is none."
             )
         self.folder, self.seconds = None, 0.0
-        self._process, self._closed, self._said = os.getpid(), False, set[str]()
+        self._process, self._closed, self._warned = os.getpid(), False, set[str]()
         if _rank():
             return
         check_locks()
@@ -158,15 +158,14 @@ class RunWriter:
             self._open(path, resume)
             self._attempt = self._write_documents(path, name, settings, loop)
         except OSError as error:
-            let_go(self._locks)
+            unlock_run(self._locks)
             raise InvalidConfig(f"The run's folder {path} cannot be written: {error.strerror}.") from error
         except BaseException:
-            let_go(self._locks)
+            unlock_run(self._locks)
             raise
         self.folder, self.loop = path, loop
-        weakref.finalize(
-            self, _forget, self._locks, self._process
-        )  # garbage-collected without close: the run reads as interrupted
+        # If the writer is garbage-collected without close, the run reads as interrupted.
+        weakref.finalize(self, _release_in_process, self._locks, self._process)
         self._metrics = MetricsWriter(path / "metrics.jsonl")
         self._losses: list[Tensor | float] = []
         self._rate: float | None = None
@@ -244,7 +243,7 @@ class RunWriter:
         if any(value is not None for value in measured.values()):
             self._record("validation", epoch=epoch, **{k: v for k, v in measured.items() if v is not None})
         if model is not None:
-            self._keep(epoch, model, accuracy, loss)
+            self._snapshot(epoch, model, accuracy, loss)
         self._beat()
         self._clock = time.perf_counter()
 
@@ -275,7 +274,7 @@ class RunWriter:
             self._snapshots.close()
             self._metrics.close()
             self._closed = True
-            let_go(self._locks)
+            unlock_run(self._locks)
 
     def __enter__(self) -> Self:
         return self
@@ -288,7 +287,7 @@ class RunWriter:
         else:
             self.close("failed", f"{type(error).__name__}: {error}")
 
-    def _keep(self, epoch: int, model: nn.Module, accuracy: float | None, loss: float | None) -> None:
+    def _snapshot(self, epoch: int, model: nn.Module, accuracy: float | None, loss: float | None) -> None:
         """Explain the pictures, and save the model if it is the best so far."""
         assert self.folder
         score = merit(accuracy, loss)
@@ -311,7 +310,7 @@ class RunWriter:
         if not resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InvalidConfig(f"folder: {folder} is not empty. Choose another one, or continue it with resume=True.")
         folder.mkdir(parents=True, exist_ok=True)
-        occupy(folder, self._locks)
+        lock_run(folder, self._locks)
 
     def _write_documents(self, folder: Path, name: str, settings: dict[str, Any], loop: str) -> int:
         """Write the run's documents; returns the number of the attempt, from 0."""
@@ -371,9 +370,9 @@ class RunWriter:
 
     def _warn(self, about: str, text: str) -> None:
         """Report a problem in the log and on page Runs, once per topic."""
-        if about in self._said:
+        if about in self._warned:
             return
-        self._said.add(about)
+        self._warned.add(about)
         _log.warning("RunWriter: %s", text)
         with suppress(Exception):
             self._record("note", text=text[:1000])
@@ -389,10 +388,10 @@ def _rank() -> int:
     return next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdigit()), 0)
 
 
-def _forget(locks: list[int], process: int) -> None:
+def _release_in_process(locks: list[int], process: int) -> None:
     """Release a run's locks, but not in a forked child, which shares them and may end first."""
     if os.getpid() == process:
-        let_go(locks)
+        unlock_run(locks)
 
 
 def _check_whole(name: str, value: object, most: int = 1 << 40) -> None:
@@ -400,7 +399,7 @@ def _check_whole(name: str, value: object, most: int = 1 << 40) -> None:
         raise InvalidConfig(f"{name} must be a whole number from 1 to {most:,}, not {value!r}.")
 
 
-def _listed(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Validate settings for the list on page Runs."""
     for name, value in settings.items():
         finite = not isinstance(value, float) or math.isfinite(value)

@@ -63,9 +63,9 @@ class TrackerProcess:
             process.kill()
             process.wait()
             self._problem = f"it did not end within {GRACE_SECONDS:g} s"
-        said = self._end(process)
+        message = self._end(process)
         if process.returncode and not self._problem:
-            self._problem = said or f"its process ended with status {process.returncode}"
+            self._problem = message or f"its process ended with status {process.returncode}"
         return self.note()
 
     def _end(self, process: "subprocess.Popen[bytes]") -> str:
@@ -74,5 +74,5 @@ class TrackerProcess:
         with suppress(OSError):
             process.stdin.close()
         with process.stdout:
-            said = process.stdout.read(_MOST * 4).decode(errors="replace")
-        return " ".join(said.split())[:_MOST].rstrip(".")
+            message = process.stdout.read(_MOST * 4).decode(errors="replace")
+        return " ".join(message.split())[:_MOST].rstrip(".")

@@ -180,7 +180,7 @@ class Trainer:
         """Train the remaining epochs; returns the outcome with its reason."""
         progress, patience = self.progress, self.config.patience
         if self.config.probe_first and progress.step == 0 and progress.best is None:
-            self._begin_as_probe(recorder)
+            self._initialise_head_by_probe(recorder)
         snapshots = self._snapshot_writer() if self.process.leads else None
         while progress.step < self.update.total_steps:
             started = time.perf_counter()
@@ -194,16 +194,16 @@ class Trainer:
             if due and self.process.leads:
                 recorder.epoch(int(epochs), results, progress.better, progress.seconds)
                 self._save_epoch(results[progress.better])
-            weary = due and patience is not None and epochs - progress.improved_epoch >= patience
-            if self.process.any(self.process.leads and weary):  # only rank 0 knows the results
+            out_of_patience = due and patience is not None and epochs - progress.improved_epoch >= patience
+            if self.process.any(self.process.leads and out_of_patience):  # only rank 0 knows the results
                 return "finished", f"Ended early: not better in {patience} epochs."
-            if not last and self._shall_end(stop):
+            if not last and self._stop_requested(stop):
                 if self.process.leads and not due:
                     self._save_checkpoint(["last"])
                 return "stopped", f"Stopped after {epochs:.4g} epochs. Resume continues there."
         return "finished", ""
 
-    def _begin_as_probe(self, recorder: Recorder) -> None:
+    def _initialise_head_by_probe(self, recorder: Recorder) -> None:
         """Initialise a new head with a linear probe, and save that as epoch 0, so that no run ends below it.
 
         Source: Kumar et al. 2022, arXiv 2202.10054, section 3.4, where it is called LP-FT.
@@ -245,7 +245,7 @@ class Trainer:
             recorder.step(progress.step, loss, share)
             if progress.step % data.steps_per_epoch == 0:
                 break
-            if self._shall_end(stop):
+            if self._stop_requested(stop):
                 recorder.flush()
                 return False
             if process.leads and time.monotonic() - self._saved > _SAVE_SECONDS:
@@ -268,7 +268,7 @@ class Trainer:
         order = order[: data.steps_per_epoch * data.batch_size].view(data.steps_per_epoch, data.batch_size)
         return order[first:, self.process.rank :: self.process.world].flatten()
 
-    def _shall_end(self, stop: threading.Event) -> bool:
+    def _stop_requested(self, stop: threading.Event) -> bool:
         """Whether a stop is requested; with several processes a collective call, so only every 20 steps."""
         if self.process.world > 1 and self.progress.step % self.data.steps_per_epoch % 20:
             return False

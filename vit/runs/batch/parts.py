@@ -83,7 +83,7 @@ def write_plan(folder: Path, work: InParts) -> None:
     plan = {"parts": work.parts, "pictures": work.count, "at_once": work.batch_size, "labels": labels}
     if (begun := read_plan(folder)) and begun != plan:
         raise InvalidDataset(f"The data have changed since this was begun. Remove {folder} and ask again.")
-    _write_part(folder / "plan.json", json.dumps(plan).encode())
+    _write_atomically(folder / "plan.json", json.dumps(plan).encode())
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def path_of(folder: Path, number: int) -> Path:
     return folder / "parts" / f"{number:06}.npz"
 
 
-def keep(folder: Path, number: int, part: Part) -> None:
+def write_part(folder: Path, number: int, part: Part) -> None:
     """Write the result of a part atomically.
 
     Args:
@@ -108,10 +108,10 @@ def keep(folder: Path, number: int, part: Part) -> None:
     """
     content = io.BytesIO()
     np.savez(content, **part)  # type: ignore[arg-type]
-    _write_part(path_of(folder, number), content.getvalue())
+    _write_atomically(path_of(folder, number), content.getvalue())
 
 
-def _write_part(path: Path, content: bytes) -> None:
+def _write_atomically(path: Path, content: bytes) -> None:
     """Write a file atomically, while other processes may write the same one."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     with temporary.open("wb") as file:

@@ -27,7 +27,7 @@ def main(folder: Path, number: int, count: int) -> int:
             if (folder / "stop").exists():
                 break
             if not parts.path_of(folder, part).exists():
-                parts.keep(folder, part, work.part(part))
+                parts.write_part(folder, part, work.part(part))
     except UserError as error:
         record_outcome(folder, "failed", str(error))
         print(error, flush=True)

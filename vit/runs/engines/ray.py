@@ -40,8 +40,8 @@ _ALIVE = ("PENDING", "RUNNING")
 NOTE = "driver.json"  # in a run's folder: the job's status as its driver, or the process of rank 0, writes it
 _TIMEOUT_SECONDS = 5.0  # [s] per request
 _ANSWER_BYTES = 64 << 20  # size limit of a response
-_RUNS_ASKED_SINGLY = 5  # from here on, list all jobs instead: the list also holds every job that has ended
-_LASTING_SECONDS = 20.0  # [s] to wait until a stopped job has ended; Ray kills it after 3 s
+_LIST_FROM_RUNS = 5  # from here on, list all jobs instead: the list also holds every job that has ended
+_STOP_SECONDS = 20.0  # [s] to wait until a stopped job has ended; Ray kills it after 3 s
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -96,7 +96,7 @@ class Ray(Engine):
 
     def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
         """Query runs one by one if they are few, else list all jobs that Ray remembers."""
-        if len(handles) < _RUNS_ASKED_SINGLY:
+        if len(handles) < _LIST_FROM_RUNS:
             return each(lambda: self.look, handles)
 
         def ask() -> Callable[[Handle], Look]:
@@ -138,7 +138,7 @@ class Ray(Engine):
 
     def _end_job(self, handle: Handle) -> None:
         self._request("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)
-        until = time.monotonic() + _LASTING_SECONDS
+        until = time.monotonic() + _STOP_SECONDS
         while (job := self._find_job(handle)) and job.get("status") in _ALIVE:
             if time.monotonic() > until:
                 raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")

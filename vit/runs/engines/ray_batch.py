@@ -31,7 +31,7 @@ class Worker:
         """Compute the parts with these numbers."""
         for number in batch["part"].tolist():
             if not parts.path_of(self.folder, number).exists() and not (self.folder / "stop").exists():
-                parts.keep(self.folder, number, self.work.part(number))
+                parts.write_part(self.folder, number, self.work.part(number))
         return batch
 
 

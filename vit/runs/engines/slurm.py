@@ -37,7 +37,7 @@ from vit.training.run_folder import changing
 from vit.untrusted import brief
 
 _TIMEOUT_SECONDS = 5.0  # [s] per command; without a reachable controller they fail only after 9 s
-_LASTING_SECONDS = 60.0  # [s] to wait until a cancelled job has ended; Slurm kills it after 30 s
+_STOP_SECONDS = 60.0  # [s] to wait until a cancelled job has ended; Slurm kills it after 30 s
 _PENDING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING")
 _RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING")
 _WAITING = {
@@ -131,7 +131,7 @@ class Slurm(Engine):
         conclude(handle, "stopped", KILLED)
 
     def _end_job(self, handle: Handle) -> None:
-        until = time.monotonic() + _LASTING_SECONDS
+        until = time.monotonic() + _STOP_SECONDS
         while (job := self._find_job(handle)) and self.look(handle).word != "gone":
             if time.monotonic() > until:
                 raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")

@@ -13,7 +13,7 @@ from vit.runs.engines.factory import cluster_engine
 
 FRESH_SECONDS = 2.0  # [s] for which a response is served from the cache without a new request
 STALE_SECONDS = 20.0  # [s] after which a cached response is discarded
-_HANDLES_PER_QUESTION = 500  # handles per request
+_HANDLES_PER_REQUEST = 500  # handles per request
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _Key = tuple[str, str]  # name of an engine, and id of a job or "capacity"
 _lock = threading.Condition()
 _answers: dict[_Key, tuple[Answer, float]] = {}  # each with its `time.monotonic()`
 _pending: set[_Key] = set()
-_questions: dict[str, SimpleQueue[Handle | None]] = {}  # request queue of each engine; None requests its capacity
+_requests: dict[str, SimpleQueue[Handle | None]] = {}  # request queue of each engine; None requests its capacity
 
 
 def look(handle: Handle, patience: float = 0.0) -> tuple[Look | None, str]:
@@ -62,7 +62,7 @@ def forget() -> None:
             _answers[key] = (answer, min(at, time.monotonic() - FRESH_SECONDS))
 
 
-def _latest_answer(key: _Key, question: Handle | None, patience: float) -> Answer:
+def _latest_answer(key: _Key, request: Handle | None, patience: float) -> Answer:
     """Return the cached response unless it is stale, and queue a request if it is not fresh."""
     deadline = time.monotonic() + patience
     with _lock:
@@ -74,44 +74,44 @@ def _latest_answer(key: _Key, question: Handle | None, patience: float) -> Answe
             answer = Answer()
         if key not in _pending:
             _pending.add(key)
-            _question_queue(key[0]).put(question)
+            _request_queue(key[0]).put(request)
         while patience and key in _pending and time.monotonic() < deadline:
             _lock.wait(deadline - time.monotonic())
         newer, at = _answers.get(key, (answer, -STALE_SECONDS))
         return newer if time.monotonic() - at < STALE_SECONDS else answer
 
 
-def _question_queue(engine_name: str) -> "SimpleQueue[Handle | None]":
+def _request_queue(engine_name: str) -> "SimpleQueue[Handle | None]":
     """Return the request queue of an engine; a thread per engine handles all queued requests together."""
-    if engine_name not in _questions:
-        _questions[engine_name] = SimpleQueue()
+    if engine_name not in _requests:
+        _requests[engine_name] = SimpleQueue()
         threading.Thread(
-            target=_answer_questions,
-            args=(engine_name, _questions[engine_name]),
+            target=_serve_requests,
+            args=(engine_name, _requests[engine_name]),
             daemon=True,
             name=f"watch {engine_name}",
         ).start()
-    return _questions[engine_name]
+    return _requests[engine_name]
 
 
-def _answer_questions(engine_name: str, questions: "SimpleQueue[Handle | None]") -> None:
+def _serve_requests(engine_name: str, requests: "SimpleQueue[Handle | None]") -> None:
     while True:
-        waiting = [questions.get()]
+        waiting = [requests.get()]
         with suppress(Empty):
-            while len(waiting) < _HANDLES_PER_QUESTION:
-                waiting.append(questions.get_nowait())
+            while len(waiting) < _HANDLES_PER_REQUEST:
+                waiting.append(requests.get_nowait())
         with _lock:
             for old in [key for key, (_, at) in _answers.items() if time.monotonic() - at > STALE_SECONDS]:
                 del _answers[old]
         try:
             engine = cluster_engine(engine_name)
         except UserError as error:
-            for question in waiting:
-                _store_answer((engine_name, question.job if question else "capacity"), error)
+            for request in waiting:
+                _store_answer((engine_name, request.job if request else "capacity"), error)
             continue
         if None in waiting:
             _store_answer((engine_name, "capacity"), _capacity_or_error(engine))
-        for handle, answer in engine.look_all([question for question in waiting if question]):
+        for handle, answer in engine.look_all([request for request in waiting if request]):
             if isinstance(answer, Look) and answer.word == "gone" and not is_new(handle):
                 with suppress(OSError):  # the folder belongs to another user, or was deleted
                     mark_over(handle)

@@ -33,8 +33,9 @@ _FIGURES = {
     "validation": ("validation", ("accuracy", "loss")),
     "test": ("test", ("accuracy", "loss")),
 }
-_ELSEWHERE = ("data_root", "workers", "track")  # settings of this machine, which are not sent
-_TOLD = ("params", "train_pictures", "validation_pictures", "test_pictures", "hardware")  # fields of "start" to send
+_LOCAL_SETTINGS = ("data_root", "workers", "track")  # settings of this machine, which are not sent
+# Fields of the "start" record to send.
+_START_FIELDS = ("params", "train_pictures", "validation_pictures", "test_pictures", "hardware")
 
 
 class Follower:
@@ -71,11 +72,11 @@ class Follower:
 
     def _facts(self, start: Record) -> RunFacts:
         about, config = read_json(self.run / "about.json"), read_json(self.run / "config.json")
-        settings = {name: value for name, value in config.items() if name not in _ELSEWHERE}
+        settings = {name: value for name, value in config.items() if name not in _LOCAL_SETTINGS}
         for name in ("data", "init_from"):  # send only the last part of a path
             kind, colon, path = str(settings.get(name, "")).partition("folder:")
             settings[name] = f"{kind}{colon}{Path(path).name}" if colon else kind.rpartition("/")[2]
-        settings |= {name: start[name] for name in _TOLD if name in start}
+        settings |= {name: start[name] for name in _START_FIELDS if name in start}
         return RunFacts(str(about.get("name") or self.run.name), settings, self.run / FILES)
 
     def _epoch_is_new(self) -> bool:
@@ -98,8 +99,8 @@ class Follower:
 
     def listen(self) -> None:
         """Wait for the outcome from the trainer, and limit this process's time after that."""
-        said = sys.stdin.readline().strip()
-        self.outcome = said if said in ("finished", "stopped", "failed") else "interrupted"
+        message = sys.stdin.readline().strip()
+        self.outcome = message if message in ("finished", "stopped", "failed") else "interrupted"
         self.over.set()
         timer = threading.Timer(GRACE_SECONDS, os._exit, (1,))
         timer.daemon = True
@@ -112,8 +113,8 @@ def _reason(error: BaseException) -> str:
     >>> _reason(ConnectionError("No answer from http://ada:secret@example.com/api\\nTry later."))
     'ConnectionError: No answer from an address'
     """
-    said = _ADDRESS.sub("an address", str(error).strip())
-    return f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__
+    message = _ADDRESS.sub("an address", str(error).strip())
+    return f"{type(error).__name__}: {message.splitlines()[0]}" if message else type(error).__name__
 
 
 def main() -> int:
