@@ -244,8 +244,8 @@ def test_the_command_line_prints_the_same(
     ("command", "words"),
     [
         (["heads", "--on", "here", "--workers", "0"], "--workers must be at least 1"),
-        (["heads", "--workers", "2"], "say what is asked of the place that --on names"),
-        (["evaluate", "--device", "gpu"], "say what is asked of the place that --on names"),
+        (["heads", "--workers", "2"], "need --on"),
+        (["evaluate", "--device", "gpu"], "need --on"),
         (["heads", "--on", "nowhere"], "There is no place nowhere"),
         (["evaluate", "--on", "here", "--report", "report.npz"], "Leave --on out"),
         (["features", "--out", "features.txt"], "ends in .npz"),

@@ -67,7 +67,7 @@ def _answers_by_similarity(checkpoint: Checkpoint, options: argparse.Namespace) 
 def _accuracy_sentence(answers: Answers) -> str:
     """Return a sentence about the estimated accuracy of classes learnt from examples."""
     if answers.accuracy is None or answers.interval is None:
-        return f"Classes by {answers.source}. A class with a single picture leaves nothing to try them on."
+        return f"Classes by {answers.source}. A class with a single picture leaves none to test on."
     low, high = answers.interval
     return (
         f"Classes by {answers.source}: right about {answers.accuracy:.1%} of pictures held out "

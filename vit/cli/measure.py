@@ -64,7 +64,7 @@ def run_ood(options: argparse.Namespace) -> None:
         facts = facts_of(checkpoint) | {"data": reference.data, "others": reference.other_data}
         print(json.dumps(facts | rates))
         return
-    print(f"Unlike the pictures of {reference.data} is what {ood.ALARM_SHARE:.0%} of them exceed.")
+    print(f"{ood.ALARM_SHARE:.0%} of the pictures of {reference.data} exceed the threshold.")
     if reference.noticed is not None:
         print(f"Of the pictures of {reference.other_data}, {reference.noticed:.0%} exceed it.")
 
@@ -94,7 +94,7 @@ def run_features(options: argparse.Namespace) -> None:
 def _is_spread(options: argparse.Namespace) -> bool:
     """Whether the measurement is distributed over processes."""
     if not options.on and (options.workers is not None or options.device):
-        raise InvalidConfig("--workers and --device say what is asked of the place that --on names.")
+        raise InvalidConfig("--workers and --device need --on.")
     return bool(options.on)
 
 

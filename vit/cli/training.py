@@ -35,13 +35,13 @@ def run_train(options: argparse.Namespace) -> None:
         print(describe())
         return
     if not options.on and (options.devices or options.nodes > 1 or options.minutes or options.trial):
-        raise InvalidConfig("--devices, --nodes, --minutes and --trial say what is asked of the place that --on names.")
+        raise InvalidConfig("--devices, --nodes, --minutes and --trial need --on.")
     if options.trial and options.on == HERE:
         raise InvalidConfig("--trial tries on a cluster; what a run takes here tells page Train. Name a cluster.")
     if options.resume and (
         options.preset or options.config or options.data or options.set or options.run or options.name
     ):
-        raise InvalidConfig("--resume continues a run as it was described; it goes without other options.")
+        raise InvalidConfig("--resume continues a run with its own settings; leave out other options.")
     if not (options.preset or options.config or options.data or options.resume):
         raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
     config = train_config(options.preset, **merged_settings(options))

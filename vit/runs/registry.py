@@ -43,7 +43,7 @@ STALLED_SECONDS = 300  # [s] without a heartbeat; compiling a large model takes 
 MAX_NOTES, MAX_REASON = 5000, 2000  # characters
 MOST_DEVICES = 64  # per run
 MOST_NODES = 1024
-_ENDING = "It has said its last word, and clears up."
+_ENDING = "Its outcome is recorded, and it is cleaning up."
 _LATEST = 2.0**32  # the year 2106, unix time [s]; later dates are damage
 _DEVICE = re.compile(rf"cpu|mps|cuda:\d{{1,4}}|{ANY_GPU}", re.ASCII)
 
@@ -326,12 +326,12 @@ def _look_cluster(handle: Handle, patience: float) -> Look | str:
         return Look("gone")
     if handle.engine_name not in clusters.read_clusters().usable:
         return Look(
-            "gone", f"The cluster {handle.engine_name} is not set up here any more, so nobody can say how it is."
+            "gone", f"The cluster {handle.engine_name} is no longer set up here, so the run's status is unknown."
         )
     look, problem = watch.look(handle, patience)
     if is_new(handle) and not problem and (look is None or look.word == "gone"):
-        return Look("waiting", f"It is being handed over to {handle.engine_name}.")
-    return look or problem or f"{handle.engine_name} is being asked how it is."
+        return Look("waiting", f"It is being submitted to {handle.engine_name}.")
+    return look or problem or f"Waiting for {handle.engine_name} to report its status."
 
 
 def _status_of(
@@ -349,20 +349,18 @@ def _status_of(
         return "unknown", f"{look}{_last_heartbeat(folder)}"
     if look.word != "gone":
         if os.path.lexists(folder / "stop") or os.path.lexists(folder / "kill"):
-            until = {"validating": "the validation", "testing": "the test"}.get(
-                _evaluation_status(pulse)[0], "the step"
-            )
-            return "stopping", f"It ends after {until} that it is in."
+            until = {"validating": "validation", "testing": "test"}.get(_evaluation_status(pulse)[0], "step")
+            return "stopping", f"It ends after the current {until}."
         if outcome and handle is None:
             return "ending", _ENDING
         if look.word == "waiting":
             return "waiting", look.reason
         if look.word == "retrying":
-            return "retrying", f"{look.reason} It is started again and goes on from the last saved state.".strip()
+            return "retrying", f"{look.reason} It is restarted from the last saved state.".strip()
         if handle and outcome.get("outcome") == "failed":
             return "ending", f"One of its processes failed; {handle.engine_name} may start it again."
         if outcome:
-            return "ending", _ENDING if handle is None else f"It has saved itself, and {handle.engine_name} clears up."
+            return "ending", _ENDING if handle is None else f"Its state is saved; {handle.engine_name} is cleaning up."
         try:
             silent = silence(folder / "heartbeat")
         except OSError:
@@ -378,8 +376,8 @@ def _status_of(
     if isinstance(word, str) and word in ends:
         return ends[word], reason[:MAX_REASON] if isinstance(reason, str) else ""
     if loop:
-        return "interrupted", "Its program ended without a last word. All that it wrote until then is here."
-    cut_off = "It was cut off, by a restart of the machine perhaps. Resume it: no complete epoch is lost."
+        return "interrupted", "Its program ended without recording an outcome. Everything it wrote before is here."
+    cut_off = "It was cut off, perhaps by a restart of the machine. Resume it: no complete epoch is lost."
     return "interrupted", f"{look.reason} {cut_off}".strip() if handle else cut_off
 
 

@@ -38,17 +38,22 @@ RUNGS = {
         Rung(
             "probe",
             "Linear probe",
-            "A new head on features as they are.",
+            "Trains a new head on frozen features.",
             {"freeze": BACKBONE, "probe_first": True, "epochs": 1},
         ),
         Rung(
             "lora",
             "LoRA",
-            "Thin adapters to attention learn, all else stays.",
+            "Trains small adapters in attention; everything else is frozen.",
             {"lora_rank": 8, "probe_first": True, "warmup_epochs": 2.0, "lr": 1e-3},
         ),
-        Rung("last", "Last two blocks", "They learn, those below stay.", {"freeze": "last:2", "lr": 5e-4, **_BLOCKS}),
-        Rung("all", "Everything", "All blocks learn, the lower ones more slowly.", {"lr": 5e-4, **_BLOCKS}),
+        Rung(
+            "last",
+            "Last two blocks",
+            "Trains the last two blocks; those below are frozen.",
+            {"freeze": "last:2", "lr": 5e-4, **_BLOCKS},
+        ),
+        Rung("all", "Everything", "Trains all blocks, the lower ones more slowly.", {"lr": 5e-4, **_BLOCKS}),
     )
 }
 

@@ -172,7 +172,7 @@ class TrainStep:
 
         for module in self.model.modules():
             if isinstance(module, Attention):
-                # At 65 tokens on CPU, the backward pass of torch's fused attention takes half of a step, two products less.
+                # At 65 tokens on CPU, the backward of torch's fused attention takes half of a step, two products less.
                 module.explicit = on_cpu
 
         def logits(images: Tensor) -> Tensor:

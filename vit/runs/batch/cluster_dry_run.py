@@ -134,5 +134,5 @@ def last_line_of_log(folder: Path) -> str:
         lines = (folder / "log.txt").read_bytes()[-2000:].decode(errors="replace").splitlines()
     except OSError:
         return ""
-    spoken = [line.strip() for line in lines if line.strip()]
-    return f"The last words of its processes: {spoken[-1][:500]}" if spoken else ""
+    printed = [line.strip() for line in lines if line.strip()]
+    return f"The last line of its log: {printed[-1][:500]}" if printed else ""

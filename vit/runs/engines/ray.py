@@ -70,7 +70,9 @@ class Ray(Engine):
                 Share(int(total - used), int(total)) for used, total in (usage.get(k, (0, 0)) for k in ("CPU", "GPU"))
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise Unreachable(f"{self.name} does not say what it has: its version of Ray may be too old.") from error
+            raise Unreachable(
+                f"{self.name} does not report its resources: its version of Ray may be too old."
+            ) from error
         return Capacity(len(nodes), cpus, gpus)
 
     def submit(self, folder: Path, request: Request) -> Handle:
@@ -181,4 +183,4 @@ class Ray(Engine):
         except (OSError, HTTPException) as error:  # refused, unreachable or timed out
             raise Unreachable(f"{self.name} does not answer.") from error
         except ValueError as error:
-            raise Unreachable(f"What answers at the address of {self.name} is no Ray cluster.") from error
+            raise Unreachable(f"The address of {self.name} is not that of a Ray cluster.") from error

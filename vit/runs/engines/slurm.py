@@ -48,9 +48,9 @@ _WAITING = {
     "PartitionTimeLimit": "It asks for more time than the partition grants, and will never start.",
     "PartitionNodeLimit": "It asks for more machines than the partition grants, and will never start.",
     "ReqNodeNotAvail": "The machines that it needs are down or reserved.",
-    "JobHeldUser": "Somebody holds it back (scontrol release lets it go).",
-    "JobHeldAdmin": "An administrator holds it back.",
-    "QOSMaxJobsPerUserLimit": "You have as many jobs as Slurm grants you.",
+    "JobHeldUser": "A user holds it (release it with scontrol release).",
+    "JobHeldAdmin": "An administrator holds it.",
+    "QOSMaxJobsPerUserLimit": "You have reached Slurm's limit of jobs per user.",
 }
 _ENDS = {
     "TIMEOUT": "Its time limit was reached.",
@@ -167,7 +167,7 @@ class Slurm(Engine):
             name, _, limit = line.partition("|")
             most = _parse_minutes(limit)
             if (self.cluster.partition or name.endswith("*")) and most and (request.minutes or 0) > most:
-                raise Refused(f"{self.name} ends every run after {most} minutes. Ask for at most so many.")
+                raise Refused(f"{self.name} ends every run after {most} minutes. Request at most that.")
 
     def _partition_option(self) -> list[str]:
         return [f"--partition={self.cluster.partition}"] if self.cluster.partition else []
