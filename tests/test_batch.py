@@ -246,7 +246,7 @@ def test_the_command_line_prints_the_same(
         (["heads", "--on", "here", "--workers", "0"], "--workers must be at least 1"),
         (["heads", "--workers", "2"], "need --on"),
         (["evaluate", "--device", "gpu"], "need --on"),
-        (["heads", "--on", "nowhere"], "There is no place nowhere"),
+        (["heads", "--on", "nowhere"], "There is no cluster nowhere"),
         (["evaluate", "--on", "here", "--report", "report.npz"], "Leave --on out"),
         (["features", "--out", "features.txt"], "ends in .npz"),
     ],

@@ -139,7 +139,7 @@ def find_cluster(name: str) -> Cluster:
     if name in clusters.problems:
         raise InvalidConfig(f"The cluster {name} cannot be used: {clusters.problems[name]}")
     names = ", ".join([HERE, *clusters.usable])
-    raise InvalidConfig(f"There is no place {brief(name)} to compute. Known are: {names}.")
+    raise InvalidConfig(f"There is no cluster {brief(name)}. Choose from: {names}.")
 
 
 def downloads_of(cluster: Cluster, data: str, root: str) -> str:
