@@ -145,7 +145,7 @@ def test_all_killed_it_says_so_and_goes_on_when_asked_again(
     done = parts.done(folder)
     assert 0 < len(done) < 60 and len(mine) == 2
     computed = []
-    monkeypatch.setattr(parts, "keep", lambda *part: computed.append(part))  # of this process: it computes none
+    monkeypatch.setattr(parts, "write_part", lambda *part: computed.append(part))  # of this process: it computes none
     again = spread.measure(what, checkpoint, workers=2)
     assert again == method_ranking.rank(checkpoint, "shapes", 60) and not computed
 
