@@ -269,7 +269,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(
 ) -> None:
     config = ladder.rung_config(config, rung)
     whole, parts = runs(config), tmp_path / "parts"
-    monkeypatch.setattr(Trainer, "_shall_end", lambda *_: True)  # after each step
+    monkeypatch.setattr(Trainer, "_stop_requested", lambda *_: True)  # after each step
     train(config, parts)
     attempts = 1
     while '"finished"' not in (parts / "outcome.json").read_text():

@@ -145,7 +145,7 @@ def test_all_killed_it_says_so_and_goes_on_when_asked_again(
     done = parts.done(folder)
     assert 0 < len(done) < 60 and len(mine) == 2
     computed = []
-    monkeypatch.setattr(parts, "keep", lambda *part: computed.append(part))  # of this process: it computes none
+    monkeypatch.setattr(parts, "write_part", lambda *part: computed.append(part))  # of this process: it computes none
     again = spread.measure(what, checkpoint, workers=2)
     assert again == method_ranking.rank(checkpoint, "shapes", 60) and not computed
 
@@ -245,9 +245,9 @@ def test_the_command_line_prints_the_same(
     ("command", "words"),
     [
         (["heads", "--on", "here", "--workers", "0"], "--workers must be at least 1"),
-        (["heads", "--workers", "2"], "say what is asked of the place that --on names"),
-        (["evaluate", "--device", "gpu"], "say what is asked of the place that --on names"),
-        (["heads", "--on", "nowhere"], "There is no place nowhere"),
+        (["heads", "--workers", "2"], "need --on"),
+        (["evaluate", "--device", "gpu"], "need --on"),
+        (["heads", "--on", "nowhere"], "There is no cluster nowhere"),
         (["evaluate", "--on", "here", "--report", "report.npz"], "Leave --on out"),
         (["features", "--out", "features.txt"], "ends in .npz"),
     ],

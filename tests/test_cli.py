@@ -231,7 +231,7 @@ def test_the_settings_are_listed(command: Command) -> None:
         (["--preset=shapes", "--data=folder:nowhere"], "There is no folder 'nowhere'"),
         (["--preset=shapes", "--run=used"], "used exists and is not empty. Continue it with --resume used"),
         (["--resume=nowhere"], "--resume needs the folder of a run; nowhere/config.json cannot be read"),
-        (["--resume=used", "--preset=shapes"], "it goes without other options"),
+        (["--resume=used", "--preset=shapes"], "leave out other options"),
         (["--config=used/notes.txt"], "used/notes.txt is not JSON"),
         (["--config=nowhere.json"], "nowhere.json cannot be read: No such file"),
         (["--config=list.json"], "list.json must hold one JSON object"),

@@ -326,7 +326,7 @@ def test_a_run_trains_the_same_weights_from_memory_streamed_and_resumed(
     monkeypatch.setattr(pictures, "memory_budget", lambda device: 0)
     train(config, tmp_path / "streamed")
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_shall_end", lambda self, stop: self.progress.step % 5 == 0)
+        patch.setattr(trainer.Trainer, "_stop_requested", lambda self, stop: self.progress.step % 5 == 0)
         train(config, tmp_path / "parts")
         while '"finished"' not in (tmp_path / "parts" / "outcome.json").read_text():
             train(config, tmp_path / "parts", resume=True)

@@ -78,7 +78,7 @@ def test_a_file_that_makes_no_sense_is_no_crash(file: Path, text: str) -> None:
 
 def test_an_unknown_place_is_refused_with_those_that_there_are(file: Path) -> None:
     file.write_text(f"[clusters.lab]\n{RAY}")
-    with pytest.raises(InvalidConfig, match=r"no place far to compute\. Known are: here, lab"):
+    with pytest.raises(InvalidConfig, match=r"no cluster far\. Choose from: here, lab"):
         control.launch(tiny(), on="far")
 
 

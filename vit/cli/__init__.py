@@ -1,1 +1,1 @@
-"""The command line: what it understands, and what each command does."""
+"""The command line: argument parser and commands."""

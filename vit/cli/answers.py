@@ -1,4 +1,4 @@
-"""Options that ask a checkpoint for other classes than its own: --text, --examples and --like."""
+"""Options that replace a checkpoint's classes: --text, --examples and --like."""
 
 import argparse
 import sys
@@ -17,10 +17,10 @@ _OF_OWN_CLASSES = {
 
 
 def load_with_answers(options: argparse.Namespace) -> Checkpoint:
-    """The checkpoint, with the classes that were asked for.
+    """Load the checkpoint, with the classes that the options request.
 
     Raises:
-        UserError: options that do not go together, or classes that this checkpoint cannot have.
+        UserError: options exclude each other, or the checkpoint does not support such classes.
     """
     sources = [name for name in ("text", "examples", "like") if getattr(options, name)]
     if len(sources) > 1:
@@ -38,7 +38,7 @@ def load_with_answers(options: argparse.Namespace) -> Checkpoint:
     if options.text:
         return checkpoint.with_answers(text.answers_from_text(checkpoint, options.text, options.template or "{}"))
     if options.like:
-        return checkpoint.with_answers(_likeness(checkpoint, options))
+        return checkpoint.with_answers(_answers_by_similarity(checkpoint, options))
     if not options.examples:
         return checkpoint
     answers = examples.answers_from_examples(
@@ -48,8 +48,8 @@ def load_with_answers(options: argparse.Namespace) -> Checkpoint:
     return checkpoint.with_answers(answers)
 
 
-def _likeness(checkpoint: Checkpoint, options: argparse.Namespace) -> Answers:
-    """To the picture of --like, or to its patch --like-patch."""
+def _answers_by_similarity(checkpoint: Checkpoint, options: argparse.Namespace) -> Answers:
+    """Return classes by similarity to the picture of --like, or to its patch --like-patch."""
     patch = None
     if options.like_patch:
         try:
@@ -65,9 +65,9 @@ def _likeness(checkpoint: Checkpoint, options: argparse.Namespace) -> Answers:
 
 
 def _accuracy_sentence(answers: Answers) -> str:
-    """Whether the classes can be believed."""
+    """Return a sentence about the estimated accuracy of classes learnt from examples."""
     if answers.accuracy is None or answers.interval is None:
-        return f"Classes by {answers.source}. A class with a single picture leaves nothing to try them on."
+        return f"Classes by {answers.source}. A class with a single picture leaves none to test on."
     low, high = answers.interval
     return (
         f"Classes by {answers.source}: right about {answers.accuracy:.1%} of pictures held out "

@@ -1,4 +1,4 @@
-"""The command convert: a checkpoint for another library."""
+"""The command convert: export a checkpoint for another library."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from vit.checkpoints.load import load_checkpoint
 
 
 def run_convert(options: argparse.Namespace) -> None:
-    """Give a checkpoint to another library."""
+    """Convert a checkpoint and print how to load it."""
     checkpoint = load_checkpoint(options.source, options.heads)
     path = convert(checkpoint, options.destination, options.to)
     print(path)

@@ -1,4 +1,4 @@
-"""What the JSON documents of all commands say."""
+"""Fields that the JSON output of several commands shares."""
 
 from typing import Any
 
@@ -6,5 +6,5 @@ from vit.checkpoints.checkpoint import Checkpoint
 
 
 def facts_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Which checkpoint numbers are of."""
+    """Return the fields that identify a checkpoint."""
     return {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "identity": checkpoint.identity}

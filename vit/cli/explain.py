@@ -1,4 +1,4 @@
-"""Commands about pictures: classify, explain."""
+"""The commands classify and explain, which work on pictures."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ from vit.view.overlay import overlay
 
 
 def run_classify(options: argparse.Namespace) -> None:
-    """Say what is on pictures; of those that cannot be read, why, after all others."""
+    """Classify pictures; unreadable ones are reported after the others."""
     checkpoint = load_with_answers(options)
     if not checkpoint.labels:
         raise InvalidCheckpoint(
@@ -72,7 +72,7 @@ def _print_predictions(path: Path, predictions: Sequence[Mapping[str, Any]]) -> 
 
 
 def run_explain(options: argparse.Namespace) -> None:
-    """Draw or save the map of a method, of one picture or of many."""
+    """Draw or save a method's map of one or several pictures."""
     into_folder = options.out.is_dir() or not options.out.suffix
     if not into_folder and options.out.suffix.lower() not in (".png", ".npz"):
         raise UserError(f"--out must be a folder or end in .png or .npz, not {options.out.name!r}.")
@@ -88,7 +88,7 @@ def run_explain(options: argparse.Namespace) -> None:
     record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
     heatmap = record.heatmap(numbers)
     geometry = preprocess.geometry(picture)
-    with _writing(options.out):
+    with _user_write_errors(options.out):
         if options.out.suffix.lower() == ".png":
             overlay(picture, heatmap.numpy(), geometry.box).save(options.out)
         else:
@@ -103,10 +103,10 @@ def run_explain(options: argparse.Namespace) -> None:
 
 
 def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, preprocess: Preprocess) -> None:
-    """A PNG of each picture, and a page with all; of those that cannot be read, why, after all others."""
+    """Write a PNG per picture and an HTML page with all; unreadable pictures are reported after the others."""
     folder, problems = options.out, []
     tiles: list[Tile] = []
-    with _writing(folder):
+    with _user_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     counts = ""
     for path in tqdm(options.images, desc="explain", unit="picture", disable=None):
@@ -118,13 +118,13 @@ def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, pr
         record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
         drawn = overlay(picture, record.heatmap(numbers).numpy(), preprocess.geometry(picture).box)
         file = folder / unused_name(path.stem, {tile.file for tile in tiles})
-        with _writing(file):
+        with _user_write_errors(file):
             drawn.save(file)
         tiles.append(Tile.of(drawn, file.name, path.name, *_most_probable(checkpoint, record)))
         counts = both_counts(view)
     if tiles:
         title, index = f"{METHODS[options.method].title} · {checkpoint.name}", folder / INDEX
-        with _writing(index):
+        with _user_write_errors(index):
             index.write_text(index_page(title, tiles, [counts, *problems]), encoding="utf-8")
         print(index)
     if problems:
@@ -132,7 +132,7 @@ def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, pr
 
 
 def _most_probable(checkpoint: Checkpoint, record: AttentionRecord) -> tuple[str, float | None]:
-    """The predicted class and its probability; none of a model without classes."""
+    """Return the predicted class and its probability; "" and None for a model without classes."""
     if not checkpoint.labels:
         return "", None
     probability, index = checkpoint.model.probabilities(record.logits[0]).max(0)
@@ -140,8 +140,8 @@ def _most_probable(checkpoint: Checkpoint, record: AttentionRecord) -> tuple[str
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Say in a sentence what keeps a file from being written."""
+def _user_write_errors(path: Path) -> Iterator[None]:
+    """Convert an OSError to a UserError that names the file."""
     try:
         yield
     except OSError as error:
@@ -149,7 +149,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Refuse what a method would ignore, and shares that cannot be."""
+    """Reject options that the method would ignore, and shares out of range."""
     for name in ("target", *setting_options(), "query", "direction", "precision"):
         if getattr(options, name) is not None and name not in options_of(options.method):
             suited = ", ".join(method for method in METHODS if name in options_of(method))
@@ -163,7 +163,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _check_numbers(options: argparse.Namespace, config: ViTConfig) -> None:
-    """Refuse blocks and heads that the model does not have."""
+    """Reject blocks and heads that the model does not have."""
     for name, count in (("block", config.depth), ("start_block", config.depth), ("head", config.heads)):
         if isinstance(number := getattr(options, name), int):
             try:
@@ -175,7 +175,7 @@ def _check_numbers(options: argparse.Namespace, config: ViTConfig) -> None:
 def _token_weights(
     options: argparse.Namespace, checkpoint: Checkpoint, pixels: Tensor
 ) -> tuple[AttentionRecord, Tensor, dict[str, Any]]:
-    """What a method says: a record, one number per token (N,), and what names them."""
+    """Apply a method; returns the record, one weight per token (N,), and the facts that identify the map."""
     method: Method = METHODS[options.method]
     direction: Direction = options.direction or "from"
     _check_numbers(options, checkpoint.config)

@@ -1,4 +1,4 @@
-"""The command ladder."""
+"""The command ladder: compare ways to adapt a checkpoint to a dataset."""
 
 import argparse
 import json
@@ -22,10 +22,10 @@ from vit.training.train import train
 
 
 def run_ladder(options: argparse.Namespace) -> None:
-    """Try every way from a checkpoint to the classes of a dataset, and say which one to take."""
+    """Try every way to adapt a checkpoint to a dataset, and recommend one."""
     rungs = options.rungs or list(RUNGS)
-    if strangers := [name for name in rungs if name not in RUNGS]:
-        raise InvalidConfig(f"There is no rung {strangers[0]!r}. Choose from: {', '.join(RUNGS)}.")
+    if unknown := [name for name in rungs if name not in RUNGS]:
+        raise InvalidConfig(f"There is no rung {unknown[0]!r}. Choose from: {', '.join(RUNGS)}.")
     config = train_config("fine-tune", **merged_settings(options) | {"init_from": options.start})
     reached: dict[str, Reached] = {}
     models: dict[str, Path] = {}

@@ -1,4 +1,4 @@
-"""The command lesson: a checkpoint as one HTML file from which a class learns how it sees."""
+"""The command lesson: export a checkpoint as one HTML file for teaching."""
 
 import argparse
 
@@ -8,7 +8,7 @@ from vit.view.lesson import lesson
 
 
 def run_lesson(options: argparse.Namespace) -> None:
-    """Write the file."""
+    """Write the HTML file."""
     if options.out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"OUT must end in .html, so that browsers open it; {options.out.name!r} does not.")
     content = lesson(load_checkpoint(options.checkpoint), options.language)

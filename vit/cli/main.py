@@ -1,6 +1,6 @@
 """The command line: `python -m vit COMMAND`, where COMMAND is one of `COMMANDS`.
 
-Exit status: 0 done, 1 a bug (with its traceback), 2 a mistake of the user's, told in one line.
+Exit status: 0 success, 1 a bug (with traceback), 2 a user error (with a one-line message).
 """
 
 import logging
@@ -13,7 +13,7 @@ from vit.cli.parser import parser
 from vit.errors import UserError
 from vit.out_of_memory import explained, is_out_of_memory
 
-# Of each command the module with its function `run_<command>`: --help waits for none of them, nor for torch.
+# Module of each command, with its function `run_<command>`; imported on use, so that --help needs neither it nor torch.
 COMMANDS = {
     "classify": "explain",
     "explain": "explain",
@@ -40,13 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s")
     try:
         module = import_module(f"vit.cli.{COMMANDS[options.command]}")
-        if options.command != "runs":  # it opens no picture, and waits for no library that does
+        # runs opens no pictures, so it does not wait for the imaging libraries.
+        if options.command != "runs":
             import_module("vit.images.decode").silence_libraries()
         getattr(module, f"run_{options.command}")(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads it has enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that nothing fails at the exit
-        return 141  # as a shell says of a program that this ended
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit cannot fail
+        return 141  # 128 + SIGPIPE, as shells report it
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""Commands that measure a checkpoint on a dataset: evaluate, faithfulness, heads, ood."""
+"""The commands that measure a checkpoint on a dataset: evaluate, faithfulness, ood, features, heads."""
 
 import argparse
 import json
@@ -36,7 +36,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
 
 
 def run_faithfulness(options: argparse.Namespace) -> None:
-    """Rank the methods by whether their maps are true."""
+    """Rank the methods by the faithfulness of their maps."""
     _check_limit(options.limit)
     checkpoint, bar = load_with_answers(options), not options.json
     if _is_spread(options):
@@ -54,7 +54,7 @@ def run_faithfulness(options: argparse.Namespace) -> None:
 
 
 def run_ood(options: argparse.Namespace) -> None:
-    """Learn what known pictures are like."""
+    """Fit the reference for out-of-distribution detection on known pictures."""
     checkpoint = load_checkpoint(options.checkpoint)
     reference = ood.fit(checkpoint, options.data, options.others, root=options.data_root, bar=not options.json)
     if options.keep:
@@ -64,13 +64,13 @@ def run_ood(options: argparse.Namespace) -> None:
         facts = facts_of(checkpoint) | {"data": reference.data, "others": reference.other_data}
         print(json.dumps(facts | rates))
         return
-    print(f"Unlike the pictures of {reference.data} is what {ood.ALARM_SHARE:.0%} of them exceed.")
+    print(f"{ood.ALARM_SHARE:.0%} of the pictures of {reference.data} exceed the threshold.")
     if reference.noticed is not None:
         print(f"Of the pictures of {reference.other_data}, {reference.noticed:.0%} exceed it.")
 
 
 def run_features(options: argparse.Namespace) -> None:
-    """Keep what the model makes of pictures before its head."""
+    """Save the model's features of pictures, its output before the head."""
     _check_limit(options.limit)
     if options.out.suffix.lower() != ".npz" or not options.out.parent.is_dir():
         raise InvalidConfig(f"--out takes a file that ends in .npz, in a folder that is there, not {options.out}.")
@@ -92,14 +92,14 @@ def run_features(options: argparse.Namespace) -> None:
 
 
 def _is_spread(options: argparse.Namespace) -> bool:
-    """Whether several processes do it."""
+    """Whether the measurement is distributed over processes."""
     if not options.on and (options.workers is not None or options.device):
-        raise InvalidConfig("--workers and --device say what is asked of the place that --on names.")
+        raise InvalidConfig("--workers and --device need --on.")
     return bool(options.on)
 
 
 def _measure_in_parts(checkpoint: Checkpoint, options: argparse.Namespace) -> Any:
-    """What --on asks for: the command's measurement by several processes."""
+    """Compute the command's measurement in several processes, on the engine of --on."""
     what = Measurement(
         options.command, options.checkpoint, options.data, str(options.data_root), getattr(options, "limit", None)
     )
@@ -114,7 +114,7 @@ def _check_limit(limit: int) -> None:
 
 
 def run_heads(options: argparse.Namespace) -> None:
-    """Say what every head does."""
+    """Measure every head's statistics and print a table."""
     _check_limit(options.limit)
     checkpoint = load_checkpoint(options.checkpoint)
     head_census.check_name(checkpoint, options.statistic)

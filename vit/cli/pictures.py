@@ -1,4 +1,4 @@
-"""Pictures that the command line names, and the input size that it asks for."""
+"""Pictures named on the command line, and the input size of --size."""
 
 import argparse
 import sys
@@ -14,13 +14,13 @@ from vit.images.preprocess import Preprocess
 
 
 def read_picture(path: Path, stretch: bool = False) -> Image.Image:
-    """Decode a file; of one that uses a small part of its values, say so on stderr.
+    """Decode a file; warn on stderr if its values use a small part of their range.
 
     Args:
-        stretch: over all levels of grey, see `decode_image`.
+        stretch: stretch contrast to the full range, see `decode_image`.
 
     Raises:
-        InvalidImage: it cannot be read, or is no picture; the message names it.
+        InvalidImage: the file cannot be read or is no picture; the message names it.
     """
     try:
         data = path.read_bytes()
@@ -35,7 +35,7 @@ def read_picture(path: Path, stretch: bool = False) -> Image.Image:
 
 
 def preprocess_of_size(options: argparse.Namespace, checkpoint: Checkpoint) -> Preprocess:
-    """The checkpoint's own, or for the input size that was asked for."""
+    """Return the checkpoint's preprocessing, resized if --size is given."""
     if getattr(options, "size", None) is None:
         return checkpoint.preprocess
     if not 1 <= options.size <= 4096:

@@ -1,4 +1,4 @@
-"""The command push: a checkpoint of ours to the Hugging Face Hub."""
+"""The command push: upload a checkpoint to the Hugging Face Hub."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ from vit.training.run_folder import is_alive
 
 
 def run_push(options: argparse.Namespace) -> None:
-    """Say what is uploaded and where to, do it, and say where it is."""
+    """Print the files and the repository, upload, and print the URL."""
     plan = plan_push(_folder_of(options.source), options.repository, private=options.private, license=options.license)
     _describe(plan)
     if options.dry_run:
@@ -27,7 +27,7 @@ def run_push(options: argparse.Namespace) -> None:
 
 
 def _folder_of(source: str) -> Path:
-    """The folder of a checkpoint by its name or path, or the best checkpoint of a run by its id or folder."""
+    """Return the folder of a checkpoint, by name or path, or of a run's best checkpoint, by the run's id or folder."""
     if source in (folder.name for folder in list_folders()):
         return find_checkpoint(source)
     folder = Path(source)

@@ -1,4 +1,4 @@
-"""The command runs, which waits for no torch."""
+"""The command runs, which does not import torch."""
 
 import argparse
 import json
@@ -10,14 +10,14 @@ from vit.training.metrics import MetricsReader, final_test, progress
 
 
 def run_runs(options: argparse.Namespace) -> None:
-    """List runs, look at some, stop, resume or delete them."""
+    """List, show, stop, resume or delete runs."""
     if options.action == "list":
         for run in registry.list_runs(control.PATIENCE_SECONDS):
             print(_line(run))
         return
     if not options.ids:
         raise UserError(f"Name a run: python -m vit runs {options.action} ID. Its id is in `python -m vit runs list`.")
-    for run_id in options.ids:  # before anything is done to one of them
+    for run_id in options.ids:  # fail on an unknown id before changing any run
         registry.find_run(run_id, control.PATIENCE_SECONDS)
     for run_id in options.ids:
         if options.action == "delete":

@@ -1,4 +1,4 @@
-"""The command search: start a random search and follow it, stop it, continue it."""
+"""The command search: start, follow, stop and resume random searches."""
 
 import argparse
 import time
@@ -19,7 +19,7 @@ _ENDS = {"finished": "finished", "pruned": "ended early", "failed": "failed", "s
 
 
 def run_search(options: argparse.Namespace) -> None:
-    """Start, continue, stop or list searches; what was started is followed to its end."""
+    """Start, resume, stop or list searches; a started search is followed until it ends."""
     if options.list:
         for search in control.list_searches():
             begun = len(search.trials())
@@ -72,8 +72,8 @@ def _space(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _follow(search: Search) -> None:
-    """Print a line for each trial that ends, until the search does; Ctrl-C asks it to stop, and again leaves it."""
-    told: set[int] = set()
+    """Print a line for each trial that ends, until the search ends; Ctrl-C stops the search, a second one detaches."""
+    printed: set[int] = set()
     interrupted, again = False, f"python -m vit search --resume {search.id}"
     while True:
         try:
@@ -81,8 +81,8 @@ def _follow(search: Search) -> None:
             trials = now.trials()
             for number, run in trials.items():
                 over = run.status in _ENDS and not (run.status == "stopped" and now.status != "searching")
-                if over and number not in told:
-                    told.add(number)
+                if over and number not in printed:
+                    printed.add(number)
                     print(_line(now, number, run), flush=True)
             if not now.alive:
                 break
@@ -115,7 +115,7 @@ def _line(search: Search, number: int, run: Run) -> str:
 
 
 def _print_best(trials: dict[int, Run]) -> None:
-    """The trial with the highest validation accuracy, and how to go on with it."""
+    """Print the trial with the highest validation accuracy, and where its model and settings are."""
     reached = [(best["accuracy"], number) for number, run in trials.items() if (best := best_epoch(_records(run)))]
     if not reached:
         return

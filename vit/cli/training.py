@@ -1,4 +1,4 @@
-"""The command train."""
+"""The command train: train here, or launch a run on an engine."""
 
 import argparse
 import json
@@ -30,25 +30,25 @@ _SHOWN_CLASSES = 20
 
 
 def run_train(options: argparse.Namespace) -> None:
-    """Train, or continue a run."""
+    """Train or resume a run."""
     if options.settings:
         print(describe())
         return
     if not options.on and (options.devices or options.nodes > 1 or options.minutes or options.trial):
-        raise InvalidConfig("--devices, --nodes, --minutes and --trial say what is asked of the place that --on names.")
+        raise InvalidConfig("--devices, --nodes, --minutes and --trial need --on.")
     if options.trial and options.on == HERE:
         raise InvalidConfig("--trial tries on a cluster; what a run takes here tells page Train. Name a cluster.")
     if options.resume and (
         options.preset or options.config or options.data or options.set or options.run or options.name
     ):
-        raise InvalidConfig("--resume continues a run as it was described; it goes without other options.")
+        raise InvalidConfig("--resume continues a run with its own settings; leave out other options.")
     if not (options.preset or options.config or options.data or options.resume):
         raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
     config = train_config(options.preset, **merged_settings(options))
     if options.on in (None, HERE) and not options.resume:
         plugin.check_available(config.track)
     if options.on:
-        _hand_over(config, options)
+        _launch(config, options)
         return
     run = options.resume or options.run or runs_folder() / new_id(options.name or run_name(config))
     if options.preset:
@@ -60,7 +60,7 @@ def run_train(options: argparse.Namespace) -> None:
         result = train(config, run, resume=bool(options.resume))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Stopped. Continue with --resume {run}") from None
-    if int(os.environ.get("RANK", 0)):  # one of several processes, not the leading one
+    if int(os.environ.get("RANK", 0)):  # only rank 0 prints results
         return
     if reason := read_json(run / "outcome.json").get("reason"):
         print(f"{reason} --resume {run}")
@@ -73,7 +73,7 @@ def run_train(options: argparse.Namespace) -> None:
 
 
 def _show_classes(folder: Path) -> None:
-    """What the folder is read as, so that a wrong guess is seen before it is trained on."""
+    """Print the classes found in the folder, so that a wrong guess shows before training."""
     if is_packed(folder):
         return
     files = list_files(folder)
@@ -83,13 +83,13 @@ def _show_classes(folder: Path) -> None:
     print(f"{len(files.classes):,} classes, with pictures: {', '.join(shown)}{more}", flush=True)
 
 
-def _hand_over(config: TrainConfig, options: argparse.Namespace) -> None:
-    """Launch the run where it was asked for, and say how it is to be met again."""
+def _launch(config: TrainConfig, options: argparse.Namespace) -> None:
+    """Launch the run on the engine that --on names, and print how to find it."""
     if options.resume or options.run:
         raise InvalidConfig("--on starts a run of its own, in a folder of its own: leave --resume and --run-dir out.")
     devices = options.devices or default_devices(config, options.on)
     if options.trial:
-        _dry_run_there(config, options, devices)
+        _dry_run_on_cluster(config, options, devices)
         return
     run = launch(
         config,
@@ -104,14 +104,14 @@ def _hand_over(config: TrainConfig, options: argparse.Namespace) -> None:
 
 
 def default_devices(config: TrainConfig, on: str) -> list[str]:
-    """What a run that is handed over computes on where nobody says: a GPU where there is one."""
+    """Return the default devices of a launched run: any GPU if there is one, else the CPU."""
     if config.device != "auto":
         return [config.device]
     return [ANY_GPU] if on != HERE or len(list_devices()) > 1 else ["cpu"]
 
 
-def _dry_run_there(config: TrainConfig, options: argparse.Namespace, devices: Sequence[str]) -> None:
-    """A few steps on a machine of a cluster, and what they tell."""
+def _dry_run_on_cluster(config: TrainConfig, options: argparse.Namespace, devices: Sequence[str]) -> None:
+    """Run a few steps on a cluster node and print the measurements."""
     folder = start_dry_run(config, on=options.on, devices=devices, nodes=options.nodes)
     engine, handle, last_reason = cluster_engine(options.on), read_handle(folder), ""
     assert handle
@@ -136,7 +136,7 @@ def _dry_run_there(config: TrainConfig, options: argparse.Namespace, devices: Se
 
 
 def merged_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """From the file, then --data, then --set: the later wins."""
+    """Merge the settings of the file, --data and --set; later ones override earlier ones."""
     settings: dict[str, Any] = {}
     file = options.resume / "config.json" if options.resume else options.config
     if file:

@@ -1,4 +1,4 @@
-"""A command's work in a child process, so that somebody is left to say that the system ended it."""
+"""Run a command in a child process, so that its parent can report when the OOM killer ends it."""
 
 import ctypes
 import os
@@ -13,14 +13,14 @@ from vit.training.run_folder import ENGINE, SUPERVISED
 
 _FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, from linux/prctl.h
-_FROM_TERMINAL = 128  # SI_KERNEL, of a signal that all processes of the terminal get
+_FROM_TERMINAL = 128  # SI_KERNEL: sent by the terminal to its whole process group, so the child has it already
 
 
 def watched(work: Callable[[], int]) -> int:
-    """Do some work in a child process, end as it ends, and say so where the system ended it for want of memory.
+    """Run `work` in a child process, exit as it exits, and report if it was killed for lack of memory.
 
-    It has to begin before there are threads. Elsewhere than on Linux, and where another program watches this one
-    (torchrun, a run's supervisor or a cluster's job), there is no child.
+    Call it before any thread starts: it forks. Without Linux, or where another program monitors this one (torchrun, a
+    run's supervisor or a cluster's job), `work` runs in this process.
     """
     if sys.platform != "linux" or {"RANK", SUPERVISED, ENGINE} & os.environ.keys():
         return work()
@@ -30,7 +30,7 @@ def watched(work: Callable[[], int]) -> int:
     if not child:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended meanwhile
+        if os.getppid() != parent:  # the parent died before prctl took effect
             os._exit(1)
         return work()
     die_first(child)
@@ -44,7 +44,7 @@ def watched(work: Callable[[], int]) -> int:
         with suppress(OSError):
             print(f"{who}. {OUT_OF_MEMORY}", file=sys.stderr, flush=True)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    with suppress(OSError):  # there is nothing to reset of SIGKILL
+    with suppress(OSError):  # SIGKILL has no handler to reset
         signal.signal(-code, signal.SIG_DFL)
     os.kill(parent, -code)
     return 128 - code

@@ -1,4 +1,4 @@
-"""The trainer's processes, once or again, and words for an end that they had none for: the same wherever they run."""
+"""Run a run's trainer, restart it when it asks for that, and record its outcome; the same on every engine."""
 
 import signal
 from collections.abc import Callable
@@ -12,12 +12,14 @@ CANCELLED = "Cancelled while it waited for its turn."
 KILLED = "Killed on request. Resume continues from the last saved state."
 
 
-def train_to_the_end(folder: Path, train_once: Callable[[], int | None]) -> None:
-    """Run the trainer, again where it asks for smaller parts of a batch, and record how it ended where it did not.
+def train_until_done(folder: Path, train_once: Callable[[], int | None]) -> None:
+    """Run the trainer until it ends, and record an outcome if the trainer recorded none.
+
+    A trainer that runs out of memory asks, through the file `AGAIN`, to be restarted with smaller micro-batches.
 
     Args:
-        train_once: starts the trainer's processes, waits until nothing is left of them, and returns the exit status,
-            negative for a signal; None where a person killed them.
+        train_once: starts the trainer's processes, waits for all of them to exit, and returns the exit status,
+            negative for a signal; None if a person killed them.
     """
     log = folder / "log.txt"
     while True:
@@ -34,12 +36,12 @@ def train_to_the_end(folder: Path, train_once: Callable[[], int | None]) -> None
 
 
 def reason_of(code: int, log: Path, begin: int, kills_before: int) -> str:
-    """Words for the end of a trainer that left none.
+    """Explain in a sentence why a trainer ended that recorded no outcome itself.
 
     Args:
-        code: its exit status, negative for a signal.
-        begin: where in the log this attempt began [bytes].
-        kills_before: `kills()` when it began.
+        code: exit status, negative for a signal.
+        begin: offset in the log at which this attempt began [bytes].
+        kills_before: `kills()` at the start of the attempt.
     """
     if who := ended(code, kills_before):
         return f"{who}. Resume it; if that happens again, with a smaller image_size, batch_size or model."

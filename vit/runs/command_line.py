@@ -1,4 +1,4 @@
-"""The command lines that do what the description of a run, or of a search, says."""
+"""Build the shell command that reproduces a run or a search."""
 
 import json
 import shlex
@@ -20,48 +20,48 @@ def command_line(
     minutes: int | None = None,
     name: str = "",
 ) -> str:
-    """A shell command for `python -m vit train`, as short as the preset allows.
+    """Return a shell command for `python -m vit train`, without the options that the preset implies.
 
     Args:
-        config: what to do.
-        preset: the recipe that it is a variation of; None for none.
-        devices: "cpu", or GPUs by number in the order of PCI addresses: "cuda:0", "cuda:1", ...; on a cluster "cpu"
-            or "gpu" for each process of a machine.
-        on: a cluster by its name; for this machine the command trains by itself, without its queue.
-        nodes: machines of the cluster.
-        minutes: after which the cluster may end an attempt.
-        name: what the run is called; empty for what is trained.
+        config: settings of the run.
+        preset: recipe that the settings start from; None for none.
+        devices: "cpu", or GPUs numbered by PCI address: "cuda:0", "cuda:1", ...; on a cluster "cpu" or "gpu", one
+            per process of a node.
+        on: name of the cluster; for this machine, the command trains directly and bypasses the queue.
+        nodes: number of cluster nodes.
+        minutes: time limit of an attempt on the cluster.
+        name: name of the run; empty for the default.
     """
     alone = len(devices) == 1 or on != HERE
     arguments = ["python"] if alone else ["torchrun", "--standalone", f"--nproc-per-node={len(devices)}"]
-    arguments += ["-m", "vit", "train", *_what(config, preset, name)]
+    arguments += ["-m", "vit", "train", *_training_options(config, preset, name)]
     if on != HERE:
-        arguments += _where(on, devices, nodes, minutes)
+        arguments += _compute_options(on, devices, nodes, minutes)
     gpus = [name.removeprefix("cuda:") for name in devices if name.startswith("cuda:")]
     chosen = f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={','.join(gpus)} " if gpus else ""
     return chosen + shlex.join(arguments)
 
 
 def search_command_line(plan: SearchPlan, preset: str | None = None, name: str = "") -> str:
-    """A shell command for `python -m vit search`.
+    """Return a shell command for `python -m vit search`.
 
     Args:
-        plan: what to do.
-        preset: the recipe that its runs are a variation of; None for none.
-        name: what the search is called; empty for what is trained.
+        plan: the search.
+        preset: recipe that the runs' settings start from; None for none.
+        name: name of the search; empty for the default.
     """
-    arguments = ["python", "-m", "vit", "search", *_what(plan.config, preset, name)]
+    arguments = ["python", "-m", "vit", "search", *_training_options(plan.config, preset, name)]
     for setting, text in plan.space.items():
         arguments += ["--space", f"{setting}={text}"]
     arguments += ["--trials", str(plan.trials), "--min-epochs", str(plan.min_epochs)]
     for option, value in (("at-once", plan.at_once), ("seed", plan.seed), ("reduction-factor", plan.reduction_factor)):
         if value != SearchPlan.model_fields[option.replace("-", "_")].default:
             arguments += [f"--{option}", str(value)]
-    return shlex.join(arguments + _where(plan.on, plan.devices, plan.nodes, plan.minutes))
+    return shlex.join(arguments + _compute_options(plan.on, plan.devices, plan.nodes, plan.minutes))
 
 
-def _what(config: TrainConfig, preset: str | None, name: str) -> list[str]:
-    """Options that say what is trained."""
+def _training_options(config: TrainConfig, preset: str | None, name: str) -> list[str]:
+    """Return the options that select data, preset, name and settings."""
     base = TrainConfig(**PRESETS[preset].settings if preset else {}).model_dump()
     changed = {name: value for name, value in config.model_dump().items() if value != base[name]}
     arguments = ["--preset", preset] if preset else []
@@ -71,20 +71,20 @@ def _what(config: TrainConfig, preset: str | None, name: str) -> list[str]:
         arguments += ["--name", name]
     changed.pop("data", None)
     for setting, value in changed.items():
-        arguments += ["--set", f"{setting}={_written(value)}"]
+        arguments += ["--set", f"{setting}={_format_value(value)}"]
     return arguments
 
 
-def _where(on: str, devices: Sequence[str], nodes: int, minutes: int | None) -> list[str]:
-    """Options that say where it computes."""
+def _compute_options(on: str, devices: Sequence[str], nodes: int, minutes: int | None) -> list[str]:
+    """Return the options that select cluster, devices, nodes and time limit."""
     arguments = ["--on", on] if on != HERE else []
     arguments += ["--devices", *devices]
     arguments += ["--nodes", str(nodes)] if nodes > 1 else []
     return arguments + (["--minutes", str(minutes)] if minutes else [])
 
 
-def _written(value: Any) -> str:
-    """So that `--set` reads it back: it takes JSON, and everything else as text."""
+def _format_value(value: Any) -> str:
+    """Format a value for `--set`, which parses JSON and takes everything else as text."""
     if isinstance(value, str):
         try:
             json.loads(value)

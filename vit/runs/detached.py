@@ -1,4 +1,4 @@
-"""Processes that outlive whoever starts them, and count to a folder by its lock."""
+"""Start processes that outlive their parent and hold a lock on their folder."""
 
 import os
 import subprocess
@@ -12,16 +12,16 @@ from vit.training.run_folder import forget_attempt
 
 
 def start_detached(module: str, folder: Path, alive: str) -> None:
-    """Start `python -m MODULE FOLDER LOCK`, in a session of its own; what it prints goes to the folder's log.txt.
+    """Start `python -m MODULE FOLDER LOCK` in a new session; its output goes to the folder's log.txt.
 
-    The folder's lock is held from before the process exists, so there is no moment of doubt. The module forks at once
-    and goes on in its child, so that the process is nobody's child.
+    The folder's lock is acquired before the process starts and inherited by it, so the folder is never unlocked in
+    between. The module forks immediately and continues in the child, so it is reparented away from this process.
 
     Args:
-        alive: what to say where a process counts to the folder already.
+        alive: error message if the folder is locked already.
 
     Raises:
-        InvalidRun: one does.
+        InvalidRun: the folder is locked: a process works on it.
     """
     lock = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -37,8 +37,8 @@ def start_detached(module: str, folder: Path, alive: str) -> None:
                 stderr=log,
                 env=environment_with_package(),
                 pass_fds=[lock],
-                start_new_session=True,  # the server's Ctrl-C is not the process's
+                start_new_session=True,  # Ctrl-C in the server's terminal must not reach it
             )
-        process.wait()  # it forks and ends at once
+        process.wait()  # returns immediately: the module forks and its parent exits
     finally:
         os.close(lock)

@@ -1,7 +1,7 @@
-"""Where a model is wrong: which classes it takes for which, and its most confident mistakes.
+"""Error report of a checkpoint: its confusion matrix and its most confident mistakes.
 
-A report is an NPZ file beside the run, written by a process of its own (`start`, `vit.runs.error_search`) and read
-without torch.
+A report is an NPZ file in the run's folder. A separate process (`start`, `vit.runs.error_search`) writes it; reading it
+needs no torch.
 """
 
 import os
@@ -31,19 +31,19 @@ _LOCK = "report.lock"
 
 @dataclass(frozen=True)
 class Report:
-    """How a checkpoint does on a dataset's test pictures.
+    """How a checkpoint does on the test images of a dataset.
 
     Attributes:
         checkpoint: hash of its weights, as `Checkpoint.hash`.
         data: the dataset.
         classes: one name per label.
-        confusion: (C, C) pictures; rows are true classes, columns what the model took them for.
-        indices: (W,) in the test set, of the mistakes that the model was surest of, surest first.
-        pictures: (W, height, width, 3) uint8, what the model saw.
-        overlays: (W, height, width, 3) uint8, larger, with where it looked: the last block, mean of its heads.
+        confusion: (C, C) counts of images; rows are true classes, columns predicted ones.
+        indices: (W,) indices into the test set of the most confident mistakes, most confident first.
+        pictures: (W, height, width, 3) uint8, the model's input.
+        overlays: (W, height, width, 3) uint8, enlarged, with the attention of the last block, mean over heads.
         true, predicted: (W,) labels.
-        probability: (W,) that the model gave to the wrong class, 0 to 1.
-        identity: as `Checkpoint.identity`; "" where the file has none.
+        probability: (W,) probability of the wrong class, 0 to 1.
+        identity: as `Checkpoint.identity`; "" if the file has none.
     """
 
     checkpoint: str
@@ -60,19 +60,19 @@ class Report:
 
     @property
     def accuracy(self) -> float:
-        """Share of pictures whose class was found, 0 to 1."""
+        """Share of images classified correctly, 0 to 1."""
         return float(np.trace(self.confusion) / max(self.confusion.sum(), 1))
 
     @property
     def per_class(self) -> NDArray[np.float64]:
-        """(C,) share of each class's pictures that were recognised; NaN for a class without pictures."""
+        """(C,) share of each class's images classified correctly; NaN for a class without images."""
         counts = self.confusion.sum(1)
         with np.errstate(invalid="ignore"):
             return np.where(counts > 0, np.diag(self.confusion) / np.maximum(counts, 1), np.nan)
 
 
 def save(report: Report, file: Path) -> None:
-    """Keep a report; the file is replaced whole.
+    """Write a report; the file is replaced atomically.
 
     Raises:
         OSError: the file cannot be written.
@@ -87,8 +87,8 @@ def save(report: Report, file: Path) -> None:
         )
 
 
-_KINDS = {"confusion": "i", "indices": "i", "true": "i", "predicted": "i", "probability": "f"}  # of NumPy's
-_ARRAY_BYTES = 256 << 20  # of all arrays together: 21,000 classes would take 3.5 GB, and be no help to anybody
+_KINDS = {"confusion": "i", "indices": "i", "true": "i", "predicted": "i", "probability": "f"}  # NumPy's `dtype.kind`
+_ARRAY_BYTES = 256 << 20  # all arrays together; the confusion matrix of 21,000 classes alone would take 3.5 GB
 _ARRAYS = {"confusion": 2, "indices": 1, "pictures": 4, "overlays": 4, "true": 1, "predicted": 1, "probability": 1}
 
 
@@ -96,7 +96,7 @@ def read(file: Path) -> Report:
     """Read a report.
 
     Raises:
-        UserError: there is none, or it is damaged.
+        UserError: it does not exist or is damaged.
     """
     try:
         with open_file(file) as raw:
@@ -120,15 +120,15 @@ def read(file: Path) -> Report:
 
 
 def _displayable(text: object) -> str:
-    """Text that a page can show: NumPy's may hold halves of characters."""
+    """Return text that a page can show: NumPy strings may hold lone surrogates."""
     return str(text).encode("utf-8", "replace").decode()
 
 
 def _check_report(report: Report) -> None:
-    """Refuse what no evaluation leaves.
+    """Reject arrays that no evaluation writes.
 
     Raises:
-        ValueError: shapes, kinds or ranges of the arrays do not belong together.
+        ValueError: shapes, dtypes or ranges of the arrays do not match.
     """
     arrays = {name: getattr(report, name) for name in _ARRAYS}
     classes, worst = len(report.classes), len(report.indices)
@@ -148,16 +148,16 @@ def _check_report(report: Report) -> None:
         raise ValueError("These arrays are no report.")
 
 
-# --- In a process of its own ----------------------------------------------------------------------------------------
+# --- The evaluation process -----------------------------------------------------------------------------------------
 
 
 class State(NamedTuple):
-    """How far the evaluation of a run is.
+    """Progress of a run's evaluation.
 
     Attributes:
-        status: "none" so far, "running", "done", or "failed".
-        share: done, 0 to 1; None before it is known.
-        reason: why it failed, in words.
+        status: "none" before the first evaluation, "running", "done", or "failed".
+        share: share done, 0 to 1; None until it is known.
+        reason: why it failed, for the user.
     """
 
     status: Literal["none", "running", "done", "failed"]
@@ -166,17 +166,18 @@ class State(NamedTuple):
 
 
 def start(run: Path, data: str, root: str) -> None:
-    """Evaluate a run's best checkpoint in a process that outlives this one; its report lands in the run's folder.
+    """Evaluate a run's best checkpoint in a process that outlives this one; it writes the report to the run's folder.
 
     Raises:
-        UserError: it is being evaluated already, or has no checkpoint yet.
+        UserError: the run is being evaluated already, or has no checkpoint yet.
     """
     best = run / "checkpoints" / "best"
     if not best.is_dir():
         raise UserError("This run has no checkpoint yet: it is written after the first epoch.")
     lock = os.open(run / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not acquire_lock(lock):  # the child inherits it, and drops it however it ends
+        # The child inherits the lock; the system releases it however the child ends.
+        if not acquire_lock(lock):
             raise UserError("This run is being evaluated already.")
         (run / FILE).unlink(missing_ok=True)
         command = [sys.executable, "-m", "vit", "evaluate", "--checkpoint", str(best), "--data", data]
@@ -191,14 +192,14 @@ def start(run: Path, data: str, root: str) -> None:
                 start_new_session=True,
             )
         die_first(process.pid)
-        # Whoever started it takes notice of its end, so that no dead process stays behind.
+        # Wait for the process, so that it does not stay behind as a zombie.
         threading.Thread(target=process.wait, name="report", daemon=True).start()
     finally:
         os.close(lock)
 
 
 def state(run: Path) -> State:
-    """Whether a run is being, or has been, evaluated."""
+    """Return whether the run is being, or has been, evaluated."""
     if is_locked(run / _LOCK):
         percents = re.findall(rb"(\d{1,3})%\|", _read_tail(run / _LOG))
         return State("running", min(int(percents[-1]) / 100, 1.0) if percents else None)

@@ -1,4 +1,4 @@
-"""The search for what a checkpoint gets wrong: every test picture, classified once."""
+"""Find what a checkpoint gets wrong: classify every test image once."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from vit.runs.error_report import FILE, Report, save
 from vit.training.evaluation import check_choice
 from vit.view.overlay import overlay
 
-WORST_MISTAKES = 24  # confident mistakes kept
-_OVERLAY_SIDE = 160  # of a mistake's attention overlay, at least [px]
-_BATCH_PICTURES = 500  # at most
+WORST_MISTAKES = 24  # most confident mistakes in a report
+_OVERLAY_SIDE = 160  # shorter side of an attention overlay, at least [px]
+_BATCH_PICTURES = 500  # images per batch, at most
 
 
 def write(
     checkpoint: Checkpoint, data: str, root: Path = Path("data"), file: Path = Path(FILE), bar: bool = False
 ) -> Report:
-    """Classify every test picture and keep what went wrong.
+    """Classify every test image and write the error report.
 
     Args:
-        root: where torchvision keeps its downloads.
-        file: the report; replaced whole.
-        bar: tell the progress on stderr.
+        root: folder of torchvision's downloads.
+        file: the report; replaced atomically.
+        bar: show progress on stderr.
 
     Raises:
-        InvalidDataset: the dataset cannot be read, or has a class that the checkpoint does not know.
-        UserError: the checkpoint has one output.
+        InvalidDataset: the dataset cannot be read, or has a class that the checkpoint lacks.
+        UserError: the checkpoint has a single output.
         OSError: the file cannot be written.
     """
     check_choice(checkpoint)
@@ -66,14 +66,14 @@ def write(
             mistakes = _Worst(start + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
             worst = worst.merged(mistakes)
             start += len(labels)
-        overlays = [_attention_over(model, normalise(image[None].to(device)), image) for image in worst.images]
+        overlays = [_attention_overlay(model, normalise(image[None].to(device)), image) for image in worst.images]
     report = Report(
         checkpoint.hash,
         data,
         checkpoint.labels,
         confusion.view(classes, classes).numpy(),
         worst.indices.long().numpy(),
-        _bands_last(worst.images),
+        _channels_last(worst.images),
         np.stack(overlays) if overlays else np.zeros((0, 1, 1, 3), np.uint8),
         worst.true.long().numpy(),
         worst.predicted.long().numpy(),
@@ -85,7 +85,7 @@ def write(
 
 
 class _Worst(NamedTuple):
-    """The surest mistakes so far, surest first; see `Report`."""
+    """The most confident mistakes so far, most confident first; see `Report`."""
 
     indices: Tensor
     images: Tensor  # (W, channels, height, width)
@@ -94,24 +94,24 @@ class _Worst(NamedTuple):
     probability: Tensor
 
     def merged(self, other: _Worst) -> _Worst:
-        """The surest of both, on the CPU."""
+        """Return the most confident mistakes of both, on the CPU."""
         both = [torch.cat([a, b.cpu()]) if len(a) else b.cpu() for a, b in zip(self, other, strict=True)]
         order = both[4].argsort(descending=True, stable=True)[:WORST_MISTAKES]
         return _Worst(*(values[order] for values in both))
 
 
-def _bands_last(images: Tensor) -> NDArray[np.uint8]:
-    """(W, channels, height, width) to (W, height, width, 3)."""
+def _channels_last(images: Tensor) -> NDArray[np.uint8]:
+    """Convert (W, channels, height, width) to (W, height, width, 3) uint8."""
     if images.ndim != 4:
         return np.zeros((0, 1, 1, 3), np.uint8)
     return images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).byte().contiguous().numpy()
 
 
-def _attention_over(model: VisionTransformer, pixels: Tensor, image: Tensor) -> NDArray[np.uint8]:
-    """The picture under the last block's attention from the class token, or from all patches without one."""
+def _attention_overlay(model: VisionTransformer, pixels: Tensor, image: Tensor) -> NDArray[np.uint8]:
+    """Overlay the last block's attention, from the class token if there is one, else from all patches."""
     attention = record(model, pixels)
     weights = attention.weights(0) if attention.prefix else attention.full(attention.blocks - 1).mean((0, 1))
-    picture = Image.fromarray(_bands_last(image[None])[0])
+    picture = Image.fromarray(_channels_last(image[None])[0])
     scale = -(-_OVERLAY_SIDE // min(picture.size))
     picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
     return np.asarray(overlay(picture, attention.heatmap(weights.float().cpu()).numpy()))

@@ -1,4 +1,4 @@
-"""The queue: who waits for a device, and who has one; one file, changed under a lock."""
+"""The device queue: waiting runs and held devices, in one file that changes under a lock."""
 
 import json
 import os
@@ -12,12 +12,12 @@ from vit.training.run_folder import RUN_ID, changing, read_json, write_json
 
 # --- The queue ------------------------------------------------------------------------------------------------------
 #
-# One document: {"waiting": [run, ...], "held": {device: run}}. It changes only under a lock, and whoever reads
-# it leaves out the runs that are dead. The waiting supervisors look at it once a second; no server takes part.
+# One document: {"waiting": [run, ...], "held": {device: run}}. It changes only under a lock; readers skip the runs
+# that are dead. Waiting supervisors poll it twice a second; no server is involved.
 
 
 class Queue(TypedDict):
-    """Who waits, in order, and who has which device."""
+    """Waiting runs, in order, and the run that holds each device."""
 
     waiting: list[str]
     held: dict[str, str]
@@ -25,7 +25,7 @@ class Queue(TypedDict):
 
 @contextmanager
 def one_launch(root: Path) -> Iterator[None]:
-    """Only one run is made or continued at a time, so that a form sent twice starts one."""
+    """Serialise launches and resumes, so that a form sent twice starts one run."""
     lock = _open_lock(root, "launch")
     try:
         wait_for_lock(lock)
@@ -36,7 +36,7 @@ def one_launch(root: Path) -> Iterator[None]:
 
 @contextmanager
 def open_queue(root: Path) -> Iterator[Queue]:
-    """The queue, for this process alone; what is changed is written back."""
+    """Lock the queue and yield it; changes are written back."""
     lock = _open_lock(root, "lock")
     try:
         wait_for_lock(lock)
@@ -56,7 +56,7 @@ def _open_lock(root: Path, name: str) -> int:
 
 
 def read_queue(root: Path) -> Queue:
-    """The queue, without what no run wrote there."""
+    """Return the queue, without entries that no run can have written."""
     line = read_json(root / ".queue" / "queue.json")
     waiting, held = line.get("waiting"), line.get("held")
     return {

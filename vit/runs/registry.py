@@ -1,4 +1,4 @@
-"""Which runs there are, and how each is."""
+"""List training runs and their status."""
 
 import logging
 import os
@@ -37,14 +37,14 @@ ALIVE = (
     "retrying", "unknown",
 )  # fmt: skip
 EVALUATIONS: tuple[Status, ...] = ("validating", "testing")
-ANY_GPU = "gpu"  # in place of a device's name: the first that is free
+ANY_GPU = "gpu"  # device name that stands for the first free GPU
 
-STALLED_SECONDS = 300  # [s] without a sign of life; compiling a large model takes minutes
+STALLED_SECONDS = 300  # [s] without a heartbeat; compiling a large model takes minutes
 MAX_NOTES, MAX_REASON = 5000, 2000  # characters
-MOST_DEVICES = 64  # of one run
+MOST_DEVICES = 64  # per run
 MOST_NODES = 1024
-_ENDING = "It has said its last word, and clears up."
-_LATEST = 2.0**32  # a moment in 2106 [s]
+_ENDING = "Its outcome is recorded, and it is cleaning up."
+_LATEST = 2.0**32  # the year 2106, unix time [s]; later dates are damage
 _DEVICE = re.compile(rf"cpu|mps|cuda:\d{{1,4}}|{ANY_GPU}", re.ASCII)
 
 _log = logging.getLogger(__name__)
@@ -52,27 +52,27 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Run:
-    """One run, as it was found.
+    """A run, as read from its folder and its engine.
 
     Attributes:
         created: unix time [s].
-        devices: that it asks for, such as ("cuda:0", "cuda:1"); the same twice means two processes on it.
-        sweep: shared by runs that were started together to be compared, "" for none.
-        status: waiting (for a device), starting, running, validating, testing, stopping (asked to), ending (said its
-            last word), stalled (alive but silent), retrying (a process of it died and its cluster starts it again),
-            unknown (its cluster gives no answer); finished, stopped (by a person), pruned (by its search, early),
-            failed, or interrupted: it died without a last word, and can be resumed; unreadable: nobody can say.
-        reason: more about the status, in words; "" where there is nothing to say.
-        on: where it computes: this machine, or a cluster by its name.
-        nodes: machines of its cluster that it asks for, 1 here.
-        minutes: after which its cluster may end an attempt; None for the cluster's own limit.
-        hosts: the machines of its cluster that it is on, as far as the cluster says.
-        starts: when its cluster expects a waiting one to start, unix time [s]; None where it does not say.
-        problem: what of its files cannot be read, and why; "" where all can.
-        queue_position: from 1; 0 for a run that does not wait.
-        evaluated: share of the pictures that the present validation or test has seen, 0 to 1; None where there is none.
-        step: done, as its last sign of life says, which may be ahead of its records.
-        loop: whose training loop it is that writes the run; "" for this project's.
+        devices: requested devices, such as ("cuda:0", "cuda:1"); a device listed twice runs two processes.
+        sweep: id shared by runs that were started together for comparison, "" for none.
+        status: waiting (for a device), starting, running, validating, testing, stopping (on request), ending (outcome
+            recorded, cleaning up), stalled (alive without heartbeat), retrying (a process died and the cluster restarts
+            it), unknown (the cluster does not respond); finished, stopped (by a person), pruned (early, by its search),
+            failed, interrupted (died without an outcome; can be resumed), unreadable.
+        reason: explains the status, for the user; "" for none.
+        on: engine: this machine or the name of a cluster.
+        nodes: requested cluster nodes, 1 on this machine.
+        minutes: time limit of an attempt; None for the cluster's own limit.
+        hosts: cluster nodes that it runs on, as far as the cluster reports them.
+        starts: when the cluster expects a waiting run to start, unix time [s]; None if it does not report it.
+        problem: which file cannot be read, and why; "" for none.
+        queue_position: from 1; 0 if the run is not queued.
+        evaluated: share of images processed by the current validation or test, 0 to 1; None if there is none.
+        step: last step of the heartbeat, which may be ahead of the records.
+        loop: name of the foreign training loop that writes the run; "" for this project's.
     """
 
     id: str
@@ -100,42 +100,42 @@ class Run:
 
     @property
     def alive(self) -> bool:
-        """Whether a process of it exists, or nobody can say that none does."""
+        """Whether one of its processes may still exist."""
         return self.status in ALIVE
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The run's settings by name, those that can be read."""
+        """The run's readable settings by name."""
         return _settings_of(self.folder)[0]
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The run's settings by name, as its model has them once that is saved.
+        """The run's settings by name, updated from the best checkpoint once there is one.
 
-        Only then is it known what follows from a named size, or from the checkpoint that it starts from.
+        A named model size, or a checkpoint to start from, determines settings that only the saved model states.
         """
         config, model = self.config, read_json(self.best / "config.json").get("vit") if self.best else None
         used = {name: model[name] for name in config if name in model} if isinstance(model, dict) else {}
         if isinstance(sides := used.get("image_size"), list) and sides:
             used["image_size"] = sides[0]
-        used = {name: value for name, value in used.items() if _is_setting(value)}
+        used = {name: value for name, value in used.items() if _is_setting_value(value)}
         return config | used | ({"size": None, "start": None} if config.get("init_from") else {})
 
     @property
     def best(self) -> Path | None:
-        """The checkpoint of its best epoch, once there is one."""
+        """The checkpoint of its best epoch; None before there is one."""
         path = self.folder / "checkpoints" / "best"
         return path if os.path.isdir(path) else None
 
 
-# --- Finding --------------------------------------------------------------------------------------------------------
+# --- Listing --------------------------------------------------------------------------------------------------------
 
 
 def list_runs(patience: float = 0.0) -> list[Run]:
-    """Every run, newest first; those that cannot be read are among them, and say why.
+    """Return every run, newest first, with the unreadable ones, whose `reason` says why.
 
     Args:
-        patience: how long to wait for clusters to answer, each; 0 for what they said last [s].
+        patience: how long to wait for each cluster to respond [s]; 0 for its cached response.
     """
     runs = []
     for root in _roots():
@@ -149,13 +149,13 @@ def list_runs(patience: float = 0.0) -> list[Run]:
 
 
 def find_run(run_id: str, patience: float = 0.0) -> Run:
-    """One run, looked up among those that exist; for ids that strangers send.
+    """Look up a run among those that exist; safe for untrusted ids.
 
     Args:
-        patience: how long to wait for its cluster to answer; 0 for what it said last [s].
+        patience: how long to wait for its cluster to respond [s]; 0 for its cached response.
 
     Raises:
-        InvalidRun: there is none.
+        InvalidRun: it does not exist.
     """
     if isinstance(run_id, str) and RUN_ID.fullmatch(run_id):
         for root in _roots():
@@ -165,13 +165,13 @@ def find_run(run_id: str, patience: float = 0.0) -> Run:
 
 
 def _roots() -> list[Path]:
-    """Folders that hold runs: this machine's, then those of clusters."""
+    """Return the folders that hold runs: this machine's, then those of clusters."""
     on_clusters = clusters.run_folders() if clusters_file().exists() else []
     return list(dict.fromkeys([runs_folder(), *on_clusters]))
 
 
 def queue() -> list[Run]:
-    """The runs that wait for a device, in their order."""
+    """Return the runs that wait for a device, in queue order."""
     return sorted(
         (run for run in list_runs() if run.status == "waiting" and run.queue_position),
         key=lambda run: run.queue_position,
@@ -179,7 +179,7 @@ def queue() -> list[Run]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether a folder is a run, or is closed to this user, who then cannot know."""
+    """Whether a folder holds a run; also True if the folder's permissions do not let us tell."""
     try:
         os.stat(folder / "config.json")
     except PermissionError:
@@ -190,11 +190,11 @@ def _is_run(folder: Path) -> bool:
 
 
 def read_guarded(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run:
-    """A run, whatever its folder holds: what is wrong with one of them hides none of the others.
+    """Read a run, whatever its folder holds: a damaged run must not hide the others.
 
     Args:
         waiting: ids of the runs in this machine's queue, in order.
-        patience: how long to wait for the answer of its cluster, if it has one; 0 for what it said last [s].
+        patience: how long to wait for its cluster, if any, to respond [s]; 0 for the cached response.
     """
     try:
         return read_run(folder, waiting, patience)
@@ -203,21 +203,21 @@ def read_guarded(folder: Path, waiting: Sequence[str], patience: float = 0.0) ->
     except Exception as error:
         _log.exception("The run %s cannot be read", folder)
         reason = f"It cannot be read: {type(error).__name__}. The server's log says more."
-    name = _name_of(folder)
+    name = _default_name(folder)
     return Run(folder.name, folder, name, "", "", "", 0.0, (), "unreadable", reason, reason)
 
 
 def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run:
-    """A run as its folder tells it; what cannot be read of it is said in the result.
+    """Read a run from its folder; unreadable files are reported in `problem`.
 
     Args:
         waiting: ids of the runs in this machine's queue, in order.
-        patience: how long to wait for the answer of its cluster, if it has one [s].
+        patience: how long to wait for its cluster, if any, to respond [s].
 
     Raises:
-        OSError: the folder is gone, or closed to this user.
+        OSError: the folder is gone, or this user may not read it.
     """
-    os.stat(folder / "config.json")  # a closed folder is told as such, before anything is taken for absent
+    os.stat(folder / "config.json")  # raises PermissionError, where the readers below would report missing files
     about, problem = _read_or_problem(folder / "about.json")
 
     def text(name: str, most: int) -> str:
@@ -240,7 +240,7 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
     return Run(
         id=folder.name,
         folder=folder,
-        name=shorten(text("name", MAX_NAME), MAX_NAME) or _name_of(folder),
+        name=shorten(text("name", MAX_NAME), MAX_NAME) or _default_name(folder),
         notes=text("notes", MAX_NOTES),
         owner=text("owner", MAX_REASON),
         sweep=text("sweep", MAX_REASON),
@@ -264,17 +264,17 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
 
 
 def _valid_devices(names: object) -> tuple[str, ...]:
-    """Devices as a run may ask for them; none where a name is no device."""
+    """Return the requested devices; () if any name is invalid."""
     some = [name for name in names if is_text(name) and _DEVICE.fullmatch(name)] if isinstance(names, list) else []
     return tuple(some) if isinstance(names, list) and len(some) == len(names) <= MOST_DEVICES else ()
 
 
-def _name_of(folder: Path) -> str:
+def _default_name(folder: Path) -> str:
     return re.sub(r"^\d{8}-\d{6}-|-[0-9a-f]{4}$", "", folder.name)
 
 
 def _read_or_problem(path: Path) -> tuple[dict[str, Any], str]:
-    """A file's JSON object and "", or an empty one and why it cannot be read; no file is an empty object."""
+    """Return a file's JSON object and "", or {} and why it cannot be read; a missing file reads as {}."""
     try:
         return read_document(path), ""
     except FileNotFoundError:
@@ -284,9 +284,9 @@ def _read_or_problem(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _settings_of(folder: Path) -> tuple[dict[str, Any], str]:
-    """The settings that can be one, and in words those that cannot."""
+    """Return the valid settings, and a sentence about the first invalid one."""
     values, problem = _read_or_problem(folder / "config.json")
-    settings = {name: value for name, value in values.items() if _is_setting(value)}
+    settings = {name: value for name, value in values.items() if _is_setting_value(value)}
     if not is_whole(settings.get("epochs", 1), 1, MOST_EPOCHS):
         del settings["epochs"]
     if values and len(settings) < len(values):
@@ -295,13 +295,13 @@ def _settings_of(folder: Path) -> tuple[dict[str, Any], str]:
     return settings, problem
 
 
-def _is_setting(value: object) -> bool:
-    """Whether a run's setting may have this value; which one of them, `vit.training.presets` knows."""
+def _is_setting_value(value: object) -> bool:
+    """Whether any setting can have this value; `vit.training.presets` validates by setting."""
     return value is None or isinstance(value, bool) or is_number(value) or is_text(value)
 
 
 def _evaluation_status(pulse: dict[str, Any]) -> tuple[Status, float | None]:
-    """The evaluation that a sign of life tells of, and the share of its pictures that were seen."""
+    """Return the evaluation that a heartbeat reports, and the share of images processed."""
     share, doing = pulse.get("share"), pulse.get("doing")
     for evaluation in EVALUATIONS:
         if doing == evaluation and is_number(share, 0, 1):
@@ -310,7 +310,7 @@ def _evaluation_status(pulse: dict[str, Any]) -> tuple[Status, float | None]:
 
 
 def look_local(folder: Path, waiting: Sequence[str]) -> Look:
-    """How a run of this machine is: its lock answers, which the system drops when the last of its processes is gone.
+    """Return the status of a local run from its lock, which the system releases when its last process exits.
 
     Args:
         waiting: ids of the runs in the queue.
@@ -321,48 +321,46 @@ def look_local(folder: Path, waiting: Sequence[str]) -> Look:
 
 
 def _look_cluster(handle: Handle, patience: float) -> Look | str:
-    """How a run of a cluster is, or why nobody knows; of one that is over nobody is asked."""
+    """Return the status of a cluster's run, or why it is unknown; a run that is over causes no request."""
     if is_over(handle):
         return Look("gone")
     if handle.engine_name not in clusters.read_clusters().usable:
         return Look(
-            "gone", f"The cluster {handle.engine_name} is not set up here any more, so nobody can say how it is."
+            "gone", f"The cluster {handle.engine_name} is no longer set up here, so the run's status is unknown."
         )
     look, problem = watch.look(handle, patience)
     if is_new(handle) and not problem and (look is None or look.word == "gone"):
-        return Look("waiting", f"It is being handed over to {handle.engine_name}.")
-    return look or problem or f"{handle.engine_name} is being asked how it is."
+        return Look("waiting", f"It is being submitted to {handle.engine_name}.")
+    return look or problem or f"Waiting for {handle.engine_name} to report its status."
 
 
 def _status_of(
     folder: Path, handle: Handle | None, look: Look | str, pulse: dict[str, Any], loop: str = ""
 ) -> tuple[Status, str]:
-    """How a run is, from what its engine says first, then from its folder.
+    """Determine a run's status, from its engine first and then from its folder.
 
     Args:
         handle: None for a run of this machine.
-        look: what the engine says; in words why it says nothing.
-        loop: whose training loop it is; "" for ours.
+        look: the engine's response, or a sentence that says why there is none.
+        loop: name of the foreign training loop; "" for ours.
     """
     outcome = read_json(folder / "outcome.json")
     if isinstance(look, str):
-        return "unknown", f"{look}{_last_sign(folder)}"
+        return "unknown", f"{look}{_last_heartbeat(folder)}"
     if look.word != "gone":
         if os.path.lexists(folder / "stop") or os.path.lexists(folder / "kill"):
-            until = {"validating": "the validation", "testing": "the test"}.get(
-                _evaluation_status(pulse)[0], "the step"
-            )
-            return "stopping", f"It ends after {until} that it is in."
+            until = {"validating": "validation", "testing": "test"}.get(_evaluation_status(pulse)[0], "step")
+            return "stopping", f"It ends after the current {until}."
         if outcome and handle is None:
             return "ending", _ENDING
         if look.word == "waiting":
             return "waiting", look.reason
         if look.word == "retrying":
-            return "retrying", f"{look.reason} It is started again and goes on from the last saved state.".strip()
+            return "retrying", f"{look.reason} It is restarted from the last saved state.".strip()
         if handle and outcome.get("outcome") == "failed":
             return "ending", f"One of its processes failed; {handle.engine_name} may start it again."
         if outcome:
-            return "ending", _ENDING if handle is None else f"It has saved itself, and {handle.engine_name} clears up."
+            return "ending", _ENDING if handle is None else f"Its state is saved; {handle.engine_name} is cleaning up."
         try:
             silent = silence(folder / "heartbeat")
         except OSError:
@@ -378,13 +376,13 @@ def _status_of(
     if isinstance(word, str) and word in ends:
         return ends[word], reason[:MAX_REASON] if isinstance(reason, str) else ""
     if loop:
-        return "interrupted", "Its program ended without a last word. All that it wrote until then is here."
-    cut_off = "It was cut off, by a restart of the machine perhaps. Resume it: no complete epoch is lost."
+        return "interrupted", "Its program ended without recording an outcome. Everything it wrote before is here."
+    cut_off = "It was cut off, perhaps by a restart of the machine. Resume it: no complete epoch is lost."
     return "interrupted", f"{look.reason} {cut_off}".strip() if handle else cut_off
 
 
-def _last_sign(folder: Path) -> str:
-    """A sentence about the last sign of life of a run of which nobody knows."""
+def _last_heartbeat(folder: Path) -> str:
+    """Return a sentence about the last heartbeat of a run whose status is unknown; "" without one."""
     try:
         silent = silence(folder / "heartbeat")
     except OSError:
@@ -394,7 +392,7 @@ def _last_sign(folder: Path) -> str:
 
 
 def shorten(text: str, length: int) -> str:
-    """Text in one line of at most so many characters.
+    """Collapse whitespace and truncate to `length` characters.
 
     >>> shorten(" a\\n  line ", 4)
     'a li'

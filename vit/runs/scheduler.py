@@ -1,4 +1,4 @@
-"""Which run gets which device, and when."""
+"""Assign devices to queued runs, in order."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,23 +10,23 @@ from vit.training.run_folder import is_alive
 
 
 def gpu_names() -> list[str]:
-    """This machine's GPUs as devices are named."""
+    """Return the device names of this machine's GPUs."""
     return [device.name for device in list_devices() if device.name.startswith("cuda")]
 
 
 def assign_devices(folder: Path, gpus: Callable[[], Sequence[str]]) -> tuple[str, ...] | None:
-    """Give the run its devices if they are free and nobody before it waits for one of them; called by its supervisor.
+    """Assign a run its devices if they are free and no earlier run waits for one; called by the run's supervisor.
 
     Args:
-        gpus: names of this machine's GPUs, asked for only where a run takes any of them.
+        gpus: returns the names of this machine's GPUs; called only if a run accepts any GPU.
 
     Returns:
-        the devices, resolved; None while the run has to wait.
+        the assigned devices, with "gpu" resolved; None while the run has to wait.
     """
     root = folder.parent
     run = read_run(folder, ())
     if run.share:
-        return _resolved(run.devices, {}, gpus)
+        return _resolve_devices(run.devices, {}, gpus)
     with open_queue(root) as line:
         return grant(root, line, run.id, run.devices, gpus)
 
@@ -34,17 +34,19 @@ def assign_devices(folder: Path, gpus: Callable[[], Sequence[str]]) -> tuple[str
 def grant(
     root: Path, line: Queue, run_id: str, requested: Sequence[str], gpus: Callable[[], Sequence[str]]
 ) -> tuple[str, ...] | None:
-    """Enter in the queue that a run has its devices, or else that it waits for them."""
+    """Record in the queue that a run holds its devices, or that it waits for them."""
     waiting = [name for name in line["waiting"] if name == run_id or is_alive(root / name)]
-    if run_id not in waiting:  # what was granted at the launch, a supervisor asks for again
+    # A run that got its devices at launch is no longer in the queue when its supervisor asks again: it goes first.
+    if run_id not in waiting:
         waiting.insert(0 if run_id in line["held"].values() else len(waiting), run_id)
     held = {device: holder for device, holder in line["held"].items() if holder != run_id and is_alive(root / holder)}
     taken = dict(held)
-    for name in waiting[: waiting.index(run_id)]:  # those before it keep what they wait for
+    # Devices that earlier runs wait for are reserved for them, so that a small run cannot overtake a large one forever.
+    for name in waiting[: waiting.index(run_id)]:
         theirs = read_guarded(root / name, ()).devices
-        for device in _resolved(theirs, taken, gpus) or theirs:
+        for device in _resolve_devices(theirs, taken, gpus) or theirs:
             taken[device] = name
-    devices = _resolved(requested, taken, gpus)
+    devices = _resolve_devices(requested, taken, gpus)
     if devices is not None:
         waiting.remove(run_id)
         held |= dict.fromkeys(devices, run_id)
@@ -53,16 +55,16 @@ def grant(
 
 
 def leave_queue(folder: Path) -> None:
-    """Give up the run's place and its devices."""
+    """Remove a run from the queue and release its devices."""
     with open_queue(folder.parent) as line:
         line["waiting"] = [name for name in line["waiting"] if name != folder.name]
         line["held"] = {device: holder for device, holder in line["held"].items() if holder != folder.name}
 
 
-def _resolved(
+def _resolve_devices(
     requested: Sequence[str], taken: dict[str, str], gpus: Callable[[], Sequence[str]]
 ) -> tuple[str, ...] | None:
-    """Real devices for those wanted, none of them taken; None if there are not enough."""
+    """Resolve the requested devices to free ones; None if there are not enough."""
     devices: list[str] = []
     for device in requested:
         if device == ANY_GPU:

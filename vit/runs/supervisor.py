@@ -1,9 +1,10 @@
-"""The process that looks after one run: waits for its devices, starts the trainer, cleans up, says how it ended.
+"""The process that supervises one run: waits for devices, starts the trainer, cleans up, records the outcome.
 
     python -m vit.runs.supervisor RUN LOCK
 
-Started by `vit.runs`, with the run's lock as an open file. It imports no torch, so that waiting costs little, and it
-belongs to no server. All output goes to the run's log.txt: a file, because a pipe that nobody reads stops the writer.
+Started by `vit.runs`, with the run's lock as an inherited file descriptor. It does not import torch, so waiting is
+cheap, and it is not a child of any server. All output goes to the run's log.txt: to a file, because a writer blocks
+when nobody reads its pipe.
 """
 
 import ctypes
@@ -19,27 +20,27 @@ from pathlib import Path
 import psutil
 
 from vit.out_of_memory import die_first
-from vit.runs.attempts import CANCELLED, train_to_the_end
+from vit.runs.attempts import CANCELLED, train_until_done
 from vit.runs.registry import ANY_GPU
 from vit.runs.scheduler import assign_devices, gpu_names, leave_queue
 from vit.training.run_folder import SUPERVISED, read_json, record_outcome
 
 if __name__ == "__main__" and os.fork():
-    os._exit(0)  # the launcher waits for this process alone; the rest of the file runs in its child
+    os._exit(0)  # the launcher waits for the parent only; the rest of this file runs in the child
 
 _POLL_SECONDS = 0.5  # [s]
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, from linux/prctl.h
 
 
 def supervise(folder: Path, lock: int) -> None:
-    """Look after the run in `folder` until it has ended.
+    """Supervise the run in `folder` until it has ended.
 
     Args:
         lock: file descriptor that holds the run's lock; the trainer inherits it.
     """
     signal.signal(signal.SIGTERM, lambda *_: (folder / "stop").touch())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with suppress(OSError, AttributeError):  # not on Linux: orphans of the trainer escape
+    with suppress(OSError, AttributeError):  # elsewhere than on Linux, orphans of the trainer are not killed
         ctypes.CDLL(None).prctl(_SUBREAPER, 1)
     try:
         devices = _wait_for_turn(folder)
@@ -54,7 +55,7 @@ def supervise(folder: Path, lock: int) -> None:
 
 
 def _wait_for_turn(folder: Path) -> tuple[str, ...] | None:
-    """Wait for the run's turn; None if it is called off before."""
+    """Wait until the run gets its devices; None if it is cancelled before."""
     announced = False
     if not read_json(folder / "about.json").get("devices"):
         record_outcome(folder, "failed", "Its about.json names no device, or cannot be read. Start another run.")
@@ -76,26 +77,26 @@ def _wait_for_turn(folder: Path) -> tuple[str, ...] | None:
 
 
 def command(folder: Path, devices: Sequence[str]) -> list[str]:
-    """What starts the trainer; torchrun where there are several processes."""
+    """Return the command that starts the trainer, with torchrun for more than one process."""
     python = [sys.executable, "-m"]
     several = ["torch.distributed.run", "--standalone", f"--nproc-per-node={len(devices)}", "-m"]
     return [*python, *(several if len(devices) > 1 else []), "vit", "train", "--resume", str(folder)]
 
 
 def environment(devices: Sequence[str]) -> dict[str, str]:
-    """The environment of a trainer, in which it sees its own devices only."""
+    """Return the trainer's environment, in which only its own GPUs are visible."""
     gpus = [device.removeprefix("cuda:") for device in devices if device.startswith("cuda:")]
     hidden = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
     return dict(os.environ) | {"PYTHONUNBUFFERED": "1", SUPERVISED: "1"} | hidden
 
 
 def _train(folder: Path, lock: int, devices: Sequence[str]) -> None:
-    """Run the trainer to its end, and again where it asks for that."""
-    train_to_the_end(folder, lambda: _train_once(folder, lock, devices))
+    """Run the trainer until it ends, with the restarts that it asks for."""
+    train_until_done(folder, lambda: _train_once(folder, lock, devices))
 
 
 def _train_once(folder: Path, lock: int, devices: Sequence[str]) -> int | None:
-    """Run the trainer, kill what it leaves, and return its exit status; None where a person killed it."""
+    """Run the trainer, kill what it leaves behind, and return its exit status; None if a person killed it."""
     trainer = subprocess.Popen(
         command(folder, devices),
         stdin=subprocess.DEVNULL,
@@ -110,7 +111,8 @@ def _train_once(folder: Path, lock: int, devices: Sequence[str]) -> int | None:
             killed = True
             _kill_all(trainer.pid)
         time.sleep(_POLL_SECONDS)
-    _kill_all(trainer.pid)  # torchrun's ranks and data loaders outlive it when it is killed
+    # When torchrun is killed, its ranks and their data loaders survive it.
+    _kill_all(trainer.pid)
     return None if killed else trainer.returncode
 
 
@@ -121,14 +123,15 @@ def _kill_all(trainer: int) -> None:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         time.sleep(0.05)
-        psutil.wait_procs([process for process in processes if process.pid != trainer], timeout=0)  # Popen waits for it
+        # The trainer itself is reaped by Popen, which needs its exit status.
+        psutil.wait_procs([process for process in processes if process.pid != trainer], timeout=0)
     if not Path("/proc").exists():
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(trainer, signal.SIGKILL)
 
 
 def _descendants() -> list[psutil.Process]:
-    """Living processes below this one; on Linux also orphans, which are handed to this process, the subreaper."""
+    """Return the running descendants of this process; on Linux also orphans, which a subreaper inherits."""
     processes = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):

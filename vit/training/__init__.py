@@ -1,4 +1,4 @@
-"""Training: one attempt of a run, its loop, and what it leaves in the run's folder."""
+"""Training: an attempt of a run, its training loop, and the files it writes to the run's folder."""
 
 from vit.lazy import names_of
 

@@ -1,7 +1,7 @@
-"""What of a model learns when it starts from a checkpoint, and how fast: frozen parts, low-rank adapters, layer decay.
+"""Fine-tuning options of a model: frozen parts, low-rank adapters, layer-wise learning rate decay.
 
-Source of the adapters: Hu et al. 2021, "LoRA", arXiv 2106.09685, section 4.1. Of layer-wise decay of learning rates:
-Clark et al. 2020, ELECTRA, arXiv 2003.10555, appendix A; in ViTs since Bao et al. 2021, BEiT, arXiv 2106.08254.
+Source of the adapters: Hu et al. 2021, "LoRA", arXiv 2106.09685, section 4.1. Layer-wise decay: Clark et al. 2020,
+ELECTRA, arXiv 2003.10555, appendix A; for ViTs Bao et al. 2021, BEiT, arXiv 2106.08254.
 """
 
 from typing import cast
@@ -16,7 +16,7 @@ from vit.training.config import BACKBONE, TrainConfig
 
 
 class LowRank(nn.Module):
-    """A matrix (out, in) plus the product of two thin ones, which starts at zero and alone learns."""
+    """A frozen matrix (out, in) plus a trainable low-rank product, which is zero at first."""
 
     def __init__(self, weight: Tensor, rank: int):
         super().__init__()
@@ -25,15 +25,15 @@ class LowRank(nn.Module):
         self.up = nn.Parameter(torch.zeros(out, rank))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The matrix that the model computes with, of the same shape."""
+        """Return the effective matrix, of the same shape."""
         return weight + self.up @ self.down
 
 
 def adapt_(model: VisionTransformer, config: TrainConfig) -> None:
-    """Freeze what is not to learn, and add adapters, in place; the head always learns.
+    """Freeze parameters and add adapters, in place; the head is always trained.
 
     Raises:
-        ValueError: there are fewer blocks than `config.freeze` wants to learn.
+        ValueError: `config.freeze` names more blocks than the model has.
     """
     if not (config.freeze or config.lora_rank):
         return
@@ -54,9 +54,10 @@ def adapt_(model: VisionTransformer, config: TrainConfig) -> None:
 
 
 def merged(model: VisionTransformer) -> VisionTransformer:
-    """The model itself, or where it has adapters one of its kind whose matrices hold what they learnt.
+    """Return the model with its adapters merged into plain matrices; a model without adapters is returned itself.
 
-    It is made anew: copies of a module with a parametrization share a class, which taking it away changes for both.
+    It builds a new model: copies of a parametrized module share a class, and removing the parametrization from one
+    would change it for both.
     """
     adapted = {name for name, module in model.named_modules() if parametrize.is_parametrized(module)}
     if not adapted:
@@ -70,11 +71,12 @@ def merged(model: VisionTransformer) -> VisionTransformer:
 
 
 def rate_share(name: str, blocks: int, decay: float) -> float:
-    """Share of the learning rate that a parameter has: 1 for the head, less by one factor for each block below it.
+    """Return a parameter's share of the learning rate: 1 for the head, multiplied by `decay` for each block below it.
 
     Args:
-        name: of the parameter in a model of so many blocks.
-        decay: the factor.
+        name: name of the parameter.
+        blocks: number of the model's blocks.
+        decay: factor per block.
 
     >>> [rate_share(name, 2, 0.5) for name in ("head.weight", "norm.bias", "blocks.1.scale1", "blocks.0.scale1")]
     [1.0, 1.0, 0.5, 0.25]

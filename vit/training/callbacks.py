@@ -1,6 +1,6 @@
-"""`RunWriter` as Lightning and transformers' Trainer call it; each is imported only where its callback is made.
+"""`RunWriter` as a callback for Lightning and transformers' Trainer; each library is imported only by its own function.
 
-What they know themselves, the epochs, the steps and the learning rate, they tell the writer.
+The callbacks take epochs, steps and learning rate from the library's trainer.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 def lightning_callback(
     *, val_loss: str = "val_loss", val_accuracy: str = "val_accuracy", submodule: str = "", **arguments: Any
 ) -> Any:
-    """A callback for `Trainer(callbacks=[...])` of `lightning` or `pytorch_lightning`, whichever is imported.
+    """Return a callback for `Trainer(callbacks=[...])` of `lightning` or `pytorch_lightning`, whichever is imported.
 
     Args:
-        val_loss, val_accuracy: what the LightningModule logs them as.
-        submodule: where in it the Vision Transformer is, such as "student.backbone"; left out, it is looked for.
-        arguments: of `RunWriter`; `epochs` and `steps_per_epoch` where the Trainer does not know them.
+        val_loss, val_accuracy: names under which the LightningModule logs them.
+        submodule: path of the Vision Transformer in it, such as "student.backbone"; "" to search for it.
+        arguments: arguments of `RunWriter`; `epochs` and `steps_per_epoch` only if the Trainer does not know them.
     """
     package = "pytorch_lightning" if "lightning" not in sys.modules and "pytorch_lightning" in sys.modules else ""
     base: Any = import_module(f"{package or 'lightning.pytorch'}.callbacks").Callback
@@ -42,12 +42,12 @@ def lightning_callback(
                 endless = (trainer.max_epochs or -1) < 1
                 epochs = math.ceil(trainer.max_steps / steps) if endless else trainer.max_epochs
                 known |= {"epochs": epochs, "steps_per_epoch": steps}
-            module.get_submodule(submodule)  # raises where there is none
+            module.get_submodule(submodule)  # raises AttributeError before training if it does not exist
             self.writer = _open_writer(known | arguments)
             self.step, self.validated = trainer.global_step, False
 
         def on_train_batch_end(self, trainer: Any, module: nn.Module, outputs: Any, *_: Any) -> None:
-            if self.writer and trainer.global_step > self.step:  # not while gradients are added up
+            if self.writer and trainer.global_step > self.step:  # unchanged during gradient accumulation
                 self.step = trainer.global_step
                 loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
                 rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
@@ -61,7 +61,7 @@ def lightning_callback(
             if self.writer:
                 measured = {"val_loss": val_loss, "val_accuracy": val_accuracy} if self.validated else {}
                 values = {name: trainer.callback_metrics.get(logged) for name, logged in measured.items()}
-                self.validated = False  # what is not measured again is not recorded again
+                self.validated = False  # do not record a stale value in the next epoch
                 self.writer.log_epoch(trainer.current_epoch + 1, module.get_submodule(submodule), **values)
 
         def on_train_end(self, trainer: Any, module: nn.Module) -> None:
@@ -76,10 +76,10 @@ def lightning_callback(
 
 
 def _open_writer(arguments: dict[str, Any]) -> RunWriter:
-    """A writer, now that the training begins.
+    """Open a writer when training begins.
 
     Raises:
-        InvalidConfig: nobody says how long the training is.
+        InvalidConfig: neither the trainer nor the caller gives the length of the training.
     """
     if missing := [name for name in ("epochs", "steps_per_epoch") if name not in arguments]:
         raise InvalidConfig(f"The Trainer does not know {' and '.join(missing)}. Give them to the callback.")
@@ -87,22 +87,22 @@ def _open_writer(arguments: dict[str, Any]) -> RunWriter:
 
 
 def transformers_callback(*, val_accuracy: str = "eval_accuracy", **arguments: Any) -> Any:
-    """A callback for `Trainer(callbacks=[...])` of transformers.
+    """Return a callback for `Trainer(callbacks=[...])` of transformers.
 
     Args:
-        val_accuracy: what `compute_metrics` calls it, behind "eval_".
-        arguments: of `RunWriter`; `epochs` and `steps_per_epoch` where the Trainer does not know them.
+        val_accuracy: key of the accuracy in the evaluation's metrics, with its prefix "eval_".
+        arguments: arguments of `RunWriter`; `epochs` and `steps_per_epoch` only if the Trainer does not know them.
     """
     base: Any = import_module("transformers").TrainerCallback
 
     class RunCallback(base):  # type: ignore[misc]
         writer: RunWriter | None = None
-        due = False  # an epoch that has ended and is not logged
+        due = False  # whether an epoch has ended that is not logged yet
 
         def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
             batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
             known: dict[str, Any] = {"loop": "transformers", "batch_size": batch}
-            with suppress(TypeError):  # of an endless one
+            with suppress(TypeError):  # an IterableDataset has no length
                 steps = math.ceil(len(train_dataloader) / args.gradient_accumulation_steps)
                 known |= {"epochs": math.ceil(state.max_steps / steps), "steps_per_epoch": steps}
             self.writer = _open_writer(known | arguments)
@@ -126,7 +126,7 @@ def transformers_callback(*, val_accuracy: str = "eval_accuracy", **arguments: A
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self.due = True
-            if not control.should_evaluate:  # else when that is done
+            if not control.should_evaluate:  # otherwise `on_evaluate` logs the epoch
                 self.end_epoch(state, **_)
 
         def end_epoch(self, state: Any, model: nn.Module | None = None, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a training run is: one validated description for the command line, the page and the run's own file."""
+"""Settings of a training run: one validated model for the command line, the page and the run's config.json."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,31 +19,31 @@ Start = Literal["paper", "mimetic"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
-BACKBONE = "backbone"  # of `TrainConfig.freeze`
-FINE_TUNING = ("freeze", "lora_rank", "layer_decay", "probe_first")  # settings of runs that start from one
-# Settings of the model that a checkpoint to start from decides.
+BACKBONE = "backbone"  # value of `TrainConfig.freeze`
+FINE_TUNING = ("freeze", "lora_rank", "layer_decay", "probe_first")  # need `init_from`
+# Model settings that the checkpoint in `init_from` determines.
 FROM_CHECKPOINT = (
     "size", "patch_size", "dim", "depth", "heads", "mlp_dim", "registers", "pool", "norm", "activation", "layer_scale",
     "start",
 )  # fmt: skip
-STORED = 1.25  # see `TrainConfig.train_scale`
-# Settings of the model that replace what its named size says.
+STORED = 1.25  # value of `TrainConfig.train_scale` for random crops
+# Model settings that override those of the named size.
 _SIZES = (
     "image_size", "patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation", "layer_scale",
 )  # fmt: skip
 
 
 class TrainConfig(BaseModel):
-    """One training run, complete: data, model, recipe, machine. Fields left at None follow from the others."""
+    """Settings of a training run: data, model, recipe, machine. Fields that are None follow from the others."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     # Data
     data: str = Field("shapes", description="cifar10, cifar100, mnist, fashion-mnist, shapes or folder:PATH")
-    data_root: str = Field("data", description="where downloads are kept")
-    limit: int | None = Field(None, ge=1, description="use only so many training pictures")
+    data_root: str = Field("data", description="folder of downloads")
+    limit: int | None = Field(None, ge=1, description="maximum number of training pictures")
 
-    # Model: a named size, and what differs from it
+    # Model: a named size, and overrides
     size: str = Field("shapes", description='a named size, such as "S/16" or "cifar"')
     image_size: int | None = Field(None, ge=4, le=1024, description="side of the input [px]")
     patch_size: int | None = Field(None, ge=1, le=128, description="side of a patch [px]")
@@ -52,34 +52,42 @@ class TrainConfig(BaseModel):
     heads: int | None = Field(None, ge=1, le=64, description="attention heads per block")
     mlp_dim: int | None = Field(None, ge=8, le=16384, description="width of the MLP")
     registers: int = Field(
-        0, ge=0, le=16, description="extra tokens without a place in the picture, for notes, beside the class token"
+        0,
+        ge=0,
+        le=16,
+        description="extra tokens without a position, besides the class token, that the model can use as scratch space",
     )
     pool: Literal["cls", "mean"] | None = Field(
-        None, description="what the head reads: the class token or the mean of the patches"
+        None, description="input of the head: the class token or the mean of the patches"
     )
-    norm: FinalNorm | None = Field(None, description="place of the final LayerNorm")
+    norm: FinalNorm | None = Field(None, description="position of the final LayerNorm")
     activation: Activation | None = Field(None, description="activation in the MLP")
-    layer_scale: float | None = Field(None, gt=0, le=1, description="initial scale of each branch; none if left out")
-    dropout: float = Field(0.0, ge=0, lt=1, description="share of activations dropped")
-    drop_path: float = Field(0.0, ge=0, lt=1, description="share of branches dropped in the last block")
+    layer_scale: float | None = Field(
+        None, gt=0, le=1, description="initial scale of each residual branch; none if left out"
+    )
+    dropout: float = Field(0.0, ge=0, lt=1, description="share of activations that are zeroed")
+    drop_path: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="stochastic depth: share of residual branches skipped in the last block, less in earlier ones",
+    )
     start: Start = Field("paper", description="initial weights: the paper's, or mimetic with sine-cosine positions")
-    init_from: str = Field("", description="checkpoint to fine-tune, by name or path; model settings follow from it")
+    init_from: str = Field("", description="name or path of a checkpoint to fine-tune, which determines the model")
 
     # From a checkpoint
     freeze: str = Field(
         "",
         pattern=r"^(backbone|last:[1-9]\d?|)$",
-        description="what stays as it is: backbone, all but the head; last:K, all but the last K blocks and the head",
+        description="backbone, to freeze all but the head; last:K, to freeze all but the last K blocks and the head",
     )
     lora_rank: int = Field(
-        0, ge=0, le=256, description="rank of adapters to attention's matrices, which learn in their place; 0 for none"
+        0, ge=0, le=256, description="rank of LoRA adapters, trained in place of the attention matrices; 0 for none"
     )
     layer_decay: float = Field(
-        1.0, gt=0, le=1, description="factor of the learning rate from each block to the one below it"
+        1.0, gt=0, le=1, description="learning rate of each block, relative to the block above it"
     )
-    probe_first: bool = Field(
-        False, description="begin with the head that classifies best by the checkpoint's features as they are"
-    )
+    probe_first: bool = Field(False, description="fit the head to the checkpoint's frozen features before training")
 
     # Recipe
     epochs: int = Field(10, ge=1, le=10000)
@@ -89,53 +97,54 @@ class TrainConfig(BaseModel):
     muon_lr: float = Field(0.02, gt=0, le=10, description="peak learning rate of Muon")
     weight_decay: float = Field(0.05, ge=0, le=10)
     schedule: Schedule = Field("cosine", description="after the warm-up")
-    warmup_epochs: float = Field(
-        1.0, ge=0, le=10000, description="epochs in which the learning rate rises from 0; at most half of the run"
-    )
+    warmup_epochs: float = Field(1.0, ge=0, le=10000, description="epochs of linear warm-up; at most half of the run")
     label_smoothing: float = Field(0.1, ge=0, lt=1)
     balance: Balance = Field(
         "none",
-        description="classes of unequal size count alike: by their weight in the loss, or by how often they come",
+        description="balance classes of different size: by weights in the loss, or by resampling",
     )
-    grad_clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0 for no limit")
+    grad_clip: float = Field(1.0, ge=0, description="maximum gradient norm; 0 for no limit")
     ema: float = Field(
-        0.0, ge=0, lt=1, description="decay per step of the averaged weights, lower in the first steps; 0 for none"
+        0.0,
+        ge=0,
+        lt=1,
+        description="decay of the moving average of the weights (EMA) per step, lower in the first steps; 0 for none",
     )
     validate_every: int = Field(
         1,
         ge=1,
         le=10000,
-        description="epochs from one validation to the next; pictures are explained and weights saved at the same time",
+        description="epochs between validations, each of which also takes attention snapshots and saves checkpoints",
     )
-    patience: int | None = Field(
-        None, ge=1, description="stop after so many epochs without a better validation accuracy"
-    )
+    patience: int | None = Field(None, ge=1, description="early stopping: epochs without a better validation accuracy")
 
     # Augmentation
-    crop_padding: int = Field(0, ge=0, le=256, description="random shifts by up to so much [px]")
-    crop_scale: float = Field(1.0, gt=0, le=1, description="smallest share of a picture that is enlarged; 1 for off")
-    flip: bool = Field(False, description="mirror half of the pictures")
-    operations: int = Field(0, ge=0, le=8, description="RandAugment: changes per picture")
-    magnitude: float = Field(0.3, ge=0, le=1, description="RandAugment: strength")
-    erase: float = Field(0.0, ge=0, le=1, description="share of pictures that lose a random square")
-    mixup: float = Field(0.0, ge=0, le=10, description="Beta parameter; 0 for off")
-    cutmix: float = Field(0.0, ge=0, le=10, description="Beta parameter; 0 for off")
+    crop_padding: int = Field(0, ge=0, le=256, description="maximum random shift [px]")
+    crop_scale: float = Field(
+        1.0, gt=0, le=1, description="RandomResizedCrop: smallest share of the picture's area; 1 for off"
+    )
+    flip: bool = Field(False, description="mirror pictures horizontally, with probability 0.5")
+    operations: int = Field(0, ge=0, le=8, description="RandAugment: operations per picture")
+    magnitude: float = Field(0.3, ge=0, le=1, description="RandAugment: magnitude")
+    erase: float = Field(0.0, ge=0, le=1, description="random erasing: share of pictures that lose a random square")
+    mixup: float = Field(0.0, ge=0, le=10, description="parameter of the Beta distribution; 0 for off")
+    cutmix: float = Field(0.0, ge=0, le=10, description="parameter of the Beta distribution; 0 for off")
 
     # Machine
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description="auto, cpu, cuda, cuda:1 or mps")
-    precision: Precision = Field("auto", description="auto: bfloat16 products where the hardware has them")
+    precision: Precision = Field("auto", description="auto: bfloat16 autocast if the hardware supports it")
     compile: bool = Field(False, description="torch.compile; needs a C++ compiler on CPU")
-    workers: int = Field(2, ge=0, le=64, description="processes that decode data too large for memory")
+    workers: int = Field(2, ge=0, le=64, description="data loader processes, for data too large for memory")
     seed: int = Field(0, ge=0, lt=2**31)
     track: str = Field(
         "",
         pattern=r"^([a-z0-9][a-z0-9_.-]{0,39}|)$",
-        description="experiment tracker that gets a copy of the figures: mlflow, wandb or a plug-in; none if left out",
+        description="the experiment tracker that receives the metrics: mlflow, wandb or a plug-in; none if left out",
     )
 
     @model_validator(mode="after")
     def _check_combination(self) -> "TrainConfig":
-        """Check what the settings alone decide: `fine_tuning.resolve` opens checkpoints."""
+        """Check what the settings alone determine; `fine_tuning.resolve` checks against the checkpoint."""
         if self.freeze and self.lora_rank:
             raise ValueError("lora_rank leaves the backbone as it is by itself. Leave out freeze, or lora_rank.")
         if not self.init_from:
@@ -155,16 +164,17 @@ class TrainConfig(BaseModel):
             )
 
     def vit_config(self, num_classes: int, base: ViTConfig | None = None) -> ViTConfig:
-        """The model that this run trains, for a dataset of so many classes.
+        """Return the configuration of the model that this run trains.
 
         Args:
-            base: the model of the checkpoint that it starts from, where it starts from one; see `fine_tuning.resolve`.
+            num_classes: number of the dataset's classes.
+            base: model configuration of the checkpoint in `init_from`; see `fine_tuning.resolve`.
 
         Raises:
-            ValueError: the settings do not make a model, or do not fit the checkpoint; or `base` is missing.
+            ValueError: the settings are inconsistent or contradict the checkpoint; or `base` is missing.
         """
         changes: dict[str, Any] = {name: getattr(self, name) for name in _SIZES if getattr(self, name) is not None}
-        # Every picture of a class folder has one class, so the loss is softmax's, whatever the checkpoint's was.
+        # A picture of a class folder has exactly one class, so the loss is softmax's, whatever the checkpoint's was.
         changes |= dict(num_classes=num_classes, multi_label=False, dropout=self.dropout, drop_path=self.drop_path)
         if self.init_from:
             if base is None:
@@ -188,20 +198,20 @@ class TrainConfig(BaseModel):
             return replace(base, **changes)
 
     def augmentation(self, size: tuple[int, int] | None = None) -> "Augmentation":
-        """What is done to each batch.
+        """Return the augmentation of each batch.
 
         Args:
-            size: of the input (height, width) [px], where the pictures may be held larger, see `train_scale`.
+            size: input size (height, width) [px], if the pictures in memory are larger, see `train_scale`.
         """
         names = ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix")
         return augment.Augmentation(size=size, **{name: getattr(self, name) for name in names})
 
     @property
     def train_scale(self) -> float:
-        """Side of a training picture in memory over that of the input: above 1 where random parts of it are cut out.
+        """Side of a training picture in memory over that of the input; above 1 for random crops from files.
 
-        A part of a picture that was cut to the input's size would have to be enlarged, and be blurred. Generated
-        pictures and those of the named datasets have no more pixels to give.
+        A crop from a picture that was reduced to the input's size would have to be enlarged, which blurs it. Generated
+        pictures and those of the named datasets have no higher resolution.
 
         >>> TrainConfig(data="folder:photos", crop_scale=0.4).train_scale
         1.25
@@ -210,7 +220,7 @@ class TrainConfig(BaseModel):
 
 
 def unused_settings(settings: Mapping[str, Any]) -> set[str]:
-    """Settings that change nothing, whatever they are, beside the others; those left out are at their defaults.
+    """Return the settings that have no effect, whatever their value; missing settings have their defaults.
 
     >>> sorted(unused_settings({}))
     ['freeze', 'layer_decay', 'lora_rank', 'magnitude', 'muon_lr', 'probe_first']

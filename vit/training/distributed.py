@@ -1,4 +1,4 @@
-"""Where a training process computes, and which share of the work is its own."""
+"""Set up a training process: device, precision and process group."""
 
 import os
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group: its functions would hold on to it, past its end
+import torch.distributed.nn  # import before the process group exists: its default arguments would keep it alive
 from torch import Tensor
 
 from vit.devices import memory
@@ -20,25 +20,25 @@ from vit.training.run_folder import ENGINE
 
 @dataclass
 class Process:
-    """Where this process computes, and which share of the work is its own."""
+    """Device, precision and rank of this process."""
 
     device: torch.device
     autocast: bool
     rank: int = 0
     world: int = 1
-    opened: bool = False  # the process group is ours to close
+    opened: bool = False  # whether `set_up_process` opened the process group, which then has to be closed
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes files and prints."""
+        """Whether this process, of rank 0, writes files and prints."""
         return self.rank == 0
 
     def arithmetic(self) -> torch.autocast:
-        """The precision of forward passes in training."""
+        """Return the autocast context for forward passes in training."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
 
     def memory(self) -> int | None:
-        """Memory in use for training [bytes]: the most since the last call on a GPU, the process's own on a CPU."""
+        """Return memory in use [bytes]: on a GPU the peak since the last call, on a CPU the resident set, if known."""
         if self.device.type == "cuda":
             most = torch.cuda.max_memory_allocated(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -49,7 +49,7 @@ class Process:
             return None
 
     def any(self, local: bool) -> bool:
-        """Whether `local` holds in any of the processes; all of them have to ask."""
+        """Whether `local` is true in any process; a collective call."""
         if self.world == 1:
             return local
         flag = torch.tensor(float(local), device=self.device)
@@ -57,13 +57,13 @@ class Process:
         return bool(flag.item())
 
     def send(self, tensor: Tensor) -> None:
-        """Give the leading process's tensor to all others, in place; all of them have to call it."""
+        """Broadcast a tensor from rank 0, in place; a collective call."""
         if self.world > 1:
             dist.broadcast(tensor, 0)
 
     @contextmanager
     def leader_first(self) -> Iterator[None]:
-        """The leading process does this before all others: a download happens once."""
+        """Run the body on rank 0 before all other ranks, so that downloads happen once."""
         if not self.leads:
             dist.barrier()
         yield
@@ -72,10 +72,10 @@ class Process:
 
 
 def set_up_process(config: TrainConfig) -> Process:
-    """Resolve "auto" device and precision; join the other processes when started by torchrun.
+    """Resolve "auto" device and precision, and join the process group when started by torchrun.
 
     Raises:
-        InvalidConfig: the device asked for is not there.
+        InvalidConfig: the requested device is not available.
     """
     world, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
     name = config.device
@@ -85,10 +85,11 @@ def set_up_process(config: TrainConfig) -> Process:
         raise InvalidConfig("device: there is no CUDA GPU that torch can use. Choose cpu or auto.")
     if name == "mps" and not torch.backends.mps.is_available():
         raise InvalidConfig("device: there is no Apple GPU that torch can use. Choose cpu or auto.")
-    if ENGINE in os.environ and torch.cuda.is_available():  # a cluster may show each process its own GPU only
+    # A cluster may make a single GPU visible to each process, under index 0.
+    if ENGINE in os.environ and torch.cuda.is_available():
         local %= torch.cuda.device_count()
     if name == "cuda" or (world > 1 and name.startswith("cuda")):
-        name = f"cuda:{local if world > 1 else 0}"  # `set_device` takes no "cuda" without a number
+        name = f"cuda:{local if world > 1 else 0}"  # `set_device` requires an index
     device = torch.device(name)
     if device.type == "cuda" and device.index >= torch.cuda.device_count():
         raise InvalidConfig(f"device: there is no GPU {device.index}; torch sees {torch.cuda.device_count()}.")
@@ -107,7 +108,7 @@ def set_up_process(config: TrainConfig) -> Process:
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Compute float32 products in float32: training lets a GPU round their factors to TF32."""
+    """Compute float32 matrix products in full precision; training allows TF32 on GPUs."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -117,7 +118,7 @@ def exact_products() -> Iterator[None]:
 
 
 def memory_budget(device: torch.device) -> int:
-    """Bytes that pictures may take before they are streamed: half of what is free on the device."""
+    """Return how many bytes the dataset may take before it is streamed: half of the device's free memory."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] // 2
     return memory()[1] // 2 or 4 << 30

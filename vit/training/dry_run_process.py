@@ -1,4 +1,4 @@
-"""The process of a dry run: a few steps, or one batch learnt by heart, told line by line.
+"""The process of a dry run: times a few steps, overfits one batch or evaluates features, and reports as JSON lines.
 
 python -m vit.training.dry_run_process time|overfit|features < request.json      prints one JSON object per line
 """
@@ -31,18 +31,18 @@ from vit.training.picture_sample import Sample, sample
 from vit.training.presets import train_config
 
 _TIMED_SECONDS = 2.0  # [s] of steps with the largest batch
-_LIGHT_PRODUCTS = 60e9  # products of a picture's step on a CPU; a model that takes more is timed on a part of it
-_NOISE_BYTES = 1 << 28  # [bytes] of the pictures that are timed, at most
-_OVERFIT_BATCH = 64  # pictures that are overfitted
-_OVERFIT_STEPS = 120  # of overfitting, at most
+_LIGHT_PRODUCTS = 60e9  # multiply-adds of a picture's step on a CPU, above which a smaller model is timed
+_NOISE_BYTES = 1 << 28  # [bytes] of the noise pictures, at most
+_OVERFIT_BATCH = 64  # pictures to overfit, at most
+_OVERFIT_STEPS = 120  # steps of overfitting, at most
 
 
 def main(what: str) -> int:
-    """The process's own side: a request from the standard input, one JSON object per line to the standard output."""
+    """Read a request from stdin and write one JSON object per line to stdout; returns the exit status."""
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else prints goes to the log
+    os.dup2(2, 1)  # stdout carries JSON only; whatever libraries print goes to stderr
 
-    def tell(values: dict[str, Any]) -> None:
+    def send(values: dict[str, Any]) -> None:
         print(json.dumps(values), file=out, flush=True)
 
     request = json.load(sys.stdin)
@@ -50,21 +50,21 @@ def main(what: str) -> int:
         config = train_config(None, **request.pop("config"))
         does: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"time": _time_steps, "overfit": _overfit}
         if what == "features":
-            tell({"reached": _without_training(config, tell)})
+            send({"reached": _without_training(config, send)})
             return 0
         for values in does[what](config, **request):
-            tell(values)
+            send(values)
     except UserError as error:
-        tell({"error": str(error)})
+        send({"error": str(error)})
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        tell({"error": explained(error, "The trial", "Set a smaller image_size or batch_size.")})
+        send({"error": explained(error, "The trial", "Set a smaller image_size or batch_size.")})
     return 0
 
 
 def _make_trainer(config: TrainConfig, pictures: Sample, test: Tensor) -> Any:
-    """The training loop's own parts around these pictures; nothing is written."""
+    """Build a trainer on these pictures, with the parts of a real run; it writes no files."""
     labels = torch.arange(len(test)) % len(pictures.classes)
     held_out = Resident(test, labels)
     dataset = Dataset(config.data, pictures.classes, Resident(pictures.images, pictures.labels), held_out, held_out)
@@ -72,7 +72,7 @@ def _make_trainer(config: TrainConfig, pictures: Sample, test: Tensor) -> Any:
 
 
 def _time_steps(config: TrainConfig, classes: int, pictures: int, until: float) -> Iterator[dict[str, Any]]:
-    """Facts of the run, then what steps take, see `_judged`."""
+    """Yield facts about the run, then timings of steps."""
     whole, process = model_config(config, classes), set_up_process(config)
     part = lighter(config, classes) if process.device.type == "cpu" else config
     own, batch = model_config(part, classes), min(config.batch_size, pictures)
@@ -108,7 +108,7 @@ def _time_steps(config: TrainConfig, classes: int, pictures: int, until: float) 
 
 
 def lighter(config: TrainConfig, classes: int) -> TrainConfig:
-    """The run itself, or fewer of its blocks at a smaller input where a picture takes long on a CPU."""
+    """Return the config, or one with fewer blocks and a smaller input if a step takes long on a CPU."""
     model = model_config(config, classes)
     if 3 * products(model, model.image_size) <= _LIGHT_PRODUCTS:
         return config
@@ -125,15 +125,15 @@ def lighter(config: TrainConfig, classes: int) -> TrainConfig:
 def batches_in_time(
     step: Callable[[int], None], most: int, until: float, clock: Callable[[], float] = time.time
 ) -> Iterator[tuple[int, float]]:
-    """Time steps of ever larger batches while there is time.
+    """Time steps with batches of growing size while there is time.
 
     Args:
-        step: does one with so many pictures.
-        most: pictures in a batch.
-        until: by the clock, when a step that is not needed has to be over [s].
+        step: does a training step with so many pictures.
+        most: largest batch.
+        until: deadline for optional steps, by the clock [s].
 
     Yields:
-        pictures, and what a step with them took [s]. The first step of all, which sets things up, is not among them.
+        batch size, and time of a step [s]. The very first step is a warm-up and not reported.
     """
     step(1)
     count, spent = 1, 0.0
@@ -146,12 +146,12 @@ def batches_in_time(
         if spent > _TIMED_SECONDS:
             return
         count = min(2 * count, most)
-        if clock() + 2 * seconds > until:  # as long as it takes where pictures decide
+        if clock() + 2 * seconds > until:  # estimate: time doubles with the batch
             return
 
 
 def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
-    config = config.model_copy(update={"crop_scale": 1.0})  # which decides how large pictures are held
+    config = config.model_copy(update={"crop_scale": 1.0})  # crop_scale decides the size of pictures in memory
     pictures = sample(config, min(config.batch_size, _OVERFIT_BATCH))
     plain = config.model_copy(
         update={
@@ -177,22 +177,22 @@ def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
         update.train_step(step, images, labels, _discard)
 
 
-def _without_training(config: TrainConfig, tell: Callable[[dict[str, Any]], None]) -> dict[str, Reached]:
-    config = config.model_copy(update={"crop_scale": 1.0})  # pictures as large as the input
+def _without_training(config: TrainConfig, send: Callable[[dict[str, Any]], None]) -> dict[str, Reached]:
+    config = config.model_copy(update={"crop_scale": 1.0})  # keeps pictures in memory at the size of the input
     run = trainer.Trainer(config, Path(tempfile.gettempdir()) / "vit-trial", set_up_process(config))
-    told = 0.0
+    reported = 0.0
 
     def tick(share: float) -> None:
-        nonlocal told
-        if share >= told + 0.01:
-            told = share
-            tell({"share": share})
+        nonlocal reported
+        if share >= reported + 0.01:
+            reported = share
+            send({"share": share})
 
     return probe.without_training(run.update.model, run.data, run.process.device, tick)
 
 
 def _discard(text: str) -> None:
-    """Nobody listens to a dry run; `DryRun.parts` tells what there was to tell."""
+    """Drop the message; `DryRun.parts` has the same information."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How often is a model right, on pictures it was not trained on."""
+"""Accuracy and loss of a model on pictures it was not trained on."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -22,16 +22,16 @@ from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
 from vit.progress import tqdm
 
-_BATCH_PICTURES = 500  # at most
+_BATCH_PICTURES = 500  # per batch, at most
 
 
 class Evaluation(NamedTuple):
-    """Result over a whole split.
+    """Result over a split.
 
     Attributes:
-        accuracy: share of pictures whose most probable class is the right one, 0 to 1.
-        loss: mean cross-entropy [nats]; of a multi-label model binary, and summed over the classes.
-        pictures: how many.
+        accuracy: share of pictures whose most probable class is correct, 0 to 1.
+        loss: mean cross-entropy [nats]; for a multi-label model binary cross-entropy, summed over the classes.
+        pictures: number of pictures.
     """
 
     accuracy: float
@@ -55,13 +55,14 @@ def evaluate(
 ) -> Evaluation:
     """Classify every picture of a split; the model is left in evaluation mode.
 
-    Several processes share the batches; all of them have to call it, and get what one alone would, to the last bit.
+    With several processes it is a collective call: they share the batches, and each returns the result of a single
+    process, bit by bit.
 
     Args:
-        batch_size: pictures that go through the model together; None for as many as have room.
-        tick: called after every batch with the share of this process's batches that were seen, 0 to 1.
-        rank, world: of this process, and how many there are.
-        arithmetic: the precision of forward passes; the model's own without it.
+        batch_size: pictures per forward pass; None for as many as fit into memory.
+        tick: called after every batch with the share of this process's batches that are done, 0 to 1.
+        rank, world: rank of this process, and number of processes.
+        arithmetic: returns the autocast context for forward passes; none by default.
 
     Raises:
         ValueError: there are no pictures.
@@ -72,7 +73,7 @@ def evaluate(
     model.eval()
     batch_size = batch_size or images_in_memory(model.config, model.config.image_size, _BATCH_PICTURES)
     parts = torch.arange(count).split(batch_size)
-    sums = torch.zeros(len(parts), 2, device=device)  # right answers and loss of each batch
+    sums = torch.zeros(len(parts), 2, device=device)  # correct predictions and loss per batch
     own = range(rank, len(parts), world)
     batches = pictures.batches(torch.cat(parts[rank::world]), batch_size, device) if own else ()
     with_bar = tqdm(batches, total=len(own), unit="batches", leave=False, disable=not bar)
@@ -83,32 +84,32 @@ def evaluate(
         sums[i, 1] = F.cross_entropy(logits, labels, reduction="sum")
         tick((i + 1) / len(parts))
     if world > 1:
-        dist.all_reduce(sums)  # each number is one process's, and zero everywhere else
-    right, loss = np.add.accumulate(sums.cpu().numpy())[-1]  # one after the other
+        dist.all_reduce(sums)  # each row is computed by one process and zero in the others, so this adds no rounding
+    right, loss = np.add.accumulate(sums.cpu().numpy())[-1]  # in order, where `sum` would add pairwise
     return Evaluation(float(right) / count, float(loss) / count, count)
 
 
 def evaluate_checkpoint(
     checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), bar: bool = False
 ) -> Evaluation:
-    """Measure a checkpoint on a dataset's test pictures, in float32, classes matched by name.
+    """Evaluate a checkpoint on a dataset's test pictures, in float32, with classes matched by name.
 
     Raises:
-        InvalidDataset: the dataset cannot be read, or has a class that the checkpoint does not know.
+        InvalidDataset: the dataset cannot be read, or has a class that the checkpoint lacks.
     """
     with back_where_it_was(checkpoint.model):
         return combined(in_parts(checkpoint, data, root=root).all(pictures_bar(bar)))
 
 
 def in_parts(checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), **reading: int) -> InParts:
-    """Accuracy and loss of a checkpoint on a dataset's test pictures, to be done in parts.
+    """Divide the evaluation of a checkpoint on a dataset's test pictures into parts.
 
     Args:
-        reading: see `load_dataset`.
+        reading: options of `load_dataset`.
 
     Raises:
         InvalidDataset: as `evaluate_checkpoint`.
-        UserError: the checkpoint has one output.
+        UserError: the checkpoint has a single output.
     """
     check_choice(checkpoint)
     pictures = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name, **reading)
@@ -119,7 +120,7 @@ def in_parts(checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), **
     def compute(images: Tensor, labels: Tensor, _: int) -> Part:
         logits = model(normalise(images)).logits
         if checkpoint.config.multi_label:
-            right = F.one_hot(labels, logits.shape[1]).to(logits.dtype)  # this class, and no other
+            right = F.one_hot(labels, logits.shape[1]).to(logits.dtype)  # multi-hot target with one class
             loss = F.binary_cross_entropy_with_logits(logits, right, reduction="sum")
         else:
             loss = F.cross_entropy(logits, labels, reduction="sum")
@@ -131,7 +132,7 @@ def in_parts(checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), **
 
 
 def check_choice(checkpoint: Checkpoint) -> None:
-    """Refuse to count right answers of a model that has only one.
+    """Reject checkpoints with a single class, which cannot choose among classes.
 
     Raises:
         UserError: it has one output.
@@ -144,7 +145,7 @@ def check_choice(checkpoint: Checkpoint) -> None:
 
 
 def combined(parts: Iterable[Part]) -> Evaluation:
-    """What all parts say together, in their order."""
+    """Combine the results of all parts, in order."""
     right, loss, pictures = 0, np.zeros((), np.float32), 0
     for part in parts:
         right, loss, pictures = right + int(part["right"]), loss + part["loss"], pictures + int(part["pictures"])

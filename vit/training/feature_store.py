@@ -1,4 +1,4 @@
-"""Features of pictures, kept on disk: each rung of the ladder from a checkpoint begins with the same ones."""
+"""Disk cache of the pictures' features, which every rung of the ladder computes with the same checkpoint."""
 
 import hashlib
 import logging
@@ -15,9 +15,9 @@ from vit.model.transformer import VisionTransformer
 from vit.paths import runs_folder
 from vit.training.adaptation import merged
 
-MOST_BYTES = 1 << 29  # of all files; the ones that were read longest ago go first
+MOST_BYTES = 1 << 29  # total size of the cache; the least recently used files are deleted
 
-_HASHED_BYTES = 1 << 26  # of pictures, at once
+_HASHED_BYTES = 1 << 26  # pixels hashed at once
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 def place(
     model: VisionTransformer, pictures: Resident, normalise: Normalise, order: Tensor, device: torch.device
 ) -> Path:
-    """The file for what this model computes of these pictures on this kind of device.
+    """Return the cache file for the features of these pictures, on this kind of device.
 
-    Its name is a hash of all that decides the numbers: the pixels, the weights but for the head's, config, library.
+    Its name is a hash of everything that affects the features: pixels, weights except the head's, config, library.
     """
     digest = hashlib.blake2b(digest_size=16)
     words = (
@@ -44,7 +44,7 @@ def place(
     pixels = (pictures.images[part] for part in order.to(pictures.images.device).split(at_once))
     for tensor in (normalise.mean, normalise.std, *weights):
         digest.update(_bytes(tensor))
-    for tensor in pixels:  # not all at once: they may be gigabytes
+    for tensor in pixels:  # in chunks: the pictures may take gigabytes
         digest.update(_bytes(tensor))
     return runs_folder() / ".features" / f"{digest.hexdigest()}.npy"
 
@@ -54,7 +54,7 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 
 def load(path: Path, count: int) -> Tensor | None:
-    """Features (count, D) float32 as they were saved; None where there are none, or others."""
+    """Load features (count, D) float32; None if there are none, or the file does not fit."""
     try:
         features = np.load(path, allow_pickle=False)
         path.touch()
@@ -65,7 +65,7 @@ def load(path: Path, count: int) -> Tensor | None:
 
 
 def save(path: Path, features: Tensor) -> None:
-    """Keep features (n, D); where that fails, the next rung computes them again."""
+    """Save features (n, D); on failure only log, because the next rung can compute them again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(path) as file:

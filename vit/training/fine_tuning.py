@@ -1,7 +1,7 @@
-"""What a run takes over from the checkpoint that it starts from.
+"""What a run takes from the checkpoint that it starts from.
 
-The sizes of the model and the normalisation of its input are resolved once, when a run is launched, and written into
-its folder: nothing needs the checkpoint any more as soon as the run has taken its weights over.
+Model sizes and normalisation are resolved once, at launch, and written to the run's folder. Once the run has loaded the
+weights, it does not need the checkpoint any more.
 """
 
 import json
@@ -28,12 +28,12 @@ from vit.training.run_folder import BASE, START, read_json
 
 
 class Base(NamedTuple):
-    """What a run takes over from the checkpoint that it starts from, the weights aside.
+    """Properties of the checkpoint that a run starts from, without the weights.
 
     Attributes:
-        name: of the checkpoint, as `TrainConfig.init_from` has it.
-        model: its sizes; that of the input is what its preprocessing says, not what its positions were learnt at.
-        mean, std: of its input, per channel, for pixels from 0 to 1.
+        name: value of `TrainConfig.init_from`.
+        model: its configuration, with the input size of its preprocessing, not that of its position embeddings.
+        mean, std: normalisation per channel, for pixels from 0 to 1.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Base(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """What follows from the settings of a run and the checkpoint that it starts from.
+    """The checkpoint that a run starts from, and the model that it trains.
 
     Attributes:
-        base: what it takes over from the checkpoint; None where it starts from none.
-        model: the model that it trains.
+        base: properties of the checkpoint; None without one.
+        model: configuration of the model.
     """
 
     base: Base | None
@@ -55,15 +55,15 @@ class Resolved(NamedTuple):
 
 
 def resolve(config: TrainConfig, num_classes: int = 1) -> Resolved:
-    """Look up what follows from the checkpoint that a run starts from, and the model that it trains.
+    """Look up the checkpoint that a run starts from, and the model that it trains.
 
-    The checkpoint is opened, and fetched where it has to be, once per process and version of its files.
+    The checkpoint is opened, and downloaded if necessary, once per process and version of its files.
 
     Args:
-        num_classes: of the dataset; any number will do where only sizes are needed.
+        num_classes: number of classes of the dataset; any number does if only sizes are needed.
 
     Raises:
-        InvalidCheckpoint: the checkpoint cannot be had or opened.
+        InvalidCheckpoint: it cannot be downloaded or opened.
         InvalidConfig: the settings contradict it.
     """
     if not config.init_from:
@@ -76,7 +76,7 @@ def resolve(config: TrainConfig, num_classes: int = 1) -> Resolved:
 
 
 def model_config(config: TrainConfig, num_classes: int) -> ViTConfig:
-    """The model of `resolve`."""
+    """Return the configuration of the model, see `resolve`."""
     return resolve(config, num_classes).model
 
 
@@ -89,7 +89,7 @@ def _open_base(name: str, version: object) -> Base:
 
 
 def _version(name: str) -> object:
-    """Another value for other files of that name; None for what lies elsewhere, which is pinned when it is fetched."""
+    """Return a cache key that changes with the files of a local checkpoint; None for a remote one, which is pinned."""
     for path in (checkpoints_folder() / name, Path(name)):
         with suppress(OSError, ValueError):
             files = [os.stat(file) for file in (path, path / CONFIG) if os.path.lexists(file)]
@@ -99,14 +99,14 @@ def _version(name: str) -> object:
 
 
 def write_base(run: Path, base: Base) -> None:
-    """Keep in a run's folder what follows from the checkpoint that it starts from."""
+    """Write the properties of the initial checkpoint to a run's folder."""
     values = {"name": base.name, "model": base.model.to_dict(), "mean": base.mean, "std": base.std}
     with replaced(run / BASE) as file:
         file.write(json.dumps(values, indent=2).encode() + b"\n")
 
 
 def base_of(config: TrainConfig, run: Path) -> Base | None:
-    """What was kept when the run was launched, or else what `resolve` finds."""
+    """Return what `write_base` wrote at launch, or else the base of `resolve(config)`."""
     values = read_json(run / BASE)
     if config.init_from and values.get("name") == config.init_from:
         with suppress(KeyError, TypeError, ValueError):
@@ -116,20 +116,20 @@ def base_of(config: TrainConfig, run: Path) -> Base | None:
 
 
 def start_of(name: str, run: Path) -> str:
-    """Where the checkpoint lies that a run starts from: the copy in its folder, where one went along."""
+    """Return the path of the initial checkpoint: the copy in the run's folder if there is one, else its name."""
     copy = run / START / Path(name).name
     return str(copy) if copy.is_dir() else name
 
 
 @torch.no_grad()
 def load_weights_(model: VisionTransformer, checkpoint: Checkpoint, classes: Sequence[str]) -> None:
-    """Set a model's weights to a checkpoint's, in place, to train on from there.
+    """Load a checkpoint's weights into a model, in place, for fine-tuning.
 
-    Positions are interpolated where the grids differ. The head is taken over where the classes are the same, and
-    starts at zero, as a new model's does, where they are not.
+    Position embeddings are interpolated if the grids differ. The head is loaded if the classes are the same, and
+    otherwise keeps its initialisation, zero.
 
     Raises:
-        ValueError: the model has other sizes than the checkpoint's.
+        ValueError: the sizes of model and checkpoint differ.
     """
     weights = positions_at(checkpoint.model.state_dict(), checkpoint.config, model.config.grid)
     if tuple(classes) != checkpoint.labels:

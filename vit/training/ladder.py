@@ -1,10 +1,10 @@
-"""The ladder: from a checkpoint to one's own classes, the cheapest way first, each with what it reaches.
+"""The ladder: ways to adapt a checkpoint to new classes, from the cheapest to the most expensive, with their accuracy.
 
     nearest neighbours  ->  linear probe  ->  LoRA  ->  last blocks  ->  everything
 
-The first two need one pass over the pictures and no training, see `vit.training.probe`. The others are runs like any
-other, which begin with the probe's head, so that none ends below it. Validation pictures tell them apart; test pictures
-are not looked at here.
+The first two need one forward pass over the pictures and no training, see `vit.training.probe`. The others are ordinary
+runs whose head starts at the probe's, so that none ends below it. They are compared on validation pictures; test
+pictures are not used here.
 """
 
 import math
@@ -16,12 +16,12 @@ from vit.training.config import BACKBONE, TrainConfig
 
 
 class Rung(NamedTuple):
-    """One way from a checkpoint to other classes.
+    """A way to adapt a checkpoint to other classes.
 
     Attributes:
-        name: in links and on the command line.
-        title, sentence: for people.
-        settings: of a run that goes this way, beside those of the data; None where nothing is trained.
+        name: identifier in links and on the command line.
+        title, sentence: display texts.
+        settings: settings of its run, apart from those of the data; None if nothing is trained.
     """
 
     name: str
@@ -38,28 +38,33 @@ RUNGS = {
         Rung(
             "probe",
             "Linear probe",
-            "A new head on features as they are.",
+            "Trains a new head on frozen features.",
             {"freeze": BACKBONE, "probe_first": True, "epochs": 1},
         ),
         Rung(
             "lora",
             "LoRA",
-            "Thin adapters to attention learn, all else stays.",
+            "Trains small adapters in attention; everything else is frozen.",
             {"lora_rank": 8, "probe_first": True, "warmup_epochs": 2.0, "lr": 1e-3},
         ),
-        Rung("last", "Last two blocks", "They learn, those below stay.", {"freeze": "last:2", "lr": 5e-4, **_BLOCKS}),
-        Rung("all", "Everything", "All blocks learn, the lower ones more slowly.", {"lr": 5e-4, **_BLOCKS}),
+        Rung(
+            "last",
+            "Last two blocks",
+            "Trains the last two blocks; those below are frozen.",
+            {"freeze": "last:2", "lr": 5e-4, **_BLOCKS},
+        ),
+        Rung("all", "Everything", "Trains all blocks, the lower ones more slowly.", {"lr": 5e-4, **_BLOCKS}),
     )
 }
 
 
 class Reached(NamedTuple):
-    """How good a rung is, on validation pictures.
+    """Result of a rung on the validation pictures.
 
     Attributes:
-        accuracy: share of right answers.
-        pictures: how many there were.
-        loss: mean cross-entropy of the answers; None where they are no probabilities.
+        accuracy: 0 to 1.
+        pictures: number of pictures.
+        loss: mean cross-entropy [nats]; None if the predictions are no probabilities.
     """
 
     accuracy: float
@@ -68,20 +73,20 @@ class Reached(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """In which the accuracy lies with 95 % confidence."""
+        """95 % confidence interval of the accuracy."""
         return wilson(self.right, self.pictures)
 
     @property
     def right(self) -> int:
-        """How many pictures were recognised."""
+        """Number of pictures classified correctly."""
         return round(self.accuracy * self.pictures)
 
 
 def rung_config(config: TrainConfig, rung: str) -> TrainConfig:
-    """The run that goes a rung's way, with all else as `config` has it.
+    """Return the configuration of a rung's run, based on `config`.
 
     Raises:
-        ValueError: nothing is trained there.
+        ValueError: the rung trains nothing.
     """
     settings = RUNGS[rung].settings
     if settings is None:
@@ -91,11 +96,10 @@ def rung_config(config: TrainConfig, rung: str) -> TrainConfig:
 
 
 def recommended(reached: Iterable[tuple[str, Reached]]) -> str:
-    """The rung to take: the best on validation pictures. All were judged by the same ones.
+    """Return the rung to choose, given results on the same validation pictures.
 
-    Of rungs that are within one standard error of the highest accuracy, as Breiman et al. 1984 choose trees, the one
-    with the lowest cross-entropy, which tells apart what a few hundred right answers cannot; of equals the cheapest.
-
+    Among rungs within one standard error of the highest accuracy (the rule of Breiman et al. 1984 for trees), it is
+    the one with the lowest cross-entropy, which differs where a few hundred predictions tie; then the cheapest.
     >>> recommended([("probe", Reached(0.90, 100)), ("lora", Reached(0.92, 100)), ("all", Reached(0.92, 100))])
     'lora'
     >>> recommended([("lora", Reached(0.494, 500, 1.42)), ("all", Reached(0.49, 500, 1.40))])

@@ -1,7 +1,7 @@
-"""A model in somebody's loop, epoch by epoch: a few pictures explained, and the best weights as a checkpoint.
+"""Attention snapshots and best checkpoint of a model that a foreign training loop trains.
 
-The loop waits for a copy of the weights. They are converted, explained and saved in a thread. Of a model that cannot be
-converted the loop waits for a pass that gives its attention.
+The loop waits only while the weights are copied; a thread converts, explains and saves them. For a model that cannot be
+converted, the loop waits for a forward pass that returns its attention.
 """
 
 import logging
@@ -28,18 +28,18 @@ from vit.images.preprocess import Normalise, Preprocess
 from vit.model.cpu import beside_training
 from vit.training.snapshot_writer import SnapshotWriter, choose
 
-_PICTURES = 6  # that are followed
+_PICTURES = 6  # pictures that are followed
 _LEFT_OUT = "Attention and checkpoints are left out"
 
 log = logging.getLogger(__name__)
 
 Attention = Callable[[nn.Module, Tensor], Any]
-"""From a model and normalised pictures (n, channels, height, width) to the attention of its L blocks, (n, H, N, N)
-each; or to an output with these as `attentions` and perhaps `logits` (n, C), as transformers' models have it."""
+"""Maps a model and normalised pictures (n, channels, height, width) to the attention of its L blocks, (n, H, N, N)
+each; or to an output with these as `attentions` and optionally `logits` (n, C), like transformers' models."""
 
 
 class Followed(NamedTuple):
-    """Pictures to follow, with their labels, if these are known; PIL, or uint8 (channels, height, width) each."""
+    """Pictures to follow, PIL or uint8 (channels, height, width) each, with their labels, if known."""
 
     pictures: list[Image.Image | Tensor]
     labels: list[int]
@@ -51,7 +51,7 @@ def follow(
     """Choose a few of the pictures, from all classes.
 
     Raises:
-        InvalidConfig: pictures of another kind, or labels that do not fit them.
+        InvalidConfig: an unsupported type of pictures, or labels that do not match them.
     """
     count = 0 if pictures is None else len(pictures)
     numbers = [] if labels is None else [int(label) for label in labels]
@@ -69,15 +69,15 @@ def follow(
 
 
 class LiveSnapshots:
-    """Keeps the attention and the best weights of a model that somebody else trains.
+    """Records the attention and the best weights of a model that a foreign loop trains.
 
     Args:
-        run: its folder.
-        followed: the pictures that are explained.
-        classes: one name per class; none for what the model says.
-        preprocess: None for what its library usually does.
-        attention: of models that cannot be converted.
-        say: told what went wrong or is assumed, by what it is about and as a sentence; also from the thread.
+        run: the run's folder.
+        followed: the pictures to explain.
+        classes: one name per class; empty for the model's own.
+        preprocess: None for the usual one of the model's library.
+        attention: returns the attention of a model that cannot be converted.
+        say: called with a topic and a sentence about a problem or an assumption; also from the thread.
     """
 
     def __init__(
@@ -94,20 +94,20 @@ class LiveSnapshots:
         self.run, self.followed, self.classes, self.say = run, followed, list(classes), say
         self.preprocess, self.attention = preprocess, attention
         self._live: LiveModule | None = None
-        self._last: Callable[[], object] = lambda: None  # the module in which that was found, if it still exists
+        self._searched: Callable[[], object] = lambda: None  # weak reference to the module of `_live`
         self._writer: SnapshotWriter | None = None
         self._usable, self._compared = True, False
         self._thread = ThreadPoolExecutor(1, "vit-live-snapshots")
         self._job: Future[None] | None = None
 
     def take(self, epoch: int, model: nn.Module, facts: Mapping[str, Any] | None) -> str:
-        """Copy the model as it is at this moment; the copy is explained and perhaps saved in a thread.
+        """Copy the model's weights; a thread explains the copy and optionally saves it.
 
         Args:
-            facts: of the checkpoint that is saved; None to save none.
+            facts: metadata of the checkpoint to save; None to save none.
 
         Returns:
-            the name of the device that the model is on; "" where nothing was copied.
+            the name of the model's device; "" if nothing was copied.
         """
         self.wait()
         if self._usable:
@@ -115,16 +115,16 @@ class LiveSnapshots:
                 live = self._find(model)
                 writer = self._writer = self._writer or self._snapshot_writer(live)
             except UserError as error:
-                self._refuse(str(error))
+                self._give_up_conversion(str(error))
         if not self._usable:
-            return self._take_attention(epoch, model) if self.attention else ""
-        answer = None if self._compared else self._answer(live, writer)
-        job = (epoch, live, live_module.copy_tensors(live), writer, answer, facts)
-        self._job = self._thread.submit(self._keep, *job)
+            return self._record_attention(epoch, model) if self.attention else ""
+        own_logits = None if self._compared else self._own_logits(live, writer)
+        job = (epoch, live, live_module.copy_tensors(live), writer, own_logits, facts)
+        self._job = self._thread.submit(self._explain_and_save, *job)
         return _device_of(live.module)
 
-    def _take_attention(self, epoch: int, model: nn.Module) -> str:
-        """Let the model itself say where it looks."""
+    def _record_attention(self, epoch: int, model: nn.Module) -> str:
+        """Record the attention that the model itself returns."""
         assert self.attention and self.preprocess
         parameter = next(model.parameters())
         writer = self._writer = self._writer or self._writer_of(self.preprocess, self.classes)
@@ -134,46 +134,46 @@ class LiveSnapshots:
         try:
             with live_module.evaluating(model), torch.no_grad():
                 records = _records_of(self.attention(model, pixels), len(pixels), self.preprocess.size)
-        except Exception as error:  # whatever a stranger's module raises
+        except Exception as error:  # a foreign module may raise anything
             self.attention = None
             self.say("attention", f"Attention is left out: {error}")
             return ""
         if any(record.logits.shape[1] not in (0, len(writer.classes)) for record in records):
             writer.classes = [f"class {number}" for number in range(records[0].logits.shape[1])]
-        self._job = self._thread.submit(self._keep_records, epoch, writer, records)
+        self._job = self._thread.submit(self._store_records, epoch, writer, records)
         return _device_of(model)
 
-    def _refuse(self, why: str) -> None:
-        """Go on without converting the model."""
+    def _give_up_conversion(self, why: str) -> None:
+        """Report why the model cannot be converted, and stop trying."""
         self._usable, self._writer = False, None
         left_out = "Checkpoints are left out, and attention is what the model gives" if self.attention else _LEFT_OUT
         self.say("model", f"{left_out}: {why}")
 
     def wait(self) -> None:
-        """Until the epoch before is written: two are never in memory at once."""
+        """Wait until the previous epoch is written, so that at most one copy is in memory."""
         if self._job is not None:
             self._job.result()
             self._job = None
 
     def close(self) -> None:
-        """Write what is left, and end the thread."""
+        """Write what is pending, and end the thread."""
         self.wait()
         self._thread.shutdown()
 
-    # --- Between two steps --------------------------------------------------------------------------------------
+    # --- In the training loop's thread --------------------------------------------------------------------------
 
     def _find(self, model: nn.Module) -> LiveModule:
-        """The Vision Transformer in the module, looked for once."""
-        if self._live is None or self._last() is not model:
+        """Return the Vision Transformer in the module; the search is done once per module."""
+        if self._live is None or self._searched() is not model:
             live = live_module.find_vit(model)
             if self._live is None:
                 for field, why in live.assumed.items():
                     self.say(field, why)
-            self._live, self._last = live, weakref.ref(model)
+            self._live, self._searched = live, weakref.ref(model)
         return self._live
 
     def _snapshot_writer(self, live: LiveModule) -> SnapshotWriter:
-        """What explains the pictures, now that it is known what the model takes."""
+        """Create the snapshot writer, once the model's input is known."""
         preprocess, why = (self.preprocess, "") if self.preprocess else live.preprocess()
         check_preprocess(preprocess, live.config)
         if why:
@@ -195,50 +195,50 @@ class LiveSnapshots:
         return SnapshotWriter(self.run / "probes", stacked, labels, names, preprocess)
 
     def _class_names(self, live: LiveModule) -> list[str]:
-        """One name per class of the model."""
+        """Return one name per class of the model."""
         count = live.config.num_classes
         if self.classes and count and len(self.classes) != count:
             self.say("classes", f"classes: {len(self.classes)} are named and the model has {count}: they are numbered.")
         return self.classes if len(self.classes) == count else list(live.labels)
 
-    def _answer(self, live: LiveModule, writer: SnapshotWriter) -> Tensor | None:
-        """What the module itself says of the pictures, to compare the converted one with, once."""
+    def _own_logits(self, live: LiveModule, writer: SnapshotWriter) -> Tensor | None:
+        """Return the module's own logits of the pictures, once, to check the converted model."""
         self._compared = True
         if not len(writer.images):
             return None
         try:
             return live_module.own_logits(live, Normalise(writer.preprocess, torch.device("cpu"))(writer.images))
-        except Exception as error:  # whatever a stranger's module raises
+        except Exception as error:  # a foreign module may raise anything
             self.say("compared", f"The converted model was not compared with the module, whose pass failed: {error}")
             return None
 
-    # --- In the thread ------------------------------------------------------------------------------------------
+    # --- In the background thread -------------------------------------------------------------------------------
 
-    def _keep(
+    def _explain_and_save(
         self,
         epoch: int,
         live: LiveModule,
         tensors: Tensors,
         writer: SnapshotWriter,
-        answer: Tensor | None,
+        own_logits: Tensor | None,
         facts: Mapping[str, Any] | None,
     ) -> None:
         try:
             with beside_training():
                 model = live_module.convert(live, tensors)
                 pixels = Normalise(writer.preprocess, torch.device("cpu"))(writer.images)
-                if answer is not None and not live_module.agrees(model, pixels, answer):
-                    return self._refuse("the converted model answers otherwise than the module.")
+                if own_logits is not None and not live_module.agrees(model, pixels, own_logits):
+                    return self._give_up_conversion("the converted model answers otherwise than the module.")
                 if len(writer.images):
                     writer.store(epoch, model)
                 if facts is not None:
                     names, folder = self._class_names(live), self.run / "checkpoints" / "best"
                     save_checkpoint(folder, model, names, writer.preprocess, facts)
-        except Exception as error:  # in a thread nobody else would see it
+        except Exception as error:  # an exception in the thread would go unnoticed
             log.debug("Epoch %d", epoch, exc_info=True)
             self.say("kept", f"Epoch {epoch} was not kept: {error}")
 
-    def _keep_records(self, epoch: int, writer: SnapshotWriter, records: Sequence[AttentionRecord]) -> None:
+    def _store_records(self, epoch: int, writer: SnapshotWriter, records: Sequence[AttentionRecord]) -> None:
         try:
             with beside_training():
                 writer.store_records(epoch, records)
@@ -248,10 +248,10 @@ class LiveSnapshots:
 
 
 def _records_of(output: Any, count: int, size: tuple[int, int]) -> list[AttentionRecord]:
-    """The attention of each picture, as the model itself gave it.
+    """Build a record per picture from the attention that the model returned.
 
     Raises:
-        UserError: it is no attention of all blocks and pictures.
+        UserError: it is not the attention of all blocks and pictures.
     """
     blocks = getattr(output, "attentions", output)
     if not isinstance(blocks, list | tuple) or not blocks or not all(isinstance(block, Tensor) for block in blocks):
@@ -262,23 +262,23 @@ def _records_of(output: Any, count: int, size: tuple[int, int]) -> list[Attentio
     logits = getattr(output, "logits", None)
     answers = torch.zeros(count, 0) if logits is None else logits.detach().float().cpu()
     records = [record_of_attention([block[i] for block in blocks], grid) for i in range(count)]
-    return [replace(record, logits=answer[None]) for record, answer in zip(records, answers, strict=True)]
+    return [replace(record, logits=row[None]) for record, row in zip(records, answers, strict=True)]
 
 
 def _grid_of(tokens: int, size: tuple[int, int]) -> tuple[int, int] | None:
-    """(rows, cols) of the smallest square patches that leave no more of them than tokens; None where none do."""
+    """Return (rows, cols) for the smallest square patch that yields at most `tokens` patches; None without one."""
     sides = (side for side in range(1, min(size) + 1) if not size[0] % side and not size[1] % side)
     grids = ((size[0] // side, size[1] // side) for side in sides)
     return next((grid for grid in grids if grid[0] * grid[1] <= tokens), None)
 
 
 def _device_of(module: nn.Module) -> str:
-    """The name of the device that a module is on."""
+    """Return the name of a module's device."""
     device = next(module.parameters()).device
     return f"cuda:{device.index or 0}" if device.type == "cuda" else device.type
 
 
 def _pixels(picture: Image.Image) -> Tensor:
-    """A picture as uint8 (channels, height, width)."""
+    """Convert a picture to uint8 (channels, height, width)."""
     values = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
     return values.view(picture.height, picture.width, -1).permute(2, 0, 1).contiguous()

@@ -1,4 +1,4 @@
-"""What a training step takes of a machine's memory, and in how many parts a batch is computed to fit into it."""
+"""Estimate the memory of a training step, and the number of micro-batches that make it fit."""
 
 from dataclasses import replace
 
@@ -10,11 +10,11 @@ from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 from vit.training.config import BACKBONE, TrainConfig
 
-MEMORY_FACTOR = 1.6  # factor within which counted memory is what is taken
+MEMORY_FACTOR = 1.6  # measured memory is within this factor of the estimate
 
 
 def parameters_of(model: ViTConfig) -> int:
-    """Numbers that a model of these sizes learns, without making one."""
+    """Count a model's parameters without allocating them."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in VisionTransformer(model).parameters())
 
@@ -22,57 +22,57 @@ def parameters_of(model: ViTConfig) -> int:
 def count_memory(
     model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool, half: bool = False, parts: int = 1
 ) -> int:
-    """What the model, its optimizers and a step take [bytes]; measured ones were within a factor of `MEMORY_FACTOR`.
+    """Estimate the memory of model, optimizers and a step [bytes], within a factor of `MEMORY_FACTOR`.
 
     Args:
-        batch: pictures on one device.
-        half: products are in bfloat16.
-        parts: in which the batch is computed.
+        batch: pictures per device.
+        half: whether activations are bfloat16.
+        parts: micro-batches per batch.
     """
     return _count_weights(model, config) + _count_step(model, config, batch, on_gpu, half, parts)
 
 
 def _count_weights(model: ViTConfig, config: TrainConfig) -> int:
-    """The weights, what is averaged of them, and gradients and moments of those that learn [bytes]."""
+    """Estimate weights, their moving average, and gradients and moments of the trained ones [bytes]."""
     learning = _learning_blocks(model, config) / model.depth if not config.lora_rank else 0
     states = 2 if config.optimizer == "muon" else 3  # gradients and moments; Muon has one for nearly all matrices
     return int(4 * parameters_of(model) * (1 + (config.ema > 0) + learning * states))
 
 
 def _count_step(model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool, half: bool, parts: int) -> int:
-    """What a step keeps until it goes back [bytes].
+    """Estimate what a step stores for its backward pass [bytes].
 
-    Of each block that something is learnt in or below: the residual stream twice, both norms, queries, keys and values,
-    what heads give, the MLP before and after its activation, and on a CPU the attention matrices where they are small;
-    on its way back, one block has gradients of those, too.
+    For each block that the backward pass reaches: the residual stream twice, both norms, queries, keys and values, the
+    heads' output, the MLP before and after its activation, and on a CPU the attention matrices if they are small.
+    During the backward pass, one block also has the gradients of its matrices.
     """
     activations = model.tokens * (8 * model.dim + (3 if model.gated_mlp else 2) * model.mlp_dim)
     held = not on_gpu and model.tokens <= EXPLICIT_TOKENS
     matrices = 2 * model.heads * model.tokens**2 if held else 0  # before and after the softmax
-    if model.position_bias:  # queries and keys have a channel for each token, see `with_biases`
+    if model.position_bias:  # adds a channel per token to queries and keys, see `with_biases`
         matrices += 2 * model.heads * model.tokens**2
     blocks = max(_learning_blocks(model, config), 1)
     pixels = 4 * model.channels * model.image_size[0] * model.image_size[1]
     each = (2 if half else 4) * (blocks * (activations + matrices) + matrices)
-    return batch * 4 * pixels + -(-batch // parts) * each  # pictures are augmented all at once
+    return batch * 4 * pixels + -(-batch // parts) * each  # the whole batch is augmented at once
 
 
 def _learning_blocks(model: ViTConfig, config: TrainConfig) -> int:
-    """Blocks that the gradient goes through."""
+    """Return the number of blocks that the backward pass goes through."""
     if config.freeze == BACKBONE:
         return 0
     return int(config.freeze.partition(":")[2]) if config.freeze else model.depth
 
 
 def parts_that_fit(model: ViTConfig, config: TrainConfig, batch: int, free: int, half: bool = False) -> int:
-    """In how many parts a CPU has to compute each batch; a GPU finds that out as its memory runs out.
+    """Return into how many micro-batches a CPU has to split each batch; a GPU finds out by running out of memory.
 
     Args:
         batch, half: see `count_memory`.
-        free: memory [bytes], 0 where it is not known.
+        free: free memory [bytes]; 0 if unknown.
 
     Raises:
-        InvalidConfig: there is no room even for one picture at a time.
+        InvalidConfig: even one picture at a time does not fit.
     """
     weights = _count_weights(model, config)
 
@@ -88,7 +88,7 @@ def parts_that_fit(model: ViTConfig, config: TrainConfig, batch: int, free: int,
     if least <= MEMORY_FACTOR * free:
         return parts
     side, patch = min(model.image_size), model.patch_size
-    sides = (one for one in range(side - patch, 0, -patch) if needed(_at(model, one), batch, batch) <= free)
+    sides = (one for one in range(side - patch, 0, -patch) if needed(_with_side(model, one), batch, batch) <= free)
     batches = (one for one in (batch >> bit for bit in range(1, batch.bit_length())) if needed(model, one, one) <= free)
     if fewer := next(batches, None):
         help_ = f"Set batch_size to {fewer}, which fits."
@@ -102,5 +102,5 @@ def parts_that_fit(model: ViTConfig, config: TrainConfig, batch: int, free: int,
     )
 
 
-def _at(model: ViTConfig, side: int) -> ViTConfig:
+def _with_side(model: ViTConfig, side: int) -> ViTConfig:
     return replace(model, image_size=(side, side))

@@ -1,17 +1,17 @@
-"""A run's figures: one JSON object per line, appended while training, read at any moment.
+"""A run's metrics: one JSON object per line, appended during training, readable at any time.
 
-Every record has `kind`, `step`, `t` (unix time [s]) and `attempt` (from 0, one more for each resumption):
+Every record has `kind`, `step`, `t` (unix time [s]) and `attempt` (from 0, incremented when the run is resumed):
 
     start       total_steps, steps_per_epoch, batch_size, epochs, train_pictures, validation_pictures, test_pictures,
                 classes, params, device
-    step        loss, lr, lr_share, pictures_per_second, memory [bytes]; means over the last few steps; where pictures
-                are decoded meanwhile, also how many the decoding processes could give, data_per_second, and how many
-                the model would learn from, model_per_second
-    validation  after each epoch: epoch (from 1; 0 for a probe that the run begins with), accuracy (0 to 1), loss,
-                seconds (of training so far); where weights are averaged, also which were better, weights ("raw" or
-                "averaged"), raw_accuracy, averaged_accuracy; in other people's loops either accuracy or loss
+    step        loss, lr, lr_share, pictures_per_second, memory [bytes]; means over the last few steps; if pictures are
+                decoded during training, also the rates at which decoding and model alone could work, data_per_second
+                and model_per_second
+    validation  after each epoch: epoch (from 1; 0 for a linear probe before training), accuracy (0 to 1), loss,
+                seconds (of training so far); with averaged weights also which weights were better, weights ("raw" or
+                "averaged"), raw_accuracy, averaged_accuracy; from foreign training loops either accuracy or loss
                 may be missing
-    test        once, of the epoch that validation chose: epoch, accuracy, loss, pictures
+    test        once, for the epoch with the best validation: epoch, accuracy, loss, pictures
     note        text
 """
 
@@ -28,25 +28,25 @@ from vit.untrusted import Unreadable, is_number, is_text, is_whole, parse_json, 
 
 Record = dict[str, Any]
 
-FILE_BYTES = 64 << 20  # a run of 200,000 records takes 40 MB
-_LATE_RECORDS = 1000  # before another of their kind, without a "start" between them, that are put in their place
+FILE_BYTES = 64 << 20  # size limit; a run of 200,000 records takes 40 MB
+_LATE_RECORDS = 1000  # limit of out-of-order records, each of which costs a list insertion
 
-# Without these a line is not taken for a record of its kind: the file may come from anywhere.
-_NEEDED = {
+# Required keys by kind; a line without them is rejected, because the file may come from anywhere.
+_REQUIRED = {
     "start": ("t", "attempt", "total_steps", "steps_per_epoch", "epochs"),
     "step": ("loss",),
     "validation": ("epoch",),
     "test": ("epoch", "accuracy", "loss"),
     "note": ("text",),
 }
-_NEEDED_ONE_OF = {"validation": {"accuracy", "loss"}}
+_REQUIRED_ONE_OF = {"validation": {"accuracy", "loss"}}
 
 
 def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(map(is_text, value))
 
 
-# What a value of this name must be, in every kind of record; of other names, whatever JSON can say.
+# Validators by key, for every kind of record; other keys may have any value.
 _CHECKS: dict[str, Callable[[object], bool]] = {
     "kind": is_text,
     "step": is_whole,
@@ -75,30 +75,29 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
 
 
 class MetricsWriter:
-    """Append records to a file; a reader sees whole lines, whatever happens to the writer."""
+    """Append records to a file; each is one write, so readers see whole lines even if the writer is killed."""
 
     def __init__(self, path: Path):
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
-            os.write(self._file, b"\n")  # a killed writer left half a line
+            os.write(self._file, b"\n")  # end the partial line of a killed writer
 
     def write(self, **values: Any) -> None:
-        """Append one record in one write."""
+        """Append one record in a single write."""
         os.write(self._file, (json.dumps(values) + "\n").encode())
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         os.close(self._file)
 
 
 class MetricsReader:
-    """Follow a file that is being written; each call reads only what is new.
+    """Follow a file that is being written; each update reads only what was appended.
 
     Attributes:
-        records: by kind, in the order of their steps. Steps that a resumed run repeated appear once, as the latest
-            attempt wrote them.
-        problem: why the file, or a part of it, cannot be read; "" where all of it can.
+        records: by kind, in the order of steps. Steps repeated by a resumed run appear once, from the latest attempt.
+        problem: why the file, or lines of it, cannot be read; "" for none.
     """
 
     def __init__(self, path: Path):
@@ -111,7 +110,7 @@ class MetricsReader:
         self._offset, self._inode = 0, -1
 
     def update(self) -> bool:
-        """Take up whole new lines; returns whether there were any. Torn and foreign lines are left out."""
+        """Read new complete lines; returns whether there were any. Torn and invalid lines are skipped."""
         try:
             facts = self.path.stat()
             if facts.st_ino != self._inode or facts.st_size < self._offset:
@@ -123,7 +122,7 @@ class MetricsReader:
         except (OSError, Unreadable) as error:
             self.problem = str(error) if isinstance(error, Unreadable) else f"{self.path.name}: {error.strerror}."
             return False
-        whole = new[: new.rfind(b"\n") + 1]  # the rest is still being written
+        whole = new[: new.rfind(b"\n") + 1]  # the last line may still be incomplete
         self._offset += len(whole)
         any_new = sum(map(self._add_line, whole.split(b"\n"))) > 0
         if self._damaged:
@@ -136,20 +135,21 @@ class MetricsReader:
             record = parse_json(line)
             kind, step = record["kind"], record["step"]
             fits = all(_CHECKS[name](value) for name, value in record.items() if name in _CHECKS)
-            whole = all(name in record for name in _NEEDED.get(kind, ()))
-            whole = whole and not (kind in _NEEDED_ONE_OF and _NEEDED_ONE_OF[kind].isdisjoint(record))
+            whole = all(name in record for name in _REQUIRED.get(kind, ()))
+            whole = whole and not (kind in _REQUIRED_ONE_OF and _REQUIRED_ONE_OF[kind].isdisjoint(record))
             if not fits or not whole or self._late > _LATE_RECORDS:
                 raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError):
-            self._damaged += line.rstrip().endswith((b"}", b"]"))  # others are torn, by the kill of a writer
+            # Lines without a closing bracket are torn, by a killed writer, and not counted as damage.
+            self._damaged += line.rstrip().endswith((b"}", b"]"))
             return False
-        if kind == "start":  # what came after this step is about to be repeated
+        if kind == "start":  # a resumed run repeats the steps after this one
             for records in self.records.values():
                 del records[bisect.bisect_right(records, step, key=_step_of) :]
         of_kind = self.records.setdefault(kind, [])
         index = bisect.bisect_left(of_kind, step, key=_step_of)
         again = index < len(of_kind) and of_kind[index]["step"] == step
-        if kind == "note" and again:  # of one step there may be several
+        if kind == "note" and again:  # a step may have several notes
             index = bisect.bisect_right(of_kind, step, key=_step_of)
             again = of_kind[index - 1]["text"] == record["text"]
             index -= again
@@ -164,43 +164,43 @@ def _step_of(record: Record) -> int:
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """All whole records, in the order of their steps; a file not yet there has none."""
+    """Return all valid records, in the order of steps; [] for a missing file."""
     reader = MetricsReader(path)
     reader.update()
     return sorted((r for kind in reader.records.values() for r in kind), key=lambda record: record["step"])
 
 
 def evaluations(records: dict[str, list[Record]]) -> list[Record]:
-    """What was measured on validation pictures after each epoch, of `MetricsReader.records`."""
+    """Return the validation records of `MetricsReader.records`."""
     return records.get("validation", [])
 
 
 def best_epoch(records: dict[str, list[Record]]) -> Record | None:
-    """The evaluation of the epoch whose weights are kept as best; None before the first epoch is complete."""
+    """Return the validation record of the best checkpoint; None before the first epoch is complete."""
     return max(evaluations(records), key=lambda one: merit(one.get("accuracy"), one.get("loss")), default=None)
 
 
 def merit(accuracy: float | None, loss: float | None) -> tuple[float, float]:
-    """What makes one evaluation better than another: accuracy, and where that is equal or missing a low loss."""
+    """Sort key of an evaluation: accuracy, then low loss; either may be missing."""
     return -1.0 if accuracy is None else accuracy, -math.inf if loss is None else -loss
 
 
 def final_test(records: dict[str, list[Record]]) -> Record | None:
-    """The evaluation on test pictures of the epoch that validation chose; None before the end."""
+    """Return the test record; None before the end of the run."""
     tests = records.get("test")
     return tests[-1] if tests else None
 
 
 class Progress(NamedTuple):
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
-        epoch: done, with the part of the present one.
-        pictures_per_second: lately, 0 before the first figure.
-        bottleneck: a sentence, which of decoding and model is the slower one; "" where nothing is decoded.
-        seconds_left: at the pace of this attempt, evaluations included; None before there is a pace.
-        accuracy: best so far on validation pictures, None before the first evaluation.
-        memory: of the training process on its device [bytes], None where unknown.
+        epoch: number of epochs done, with the fraction of the current one.
+        pictures_per_second: of the latest record, 0 before the first.
+        bottleneck: a sentence about whether decoding or the model is slower; "" if nothing is decoded.
+        seconds_left: extrapolated from this attempt, evaluations included; None before its first step.
+        accuracy: best so far on validation pictures, None before the first validation.
+        memory: of the training process on its device [bytes], None if unknown.
     """
 
     step: int
@@ -215,12 +215,12 @@ class Progress(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The share of the steps that are done, 0 to 1."""
+        """Share of steps done, 0 to 1."""
         return min(self.step / self.total_steps, 1.0) if self.total_steps else 0.0
 
 
 def bottleneck(step: Record) -> str:
-    """Which of decoding and model holds the other up, of a record of kind "step"; "" where nothing is decoded.
+    """Return a sentence about whether decoding or the model is slower, from a step record; "" if nothing is decoded.
 
     >>> bottleneck({"data_per_second": 410.0, "model_per_second": 1630.0})
     'Decoding is the bottleneck: 410 pictures per second, of 1,630 that the model could learn from.'
@@ -240,15 +240,15 @@ def bottleneck(step: Record) -> str:
 
 
 def progress(records: dict[str, list[Record]]) -> Progress | None:
-    """How far a run is, from `MetricsReader.records`; None before it has begun to train."""
+    """Return the progress of a run from `MetricsReader.records`; None before training starts."""
     if not records.get("start"):
         return None
     start = max(records["start"], key=lambda record: record["attempt"])
     steps, epochs = records.get("step", []), evaluations(records)
     last = max([start, *steps[-1:], *epochs[-1:]], key=lambda record: record["step"])
     total = start["total_steps"]
-    since = max(last.get("t", start["t"]) - start["t"], 0.0)  # clocks are set back at times
-    done = last["step"] - start["step"]  # in this attempt; earlier ones may have run elsewhere
+    since = max(last.get("t", start["t"]) - start["t"], 0.0)  # a clock may be set back
+    done = last["step"] - start["step"]  # in this attempt; earlier ones may have run on other hardware
     left = (total - last["step"]) * since / done if done > 0 else None
     return Progress(
         step=last["step"],

@@ -1,4 +1,4 @@
-"""What changes the weights, and how fast at which step."""
+"""Optimizers, learning rate schedule and weight averaging."""
 
 import inspect
 import math
@@ -17,7 +17,7 @@ from vit.training.config import TrainConfig
 
 
 def learning_rate_share(step: int, total: int, per_epoch: int, config: TrainConfig) -> float:
-    """Share of the peak learning rate at a step: linear warm-up, then a half cosine to 0 or a constant.
+    """Return the share of the peak learning rate at a step: linear warm-up, then half a cosine to 0, or constant.
 
     The warm-up takes at most half of the run.
     """
@@ -30,13 +30,13 @@ def learning_rate_share(step: int, total: int, per_epoch: int, config: TrainConf
 
 
 def make_optimizers(model: VisionTransformer, config: TrainConfig, device: torch.device) -> list[Optimizer]:
-    """AdamW for everything that learns, or Muon for the blocks' matrices and AdamW for the rest.
+    """Create AdamW for all trained parameters, or Muon for the blocks' matrices and AdamW for the rest.
 
-    Weights of products decay; biases, scales, positions, prefix tokens and adapters do not.
+    Weight decay applies to matrices, but not to biases, scales, position embeddings, prefix tokens and adapters.
 
     Source of Muon: Jordan et al. 2024, kellerjordan.github.io/posts/muon.
     """
-    _do_without_compiler()
+    _avoid_compiler_import()
     decayed, plain, matrices = _Groups(config.lr), _Groups(config.lr), _Groups(config.muon_lr)
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -59,17 +59,16 @@ def make_optimizers(model: VisionTransformer, config: TrainConfig, device: torch
 
 
 class Muon(Optimizer):
-    """Momentum whose matrices are orthogonalised: `torch.optim.Muon` with matrices of one shape in one batch.
+    """Momentum with orthogonalised updates: `torch.optim.Muon` with all matrices of a shape in one batch.
 
-    A loop over the matrices launches 23 kernels for each, so a small model on a GPU waits for the launches. The update
-    is equal to that of `torch.optim.Muon` to the last bit on a CPU with bfloat16 units, and the saved state has the
-    same names.
+    `torch.optim.Muon` loops over the matrices and launches 23 kernels for each, which dominates the time of a small
+    model on a GPU. The update is bit-identical to it on a CPU with bfloat16 units; the state dict has the same keys.
 
     Args:
-        params: matrices only, or groups of them.
-        lr: learning rate; multiplied by the square root of rows over columns where a matrix has more rows.
-        weight_decay: per step, times the learning rate.
-        momentum: share of the average gradient that stays from step to step, with Nesterov's look ahead.
+        params: matrices, or groups of them.
+        lr: learning rate; multiplied by the square root of rows over columns for matrices with more rows.
+        weight_decay: per step, multiplied by the learning rate.
+        momentum: decay of the gradient's moving average; with Nesterov's look-ahead.
 
     Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon.
     """
@@ -104,10 +103,10 @@ class Muon(Optimizer):
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """Push all singular values of each matrix towards 1, by five Newton-Schulz steps.
+    """Move all singular values of each matrix towards 1, with five Newton-Schulz iterations.
 
-    The products are in bfloat16 where the hardware has units for it. A CPU without them takes ten times as long in
-    bfloat16 as in float32.
+    Products are computed in bfloat16 if the hardware supports it: a CPU without bfloat16 units takes ten times as long
+    in bfloat16 as in float32.
 
     Args:
         matrices: (n, rows, cols).
@@ -119,7 +118,7 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     """
     x = matrices if matrices.is_cpu and not has_bfloat16() else matrices.bfloat16()
     tall = x.shape[1] > x.shape[2]
-    x = x.mT if tall else x  # the products are then of the shorter side
+    x = x.mT if tall else x  # so that the Gram matrix has the size of the shorter side
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
     for _ in range(5):
         gram = x @ x.mT
@@ -128,7 +127,7 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
 
 class _Groups(dict[float, list[nn.Parameter]]):
-    """Parameters by their share of a learning rate."""
+    """Parameters grouped by their share of a learning rate."""
 
     def __init__(self, rate: float):
         super().__init__()
@@ -138,7 +137,7 @@ class _Groups(dict[float, list[nn.Parameter]]):
         self.setdefault(share, []).append(parameter)
 
     def listed(self, weight_decay: float) -> list[dict[str, Any]]:
-        """As optimisers take them."""
+        """Return parameter groups for an optimizer."""
         return [
             {"params": parameters, "lr": self.rate * share, "weight_decay": weight_decay}
             for share, parameters in self.items()
@@ -146,15 +145,15 @@ class _Groups(dict[float, list[nn.Parameter]]):
 
 
 def step_(optimizer: Optimizer, *closure: Callable[[], Tensor]) -> None:
-    """Do one step without what `optimizer.step()` imports, torch's compiler: 2 s of the 6 that a run needs to begin."""
+    """Do one step without the import of torch's compiler in `optimizer.step()`, which takes 2 of a run's first 6 s."""
     with torch.no_grad():
         inspect.unwrap(type(optimizer).step)(optimizer, *closure)
 
 
-def _do_without_compiler() -> None:
-    """Keep optimisers from importing torch's compiler, which they do to keep their methods out of what is compiled.
+def _avoid_compiler_import() -> None:
+    """Keep optimizers from importing torch's compiler, which they need only to exclude their methods from compilation.
 
-    A torch that knows no such mark goes on importing it.
+    In a version of torch without this attribute, they import it as before.
     """
     for method in (Optimizer.add_param_group, Optimizer.zero_grad, Optimizer.state_dict, Optimizer.load_state_dict):
         plain = inspect.unwrap(method)
@@ -162,12 +161,12 @@ def _do_without_compiler() -> None:
 
 
 def average_(averaged: VisionTransformer, model: VisionTransformer, step: int, most: float) -> None:
-    """Move the exponential average of the weights that learn on by one step, in place.
+    """Update the exponential moving average of the trained weights, in place.
 
     Args:
-        step: averaged before this one.
-        most: decay per step in the long run. At first it is (1 + step) / (10 + step), so that a short run is not left
-            with its random start.
+        step: number of previous updates.
+        most: decay per step in the long run. In the first steps it is (1 + step) / (10 + step), so that the average of
+            a short run does not keep its random initialisation.
 
     Source: TensorFlow's `tf.train.ExponentialMovingAverage`, argument `num_updates`.
     """

@@ -1,4 +1,4 @@
-"""The pictures of a run: three splits on their device, and how they become a model's input."""
+"""The pictures of a run: training, validation and test split, and their preprocessing."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,20 +13,20 @@ from vit.training.config import TrainConfig
 from vit.training.distributed import Process, memory_budget
 from vit.training.fine_tuning import Base
 
-_MEASURED_AT_ONCE = 32  # pictures whose pixels are held in double precision
+_MEASURED_AT_ONCE = 32  # pictures per batch, whose pixels take 8 bytes each
 
 
 @dataclass(frozen=True)
 class RunData:
-    """What a run learns from, chooses by and is tested on.
+    """The data of a run.
 
     Attributes:
-        name: of the dataset, for a card, which travels: without the path that leads to a folder.
-        classes: their names, in the order of labels.
-        train, validation, test: the splits, on the device where they are held in memory.
-        preprocess: of the model that is trained.
-        normalise: the same for whole batches on the device.
-        batch_size: of all processes together; never more than there are pictures.
+        name: name of the dataset for the model card, without a path, because the card is published.
+        classes: class names in the order of labels.
+        train, validation, test: the splits, on the device if they fit into memory.
+        preprocess: preprocessing of the trained model.
+        normalise: the same, for batches on the device.
+        batch_size: over all processes; at most the number of training pictures.
     """
 
     name: str
@@ -40,11 +40,11 @@ class RunData:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in the training pictures."""
+        """Number of whole training batches."""
         return len(self.train.labels) // self.batch_size
 
     def fingerprint(self) -> list[object]:
-        """What has to be the same about the pictures when a run is resumed."""
+        """Return what must be unchanged about the data when a run is resumed."""
         counts = [len(self.train.labels), len(self.validation.labels)]
         return [*self.classes, *counts, *self.preprocess.mean, *self.preprocess.std]
 
@@ -52,22 +52,22 @@ class RunData:
 def open_data(
     config: TrainConfig, process: Process, base: Base | None = None, dataset: Dataset | None = None
 ) -> RunData:
-    """Read, split and measure the pictures that a run names.
+    """Load and split the run's dataset, and compute its normalisation.
 
     Args:
-        base: what follows from the checkpoint that the run starts from: mean and standard deviation of its input.
-        dataset: in place of what `config.data` names, for dry runs.
+        base: the checkpoint that the run starts from, whose normalisation is used.
+        dataset: replaces the dataset of `config.data`, for dry runs.
 
     Raises:
         InvalidDataset: it cannot be read, or has too few pictures.
-        InvalidConfig: batches cannot be shared by the processes.
+        InvalidConfig: batches cannot be divided among the processes.
     """
     sizes = config.vit_config(1, base and base.model)
-    as_they_are = Preprocess(sizes.image_size, mean=(0.0,) * sizes.channels, std=(1.0,) * sizes.channels)
+    unnormalised = Preprocess(sizes.image_size, mean=(0.0,) * sizes.channels, std=(1.0,) * sizes.channels)
     with process.leader_first():
         dataset = dataset or load_dataset(
             config.data,
-            as_they_are,
+            unnormalised,
             root=Path(config.data_root),
             budget=memory_budget(process.device),
             workers=config.workers,
@@ -75,7 +75,7 @@ def open_data(
             train_scale=config.train_scale,
         )
     train, validation, test = (
-        _placed(one, process.device) for one in (dataset.train, dataset.validation, dataset.test)
+        _to_device(one, process.device) for one in (dataset.train, dataset.validation, dataset.test)
     )
     if not len(validation.labels):
         raise InvalidDataset(
@@ -99,13 +99,13 @@ def open_data(
     )
 
 
-def _placed(pictures: Pictures, device: torch.device) -> Pictures:
-    """On the device, where they are held in memory."""
+def _to_device(pictures: Pictures, device: torch.device) -> Pictures:
+    """Move pictures in memory to the device."""
     return pictures.to(device) if isinstance(pictures, Resident) else pictures
 
 
 def mean_and_std(pictures: Pictures, device: torch.device) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Per channel, for pixels from 0 to 1, over at most 10,000 training pictures, to four decimals."""
+    """Compute mean and standard deviation per channel, for pixels 0 to 1, over at most 10,000 pictures."""
     chosen = torch.linspace(0, len(pictures.labels) - 1, min(len(pictures.labels), 10_000)).long()
     sums = []
     for images, _ in pictures.batches(chosen, _MEASURED_AT_ONCE, device):

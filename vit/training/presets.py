@@ -1,4 +1,4 @@
-"""Complete recipes by name, with what each takes and reaches."""
+"""Named training recipes, with their expected results."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,14 +11,14 @@ from vit.training.config import TrainConfig
 
 
 class Preset(NamedTuple):
-    """A complete recipe and what to expect from it."""
+    """A complete recipe, and the result to expect."""
 
     title: str
     expect: str
     settings: dict[str, Any]
 
 
-# `expect` holds measured or published figures only: test accuracy of what validation chose, unless it says otherwise.
+# `expect` states measured or published figures only: test accuracy of the epoch with the best validation, by default.
 PRESETS = {
     "shapes": Preset(
         "Four generated shapes, no download",
@@ -107,10 +107,10 @@ PRESETS = {
 
 
 def train_config(preset: str | None = None, /, **settings: Any) -> TrainConfig:
-    """Build and check a run's description; settings replace what the preset says.
+    """Build and validate a run's configuration; `settings` override those of the preset.
 
     Raises:
-        InvalidConfig: unknown preset or setting, a value out of range, or values that do not fit each other.
+        InvalidConfig: unknown preset or setting, a value out of range, or inconsistent values.
     """
     if preset is not None and preset not in PRESETS:
         raise InvalidConfig(f"There is no preset {preset!r}. Choose from: {', '.join(PRESETS)}.")
@@ -130,7 +130,7 @@ def train_config(preset: str | None = None, /, **settings: Any) -> TrainConfig:
 
 
 def run_name(config: TrainConfig) -> str:
-    """What a run is called unless somebody names it: what is trained, blocks x width / patch where no size has a name.
+    """Return the default name of a run: its model, as blocks x width / patch if the size has no name.
 
     >>> run_name(train_config("pictures"))
     'ViT-S/16, 224 px'
@@ -150,13 +150,13 @@ def run_name(config: TrainConfig) -> str:
 
 
 def checkpoint_name(spec: str) -> str:
-    """The name of a checkpoint that a run starts from: its folder's, or that of the run whose best or last it is."""
+    """Return the display name of an initial checkpoint: that of its folder, or of the run that wrote it."""
     path = Path(spec)
     return path.parent.parent.name if path.parent.name == "checkpoints" and path.name in ("best", "last") else path.name
 
 
 def describe() -> str:
-    """Every preset with what to expect, and every setting with its default, as text for the terminal."""
+    """Describe every preset and every setting with its default, as text for the terminal."""
     presets = [f"  {name:<12} {preset.title}. {preset.expect}" for name, preset in PRESETS.items()]
     settings = [
         f"  {name:<16} {'' if field.default is None else field.default!s:<10} {field.description or ''}"

@@ -1,4 +1,4 @@
-"""What a model's features tell as they are: by a linear probe, and by the votes of the nearest pictures."""
+"""Accuracy of a model's frozen features, with a linear probe and with nearest neighbours."""
 
 from collections.abc import Callable
 
@@ -18,15 +18,15 @@ from vit.training.ladder import Reached
 from vit.training.optimizers import step_
 from vit.training.pictures import RunData
 
-MOST_PICTURES = 20_000  # that a probe learns from
-_BATCH_PICTURES = 250  # at most
-_STEPS = 300  # of the solver, at most
-STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # how little large weights cost, as C of scikit-learn's LogisticRegression
+MOST_PICTURES = 20_000  # training pictures of a probe, at most
+_BATCH_PICTURES = 250  # pictures per batch, at most
+_STEPS = 300  # iterations of the solver, at most
+STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # inverse regularisation, as C of scikit-learn's LogisticRegression
 _FOLDS, _FOLD_PICTURES = 5, 2000  # of the cross-validation that chooses among them
 
 
 def chosen(labels: Tensor) -> Tensor:
-    """Which pictures, of these labels (n,), a probe learns from: all, or as many as it may, evenly from the classes."""
+    """Choose training pictures for a probe by their labels (n,): all, or `MOST_PICTURES`, balanced over the classes."""
     return torch.as_tensor(in_turn(labels.tolist())[:MOST_PICTURES])
 
 
@@ -38,13 +38,13 @@ def features_of(
     device: torch.device,
     tick: Callable[[float], object] = lambda share: None,
 ) -> tuple[Tensor, Tensor]:
-    """What a model's head reads of some pictures, (n, D) float32, and their labels (n,), both on the CPU.
+    """Compute the input of a model's head for some pictures, (n, D) float32, and their labels (n,), both on the CPU.
 
-    Of pictures that are held in memory it is computed once and kept on disk.
+    Features of pictures in memory are cached on disk.
 
     Args:
-        order: (n,), which ones; larger ones than the input are shrunk to it.
-        tick: called after every batch with the share that is done, 0 to 1.
+        order: (n,) indices of pictures; pictures larger than the input are downscaled.
+        tick: called after every batch with the share done, 0 to 1.
     """
     if not isinstance(pictures, Resident):
         return _compute_features(model, pictures, normalise, order, device, tick)
@@ -78,15 +78,15 @@ def _compute_features(
 
 
 def fit(features: Tensor, labels: Tensor, classes: int, strength: float | None = None) -> tuple[Tensor, Tensor]:
-    """Multinomial logistic regression on standardised features, its weights held small.
+    """Fit a multinomial logistic regression with L2 regularisation, on standardised features.
 
     Args:
         features: (n, D).
-        labels: (n,), numbers below `classes`.
-        strength: how little large weights cost, C of scikit-learn's LogisticRegression; None chooses one of STRENGTHS.
+        labels: (n,), below `classes`.
+        strength: inverse regularisation, C of scikit-learn's LogisticRegression; None chooses among STRENGTHS.
 
     Returns:
-        weights (C, D) and biases (C,) for features as they are, float32.
+        weights (C, D) and biases (C,), float32, for features that are not standardised.
     """
     x = features.double()
     mean, spread = x.mean(0), x.std(0, correction=0)
@@ -98,14 +98,14 @@ def fit(features: Tensor, labels: Tensor, classes: int, strength: float | None =
 
 
 def choose_strength(features: Tensor, labels: Tensor, classes: int) -> float:
-    """The one of STRENGTHS whose probes are least surprised by pictures that they did not learn from.
+    """Choose the inverse regularisation with the lowest cross-entropy in a cross-validation.
 
-    By cross-validation over at most 2,000 pictures, of each class alike; of few pictures, much freedom learns by heart:
-    on 1,000 pictures of CIFAR-10, C = 1 has a cross-entropy of 2.7 on test pictures, and C = 0.01 of 1.5.
+    It uses at most 2,000 pictures, balanced over the classes. With few pictures, weak regularisation overfits: on 1,000
+    pictures of CIFAR-10, C = 1 has a cross-entropy of 2.7 on test pictures, and C = 0.01 of 1.5.
 
     Args:
         features: (n, D).
-        labels: (n,), numbers below `classes`.
+        labels: (n,), below `classes`.
     """
     few = torch.as_tensor(in_turn(labels.tolist())[:_FOLD_PICTURES])
     x, y = features[few].double(), labels[few]
@@ -113,18 +113,19 @@ def choose_strength(features: Tensor, labels: Tensor, classes: int) -> float:
     for label in range(classes):
         of_class = y == label
         fold[of_class] = torch.arange(int(of_class.sum())) % _FOLDS
-    surprise = torch.zeros(len(STRENGTHS), dtype=torch.float64)
+    losses = torch.zeros(len(STRENGTHS), dtype=torch.float64)
     for number in fold.unique():
         out = fold == number
-        if out.all():  # one picture of each class: nothing is left to learn from
+        if out.all():  # one picture per class leaves none to train on
             return STRENGTHS[-1]
         mean, spread = x[~out].mean(0), x[~out].std(0, correction=0)
         z = (x - mean) / torch.where(spread > 1e-12, spread, 1.0)
         begin = None
-        for index, strength in enumerate(STRENGTHS):  # from much to little cost, each begins where the last one ended
+        # From strong to weak regularisation, each starting at the solution before it, which is close.
+        for index, strength in enumerate(STRENGTHS):
             begin = _solve(z[~out], y[~out], classes, strength, begin, exact=False)
-            surprise[index] += F.cross_entropy(z[out] @ begin[0].T + begin[1], y[out], reduction="sum")
-    return STRENGTHS[int(surprise.argmin())]
+            losses[index] += F.cross_entropy(z[out] @ begin[0].T + begin[1], y[out], reduction="sum")
+    return STRENGTHS[int(losses.argmin())]
 
 
 def _solve(
@@ -135,7 +136,7 @@ def _solve(
     begin: tuple[Tensor, Tensor] | None = None,
     exact: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Weights and biases for standardised features (n, D) float64."""
+    """Return weights and biases for standardised features (n, D) float64."""
     weight, bias = begin or (x.new_zeros(classes, x.shape[1]), x.new_zeros(classes))
     weight, bias = weight.clone().requires_grad_(), bias.clone().requires_grad_()
     optimizer = torch.optim.LBFGS(
@@ -163,10 +164,10 @@ def without_training(
     device: torch.device,
     tick: Callable[[float], object] = lambda share: None,
 ) -> dict[str, Reached]:
-    """What nearest neighbours and a linear probe reach on validation pictures, by their names on the ladder.
+    """Evaluate nearest neighbours and a linear probe on the validation pictures; keys are rungs of the ladder.
 
     Args:
-        tick: called now and then with the share that is done, 0 to 1.
+        tick: called repeatedly with the share done, 0 to 1.
     """
     order, held_out = chosen(data.train.labels), torch.arange(len(data.validation.labels))
     share = len(order) / (len(order) + len(held_out))
@@ -183,5 +184,5 @@ def without_training(
     weight, bias = fit(known, labels, classes)
     answers = {"neighbours": NeighbourHead(known, labels, classes)(seen), "probe": seen @ weight.T + bias}
     right = {name: float((logits.argmax(1) == truth).float().mean()) for name, logits in answers.items()}
-    surprise = {"probe": float(F.cross_entropy(answers["probe"], truth))}  # votes are no probabilities
-    return {name: Reached(share, len(truth), surprise.get(name)) for name, share in right.items()}
+    losses = {"probe": float(F.cross_entropy(answers["probe"], truth))}  # the neighbours' votes are no probabilities
+    return {name: Reached(share, len(truth), losses.get(name)) for name, share in right.items()}

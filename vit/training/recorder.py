@@ -1,4 +1,4 @@
-"""What a run tells while it trains: metrics.jsonl, TensorBoard events, a heartbeat, lines for a person, a tracker."""
+"""Output of a training run: metrics.jsonl, TensorBoard events, heartbeat, progress bar, experiment tracker."""
 
 import math
 import sys
@@ -23,7 +23,7 @@ from vit.training.tracking import TrackerProcess
 
 
 class Diverged(UserError):
-    """The loss is no longer a number."""
+    """The loss is not finite."""
 
     def __init__(self, loss: float, step: int):
         super().__init__(
@@ -33,18 +33,18 @@ class Diverged(UserError):
 
 
 class _NoEvents:
-    """In place of TensorBoard's writer, where that is not installed."""
+    """Replaces TensorBoard's writer if that is not installed."""
 
     def add_scalar(self, *_: object) -> None:
-        """Leave it out."""
+        """Do nothing."""
 
     flush = close = add_scalar
 
 
 def _event_writer(folder: Path, step: int) -> Any:
-    """A writer of TensorBoard's events; one that writes none on a bare machine, which is said once."""
+    """Return a writer for TensorBoard events, or, if TensorBoard is missing, a message on stderr and a no-op."""
     try:
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 # a bare machine has none
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 # optional
     except ModuleNotFoundError:
         print("tensorboard is not installed, so no events are written for it.", file=sys.stderr)
         return _NoEvents()
@@ -52,7 +52,7 @@ def _event_writer(folder: Path, step: int) -> Any:
 
 
 class Stopwatch:
-    """The seconds that a device computes between `start` and `stop`; measuring makes no GPU wait."""
+    """Device time between `start` and `stop` [s]; on a GPU it uses events, which do not synchronise."""
 
     def __init__(self, device: torch.device):
         self._gpu = device.type == "cuda"
@@ -67,17 +67,17 @@ class Stopwatch:
         return event
 
     def start(self) -> None:
-        """Begin to count."""
+        """Start measuring."""
         self._started = self._moment()
 
     def stop(self) -> None:
-        """Count no further, until it is started again."""
+        """Stop measuring, until the next `start`."""
         if self._started is not None:
             self._spans.append((self._started, self._moment()))
             self._started = None
 
     def read(self) -> float:
-        """Seconds since the last reading; on a GPU it waits for the work that is counted."""
+        """Return the time since the last reading [s]; on a GPU it waits for the measured work."""
         spans, self._spans = self._spans, []
         if spans and self._gpu:
             spans[-1][1].synchronize()
@@ -85,20 +85,20 @@ class Stopwatch:
 
 
 class Recorder(AbstractContextManager["Recorder"]):
-    """Records of one attempt; silent in all processes but the leading one.
+    """Records one attempt of a run; does nothing in processes other than rank 0.
 
     Args:
         run: the run's folder.
-        step: done before this attempt.
-        process: this one.
-        attempt: how often the run was resumed.
-        facts: about the run as a whole, for the "start" record: total_steps, steps_per_epoch, batch_size, lr, ...
-        best: validation accuracy before this attempt, 0 to 1.
-        decoded_per_second: of the training pictures (`vit.data.pictures.Pictures`).
-        track: the experiment tracker that gets a copy of the figures, "" for none.
+        step: number of steps done before this attempt.
+        process: this process.
+        attempt: number of times the run was resumed.
+        facts: fields of the "start" record: total_steps, steps_per_epoch, batch_size, lr, ...
+        best: best validation accuracy before this attempt, 0 to 1.
+        decoded_per_second: decoding rate of the training pictures (`vit.data.pictures.Pictures`).
+        track: name of the experiment tracker, "" for none.
 
     Attributes:
-        outcome: how the attempt ends, unless by an error.
+        outcome: how the attempt ends, unless an exception ends it.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Recorder(AbstractContextManager["Recorder"]):
                 unit="steps",
                 smoothing=0.05,
                 dynamic_ncols=True,
-                disable=not sys.stderr.isatty(),  # a log gets a line per epoch
+                disable=not sys.stderr.isatty(),  # a log file gets a line per epoch instead
             )
             self.postfix: dict[str, str] = {}
             self.bottleneck = ""
@@ -142,23 +142,23 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.metrics.write(kind=kind, step=self.at, t=time.time(), attempt=self.attempt, **values)
 
     def resume_clock(self) -> None:
-        """Measure speed from this moment: what lies before was no training."""
+        """Restart the clock of pictures per second, after work other than training."""
         self.clock = clock()
 
     def beat(self) -> None:
-        """Give a sign of life, now and then."""
+        """Write the heartbeat, at most every few seconds."""
         self._pulse("training")
 
     def probing(self, share: float) -> None:
-        """Tell that the features of training pictures are computed, and the share of them that were, 0 to 1."""
+        """Report the share of training pictures whose features are computed, 0 to 1."""
         self._pulse("probing", round(share, 3))
 
     def validating(self, share: float) -> None:
-        """Tell that validation pictures are looked at, and the share of them that were, 0 to 1."""
+        """Report the share of validation pictures done, 0 to 1."""
         self._pulse("validating", round(share, 3))
 
     def testing(self, share: float) -> None:
-        """Tell that test pictures are looked at, once in a run, and the share of them that were, 0 to 1."""
+        """Report the share of test pictures done, 0 to 1."""
         self._pulse("testing", round(share, 3))
 
     def _pulse(self, doing: str, share: float | None = None) -> None:
@@ -166,28 +166,30 @@ class Recorder(AbstractContextManager["Recorder"]):
             self._heartbeat.beat(self.at, doing, share)
 
     def begin_step(self) -> None:
-        """Note that the pictures of a step are there, and that the model begins to learn from them."""
+        """Start timing the model, once a step's pictures are on the device."""
         self.stopwatch.start()
 
     def step(self, step: int, loss: Tensor, share: float) -> None:
-        """Note one step; `step` of them are done. The loss stays on the device until it is recorded."""
+        """Record a step; `step` is the number of steps done. The loss stays on the device until it is flushed."""
         self.stopwatch.stop()
         self.losses.append(loss)
         self.at, self.share = step, share
         self.beat()
-        if step % self.facts["steps_per_epoch"] % RECORD_STEPS == 0:  # at the same steps when resumed
+        if (
+            step % self.facts["steps_per_epoch"] % RECORD_STEPS == 0
+        ):  # counted within the epoch, so that a resumed run records the same steps
             self.flush()
 
     def flush(self) -> None:
         """Record the mean loss since the last record.
 
         Raises:
-            Diverged: it is not a number, in any of the processes.
+            Diverged: the loss is not finite, in any of the processes.
         """
         if not self.losses:
             return
         average = torch.stack(self.losses).mean()
-        if self.process.world > 1:  # over all processes, which also go on or give up together
+        if self.process.world > 1:  # all processes get the same mean, so they also raise together
             dist.all_reduce(average)
             average /= self.process.world
         loss, count = average.item(), len(self.losses)
@@ -219,13 +221,13 @@ class Recorder(AbstractContextManager["Recorder"]):
             self.bar.update(count)
 
     def epoch(self, epoch: int, results: Mapping[str, Evaluation], better: str, seconds: float) -> None:
-        """Record the evaluations on validation pictures after an epoch; only the leading process does.
+        """Record the validation after an epoch; called by rank 0 only.
 
         Args:
-            epoch: counted from 1; 0 for what the run begins with.
-            results: of each kind of weights, "raw" and perhaps "averaged".
-            better: the kind that counts.
-            seconds: of training so far.
+            epoch: from 1; 0 for the state before training.
+            results: per kind of weights, "raw" and optionally "averaged".
+            better: the kind with the better result.
+            seconds: training time so far.
         """
         result = results[better]
         both = {"weights": better} | {f"{kind}_accuracy": one.accuracy for kind, one in results.items()}
@@ -239,7 +241,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         )
         self.events.add_scalar("validation/accuracy", result.accuracy, self.at)
         self.events.add_scalar("validation/loss", result.loss, self.at)
-        self.events.flush()  # a kill after this epoch is saved must not lose its events
+        self.events.flush()  # so that a kill after this epoch loses none of its events
         if self._tracker:
             self._note_tracker(self._tracker.note())
         self.best = max(self.best, result.accuracy)
@@ -256,20 +258,20 @@ class Recorder(AbstractContextManager["Recorder"]):
             )
 
     def test(self, epoch: int, result: Evaluation) -> None:
-        """Record the evaluation on test pictures, of the weights of this epoch; only the leading process does."""
+        """Record the test result of the best checkpoint, of this epoch; called by rank 0 only."""
         self._record("test", epoch=epoch, accuracy=result.accuracy, loss=result.loss, pictures=result.pictures)
         self.events.add_scalar("test/accuracy", result.accuracy, self.at)
         self.events.add_scalar("test/loss", result.loss, self.at)
         self.events.flush()
 
     def _note_tracker(self, note: str) -> None:
-        """Say once that the tracker failed, and forget about it."""
+        """Record that the tracker failed, once, and stop using it."""
         if note:
             self.note(note)
             self._tracker = None
 
     def note(self, text: str) -> None:
-        """Record something that a person should know."""
+        """Record a message for the user."""
         if self.process.leads:
             self._record("note", text=text)
             self.bar.write(text, file=sys.stderr)

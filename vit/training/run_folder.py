@@ -1,4 +1,4 @@
-"""The files of a run's folder that the trainer and those who watch it agree on."""
+"""Files of a run's folder, shared by the trainer and the processes that watch it."""
 
 import errno
 import json
@@ -18,22 +18,22 @@ from vit.errors import InvalidRun
 from vit.files import acquire_lock, beat, is_locked, release_lock, replaced, wait_for_lock
 from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_whole, read_object
 
-FORMAT = 2  # of what this version writes, in environment.json
-ENGINE = "VIT_ENGINE"  # in the environment of a trainer that a cluster's engine started: the engine's name
-_REMEMBERED_BYTES = 64 << 10  # of a document that is remembered, at most
-BASE = "base.json"  # what follows from the checkpoint that a run starts from
-START = "start"  # a copy of that by its name, for machines that see no checkpoints of the server
-PRUNED = "pruned.json"  # why its search asked a run to stop; it reads as pruned where it then did
-STATES = ("state.pt", "state.previous.pt")  # in checkpoints/, the newest first
-RUN_ID = re.compile(r"[a-z0-9-]{1,64}")  # of the folder's name
+FORMAT = 2  # format version that this program writes, in environment.json
+ENGINE = "VIT_ENGINE"  # environment variable of trainers that a cluster started: name of the engine
+_REMEMBERED_BYTES = 64 << 10  # size limit of documents in the cache
+BASE = "base.json"  # properties of the checkpoint that a run starts from
+START = "start"  # folder with a copy of that checkpoint, for machines without access to the server's checkpoints
+PRUNED = "pruned.json"  # why the search stopped the run early; its status is then "pruned"
+STATES = ("state.pt", "state.previous.pt")  # in checkpoints/, latest first
+RUN_ID = re.compile(r"[a-z0-9-]{1,64}")  # valid folder names
 MAX_NAME = 60  # characters
 MOST_EPOCHS = 10_000
-RECORD_STEPS = 20  # steps between two records; each costs one wait for the device
-_BEAT_SECONDS = 2  # [s] between two signs of life
+RECORD_STEPS = 20  # steps between two records; each record synchronises with the device
+_BEAT_SECONDS = 2  # [s] between two heartbeats
 
 
 def slug(name: str) -> str:
-    """A name as a file, or a checkpoint, may have it; "" where nothing is left of it.
+    """Convert a name to one that is valid for a file or checkpoint; "" if no character is left.
 
     >>> slug("Zoo: lr 0.001 (again)")
     'zoo-lr-0-001-again'
@@ -42,13 +42,13 @@ def slug(name: str) -> str:
 
 
 def new_id(name: str) -> str:
-    """The name of a new run's folder: time, name and four random digits."""
+    """Return a new run's id, the name of its folder: time, name and four random hex digits."""
     short = slug(name)[:32].strip("-") or "run"
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{short}-{secrets.token_hex(2)}"
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; empty if there is none that can be read."""
+    """Read a JSON object from a file; {} if it is missing or unreadable."""
     try:
         return read_document(path)
     except (FileNotFoundError, Unreadable):
@@ -56,11 +56,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A file's JSON object, parsed once for each version of a small file.
+    """Read a JSON object from a file; small files are cached until they change.
 
     Raises:
         FileNotFoundError: there is no such file.
-        Unreadable: it cannot be read, or holds something else.
+        Unreadable: it cannot be read, or holds no JSON object.
     """
     try:
         facts = path.stat()
@@ -70,16 +70,16 @@ def read_document(path: Path) -> dict[str, Any]:
         raise Unreadable(f"{path.name} cannot be read: {error.strerror}.") from error
     if facts.st_size > _REMEMBERED_BYTES or not stat.S_ISREG(facts.st_mode):
         return read_object(path, DOCUMENT_BYTES)
-    return dict(_parsed(path, facts.st_ino, facts.st_mtime_ns, facts.st_size))
+    return dict(_read_cached(path, facts.st_ino, facts.st_mtime_ns, facts.st_size))
 
 
 @lru_cache(2048)
-def _parsed(path: Path, inode: int, changed: int, size: int) -> dict[str, Any]:
+def _read_cached(path: Path, inode: int, changed: int, size: int) -> dict[str, Any]:
     return read_object(path, _REMEMBERED_BYTES)
 
 
 def later_format(folder: Path) -> str:
-    """Why a run of a later version cannot be read; "" for those that can, which may name no format."""
+    """Return why a run of a later version cannot be read; "" if it can, also without a format."""
     written = read_json(folder / "environment.json").get("format", FORMAT)
     if not is_whole(written) or written <= FORMAT:
         return ""
@@ -87,7 +87,7 @@ def later_format(folder: Path) -> str:
     return f"This run was written by a later version, in format {written}; {supported}. Update the app."
 
 
-# --- Alive ----------------------------------------------------------------------------------------------------------
+# --- Locks ----------------------------------------------------------------------------------------------------------
 
 
 def is_alive(folder: Path) -> bool:
@@ -97,9 +97,9 @@ def is_alive(folder: Path) -> bool:
 
 @contextmanager
 def hold_run(folder: Path) -> Iterator[None]:
-    """Count this process, and those that it forks, to the run; the first one begins an attempt.
+    """Hold the run's lock, also in forked processes; the first process to do so starts an attempt.
 
-    Where a cluster's engine began it, requests stay: a person may have asked a waiting run to stop.
+    If a cluster's engine started it, stop requests are kept: they may have been made while the run waited.
     """
     file = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -111,14 +111,14 @@ def hold_run(folder: Path) -> Iterator[None]:
         os.close(file)
 
 
-def occupy(folder: Path, locks: list[int]) -> None:
-    """Be the one process that counts to a run and writes it, without a supervisor; begins an attempt.
+def lock_run(folder: Path, locks: list[int]) -> None:
+    """Lock a run exclusively, as a writer without a supervisor, and start an attempt.
 
     Args:
-        locks: gets the open files that hold the locks, for `let_go`.
+        locks: receives the file descriptors of the locks, for `unlock_run`.
 
     Raises:
-        InvalidRun: another process writes it.
+        InvalidRun: another process holds the locks.
     """
     for name in ("writer.lock", "alive.lock"):
         locks.append(os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644))
@@ -129,20 +129,20 @@ def occupy(folder: Path, locks: list[int]) -> None:
 
 
 class Heartbeat:
-    """Writes the sign of life of a run, at most every two seconds while it does the same."""
+    """Writes a run's heartbeat, at most every two seconds unless its activity changes."""
 
     def __init__(self, folder: Path):
         self._path, self._doing, self._written = folder / "heartbeat", "", 0.0
 
     def beat(self, step: int, doing: str = "training", share: float | None = None) -> None:
-        """Say what the run does, and the share of that which is done, 0 to 1."""
+        """Write what the run does, and the share done, 0 to 1."""
         if doing != self._doing or time.monotonic() - self._written > _BEAT_SECONDS:
             beat(self._path, doing=doing, share=share, step=step)
             self._doing, self._written = doing, time.monotonic()
 
 
-def let_go(locks: list[int]) -> None:
-    """Count to a run no more, nor do processes that were forked since and hold its locks with this one."""
+def unlock_run(locks: list[int]) -> None:
+    """Release the locks of `lock_run`, also for forked processes, which share them."""
     while locks:
         file = locks.pop()
         with suppress(OSError):
@@ -152,16 +152,16 @@ def let_go(locks: list[int]) -> None:
 
 
 def forget_attempt(folder: Path) -> None:
-    """Remove what was asked of the attempt before, and what it said; by whoever alone holds the run's lock."""
+    """Remove requests to the previous attempt, and its outcome; the caller holds the run's lock exclusively."""
     for leftover in ("stop", "kill", PRUNED, "outcome.json", "heartbeat"):
         (folder / leftover).unlink(missing_ok=True)
 
 
 def check_resumable(folder: Path) -> None:
-    """Refuse to continue what has learnt something and lost its state: it would begin again, and overwrite that.
+    """Reject a run with checkpoints but no saved state: it would start from scratch and overwrite them.
 
     Raises:
-        InvalidRun: how a new run can start from what it learnt, or that a later version wrote it.
+        InvalidRun: the message says how to start a new run from the checkpoints; or a later version wrote the run.
     """
     if later := later_format(folder):
         raise InvalidRun(later)
@@ -170,18 +170,18 @@ def check_resumable(folder: Path) -> None:
 
 
 def resumable(folder: Path) -> bool:
-    """Whether a state is there to continue from, or nothing that could be lost; whether it is sound is seen later."""
+    """Whether a run has a state to resume from, or no checkpoint to lose; the state may still be damaged."""
     return learnt(folder) is None or any(os.path.exists(folder / "checkpoints" / name) for name in STATES)
 
 
 def learnt(folder: Path) -> Path | None:
-    """The last checkpoint of a run, or its best one; None before there is any."""
+    """Return a run's last checkpoint, or else its best one; None without any."""
     checkpoints = [folder / "checkpoints" / name for name in ("last", "best")]
     return next((path for path in checkpoints if os.path.isdir(path)), None)
 
 
 def begin_anew(folder: Path) -> str:
-    """How a new run starts from what a run has learnt that cannot be continued."""
+    """Return a sentence on how to start a new run from the checkpoint of one that cannot be resumed."""
     weights = learnt(folder)
     if weights is None:
         return "Start another run."
@@ -195,16 +195,16 @@ def begin_anew(folder: Path) -> str:
 
 
 def record_outcome(folder: Path, outcome: Literal["finished", "stopped", "failed"], reason: str = "") -> None:
-    """Record how an attempt ended; the first word counts."""
+    """Record how an attempt ended, unless an outcome is recorded already."""
     if not (folder / "outcome.json").exists():
         write_json(folder / "outcome.json", {"outcome": outcome, "reason": reason, "t": time.time()})
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Replace a file, whole, by a JSON object.
+    """Write a JSON object to a file atomically.
 
     Raises:
-        OSError: it could not be written; the old content stays.
+        OSError: it could not be written; the old content is intact.
     """
     with replaced(path) as file:
         file.write(json.dumps(values, indent=2).encode() + b"\n")
@@ -212,7 +212,7 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 @contextmanager
 def changing(folder: Path) -> Iterator[None]:
-    """Say in one sentence that a run's folder, another user's perhaps, cannot be changed.
+    """Convert an OSError to a one-sentence error; the folder may belong to another user.
 
     Raises:
         InvalidRun: in place of any OSError.
@@ -224,7 +224,7 @@ def changing(folder: Path) -> Iterator[None]:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether a full disk is behind an error; torch.save hides that in an error of its own."""
+    """Whether a full disk caused an error; torch.save wraps the OSError in an error of its own."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
@@ -232,5 +232,5 @@ def is_full(error: BaseException | None) -> bool:
     return False
 
 
-SUPERVISED = "VIT_SUPERVISED"  # in the environment of a trainer on this machine whose end a supervisor tells
-AGAIN = "again.json"  # written by a trainer of several processes whose GPU memory ran out, see `vit.training.train`
+SUPERVISED = "VIT_SUPERVISED"  # environment variable of trainers with a supervisor, which reports how they end
+AGAIN = "again.json"  # a trainer with several processes ran out of GPU memory and asks to be restarted, see `train`

@@ -1,4 +1,4 @@
-"""A run's folder from anybody's training loop: all that pages Runs and Explore read.
+"""Write a run's folder from any training loop, for pages Runs and Explore.
 
     with vit.RunWriter(name="my run", epochs=10, steps_per_epoch=len(loader), pictures=..., labels=...) as writer:
         ...
@@ -6,9 +6,9 @@
         ...
         writer.log_epoch(epoch, model, val_loss=..., val_accuracy=...)
 
-After construction nothing that goes wrong in here reaches the loop: it is said once, in the log and on page Runs. The
-training computes the same bits as without: the model's mode, gradients and random numbers stay as they are.
-`vit.training.callbacks` calls it from Lightning and from transformers' Trainer.
+Once constructed, the writer raises no errors: it reports each once, in the log and on page Runs. It does not change the
+training, which stays bit-identical: the model's mode, gradients and random number generators are restored.
+`vit.training.callbacks` uses it for Lightning and for transformers' Trainer.
 """
 
 import functools
@@ -43,16 +43,16 @@ from vit.training.run_folder import (
     RECORD_STEPS,
     RUN_ID,
     Heartbeat,
-    let_go,
+    lock_run,
     new_id,
-    occupy,
     read_json,
     record_outcome,
+    unlock_run,
     write_json,
 )
 from vit.untrusted import is_whole
 
-_RANKS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")  # where a launcher says which process this is
+_RANKS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")  # environment variables in which launchers set the rank
 
 _log = logging.getLogger(__name__)
 _Arguments = ParamSpec("_Arguments")
@@ -61,7 +61,7 @@ _Arguments = ParamSpec("_Arguments")
 def _never_raises(
     method: Callable[Concatenate["RunWriter", _Arguments], None],
 ) -> Callable[Concatenate["RunWriter", _Arguments], None]:
-    """Do nothing in all processes but the leading one, and let no error reach the training."""
+    """Return early in all processes but rank 0, and catch all errors."""
 
     @functools.wraps(method)
     def call(self: "RunWriter", /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> None:
@@ -78,36 +78,39 @@ def _never_raises(
 
 
 class RunWriter:
-    """Writes a run's folder from a training loop that is not this project's.
+    """Writes a run's folder from a foreign training loop.
 
-    Of several processes only the first writes; the others may call it all the same.
+    With several processes, only rank 0 writes; calls in the others do nothing.
 
     Args:
-        folder: new or empty, its name of small letters, digits and dashes; left out, a new one where page Runs looks.
-        epochs: of the whole training.
-        steps_per_epoch: updates of the weights in one epoch.
-        pictures: to follow, of validation perhaps: PIL pictures, or uint8 (n, channels, height, width) of the model's
-            input size. Of many, six are chosen, from all classes.
-        labels: the true class of each.
-        classes: one name per class; left out, what the model says.
-        preprocess: mean and deviation that the model learns with; left out, its library's usual ones, which is said.
-        attention: of a model that cannot be converted: from it and normalised pictures (n, channels, height, width) to
-            the attention of its L blocks, each (n, H, N, N), or to an output with these as `attentions` and perhaps
-            `logits`, as transformers' models have it. Called after each epoch, in evaluation mode, without gradients.
-        name: for people.
-        settings: what page Runs lists: batch size, optimizer, and so on. `data` is the dataset's name there.
-        batch_size: pictures per step, over all processes, for their number per second.
-        loop: whose loop it is, for people.
-        resume: continue the run in `folder`, which this class wrote.
+        folder: new or empty; its name has lower-case letters, digits and dashes. None for a new one among the runs of
+            page Runs.
+        epochs: length of the whole training.
+        steps_per_epoch: updates of the weights per epoch.
+        pictures: pictures to follow, for example of the validation set: PIL, or uint8 (n, channels, height, width) at
+            the model's input size. Six are chosen, from all classes.
+        labels: true class of each picture.
+        classes: one name per class; None for the model's own.
+        preprocess: mean and deviation that the model is trained with; None for the usual ones of its library, which
+            are noted on page Runs.
+        attention: for models that cannot be converted: maps the model and normalised pictures (n, channels, height,
+            width) to the attention of its L blocks, (n, H, N, N) each, or to an output with these as `attentions` and
+            optionally `logits`, like transformers' models. Called after each epoch, in evaluation mode, without
+            gradients.
+        name: display name.
+        settings: settings to list on page Runs: batch size, optimizer, and so on. `data` is the name of the dataset.
+        batch_size: pictures per step, over all processes; for the rate of pictures per second.
+        loop: display name of the training loop.
+        resume: continue the run in `folder`, which a RunWriter wrote.
 
     Attributes:
-        folder: of the run; None in processes that do not write.
-        seconds: that calls have taken from the training so far [s].
+        folder: the run's folder; None in processes that do not write.
+        seconds: time spent in calls so far [s].
 
     Raises:
-        InvalidConfig: an argument that cannot be, or a folder that cannot be written.
+        InvalidConfig: an argument is invalid, or the folder cannot be written.
         InvalidRun: another process writes this run, or there is none to resume.
-        UserError: this system has no locks.
+        UserError: this system has no file locks.
     """
 
     folder: Path | None
@@ -137,7 +140,7 @@ class RunWriter:
         self.epochs, self.steps_per_epoch, self.batch_size = epochs, steps_per_epoch, batch_size
         self.classes = list(classes or ())
         followed = follow(pictures, labels, self.classes)
-        settings = _listed(settings or {}) | {"epochs": epochs}
+        settings = _check_settings(settings or {}) | {"epochs": epochs}
         name = " ".join((name or (Path(folder).name if folder else loop)).split())[:MAX_NAME]
         path = Path(os.path.abspath(folder)) if folder else runs_folder() / new_id(name)
         if not RUN_ID.fullmatch(path.name):
@@ -146,7 +149,7 @@ class RunWriter:
                 f"{path.name!r} is none."
             )
         self.folder, self.seconds = None, 0.0
-        self._process, self._closed, self._said = os.getpid(), False, set[str]()
+        self._process, self._closed, self._warned = os.getpid(), False, set[str]()
         if _rank():
             return
         check_locks()
@@ -155,17 +158,18 @@ class RunWriter:
             self._open(path, resume)
             self._attempt = self._write_documents(path, name, settings, loop)
         except OSError as error:
-            let_go(self._locks)
+            unlock_run(self._locks)
             raise InvalidConfig(f"The run's folder {path} cannot be written: {error.strerror}.") from error
         except BaseException:
-            let_go(self._locks)
+            unlock_run(self._locks)
             raise
         self.folder, self.loop = path, loop
-        weakref.finalize(self, _forget, self._locks, self._process)  # dropped without close: cut off
+        # If the writer is garbage-collected without close, the run reads as interrupted.
+        weakref.finalize(self, _release_in_process, self._locks, self._process)
         self._metrics = MetricsWriter(path / "metrics.jsonl")
         self._losses: list[Tensor | float] = []
         self._rate: float | None = None
-        self._step, self._recorded = -1, 0  # the last step, and the last one whose loss is recorded
+        self._step, self._recorded = -1, 0  # last step, and last step whose loss is recorded
         self._epoch, self._best = 0, (-2.0, 0.0)
         self._clock, self._heartbeat = time.perf_counter(), Heartbeat(path)
         self._logged, self._device = False, ""
@@ -179,15 +183,15 @@ class RunWriter:
             self._start(0)
         self._beat()
 
-    # --- What a loop calls --------------------------------------------------------------------------------------
+    # --- Called by the training loop ----------------------------------------------------------------------------
 
     @_never_raises
     def log_step(self, step: int, *, loss: Tensor | float, lr: float | None = None) -> None:
-        """Note one update of the weights; every twentieth call writes a record, the mean since the last.
+        """Log one update of the weights; every 20 steps the mean loss is recorded.
 
         Args:
-            step: done, from 1, over the whole training.
-            loss: of its batch. A tensor stays on its device until it is recorded.
+            step: number of steps done, over the whole training.
+            loss: loss of the batch. A tensor stays on its device until it is recorded.
             lr: learning rate.
         """
         if self._step < 0 and self._attempt:
@@ -213,14 +217,14 @@ class RunWriter:
         val_accuracy: float | None = None,
         lr: float | None = None,
     ) -> None:
-        """Note the end of an epoch: keep what the model makes of the pictures, and its weights if they are the best.
+        """Log the end of an epoch: explain the pictures, and save the model if it is the best.
 
-        The best epoch is that of the highest accuracy, of several that of the lowest loss; without both, the last.
+        The best epoch has the highest accuracy, then the lowest loss; without both, it is the last.
 
         Args:
-            epoch: done, from 1.
-            model: as it is at this moment, in whatever wraps it; left out, nothing is explained and saved.
-            train_loss, lr: for loops that call no `log_step`.
+            epoch: number of epochs done.
+            model: the model, in any wrapper; None to skip explanation and checkpoint.
+            train_loss, lr: for loops that do not call `log_step`.
             val_loss, val_accuracy: on validation pictures; accuracy from 0 to 1.
         """
         if self._step < 0 and self._attempt:
@@ -239,25 +243,25 @@ class RunWriter:
         if any(value is not None for value in measured.values()):
             self._record("validation", epoch=epoch, **{k: v for k, v in measured.items() if v is not None})
         if model is not None:
-            self._keep(epoch, model, accuracy, loss)
+            self._snapshot(epoch, model, accuracy, loss)
         self._beat()
         self._clock = time.perf_counter()
 
     @_never_raises
     def note(self, text: str) -> None:
-        """Record something that a person should know."""
+        """Record a message for the user."""
         self._record("note", text=text)
 
     @_never_raises
     def beat(self) -> None:
-        """Give a sign of life, where steps are logged seldom; a run without any for five minutes is stalled."""
+        """Write the heartbeat, if steps are logged rarely; a run without one for five minutes is shown as stalled."""
         self._beat()
 
     @_never_raises
     def close(self, outcome: Literal["finished", "stopped", "failed"] = "finished", reason: str = "") -> None:
-        """Write what is left, and how the run ended; whatever is called afterwards does nothing.
+        """Write pending records and the outcome; later calls do nothing.
 
-        A run whose process ends without this reads as interrupted.
+        A run whose process ends without this is shown as interrupted.
         """
         assert self.folder
         try:
@@ -270,7 +274,7 @@ class RunWriter:
             self._snapshots.close()
             self._metrics.close()
             self._closed = True
-            let_go(self._locks)
+            unlock_run(self._locks)
 
     def __enter__(self) -> Self:
         return self
@@ -283,8 +287,8 @@ class RunWriter:
         else:
             self.close("failed", f"{type(error).__name__}: {error}")
 
-    def _keep(self, epoch: int, model: nn.Module, accuracy: float | None, loss: float | None) -> None:
-        """Keep what the model makes of the pictures, and its weights if they are the best so far."""
+    def _snapshot(self, epoch: int, model: nn.Module, accuracy: float | None, loss: float | None) -> None:
+        """Explain the pictures, and save the model if it is the best so far."""
         assert self.folder
         score = merit(accuracy, loss)
         better = score > self._best or score == self._best == merit(None, None)
@@ -295,10 +299,10 @@ class RunWriter:
             self._device = device
             write_json(self.folder / "about.json", read_json(self.folder / "about.json") | {"devices": [device]})
 
-    # --- The folder ---------------------------------------------------------------------------------------------
+    # --- Folder and records -------------------------------------------------------------------------------------
 
     def _open(self, folder: Path, resume: bool) -> None:
-        """Make the folder, and be the only one that writes there."""
+        """Create the folder and lock it."""
         if resume and not (folder / "environment.json").exists():
             raise InvalidRun(f"There is no run in {folder} to resume.")
         if resume and not read_json(folder / "environment.json").get("loop"):
@@ -306,10 +310,10 @@ class RunWriter:
         if not resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InvalidConfig(f"folder: {folder} is not empty. Choose another one, or continue it with resume=True.")
         folder.mkdir(parents=True, exist_ok=True)
-        occupy(folder, self._locks)
+        lock_run(folder, self._locks)
 
     def _write_documents(self, folder: Path, name: str, settings: dict[str, Any], loop: str) -> int:
-        """Say what the run is; returns the number of the attempt, from 0."""
+        """Write the run's documents; returns the number of the attempt, from 0."""
         before = read_json(folder / "environment.json")
         attempt = before["attempt"] + 1 if is_whole(before.get("attempt")) else 0
         facts = {
@@ -327,11 +331,11 @@ class RunWriter:
         if not (folder / "about.json").exists():
             about = {"name": name, "notes": "", "owner": "", "sweep": "", "created": time.time(), "devices": []}
             write_json(folder / "about.json", about)
-        write_json(folder / "config.json", settings)  # which makes the folder a run
+        write_json(folder / "config.json", settings)  # last: this file makes the folder a run
         return attempt
 
     def _start(self, step: int) -> None:
-        """Begin the records of this attempt after this step; what an earlier one recorded later is repeated."""
+        """Write the "start" record of this attempt, which replaces what earlier attempts recorded after this step."""
         self._step = self._recorded = step
         self._record(
             "start",
@@ -361,14 +365,14 @@ class RunWriter:
         self._record("step", loss=loss, **facts)
 
     def _beat(self) -> None:
-        """Give a sign of life, now and then."""
+        """Write the heartbeat, at most every two seconds."""
         self._heartbeat.beat(max(self._step, 0))
 
     def _warn(self, about: str, text: str) -> None:
-        """Say something in the log of the process and on page Runs, once for each thing that it is about."""
-        if about in self._said:
+        """Report a problem in the log and on page Runs, once per topic."""
+        if about in self._warned:
             return
-        self._said.add(about)
+        self._warned.add(about)
         _log.warning("RunWriter: %s", text)
         with suppress(Exception):
             self._record("note", text=text[:1000])
@@ -378,16 +382,16 @@ class RunWriter:
 
 
 def _rank() -> int:
-    """Which process of the training this is, 0 for the one that writes."""
+    """Return the rank of this process; rank 0 writes."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank()
     return next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdigit()), 0)
 
 
-def _forget(locks: list[int], process: int) -> None:
-    """Let go of a run, but for its process alone: one that was forked has the same locks, and may end before."""
+def _release_in_process(locks: list[int], process: int) -> None:
+    """Release a run's locks, but not in a forked child, which shares them and may end first."""
     if os.getpid() == process:
-        let_go(locks)
+        unlock_run(locks)
 
 
 def _check_whole(name: str, value: object, most: int = 1 << 40) -> None:
@@ -395,8 +399,8 @@ def _check_whole(name: str, value: object, most: int = 1 << 40) -> None:
         raise InvalidConfig(f"{name} must be a whole number from 1 to {most:,}, not {value!r}.")
 
 
-def _listed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that page Runs can list."""
+def _check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate settings for the list on page Runs."""
     for name, value in settings.items():
         finite = not isinstance(value, float) or math.isfinite(value)
         if not isinstance(name, str) or not isinstance(value, str | int | float | None) or not finite:

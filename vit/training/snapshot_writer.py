@@ -1,6 +1,6 @@
-"""Attention while it learns: a few validation pictures, explained after every epoch and kept small.
+"""Attention snapshots during training: a few validation pictures, explained after every epoch and stored compactly.
 
-`vit.view.attention_snapshots` says what the files hold.
+`vit.view.attention_snapshots` defines the file format.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from vit.view.attention_snapshots import FOLDER_BYTES, epoch_file, list_epochs
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import MAPS_UP_TO, pack
 
-EPOCH_BYTES = 8 << 20  # of one epoch, unless a single picture takes more
-TOP_PREDICTIONS = 5  # predictions kept
+EPOCH_BYTES = 8 << 20  # limit per epoch, unless a single picture takes more
+TOP_PREDICTIONS = 5  # predictions stored per picture
 
 log = logging.getLogger(__name__)
 
 
 def choose(labels: Tensor, count: int = 6) -> list[int]:
-    """Pick pictures to follow: the first of each class in turn, the same for the same labels.
+    """Choose pictures to follow: the first of each class in turn, deterministically.
 
     Args:
         labels: (n,)
-        count: how many; fewer where there are fewer pictures.
+        count: number of pictures, if there are as many.
 
     >>> import torch
     >>> choose(torch.tensor([0, 0, 0, 1, 1, 2]), 4)
@@ -50,18 +50,18 @@ def choose(labels: Tensor, count: int = 6) -> list[int]:
         places.append((counts[label], label, index))
     chosen = sorted(places)
     turn = [entry for entry in chosen if entry[0] == 1]
-    if len(turn) > count:  # of many classes, some from all over
+    if len(turn) > count:  # with more classes than pictures, spread over the range of labels
         return [turn[i * len(turn) // count][2] for i in range(count)]
     return [index for _, _, index in chosen[:count]]
 
 
 class SnapshotWriter:
-    """Explains a few pictures whenever it is asked to.
+    """Explains a few fixed pictures and stores the result.
 
     Args:
-        folder: made when the first epoch is stored.
-        images: uint8 (n, channels, height, width) of the model's input size.
-        labels: the true class of each; none where it is not known.
+        folder: created with the first epoch.
+        images: uint8 (n, channels, height, width) at the model's input size.
+        labels: true label of each; empty if unknown.
         classes: one name per label.
         preprocess: mean and standard deviation of the model's input.
     """
@@ -73,16 +73,16 @@ class SnapshotWriter:
         self.labels, self.classes = [int(label) for label in labels], list(classes)
 
     def store(self, epoch: int, model: VisionTransformer) -> None:
-        """Keep what the model makes of the pictures after this epoch; later epochs there are forgotten.
+        """Store the model's explanations of the pictures after this epoch; later epochs' files are deleted.
 
-        The model stays as it is, its mode included. Other troubles than those of the disk are logged: no run ends
-        because its pictures could not be explained.
+        The model's mode is restored. Errors other than the disk's are logged: a run must not fail because its pictures
+        could not be explained.
 
         Args:
             epoch: from 1.
 
         Raises:
-            OSError: the disk is full, or refuses otherwise.
+            OSError: the disk is full or cannot be written.
         """
         training = model.training
         model.eval()
@@ -96,18 +96,18 @@ class SnapshotWriter:
         self._store(epoch, explained)
 
     def store_records(self, epoch: int, records: Sequence[AttentionRecord]) -> None:
-        """Keep what another model made of the pictures after this epoch; later epochs there are forgotten.
+        """Store another model's explanations of the pictures after this epoch; later epochs' files are deleted.
 
         Args:
             epoch: from 1.
-            records: one per picture; its logits are (1, C) for the C classes, or (1, 0).
+            records: one per picture; logits are (1, C) for C classes, or (1, 0).
 
         Raises:
-            OSError: the disk is full, or refuses otherwise.
+            OSError: the disk is full or cannot be written.
         """
         sizes = (sum(keys[0].shape[0] * keys[0].shape[1] ** 2 for keys in one.keys) for one in records)
         most = max(1, EPOCH_BYTES // max(sizes))
-        # Of another model only the logits are known; one output is a yes or no, as in `VisionTransformer`.
+        # Only the logits are known here. A single output is a binary decision, as in `VisionTransformer`.
         shares = torch.sigmoid if records[0].logits.shape[1] == 1 else partial(torch.softmax, dim=-1)
         self._store(epoch, [self._explain(place, record, shares) for place, record in enumerate(records[:most])])
 
@@ -130,7 +130,9 @@ class SnapshotWriter:
             output = model(pixels, output_queries_keys=True)
         records = [
             AttentionRecord(
-                logits=output.logits[i : i + 1, : model.config.num_classes],  # features where there are none
+                logits=output.logits[
+                    i : i + 1, : model.config.num_classes
+                ],  # (1, 0) for a model without classes, whose output is features
                 queries=tuple(q[i] for q in output.queries),
                 keys=tuple(k[i] for k in output.keys),
                 prefix=model.config.prefix,
@@ -144,10 +146,10 @@ class SnapshotWriter:
     def _explain(
         self, place: int, record: AttentionRecord, shares: Callable[[Tensor], Tensor]
     ) -> tuple[dict[str, object], bytes]:
-        """What is known of the picture at that place, and its payload.
+        """Return the facts about a picture, and its payload.
 
         Args:
-            shares: makes probabilities (C,) of logits (C,).
+            shares: converts logits (C,) to probabilities (C,).
         """
         label = self.labels[place] if self.labels else None
         bands = self.images[place].permute(1, 2, 0).numpy()  # (height, width, channels)
@@ -170,13 +172,14 @@ class SnapshotWriter:
 
 
 def _add_member(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    archive.writestr(zipfile.ZipInfo(name), content)  # stored as it is, at no time: the same run gives the same bytes
+    # Stored uncompressed and with a constant date, so that equal runs write equal bytes.
+    archive.writestr(zipfile.ZipInfo(name), content)
 
 
 def _thin_out(folder: Path, newest: int) -> None:
-    """Keep the folder small: the first epoch, every so many after it, and the newest.
+    """Keep the folder small: delete all but the first epoch, every n-th after it, and the newest.
 
-    How many is told by the first two files that are there, so a resumed run goes on where a killed one was.
+    n is the distance of the first two files, so a resumed run continues with the n of the killed one.
     """
     for epoch in list_epochs(folder):
         if epoch > newest:
@@ -186,7 +189,9 @@ def _thin_out(folder: Path, newest: int) -> None:
     stride = epochs[1] - first if len(epochs) > 2 else 1
     while True:
         for epoch in [epoch for epoch in epochs if (epoch - first) % stride and epoch != newest]:
-            epoch_file(folder, epoch).unlink()  # the oldest first: it tells the stride if we are killed here
+            epoch_file(
+                folder, epoch
+            ).unlink()  # oldest first: if killed here, the first two files already show the new stride
         epochs = list_epochs(folder)
         if len(epochs) <= 2 or sum(epoch_file(folder, epoch).stat().st_size for epoch in epochs) <= FOLDER_BYTES:
             return
@@ -194,7 +199,7 @@ def _thin_out(folder: Path, newest: int) -> None:
 
 
 def _payload_bytes(config: ViTConfig) -> int:
-    """About what one picture takes; see `vit.view.payload`."""
+    """Estimate the payload size of one picture [bytes]; see `vit.view.payload`."""
     rows, cols = config.grid
     prefix, patches = len(config.prefix), rows * cols
     tokens = prefix + patches

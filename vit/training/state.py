@@ -1,6 +1,6 @@
-"""The saved state of a run: everything that --resume needs, in one file that is replaced whole, and the one before it.
+"""The saved state of a run: everything that --resume needs, in one file, and the previous version of that file.
 
-Random numbers follow from the seed and the step, so no generator is among it.
+Random numbers depend on seed and step only, so the state holds no generator.
 """
 
 import logging
@@ -15,7 +15,7 @@ from vit.files import replaced
 from vit.training.config import TrainConfig
 from vit.training.run_folder import STATES, begin_anew
 
-# Between a run and its resumption.
+# Settings that may change between a run and its resumption.
 MAY_CHANGE = {"epochs", "device", "workers", "data_root", "compile", "patience", "track"}
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class StateFile:
     """The state of a run on disk.
 
     Attributes:
-        path, previous: the newest one, and the one before it.
+        path, previous: the latest state, and the one before it.
     """
 
     path: Path
@@ -36,33 +36,34 @@ class StateFile:
         self.path, self.previous = (run / "checkpoints" / name for name in STATES)
 
     def exists(self) -> bool:
-        """Whether either is there; whether it is sound is seen when it is read."""
+        """Whether a state exists; `read` finds out whether it is intact."""
         return self.path.exists() or self.previous.exists()
 
     def save(self, state: dict[str, Any]) -> None:
-        """Replace the state whole; the one before stays beside it."""
+        """Replace the state atomically, and keep the one before it."""
         self.path.parent.mkdir(exist_ok=True)
         if self.path.exists():
             link = self.previous.with_name(self.previous.name + ".partial")
             link.unlink(missing_ok=True)
             try:
                 os.link(self.path, link)
-            except OSError:  # a file system without hard links: for a moment there is the previous one only
+            except OSError:  # no hard links here: `path` is missing until the new state is written
                 self.path.replace(self.previous)
             else:
                 link.replace(self.previous)
-                link.unlink(missing_ok=True)  # to rename one link of a file to another leaves both
+                link.unlink(missing_ok=True)  # rename(2) does nothing if both names link to the same file
         with replaced(self.path) as file:
             torch.save(state, file)
 
     def read(self, device: torch.device, leads: bool) -> tuple[dict[str, Any], bool]:
-        """The saved state, or the one before it if that is damaged, and whether it is that one.
+        """Read the latest state, or the previous one if that is damaged; returns it, and whether it is the previous.
 
         Args:
-            leads: this process writes the next one: a damaged file would take the place of the sound one then.
+            leads: whether this process writes the next state; if so, a damaged file is deleted, because `save` would
+                otherwise keep it in place of the intact one.
 
         Raises:
-            InvalidRun: neither is sound.
+            InvalidRun: both are damaged or missing.
         """
         for path in (self.path, self.previous):
             try:
@@ -71,7 +72,7 @@ class StateFile:
                     raise ValueError("something else")
             except (torch.OutOfMemoryError, MemoryError):
                 raise
-            except Exception as error:  # damaged bytes make the unpickler stumble in ways that cannot be listed
+            except Exception as error:  # the unpickler may raise anything on damaged bytes
                 log.warning("%s cannot be read: %s", path, error)
                 continue
             if path == self.previous and leads:
@@ -81,11 +82,12 @@ class StateFile:
 
 
 def check_same_run(saved: dict[str, Any], config: TrainConfig, fingerprint: list[object], run: Path) -> None:
-    """Refuse a state that is of other settings or other pictures.
+    """Reject a state that belongs to other settings or other data.
 
     Raises:
-        InvalidConfig, InvalidDataset: which.
-        InvalidRun: it is of a version in which test pictures chose the best epoch.
+        InvalidConfig: the settings differ.
+        InvalidDataset: the data differ.
+        InvalidRun: an old version wrote it, which chose the best epoch on test pictures.
     """
     for name, value in config.model_dump().items():
         before = saved["config"].get(name, TrainConfig.model_fields[name].default)

@@ -1,4 +1,4 @@
-"""One update of the weights: augmentation, gradients in as many parts as memory asks for, optimisers, the average."""
+"""One training step: augmentation, gradients in micro-batches, optimizers, weight averaging."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ from vit.training.run_folder import AGAIN
 
 
 def class_weights(labels: Tensor, classes: int) -> Tensor:
-    """What each class has to count to weigh as much as every other one, (C,), 1 in the mean over pictures.
+    """Return weights that make all classes count equally, (C,), with mean 1 over the pictures.
 
     Args:
         labels: (n,), of all training pictures.
@@ -40,13 +40,13 @@ def class_weights(labels: Tensor, classes: int) -> Tensor:
 
 
 class OutOfMemory(UserError):
-    """There is too little memory: for one picture at a time, or on several devices for a batch in so many parts."""
+    """Memory is too small: for a single picture, or, with several processes, for the current micro-batches."""
 
 
 class TrainStep:
     """Updates a model's weights, a batch at a time.
 
-    Every random choice is a function of the seed and the step, so a step that is repeated gives the same weights.
+    Random numbers depend on seed and step only, so that a repeated step gives the same weights.
     """
 
     config: TrainConfig
@@ -54,20 +54,20 @@ class TrainStep:
     process: Process
     data: RunData
 
-    # what learns
+    # model
     model: VisionTransformer
-    models: dict[str, VisionTransformer]  # "raw", and where weights are averaged "averaged"
-    logits: Callable[[Tensor], Tensor]  # pictures (B, channels, height, width) to (B, C), the fastest way
-    parallel: DistributedDataParallel | None  # the same model, where several processes train it
+    models: dict[str, VisionTransformer]  # "raw", and with weight averaging "averaged"
+    logits: Callable[[Tensor], Tensor]  # pictures (B, channels, height, width) to (B, C), by the fastest path
+    parallel: DistributedDataParallel | None  # wraps the model if there are several processes
 
-    # what changes it
+    # update
     optimizers: list[torch.optim.Optimizer]
-    peaks: list[float]  # learning rate of each of their groups at its highest
+    peaks: list[float]  # peak learning rate of each parameter group
     total_steps: int
     augment: Augmentation
     chance: Chance
-    class_weights: Tensor | None  # (C,), where classes of unequal size are to count alike in the loss
-    parts: int  # of a batch, whose gradients are summed
+    class_weights: Tensor | None  # (C,), if the loss is balanced over the classes
+    parts: int  # micro-batches per batch
 
     def __init__(self, config: TrainConfig, run: Path, process: Process, data: RunData, model: VisionTransformer):
         self.config, self.run, self.process, self.data = config, run, process, data
@@ -81,7 +81,7 @@ class TrainStep:
         self.parallel = None
         self.logits = self._fastest_forward()
         self.augment = config.augmentation(model.config.image_size)
-        if config.compile and process.device.type == "cuda":  # one kernel for a row of changes, instead of one for each
+        if config.compile and process.device.type == "cuda":  # fuses the augmentation's many small kernels
             self.augment = self.augment.compiled()
         self.chance = Chance(process.device)
         balanced = config.balance == "loss"
@@ -95,15 +95,15 @@ class TrainStep:
         """Update the weights once.
 
         Args:
-            step: how many were done before.
+            step: number of steps done before.
             images, labels: uint8 (B, channels, height, width) and (B,), on the device.
-            note: told what a person should know.
+            note: called with messages for the user.
 
         Returns:
             the loss, still on the device, and the share of the peak learning rate.
 
         Raises:
-            OutOfMemory: memory ran out in one of several processes; all begin the step again in more parts.
+            OutOfMemory: memory ran out in one of several processes; all have to restart with smaller micro-batches.
         """
         config, process = self.config, self.process
         self.chance.seed(config.seed, step * process.world + process.rank)
@@ -117,7 +117,7 @@ class TrainStep:
             certain = F.one_hot(labels, len(self.data.classes)).float()
             inputs, targets = self.augment.mix(inputs, certain, self.chance)
         while True:
-            self._seed(dropout_seed)  # stochastic depth too
+            self._seed(dropout_seed)  # for dropout and stochastic depth
             try:
                 loss = self.gradients(inputs, targets)
                 break
@@ -135,11 +135,11 @@ class TrainStep:
         return loss, share
 
     def gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Leave the gradient of a batch's mean loss in the parameters; returns that loss.
+        """Accumulate the gradient of a batch's mean loss in the parameters; returns the loss.
 
         Args:
             inputs: (B, channels, height, width), normalised.
-            targets: (B,) labels, or (B, C) shares.
+            targets: (B,) labels, or (B, C) probabilities.
         """
         total = torch.zeros((), device=inputs.device)
         pairs = list(zip(inputs.chunk(self.parts), targets.chunk(self.parts), strict=True))
@@ -154,7 +154,7 @@ class TrainStep:
         return total
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy of logits (B, C); by its class's weight a picture counts for more than one, or less."""
+        """Return the mean cross-entropy of logits (B, C), weighted by class if the loss is balanced."""
         smoothing = self.config.label_smoothing
         if self.class_weights is None:
             return F.cross_entropy(logits, targets, label_smoothing=smoothing)
@@ -162,7 +162,7 @@ class TrainStep:
         return each.mean()
 
     def _fastest_forward(self) -> Callable[[Tensor], Tensor]:
-        """Pictures to logits by the fastest path of this device."""
+        """Return the fastest function from pictures to logits on this device."""
         model: nn.Module = self.model
         on_cpu = self.process.device.type == "cpu"
         if self.process.world > 1:
@@ -172,7 +172,7 @@ class TrainStep:
 
         for module in self.model.modules():
             if isinstance(module, Attention):
-                # The backward of torch's fused attention on CPU takes half of a step at 65 tokens; two products do not.
+                # At 65 tokens on CPU, the backward of torch's fused attention takes half of a step, two products less.
                 module.explicit = on_cpu
 
         def logits(images: Tensor) -> Tensor:
@@ -186,17 +186,18 @@ class TrainStep:
         return torch.compile(logits)
 
     def _seed(self, seed: int) -> None:
-        """As `torch.manual_seed`, which takes 2 ms to ask for every kind of accelerator that there is."""
+        """Seed torch; on CPU without `torch.manual_seed`, which takes 2 ms to query every kind of accelerator."""
         if self.process.device.type == "cpu":
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)
 
     def _halve_microbatch(self, step: int, note: Callable[[str], None]) -> None:
-        """Compute a batch in twice as many parts from here on: the same gradients, in less memory."""
+        """Split batches into twice as many micro-batches from here on: the same gradients, with less memory."""
         self.parts *= 2
         message = f"Memory ran out at step {step}: each batch is computed in {self.parts} parts from here on."
-        if self.process.world > 1:  # the others wait within this step, so all have to begin it again
+        # The other processes wait in a collective operation of this step, so all have to restart.
+        if self.process.world > 1:
             with replaced(self.run / AGAIN) as file:
                 file.write(json.dumps({"parts": self.parts}).encode())
             raise OutOfMemory(f"{message} Resume the run.")

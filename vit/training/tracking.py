@@ -1,7 +1,7 @@
-"""The trainer's side of an experiment tracker: start the process that copies figures there, and never wait for it.
+"""The trainer's side of an experiment tracker: starts the process that copies metrics, and never blocks on it.
 
-The figures themselves are in metrics.jsonl, which that process reads; see `vit.training.trackers.follower`. Whatever it
-does, raise, hang or die, costs one note in the run, and no step.
+The process reads them from metrics.jsonl; see `vit.training.trackers.follower`. If it raises, hangs or dies, the run
+gets a note and continues.
 """
 
 import subprocess
@@ -10,17 +10,17 @@ from pathlib import Path
 
 from vit.training.trackers import plugin
 
-GRACE_SECONDS = 20.0  # [s] that the end of a run waits for the last figures to be sent
-LOG = "tracking.txt"  # what trackers print, and the traceback of one that failed
-_MOST = 300  # characters of a reason
+GRACE_SECONDS = 20.0  # [s] that a run waits at its end until the last metrics are sent
+LOG = "tracking.txt"  # output of trackers, and the traceback of a failure
+_MOST = 300  # characters of an error message
 
 
 class TrackerProcess:
-    """Follows one attempt of a run.
+    """The process that follows one attempt of a run.
 
     Args:
         run: the run's folder.
-        name: of the tracker, as the setting `track` has it.
+        name: name of the tracker, the setting `track`.
     """
 
     def __init__(self, run: Path, name: str):
@@ -33,13 +33,13 @@ class TrackerProcess:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    start_new_session=True,  # a terminal's Ctrl-C is meant for the trainer
+                    start_new_session=True,  # Ctrl-C must reach the trainer only
                 )
         except OSError as error:
             self._problem = f"it could not be started ({error.strerror})"
 
     def note(self) -> str:
-        """What a person should know, once: that it ended by itself, and why; "" while all is well."""
+        """Return a message if the process has ended unexpectedly, once; "" otherwise."""
         if self._process and self._process.poll() is not None:
             self._problem = self._end(self._process) or f"its process ended with status {self._process.returncode}"
             self._process = None
@@ -49,12 +49,12 @@ class TrackerProcess:
         return f"Figures are no longer copied to {self.name}: {problem}. The run goes on, and keeps all of its own."
 
     def finish(self, outcome: str) -> str:
-        """Say how the attempt ended, and wait a while for the last figures to be sent; returns as `note` does."""
+        """Send the outcome and wait until the last metrics are sent; returns a message like `note`."""
         if (note := self.note()) or self._process is None:
             return note
         process, self._process = self._process, None
         assert process.stdin
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the process may have ended meanwhile
             process.stdin.write(f"{outcome}\n".encode())
             process.stdin.close()
         try:
@@ -63,16 +63,16 @@ class TrackerProcess:
             process.kill()
             process.wait()
             self._problem = f"it did not end within {GRACE_SECONDS:g} s"
-        said = self._end(process)
+        message = self._end(process)
         if process.returncode and not self._problem:
-            self._problem = said or f"its process ended with status {process.returncode}"
+            self._problem = message or f"its process ended with status {process.returncode}"
         return self.note()
 
     def _end(self, process: "subprocess.Popen[bytes]") -> str:
-        """Close what is left of a process; returns what it said."""
+        """Close the pipes of a process; returns its error message."""
         assert process.stdin and process.stdout
         with suppress(OSError):
             process.stdin.close()
         with process.stdout:
-            said = process.stdout.read(_MOST * 4).decode(errors="replace")
-        return " ".join(said.split())[:_MOST].rstrip(".")
+            message = process.stdout.read(_MOST * 4).decode(errors="replace")
+        return " ".join(message.split())[:_MOST].rstrip(".")

@@ -1,8 +1,7 @@
-"""The trainer: a run's parts, put together once, and the loop over its epochs.
+"""The trainer: assembles the parts of a run, and loops over its epochs.
 
-Letters and splits as in `vit.training.train`. The parts are `pictures` (what is learnt from), `step` (one update),
-`evaluation` (what chooses), `snapshot_writer` (what is explained on the way), `state` (what --resume needs) and
-`recorder` (what is told).
+Letters and splits as in `vit.training.train`. The parts are `pictures` (data), `step` (one update), `evaluation`
+(validation and test), `snapshot_writer` (attention snapshots), `state` (what --resume needs) and `recorder` (metrics).
 """
 
 import math
@@ -38,11 +37,11 @@ from vit.training.snapshot_writer import SnapshotWriter, choose
 from vit.training.state import StateFile, check_same_run
 from vit.training.step import TrainStep, class_weights
 
-_SAVE_SECONDS = 300  # [s] after which the state is saved between two validations
+_SAVE_SECONDS = 300  # [s] after which the state is saved even between validations
 
 
 class Result(NamedTuple):
-    """What the weights reached that validation chose.
+    """Results of the best checkpoint.
 
     Attributes:
         validation: None before the first epoch is complete.
@@ -55,15 +54,16 @@ class Result(NamedTuple):
 
 @dataclass
 class Progress:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
-        step: done.
-        seconds: of training, over all attempts.
-        better: of the models "raw" and "averaged", when they were last evaluated.
-        best: on validation pictures.
-        best_epoch, improved_epoch: of the best weights; the first of their accuracy.
-        test: of the best weights.
+        step: number of steps done.
+        seconds: training time, over all attempts.
+        better: "raw" or "averaged", whichever model was better in the last validation.
+        best: best result on validation pictures.
+        best_epoch: epoch of the best weights.
+        improved_epoch: first epoch that reached the best accuracy.
+        test: result of the best weights on test pictures.
     """
 
     step: int = 0
@@ -76,9 +76,9 @@ class Progress:
 
 
 class Trainer:
-    """One run, from its present step to its end."""
+    """A run, from its current step to its end."""
 
-    # what was asked for
+    # arguments
     config: TrainConfig
     run: Path
     process: Process
@@ -88,9 +88,9 @@ class Trainer:
     update: TrainStep
     state: StateFile
 
-    # how far it is
+    # progress
     progress: Progress
-    notes: list[str]  # for the recorder, as soon as it is open
+    notes: list[str]  # messages for the recorder, once it is open
 
     def __init__(
         self,
@@ -102,12 +102,12 @@ class Trainer:
         base: Base | None = None,
         resumed: bool = False,
     ):
-        """Put the parts together.
+        """Assemble the parts.
 
         Args:
-            dataset: in place of what `config.data` names, for dry runs.
-            base: what follows from the checkpoint that the run starts from; looked up there unless it is given.
-            resumed: the weights will come from `load`: no checkpoint is needed to start from.
+            dataset: replaces the dataset of `config.data`, for dry runs.
+            base: properties of the checkpoint that the run starts from; None to look them up.
+            resumed: whether `load` will set the weights, so that the initial checkpoint is not needed.
         """
         self.config, self.run, self.process = config, run, process
         base = base or resolve(config).base
@@ -128,10 +128,10 @@ class Trainer:
         self._saved = time.monotonic()
 
     def fit_into_memory(self) -> None:
-        """Compute a batch in as many parts as a CPU's memory asks for; a GPU's parts are found as its memory runs out.
+        """Split batches into micro-batches that fit into a CPU's memory; on a GPU, a step that fails halves them.
 
         Raises:
-            InvalidConfig: there is no room even for one picture at a time.
+            InvalidConfig: even one picture at a time does not fit.
         """
         process = self.process
         if process.device.type != "cpu":
@@ -145,14 +145,14 @@ class Trainer:
     # --- The loop ---------------------------------------------------------------------------------------------
 
     def train(self, attempt: int, stop: threading.Event) -> tuple[Result, tuple[Any, ...]]:
-        """Do the epochs that are left.
+        """Train the remaining epochs.
 
         Args:
-            attempt: how often the run was resumed.
-            stop: set from outside to end after the present step.
+            attempt: number of times the run was resumed.
+            stop: set from outside to stop after the current step.
 
         Returns:
-            what was reached, which only the leading process knows, and the outcome with its reason.
+            the results, in rank 0 only, and the outcome with its reason.
         """
         progress = self.progress
         self.fit_into_memory()
@@ -163,7 +163,8 @@ class Trainer:
             for note in self.notes:
                 recorder.note(note)
             if self.process.leads and not self.state.exists():
-                self._save_state()  # before any checkpoint: one without a state beside it has lost it
+                # Before any checkpoint: a run with checkpoints but no state counts as not resumable.
+                self._save_state()
             try:
                 ending = self._train_epochs(recorder, stop)
                 recorder.outcome = ending[0]
@@ -176,10 +177,10 @@ class Trainer:
         return Result(progress.best, progress.test), ending
 
     def _train_epochs(self, recorder: Recorder, stop: threading.Event) -> tuple[Any, ...]:
-        """Do the epochs that are left; returns the outcome with its reason."""
+        """Train the remaining epochs; returns the outcome with its reason."""
         progress, patience = self.progress, self.config.patience
         if self.config.probe_first and progress.step == 0 and progress.best is None:
-            self._begin_as_probe(recorder)
+            self._initialise_head_by_probe(recorder)
         snapshots = self._snapshot_writer() if self.process.leads else None
         while progress.step < self.update.total_steps:
             started = time.perf_counter()
@@ -193,24 +194,24 @@ class Trainer:
             if due and self.process.leads:
                 recorder.epoch(int(epochs), results, progress.better, progress.seconds)
                 self._save_epoch(results[progress.better])
-            weary = due and patience is not None and epochs - progress.improved_epoch >= patience
-            if self.process.any(self.process.leads and weary):  # the others do not know what was evaluated
+            out_of_patience = due and patience is not None and epochs - progress.improved_epoch >= patience
+            if self.process.any(self.process.leads and out_of_patience):  # only rank 0 knows the results
                 return "finished", f"Ended early: not better in {patience} epochs."
-            if not last and self._shall_end(stop):
+            if not last and self._stop_requested(stop):
                 if self.process.leads and not due:
                     self._save_checkpoint(["last"])
                 return "stopped", f"Stopped after {epochs:.4g} epochs. Resume continues there."
         return "finished", ""
 
-    def _begin_as_probe(self, recorder: Recorder) -> None:
-        """Give a new head the weights of a linear probe, and keep that as epoch 0: no run ends below it.
+    def _initialise_head_by_probe(self, recorder: Recorder) -> None:
+        """Initialise a new head with a linear probe, and save that as epoch 0, so that no run ends below it.
 
         Source: Kumar et al. 2022, arXiv 2202.10054, section 3.4, where it is called LP-FT.
         """
         data, process, started = self.data, self.process, time.perf_counter()
         heads = [model.head for model in self.update.models.values()]
         new = [head for head in heads if isinstance(head, Linear) and not head.weight.any()]
-        if len(new) < len(heads):  # the checkpoint's own, of the same classes
+        if len(new) < len(heads):  # the head was loaded from the checkpoint, which has the same classes
             return
         if process.leads:
             order, tick = probe.chosen(data.train.labels), recorder.probing
@@ -233,7 +234,7 @@ class Trainer:
             self._save_epoch(results[self.progress.better])
 
     def _train_epoch(self, recorder: Recorder, stop: threading.Event) -> bool:
-        """Train on what is left of the present epoch; False if asked to end before it was over."""
+        """Train the rest of the current epoch; returns False if stopped before its end."""
         process, data, progress = self.process, self.data, self.progress
         self.update.model.train()
         recorder.resume_clock()
@@ -244,7 +245,7 @@ class Trainer:
             recorder.step(progress.step, loss, share)
             if progress.step % data.steps_per_epoch == 0:
                 break
-            if self._shall_end(stop):
+            if self._stop_requested(stop):
                 recorder.flush()
                 return False
             if process.leads and time.monotonic() - self._saved > _SAVE_SECONDS:
@@ -253,10 +254,10 @@ class Trainer:
         return True
 
     def _epoch_order(self) -> torch.Tensor:
-        """What this process learns from in the rest of the present epoch: a function of seed and epoch."""
+        """Return this process's training indices for the rest of the epoch; they depend on seed and epoch only."""
         data, chance = self.data, self.update.chance
         epoch, first = divmod(self.progress.step, data.steps_per_epoch)
-        chance.seed(self.config.seed, -1 - epoch)  # steps count from 0, so the order of an epoch has its own numbers
+        chance.seed(self.config.seed, -1 - epoch)  # negative, so that it differs from the seeds of all steps
         shuffle = torch.Generator().manual_seed(chance.host.getrandbits(63))
         if self.config.balance == "sampling":
             labels = data.train.labels.cpu()
@@ -267,21 +268,21 @@ class Trainer:
         order = order[: data.steps_per_epoch * data.batch_size].view(data.steps_per_epoch, data.batch_size)
         return order[first:, self.process.rank :: self.process.world].flatten()
 
-    def _shall_end(self, stop: threading.Event) -> bool:
-        """Whether a person, or the system, wants the run to end; several processes ask each other now and then."""
+    def _stop_requested(self, stop: threading.Event) -> bool:
+        """Whether a stop is requested; with several processes a collective call, so only every 20 steps."""
         if self.process.world > 1 and self.progress.step % self.data.steps_per_epoch % 20:
             return False
         return self.process.any(stop.is_set() or (self.run / "stop").exists())
 
-    # --- What is measured -------------------------------------------------------------------------------------
+    # --- Evaluation -------------------------------------------------------------------------------------------
 
     @property
     def chosen(self) -> VisionTransformer:
-        """The model that is explained and saved: the raw or the averaged one, which was better in the last epoch."""
+        """The model to explain and save: the raw or the averaged one, whichever was better in the last validation."""
         return merged(self.update.models[self.progress.better])
 
     def _evaluate(self, recorder: Recorder) -> dict[str, Evaluation]:
-        """On validation pictures, each of the models, by all processes; notes which one is better."""
+        """Evaluate each model on the validation pictures, with all processes, and record which one is better."""
         models, results = self.update.models, {}
         for number, (name, model) in enumerate(models.items()):
 
@@ -305,7 +306,7 @@ class Trainer:
         return results
 
     def _run_test(self, recorder: Recorder) -> None:
-        """Look at the test pictures, as `python -m vit evaluate` does, so that the card states what that prints."""
+        """Evaluate the best checkpoint on the test pictures, like `python -m vit evaluate`, for its model card."""
         best = load_checkpoint(self.state.path.parent / "best")
         model = best.model.to(self.process.device)
         with exact_products():
@@ -324,14 +325,14 @@ class Trainer:
         self._save_state()
 
     def _snapshot_writer(self) -> SnapshotWriter:
-        """A few validation pictures that are explained after every epoch."""
+        """Choose a few validation pictures, to be explained after every validation."""
         pictures = self.data.validation
         chosen = choose(pictures.labels.cpu())
         images, labels = next(iter(pictures.batches(torch.as_tensor(chosen), len(chosen), torch.device("cpu"))))
         return SnapshotWriter(self.run / "probes", images, labels.tolist(), self.data.classes, self.data.preprocess)
 
     def _start_facts(self) -> dict[str, Any]:
-        """What the "start" record says."""
+        """Return the fields of the "start" record."""
         return {
             "total_steps": self.update.total_steps,
             "steps_per_epoch": self.data.steps_per_epoch,
@@ -347,10 +348,10 @@ class Trainer:
             "hardware": hardware(self.process.device),
         }
 
-    # --- What is saved ----------------------------------------------------------------------------------------
+    # --- Saving -----------------------------------------------------------------------------------------------
 
     def _save_epoch(self, result: Evaluation) -> None:
-        """Save what the epoch led to, on validation pictures."""
+        """Save the checkpoints "last" and, if it is the best so far, "best"."""
         progress = self.progress
         names, epoch = ["last"], progress.step // self.data.steps_per_epoch
         if progress.best is None or result.accuracy > progress.best.accuracy:
@@ -361,7 +362,7 @@ class Trainer:
         self._save_checkpoint(names, result)
 
     def _save_checkpoint(self, names: list[str], result: Evaluation | None = None) -> None:
-        """First what people open, then the state: a kill in between repeats the epoch and writes the same again."""
+        """Save checkpoints, then the state: a kill in between repeats the epoch and writes the same checkpoints."""
         epochs = self.progress.step / self.data.steps_per_epoch
         facts = {
             "data": self.data.name,
@@ -381,7 +382,7 @@ class Trainer:
         self._save_state()
 
     def _save_state(self) -> None:
-        """Save everything that a resumed run needs."""
+        """Save everything that --resume needs."""
         self._saved = time.monotonic()
         progress = self.progress
         self.state.save(
@@ -402,11 +403,11 @@ class Trainer:
         )
 
     def load(self) -> None:
-        """Take up the saved state.
+        """Load the saved state.
 
         Raises:
-            InvalidRun: there is none that is sound, or it is of a run whose test pictures chose its best epoch.
-            InvalidConfig, InvalidDataset: it is of a run with other settings or other pictures.
+            InvalidRun: no state is intact, or an old version wrote it, which chose the best epoch on test pictures.
+            InvalidConfig, InvalidDataset: it belongs to a run with other settings or other data.
         """
         saved, previous = self.state.read(self.process.device, self.process.leads)
         if previous:
@@ -433,12 +434,12 @@ class Trainer:
 
 
 def _merit(result: Evaluation) -> tuple[float, float]:
-    """What makes one evaluation better than another: accuracy, and where that is equal a low loss."""
+    """Sort key of an evaluation: accuracy, then low loss."""
     return result.accuracy, -result.loss
 
 
 def hardware(device: torch.device) -> str:
-    """What computes, in words: a GPU by its name, or a CPU with its threads."""
+    """Describe the device: name of the GPU, or number of threads and type of the CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{torch.get_num_threads()} threads on {platform.processor() or platform.machine()}"

@@ -1,1 +1,1 @@
-"""Measurements over datasets, spread over processes: of this machine, of a Ray or of a Slurm cluster."""
+"""Measurements over datasets, distributed over processes of this machine, or of a Ray or Slurm cluster."""

@@ -1,10 +1,10 @@
-"""A few steps of a run on a machine of a cluster, before hours of waiting: does it work there, and how fast is it?
+"""A few training steps on a cluster node before a long run is queued: does it work there, and how fast is it?
 
     <runs>/.trials/trial-<12 hex>/
-        trial.json     settings, devices, and what this server runs
-        result.json    what the machine runs, and what the steps took
+        trial.json     settings, devices, and this server's software versions
+        result.json    the node's software versions, and the measured times
 
-A dry run is submitted as a run is (`vit.runs.control.start_dry_run`); `vit.runs.batch.worker` calls `main` there.
+A dry run is submitted like a run (`vit.runs.control.start_dry_run`); on the node, `vit.runs.batch.worker` calls `main`.
 """
 
 import hashlib
@@ -26,17 +26,17 @@ from vit.untrusted import brief, is_text
 
 REQUEST, RESULT = "trial.json", "result.json"
 _OTHER_VERSION = "The machine has another version of this program. Bring it up to date before a long run."
-LIMIT_SECONDS = 30.0  # [s] of steps
-_OLD_SECONDS = 24 * 3600.0  # [s] after which a dry run that nobody waited for is removed
+LIMIT_SECONDS = 30.0  # [s] of training steps
+_OLD_SECONDS = 24 * 3600.0  # [s] after which an abandoned dry run is removed
 
 
 class ClusterDryRun(NamedTuple):
-    """What a dry run on a cluster found.
+    """Result of a dry run on a cluster.
 
     Attributes:
-        host: the machine.
-        doubts: in sentences, how what runs there differs from what runs here.
-        result: what steps take there.
+        host: host name of the node.
+        doubts: sentences about software that differs between the node and this machine.
+        result: the measurements.
     """
 
     host: str
@@ -45,7 +45,7 @@ class ClusterDryRun(NamedTuple):
 
 
 def software_versions() -> dict[str, str]:
-    """What decides whether a run does the same on two machines."""
+    """Return the versions that decide whether a run behaves the same on two machines."""
     package = Path(vit.__file__).parent
     code = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
@@ -55,7 +55,7 @@ def software_versions() -> dict[str, str]:
 
 
 def new_folder(runs: Path) -> Path:
-    """The folder of another dry run; those that were left behind are removed."""
+    """Create the folder of a dry run, and remove abandoned ones."""
     parent = runs / ".trials"
     parent.mkdir(parents=True, exist_ok=True)
     for old in parent.iterdir():
@@ -67,20 +67,20 @@ def new_folder(runs: Path) -> Path:
 
 
 def write(folder: Path, config: TrainConfig, devices: Sequence[str]) -> None:
-    """Leave word for the machine.
+    """Write the request for a dry run.
 
     Args:
-        devices: one for each process of the run, over all machines.
+        devices: one for each process of the run, over all nodes.
     """
     settings = config.model_dump(mode="json")
     write_json(folder / REQUEST, {"config": settings, "devices": list(devices), "here": software_versions()})
 
 
 def main(folder: Path) -> None:
-    """Try, on a machine of the cluster.
+    """Do the dry run; called on a cluster node.
 
     Raises:
-        UserError: what does not work there.
+        UserError: the run does not work there.
     """
     request = read_json(folder / REQUEST)
     config = presets.train_config(None, **request["config"])
@@ -89,10 +89,10 @@ def main(folder: Path) -> None:
 
 
 def read(folder: Path) -> ClusterDryRun | None:
-    """What came of a dry run; None before it is over.
+    """Read the result of a dry run; None before it is done.
 
     Raises:
-        InvalidRun: the machine's version of this program says it in a way that this one does not know.
+        InvalidRun: the node runs a version of this program whose result has another format.
     """
     result = read_json(folder / RESULT)
     if not result:
@@ -110,13 +110,13 @@ def read(folder: Path) -> ClusterDryRun | None:
         doubts.append(_OTHER_VERSION)
     try:
         tried = dry_run.DryRun(**result["trial"])
-    except (KeyError, TypeError) as error:  # it tells other things
+    except (KeyError, TypeError) as error:  # other fields than this version's
         raise InvalidRun(_OTHER_VERSION) from error
     return ClusterDryRun(brief(str(result.get("host"))), tuple(doubts), tried)
 
 
 def failure(folder: Path, look: Look) -> str:
-    """Why nothing came of a dry run, in words; "" while something may."""
+    """Explain why a dry run ended without a result; "" while it is still active."""
     handle = read_handle(folder)
     if handle is None:
         return "The trial is gone: its folder was removed."
@@ -129,10 +129,10 @@ def failure(folder: Path, look: Look) -> str:
 
 
 def last_line_of_log(folder: Path) -> str:
-    """What its processes printed last."""
+    """Return a sentence with the last line that its processes printed; "" without one."""
     try:
         lines = (folder / "log.txt").read_bytes()[-2000:].decode(errors="replace").splitlines()
     except OSError:
         return ""
-    spoken = [line.strip() for line in lines if line.strip()]
-    return f"The last words of its processes: {spoken[-1][:500]}" if spoken else ""
+    printed = [line.strip() for line in lines if line.strip()]
+    return f"The last line of its log: {printed[-1][:500]}" if printed else ""

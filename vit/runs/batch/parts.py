@@ -1,14 +1,14 @@
-"""A measurement's folder: what is to be done, and what of it is done.
+"""The folder of a measurement: its description, and the results of the parts computed so far.
 
     <runs>/.measurements/<task>-<12 hex>/
         measurement.json   task, checkpoint, data
-        plan.json          how many parts, known once the data have been read
-        parts/000000.npz   one for each part that is done
-        log.txt            what the processes printed
-        checkpoint/        a copy, for machines that see no other of ours
-        handle.json, ...   how its cluster knows it, as of a training run
+        plan.json          number of parts, written once the data have been read
+        parts/000000.npz   result of a part
+        log.txt            output of the processes
+        checkpoint/        a copy for cluster nodes, which may not see our checkpoints
+        handle.json, ...   its job on a cluster, as for a training run
 
-Parts depend on nothing but what is to be done: one that two processes compute is the same twice.
+A part's result depends only on the description, so two processes that compute the same part write the same file.
 """
 
 import hashlib
@@ -32,13 +32,13 @@ FORMAT = 1
 
 
 class Measurement(NamedTuple):
-    """What is to be done.
+    """Description of a measurement.
 
     Attributes:
-        task: in `TASKS`.
-        checkpoint: its name or path.
+        task: key in `TASKS`.
+        checkpoint: name or path.
         data, data_root: see `vit.data.datasets.load_dataset`.
-        limit: pictures; None for all of them.
+        limit: number of images; None for all.
     """
 
     task: str
@@ -48,7 +48,7 @@ class Measurement(NamedTuple):
     limit: int | None = None
 
     def opened(self) -> InParts:
-        """With the model and the data; pictures are decoded when they are asked for, in this process."""
+        """Load the model and the data; images are decoded lazily, in this process."""
         limit = {} if self.limit is None else {"limit": self.limit}
         checkpoint = load_checkpoint(self.checkpoint)
         root = Path(self.data_root)
@@ -56,63 +56,63 @@ class Measurement(NamedTuple):
 
 
 def folder_of(runs: Path, measurement: Measurement, checkpoint: Checkpoint) -> Path:
-    """The folder of a measurement: the same one whenever the same is measured."""
+    """Return the folder of a measurement, which its description determines."""
     what = [FORMAT, measurement.task, checkpoint.identity, measurement.data, measurement.data_root, measurement.limit]
     digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()
     return runs / ".measurements" / f"{measurement.task}-{digest[:12]}"
 
 
 def write_measurement(folder: Path, measurement: Measurement) -> None:
-    """Write down what is to be measured, for the processes that do it."""
+    """Write the description of a measurement, for the processes that compute it."""
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     write_json(folder / "measurement.json", measurement._asdict())
 
 
 def read_measurement(folder: Path) -> Measurement:
-    """Read what `write_measurement` wrote down."""
+    """Read the description of a measurement."""
     return Measurement(**read_document(folder / "measurement.json"))
 
 
 def write_plan(folder: Path, work: InParts) -> None:
-    """Say how many parts there are, or see that they are those that were begun.
+    """Write the number of parts, or check that the existing plan matches the data.
 
     Raises:
-        InvalidDataset: the data have changed since.
+        InvalidDataset: the data have changed since the plan was written.
     """
     labels = hashlib.sha256(work.pictures.labels.numpy().tobytes()).hexdigest()
     plan = {"parts": work.parts, "pictures": work.count, "at_once": work.batch_size, "labels": labels}
     if (begun := read_plan(folder)) and begun != plan:
         raise InvalidDataset(f"The data have changed since this was begun. Remove {folder} and ask again.")
-    _write_part(folder / "plan.json", json.dumps(plan).encode())
+    _write_atomically(folder / "plan.json", json.dumps(plan).encode())
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """parts, pictures, at_once, and what tells the data from others; empty before anybody has read the data."""
+    """Return parts, pictures, at_once, and a hash of the labels; {} before the plan is written."""
     return read_json(folder / "plan.json")
 
 
 def path_of(folder: Path, number: int) -> Path:
-    """The file that a part is written to.
+    """Return the result file of a part.
 
     Args:
-        number: of the part, from 0.
+        number: index of the part.
     """
     return folder / "parts" / f"{number:06}.npz"
 
 
-def keep(folder: Path, number: int, part: Part) -> None:
-    """Write what was measured of a part, whole.
+def write_part(folder: Path, number: int, part: Part) -> None:
+    """Write the result of a part atomically.
 
     Args:
-        number: of the part, from 0.
+        number: index of the part.
     """
     content = io.BytesIO()
     np.savez(content, **part)  # type: ignore[arg-type]
-    _write_part(path_of(folder, number), content.getvalue())
+    _write_atomically(path_of(folder, number), content.getvalue())
 
 
-def _write_part(path: Path, content: bytes) -> None:
-    """Write a file, whole, while others may write the same."""
+def _write_atomically(path: Path, content: bytes) -> None:
+    """Write a file atomically, while other processes may write the same one."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     with temporary.open("wb") as file:
         file.write(content)
@@ -122,12 +122,12 @@ def _write_part(path: Path, content: bytes) -> None:
 
 
 def done(folder: Path) -> set[int]:
-    """The parts that are there."""
+    """Return the indices of the computed parts."""
     return {int(path.stem) for path in (folder / "parts").glob("[0-9]*.npz")}
 
 
 def read_parts(folder: Path) -> list[Part]:
-    """All parts in their order."""
+    """Read the results of all parts, in order."""
     every = []
     for number in range(read_plan(folder)["parts"]):
         with np.load(path_of(folder, number), allow_pickle=False) as arrays:

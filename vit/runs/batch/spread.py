@@ -1,4 +1,4 @@
-"""A measurement, given to several processes and waited for; what is done is kept, and asked again it goes on."""
+"""Distribute a measurement over processes and wait for it; computed parts are kept, and a repeated call continues."""
 
 import os
 import shutil
@@ -26,9 +26,9 @@ from vit.runs.engines.factory import cluster_engine
 from vit.runs.engines.local import Local
 from vit.training.run_folder import forget_attempt, read_json
 
-_PAUSE_SECONDS = 0.5  # [s] between two looks at the folder
-_ASK_SECONDS = 5.0  # [s] between two questions to an engine
-_MOST_PROCESSES = 64  # unless somebody asks for more
+_PAUSE_SECONDS = 0.5  # [s] between two checks of the folder
+_ASK_SECONDS = 5.0  # [s] between two requests to an engine
+_MOST_PROCESSES = 64  # default limit
 
 
 def measure(
@@ -40,18 +40,18 @@ def measure(
     device: str = "cpu",
     bar: bool = False,
 ) -> Any:
-    """Do a measurement in several processes, each with one thread here and with the cluster's `cpus` there.
+    """Compute a measurement in several processes, with one thread each, or on a cluster with its `cpus`.
 
     Args:
-        on: this machine, or a cluster by its name.
-        workers: processes; None for as many as have room.
-        device: of each, "cpu" or "gpu".
+        on: this machine, or the name of a cluster.
+        workers: number of processes; None for as many as there are free resources.
+        device: device of each process, "cpu" or "gpu".
 
     Returns:
-        what the function of `TASKS` makes of all parts.
+        what the task's `combined` returns.
 
     Raises:
-        UserError: what is wrong with checkpoint, data or cluster.
+        UserError: a problem with the checkpoint, the data or the cluster.
     """
     if workers is not None and workers < 1:
         raise InvalidConfig(f"--workers must be at least 1, not {workers}.")
@@ -84,7 +84,7 @@ def measure(
         except KeyboardInterrupt:
             raise KeyboardInterrupt("Stopped. What is done is kept: the same command goes on from there.") from None
         result = TASKS[measurement.task].combined(parts.read_parts(folder))
-        shutil.rmtree(folder, ignore_errors=True)  # the data may be others when it is asked for again
+        shutil.rmtree(folder, ignore_errors=True)  # the data may have changed at the next call
     return result
 
 
@@ -102,7 +102,7 @@ def _free_processes(on: str, device: str) -> int:
 
 @contextmanager
 def _folder_lock(folder: Path) -> Iterator[None]:
-    """Nobody else waits for the same measurement, and removes it at its end."""
+    """Ensure that one command at a time waits for a measurement, because it removes the folder at the end."""
     lock = os.open(folder / "wait.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not acquire_lock(lock):
@@ -113,10 +113,10 @@ def _folder_lock(folder: Path) -> Iterator[None]:
 
 
 def _measure_locally(folder: Path, workers: int | None, device: str, bar: bool) -> None:
-    """Processes of this machine, which end with this one.
+    """Run worker processes on this machine, and kill them on exit.
 
     Args:
-        workers: None for one on each processor, or GPU.
+        workers: None for one per processor, or per GPU.
     """
     _, cpus, gpus = Local().capacity()
     if device == "gpu" and not gpus.total:
@@ -157,14 +157,14 @@ def _ended_at_exit(process: "subprocess.Popen[bytes]") -> Iterator["subprocess.P
 
 
 def _measure_on_cluster(folder: Path, engine: Engine, request: Request, bar: bool) -> None:
-    """Processes of a cluster, submitted again as long as that helps."""
-    handle = read_handle(folder)  # of a command that waited before
+    """Run worker processes on a cluster, and resubmit as long as they make progress."""
+    handle = read_handle(folder)  # of an earlier command, whose job may still run
     while not _is_complete(folder):
         before = len(parts.done(folder))
         if handle is None or engine.look(handle).word == "gone":
             handle = engine.submit(folder, request)
         try:
-            last = _wait_for_parts(folder, partial(_look_patiently, engine, handle), bar)
+            last = _wait_for_parts(folder, partial(_status_or_waiting, engine, handle), bar)
         except KeyboardInterrupt:
             with suppress(UserError):
                 engine.kill(handle)
@@ -172,13 +172,13 @@ def _measure_on_cluster(folder: Path, engine: Engine, request: Request, bar: boo
         failed = read_json(folder / "outcome.json").get("outcome") == "failed"
         if not _is_complete(folder) and (failed or len(parts.done(folder)) == before):
             raise UserError(_failure_reason(folder, last.reason))
-    with suppress(UserError):  # processes that help others with the last parts
+    with suppress(UserError):  # ends processes that still compute parts that others have finished
         if handle and engine.look(handle).word != "gone":
             engine.kill(handle)
 
 
-def _look_patiently(engine: Engine, handle: Handle) -> Look:
-    """What an engine says; one that gives no answer may do so later."""
+def _status_or_waiting(engine: Engine, handle: Handle) -> Look:
+    """Return the engine's status; if it does not respond, report that as waiting."""
     try:
         latest = engine.look(handle)
     except Unreachable as error:
@@ -187,7 +187,7 @@ def _look_patiently(engine: Engine, handle: Handle) -> Look:
 
 
 def _wait_for_parts(folder: Path, look: Callable[[], Look], bar: bool) -> Look:
-    """Draw how far it is, until all is done or nobody works on it; returns what was said last."""
+    """Show progress until all parts are computed or no process works on them; returns the last status."""
     looked_at, latest = 0.0, Look("waiting")
     with tqdm(unit="parts", leave=False, disable=not bar) as line:
         while True:
@@ -196,7 +196,7 @@ def _wait_for_parts(folder: Path, look: Callable[[], Look], bar: bool) -> Look:
             plan, done = parts.read_plan(folder), len(parts.done(folder))
             if plan and line.total is None:
                 line.reset(plan["parts"])
-                line.initial = done  # what was done before does not tell how fast it goes
+                line.initial = done  # tqdm must not count parts of an earlier attempt in its rate
             line.n = done
             line.set_postfix_str(latest.reason if latest.word == "waiting" else "")
             if latest.word == "gone" or _is_complete(folder):
@@ -210,7 +210,7 @@ def _is_complete(folder: Path) -> bool:
 
 
 def _failure_reason(folder: Path, status: str) -> str:
-    """Why nobody works on it any more although it is not done."""
+    """Return why all processes ended before the measurement was complete."""
     if reason := read_json(folder / "outcome.json").get("reason"):
         return str(reason)
     status = f"{status} {cluster_dry_run.last_line_of_log(folder)}".strip()

@@ -1,4 +1,4 @@
-"""What can be measured in parts."""
+"""The measurements that can be computed in parts."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -9,18 +9,18 @@ from vit.training import evaluation
 
 
 class Task(NamedTuple):
-    """One measurement.
+    """A measurement that can be computed in parts.
 
     Attributes:
-        in_parts: of a checkpoint, a dataset, a number of pictures where there is one, and how data are read.
-        combined: what the parts say together, in their order.
+        in_parts: divides it, given a checkpoint, a dataset, options of the loader, and for some a number of images.
+        combined: combines the results of all parts, in order.
     """
 
     in_parts: Callable[..., InParts]
     combined: Callable[[Iterable[Part]], Any]
 
 
-# By the name of their command.
+# Keys are the names of the commands.
 TASKS = {
     "evaluate": Task(evaluation.in_parts, evaluation.combined),
     "faithfulness": Task(method_ranking.in_parts, method_ranking.combined),

@@ -1,9 +1,9 @@
-"""One of several processes that measure a checkpoint over a dataset, which know nothing of each other; or a dry run.
+"""One of several independent processes that measure a checkpoint over a dataset; or a dry run.
 
     python -m vit.runs.batch.worker FOLDER NUMBER COUNT
 
-Each begins with its own share of the parts and then helps with those of the others, so that all is done as long as one
-of them lives.
+Each process starts with its own share of the parts and then works on those of the others, so the measurement completes
+as long as one process survives.
 """
 
 import random
@@ -16,7 +16,7 @@ from vit.training.run_folder import record_outcome
 
 
 def main(folder: Path, number: int, count: int) -> int:
-    """Measure what is missing, or try; returns the exit status."""
+    """Compute the missing parts, or do a dry run if one was requested; returns the exit status."""
     try:
         if (folder / cluster_dry_run.REQUEST).exists():
             cluster_dry_run.main(folder)
@@ -27,7 +27,7 @@ def main(folder: Path, number: int, count: int) -> int:
             if (folder / "stop").exists():
                 break
             if not parts.path_of(folder, part).exists():
-                parts.keep(folder, part, work.part(part))
+                parts.write_part(folder, part, work.part(part))
     except UserError as error:
         record_outcome(folder, "failed", str(error))
         print(error, flush=True)
@@ -36,14 +36,14 @@ def main(folder: Path, number: int, count: int) -> int:
 
 
 def order(total: int, number: int, count: int) -> list[int]:
-    """Parts as one of several processes goes through them: its own, then those of the others, all mixed up.
+    """Order the parts for one of several processes: its own share first, then the others' parts, shuffled.
 
     >>> order(6, 1, 3)[:2], sorted(order(6, 1, 3))
     ([1, 4], [0, 1, 2, 3, 4, 5])
     """
     own = list(range(number, total, count))
     others = sorted(set(range(total)) - set(own))
-    random.Random(number).shuffle(others)  # two that help do not follow each other
+    random.Random(number).shuffle(others)  # so that two helping processes rarely compute the same part
     return own + others
 
 

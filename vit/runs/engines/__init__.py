@@ -1,6 +1,7 @@
-"""Engines that compute runs: this machine, and the clusters that an administrator has set up.
+"""Engines that compute runs: this machine, and the clusters that an administrator has configured.
 
-`contract` is what each of them answers, `clusters` what is set up, `watch` the last answer of each.
+`contract` is the interface of every engine, `clusters` reads the configuration, `watch` caches each engine's last
+response.
 """
 
 from vit.lazy import names_of

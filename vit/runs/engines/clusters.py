@@ -1,28 +1,28 @@
-"""The clusters that an administrator has set up, by name, in the secrets file of the app.
+"""Clusters that an administrator has configured, by name, in the app's secrets file.
 
     # .streamlit/secrets.toml, or the file that VIT_CLUSTERS names
     [clusters.lab]
     kind = "ray"
     address = "http://head.example.org:8265"     # of its dashboard
-    token_file = "/etc/vit/lab.token"            # read anew for each call, never shown
-    runs = "/shared/runs"                        # a folder that this machine and all nodes see under one path
-    data = ["/shared/data"]                      # folders of datasets that the nodes see
-    python = "/shared/venv/bin/python"           # that runs `vit` there
-    code = "/shared/vit-explorer"                # a checkout, where `vit` is not installed there
-    cpus = 4                                     # of each process, as its threads; 1 unless said
+    token_file = "/etc/vit/lab.token"            # read for each call, never shown
+    runs = "/shared/runs"                        # mounted under this path here and on all nodes
+    data = ["/shared/data"]                      # dataset folders that are mounted on the nodes
+    python = "/shared/venv/bin/python"           # the nodes' interpreter, which has `vit`'s dependencies
+    code = "/shared/vit-explorer"                # a checkout, if `vit` is not installed on the nodes
+    cpus = 4                                     # processors and threads per process, 1 by default
 
     [clusters.hpc]
     kind = "slurm"
     runs = "/scratch/runs"
     partition = "gpu"
-    setup = ["module load cuda"]                 # lines of the batch script before all others
+        setup = ["module load cuda"]                 # first lines of the batch script
 
     [clusters.hpc.limits]
     runs_per_person = 2
     nodes = 4
     minutes = 2880
 
-No address is typed on a page: only whoever can write this file names machines.
+Pages accept no addresses: only the owner of this file can name machines.
 """
 
 import tomllib
@@ -37,17 +37,17 @@ from vit.paths import clusters_file
 from vit.runs.engines.contract import HERE, NAME
 from vit.untrusted import brief
 
-_FILE_BYTES = 1 << 20  # of the file
+_FILE_BYTES = 1 << 20  # size limit of the file
 
 
 class Limits(BaseModel):
-    """What a cluster grants.
+    """Limits on what people may run on a cluster.
 
     Attributes:
-        runs_per_person: waiting and running ones together; None for no limit.
-        nodes: of one run.
-        processes: of one run on one node.
-        minutes: of one attempt; None for the cluster's own limit.
+        runs_per_person: waiting and running runs together; None for no limit.
+        nodes: per run.
+        processes: per run and node.
+        minutes: per attempt; None for the cluster's own limit.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -58,10 +58,10 @@ class Limits(BaseModel):
 
 
 class Cluster(BaseModel):
-    """One cluster; the fields are those of its table in the file.
+    """Configuration of a cluster; the fields are the keys of its table in the file.
 
     Attributes:
-        cpus: processors of each process, which computes with as many threads.
+        cpus: processors per process, which also sets its number of threads.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -92,14 +92,14 @@ class Cluster(BaseModel):
 
 
 class Clusters(BaseModel):
-    """What the file says: the clusters that can be used, and for the others in words why not."""
+    """Contents of the file: usable clusters, and for each other one why it is not."""
 
     usable: dict[str, Cluster]
     problems: dict[str, str]
 
 
 def read_clusters() -> Clusters:
-    """The clusters of this installation; none where there is no file."""
+    """Return the configured clusters; none without a file."""
     path = clusters_file()
     try:
         facts = path.stat()
@@ -128,10 +128,10 @@ def _read_clusters_file(path: Path, changed: int, size: int) -> Clusters:
 
 
 def find_cluster(name: str) -> Cluster:
-    """One cluster by its name.
+    """Return a cluster's configuration.
 
     Raises:
-        InvalidConfig: there is none, or it is set up wrongly.
+        InvalidConfig: there is no such cluster, or its configuration is invalid.
     """
     clusters = read_clusters()
     if name in clusters.usable:
@@ -139,14 +139,14 @@ def find_cluster(name: str) -> Cluster:
     if name in clusters.problems:
         raise InvalidConfig(f"The cluster {name} cannot be used: {clusters.problems[name]}")
     names = ", ".join([HERE, *clusters.usable])
-    raise InvalidConfig(f"There is no place {brief(name)} to compute. Known are: {names}.")
+    raise InvalidConfig(f"There is no cluster {brief(name)}. Choose from: {names}.")
 
 
 def downloads_of(cluster: Cluster, data: str, root: str) -> str:
-    """Where the machines of a cluster keep downloads: in `root` where they see it, else in their first folder of data.
+    """Return the download folder for a cluster's nodes: `root` if they can see it, else their first data folder.
 
     Raises:
-        InvalidConfig: `data` names a folder that they do not see.
+        InvalidConfig: `data` names a folder that the nodes cannot see.
     """
 
     def visible(folder: str) -> bool:
@@ -160,5 +160,5 @@ def downloads_of(cluster: Cluster, data: str, root: str) -> str:
 
 
 def run_folders() -> list[Path]:
-    """Where the runs of clusters lie."""
+    """Return the folders that hold the clusters' runs."""
     return list(dict.fromkeys(cluster.runs for cluster in read_clusters().usable.values()))

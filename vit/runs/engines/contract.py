@@ -1,7 +1,7 @@
-"""What every engine answers, whatever computes its runs: this machine, a Ray cluster, a Slurm cluster.
+"""The interface of every engine that computes runs: this machine, a Ray cluster, a Slurm cluster.
 
-An engine submits, looks, asks to stop and kills; nothing else. What a run is (its folder, trainer, metrics, snapshots,
-outcome) is the same everywhere.
+An engine submits, reports status, requests a stop and kills; nothing else. The run itself (folder, trainer, metrics,
+snapshots, outcome) is the same everywhere.
 """
 
 import os
@@ -20,35 +20,35 @@ from vit.runs.attempts import CANCELLED
 from vit.training.run_folder import changing, forget_attempt, read_json, record_outcome, write_json
 from vit.untrusted import is_number, is_text
 
-HERE = "here"  # the name of this machine's engine
+HERE = "here"  # name of this machine's engine
 HANDLE = "handle.json"
-NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")  # of an engine
-_JOB = re.compile(r"[a-z0-9-]{1,64}\.[0-9]{1,6}")  # it becomes an argument of the engine's commands
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")  # name of an engine
+_JOB = re.compile(r"[a-z0-9-]{1,64}\.[0-9]{1,6}")  # strict, because it becomes an argument of the engine's commands
 _OVER = "over.json"
-_REPLACED_SECONDS = 5.0  # [s] between two looks of a job at whose turn it is
-GRACE_SECONDS = 30  # [s] in which an engine may not know yet what was submitted
+_REPLACED_SECONDS = 5.0  # [s] between two checks whether another job has replaced this one
+GRACE_SECONDS = 30  # [s] for which an engine may not list a submitted job yet
 
 
 class Unreachable(UserError):
-    """An engine gives no answer: nobody is there, it does not let us in, or it takes too long."""
+    """An engine does not respond: it is down, denies access, or times out."""
 
 
 class Refused(UserError):
-    """An engine will not do what it is asked for, and says why."""
+    """An engine rejects a request; the message says why."""
 
 
 class Share(NamedTuple):
-    """How much of something is free, and how much there is."""
+    """Free and total amount of a resource."""
 
     free: int
     total: int
 
 
 class Capacity(NamedTuple):
-    """What an engine has to give.
+    """Resources of an engine.
 
     Attributes:
-        nodes: machines that take part.
+        nodes: number of active nodes.
         cpus, gpus: processors and GPUs, over all nodes.
     """
 
@@ -58,15 +58,15 @@ class Capacity(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a run asks of an engine.
+    """Resources that a run requests from an engine.
 
     Attributes:
-        devices: one for each process of a node: "cpu", "gpu" for any, on this machine also "cuda:0" and so on.
-        share: do not wait for others that use them; on this machine only.
-        nodes: how many machines.
-        minutes: after which the engine may end it; None for its own limit.
-        workers: of a measurement in parts, processes that know nothing of each other, each with one of `devices`; 0
-            for a training run.
+        devices: one for each process of a node: "cpu", "gpu" for any GPU, on this machine also "cuda:0" and so on.
+        share: run at once, next to the runs that hold the devices; on this machine only.
+        nodes: number of nodes.
+        minutes: time limit; None for the engine's own limit.
+        workers: for a measurement in parts, the number of independent processes, each with one of `devices`; 0 for a
+            training run.
     """
 
     devices: tuple[str, ...] = ("cpu",)
@@ -77,17 +77,17 @@ class Request(NamedTuple):
 
     @property
     def gpus(self) -> bool:
-        """Whether each process has a GPU."""
+        """Whether each process needs a GPU."""
         return self.devices[0] not in ("cpu", "mps")
 
 
 class Handle(NamedTuple):
-    """A run as its engine knows it.
+    """Identifies a run's job to its engine.
 
     Attributes:
-        folder: of the run.
+        folder: the run's folder.
         engine_name: `HERE`, or the cluster's name.
-        job: unique on the cluster, chosen before it is submitted: what was submitted twice is one job.
+        job: unique on the cluster and chosen before submission, so that submitting twice starts one job.
         submitted: unix time [s].
     """
 
@@ -98,13 +98,13 @@ class Handle(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What an engine says of a run.
+    """Status of a run, as its engine reports it.
 
     Attributes:
-        word: waiting (for its turn), running, retrying (its processes died and are started again), gone.
-        reason: why, in words; "" where there is nothing to say.
-        starts: when a waiting one is expected to start, unix time [s].
-        nodes: the machines that it is on.
+        word: waiting (in the queue), running, retrying (its processes died and are restarted), gone.
+        reason: explanation for the user; "" for none.
+        starts: expected start of a waiting run, unix time [s].
+        nodes: machines that it runs on.
     """
 
     word: Literal["waiting", "running", "retrying", "gone"]
@@ -114,65 +114,66 @@ class Look(NamedTuple):
 
 
 class Engine(Protocol):
-    """What computes runs. Every call ends within seconds.
+    """Computes runs. Every call returns within seconds.
 
     Attributes:
-        name: as people choose it.
+        name: the name that users select.
     """
 
     name: str
 
     def capacity(self) -> Capacity:
-        """What is there, and what of it is free.
+        """Return the total and free resources.
 
         Raises:
-            Unreachable: nobody answers.
+            Unreachable: the engine does not respond.
         """
 
     def submit(self, folder: Path, request: Request) -> Handle:
-        """Start the run in this folder, or queue it.
+        """Start or queue the run in this folder.
 
         Raises:
-            InvalidRun: it is going on already.
-            Refused: the engine has no room for this, ever.
-            Unreachable: nobody answers.
+            InvalidRun: the run is active already.
+            Refused: the engine can never provide these resources.
+            Unreachable: the engine does not respond.
         """
 
     def look(self, handle: Handle) -> Look:
-        """Say how a run is.
+        """Return the status of a run.
 
         Raises:
-            Unreachable: nobody answers.
+            Unreachable: the engine does not respond.
         """
 
     def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
-        """Say how each of several runs is, or what keeps that from being known.
+        """Yield the status of each run, or the exception that its query raised.
 
-        Looks at each, in engines that inherit it; others ask once.
+        The default queries one by one; clusters override it with a single request.
         """
         return each(lambda: self.look, handles)
 
     def ask_to_stop(self, folder: Path) -> None:
-        """Ask a run to finish its step, save, and end; a waiting one leaves the queue.
+        """Ask a run to finish its step, save, and exit; a waiting run leaves the queue.
 
-        The file `stop` in its folder asks, also where nobody answers: the trainer sees it, or the job when it starts.
+        The request is the file `stop` in the run's folder, so it also works while the engine is unreachable: the
+        trainer checks for it, and so does a job when it starts.
         """
 
     def kill(self, handle: Handle) -> None:
-        """End a run now, and return once it is over.
+        """Kill a run, and return when it is over.
 
         Raises:
-            Unreachable: nobody answers.
+            Unreachable: the engine does not respond.
         """
 
 
 def each(
     ask: Callable[[], Callable[[Handle], Look]], handles: Sequence[Handle]
 ) -> Iterator[tuple[Handle, Look | Exception]]:
-    """Say how each of several runs is, or what kept that from being known.
+    """Yield the status of each run, or the exception that its query raised.
 
     Args:
-        ask: all that needs to be asked once; returns what then says how a run is.
+        ask: makes the request that all runs share, and returns a function from handle to status.
     """
     try:
         look = ask()
@@ -188,7 +189,7 @@ def each(
 
 
 def read_handle(folder: Path) -> Handle | None:
-    """How the engine of a cluster knows a run; None for a run of this machine, and for a copy of a cluster's run."""
+    """Return the handle of a cluster's run; None for a run of this machine, or for a copy of a cluster's run."""
     values = read_json(folder / HANDLE)
     engine_name, job, submitted = values.get("place"), values.get("job"), values.get("submitted")
     if not (
@@ -199,29 +200,30 @@ def read_handle(folder: Path) -> Handle | None:
         and is_number(submitted)
     ):
         return None
+    # A copy of a run's folder has another name than the job in its handle.
     if job.rpartition(".")[0] != folder.name:
         return None
     return Handle(folder, engine_name, job, submitted)
 
 
 def write_handle(handle: Handle, request: Request) -> None:
-    """Write how the engine of a cluster will know a run, before it is submitted."""
+    """Write the handle and the requested resources of a cluster's run, before it is submitted."""
     resources = request._asdict() | {"devices": list(request.devices)}
     identity = {"place": handle.engine_name, "job": handle.job, "submitted": handle.submitted}
     write_json(handle.folder / HANDLE, identity | {"request": resources})
 
 
 def read_request(folder: Path) -> Request:
-    """What was asked of a cluster for a run, by whoever submitted it; for its job there."""
+    """Return the resources that were requested for a run; its job reads them on the cluster."""
     resources = read_json(folder / HANDLE)["request"]
     return Request(**resources | {"devices": tuple(resources["devices"])})
 
 
 def next_handle(folder: Path, engine_name: str, last: int = 0) -> Handle:
-    """For another attempt at the run in this folder.
+    """Return the handle of another attempt at the run in this folder.
 
     Args:
-        last: number of a job that was sent before, whatever came of it.
+        last: number of the last job submitted, successfully or not.
     """
     before = read_handle(folder)
     number = max(int(before.job.rpartition(".")[2]) if before else 0, last) + 1
@@ -229,23 +231,23 @@ def next_handle(folder: Path, engine_name: str, last: int = 0) -> Handle:
 
 
 def is_new(handle: Handle) -> bool:
-    """Whether an engine may not know a job yet: it was submitted a moment ago, and has left no sign of life."""
+    """Whether an engine may not list a job yet: it was submitted within `GRACE_SECONDS` and has written nothing."""
     begun = any((handle.folder / name).exists() for name in ("heartbeat", "outcome.json"))
     return not begun and time.time() - handle.submitted < GRACE_SECONDS
 
 
 def mark_over(handle: Handle) -> None:
-    """Note that a job is gone for good, as engines forget: by the job itself at its end, or by who learns it."""
+    """Record that a job is gone for good, because engines forget ended jobs."""
     write_json(handle.folder / _OVER, {"job": handle.job})
 
 
 def is_over(handle: Handle) -> bool:
-    """Whether that is noted, of this job and not of one before it."""
+    """Whether this job, not an earlier one of the run, is recorded as gone."""
     return read_json(handle.folder / _OVER).get("job") == handle.job
 
 
 def conclude(handle: Handle, outcome: Literal["stopped", "failed"], reason: str) -> None:
-    """Record that a job is over, and how, where the trainer did not say, or said it failed as a person ended it."""
+    """Record that a job is over, with this outcome unless the trainer wrote one; "stopped" overrides "failed"."""
     path = handle.folder / "outcome.json"
     if outcome == "stopped" and read_json(path).get("outcome") == "failed":
         path.unlink()
@@ -254,7 +256,7 @@ def conclude(handle: Handle, outcome: Literal["stopped", "failed"], reason: str)
 
 
 def leave_stop(engine: Engine, folder: Path) -> None:
-    """Ask a cluster's run to stop: by the file, and of one that waits by ending its job."""
+    """Request a cluster's run to stop through the file, and cancel its job if it still waits."""
     with changing(folder):
         (folder / "stop").touch()
     handle = read_handle(folder)
@@ -265,19 +267,19 @@ def leave_stop(engine: Engine, folder: Path) -> None:
 
 
 def claim_job(folder: Path, job: str) -> Handle | None:
-    """For a job at its start: its run's handle; None where it shall not begin.
+    """Return the handle of a job's run, called when the job starts; None if the job must not run.
 
-    Another job has its place, it was ended before (Ray starts jobs that it was told to stop while they were pending),
-    or a person has asked the run to stop.
+    It must not if another job has replaced it, if it is over (Ray starts jobs that were stopped while pending), or if a
+    person has stopped the run.
     """
     handle = read_handle(folder)
     return None if handle is None or handle.job != job or is_over(handle) or call_off(handle) else handle
 
 
 def end_when_replaced(handle: Handle, end: Callable[[], object]) -> None:
-    """For a job at work, in the background: end it once the run has another one.
+    """Call `end` when the run gets another job; watches in the background while this job works.
 
-    A run that gave no sign of life for a while may have been declared over, and resumed.
+    A run without a heartbeat may have been declared over and resumed, while this job was only cut off from storage.
     """
 
     def wait() -> None:
@@ -290,7 +292,7 @@ def end_when_replaced(handle: Handle, end: Callable[[], object]) -> None:
 
 
 def call_off(handle: Handle) -> bool:
-    """Whether a person stopped a run before it began, which is then over."""
+    """Whether a person stopped the run before it began; if so, record it as stopped and over."""
     if not any((handle.folder / request).exists() for request in ("stop", "kill")):
         return False
     write_json(handle.folder / "outcome.json", {"outcome": "stopped", "reason": CANCELLED, "t": time.time()})
@@ -299,9 +301,9 @@ def call_off(handle: Handle) -> bool:
 
 
 def _last_number(lock: int, request: Request) -> int:
-    """Of the job that was sent last, which an engine may know although it gave no answer.
+    """Return the number of the job submitted last, which the engine may have accepted without responding.
 
-    A measurement begins anywhere: its folder has the same name again when it is asked for again, and engines remember.
+    A measurement starts at a random number: repeated measurements share a folder name, and engines reject used job ids.
     """
     sent = os.pread(lock, 16, 0)
     return int(sent) if sent.isdigit() else secrets.randbelow(900_000) if request.workers else 0
@@ -309,12 +311,12 @@ def _last_number(lock: int, request: Request) -> int:
 
 @contextmanager
 def submitting(engine: Engine, folder: Path, request: Request) -> Iterator[Handle]:
-    """The handle of another attempt at a run, for its engine to submit; only one does so at a time.
+    """Yield the handle of another attempt for the engine to submit, under a lock against concurrent submissions.
 
-    Where that fails, the run is as it was before. A job that began all the same finds a handle that is not its own.
+    On failure the run's files are restored. If the job started anyway, it finds another job's handle and exits.
 
     Raises:
-        InvalidRun: the run is going on, or somebody else submits it at this moment.
+        InvalidRun: the run is active, or is being submitted by another process.
     """
     lock = os.open(folder / "submit.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -323,7 +325,7 @@ def submitting(engine: Engine, folder: Path, request: Request) -> Iterator[Handl
         if (last := read_handle(folder)) and engine.look(last).word != "gone":
             if not is_over(last):
                 raise InvalidRun("This run is going on already.")
-            engine.kill(last)  # it has said its last word, and is on its way out
+            engine.kill(last)  # its outcome is recorded; it is only shutting down
         files = [folder / name for name in (HANDLE, "outcome.json")]
         contents = [file.read_bytes() if file.exists() else None for file in files]
         with changing(folder):

@@ -1,4 +1,4 @@
-"""The engine of each cluster; this machine's own is `vit.runs.engines.local`."""
+"""Create the engine of a cluster; this machine's is `vit.runs.engines.local`."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,10 +13,10 @@ KINDS: dict[str, Callable[[Cluster], Engine]] = {"ray": Ray, "slurm": Slurm}
 
 
 def cluster_engine(name: str) -> Engine:
-    """The engine of a cluster.
+    """Return the engine of a cluster.
 
     Raises:
-        InvalidConfig: there is no such cluster, or it is set up wrongly.
+        InvalidConfig: there is no such cluster, or its configuration is invalid.
     """
     cluster = find_cluster(name)
     if cluster.kind not in KINDS:
@@ -26,5 +26,5 @@ def cluster_engine(name: str) -> Engine:
 
 @lru_cache(64)
 def _engine(cluster: Cluster, kind: Callable[[Cluster], Engine]) -> Engine:
-    """One for as long as the cluster is set up alike: an engine remembers what it heard a moment ago."""
+    """Return one instance per cluster configuration, because an engine caches its latest responses."""
     return kind(cluster)

@@ -1,4 +1,4 @@
-"""This machine: a supervisor for each run, and a queue for its devices."""
+"""The engine of this machine: one supervisor per run, and a queue for devices."""
 
 import os
 import re
@@ -18,44 +18,45 @@ from vit.training.run_folder import changing, is_alive, record_outcome
 
 
 class Local(Engine):
-    """This machine; it always answers."""
+    """This machine, which is never unreachable."""
 
     name = HERE
 
     def capacity(self) -> Capacity:
-        """Processors and GPUs; those that a run has are not free."""
+        """Return processors and GPUs; devices held by runs are not free."""
         root, gpus = runs_folder(), gpu_names()
         held = {device for device, run in read_queue(root)["held"].items() if is_alive(root / run)}
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return Capacity(1, Share(0 if "cpu" in held else cpus, cpus), Share(len(set(gpus) - held), len(gpus)))
 
     def submit(self, folder: Path, request: Request) -> Handle:
-        """Start the run's supervisor, which waits for its devices."""
+        """Start the run's supervisor, which waits for devices."""
         with open_queue(folder.parent) as line, changing(folder):
             start_detached("vit.runs.supervisor", folder, "This run is going on already.")
-            if not request.share:  # now, so that the order of the launches counts
+            # The run enters the queue here, not in its supervisor, so that runs start in the order of their launches.
+            if not request.share:
                 grant(folder.parent, line, folder.name, request.devices, gpu_names)
         return Handle(folder, HERE, folder.name, time.time())
 
     def look(self, handle: Handle) -> Look:
-        """The run's lock answers, which the operating system drops when the last of its processes is gone."""
+        """Return the run's status from its lock, which the system releases when the last of its processes exits."""
         return look_local(handle.folder, read_queue(handle.folder.parent)["waiting"])
 
     def ask_to_stop(self, folder: Path) -> None:
-        """The trainer, or the supervisor of a waiting run, sees the file."""
+        """Create the file that the trainer, or the supervisor of a waiting run, checks for."""
         with changing(folder):
             (folder / "stop").touch()
 
     def kill(self, handle: Handle) -> None:
-        """The supervisor sees the file; where it does not, all processes that hold the run's lock are killed."""
+        """Ask the supervisor through a file; if it does not react, kill all processes that hold the lock."""
         kill(handle.folder)
 
 
 def kill(folder: Path, patience: float = 5.0) -> None:
-    """End a run of this machine.
+    """Kill a run of this machine.
 
     Args:
-        patience: time that its supervisor has for it before all processes that hold its lock are killed [s].
+        patience: time that its supervisor gets before every process that holds the run's lock is killed [s].
     """
     with changing(folder):
         (folder / "kill").touch()
@@ -71,17 +72,18 @@ def kill(folder: Path, patience: float = 5.0) -> None:
 
 
 def lock_holders(folder: Path) -> list[int]:
-    """Processes that hold the run's lock: found by the lock, so a reused id cannot be among them. Linux only."""
+    """Return the processes that have the run's lock open, so a reused pid cannot be among them. Linux only."""
     try:
         lock = (folder / "alive.lock").stat()
     except OSError:
         return []
     holders = set()
     for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):  # a process or a file that is gone by now, or that is another user's
+        with suppress(OSError):  # the process or file has gone since, or belongs to another user
             file = link.stat()
             if (file.st_dev, file.st_ino) == (lock.st_dev, lock.st_ino):
                 held = (link.parents[1] / "fdinfo" / link.name).read_text()
-                if re.search(r"^lock:.*FLOCK.*READ", held, re.MULTILINE):  # who only asks holds WRITE for an instant
+                # The run's processes share a lock (READ); `is_alive` probes with an exclusive one (WRITE).
+                if re.search(r"^lock:.*FLOCK.*READ", held, re.MULTILINE):
                     holders.add(int(link.parents[1].name))
     return sorted(holders - {os.getpid()})

@@ -1,8 +1,8 @@
-"""A Ray cluster, spoken to over HTTP through its Jobs API: whoever submits and watches needs no Ray.
+"""The engine of a Ray cluster, through the HTTP Jobs API, so that this machine needs no Ray.
 
-A run is one job, whose driver is `vit.runs.engines.ray_job`. It starts the trainer's processes on the cluster's
-machines, starts them again when one dies, and writes into the run's folder what they wait for and where they are. Ray
-has no queue: a job that waits for room counts as running there, and its driver's note says otherwise.
+A run is one job, whose driver is `vit.runs.engines.ray_job`. The driver starts the trainer's processes on the nodes,
+restarts them when one dies, and writes to the run's folder what they wait for and where they run. Ray has no queue: it
+reports a job that waits for resources as running, and only the driver's note says that it waits.
 
 Source: https://docs.ray.io/en/latest/cluster/running-applications/job-submission/rest.html
 """
@@ -37,18 +37,18 @@ from vit.training.run_folder import ENGINE, changing, read_json
 from vit.untrusted import brief, is_text
 
 _ALIVE = ("PENDING", "RUNNING")
-NOTE = "driver.json"  # in a run's folder: what its driver, or the leading process, says of a job
-_TIMEOUT_SECONDS = 5.0  # [s] of one call
-_ANSWER_BYTES = 64 << 20  # of one answer
-_RUNS_ASKED_SINGLY = 5  # runs that are asked about one by one: a list of jobs holds all that have ended, too
-_LASTING_SECONDS = 20.0  # [s] for a job that was stopped to be gone; Ray kills it after three
+NOTE = "driver.json"  # in a run's folder: the job's status as its driver, or the process of rank 0, writes it
+_TIMEOUT_SECONDS = 5.0  # [s] per request
+_ANSWER_BYTES = 64 << 20  # size limit of a response
+_LIST_FROM_RUNS = 5  # from here on, list all jobs instead: the list also holds every job that has ended
+_STOP_SECONDS = 20.0  # [s] to wait until a stopped job has ended; Ray kills it after 3 s
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A token goes to the address that it is for, and nowhere else."""
+    """Reject redirects, so that the token is sent to the configured address only."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Follow none."""
+        """Return None: do not follow."""
 
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
@@ -61,7 +61,7 @@ class Ray(Engine):
         self.cluster, self.name = cluster, cluster.name
 
     def capacity(self) -> Capacity:
-        """Machines, processors and GPUs, as of some seconds ago."""
+        """Return nodes, processors and GPUs, some seconds old."""
         report = self._request("GET", "/api/cluster_status")
         try:
             status = report["data"]["clusterStatus"]
@@ -70,11 +70,13 @@ class Ray(Engine):
                 Share(int(total - used), int(total)) for used, total in (usage.get(k, (0, 0)) for k in ("CPU", "GPU"))
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise Unreachable(f"{self.name} does not say what it has: its version of Ray may be too old.") from error
+            raise Unreachable(
+                f"{self.name} does not report its resources: its version of Ray may be too old."
+            ) from error
         return Capacity(len(nodes), cpus, gpus)
 
     def submit(self, folder: Path, request: Request) -> Handle:
-        """Hand the job over; it is named before, so that one that was sent twice is one."""
+        """Submit the job under an id chosen beforehand, so that a repeated request does not start a second job."""
         with submitting(self, folder, request) as handle:
             variables = {ENGINE: "ray", "OMP_NUM_THREADS": str(self.cluster.cpus), "PYTHONUNBUFFERED": "1"}
             if self.cluster.code:
@@ -91,12 +93,12 @@ class Ray(Engine):
         return handle
 
     def look(self, handle: Handle) -> Look:
-        """Ask for the job; of one that runs, its driver knows whether its processes do."""
+        """Return the job's status; for a running job, the driver's note tells whether its processes run."""
         return self._look_at_job(handle, self._find_job(handle))
 
     def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
-        """Ask for all jobs that Ray remembers where several are asked about."""
-        if len(handles) < _RUNS_ASKED_SINGLY:
+        """Query runs one by one if they are few, else list all jobs that Ray remembers."""
+        if len(handles) < _LIST_FROM_RUNS:
             return each(lambda: self.look, handles)
 
         def ask() -> Callable[[Handle], Look]:
@@ -123,13 +125,13 @@ class Ray(Engine):
         )
 
     def ask_to_stop(self, folder: Path) -> None:
-        """The trainer sees the file; of one that waits, the job is ended."""
+        """Create the stop file, which the trainer checks for; end the job if it still waits."""
         leave_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
-        """Ray ends the driver and with it all of its processes.
+        """Stop the driver, and with it all of its processes.
 
-        It starts the driver of a job that was ended while it was pending, and that one finds a request to stop.
+        Ray still starts the driver of a job that was stopped while pending; the stop file makes that driver exit.
         """
         self._end_job(handle)
         with changing(handle.folder):
@@ -138,31 +140,31 @@ class Ray(Engine):
 
     def _end_job(self, handle: Handle) -> None:
         self._request("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)
-        until = time.monotonic() + _LASTING_SECONDS
+        until = time.monotonic() + _STOP_SECONDS
         while (job := self._find_job(handle)) and job.get("status") in _ALIVE:
             if time.monotonic() > until:
                 raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")
             time.sleep(0.2)
 
     def _find_job(self, handle: Handle) -> dict[str, Any] | None:
-        """What Ray knows of a job; None for nothing."""
+        """Return Ray's record of a job; None if there is none."""
         return self._request("GET", f"/api/jobs/{handle.job}", absent=True)
 
     def _request(self, method: str, path: str, body: object = None, *, absent: bool = False) -> Any:
-        """One call of the API.
+        """Call the API.
 
         Args:
-            absent: answer None to "there is no such thing".
+            absent: return None for status 404.
 
         Raises:
-            Refused, Unreachable: in one sentence.
+            Refused, Unreachable: with a one-sentence message.
         """
         assert self.cluster.token_file
         try:
             token = self.cluster.token_file.read_text().strip()
         except (OSError, ValueError) as error:
             raise Unreachable(f"The token file of {self.name} cannot be read on this server.") from error
-        call = urllib.request.Request(  # noqa: S310 # http or https, as `Cluster` has it
+        call = urllib.request.Request(  # noqa: S310 # `Cluster` allows http and https only
             self.cluster.address.rstrip("/") + path,
             None if body is None else json.dumps(body).encode(),
             {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
@@ -178,7 +180,7 @@ class Ray(Engine):
                 raise Unreachable(f"{self.name} does not accept the token in its token_file.") from error
             detail = error.read(2000).decode(errors="replace").strip().split("\n")[-1]
             raise Refused(f"{self.name} refuses ({error.code}): {brief(detail)}.") from error
-        except (OSError, HTTPException) as error:  # nobody there, or nobody who answers in time
+        except (OSError, HTTPException) as error:  # refused, unreachable or timed out
             raise Unreachable(f"{self.name} does not answer.") from error
         except ValueError as error:
-            raise Unreachable(f"What answers at the address of {self.name} is no Ray cluster.") from error
+            raise Unreachable(f"The address of {self.name} is not that of a Ray cluster.") from error

@@ -1,8 +1,8 @@
-"""The driver of a measurement on a Ray cluster: Ray Data gives its parts to processes that hold the model.
+"""The driver of a measurement on a Ray cluster: Ray Data distributes its parts to processes that hold the model.
 
     python -m vit.runs.engines.ray_batch FOLDER JOB CPUS
 
-Submitted by `vit.runs.engines.ray`. A process that dies is replaced, and its part given to another.
+Submitted by `vit.runs.engines.ray`. If a process dies, Ray replaces it and reassigns its part.
 """
 
 import os
@@ -18,7 +18,7 @@ from vit.training.run_folder import record_outcome
 
 
 class Worker:
-    """One process of the cluster."""
+    """A worker process on the cluster."""
 
     def __init__(self, folder: str):
         self.folder = Path(folder)
@@ -28,21 +28,21 @@ class Worker:
         self.work = parts.read_measurement(self.folder).opened()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Compute parts by their numbers."""
+        """Compute the parts with these numbers."""
         for number in batch["part"].tolist():
             if not parts.path_of(self.folder, number).exists() and not (self.folder / "stop").exists():
-                parts.keep(self.folder, number, self.work.part(number))
+                parts.write_part(self.folder, number, self.work.part(number))
         return batch
 
 
-def _tried(folder: str) -> None:
-    """A dry run, on a machine of the cluster."""
+def _dry_run(folder: str) -> None:
+    """Do a dry run on a node of the cluster."""
     worker.main(Path(folder), 0, 1)
 
 
 def main(folder: Path, job: str, cpus: int) -> None:
-    """Measure what is missing, or try."""
-    import ray  # noqa: PLC0415 # there is no Ray but on a cluster
+    """Compute the missing parts, or do a dry run if one was requested."""
+    import ray  # noqa: PLC0415 # Ray is installed on clusters only
     from ray.data import ActorPoolStrategy  # noqa: PLC0415
 
     handle = claim_job(folder, job)
@@ -53,7 +53,7 @@ def main(folder: Path, job: str, cpus: int) -> None:
     note(handle, "waiting", f"It starts when {handle.engine_name} has room for {needs}.")
     try:
         if (folder / cluster_dry_run.REQUEST).exists():
-            attempt = ray.remote(num_cpus=cpus, num_gpus=1 if request.gpus else 0, max_retries=0)(_tried)
+            attempt = ray.remote(num_cpus=cpus, num_gpus=1 if request.gpus else 0, max_retries=0)(_dry_run)
             ray.get(attempt.remote(str(folder)))
             return
         work = parts.read_measurement(folder).opened()
@@ -78,6 +78,6 @@ def main(folder: Path, job: str, cpus: int) -> None:
 
 
 if __name__ == "__main__":
-    from vit.runs.engines import ray_batch  # not as "__main__", which Ray would send to the workers whole
+    from vit.runs.engines import ray_batch  # Ray pickles functions of "__main__" by value, of modules by name
 
     ray_batch.main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,12 +1,12 @@
-"""The driver of a run on a Ray cluster: starts its processes there, and again when one dies.
+"""The driver of a run on a Ray cluster: starts the trainer's processes and restarts them when one dies.
 
     python -m vit.runs.engines.ray_job RUN JOB CPUS
 
-Submitted by `vit.runs.engines.ray`, and run by Ray on one of its machines. Each process is one of Ray's actors, and
-trains as torchrun's would, told by the same variables who it is. Ray finds the machines; the run's state is the truth,
-and a death that no progress lies before is not tried again for ever.
+Submitted by `vit.runs.engines.ray`, and run by Ray on a node. Each process is a Ray actor and trains like a torchrun
+process, with the same environment variables. Ray picks the nodes. Each restart resumes from the last saved state; after
+a few deaths in a row without a new one, the driver gives up.
 
-This is Ray's core: Ray Train starts four processes more, one after the other, before those that train.
+It uses Ray core: Ray Train would start four more processes, one after the other, before the trainers.
 """
 
 import os
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vit.errors import UserError
-from vit.runs.attempts import train_to_the_end
+from vit.runs.attempts import train_until_done
 from vit.runs.engines.contract import Handle, claim_job, mark_over, read_handle, read_request
 from vit.runs.engines.ray import NOTE
 from vit.training.run_folder import AGAIN, STATES, read_document, read_json, write_json
@@ -27,51 +27,53 @@ from vit.training.run_folder import AGAIN, STATES, read_document, read_json, wri
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
 
-_GIVEN_UP = "given up"  # noted by a process: what stands in outcome.json would be so again
-_WAITING_AFTER = 10.0  # [s] without machines after which a run that began before is said to wait for them
-_FRUITLESS_DEATHS = 3  # deaths in a row without another saved state between them, after which it is given up
+_GIVEN_UP = "given up"  # noted by a process whose failure would repeat: the reason is in outcome.json
+_WAITING_AFTER = 10.0  # [s] without resources after which a restarted run is shown as waiting
+_FRUITLESS_DEATHS = 3  # deaths in a row without a new saved state, after which the driver gives up
 
 
 def main(folder: Path, job: str, cpus: int) -> None:
-    """Train the run in `folder` to its end."""
+    """Train the run in `folder` until it is done."""
     handle = claim_job(folder, job)
     if handle is None:
         return
     try:
-        train_to_the_end(folder, lambda: _train_once(folder, handle, cpus))
+        train_until_done(folder, lambda: _train_once(folder, handle, cpus))
     finally:
         mark_over(handle)
 
 
 def note(handle: Handle, word: str, reason: str = "", hosts: tuple[str, ...] = ()) -> None:
-    """Leave word in the run's folder for whoever asks how it is."""
+    """Write the job's status to the run's folder, where `Ray.look` reads it."""
     write_json(handle.folder / NOTE, {"job": handle.job, "word": word, "reason": reason, "hosts": hosts})
 
 
 def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
-    """Run the trainer's processes until they end well, want smaller parts, or die without progress."""
-    import ray  # noqa: PLC0415 # there is no Ray but on a cluster
+    """Run the trainer's processes until they succeed, ask for smaller micro-batches, or die without progress."""
+    import ray  # noqa: PLC0415 # Ray is installed on clusters only
 
     request = read_request(folder)
     processes = request.nodes * len(request.devices)
     parts, fruitless, reason = read_json(folder / AGAIN), 0, ""
     while True:
-        before = _saved(folder)
+        before = _state_times(folder)
         goes = "goes on" if reason else "starts"
-        waits = f"{reason} It {goes} when {handle.engine_name} has room for {_needs(processes, cpus, request.gpus)}."
+        waits = (
+            f"{reason} It {goes} when {handle.engine_name} has room for {_resources(processes, cpus, request.gpus)}."
+        )
         if not reason:
             note(handle, "waiting", waits.lstrip())
         try:
             ray.init()
             try:
-                _train_on(_reserved(folder, handle, cpus, waits.lstrip()), folder)
+                _train_on(_reserve(folder, handle, cpus, waits.lstrip()), folder)
             finally:
-                ray.shutdown()  # its processes and what was reserved for them are gone
+                ray.shutdown()  # ends its processes and releases the placement group
             return 0
-        except Exception as error:  # whatever it was: Ray wraps it
+        except Exception as error:  # Ray wraps whatever a process raised
             if read_json(folder / AGAIN) != parts or read_json(folder / NOTE).get("word") == _GIVEN_UP:
                 return 1
-            fruitless = 0 if _saved(folder) != before else fruitless + 1
+            fruitless = 0 if _state_times(folder) != before else fruitless + 1
             with (folder / "log.txt").open("a") as log:
                 traceback.print_exception(error, file=log)
             if fruitless >= _FRUITLESS_DEATHS:
@@ -80,11 +82,11 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
             note(handle, "retrying", reason)
 
 
-def _reserved(folder: Path, handle: Handle, cpus: int, waits: str) -> "PlacementGroup":
-    """Room for the run's processes, once there is some.
+def _reserve(folder: Path, handle: Handle, cpus: int, waits: str) -> "PlacementGroup":
+    """Reserve resources for the run's processes, and wait until they are available.
 
     Args:
-        waits: what to say until then.
+        waits: status text while it waits.
     """
     from ray.util import placement_group  # noqa: PLC0415
 
@@ -100,10 +102,10 @@ def _reserved(folder: Path, handle: Handle, cpus: int, waits: str) -> "Placement
 
 
 def _train_on(group: "PlacementGroup", folder: Path) -> None:
-    """Start the run's processes where there is room for them, and wait until they are done.
+    """Start the run's processes in the placement group, and wait until they are done.
 
     Raises:
-        RayError: one of them failed, and none is left.
+        RayError: a process failed; the others were killed.
     """
     import ray  # noqa: PLC0415
     from ray.exceptions import RayError  # noqa: PLC0415
@@ -130,19 +132,19 @@ def _train_on(group: "PlacementGroup", folder: Path) -> None:
             done, left = ray.wait(left)
             ray.get(done)
     except RayError:
-        for process in processes:  # the others wait for it
+        for process in processes:  # the others block in a collective operation that the failed one never joins
             ray.kill(process)
         raise
 
 
 class Place(NamedTuple):
-    """Where one of the run's processes is.
+    """Where one of the run's processes runs.
 
     Attributes:
-        node: Ray's name of the machine.
-        host: the machine's own.
-        address, port: under which the first process can be met.
-        gpus: those that Ray gave it, by their numbers or names.
+        node: Ray's id of the node.
+        host: host name of the node.
+        address, port: rendezvous address if this is the process of rank 0.
+        gpus: GPUs that Ray assigned to it, by index or UUID.
     """
 
     node: str
@@ -153,9 +155,9 @@ class Place(NamedTuple):
 
 
 def torchrun_variables(places: Sequence[Place]) -> list[dict[str, str]]:
-    """What torchrun would tell each process; those of a machine follow each other.
+    """Return the environment variables that torchrun would set for each process; ranks on a node are consecutive.
 
-    All GPUs of the run on a machine are seen by each of its processes there, as NCCL reaches no others directly.
+    Each process sees all of the run's GPUs on its node, because NCCL needs that for direct access between GPUs.
     """
     nodes = list(dict.fromkeys(place.node for place in places))
     order = sorted(range(len(places)), key=lambda index: nodes.index(places[index].node))
@@ -174,30 +176,30 @@ def torchrun_variables(places: Sequence[Place]) -> list[dict[str, str]]:
     return result
 
 
-def _needs(processes: int, cpus: int, gpus: bool) -> str:
-    """What a run waits for, in words."""
-    each = f"{_counted(cpus, 'processor')}{' and a GPU' if gpus else ''}"
-    return f"{_counted(processes, 'process', 'processes')} with {each}{' each' if processes > 1 else ''}"
+def _resources(processes: int, cpus: int, gpus: bool) -> str:
+    """Describe the resources that a run waits for."""
+    each = f"{_pluralise(cpus, 'processor')}{' and a GPU' if gpus else ''}"
+    return f"{_pluralise(processes, 'process', 'processes')} with {each}{' each' if processes > 1 else ''}"
 
 
-def _counted(number: int, one: str, more: str = "") -> str:
+def _pluralise(number: int, one: str, more: str = "") -> str:
     return f"{number} {one if number == 1 else more or one + 's'}"
 
 
-def _saved(folder: Path) -> list[int]:
-    """Tells one saved state from another."""
+def _state_times(folder: Path) -> list[int]:
+    """Return the modification times of the saved states, which change with every save."""
     states = (folder / "checkpoints" / name for name in STATES)
     return [state.stat().st_mtime_ns for state in states if state.exists()]
 
 
 class Trainer:
-    """One of the run's processes, on a machine of the cluster: an actor."""
+    """One of the run's processes on a node: a Ray actor."""
 
     def __init__(self, folder: str):
         self._folder = Path(folder)
 
     def place(self) -> Place:
-        """Where this is."""
+        """Return where this process runs, with a free port."""
         import ray  # noqa: PLC0415
 
         context, address = ray.get_runtime_context(), ray.util.get_node_ip_address()
@@ -208,11 +210,11 @@ class Trainer:
         return Place(context.get_node_id(), platform.node(), address, port, gpus)
 
     def train(self, variables: dict[str, str], hosts: tuple[str, ...]) -> None:
-        """Train, as torchrun's process would.
+        """Train as a torchrun process would.
 
         Args:
-            variables: of the environment.
-            hosts: of all processes; of the leading one alone.
+            variables: environment variables to set.
+            hosts: hosts of all processes, for rank 0; empty for the others.
         """
         os.environ |= variables
         with (self._folder / "log.txt").open("ab") as log:
@@ -226,16 +228,16 @@ class Trainer:
         except UserError:
             if handle:
                 note(handle, _GIVEN_UP)
-            raise  # so that the driver ends the others, which may wait for this one
+            raise  # lets the driver kill the other processes, which may wait for this one
 
     def _train(self) -> None:
-        from vit.training.presets import train_config  # noqa: PLC0415 # what takes long is not imported by the driver
+        from vit.training.presets import train_config  # noqa: PLC0415 # slow import, which the driver does not need
         from vit.training.train import train  # noqa: PLC0415
 
         train(train_config(**read_document(self._folder / "config.json")), self._folder, resume=True)
 
 
 if __name__ == "__main__":
-    from vit.runs.engines import ray_job  # not as "__main__", which Ray would send to the workers whole
+    from vit.runs.engines import ray_job  # Ray pickles functions of "__main__" by value, of modules by name
 
     ray_job.main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,8 +1,8 @@
-"""A Slurm cluster, spoken to through its own commands, which this machine needs, too: sbatch, squeue, scancel.
+"""The engine of a Slurm cluster, through the commands sbatch, squeue and scancel, which this machine needs.
 
-A run is one batch job. Its script, job.sh in the run's folder (`vit.runs.engines.slurm_script`), says what is asked
-for and starts `vit.runs.engines.slurm_job` on the first of the job's machines. Near the time limit the run saves itself
-and queues again, until it is done. Slurm forgets ended jobs after some minutes, so the run's folder is the memory.
+A run is one batch job. Its script, job.sh in the run's folder (`vit.runs.engines.slurm_script`), requests the resources
+and starts `vit.runs.engines.slurm_job` on the job's first node. Near the time limit the run saves its state and the job
+is requeued, until the run is done. Slurm forgets ended jobs after some minutes; the run's folder keeps the outcome.
 
 Source: https://slurm.schedmd.com/sbatch.html
 """
@@ -36,8 +36,8 @@ from vit.runs.engines.slurm_script import SCRIPT, batch_script
 from vit.training.run_folder import changing
 from vit.untrusted import brief
 
-_TIMEOUT_SECONDS = 5.0  # [s] of one command; those that find no controller take nine to say so
-_LASTING_SECONDS = 60.0  # [s] for a job that was cancelled to be gone; what does not end by itself is killed after 30
+_TIMEOUT_SECONDS = 5.0  # [s] per command; without a reachable controller they fail only after 9 s
+_STOP_SECONDS = 60.0  # [s] to wait until a cancelled job has ended; Slurm kills it after 30 s
 _PENDING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING")
 _RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING")
 _WAITING = {
@@ -48,9 +48,9 @@ _WAITING = {
     "PartitionTimeLimit": "It asks for more time than the partition grants, and will never start.",
     "PartitionNodeLimit": "It asks for more machines than the partition grants, and will never start.",
     "ReqNodeNotAvail": "The machines that it needs are down or reserved.",
-    "JobHeldUser": "Somebody holds it back (scontrol release lets it go).",
-    "JobHeldAdmin": "An administrator holds it back.",
-    "QOSMaxJobsPerUserLimit": "You have as many jobs as Slurm grants you.",
+    "JobHeldUser": "A user holds it (release it with scontrol release).",
+    "JobHeldAdmin": "An administrator holds it.",
+    "QOSMaxJobsPerUserLimit": "You have reached Slurm's limit of jobs per user.",
 }
 _ENDS = {
     "TIMEOUT": "Its time limit was reached.",
@@ -61,7 +61,7 @@ _ENDS = {
 
 
 class _Job(NamedTuple):
-    """What squeue says of a job."""
+    """A job as squeue lists it."""
 
     number: str
     state: str
@@ -77,7 +77,7 @@ class Slurm(Engine):
         self.cluster, self.name = cluster, cluster.name
 
     def capacity(self) -> Capacity:
-        """Machines, processors and GPUs of the partition; those that are down do not count."""
+        """Return nodes, processors and GPUs of the partition, without nodes that are down."""
         output = self._run_command(
             [
                 "sinfo",
@@ -100,7 +100,7 @@ class Slurm(Engine):
         return Capacity(len(nodes), cpus, cards)
 
     def submit(self, folder: Path, request: Request) -> Handle:
-        """Write the script and hand it over."""
+        """Write the batch script and submit it."""
         with submitting(self, folder, request) as handle:
             self._check_time(request)
             with changing(folder), replaced(folder / SCRIPT) as file:
@@ -109,11 +109,11 @@ class Slurm(Engine):
         return handle
 
     def look(self, handle: Handle) -> Look:
-        """Ask squeue, by the job's name."""
+        """Query squeue by the job's name."""
         return _look_at_job(self._find_job(handle))
 
     def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
-        """Ask squeue once."""
+        """Query squeue once for all runs."""
 
         def ask() -> Callable[[Handle], Look]:
             jobs = self._find_jobs(handles)
@@ -122,16 +122,16 @@ class Slurm(Engine):
         return each(ask, handles)
 
     def ask_to_stop(self, folder: Path) -> None:
-        """The trainer sees the file; a job that waits is cancelled."""
+        """Create the stop file, which the trainer checks for; cancel the job if it still waits."""
         leave_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
-        """It may not queue again, and Slurm ends its processes: gently, and after KillWait by force."""
+        """Cancel the job and prevent its requeueing; Slurm sends TERM, then KILL after KillWait."""
         self._end_job(handle)
         conclude(handle, "stopped", KILLED)
 
     def _end_job(self, handle: Handle) -> None:
-        until = time.monotonic() + _LASTING_SECONDS
+        until = time.monotonic() + _STOP_SECONDS
         while (job := self._find_job(handle)) and self.look(handle).word != "gone":
             if time.monotonic() > until:
                 raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")
@@ -140,13 +140,13 @@ class Slurm(Engine):
             time.sleep(0.5)
 
     def _find_job(self, handle: Handle) -> _Job | None:
-        """The job of a run, ended or not; None where Slurm has forgotten it, or never knew it."""
+        """Return the job of a run, ended or not; None if Slurm does not list it."""
         return self._find_jobs([handle]).get(handle.job)
 
     def _find_jobs(self, handles: Sequence[Handle]) -> dict[str, _Job]:
-        """The jobs of several runs by their names, ended or not; without those that Slurm does not know.
+        """Return the jobs of several runs by job name, ended or not; without those that Slurm does not list.
 
-        Of an array, a running element speaks for all, or else one that waits.
+        The state of an array is that of a running element, else of a pending one.
         """
         names, shape = ",".join(handle.job for handle in handles), "%j|%F|%T|%r|%S|%N"
         output = self._run_command(["squeue", "--noheader", "--states=all", f"--name={names}", f"--format={shape}"])
@@ -161,23 +161,23 @@ class Slurm(Engine):
         return jobs
 
     def _check_time(self, request: Request) -> None:
-        """Refuse what the partition never starts: sbatch takes it, and it waits for ever."""
+        """Reject a time limit above the partition's: sbatch accepts such a job, but it would wait forever."""
         output = self._run_command(["sinfo", "--noheader", "--format=%P|%l", *self._partition_option()])
         for line in output.splitlines():
             name, _, limit = line.partition("|")
             most = _parse_minutes(limit)
             if (self.cluster.partition or name.endswith("*")) and most and (request.minutes or 0) > most:
-                raise Refused(f"{self.name} ends every run after {most} minutes. Ask for at most so many.")
+                raise Refused(f"{self.name} ends every run after {most} minutes. Request at most that.")
 
     def _partition_option(self) -> list[str]:
         return [f"--partition={self.cluster.partition}"] if self.cluster.partition else []
 
     def _run_command(self, command: list[str], *, refuses: bool = False, lenient: bool = False) -> str:
-        """What one of Slurm's commands prints.
+        """Run a Slurm command and return its output.
 
         Args:
-            refuses: an error means that what was asked for cannot be.
-            lenient: an error means that it is so already.
+            refuses: an error means that the request was rejected, unless it is about the connection.
+            lenient: ignore errors; the job is already in the desired state.
         """
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS)
@@ -197,7 +197,7 @@ class Slurm(Engine):
 
 
 def _look_at_job(job: _Job | None) -> Look:
-    """What a job means for its run."""
+    """Convert a job's state to the status of its run."""
     if job is None:
         return Look("gone")
     if job.state in _PENDING:
@@ -208,9 +208,9 @@ def _look_at_job(job: _Job | None) -> Look:
 
 
 def _count_gpus(gres: str) -> int:
-    """GPUs in a list of generic resources.
+    """Count the GPUs in a list of generic resources.
 
-    The number is the last part of an entry; the type before it may begin with a digit.
+    The count is the last part of an entry; the type before it may begin with a digit.
 
     >>> _count_gpus("gpu:a100:4(IDX:0-3),tmpdisk:100"), _count_gpus("gpu:2"), _count_gpus("(null)")
     (4, 2, 0)
@@ -223,7 +223,7 @@ def _count_gpus(gres: str) -> int:
 
 
 def _parse_minutes(limit: str) -> int | None:
-    """A time limit as sinfo writes it, in minutes; None for none.
+    """Parse a time limit of sinfo into minutes; None for no limit.
 
     >>> _parse_minutes("2:00"), _parse_minutes("1-00:00:00"), _parse_minutes("12:30:00"), _parse_minutes("infinite")
     (2, 1440, 750, None)
@@ -237,7 +237,7 @@ def _parse_minutes(limit: str) -> int | None:
 
 
 def _parse_time(text: str) -> float | None:
-    """A time as squeue writes it, by this machine's clock; None for "N/A"."""
+    """Parse a time of squeue, in this machine's time zone; None for "N/A"."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
@@ -245,7 +245,7 @@ def _parse_time(text: str) -> float | None:
 
 
 def _expand_hosts(names: str) -> tuple[str, ...]:
-    """Machines as squeue lists them, one name for each.
+    """Expand squeue's list of hosts to one name per host.
 
     >>> _expand_hosts("n[1-3,7],login"), _expand_hosts("gpu-01"), _expand_hosts("a[08-10]"), _expand_hosts("")
     (('n1', 'n2', 'n3', 'n7', 'login'), ('gpu-01',), ('a08', 'a09', 'a10'), ())

@@ -1,6 +1,6 @@
-"""The batch script of a run, which sbatch takes: what Slurm is asked for, and what it starts.
+"""The batch script of a run for sbatch: requested resources and the program to start.
 
-It starts `vit.runs.engines.slurm_job` on the first of the job's machines, or the processes of a measurement.
+It starts `vit.runs.engines.slurm_job` on the job's first node, or the processes of a measurement.
 
 Source: https://slurm.schedmd.com/sbatch.html
 """
@@ -15,7 +15,7 @@ SCRIPT = "job.sh"  # in a run's folder
 
 
 def batch_script(cluster: Cluster, handle: Handle, request: Request) -> str:
-    """The batch script of a run, for people to read and for sbatch."""
+    """Return the batch script of a run."""
     folder = handle.folder
     short = request.minutes is not None and request.minutes <= 5
     options = {
@@ -30,13 +30,14 @@ def batch_script(cluster: Cluster, handle: Handle, request: Request) -> str:
         "cpus-per-task": str(cluster.cpus),
         "gres": f"gpu:{len(request.devices)}" if request.gpus else "",
         "time": "" if request.minutes is None else str(request.minutes),
-        "signal": f"B:USR1@{45 if short else 120}",  # the limit is near; TERM would also mean scancel
+        "signal": f"B:USR1@{45 if short else 120}",  # [s] before the time limit; USR1, because scancel sends TERM
     }
     variables = {ENGINE: "slurm", "OMP_NUM_THREADS": str(cluster.cpus), "PYTHONUNBUFFERED": "1"}
     if cluster.code:
         variables["PYTHONPATH"] = str(cluster.code)
     if request.workers and not request.gpus:
-        variables["CUDA_VISIBLE_DEVICES"] = ""  # where Slurm does not fence them off
+        # Clusters that do not confine jobs to their GPUs (cgroups) would otherwise show all of them.
+        variables["CUDA_VISIBLE_DEVICES"] = ""
     lines = ["#!/bin/bash", *(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in options.items() if value)]
     lines += ["#SBATCH --requeue", *cluster.setup]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]

@@ -1,4 +1,4 @@
-"""What every cluster said last, asked for in the background: a page never waits for a cluster."""
+"""Cache the latest response of every cluster, refreshed by background threads, so that pages never wait for one."""
 
 import logging
 import threading
@@ -11,59 +11,59 @@ from vit.errors import UserError
 from vit.runs.engines.contract import Capacity, Engine, Handle, Look, is_new, mark_over
 from vit.runs.engines.factory import cluster_engine
 
-FRESH_SECONDS = 2.0  # [s] for which an answer is not asked for again
-STALE_SECONDS = 20.0  # [s] after which an answer says nothing any more
-_HANDLES_PER_QUESTION = 500  # runs that an engine is asked about together
+FRESH_SECONDS = 2.0  # [s] for which a response is served from the cache without a new request
+STALE_SECONDS = 20.0  # [s] after which a cached response is discarded
+_HANDLES_PER_REQUEST = 500  # handles per request
 
 _log = logging.getLogger(__name__)
 
 
 class Answer(NamedTuple):
-    """What a cluster said.
+    """A cluster's response.
 
     Attributes:
-        value: None while nobody has answered, or where nobody answers.
-        problem: why nobody answers, in words.
+        value: None before the first response, or if the cluster does not respond.
+        problem: why it does not respond, for the user.
     """
 
     value: Any = None
     problem: str = ""
 
 
-_Key = tuple[str, str]  # an engine's name, and a job's on it, or "capacity"
+_Key = tuple[str, str]  # name of an engine, and id of a job or "capacity"
 _lock = threading.Condition()
-_answers: dict[_Key, tuple[Answer, float]] = {}  # with the moment of each
+_answers: dict[_Key, tuple[Answer, float]] = {}  # each with its `time.monotonic()`
 _pending: set[_Key] = set()
-_questions: dict[str, SimpleQueue[Handle | None]] = {}  # for each engine; None asks for its capacity
+_requests: dict[str, SimpleQueue[Handle | None]] = {}  # request queue of each engine; None requests its capacity
 
 
 def look(handle: Handle, patience: float = 0.0) -> tuple[Look | None, str]:
-    """What the engine of a cluster said last of a run, or why it says nothing.
+    """Return the latest status of a cluster's run, or why there is none.
 
     Args:
-        patience: how long to wait for a first answer, or a newer one [s].
+        patience: how long to wait for a fresh response [s].
     """
     return _latest_answer((handle.engine_name, handle.job), handle, patience)
 
 
 def capacity(engine_name: str, patience: float = 0.0) -> tuple[Capacity | None, str]:
-    """What a cluster said last of its machines, or why it says nothing.
+    """Return the latest capacity of a cluster, or why there is none.
 
     Args:
-        patience: how long to wait for a first answer, or a newer one [s].
+        patience: how long to wait for a fresh response [s].
     """
     return _latest_answer((engine_name, "capacity"), None, patience)
 
 
 def forget() -> None:
-    """Ask anew, as something was done; what is known stays until there is an answer."""
+    """Mark all responses as outdated, after a run was changed; they are served until new ones arrive."""
     with _lock:
         for key, (answer, at) in list(_answers.items()):
             _answers[key] = (answer, min(at, time.monotonic() - FRESH_SECONDS))
 
 
-def _latest_answer(key: _Key, question: Handle | None, patience: float) -> Answer:
-    """The last answer that still says something; asks again where it is some seconds old."""
+def _latest_answer(key: _Key, request: Handle | None, patience: float) -> Answer:
+    """Return the cached response unless it is stale, and queue a request if it is not fresh."""
     deadline = time.monotonic() + patience
     with _lock:
         answer, at = _answers.get(key, (Answer(), -STALE_SECONDS))
@@ -74,46 +74,46 @@ def _latest_answer(key: _Key, question: Handle | None, patience: float) -> Answe
             answer = Answer()
         if key not in _pending:
             _pending.add(key)
-            _question_queue(key[0]).put(question)
+            _request_queue(key[0]).put(request)
         while patience and key in _pending and time.monotonic() < deadline:
             _lock.wait(deadline - time.monotonic())
         newer, at = _answers.get(key, (answer, -STALE_SECONDS))
         return newer if time.monotonic() - at < STALE_SECONDS else answer
 
 
-def _question_queue(engine_name: str) -> "SimpleQueue[Handle | None]":
-    """Questions to one engine, which a thread of its own answers, all that wait together."""
-    if engine_name not in _questions:
-        _questions[engine_name] = SimpleQueue()
+def _request_queue(engine_name: str) -> "SimpleQueue[Handle | None]":
+    """Return the request queue of an engine; a thread per engine handles all queued requests together."""
+    if engine_name not in _requests:
+        _requests[engine_name] = SimpleQueue()
         threading.Thread(
-            target=_answer_questions,
-            args=(engine_name, _questions[engine_name]),
+            target=_serve_requests,
+            args=(engine_name, _requests[engine_name]),
             daemon=True,
-            name=f"asks {engine_name}",
+            name=f"watch {engine_name}",
         ).start()
-    return _questions[engine_name]
+    return _requests[engine_name]
 
 
-def _answer_questions(engine_name: str, questions: "SimpleQueue[Handle | None]") -> None:
+def _serve_requests(engine_name: str, requests: "SimpleQueue[Handle | None]") -> None:
     while True:
-        waiting = [questions.get()]
+        waiting = [requests.get()]
         with suppress(Empty):
-            while len(waiting) < _HANDLES_PER_QUESTION:
-                waiting.append(questions.get_nowait())
+            while len(waiting) < _HANDLES_PER_REQUEST:
+                waiting.append(requests.get_nowait())
         with _lock:
             for old in [key for key, (_, at) in _answers.items() if time.monotonic() - at > STALE_SECONDS]:
                 del _answers[old]
         try:
             engine = cluster_engine(engine_name)
         except UserError as error:
-            for question in waiting:
-                _store_answer((engine_name, question.job if question else "capacity"), error)
+            for request in waiting:
+                _store_answer((engine_name, request.job if request else "capacity"), error)
             continue
         if None in waiting:
             _store_answer((engine_name, "capacity"), _capacity_or_error(engine))
-        for handle, answer in engine.look_all([question for question in waiting if question]):
+        for handle, answer in engine.look_all([request for request in waiting if request]):
             if isinstance(answer, Look) and answer.word == "gone" and not is_new(handle):
-                with suppress(OSError):  # another user's folder, or one that was deleted
+                with suppress(OSError):  # the folder belongs to another user, or was deleted
                     mark_over(handle)
             _store_answer((engine_name, handle.job), answer)
 
@@ -126,7 +126,7 @@ def _capacity_or_error(engine: Engine) -> Capacity | Exception:
 
 
 def _store_answer(key: _Key, result: Look | Capacity | Exception) -> None:
-    """Keep what was said, and let those know who wait for it."""
+    """Cache a response and wake the callers that wait for it."""
     if isinstance(result, UserError):
         answer = Answer(None, str(result))
     elif isinstance(result, Exception):

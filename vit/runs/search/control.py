@@ -1,4 +1,4 @@
-"""Start, find, stop and continue searches. Whether one is at work is asked of its lock, as of a run."""
+"""Start, list, stop and resume searches. A lock shows whether a search's driver is alive, as for a run."""
 
 import os
 import shutil
@@ -29,12 +29,12 @@ STOPPING = "Trials under way finish their step and are stored; the search contin
 
 @dataclass(frozen=True)
 class Search:
-    """One search, as it was found.
+    """A search, as read from its folder.
 
     Attributes:
-        status: searching, stopping (asked to); finished, stopped, failed, or interrupted: its driver died without a
-            last word. Of the last four a search goes on when it is resumed, the first with more trials.
-        reason: more about the status, in words; "" where there is nothing to say.
+        status: searching, stopping (on request), finished, stopped, failed, or interrupted (the driver died without an
+            outcome). The last four can be resumed; a finished search needs more trials for that.
+        reason: explains the status, for the user; "" for none.
     """
 
     id: str
@@ -45,14 +45,14 @@ class Search:
 
     @property
     def alive(self) -> bool:
-        """Whether its driver is at work."""
+        """Whether its driver is running."""
         return self.status in ("searching", "stopping")
 
     def trials(self, runs: Sequence[Run] | None = None) -> dict[int, Run]:
-        """The runs of its trials, by number from 0; deleted ones are left out.
+        """Return the runs of its trials by trial number, from 0, without deleted ones.
 
         Args:
-            runs: every run; None to look.
+            runs: all runs; None to list them.
         """
         begin = f"{self.id}-"
         numbers = {
@@ -64,7 +64,7 @@ class Search:
 
 
 def nonce_of(search_id: str, number: int) -> str:
-    """By which the run of a trial is known, before it is launched and ever after."""
+    """Return the nonce that identifies a trial's run, before and after its launch."""
     return f"{search_id}-{number}"
 
 
@@ -72,21 +72,22 @@ def start(*, name: str = "", limits: Limits | None = None, nonce: str = "", **va
     """Start a search, in a process that outlives this one.
 
     Args:
-        name: what `run_name` says of the runs, unless it is given.
-        limits: what the server grants each of the runs.
-        nonce: of the form that was sent; sent twice, it starts one search.
-        values: of `SearchPlan`; trials at once on one device share it.
+        name: name of the search; empty for the default, `run_name`.
+        limits: the server's limits for each run.
+        nonce: id of the submitted form; submitting it twice starts one search.
+        values: fields of `SearchPlan`; concurrent trials on one device share it.
 
     Raises:
-        InvalidConfig: see `make_plan`; or a trial contradicts the checkpoint that it starts from, or more trials at
-            once than a person may have.
+        InvalidConfig: see `make_plan`; or a trial's settings contradict the checkpoint that it starts from, or there
+            are more concurrent trials than runs per person.
         InvalidCheckpoint: that checkpoint cannot be opened.
-        UserError: Optuna is not installed, or this system has no locks.
+        UserError: Optuna is not installed, or this system has no file locks.
     """
     check_locks()
     limits = limits or Limits()
     here, devices = values.get("on", HERE) == HERE, values.get("devices", ("cpu",))
-    if here and values.get("at_once", 1) > 1 and ANY_GPU not in devices:  # else one would wait for the other
+    # Trials on the same device would otherwise queue behind each other.
+    if here and values.get("at_once", 1) > 1 and ANY_GPU not in devices:
         values["share"] = True
     plan = make_plan(
         **values,
@@ -97,7 +98,7 @@ def start(*, name: str = "", limits: Limits | None = None, nonce: str = "", **va
         nonce=nonce,
     )
     if plan.config.init_from:
-        for drawn in plan.draw():  # the checkpoint has its say as well
+        for drawn in plan.draw():  # the checkpoint may contradict some of the drawn values
             fine_tuning.resolve(plan.trial_config(drawn))
     if limits.runs_per_person is not None and plan.at_once > limits.runs_per_person:
         raise InvalidConfig(f"At once: you may have {limits.runs_per_person} runs, not {plan.at_once}.")
@@ -114,16 +115,16 @@ def start(*, name: str = "", limits: Limits | None = None, nonce: str = "", **va
                 write_json(folder / FILE, plan.model_dump(mode="json"))
                 _start_driver(folder)
             except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)  # nothing was begun
+                shutil.rmtree(folder, ignore_errors=True)  # no driver was started
                 raise
     return find_search(folder.name)
 
 
 def stop(search_id: str) -> None:
-    """Ask a search to stop: its trials under way finish their step, save and end; `resume` continues them.
+    """Ask a search to stop: its running trials finish their step, save and exit; `resume` continues them.
 
     Raises:
-        InvalidRun: it is not at work.
+        InvalidRun: it is not running.
     """
     search = find_search(search_id)
     if not search.alive:
@@ -133,13 +134,13 @@ def stop(search_id: str) -> None:
 
 
 def resume(search_id: str, trials: int | None = None) -> Search:
-    """Continue a search that was stopped or cut off, or one that has finished, with more trials.
+    """Continue a search that was stopped or cut off, or add trials to one that has finished.
 
     Args:
-        trials: how many in all; None for as many as before.
+        trials: total number of trials; None for the present number.
 
     Raises:
-        InvalidRun: it is at work already, or has done all its trials.
+        InvalidRun: it is running, or all of its trials are done.
         InvalidConfig: fewer trials than before, or more than the space holds.
     """
     search = find_search(search_id)
@@ -159,25 +160,25 @@ def resume(search_id: str, trials: int | None = None) -> Search:
 
 
 def delete(search_id: str) -> None:
-    """Remove a search; the runs of its trials stay.
+    """Delete a search; the runs of its trials remain.
 
     Raises:
-        InvalidRun: it is at work.
+        InvalidRun: it is running.
     """
     search = find_search(search_id)
     if search.alive:
         raise InvalidRun("This search is at work. Stop it first.")
     doomed = search.folder.with_name(f".{search.id}.deleted")
     with changing(search.folder):
-        search.folder.rename(doomed)  # gone at once, for everybody
+        search.folder.rename(doomed)  # atomic: no reader sees a half-deleted folder
     shutil.rmtree(doomed, ignore_errors=True)
 
 
 def find_search(search_id: str) -> Search:
-    """One search, by an id that a stranger may send.
+    """Look up a search; safe for untrusted ids.
 
     Raises:
-        InvalidRun: there is none, or it cannot be read.
+        InvalidRun: it does not exist, or cannot be read.
     """
     folder = runs_folder() / SEARCHES / search_id if RUN_ID.fullmatch(search_id) else None
     if folder is None or not folder.is_dir() or folder.is_symlink():
@@ -200,7 +201,7 @@ def find_search(search_id: str) -> Search:
 
 
 def list_searches() -> list[Search]:
-    """Every search that can be read, newest first."""
+    """Return every readable search, newest first."""
     found = []
     try:
         names = [entry.name for entry in os.scandir(runs_folder() / SEARCHES)]

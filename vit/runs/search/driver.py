@@ -1,8 +1,9 @@
-"""The process that drives one search: begins trials, follows what they reach, ends those that are behind.
+"""The process that drives one search: starts trials, reads their metrics, ends those that fall behind.
 
     python -m vit.runs.search.driver SEARCH LOCK
 
-Started by `vit.runs.search.control`, with the search's lock as an open file. It belongs to no server.
+Started by `vit.runs.search.control`, with the search's lock as an inherited file descriptor. It is not a child of any
+server.
 """
 
 import os
@@ -26,18 +27,18 @@ from vit.training.metrics import MetricsReader, best_epoch
 from vit.training.run_folder import PRUNED, record_outcome
 
 if __name__ == "__main__" and os.fork():
-    os._exit(0)  # the launcher waits for this process alone; the rest of the file runs in its child
+    os._exit(0)  # the launcher waits for the parent only; the rest of this file runs in the child
 
 _POLL_SECONDS = 1.0  # [s]
-_FAILURES = 3  # trials that fail before any other end: it is not their settings
+_FAILURES = 3  # failed trials, with none successful, after which the search fails: their settings are not the cause
 
 
 class Driver:
-    """One search at work.
+    """Drives one search.
 
     Attributes:
-        study: what is on record.
-        left: numbers of trials that the driver before this one left behind, until they are seen at work again.
+        study: the search's journal.
+        abandoned: trials that an earlier driver left running, until they are seen alive again.
     """
 
     def __init__(self, folder: Path):
@@ -45,17 +46,17 @@ class Driver:
         self.plan: SearchPlan = read_plan(folder)
         self.drawn = self.plan.draw()
         self.study = Study(folder, self.plan)
-        self.left = set(self.study.running)
-        self._continued: set[int] = set()  # trials that were resumed: once, as what died twice may do so again
+        self.abandoned = set(self.study.running)
+        self._resumed: set[int] = set()  # trials that were resumed; each is resumed once, as it may die again
         self._readers: dict[int, MetricsReader] = {}
         self._failures: list[str] = []
-        self._said = ""
+        self._last_message = ""
 
     def step(self) -> bool:
-        """Look at every trial under way, and begin others where there is room; returns whether there is more to do.
+        """Check every running trial, and start others if there is room; returns whether there is more to do.
 
         Raises:
-            UserError: no trial can be begun, or all fail.
+            UserError: no trial can be started, or all fail.
         """
         for number in self.study.running:
             self._follow(number)
@@ -68,7 +69,7 @@ class Driver:
         return bool(self.study.running) or self.study.begun < self.plan.trials
 
     def stop(self) -> bool:
-        """Ask the trials under way to stop, those that wait first; returns whether any of them still lives."""
+        """Ask the running trials to stop, waiting ones first; returns whether any of them is still alive."""
         runs = [run for number in self.study.running if (run := self._run(number)) and run.alive]
         for run in sorted(runs, key=lambda run: run.status != "waiting"):
             if run.status not in ("stopping", "ending"):
@@ -76,7 +77,7 @@ class Driver:
         return bool(runs)
 
     def summary(self) -> str:
-        """What came of it, in a sentence."""
+        """Summarise the search in a sentence."""
         done, early, failed = (self.study.ended(how) for how in ("COMPLETE", "PRUNED", "FAIL"))
         counts = {
             "trained to the end": done,
@@ -88,7 +89,7 @@ class Driver:
         return f"Trials: {', '.join(parts) or 'none'}."
 
     def _launch(self, number: int) -> bool:
-        """Start the run of a trial, or find that it was started; False where that has to wait."""
+        """Start the run of a trial, unless it was started before; False if it has to wait."""
         plan = self.plan
         try:
             run = control.launch(
@@ -106,25 +107,25 @@ class Driver:
                 limits=Limits(plan.runs_per_person, plan.free_bytes),
             )
         except UserError as error:
-            if not isinstance(error, Unreachable) and not self._may_wait():
+            if not isinstance(error, Unreachable) and not self._room_will_come():
                 raise
-            if self._said != str(error):  # and not every second
-                self._said = str(error)
+            if self._last_message != str(error):  # do not repeat the message every second
+                self._last_message = str(error)
                 _log(f"Trial {number + 1} waits: {error}")
             return False
         self.study.note_run(number, run.id)
         _log(f"Trial {number + 1} of {plan.trials}: {run.id}, {in_words(self.drawn[number])}")
         return True
 
-    def _may_wait(self) -> bool:
-        """Whether something that is under way has to end first, and will."""
+    def _room_will_come(self) -> bool:
+        """Whether the launch can succeed once a running run ends."""
         most = self.plan.runs_per_person
         mine = sum(run.alive and run.owner == self.plan.owner for run in list_runs())
         others = [run for number in self.study.running if (run := self._run(number))]
         return any(run.alive for run in others) or (most is not None and mine >= most)
 
     def _run(self, number: int) -> Run | None:
-        """The run of a trial; None where it has none, or it was deleted."""
+        """Return the run of a trial; None if it has none or the run was deleted."""
         run_id = self.study.run_of(number)
         try:
             return find_run(run_id) if run_id else None
@@ -132,7 +133,7 @@ class Driver:
             return None
 
     def _follow(self, number: int) -> None:
-        """Take up what a trial has reached, end it where it is behind, and note how it ended."""
+        """Read a trial's metrics, prune it if it is behind, and record how it ended."""
         if not self.study.run_of(number):
             self._launch(number)
             return
@@ -144,30 +145,30 @@ class Driver:
         reader.update()
         pruned = (run.folder / PRUNED).exists()
         if not pruned:
-            pruned = self._judge(number, run, reader)
+            pruned = self._report_epochs(number, run, reader)
         if run.alive:
-            self.left.discard(number)
+            self.abandoned.discard(number)
             if pruned and run.status not in ("stopping", "ending"):
                 _unless_over(control.stop, run.id)
             return
         best = best_epoch(reader.records)
-        cut_off = run.status == "interrupted" or (run.status == "stopped" and number in self.left)
+        cut_off = run.status == "interrupted" or (run.status == "stopped" and number in self.abandoned)
         if run.status == "finished" and best:
             self._conclude(number, "COMPLETE", f"{best['accuracy']:.1%}", best["accuracy"])
         elif pruned and run.status in ("pruned", "interrupted"):
             self._conclude(number, "PRUNED", run.reason)
-        elif cut_off and number not in self._continued:
-            self._continue(number, run)
+        elif cut_off and number not in self._resumed:
+            self._resume_trial(number, run)
         else:
             if run.status == "failed":
                 self._failures.append(run.reason)
             self._conclude(number, "FAIL", run.reason or run.status)
 
-    def _judge(self, number: int, run: Run, reader: MetricsReader) -> bool:
-        """Report each epoch; returns whether the trial was asked to end early."""
+    def _report_epochs(self, number: int, run: Run, reader: MetricsReader) -> bool:
+        """Report each epoch to the pruner; returns whether the trial was asked to end early."""
         accuracy = 0.0
         for record in reader.records.get("validation", []):
-            accuracy = max(accuracy, record["accuracy"])  # the epoch whose weights are kept counts
+            accuracy = max(accuracy, record["accuracy"])  # that of the best checkpoint so far
             epoch = record["epoch"]
             if not 1 <= epoch < self.plan.config.epochs or not self.study.report(number, epoch, accuracy):
                 continue
@@ -181,8 +182,8 @@ class Driver:
                 return True
         return False
 
-    def _continue(self, number: int, run: Run) -> None:
-        """Resume a run that was cut off, or stopped with its search."""
+    def _resume_trial(self, number: int, run: Run) -> None:
+        """Resume a run that was cut off, or was stopped together with its search."""
         try:
             control.resume(run.id)
         except Unreachable as error:
@@ -190,7 +191,7 @@ class Driver:
         except UserError as error:
             self._conclude(number, "FAIL", str(error))
         else:
-            self._continued.add(number)
+            self._resumed.add(number)
             _log(f"Trial {number + 1} goes on.")
 
     def _conclude(self, number: int, how: Ending, words: str, accuracy: float | None = None) -> None:
@@ -200,7 +201,7 @@ class Driver:
 
 
 def drive(folder: Path) -> None:
-    """Drive a search to its end, or until it is asked to stop."""
+    """Drive a search until it is done or asked to stop."""
     signal.signal(signal.SIGTERM, lambda *_: (folder / "stop").touch())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -221,7 +222,7 @@ def drive(folder: Path) -> None:
 
 
 def _unless_over(action: Callable[..., object], *arguments: object) -> None:
-    """Do something to a run, which may have ended at this moment; where its cluster is silent, it is tried again."""
+    """Act on a run, unless it has just ended or its cluster does not respond; the next poll tries again."""
     with suppress(InvalidRun, Unreachable):
         action(*arguments)
 

@@ -1,4 +1,4 @@
-"""What a search does, as one validated document: the runs it varies, the space, how many trials, when they end."""
+"""The settings of a search as one validated document: base configuration, space, number of trials, pruning."""
 
 import math
 from pathlib import Path
@@ -17,23 +17,24 @@ from vit.untrusted import Unreadable
 
 FILE = "search.json"
 MOST_TRIALS = 1000
-FACTOR = 3  # the usual reduction factor of Hyperband: Li et al. 2018, arXiv 1603.06560, section 2.3
-MOST_NAME = 40  # characters, so that the trial's number has room beside it in a run's name
+FACTOR = 3  # default reduction factor of Hyperband: Li et al. 2018, arXiv 1603.06560, section 2.3
+MOST_NAME = 40  # characters; leaves room for ", trial N" in a run's name
 
 
 class SearchPlan(BaseModel):
-    """One search, complete.
+    """Settings of a search.
 
     Attributes:
-        name: what it is called.
-        config: what all trials have in common; their budget of epochs is its `epochs`.
-        space: by setting what it is drawn from, as `vit.runs.search.space.parse` reads it.
-        seed: of what is drawn; trials train with the seed of `config`.
-        min_epochs: before which no trial ends early.
-        reduction_factor: one trial in so many goes on, at `min_epochs`, and again at each so many times as many epochs.
-        on, devices, nodes, minutes, share: where each trial computes, see `vit.runs.control.launch`.
-        at_once: trials that are under way together, at most.
-        runs_per_person, free_bytes: what the server granted, see `vit.runs.control.Limits`.
+        name: display name.
+        config: settings shared by all trials; `epochs` is the budget of each.
+        space: range or values of each drawn setting, in the syntax of `vit.runs.search.space.parse`.
+        seed: seed of the draws; the trials themselves use the seed of `config`.
+        min_epochs: first epoch at which trials may be pruned.
+        reduction_factor: at `min_epochs`, and whenever the epochs have grown by this factor again, one in this many
+            trials continues.
+        on, devices, nodes, minutes, share: where each trial runs, see `vit.runs.control.launch`.
+        at_once: maximum number of concurrent trials.
+        runs_per_person, free_bytes: the server's limits, see `vit.runs.control.Limits`.
         created: unix time [s].
     """
 
@@ -60,11 +61,11 @@ class SearchPlan(BaseModel):
 
     @property
     def dimensions(self) -> dict[str, Range | Choices]:
-        """The space, read."""
+        """The parsed space."""
         return {name: spaces.parse(name, text) for name, text in self.space.items()}
 
     def draw(self) -> list[dict[str, Any]]:
-        """What each trial varies.
+        """Draw the settings of each trial.
 
         Raises:
             InvalidConfig, UserError: see `vit.runs.search.space.draw`.
@@ -72,15 +73,15 @@ class SearchPlan(BaseModel):
         return spaces.draw(self.dimensions, self.seed, self.trials)
 
     def trial_config(self, drawn: dict[str, Any]) -> TrainConfig:
-        """The run of a trial.
+        """Return the configuration of a trial.
 
         Raises:
-            InvalidConfig: these settings do not make a run.
+            InvalidConfig: the settings contradict each other.
         """
         return train_config(None, **self.config.model_dump() | drawn)
 
     def rungs(self) -> list[int]:
-        """The epochs after which trials are judged, and end early where they are behind."""
+        """Return the epochs after which trials are compared and may be pruned."""
         rungs, epoch = [], self.min_epochs
         while epoch < self.config.epochs:
             rungs.append(epoch)
@@ -89,7 +90,7 @@ class SearchPlan(BaseModel):
 
 
 def best_part(factor: int) -> str:
-    """The trials that go on where they are compared, in words.
+    """Describe the share of trials that continue after a comparison.
 
     >>> best_part(3), best_part(10)
     ('the best third', 'the best one in 10')
@@ -101,19 +102,19 @@ _PARTS = {2: "half", 3: "third", 4: "quarter"}
 
 
 def usual_min_epochs(config: TrainConfig, factor: int = FACTOR) -> int:
-    """Epochs before which no trial ends early unless somebody says otherwise.
+    """Return the default for `min_epochs`.
 
-    Two halvings before the last epoch, and none while the learning rate still rises.
+    It leaves room for two reductions before the last epoch, and does not prune during warm-up.
     """
     warm_up = math.ceil(min(config.warmup_epochs, config.epochs / 2))
     return max(math.ceil(config.epochs / factor**2), warm_up, 1)
 
 
 def make_plan(**values: Any) -> SearchPlan:
-    """Build and check a plan, down to the run of every trial.
+    """Build a plan and validate the settings of every trial.
 
     Raises:
-        InvalidConfig: a value makes no sense, the space has nothing to draw, or what is drawn does not make a run.
+        InvalidConfig: a value is invalid, the space is too small, or drawn settings contradict each other.
         UserError: Optuna is not installed.
     """
     try:
@@ -130,10 +131,10 @@ def make_plan(**values: Any) -> SearchPlan:
 
 
 def read_plan(folder: Path) -> SearchPlan:
-    """The plan of a search.
+    """Read the plan of a search.
 
     Raises:
-        InvalidRun: it is gone, damaged, or of a later version.
+        InvalidRun: the file is missing, damaged, or of a later version.
     """
     try:
         plan = SearchPlan(**read_document(folder / FILE))

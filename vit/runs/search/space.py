@@ -1,4 +1,4 @@
-"""The space of a random search: a range or some values for each setting, as text, by default, and drawn at random."""
+"""The space of a random search: parsing, defaults and drawing of a range or values per setting."""
 
 import json
 import math
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from optuna.distributions import BaseDistribution
 
-DIGITS = 3  # significant ones of what is drawn: more would only make it hard to read
-_DRAWS = 100  # for each trial, before it is said that there are no more
+DIGITS = 3  # significant digits of drawn values, for readability
+_DRAWS = 100  # attempts per trial to draw a new combination, before giving up
 NEVER = {"data", "data_root", "init_from", "device", "workers", "compile", "precision", "epochs", "seed", "limit"}
-_FIRST = ("lr", "muon_lr", "weight_decay", "layer_decay", "drop_path", "mixup")  # searched unless others are named
+_FIRST = ("lr", "muon_lr", "weight_decay", "layer_decay", "drop_path", "mixup")  # the default space
 
 
 class Range(NamedTuple):
-    """From `low` to `high`, both included; with `log` evenly by the logarithm, with `whole` in whole numbers."""
+    """An interval, both ends included; `log`: drawn on a logarithmic scale; `whole`: integers."""
 
     low: float
     high: float
@@ -32,62 +32,62 @@ class Range(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """One of several values."""
+    """A list of values to draw from."""
 
     values: tuple[Any, ...]
 
     def __str__(self) -> str:
-        return ",".join(map(_written, self.values))
+        return ",".join(map(_format_value, self.values))
 
 
 Space = Mapping[str, Range | Choices]
 
 
 def optuna() -> "ModuleType":
-    """Optuna, which says nothing of its own accord.
+    """Import Optuna, and silence its log messages.
 
     Raises:
         UserError: it is not installed.
     """
     try:
-        import optuna  # noqa: PLC0415 # half a second, and an installation without searches has none
+        import optuna  # noqa: PLC0415 # optional, and takes 0.5 s to import
     except ImportError as error:
         raise UserError("A search needs Optuna. Install it with: pip install 'optuna>=5,<6'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 
 
-# --- As text --------------------------------------------------------------------------------------------------------
+# --- Parsing --------------------------------------------------------------------------------------------------------
 
 
 def parse(name: str, text: str) -> Range | Choices:
-    """What a setting is drawn from, as it is written: LOW:HIGH, LOW:HIGH:log, or values separated by commas.
+    """Parse a dimension of the space: LOW:HIGH, LOW:HIGH:log, or values separated by commas.
 
     >>> parse("lr", "1e-4:1e-2:log"), parse("depth", "2:6"), parse("optimizer", "adamw, muon")
     (Range(low=0.0001, high=0.01, log=True, whole=False), Range(low=2, high=6, log=False, whole=True), \
 Choices(values=('adamw', 'muon')))
 
     Raises:
-        InvalidConfig: there is no such setting, no search varies it, or the text makes no sense.
+            InvalidConfig: no such setting, one that must not vary, or a syntax error.
     """
     if name not in TrainConfig.model_fields:
         raise InvalidConfig(f"There is no setting {name!r}. Choose from: {', '.join(offered({}))}.")
     if name in NEVER:
         raise InvalidConfig(f"{name} is the same in all trials of a search. Set it, and leave it out of the space.")
     if is_range(name, text):
-        return _range(name, text)
-    values = tuple(dict.fromkeys(map(_value, filter(None, map(str.strip, text.split(","))))))
+        return _parse_range(name, text)
+    values = tuple(dict.fromkeys(map(_parse_value, filter(None, map(str.strip, text.split(","))))))
     if len(values) < 2:
         raise InvalidConfig(f"{name}: {text!r} leaves nothing to search. Write LOW:HIGH, LOW:HIGH:log, or VALUE,VALUE.")
     return Choices(values)
 
 
 def is_range(name: str, text: str) -> bool:
-    """Whether a text is meant as a range; else it names values."""
-    return ":" in text and name != "freeze"  # whose values have one
+    """Whether a text has the form of a range, not of a list of values."""
+    return ":" in text and name != "freeze"  # values of freeze contain a colon, as in last:2
 
 
-def _range(name: str, text: str) -> Range:
+def _parse_range(name: str, text: str) -> Range:
     low, _, rest = text.partition(":")
     high, colon, scale = rest.partition(":")
     whole = int in _types(name)
@@ -111,27 +111,27 @@ def _types(name: str) -> tuple[Any, ...]:
     return get_args(kind) or (kind,)
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) and value else json.dumps(value)
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError):  # of a link that is nothing but brackets
+    except (ValueError, RecursionError):  # RecursionError: a hostile link of brackets only
         return text
     return text if isinstance(value, list | dict) else value
 
 
-# --- By default -----------------------------------------------------------------------------------------------------
+# --- Defaults -------------------------------------------------------------------------------------------------------
 
 
 def offered(settings: Mapping[str, Any], space: Space | None = None) -> list[str]:
-    """Settings that a search may vary: those that change something beside the others.
+    """Return the settings that a search may vary: those that have an effect, given the others.
 
     Args:
-        settings: of all trials.
-        space: what is varied already; where one of its values gives another setting a meaning, that is offered.
+        settings: settings of all trials.
+        space: dimensions chosen so far; a setting is also offered if one of their values gives it an effect.
     """
     beside = [dict(settings)]
     for name, dimension in (space or {}).items():
@@ -143,28 +143,28 @@ def offered(settings: Mapping[str, Any], space: Space | None = None) -> list[str
 
 
 def proposed(config: TrainConfig, name: str) -> Range | Choices | None:
-    """What a setting is drawn from unless somebody says otherwise; None where only they can know.
+    """Return the default range or values for a setting; None if there is none.
 
-    Learning rates reach from a tenth to ten times their present value; sizes are halved and doubled where that makes
-    a model.
+    Learning rates range from a tenth to ten times the present value; sizes are halved and doubled if the model stays
+    valid.
     """
     values = config.model_dump()
     if name in ("lr", "muon_lr"):
         return Range(float(f"{values[name] / 10:.2g}"), min(float(f"{values[name] * 10:.2g}"), 10.0), log=True)
     if name == "batch_size":
-        return _around(config.batch_size)
+        return _half_to_double(config.batch_size)
     if name in _SIZES and not config.init_from:
         model = config.vit_config(num_classes=1)
         fits = {"heads": model.dim, "patch_size": min(model.image_size)}.get(name)
-        return _around(getattr(model, name), fits)
+        return _half_to_double(getattr(model, name), fits)
     return _PROPOSED.get(name)
 
 
 _SIZES = ("dim", "depth", "mlp_dim", "heads", "patch_size")
 
 
-def _around(value: int, whole: int | None = None) -> Choices | None:
-    """Half of it, itself and its double, as far as they divide `whole`."""
+def _half_to_double(value: int, whole: int | None = None) -> Choices | None:
+    """Return half the value, the value and its double, without those that do not divide `whole`."""
     values = dict.fromkeys(one for one in (value // 2, value, value * 2) if one and not (whole and whole % one))
     return Choices(tuple(values)) if len(values) > 1 else None
 
@@ -199,18 +199,18 @@ _PROPOSED: dict[str, Range | Choices] = {
 
 
 def usual(config: TrainConfig) -> dict[str, Range | Choices]:
-    """The space where nobody names one: rates, decays and regularisation, as far as the run uses them."""
+    """Return the default space: learning rates, decays and regularisation, as far as the run uses them."""
     names = [name for name in offered(config.model_dump()) if name in _FIRST]
     if config.lora_rank:
         names.append("lora_rank")
     return {name: dimension for name in names if (dimension := proposed(config, name))}
 
 
-# --- Drawn ----------------------------------------------------------------------------------------------------------
+# --- Drawing --------------------------------------------------------------------------------------------------------
 
 
 def draw(space: Space, seed: int, trials: int) -> list[dict[str, Any]]:
-    """Settings of each trial, all different: a function of space and seed, the first ones whatever their number.
+    """Draw distinct settings for each trial; they depend on space and seed, and more trials only append.
 
     Raises:
         InvalidConfig: the space is empty, or has fewer combinations than there are trials.
@@ -236,7 +236,7 @@ def draw(space: Space, seed: int, trials: int) -> list[dict[str, Any]]:
 
 
 def distributions(space: Space) -> "dict[str, BaseDistribution]":
-    """The space as Optuna has it."""
+    """Convert the space to Optuna's distributions."""
     library = optuna().distributions
     kinds: dict[str, BaseDistribution] = {}
     for name, dimension in space.items():
@@ -256,10 +256,10 @@ def _rounded(value: Any, dimension: Range | Choices) -> Any:
 
 
 def check_space(space: Space, config: TrainConfig) -> None:
-    """Refuse settings that would change nothing.
+    """Reject settings without an effect.
 
     Raises:
-        InvalidConfig: one of them would not.
+        InvalidConfig: a setting of the space has no effect.
     """
     possible = offered(config.model_dump(), space)
     for name in space:
@@ -268,9 +268,9 @@ def check_space(space: Space, config: TrainConfig) -> None:
 
 
 def in_words(settings: Mapping[str, Any]) -> str:
-    """Settings of a trial in a line.
+    """Format a trial's settings in one line.
 
     >>> in_words({"lr": 0.002, "flip": True})
     'lr 0.002, flip true'
     """
-    return ", ".join(f"{name} {_written(value)}" for name, value in settings.items())
+    return ", ".join(f"{name} {_format_value(value)}" for name, value in settings.items())

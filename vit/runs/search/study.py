@@ -1,4 +1,4 @@
-"""Optuna's record of a search, in a journal: one writer appends, and it is read again whole after a kill."""
+"""Optuna's record of a search, in an append-only journal with one writer, which survives a kill."""
 
 import os
 from collections.abc import Mapping
@@ -11,18 +11,18 @@ from vit.runs.search.space import distributions, optuna
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-Ending = Literal["COMPLETE", "PRUNED", "FAIL"]  # of a trial, as Optuna calls it
+Ending = Literal["COMPLETE", "PRUNED", "FAIL"]  # final states of a trial, as in Optuna
 JOURNAL = "study.jsonl"
-_RUN = "run"  # a trial's attribute: the id of its run
+_RUN = "run"  # user attribute of a trial: id of its run
 _NAME = "search"
 
 
 class Study:
-    """Which trials of a search began, what each reached, and how each ended; for the driver, which alone writes it."""
+    """The trials of a search, their accuracy per epoch, and how each ended. Only the driver writes it."""
 
     def __init__(self, folder: Path, plan: SearchPlan):
         self._optuna = library = optuna()
-        _mend(folder / JOURNAL)
+        _truncate_partial_line(folder / JOURNAL)
         lock: Any = _NoLock()
         backend = library.storages.journal.JournalFileBackend(str(folder / JOURNAL), lock_obj=lock)
         self._distributions = distributions(plan.dimensions)
@@ -31,7 +31,8 @@ class Study:
             study_name=_NAME,
             load_if_exists=True,
             direction="maximize",
-            sampler=library.samplers.RandomSampler(),  # which draws nothing: the plan does, by its seed
+            # Unused: the plan draws all settings beforehand, from its seed.
+            sampler=library.samplers.RandomSampler(),
             pruner=library.pruners.SuccessiveHalvingPruner(
                 min_resource=plan.min_epochs, reduction_factor=plan.reduction_factor
             ),
@@ -39,7 +40,7 @@ class Study:
 
     @property
     def begun(self) -> int:
-        """Trials that began, ended ones among them; they are numbered from 0."""
+        """Number of trials that began, including ended ones; trials are numbered from 0."""
         return len(self._trials())
 
     @property
@@ -49,11 +50,11 @@ class Study:
         return [trial.number for trial in self._trials() if trial.state == running]
 
     def ended(self, how: Ending) -> int:
-        """How many trials ended so."""
+        """Return the number of trials that ended in this state."""
         return sum(trial.state.name == how for trial in self._trials())
 
     def begin(self, drawn: Mapping[str, Any]) -> int:
-        """Note that the next trial begins, in one line of the journal; returns its number."""
+        """Add the next trial, as one line of the journal; returns its number."""
         library = self._optuna.trial
         self._study.add_trial(
             library.create_trial(
@@ -63,17 +64,17 @@ class Study:
         return self.begun - 1
 
     def run_of(self, number: int) -> str:
-        """The id of a trial's run; "" before that is noted."""
+        """Return the id of a trial's run; "" before it has one."""
         return str(self._trials()[number].user_attrs.get(_RUN, ""))
 
     def note_run(self, number: int, run_id: str) -> None:
-        """Note which run is a trial's."""
+        """Record the run of a trial."""
         self._trial(number).set_user_attr(_RUN, run_id)
 
     def report(self, number: int, epoch: int, accuracy: float) -> bool:
-        """Note what a trial has reached after an epoch; returns whether it is behind, and is to end.
+        """Record a trial's accuracy after an epoch; returns whether the trial should be pruned.
 
-        Source: asynchronous successive halving, Li et al. 2020, arXiv 1810.05934, as Optuna does it.
+        Source: asynchronous successive halving, Li et al. 2020, arXiv 1810.05934, in Optuna's implementation.
         """
         if epoch in self._trials()[number].intermediate_values:
             return False
@@ -82,10 +83,10 @@ class Study:
         return trial.should_prune()
 
     def conclude(self, number: int, how: Ending, accuracy: float | None = None) -> None:
-        """Note how a trial ended.
+        """Record how a trial ended.
 
         Args:
-            accuracy: the best one, of a complete trial only.
+            accuracy: best accuracy, 0 to 1; for a complete trial only.
         """
         self._study.tell(number, accuracy, state=self._optuna.trial.TrialState[how])
 
@@ -93,12 +94,12 @@ class Study:
         return list(self._study.get_trials(deepcopy=False))
 
     def _trial(self, number: int) -> Any:
-        """A trial of this or an earlier process, to write to."""
+        """Return a trial, also one of an earlier process, to write to."""
         return self._optuna.trial.Trial(self._study, self._trials()[number]._trial_id)
 
 
 class _NoLock:
-    """In place of Optuna's own locks, which outlive who is killed: the driver holds the search's, and writes alone."""
+    """Replaces Optuna's lock files, which a killed process leaves behind; the driver's lock excludes writers."""
 
     def acquire(self) -> bool:
         return True
@@ -107,8 +108,8 @@ class _NoLock:
         pass
 
 
-def _mend(journal: Path) -> None:
-    """Cut off half a line, which a killed writer left: with more behind it the journal could not be read."""
+def _truncate_partial_line(journal: Path) -> None:
+    """Truncate a half-written last line, left by a killed writer; appending to it would corrupt the journal."""
     if journal.exists():
         content = journal.read_bytes()
         os.truncate(journal, content.rfind(b"\n") + 1)

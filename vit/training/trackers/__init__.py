@@ -1,4 +1,4 @@
-"""Experiment trackers: plug-ins that get a copy of a run's figures, in a process of their own that may fail."""
+"""Experiment trackers: plug-ins that receive a run's metrics, in a separate process that may fail."""
 
 from vit.lazy import names_of
 

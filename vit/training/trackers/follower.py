@@ -1,12 +1,12 @@
-"""The process that copies a run's figures to an experiment tracker, while the run trains.
+"""The process that copies a run's metrics to an experiment tracker during training.
 
     python -m vit.training.trackers.follower RUN NAME
     python -m vit.training.trackers.follower --list
 
-It reads metrics.jsonl as everybody does, sends what is new after each epoch and at the end, and writes down in
-tracking.json what the tracker calls the run and up to which steps it has it, so that a resumed run goes on there. The
-trainer says on its standard input how the attempt ended; where that breaks off, the trainer is dead. What went wrong
-is one line on standard output, and an exit status of 1. Nothing waits for this process.
+It reads metrics.jsonl and sends new records after each epoch and at the end. In tracking.json it stores the tracker's
+id of the run and the last steps sent, so that a resumed run continues there. The trainer writes the outcome to stdin;
+end of file without one means that the trainer died. An error is one line on stdout, with exit status 1. Nothing waits
+for this process.
 """
 
 import os
@@ -23,18 +23,19 @@ from vit.training.metrics import MetricsReader, Record
 from vit.training.run_folder import read_json, write_json
 from vit.training.trackers.plugin import Point, RunFacts, Tracker, find, installed
 
-TRACKING = "tracking.json"  # of each tracker: the run's id there, and the last steps it has, by kind of record
-FILES = "tracking"  # a folder for what a tracker keeps on the disk
-GRACE_SECONDS = 30.0  # [s] after the end of the trainer; the process is then gone, whatever a server does
-_PAUSE_SECONDS = 0.5  # [s] between two looks at the figures
+TRACKING = "tracking.json"  # for each tracker: its id of the run, and the last steps sent, by kind of record
+FILES = "tracking"  # folder for a tracker's own files
+GRACE_SECONDS = 30.0  # [s] after the end of the trainer, when this process exits even if a server hangs
+_PAUSE_SECONDS = 0.5  # [s] between two reads of the metrics
 _ADDRESS = re.compile(r"\w+://[^\s'\"<>]+")
 _FIGURES = {
     "step": ("train", ("loss", "lr", "pictures_per_second")),
     "validation": ("validation", ("accuracy", "loss")),
     "test": ("test", ("accuracy", "loss")),
 }
-_ELSEWHERE = ("data_root", "workers", "track")  # settings of this machine
-_TOLD = ("params", "train_pictures", "validation_pictures", "test_pictures", "hardware")  # of the record "start"
+_LOCAL_SETTINGS = ("data_root", "workers", "track")  # settings of this machine, which are not sent
+# Fields of the "start" record to send.
+_START_FIELDS = ("params", "train_pictures", "validation_pictures", "test_pictures", "hardware")
 
 
 class Follower:
@@ -42,7 +43,7 @@ class Follower:
 
     Attributes:
         over: set when the trainer has ended.
-        outcome: how.
+        outcome: how the trainer ended.
     """
 
     def __init__(self, run: Path, name: str):
@@ -54,10 +55,10 @@ class Follower:
         self._known: dict[str, Any] = before if isinstance(before, dict) else {}
 
     def follow(self) -> None:
-        """Copy what comes, until the trainer has ended and all is sent. Raises whatever the tracker does."""
+        """Send new records until the trainer has ended and all are sent. Raises whatever the tracker raises."""
         open_run = find(self.name).load()
         while True:
-            over = self.over.wait(_PAUSE_SECONDS)  # before the look: what was written until then is seen
+            over = self.over.wait(_PAUSE_SECONDS)  # before reading, so that the last read sees everything
             self._reader.update()
             records = self._reader.records
             if self._tracker is None and records.get("start"):
@@ -71,11 +72,11 @@ class Follower:
 
     def _facts(self, start: Record) -> RunFacts:
         about, config = read_json(self.run / "about.json"), read_json(self.run / "config.json")
-        settings = {name: value for name, value in config.items() if name not in _ELSEWHERE}
-        for name in ("data", "init_from"):  # of a path, the last part
+        settings = {name: value for name, value in config.items() if name not in _LOCAL_SETTINGS}
+        for name in ("data", "init_from"):  # send only the last part of a path
             kind, colon, path = str(settings.get(name, "")).partition("folder:")
             settings[name] = f"{kind}{colon}{Path(path).name}" if colon else kind.rpartition("/")[2]
-        settings |= {name: start[name] for name in _TOLD if name in start}
+        settings |= {name: start[name] for name in _START_FIELDS if name in start}
         return RunFacts(str(about.get("name") or self.run.name), settings, self.run / FILES)
 
     def _epoch_is_new(self) -> bool:
@@ -97,9 +98,9 @@ class Follower:
         write_json(self.run / TRACKING, read_json(self.run / TRACKING) | {self.name: self._known})
 
     def listen(self) -> None:
-        """Wait for the trainer's last word, and see that this process ends some time after it."""
-        said = sys.stdin.readline().strip()
-        self.outcome = said if said in ("finished", "stopped", "failed") else "interrupted"
+        """Wait for the outcome from the trainer, and limit this process's time after that."""
+        message = sys.stdin.readline().strip()
+        self.outcome = message if message in ("finished", "stopped", "failed") else "interrupted"
         self.over.set()
         timer = threading.Timer(GRACE_SECONDS, os._exit, (1,))
         timer.daemon = True
@@ -107,13 +108,13 @@ class Follower:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, in one line, without addresses: they may hold a password.
+    """Format an error in one line, without URLs, which may contain a password.
 
     >>> _reason(ConnectionError("No answer from http://ada:secret@example.com/api\\nTry later."))
     'ConnectionError: No answer from an address'
     """
-    said = _ADDRESS.sub("an address", str(error).strip())
-    return f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__
+    message = _ADDRESS.sub("an address", str(error).strip())
+    return f"{type(error).__name__}: {message.splitlines()[0]}" if message else type(error).__name__
 
 
 def main() -> int:
@@ -121,10 +122,10 @@ def main() -> int:
     if sys.argv[1:] == ["--list"]:
         print(*installed())
         return 0
-    for request in (signal.SIGINT, signal.SIGTERM):  # meant for the trainer, which then says how it ended
+    for request in (signal.SIGINT, signal.SIGTERM):  # meant for the trainer, which then sends the outcome
         signal.signal(request, signal.SIG_IGN)
     answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # stdout carries the error line only; whatever libraries print goes to stderr
     follower = Follower(Path(sys.argv[1]), sys.argv[2])
     threading.Thread(target=follower.listen, daemon=True).start()
     try:
@@ -142,4 +143,4 @@ def main() -> int:
 if __name__ == "__main__":
     status = main()
     sys.stderr.flush()
-    os._exit(status)  # a library's threads, or what it does at exit, may hang
+    os._exit(status)  # skips threads and exit handlers of libraries, which may hang

@@ -1,4 +1,4 @@
-"""Figures for MLflow. Where it stores them, and as which experiment, is for its own environment variables to say.
+"""Tracker plug-in for MLflow. Server and experiment come from MLflow's own environment variables.
 
 MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, MLFLOW_TRACKING_TOKEN and so on: mlflow.org/docs/latest.
 """
@@ -8,8 +8,8 @@ from typing import Any
 
 from vit.training.trackers.plugin import Point, RunFacts, Tracker
 
-_MOST = 1000  # figures in one request; source: MLflow's REST API, log-batch
-_LENGTH = 500  # characters of a parameter that every store takes
+_MOST = 1000  # metrics per request; source: MLflow's REST API, log-batch
+_LENGTH = 500  # characters per parameter, which every store accepts
 _STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED", "interrupted": "KILLED"}
 
 
@@ -33,12 +33,12 @@ class _Run:
 
 
 def open_run(facts: RunFacts, run_id: str) -> Tracker:
-    """Open a run in MLflow, or continue one."""
+    """Start a run in MLflow, or resume one."""
     import mlflow  # noqa: PLC0415 # optional
 
     started = mlflow.start_run(run_id=run_id or None, run_name=None if run_id else facts.name)
     client = mlflow.MlflowClient()
-    known = client.get_run(started.info.run_id).data.params  # which never change there
+    known = client.get_run(started.info.run_id).data.params  # MLflow rejects a changed parameter
     texts = {name: str(value)[:_LENGTH] for name, value in facts.settings.items() if name not in known}
     if texts:
         mlflow.log_params(texts)

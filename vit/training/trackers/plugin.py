@@ -1,11 +1,11 @@
-"""What an experiment tracker is, and which ones there are: MLflow, Weights & Biases, and those of other packages.
+"""Interface and registry of experiment trackers: MLflow, Weights & Biases, and plug-ins from other packages.
 
-Another package brings one by an entry point; its name is what the setting `track` then takes:
+A package registers a tracker by an entry point; its name is the value of the setting `track`:
 
     [project.entry-points."vit.trackers"]
     mine = "my_package.tracker:open_run"
 
-It is called in a process of its own, never in the one that trains, and may raise or hang: the run then goes on without.
+It runs in a separate process, not in the trainer's, and may raise or hang: the run then continues without it.
 """
 
 import os
@@ -21,26 +21,26 @@ from typing import Any, NamedTuple, Protocol
 
 from vit.errors import InvalidConfig
 
-GROUP = "vit.trackers"  # of entry points
-PYTHON = "VIT_TRACKER_PYTHON"  # environment variable: the interpreter whose libraries trackers use, if not this one
+GROUP = "vit.trackers"  # entry point group
+PYTHON = "VIT_TRACKER_PYTHON"  # environment variable: interpreter of the tracker's process, if not this one
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
 
 _OURS = {name: EntryPoint(name, f"vit.training.trackers.{name}:open_run", GROUP) for name in ("mlflow", "wandb")}
 _INSTALL = {"mlflow": "mlflow-skinny", "wandb": "wandb"}
 _PROJECT = Path(__file__).parents[3]
 _START = (
-    "import runpy, sys; sys.path.append(sys.argv[1]); del sys.argv[1]; "  # last: its own libraries come first
+    "import runpy, sys; sys.path.append(sys.argv[1]); del sys.argv[1]; "  # appended: own libraries come first
     "runpy.run_module('vit.training.trackers.follower', run_name='__main__', alter_sys=True)"
 )
 
 
 class Point(NamedTuple):
-    """Figures of one step.
+    """Metrics of one step.
 
     Attributes:
-        step: done.
+        step: number of steps done.
         t: unix time [s].
-        figures: by names such as "train/loss" and "validation/accuracy".
+        figures: by name, such as "train/loss" and "validation/accuracy".
     """
 
     step: int
@@ -49,12 +49,12 @@ class Point(NamedTuple):
 
 
 class RunFacts(NamedTuple):
-    """What a tracker is told of a run once.
+    """Facts about a run, for a tracker.
 
     Attributes:
-        name: for people.
-        settings: of the run and of what it trains, without folders of this machine.
-        folder: where the tracker may keep files of its own; it need not exist.
+        name: display name.
+        settings: settings of the run and facts about its model and data, without local paths.
+        folder: folder for the tracker's own files; may not exist yet.
     """
 
     name: str
@@ -63,30 +63,30 @@ class RunFacts(NamedTuple):
 
 
 class Tracker(Protocol):
-    """One run in a tracker.
+    """A run in a tracker.
 
     Attributes:
-        id: what the tracker calls the run, by which `open_run` continues it.
+        id: the tracker's id of the run; `open_run` resumes the run with it.
     """
 
     id: str
 
     def log(self, points: Sequence[Point]) -> None:
-        """Add figures, in the order of their steps."""
+        """Send metrics, in the order of their steps."""
 
     def finish(self, outcome: str) -> None:
-        """Say how the attempt ended, and wait until all is sent: "finished", "stopped", "failed" or "interrupted"."""
+        """Set the outcome, "finished", "stopped", "failed" or "interrupted", and wait until everything is sent."""
 
 
 class OpenRun(Protocol):
-    """What an entry point names."""
+    """Signature of the function that an entry point names."""
 
     def __call__(self, facts: RunFacts, run_id: str) -> Tracker:
-        """Open a run, or continue the one that was called `run_id`; "" for a new one."""
+        """Start a run if `run_id` is "", or resume the run with that id."""
 
 
 def find(name: str) -> EntryPoint:
-    """The plug-in of this name, not loaded.
+    """Return the entry point of a tracker, not loaded.
 
     Raises:
         InvalidConfig: there is none, or its library is not installed.
@@ -104,14 +104,14 @@ def find(name: str) -> EntryPoint:
 
 
 def installed() -> tuple[str, ...]:
-    """The names of trackers whose libraries this interpreter has."""
+    """Return the names of trackers whose libraries this interpreter has."""
     others = {point.name for point in entry_points(group=GROUP) if NAME.fullmatch(point.name)}
     return tuple(sorted(others.union(filter(_is_installed, _OURS))))
 
 
 @lru_cache(1)
 def available() -> tuple[str, ...]:
-    """The names of trackers that a run on this machine can use; looked up once."""
+    """Return the names of trackers that runs on this machine can use; cached."""
     if PYTHON not in os.environ:
         return installed()
     try:
@@ -122,10 +122,10 @@ def available() -> tuple[str, ...]:
 
 
 def check_available(name: str) -> None:
-    """Refuse a tracker that runs on this machine cannot use.
+    """Reject a tracker that runs on this machine cannot use.
 
     Raises:
-        InvalidConfig: why.
+        InvalidConfig: it is not available.
     """
     if name and name not in available():
         if PYTHON in os.environ:
@@ -134,10 +134,10 @@ def check_available(name: str) -> None:
 
 
 def command(*arguments: str) -> list[str]:
-    """What starts the process that follows runs, or with "--list" prints which trackers it could use."""
+    """Return the command of the process that follows runs, or with "--list" prints the available trackers."""
     return [os.environ.get(PYTHON) or sys.executable, "-c", _START, str(_PROJECT), *arguments]
 
 
 def _is_installed(module: str) -> bool:
     spec = find_spec(module)
-    return spec is not None and spec.origin is not None  # a folder of that name is no library
+    return spec is not None and spec.origin is not None  # a folder of that name is found as a namespace package

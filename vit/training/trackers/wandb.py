@@ -1,7 +1,7 @@
-"""Figures for Weights & Biases. Account, project and mode are for its own environment variables to say.
+"""Tracker plug-in for Weights & Biases. Account, project and mode come from its own environment variables.
 
-WANDB_API_KEY, WANDB_PROJECT, WANDB_MODE=offline and so on: docs.wandb.ai. What it keeps on the disk lies in the run's
-folder, unless WANDB_DIR names another one. Neither code nor the state of this machine is sent.
+WANDB_API_KEY, WANDB_PROJECT, WANDB_MODE=offline and so on: docs.wandb.ai. Its files are written to the run's folder,
+unless WANDB_DIR is set. It sends neither code nor system metrics.
 """
 
 import os
@@ -28,7 +28,7 @@ class _Run:
 
 
 def open_run(facts: RunFacts, run_id: str) -> Tracker:
-    """Open a run in Weights & Biases, or continue one."""
+    """Start a run in Weights & Biases, or resume one."""
     import wandb  # noqa: PLC0415 # optional
 
     if not os.environ.get("WANDB_DIR"):
