@@ -428,7 +428,12 @@ FAMILY = Family(
     fixed={"position_resize": "bicubic_antialias", "image_size": 224},
     assumed={
         "eps": (1e-6, "The eps of LayerNorm is not in the file; 1e-6 is timm's standard."),
-        "activation": ("gelu", "The activation is not in the file; exact GELU is timm's standard."),
+        "activation": (
+            "gelu",
+            "The activation is not in the file; exact GELU is timm's standard. CLIP's models that timm calls quickgelu "
+            'have QuickGELU: state it by a config.json beside the file, as {"architecture": '
+            '"vit_base_patch32_clip_quickgelu_224"}.',
+        ),
         "pool": ("cls", "Whether the head reads the class token is not in the file; it usually does."),
     },
     called=_CALLED,
