@@ -91,7 +91,7 @@ _OTHERS = (
     (rb"\x89HDF", f"an HDF5 file of Keras or TensorFlow{_OTHER_LIBRARYS}"),
     (rb"\x08[\x01-\x1f]\x12", f"an ONNX program{_OTHER_LIBRARYS}"),
     (rb".{4}TFL3", f"a TensorFlow Lite program{_OTHER_LIBRARYS}"),
-    (rb"[\x81-\x8f\xde\xdf]", f"a file of Flax{_OTHER_LIBRARYS}"),
+    (rb"([\x81-\x8f]|\xde..)[\xa1-\xbf]\w", f"a file of Flax{_OTHER_LIBRARYS}"),
     (rb"\x1f\x8b|BZh|\xfd7zXZ|7z\xbc\xaf|Rar!|.{257}ustar", _ARCHIVE),
 )
 

@@ -278,6 +278,8 @@ def _by_tensors(tensors: Tensors, names: Collection[str], name: str) -> Recognis
         if dim == 768:
             return Recognised({"post_norm": True}, "timm's vit_base_patch16_rpn")
         raise _either("a plain Vision Transformer", "one whose LayerNorms come after attention and MLP, as timm's rpn")
+    if not {"norm.weight", "fc_norm.weight"} & has:
+        raise _either("one without a last LayerNorm", "the vision encoder of Qwen3-VL, whose positions are rotary too")
     return _siglip(tensors, dim, patches.shape[2]) if "fc_norm.weight" not in has else Recognised()
 
 
