@@ -80,13 +80,8 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
     shapes = {name: tuple(tensors[file_name].shape) for name, file_name in (names | extra).items()}
     embedding = next((shapes[name] for name in names if family.find(name) == "patch_embed.weight"), None)
     if embedding is not None and (len(embedding) != 4 or 0 in embedding):
-        what = (
-            "Its patches are those of videos or volumes, and here they are" if len(embedding) == 5 else "They must be"
-        )
-        raise InvalidCheckpoint(
-            f"The weights of the patch embedding have the shape {brief(embedding)}. {what} those of pictures: width, "
-            "channels, height, width of a patch."
-        )
+        why = " It reads videos or volumes, and only pictures are read here." if len(embedding) == 5 else ""
+        raise InvalidCheckpoint(f"The patch embedding has the wrong shape: {brief(embedding)}.{why}")
     dim = embedding[0] if embedding else 0
     _take_sequences(family, names, extra, shapes, dim)
     _drop_parts_of_larger_heads(family, names, extra, shapes, dim, own)
