@@ -47,6 +47,17 @@ WORDS = {
     "cp437": ["chèvre éléphant", "Äpfel Nüsse", "niño perro", "Löwe Tiger Bär"],
     "cp949": ["고양이 강아지", "정상 불량"],
     "big5": ["貓 狗 鳥", "蘋果 香蕉"],
+    "cp852": ["kot pies koń", "łyżka widelec nóż", "kočka pes kůň", "Kočky Psi", "jó hibás repedés"],
+    "cp1250": ["żółw ślimak", "jabłko gruszka śliwka", "kočka pes kůň", "židle stůl", "jó hibás repedés"],
+    "cp857": ["elma armut çilek", "sağlam bozuk çatlak", "Kuşlar Balıklar Ağaçlar"],
+    "cp1254": ["kedi köpek kuş", "sağlam bozuk çatlak", "Kuşlar Balıklar Ağaçlar"],
+    "cp737": ["γάτα σκύλος", "Γάτες Σκύλοι", "ΓΑΤΑ ΣΚΥΛΟΣ"],
+    "cp1253": ["γάτα σκύλος", "Γάτες Σκύλοι", "ΓΑΤΑ ΣΚΥΛΟΣ"],
+    "cp862": ["חתול כלב", "תפוח אגס תפוז"],
+    "cp1255": ["חתול כלב", "תפוח אגס תפוז"],
+    "cp720": ["قطة كلب", "تفاح موز برتقال"],
+    "cp1256": ["قطة كلب", "تفاح موز برتقال", "گربه سگ"],
+    "cp874": ["แมว หมา", "ช้าง ม้า วัว", "ดี เสีย"],
     "utf-8": ["猫 犬", "кошка собака", "chèvre éléphant"],
 }
 
@@ -69,6 +80,18 @@ def test_the_encoding_that_names_are_read_in_is_said(
     result = sandbox.read()
     assert result.classes == tuple(sorted(folders))
     assert message in result.notes[0] and left_out(sandbox.into).notes == result.notes
+
+
+def test_names_that_make_sense_in_two_encodings_are_shown_in_both(sandbox: Sandbox) -> None:
+    zip_raw(sandbox.archive, [name.encode("cp1250") for name in names("pies", "koń")])
+    assert (
+        "It may be cp1250 (Windows, Central Europe) instead: koñ/0.jpg is koń/0.jpg there." in sandbox.read().notes[0]
+    )
+
+
+def test_names_that_make_sense_in_one_encoding_alone_are_not(sandbox: Sandbox) -> None:
+    zip_raw(sandbox.archive, [name.encode("cp932") for name in names("りんご", "みかん")])
+    assert "instead" not in sandbox.read().notes[0]
 
 
 def test_all_names_of_an_archive_are_read_in_one_encoding(sandbox: Sandbox) -> None:

@@ -203,6 +203,7 @@ def test_heic_opens_upright() -> None:
         (b"7z\xbc\xaf\x27\x1c", "This is a 7z archive, which is not read as a picture"),
         (b"Rar!\x1a\x07\1\0", "This is a RAR archive, which is not read as a picture"),
         (b"\xff\x0a", "This is a JPEG XL picture, which cannot be read here"),
+        (b"P5\n8 8\n255\n", "This is a PNM picture, which cannot be read here"),
         (bytes(128) + b"DICM", "This is a DICOM picture, which cannot be read here"),
         (b'\x08\1\0\0\0\0\0\0{"head.weight":', "page Checkpoints opens those"),
     ],

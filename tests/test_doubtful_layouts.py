@@ -1,13 +1,16 @@
 """What opened as classes and was none: masks, splits, moments, tables at odds; and what lay one folder too deep."""
 
 import json
+import unicodedata
 from pathlib import Path
 
 import pytest
 from empty_pictures import Write, pictures
+from packed import Sandbox
 
 from vit.data import tables
 from vit.data.folders import list_files
+from vit.data.split_names import split_name
 from vit.errors import InvalidDataset
 
 
@@ -103,3 +106,26 @@ def test_tables_that_are_too_long_are_told(write: Write, monkeypatch: pytest.Mon
     short = json.dumps({f"{number}.jpg": "ab"[number % 2] for number in range(4)})
     notes = list_files(write({"labels.csv": long, "some.json": short} | pictures(""))).notes
     assert any("labels.csv has more than 4 rows" in note for note in notes)
+
+
+SPLITS = (
+    ("Trainingsdaten", "Validierung", "Testdaten"), ("Entraînement", "validation", "Test"),
+    ("entrenamiento", "validación", "prueba"), ("treino", "validação", "teste"), ("eğitim", "doğrulama", "test"),
+    ("обучение", "валидация", "тест"), ("训练集", "验证集", "测试集"), ("学習用", "検証用", "テスト用"),
+    ("학습", "검증", "테스트"),
+)  # fmt: skip
+
+
+def test_names_of_splits_are_known_in_several_languages() -> None:
+    kinds = ("train", "validation", "test")
+    for names in SPLITS:
+        assert tuple(split.kind for name in names if (split := split_name(name))) == kinds
+        decomposed = (unicodedata.normalize("NFD", name) for name in names)  # as macOS writes them
+        assert tuple(split.kind for name in decomposed if (split := split_name(name))) == kinds
+
+
+def test_an_archive_without_pictures_says_what_it_holds(sandbox: Sandbox) -> None:
+    sandbox.pack({"train.zip": b"", "test.zip": b"", "README.md": b""})
+    assert "Files of the kind .zip, 2 here, are not read." in sandbox.refusal()
+    sandbox.pack({f"{name}/0.heic": b"\0\0\0\x18ftypheic" for name in ("cat", "dog")})
+    assert "2 of its pictures cannot be read: cat/0.heic: This HEIC" in sandbox.refusal()

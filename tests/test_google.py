@@ -332,7 +332,7 @@ WRONG: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
     "flat patches": (reshaped("embedding/kernel", 192, 64), "wrong shape"),
     "narrow": (lambda arrays: arrays | {OUT: arrays[OUT][:, :, :8]}, "another shape"),
     "NaN": (lambda arrays: arrays | {OUT: arrays[OUT] * np.float32("nan")}, "NaN or infinite"),
-    "whole numbers": (lambda arrays: arrays | {OUT: arrays[OUT].astype("i4")}, "not floating-point"),
+    "whole numbers": (lambda arrays: arrays | {OUT: arrays[OUT].astype("i4")}, "stored as int32"),
     "objects": (lambda arrays: arrays | {"head/bias": np.array([{}], object)}, r"stored as \|O"),
     "words": (lambda arrays: arrays | {"head/bias": np.array(["a", "b"])}, "stored as <U1"),
     "complex": (lambda arrays: arrays | {"head/bias": np.ones(5, "c8")}, "stored as <c8"),

@@ -135,6 +135,11 @@ def test_a_file_that_nothing_names_is_equal_to_timm(tmp_path: Path, name: str) -
         ("vit_base_patch16_rpn_224", {"embed_dim": 192, "num_heads": 3}, "LayerNorms come after attention and MLP"),
         ("vit_pe_core_base_patch16_224", {"embed_dim": 48, "num_heads": 4}, "Perception Encoder of no published size"),
         ("vit_small_patch16_224", {"pos_embed": "none"}, "no position embeddings"),
+        (
+            "vit_small_patch16_224",
+            {"class_token": False, "global_pool": "avg", "fc_norm": False, "final_norm": False},
+            "vision encoder of Qwen3-VL",
+        ),
     ],
 )
 def test_what_tensors_cannot_tell_is_refused_and_named(

@@ -23,6 +23,7 @@ from vit.checkpoints.checkpoint import (
 )
 from vit.checkpoints.weight_files import (
     MAX_TEXT,
+    is_shard,
     read_index,
     weights_among,
 )
@@ -151,6 +152,8 @@ def _files_in(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> Chec
     """Take what is in an open folder; `stack` closes the weights."""
     names = folder.names()
     weights = path.name if lone else _only_weights(names, path)
+    if lone and (is_shard(weights) or weights.endswith(".distcp")):
+        raise InvalidCheckpoint(f"{brief(weights)} is one of several files of a model. Open their folder.")
     split = weights in INDEXES
     described = (weights in WEIGHT_NAMES and CONFIG in names) or (
         weights.startswith("open_clip") and OPEN_CLIP in names
@@ -188,13 +191,36 @@ def _only_weights(names: list[str], path: Path) -> str:
             f"The weights are split over several files, and their index is not called {' or '.join(INDEXES)}."
         )
     files = weights_among(names)
-    if len(files) != 1:
-        called = f": {', '.join(brief(name) for name in files[:3])}" if files else ""
-        what = (
-            f"{len(files)} files of weights{called}. Keep one" if files else "no weights; it needs a model.safetensors"
+    if any(map(is_shard, files)):
+        raise InvalidCheckpoint(
+            f"The weights are split over several files, and their index, such as {INDEXES[0]}, is missing beside them."
         )
-        raise InvalidCheckpoint(f"The folder {brief(path.name)!r} holds {what}.")
+    if len(files) != 1:
+        raise InvalidCheckpoint(f"The folder {brief(path.name)!r} holds {_instead_of_one(files, names, path)}")
     return files[0]
+
+
+def _instead_of_one(files: list[str], names: list[str], path: Path) -> str:
+    """What a folder holds that is not one file of weights, and what to do."""
+    if files:
+        return f"{len(files)} files of weights: {', '.join(map(brief, files[:3]))}. Keep one."
+    if any(name.endswith(".distcp") for name in names):
+        return (
+            "the parts of torch.distributed.checkpoint. Put them together first: "
+            f"python -m torch.distributed.checkpoint.format_utils dcp_to_torch {brief(path.name)} weights.pth."
+        )
+    inside = [name for name in names[:1000] if _holds_weights(path / name)]
+    if inside:
+        return f"no weights itself, but in: {', '.join(map(brief, inside[:5]))}. Open that folder, or one of them."
+    return "no weights; it needs a model.safetensors."
+
+
+def _holds_weights(folder: Path) -> bool:
+    try:
+        names = os.listdir(folder)
+    except OSError:  # a file, most often
+        return False
+    return bool(weights_among(names)) or any(name.endswith(".distcp") for name in names)
 
 
 def _open_bounded(folder: _Folder, name: str, limit: int) -> BufferedReader:

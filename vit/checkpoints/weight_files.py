@@ -27,8 +27,8 @@ MAX_SHARDS = 200
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".ckpt", ".tar")  # PyTorch's examples write .pth.tar
 # What trainers of transformers, Accelerate, Lightning and DeepSpeed save beside the weights to go on with.
 _STATE = re.compile(
-    r"(optimizer|scheduler|scaler|rng_state|random_states?|training_args|trainer_state|sampler|dl_state_dict|optim)"
-    r"([_.-].*)?\.(pt|pth|bin|tar)"
+    r"((optimizer|scheduler|scaler|rng_state|random_states?|training_args|trainer_state|sampler|dl_state_dict|optim)"
+    r"([_.-].*)?|.*_optim_states)\.(pt|pth|bin|tar)"
 )
 # dtype of a safetensors header -> ours; whole numbers and 8-bit floats are no weights that can be explained.
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -58,21 +58,42 @@ def look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
     """
     size = os.fstat(file.fileno()).st_size
     try:
-        start = rewound(file).read(64)
+        start = rewound(file).read(512)
     except OSError as error:  # the disk erred, or it is no file that can be read from its start
         raise InvalidCheckpoint(f"{brief(name)} cannot be read: {error.strerror}.") from error
     if start.startswith(b"version https://git-lfs"):
         raise InvalidCheckpoint(f"{brief(name)} is a placeholder of Git LFS. Fetch the file itself with: git lfs pull.")
-    if _is_archive(file):
+    first = _first_entry(file)
+    if first.endswith((*SUFFIXES, ".onnx", ".json")):
+        raise InvalidCheckpoint(f"{brief(name)} is {_ARCHIVE}")
+    if "/data/weights/" in first:
+        raise InvalidCheckpoint(f"{brief(name)} is a program of torch.export. Save the model's tensors: {SAVE}.")
+    if first.endswith(".npy"):
         entries = _read_archive(file, name, size)
         return {key: _meta_tensor(entry) for key, entry in entries.items()}, {}
     if start.startswith(_PICKLES):
         return _look_pickle(file, name, size), {}
     if len(start) > 8 and start[8:9] == b"{":
         return _look_safetensors(file, name, size)
+    if what := next((what for pattern, what in _OTHERS if re.match(pattern, start, re.DOTALL)), None):
+        raise InvalidCheckpoint(f"{brief(name)} is {what}")
     raise InvalidCheckpoint(
         f"{brief(name)} is neither a safetensors file nor one that torch.save or numpy.savez wrote."
     )
+
+
+_OTHER_LIBRARYS = ", which is not read here. Open the model's safetensors or PyTorch file."
+_ARCHIVE = "an archive. Unpack it, and open the file of weights in it."
+# How files begin that people take for weights, and what they are.
+_OTHERS = (
+    (rb"\s*<", "a web page or an error's text, and no weights: the download failed. Download it again, logged in."),
+    (rb"GGUF", f"a GGUF file{_OTHER_LIBRARYS}"),
+    (rb"\x89HDF", f"an HDF5 file of Keras or TensorFlow{_OTHER_LIBRARYS}"),
+    (rb"\x08[\x01-\x1f]\x12", f"an ONNX program{_OTHER_LIBRARYS}"),
+    (rb".{4}TFL3", f"a TensorFlow Lite program{_OTHER_LIBRARYS}"),
+    (rb"([\x81-\x8f]|\xde..)[\xa1-\xbf]\w", f"a file of Flax{_OTHER_LIBRARYS}"),
+    (rb"\x1f\x8b|BZh|\xfd7zXZ|7z\xbc\xaf|Rar!|.{257}ustar", _ARCHIVE),
+)
 
 
 class _Entry(NamedTuple):
@@ -223,7 +244,7 @@ class _Span(NamedTuple):
 
 def _spans(file: BufferedReader, name: str, size: int, tensors: Tensors) -> dict[str, _Span]:
     """Where the numbers of each tensor lie."""
-    archive = _is_archive(file)
+    archive = _first_entry(file).endswith(".npy")
     if not archive and rewound(file).read(9).startswith(_PICKLES):
         stored = _read_pickle(file, name, size)
         return {key: _Span(stored[key].begin, stored[key].end) for key in tensors}
@@ -273,6 +294,11 @@ def _look_pickle(file: BufferedReader, name: str, size: int) -> Tensors:
     tensors = {key: stored.tensor for key, stored in _read_pickle(file, name, size).items()}
     if not 1 <= len(tensors) <= MAX_TENSORS:
         raise InvalidCheckpoint(f"{brief(name)} holds no tensors by name. Save them with: {SAVE}.")
+    if not any(tensor.numel() for tensor in tensors.values()):
+        raise InvalidCheckpoint(
+            f"{brief(name)} holds names and no numbers, which DeepSpeed's ZeRO 3 keeps in parts. Put them together "
+            "first: python zero_to_fp32.py FOLDER weights."
+        )
     _check_size(tensors, name, size)
     return tensors
 
@@ -347,11 +373,11 @@ _NUMPY_HEADER = re.compile(
 )
 
 
-def _is_archive(file: BufferedReader) -> bool:
-    """Whether a file is a zip as numpy.savez writes it, by the name of the first entry."""
+def _first_entry(file: BufferedReader) -> str:
+    """The name of a zip's first entry, which is an .npy file in those of numpy.savez; "" for other files."""
     start = rewound(file).read(1 << 10).ljust(30)
     (length,) = struct.unpack_from("<H", start, 26)
-    return start.startswith(b"PK\x03\x04") and start[30 : 30 + length].endswith(b".npy")
+    return start[30 : 30 + length].decode("latin-1") if start.startswith(b"PK\x03\x04") else ""
 
 
 def _read_archive(file: BufferedReader, name: str, size: int) -> dict[str, _Entry]:
@@ -400,6 +426,18 @@ def _read_array(start: bytes, begin: int, end: int, crc: int) -> _Entry:
     if len(shape) > 8 or 0 in shape or end - begin - length != math.prod(shape) * kind.itemsize:
         raise ValueError("The array has another size than it says.")
     return _Entry(begin + length, end, shape, kind, match[2] == "True", (zlib.crc32(start[:length]), crc))
+
+
+_PART = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.(safetensors|bin)$", re.ASCII)
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file holds a part of the weights, by its name.
+
+    >>> is_shard("model-00001-of-00003.safetensors"), is_shard("model-00001-of-00001.safetensors")
+    (True, False)
+    """
+    return bool(_PART.search(name))
 
 
 _SHARD = re.compile(r"\w[\w.-]{0,199}\.(safetensors|bin)", re.ASCII)

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from vit.data.archive_names import safe_path, unusual
 from vit.data.file_names import printable_name, printable_path
-from vit.data.name_encodings import TITLES, UTF8, encoding_of
+from vit.data.name_encodings import TITLES, UTF8, encodings_of
 from vit.errors import InvalidDataset
 
 MAX_ENTRIES = 500_000  # of any kind; macOS adds a shadow to every file
@@ -199,16 +199,27 @@ def _zip_names(entries: Sequence[zipfile.ZipInfo], notes: list[str]) -> list[str
     names = [entry.orig_filename for entry in entries]
     unmarked = [index for index, entry in enumerate(entries) if not entry.flag_bits & 0x800]  # not marked as UTF-8
     raw = [names[index].encode("cp437") for index in unmarked]  # as Python decoded them
-    encoding = encoding_of(raw)
+    encoding, *others = encodings_of(raw)
     for index, name in zip(unmarked, raw, strict=True):
         names[index] = _unicode_path(entries[index], name) or name.decode(encoding)
     if encoding != UTF8:
+        near = _first_difference(raw, encoding, others)
         notes.append(
-            f"Names in the archive are read as {TITLES[encoding]}. If they look wrong, pack it with names in UTF-8."
+            f"Names in the archive are read as {TITLES[encoding]}.{near} If they look wrong, pack it with names in "
+            "UTF-8."
         )
     if any("\\" in name for name in names) and not any("/" in name.rstrip("/") for name in names):
         names = [name.replace("\\", "/") for name in names]  # of PowerShell 5.1 and other old programs of Windows
     return names
+
+
+def _first_difference(names: Sequence[bytes], encoding: str, others: Sequence[str]) -> str:
+    """A sentence about the first name that another likely encoding reads differently; "" where there is none."""
+    for other in others:
+        for name in names:
+            if (one := name.decode(encoding)) != (another := name.decode(other)):
+                return f" It may be {TITLES[other]} instead: {printable_name(one)} is {printable_name(another)} there."
+    return ""
 
 
 def _unicode_path(entry: zipfile.ZipInfo, name: bytes) -> str | None:

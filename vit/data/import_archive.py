@@ -9,7 +9,7 @@ import json
 import re
 import secrets
 import shutil
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from vit.data.archive_names import SeenNames, is_junk
 from vit.data.archive_readers import MAX_ENTRIES, Budget, Member, list_members, undamaged
 from vit.data.class_folders import PackedPicture, arrange, place_pictures
-from vit.data.file_names import Parts, is_table, printable_path
+from vit.data.file_names import Parts, is_ignored, is_table, printable_name, printable_path
 from vit.data.folders import list_files
 from vit.data.tables import MOST_BYTES
 from vit.errors import InvalidDataset, InvalidImage
@@ -124,11 +124,14 @@ def import_dataset(
     try:
         pool.mkdir(parents=True)
         unpacked = _unpack(archive, pool, progress)
-        arranged = arrange(unpacked.pictures, unpacked.tables, partial(_read_table, unpacked.tables))
+        try:
+            arranged = arrange(unpacked.pictures, unpacked.tables, partial(_read_table, unpacked.tables))
+        except InvalidDataset as error:
+            raise InvalidDataset(f"{error}{_what_is_not_read(unpacked)}") from error
         place_pictures(arranged.splits, unfinished)
         shutil.rmtree(pool)
         skipped, notes = (*unpacked.unreadable, *arranged.unused), (*unpacked.notes, *arranged.notes)
-        ignored = unpacked.ignored + len(unpacked.tables) - len(arranged.tables)
+        ignored = unpacked.others.total() + len(unpacked.tables) - len(arranged.tables)
         _write_note(unfinished, skipped, ignored, notes)
         classes, *files = list_files(unfinished)[:4]
         unfinished.rename(into)
@@ -170,8 +173,19 @@ class _Unpacked(NamedTuple):
     pictures: list[PackedPicture]
     unreadable: list[str]
     tables: dict[Parts, Path]
-    ignored: int
+    others: Counter[str]
     notes: list[str]
+
+
+def _what_is_not_read(unpacked: _Unpacked) -> str:
+    """Which files of an archive without classes are no pictures, or cannot be read, as further sentences."""
+    said = ""
+    if unpacked.unreadable:
+        said += f" {len(unpacked.unreadable):,} of its pictures cannot be read: {unpacked.unreadable[0]}"
+    kind, count = max(unpacked.others.items(), key=lambda item: item[1], default=("", 0))
+    if kind and count > len(unpacked.pictures):
+        said += f" Files of the kind {printable_name(kind)}, {count:,} here, are not read."
+    return said
 
 
 def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | None) -> _Unpacked:
@@ -183,7 +197,8 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
     tables: dict[Parts, Path] = {}
     notes: list[str] = []
     waiting: deque[tuple[tuple[str, ...], Path, int, Future[str]]] = deque()
-    ignored = reported = 0
+    others = Counter[str]()
+    reported = 0
 
     def settle() -> None:
         path, file, _, future = waiting.popleft()
@@ -197,7 +212,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
             if number >= MAX_ENTRIES:
                 raise InvalidDataset(f"The archive has more than {MAX_ENTRIES:,} entries, the limit. Leave some out.")
             if is_junk(member.path):
-                ignored += 1
+                others["" if any(map(is_ignored, member.path)) else Path(member.path[-1]).suffix.lower()] += 1
                 continue
             if is_table(member.path[-1]):
                 if len(tables) < _MOST_TABLES and member.path not in tables:
@@ -219,7 +234,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
             settle()
     if progress:
         progress(size, size)
-    return _Unpacked(pictures, unreadable, tables, ignored, notes)
+    return _Unpacked(pictures, unreadable, tables, others, notes)
 
 
 def _store_table(member: Member, file: Path, budget: Budget) -> Path:

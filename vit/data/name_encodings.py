@@ -5,6 +5,8 @@ Names are short, so general detectors, which count letters of running text, err 
 characters, roughly: common letters and characters cost little, rare ones, symbols, capitals within words and changes of
 script within words cost much.
 
+Letters of the alphabets are ordered by how often they come in running text, by and large.
+
 Source of the ranges: JIS X 0208 (level 1 of kanji), GB 2312 (level 1 of hanzi), KS X 1001, Big5 (level 1). Frequencies
 of parts of Hangul syllables are rounded from Korean text.
 """
@@ -22,6 +24,17 @@ TITLES = {
     "cp1252": "cp1252 (Windows, Western Europe)",
     "cp866": "cp866 (DOS, Cyrillic)",
     "cp1251": "cp1251 (Windows, Cyrillic)",
+    "cp852": "cp852 (DOS, Central Europe)",
+    "cp1250": "cp1250 (Windows, Central Europe)",
+    "cp857": "cp857 (DOS, Turkish)",
+    "cp1254": "cp1254 (Windows, Turkish)",
+    "cp737": "cp737 (DOS, Greek)",
+    "cp1253": "cp1253 (Windows, Greek)",
+    "cp862": "cp862 (DOS, Hebrew)",
+    "cp1255": "cp1255 (Windows, Hebrew)",
+    "cp720": "cp720 (DOS, Arabic)",
+    "cp1256": "cp1256 (Windows, Arabic)",
+    "cp874": "cp874 (Windows, Thai)",
     "cp932": "Shift-JIS (Japanese)",
     "gb18030": "GBK (simplified Chinese)",
     "big5": "Big5 (traditional Chinese)",
@@ -30,21 +43,43 @@ TITLES = {
 
 _MOST, _LONGEST = 1000, 200  # parts of names, and bytes of each, that are scored
 
+_NEAR = 4.0  # [nats] that a second encoding may be less likely and is still told
+
 # Costs, in nats.
 _ASCII = 3.2  # a letter or digit
 _ACCENT, _RARE_ACCENT = 4.0, 7.0
-_CYRILLIC = 3.3
+_FALL = 5.0  # from the most common letter of an alphabet to the rarest
+_VOWELS_MEET, _NO_VOWEL = 1.5, 2.0  # about a letter with an accent
+_NOT_FINAL = 4.0  # a letter within a word whose form is that of the last one
 _KANA = 4.8
 _SYMBOL = 10.0
 _RARE = 3.0  # beyond that of a common character of the same script
 _BEYOND = 6.0  # a character of an extension of the standard
-_CAPITAL = 1.2  # at the beginning of a word, or in a word of capitals
+_CAPITAL = 1.2  # at the beginning of a word
+_CAPITAL_AGAIN = 0.5  # in a word of capitals
 _CAPITAL_WITHIN = 4.0  # after a small letter
 _OTHER_SCRIPT = 2.5  # within a word
 _SHORT_WORD = 3.0  # of one or two letters of an alphabet
 
-_COMMON_ACCENTS = set("àâäáãåæçèéêëìíîïñòóôöõøùúûüÄÅÉÖØÜ")
-_COMMON_CYRILLIC = set("абвгдеёжзийклмнопрстуфхцчшщъыьэюяіїєґў")
+_VOWELS = set("aeiouyæøı")
+_FINAL = set("ςםןךףץ")  # at the end of words
+# Letters with accents that are common somewhere, in either case.
+_WESTERN = "àâäáãåæçèéêëìíîïñòóôöõøùúûüÄÅÉÖØÜ"
+_CENTRAL = "áčďéěíňóřšúůýžąćęłńśźżőűöüäßľôÁČŘŠÚŽŁŚŻŐÖÜ"
+_TURKISH = "çğıöşüÇĞİÖŞÜ"
+_ACCENTS = {
+    **dict.fromkeys(("cp1252", "cp850", "cp437"), _WESTERN),  # of equal ones the first counts: ä more than õ
+    **dict.fromkeys(("cp852", "cp1250"), _CENTRAL),
+    **dict.fromkeys(("cp857", "cp1254"), _TURKISH),
+}
+# Small letters, the most common first.
+_ALPHABETS = {
+    **dict.fromkeys(("cp866", "cp1251"), "оаеинтсрлвкмдпуыьязгбчйжхшюцщэфёіъїєўґ"),
+    **dict.fromkeys(("cp737", "cp1253"), "αοιετσνηυρπκμλςίάόδγέχθφβήξύζώψϊϋΐΰ"),
+    **dict.fromkeys(("cp862", "cp1255"), "יולהארתבשמנדכחקפעצגםטזסןץךף"),
+    **dict.fromkeys(("cp720", "cp1256"), "اليمرنوتبةدسعفحقكشجطصخزغذضثءئىأظإآؤگپچژ"),
+    "cp874": "านรก่อ้เงมลยวัดสีิทตปบะคหุ์แพจขืชูใไ็โผึถซณฟศษธญภฐฉฝฮ๊๋ฎฏฤฆำๆฑฒฬฌ",
+}
 _INITIALS = (10, 1, 9, 6, 2, 6, 5, 5, 0.5, 11, 1, 22, 8, 1, 3, 1.5, 2, 2, 7)  # [%]
 _MEDIALS = (22, 5, 2, 0.1, 10, 5, 6, 1, 10, 1.5, 0.3, 1.5, 1.5, 8, 1, 0.2, 1, 1.5, 8, 1, 15)
 _FINALS = (
@@ -54,15 +89,23 @@ _FINALS = (
 
 
 def encoding_of(names: Iterable[bytes]) -> str:
-    """The encoding of all names of an archive together; UTF-8 where they are that, as few other bytes are by chance.
+    """The most likely of `encodings_of`.
 
     >>> encoding_of(["猫/1.jpg".encode("cp932"), "犬/1.jpg".encode("cp932")])
     'cp932'
     """
+    return encodings_of(names)[0]
+
+
+def encodings_of(names: Iterable[bytes]) -> list[str]:
+    """The encoding of all names of an archive together, and those that are nearly as likely.
+
+    UTF-8 where they are that, as few other bytes are by chance.
+    """
     foreign = [name for name in names if not name.isascii()]
     parts = dict.fromkeys(part for name in foreign for part in name.split(b"/") if not part.isascii())
     some = [part[:_LONGEST] for part in islice(parts, _MOST)]
-    best, least = "cp437", float("inf")  # what the format of zip prescribes
+    totals = dict[str, float]()
     for encoding, cost in _COSTS.items():
         try:
             for part in parts:
@@ -70,11 +113,12 @@ def encoding_of(names: Iterable[bytes]) -> str:
         except UnicodeDecodeError:
             continue
         if encoding == UTF8:
-            return encoding
-        total = sum(_cost(part.decode(encoding, "ignore"), encoding, cost) for part in some)
-        if total < least:
-            best, least = encoding, total
-    return best
+            return [encoding]
+        totals[encoding] = sum(_cost(part.decode(encoding, "ignore"), encoding, cost) for part in some)
+    if not totals:
+        return ["cp437"]  # what the format of zip prescribes
+    least = min(totals.values())
+    return [encoding for encoding in sorted(totals, key=lambda one: totals[one]) if totals[encoding] <= least + _NEAR]
 
 
 def _cost(name: str, encoding: str, of_character: Callable[[str, bytes], float]) -> float:
@@ -87,13 +131,13 @@ def _cost(name: str, encoding: str, of_character: Callable[[str, bytes], float])
             if before and before != script:
                 total += _OTHER_SCRIPT
             if character.isupper():
-                total += _CAPITAL_WITHIN if word and word[-1].islower() else _CAPITAL
+                total += _CAPITAL_WITHIN if word and word[-1].islower() else _CAPITAL_AGAIN if word else _CAPITAL
             word += character
         else:
             if not character.isascii():
                 total += 2 * _SYMBOL if unicodedata.category(character) == "Co" else _SYMBOL
-            if 0 < len(word) < 3 and not word.isascii() and _script(word[-1]) in ("LATIN", "CYRILLIC"):
-                total += _SHORT_WORD
+            if word and not word.isascii() and _script(word[-1]) != "CJK":
+                total += _SHORT_WORD * (len(word) < 3) + _unspeakable(word.lower())
             word = ""
         before = script
     return total
@@ -105,18 +149,37 @@ def _script(character: str) -> str:
         return "LATIN" if character.isalpha() else ""
     if character == "ー":  # the long vowel of katakana
         return "CJK"
-    if not character.isalpha():
+    if not character.isalpha() and unicodedata.category(character) != "Mn":  # such as vowels of Thai
         return ""
     script = unicodedata.name(character, "UNKNOWN").partition(" ")[0]
     return "CJK" if script in ("HIRAGANA", "KATAKANA", "HALFWIDTH", "HANGUL") else script
 
 
-def _of_alphabet(character: str, _: bytes) -> float:
-    if character in _COMMON_ACCENTS:
-        return _ACCENT
-    if character.lower() in _COMMON_CYRILLIC:
-        return _CYRILLIC
-    return _RARE_ACCENT if "LATIN" in unicodedata.name(character, "") else _SYMBOL
+def _unspeakable(word: str) -> float:
+    """For letters where no language puts them: è is a vowel and č is none, at the same place of two encodings."""
+    total = _NOT_FINAL * sum(letter in _FINAL for letter in word[:-1])
+    vowels = [unicodedata.normalize("NFD", letter)[0] in _VOWELS for letter in word]
+    for i, letter in enumerate(word):
+        if not letter.isascii() and _script(letter) == "LATIN":
+            near = any(vowels[max(0, i - 1) : i] + vowels[i + 1 : i + 2])
+            total += _VOWELS_MEET if vowels[i] and near else _NO_VOWEL if not vowels[i] and not near else 0.0
+    return total
+
+
+def _accented(common: str) -> Callable[[str, bytes], float]:
+    def cost(character: str, _: bytes) -> float:
+        if character in common:
+            return _ACCENT
+        return _RARE_ACCENT if _script(character) == "LATIN" else _SYMBOL
+
+    return cost
+
+
+def _ranked(letters: str) -> Callable[[str, bytes], float]:
+    """Probabilities that fall evenly from the first letter to the last; any other character is a symbol."""
+    count = len(letters)
+    costs = {letter: log(count / _FALL) + _FALL * rank / count for rank, letter in enumerate(letters)}
+    return lambda character, _: costs.get(character.lower(), _SYMBOL)
 
 
 def _of_japanese(character: str, code: bytes) -> float:
@@ -151,7 +214,8 @@ def _of_korean(character: str, code: bytes) -> float:
 
 _COSTS: dict[str, Callable[[str, bytes], float]] = {
     UTF8: lambda character, _: 0.0,
-    **dict.fromkeys(("cp437", "cp850", "cp1252", "cp866", "cp1251"), _of_alphabet),
+    **{encoding: _accented(common) for encoding, common in _ACCENTS.items()},
+    **{encoding: _ranked(letters) for encoding, letters in _ALPHABETS.items()},
     "cp932": _of_japanese,
     "gb18030": _of_chinese,
     "big5": _of_traditional,

@@ -69,6 +69,7 @@ _OTHERS = (
     (r"(^|\.)blocks\.\d+\.(in_proj|attns\.\d+|attn_out_proj)\.", "ViT with parallel blocks"),
     (r"(^|\.)blocks\.\d+\.attn\.lambda_q1$", "ViT with differential attention"),
     (r"to_patch_embedding\.", "ViT of the vit-pytorch library"),
+    (r"(^|\.)layers\.\d+\.ffn\.layers\.0\.0\.", "ViT of MMPretrain"),
     (r"attention\.self\.(query|key)|word_embeddings|embed_tokens|(^|\.)wte\.", "language model"),
     (r"\.running_mean$", _CONVOLUTIONS),
 )

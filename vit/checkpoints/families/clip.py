@@ -179,7 +179,7 @@ def _open_clip_preprocess(document: Mapping[str, Any]) -> Preprocess | None:
 def _without_bias(tensors: Tensors) -> Tensors:
     """The projection has no bias, which is a bias of zero."""
     if "head.weight" in tensors:
-        tensors["head.bias"] = tensors["head.weight"].new_zeros(len(tensors["head.weight"]))
+        tensors["head.bias"] = tensors["head.weight"].new_zeros(tensors["head.weight"].shape[:1])
     return tensors
 
 

@@ -181,9 +181,11 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, placed: bool = False
         InvalidCheckpoint: a tensor is missing, of the wrong shape or of whole numbers, or two do not go together.
     """
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point():
+        if not tensor.is_floating_point() or tensor.itemsize < 2:
             kind = str(tensor.dtype).removeprefix("torch.")
-            raise InvalidCheckpoint(f"The weights are not floating-point numbers: `{brief(name)}` is {kind}.")
+            raise InvalidCheckpoint(
+                f"`{brief(name)}` is stored as {kind}; this app reads weights of 16, 32 and 64-bit floats."
+            )
     tensors = {name: _half_or_float(name, tensors.pop(name)) for name in list(tensors)}
     for name in [name for name in tensors if name.endswith(("attn.q.weight", "mlp.gate.weight"))]:
         letters = ("q", "k", "v") if name.endswith("q.weight") else ("gate", "up")
@@ -324,7 +326,7 @@ def _average_heads(tensors: Tensors) -> None:
 
 def _as_tokens(parts: list[Tensor], dim: int) -> Tensor:
     """Tokens of any leading shape as (1, S, D)."""
-    if any(part.numel() % dim or part.ndim == 0 or part.shape[-1] != dim for part in parts):
+    if any(part.ndim == 0 or part.numel() % dim or part.shape[-1] != dim for part in parts):
         raise InvalidCheckpoint("The class token and the patches differ in width.")
     if not parts:
         return torch.zeros(1, 0, dim)

@@ -23,6 +23,10 @@ _APART = re.compile(
 )
 # What by its name changes the tokens on their way.
 _WITHIN = re.compile(r"lora_|adapter|prompt|stem|rope|rel_pos|pos_emb|token")
+# What is stored with weights of few bits: bitsandbytes, GPTQ, AWQ, compressed-tensors, torch.ao.
+_QUANTISED = re.compile(
+    r"\.(SCB|absmax|quant_map|quant_state\.\w+|qweight|qzeros|g_idx|zero_point|weight_scale(_inv)?|weight_packed)$"
+)
 # Of any layer: those of recurrent ones, of torch's attention, and of weights that are computed, too.
 _OF_LAYER = re.compile(
     r"\.(in_proj_)?(weight|bias)(_\w+)?$|\.(running_mean|running_var|num_batches_tracked)$|/(kernel|scale|bias)$"
@@ -55,8 +59,13 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
     Raises:
         InvalidCheckpoint: a tensor that the family does not know may change the attention.
     """
-    own, beside = (aligned(place, family) for place in (part.own, part.beside))
+    own = aligned(part.own, family)
     whole = any((family.find(name) or "").startswith("blocks.") for name in own)
+    beside = part.beside if whole else aligned(part.beside, family)  # a decoder has blocks, too
+    if quantised := next(filter(_QUANTISED.search, own), None):
+        raise InvalidCheckpoint(
+            f"The weights are quantised (`{brief(quantised)}`). Open those of the model before it was quantised."
+        )
     names, extra, taken = dict[str, str](), dict[str, str](), set[str]()
     for name, file_name in [*own.items(), *beside.items()]:
         if re.search(family.ignored, name):
@@ -69,7 +78,10 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
         else:
             extra[name if name not in extra else file_name] = file_name
     shapes = {name: tuple(tensors[file_name].shape) for name, file_name in (names | extra).items()}
-    embedding = next((shapes[name] for name in names if family.find(name) == "patch_embed.weight"), ())
+    embedding = next((shapes[name] for name in names if family.find(name) == "patch_embed.weight"), None)
+    if embedding is not None and (len(embedding) != 4 or 0 in embedding):
+        why = " It reads videos or volumes, and only pictures are read here." if len(embedding) == 5 else ""
+        raise InvalidCheckpoint(f"The patch embedding has the wrong shape: {brief(embedding)}.{why}")
     dim = embedding[0] if embedding else 0
     _take_sequences(family, names, extra, shapes, dim)
     _drop_parts_of_larger_heads(family, names, extra, shapes, dim, own)
@@ -133,14 +145,14 @@ def _drop_parts_of_larger_heads(
         bias = found.get(f"{head}.bias")
         if bias and f"{head}.weight" not in found and any(name.startswith(bias.removesuffix("bias")) for name in extra):
             extra[bias] = names.pop(bias)  # the weights are computed, as by a norm
-    before = [shapes[name][0] for name in names if family.find(name) == "pre_logits.weight"]
+    before = [side for name in names if family.find(name) == "pre_logits.weight" for side in shapes[name][:1]]
     for weight in _heads(family, names):
         shape = shapes[weight]
         if family.find(weight) == "proj":
             continue
         reads = len(shape) == 2 and shape[1] in (dim, 2 * dim, *before)
         near = [name for name in extra if not _APART.search(name)]
-        follows = any(shapes[name][1:] == (shape[0],) != (dim,) and name.endswith(".weight") for name in near)
+        follows = any(shapes[name][1:] == shape[:1] != (dim,) and name.endswith(".weight") for name in near)
         between = weight not in own and any(dim in shapes[name] for name in near)
         stem = weight.rpartition(".")[0]
         more = bool(stem) and any(name.startswith(f"{stem}.") for name in extra)

@@ -118,11 +118,13 @@ def read_config(document: Mapping[str, Any], kinds: Mapping[str, Kind] = KINDS) 
     """
     if isinstance(document.get("vision_config"), Mapping):  # of a model of two towers
         document = {"model_type": f"{document.get('model_type')}_vision_model", **document["vision_config"]}
+    elif isinstance(document.get("backbone_config"), Mapping):  # of a model for depth, segmentation or detection
+        document = {"model_type": document.get("model_type"), **document["backbone_config"]}
     name = document.get("model_type", next(iter(kinds)))
     if name not in kinds:
         raise InvalidCheckpoint(
-            f'config.json says that this is a "{brief(name)}" model, and the weights are those of '
-            f"{' or '.join(kinds)}. Put the config.json that belongs to the weights beside them."
+            f'config.json says that this is a "{brief(name)}" model, which is not read; the names of the weights are '
+            f"those of {' or '.join(kinds)}. If it is such a model, put its own config.json beside the weights."
         )
     kind = kinds[name]
     defaults = kind._asdict() | {"depth": 12, "image_size": 224, "channels": 3, "qkv_bias": True}

@@ -278,6 +278,8 @@ def _by_tensors(tensors: Tensors, names: Collection[str], name: str) -> Recognis
         if dim == 768:
             return Recognised({"post_norm": True}, "timm's vit_base_patch16_rpn")
         raise _either("a plain Vision Transformer", "one whose LayerNorms come after attention and MLP, as timm's rpn")
+    if not {"norm.weight", "fc_norm.weight"} & has:
+        raise _either("one without a last LayerNorm", "the vision encoder of Qwen3-VL, whose positions are rotary too")
     return _siglip(tensors, dim, patches.shape[2]) if "fc_norm.weight" not in has else Recognised()
 
 
@@ -428,7 +430,12 @@ FAMILY = Family(
     fixed={"position_resize": "bicubic_antialias", "image_size": 224},
     assumed={
         "eps": (1e-6, "The eps of LayerNorm is not in the file; 1e-6 is timm's standard."),
-        "activation": ("gelu", "The activation is not in the file; exact GELU is timm's standard."),
+        "activation": (
+            "gelu",
+            "The activation is not in the file; exact GELU is timm's standard. CLIP's models that timm calls quickgelu "
+            'have QuickGELU: state it by a config.json beside the file, as {"architecture": '
+            '"vit_base_patch32_clip_quickgelu_224"}.',
+        ),
         "pool": ("cls", "Whether the head reads the class token is not in the file; it usually does."),
     },
     called=_CALLED,
