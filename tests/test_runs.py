@@ -131,7 +131,7 @@ def test_stopping_holds_until_the_process_is_gone(folder: Path) -> None:
         assert registry.find_run(run.name).status == "starting"
 
 
-def test_a_run_that_has_said_its_last_word_is_ending(folder: Path) -> None:
+def test_a_run_that_has_recorded_its_outcome_is_ending(folder: Path) -> None:
     run = dead(folder)
     with run_folder.hold_run(run):
         (run / "heartbeat").touch()
@@ -141,7 +141,9 @@ def test_a_run_that_has_said_its_last_word_is_ending(folder: Path) -> None:
     assert registry.find_run(run.name).status == "finished"
 
 
-@pytest.mark.parametrize(("doing", "words"), [("validating", "the validation"), ("testing", "the test")])
+@pytest.mark.parametrize(
+    ("doing", "words"), [("validating", "the current validation"), ("testing", "the current test")]
+)
 def test_an_evaluation_is_told_with_its_share_until_the_training_goes_on(folder: Path, doing: str, words: str) -> None:
     run = dead(folder)
     facts = {"total_steps": 80, "steps_per_epoch": 40, "batch_size": 2, "epochs": 2, "lr": 1e-3}
