@@ -99,7 +99,7 @@ def measure(page: Page, wire: Wire, view: str, hovers: int) -> dict[str, object]
           const times = [];
           for (let i = 0; i < 5; i++) {{
             const engine = viewer.engine;
-            engine.ask(engine.payload.split + 7 * i, viewer.selection.direction, "mean", "mean");
+            engine.setQuery(engine.payload.split + 7 * i, viewer.selection.direction, "mean", "mean");
             const began = performance.now();
             engine.computeAll();
             times.push(performance.now() - began);

@@ -126,8 +126,8 @@ def test_another_checkpoint_on_the_right_has_the_same_cursor_and_scale(
 
 def test_maps_of_one_kind_share_a_scale(open_page: Callable[..., Page]) -> None:
     page = open_page("?a_view=relevance&b_view=relevance&b_sample=horse")
-    wait(page, "a.group.reach.top > 0 && b.group.reach.top > 0 && a.group.reach.view === b.group.reach.view")
-    assert ask(page, "a.group.reach.top !== b.group.reach.top")
+    wait(page, "a.group.ownMap.top > 0 && b.group.ownMap.top > 0 && a.group.ownMap.view === b.group.ownMap.view")
+    assert ask(page, "a.group.ownMap.top !== b.group.ownMap.top")
     wait(page, "a.page.find('.legend').ariaLabel === b.page.find('.legend').ariaLabel")
     expect(page.get_by_role("img", name=re.compile("One scale for both maps"))).to_have_count(2)
     page.locator(".display summary").first.click()
@@ -164,7 +164,7 @@ def test_a_patch_is_looked_for_in_the_other_picture(open_page: Callable[[str], P
     wait(page, "a.settled && b.settled && a.state.view === 'similar' && b.state.view === 'similar'")
     before = talk.runs
     page.locator("canvas.over").first.hover(position={"x": 150, "y": 120})
-    wait(page, "a.settled && b.settled && b.map.comparedBy[1] === a.features && b.map.compared === a.query")
+    wait(page, "a.settled && b.settled && b.map.cosineFeatures[1] === a.features && b.map.cosineToken === a.query")
     own, other = ask(page, "[[...a.map.nearest], [...b.map.nearest]]")
     assert own != other and talk.runs == before  # no message
     expect(page.get_by_text("of the other picture, after the last block; a double line")).to_have_count(1)
@@ -172,7 +172,7 @@ def test_a_patch_is_looked_for_in_the_other_picture(open_page: Callable[[str], P
     assert ask(page, outlined) == 5
     assert ask(page, "b.root.querySelectorAll('.near.mutual').length") == sum(ask(page, "[...b.map.mutual]"))
     page.locator("canvas.over").last.hover(position={"x": 100, "y": 100})
-    wait(page, "a.settled && a.map.comparedBy[1] === b.features && b.map.comparedBy[1] === b.features")
+    wait(page, "a.settled && a.map.cosineFeatures[1] === b.features && b.map.cosineFeatures[1] === b.features")
 
 
 @pytest.mark.exhaustive
@@ -228,7 +228,7 @@ def test_components_of_both_pictures_have_one_basis(open_page: Callable[[str], P
         assert np.abs(np.array(drawn) / 255 - colours.numpy().ravel()).max() <= 1 / 255
     before = talk.runs
     page.locator("canvas.over").first.hover(position={"x": 150, "y": 120})
-    wait(page, "a.settled && b.settled && b.map.comparedBy[1] === a.features && b.map.compared === a.query")
+    wait(page, "a.settled && b.settled && b.map.cosineFeatures[1] === a.features && b.map.cosineToken === a.query")
     expect(page.get_by_text("of the other picture, after block 3; a double line")).to_have_count(1)
     assert talk.runs == before  # no message
     assert ask(page, "(a.useFeatures('of another picture'), a.features)") is None  # never those of the last one

@@ -92,7 +92,7 @@ def test_numbers_blocks_page_and_code_are_of_the_view_that_is_shown(app: App, tm
 @pytest.mark.parametrize("pinned", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_the_map_of_a_class_is_taken_away_as_it_is_shown(app: App, tmp_path: Path, pinned: bool) -> None:
     app.open("?sample=cat&view=relevance" + (f"&token={TOKEN}&pinned=1" if pinned else ""))
-    app.page.wait_for_function(f"() => {FIND}?.map?.traced")
+    app.page.wait_for_function(f"() => {FIND}?.map?.relevanceKey")
     shown, said = app.ask("[...viewer.map.relevance]"), app.page.locator(".sentence").first.inner_text()
     more(app)
     told = json.loads(app.download("Numbers as JSON"))
@@ -112,7 +112,7 @@ def test_the_map_of_a_class_is_taken_away_as_it_is_shown(app: App, tmp_path: Pat
 def test_a_page_saved_while_attention_is_shown_has_the_map_of_the_class(app: App, tmp_path: Path, method: str) -> None:
     link = f"?sample=cat&method={method}"
     app.open(f"{link}&view=relevance")
-    app.page.wait_for_function(f"() => {FIND}?.map?.traced")
+    app.page.wait_for_function(f"() => {FIND}?.map?.relevanceKey")
     relevance = app.ask("[...viewer.map.relevance]")
     app.open(f"{link}&view=attention&block=2")
     more(app)
@@ -122,7 +122,7 @@ def test_a_page_saved_while_attention_is_shown_has_the_map_of_the_class(app: App
     expect(app.page.locator("canvas.over")).to_be_visible()
     assert app.ask("viewer.selection.view") == "attention"
     app.page.locator("[data-value=relevance]").click()
-    app.page.wait_for_function(f"() => {FIND}?.map?.traced")
+    app.page.wait_for_function(f"() => {FIND}?.map?.relevanceKey")
     assert np.allclose(app.ask("[...viewer.map.relevance]"), relevance, atol=1e-5)
     app.foreign.clear()  # the file itself
 
