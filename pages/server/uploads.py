@@ -85,7 +85,7 @@ class _Reader(io.RawIOBase):
         return len(chunk)
 
 
-class _Size(NamedTuple):
+class _Upload(NamedTuple):
     """A pending or stored upload."""
 
     session: str
@@ -103,7 +103,7 @@ class Uploads:
         self._lock = threading.Lock()
         self._expected: LRUCache[str, LRUCache[str, str]] = LRUCache(SESSIONS)
         self._allowed: LRUCache[str, int] = LRUCache(SESSIONS)
-        self._pending: dict[object, _Size] = {}
+        self._pending: dict[object, _Upload] = {}
 
     def allow(self, session: str, size: int) -> None:
         """Set the limit of a session's total and of each of its files [bytes]; 0 for the limits of strangers."""
@@ -134,7 +134,7 @@ class Uploads:
         Raises:
             Refused: a limit is exceeded.
         """
-        ticket, pending = object(), _Size(session, size, is_picture(name))
+        ticket, pending = object(), _Upload(session, size, is_picture(name))
         with self._lock:
             self._check(pending, stored)
             self._pending[ticket] = pending
@@ -144,11 +144,11 @@ class Uploads:
             with self._lock:
                 del self._pending[ticket]
 
-    def _check(self, new: _Size, stored: Stored) -> None:
+    def _check(self, new: _Upload, stored: Stored) -> None:
         allowed = self._allowed.get(new.session, 0)
         every = [new, *self._pending.values()]
         for owner, files in list(stored.items()):
-            every += [_Size(owner, *_weight(file.data)) for file in list(files.values())]
+            every += [_Upload(owner, *_weight(file.data)) for file in list(files.values())]
         largest = allowed or strangers_file() * MB
         if new.picture:
             largest = min(largest, LARGEST * MB)
