@@ -194,7 +194,7 @@ def upload(refused: bool) -> None:
         st.text_input("Name", key="new name", help=manage.NAME_HELP)
         st.form_submit_button("Add", on_click=add, args=(files,), type="primary")
     if refused:
-        button_actions.tell()
+        button_actions.show_outcome()
 
 
 def suggested(files: list[UploadedFile], weights: str) -> str:
@@ -226,9 +226,9 @@ st.title("Checkpoints", anchor=False)
 state = session.of(session.Checkpoints)
 refused, state.refused = state.refused, False
 if refused:
-    st.container()  # in place of `tell`, so that later elements keep their positions
+    st.container()  # in place of the outcome, so that later elements keep their positions
 else:
-    button_actions.tell()
+    button_actions.show_outcome()
 every = loading.list_checkpoints().every
 if every:
     show(choose(every))

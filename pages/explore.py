@@ -163,7 +163,7 @@ def show_viewer(
 
 def open_pictures(example: Example) -> list[token_features.OpenPicture]:
     """Return this picture and the others of the strip, whose components share a basis."""
-    others = own_pictures.beside(address.read(ExploreLink).picture, features.MOST)
+    others = own_pictures.other_keys(address.read(ExploreLink).picture, features.MOST)
     return [token_features.of_example(example), *token_features.of_uploads(others, example)]
 
 
@@ -174,7 +174,7 @@ def keep_token(record: AttentionRecord) -> None:
     """
     here = map_comparison.Layout(record.prefix, record.grid)
     state = session.of(session.Explore)
-    before, linked = state.asked_about or (here, {})
+    before, linked = state.shown_token or (here, {})
     linked_viewer = dict(address.read(ExploreLink).viewer)
     current = {name: linked_viewer.get(name, "") for name in ("token", "hidden")}
     if before != here and current == linked:
@@ -184,7 +184,7 @@ def keep_token(record: AttentionRecord) -> None:
             linked_viewer["token"] = current["token"] = str(map_comparison.counterpart(int(token), before, here))
         address.change(ExploreLink, viewer=linked_viewer)
         current["hidden"] = ""
-    state.asked_about = here, current
+    state.shown_token = here, current
 
 
 def pick_panel(question: Question | None) -> str:
@@ -216,7 +216,7 @@ def show_panel(example: Example, question: Any, selection: Selection, panel: str
         layers.show_weights(example)
 
 
-def look_ahead() -> None:
+def fill_caches() -> None:
     """Fill the caches for the initial view, so that the complete page is drawn at once."""
     folder = loading.shipped_folder()
     assert folder is not None, "the first view is of the shipped checkpoint"
@@ -265,7 +265,7 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
             class_source.show_stored()
         link = link_controls.link_of(OUTSIDE)
         show_viewer(stored.checkpoint, stored.explanation, feed(stored.explanation.payload), source, link, stored)
-        first_view.load_rest(look_ahead)
+        first_view.load_rest(fill_caches)
         return
     with model_controls:
         loading.start_torch()
@@ -286,14 +286,14 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
     try:
         explanation = explained(source)
     except UserError as error:
-        picture_picker.forget(source)
+        picture_picker.drop_upload(source)
         source = picture_picker.sample_source(picture_picker.current_sample())
         with inputs:
             st.error(plain(str(error)))
             st.caption(f"Instead, this is the sample “{samples.SAMPLES[source.sample].title}”.")
         explanation = explained(source)
     else:
-        picture_picker.carry(source)
+        picture_picker.store_upload(source)
     predictions.show_top(top, checkpoint, explanation)
     with predicted:
         predictions.show(checkpoint, explanation)

@@ -186,8 +186,8 @@ def show_run(run: Run) -> None:
         latest = current(run)
         if latest is None or latest.status != run.status:
             st.rerun()
-        say_status(latest)
-        say_figures(latest)
+        show_status(latest)
+        show_figures(latest)
 
     state()
     if access.may_train() and (script := run_records.batch_script(run)):
@@ -243,7 +243,7 @@ def facts(run: Run) -> list[str]:
     return [part for part in (*dict.fromkeys(names), started, owner) if part]  # data and size may have the same name
 
 
-def say_status(run: Run) -> None:
+def show_status(run: Run) -> None:
     """Show the status of a run, beyond the progress bar."""
     if run.problem:
         st.warning(plain(run.problem))
@@ -290,7 +290,7 @@ def where(run: Run, progress: Progress | None) -> str:
     return label
 
 
-def say_figures(run: Run) -> None:
+def show_figures(run: Run) -> None:
     """Draw the progress bar and the figures of a run."""
     figures = run_records.figures(run)
     progress = figures.progress
@@ -321,7 +321,7 @@ def say_figures(run: Run) -> None:
     if details:
         cells = "".join(f"<div><span>{html.escape(k)}</span><b>{html.escape(v)}</b></div>" for k, v in details.items())
         st.html(f'{_STYLE}<div class="figures">{cells}</div>')
-    if run.status != "starting" and (note := run_records.first_result(run)):  # `say_status` shows it while starting
+    if run.status != "starting" and (note := run_records.first_result(run)):  # `show_status` shows it while starting
         st.caption(note)
     if run.alive and progress and progress.bottleneck:
         st.caption(progress.bottleneck)
@@ -401,7 +401,7 @@ if not every and not linked_search():
 if every:  # without runs, a search was just started and has no trials yet
     list_all()
 pick_search()
-button_actions.tell()
+button_actions.show_outcome()
 ids = linked_runs()
 chosen = [run for run in every if run.id in ids]
 if len(chosen) < len(ids):

@@ -301,7 +301,7 @@ with right:
 loading.start_torch()
 
 known_starts = starts()
-refused = form_state.adopt(known_starts) if form_state.is_news() else ()
+refused = form_state.load_from_url(known_starts) if form_state.url_has_priority() else ()
 
 with data_place:
     if refused:

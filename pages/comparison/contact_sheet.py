@@ -79,21 +79,23 @@ class Map(NamedTuple):
 
 
 @st.cache_data(show_spinner=False, max_entries=2000)
-def looked(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> Look:
+def cached_look(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> Look:
     """Cached `vit.view.contact_sheet.look`."""
     with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.KEPT):
         return look(_checkpoint, _picture, map_.method, **dict(map_.settings))
 
 
 @st.cache_data(show_spinner=False, max_entries=2000)
-def measured(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> Verdict:
+def cached_measurement(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> Verdict:
     """Cached `vit.view.contact_sheet.measure`."""
     with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.KEPT):
         return measure(_checkpoint, _picture, map_.method, **dict(map_.settings))
 
 
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
-def tested(spec: str, root: str, stamp: int, identity: str, count: int, _checkpoint: Checkpoint) -> list[Picture]:
+def read_test_pictures(
+    spec: str, root: str, stamp: int, identity: str, count: int, _checkpoint: Checkpoint
+) -> list[Picture]:
     """Cached `vit.view.contact_sheet.pictures_of`."""
     return pictures_of(_checkpoint, spec, Path(root), count)
 
@@ -246,23 +248,24 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
     if source != UPLOAD:
         count = link_controls.select("How many", "m_count", COUNTS, kind=st.segmented_control)
         root, stamp = datasets.root_of(source), datasets.stamp(source)
-        return tested(source, root, stamp, checkpoint.identity, count, checkpoint)
+        return read_test_pictures(source, root, stamp, checkpoint.identity, count, checkpoint)
     return [Picture(one.name, one.data) for one in loading.pick_files(UPLOADS, "m_upload", "m_pictures")]
 
 
 def look_at(checkpoint: Any, pictures: Sequence[Any], shown_map: Map, question: str) -> list[Any]:
     """Compute or look up the result of every picture; list unreadable ones."""
     expected = seconds(checkpoint, len(pictures))
-    agreed = session.of(session.Compare).agreed
+    requested = session.of(session.Compare).requested
     asks = f"Look at {len(pictures)} pictures ({about(expected)})"
-    if expected > ASK_ABOVE and question not in agreed and not st.button(asks, type="primary"):
+    if expected > ASK_ABOVE and question not in requested and not st.button(asks, type="primary"):
         return []
-    agreed.add(question)  # also if no button was needed, so that none appears if the estimate grows on a busy machine
+    # Add it even if no button was needed, so that none appears if the estimate grows on a busy machine.
+    requested.add(question)
     bar, looks, unreadable = st.progress(0.0), [], []
     for done, picture in enumerate(pictures):
         bar.progress(done / len(pictures), f"Picture {done + 1} of {len(pictures)}")
         try:
-            outcome = looked(checkpoint.identity, picture.digest, shown_map, checkpoint, picture)
+            outcome = cached_look(checkpoint.identity, picture.digest, shown_map, checkpoint, picture)
             looks.append(judge(checkpoint, picture, outcome))
         except UserError as error:
             unreadable.append(f"{picture.name}: {error}")
@@ -290,7 +293,7 @@ def measure_all(checkpoint: Any, looks: Sequence[Any], shown_map: Map, question:
     bar = st.progress(0.0)
     for done, (one, caption) in enumerate(zip(looks, captions, strict=True)):
         bar.progress(done / len(looks), f"Map {done + 1} of {len(looks)}: taking parts of the picture away…")
-        verdict = measured(checkpoint.identity, one.picture.digest, shown_map, checkpoint, one.picture)
+        verdict = cached_measurement(checkpoint.identity, one.picture.digest, shown_map, checkpoint, one.picture)
         session.of(session.Compare).verdicts[question, one.picture.digest] = verdict
         caption.caption(lines_of(one._replace(verdict=verdict)))
     bar.empty()

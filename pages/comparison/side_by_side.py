@@ -115,7 +115,7 @@ def show(beside: DeltaGenerator) -> None:
 def pick_apart() -> bool:
     """Draw the toggle that gives the right side its own picture, class and view."""
     link = address.read(CompareLink)
-    apart = link.apart or chose_apart(link)
+    apart = link.apart or sets_right_side(link)
 
     def choose(on: bool) -> None:
         which = str(link.a.which or "")
@@ -138,7 +138,7 @@ def pick_apart() -> bool:
 OWN = ("b_from", "b_sample", "b_picture", "b_which", "b_target", "b_method", "b_view")
 
 
-def chose_apart(link: CompareLink) -> bool:
+def sets_right_side(link: CompareLink) -> bool:
     """Whether a link sets parameters of the right side that it would share, like links from before it could share."""
     own = [link.b.source, link.b.sample, link.b.picture, link.b.target, link.b.method]
     own += [link.b.view] if link.a.checkpoint != link.b.checkpoint else []

@@ -65,7 +65,7 @@ class Visit:
     group_notes: dict[str, str] = field(default_factory=dict)
 
 
-class Carried(NamedTuple):
+class StoredUpload(NamedTuple):
     """An uploaded picture that the server stores.
 
     Attributes:
@@ -96,13 +96,13 @@ class Explore:
         upload: the uploaded picture.
         files: Streamlit's ids of the last uploaded files.
         uploads: number of accepted uploads; the uploader gets a new key after each.
-        carried: the stored upload that the link reopens.
-        asked_about: layout of the last shown tokens, and the link's viewer parameters for them.
+        stored_upload: the upload that the link reopens.
+        shown_token: layout of the last shown tokens, and the link's viewer parameters for them.
         torch_due: the first view is drawn, so PyTorch may be loaded.
         frames: key of the last explained animation, and its files.
         importance, verdict: key of the picture and class for which each was measured or requested.
         more_masks: key, by `class_question.masks_name`, of the map for which the browser requests more masks.
-        looks: progress of computations over many pictures, by key.
+        progress: progress of computations over many pictures, by key.
         before_tour: the link and the picture's source when the tour began.
     """
 
@@ -111,14 +111,14 @@ class Explore:
     upload: Source | None = None
     files: tuple[str, ...] = ()
     uploads: int = 0
-    carried: Carried = field(default_factory=Carried)
-    asked_about: tuple[Layout, dict[str, str]] | None = None
+    stored_upload: StoredUpload = field(default_factory=StoredUpload)
+    shown_token: tuple[Layout, dict[str, str]] | None = None
     torch_due: bool = False
     frames: tuple[Hashable, dict[str, bytes]] | None = None
     importance: str = ""
     verdict: str = ""
     more_masks: str = ""
-    looks: dict[str, Progress] = field(default_factory=dict)
+    progress: dict[str, Progress] = field(default_factory=dict)
     before_tour: tuple[ExploreLink, Literal["sample", "upload", "camera"]] | None = None
 
 
@@ -145,7 +145,7 @@ class Compare:
         seeds: selection that the server set in each side's viewer.
         lead: the side whose viewer was used last, and its selection.
         views: view of each side.
-        agreed: keys of contact sheets that were computed or requested.
+        requested: keys of contact sheets that were computed or requested.
         verdicts: faithfulness of maps on contact sheets, by the sheet's key and the picture's digest.
         files: by uploader, the last uploads, or those that a link reopened.
     """
@@ -155,7 +155,7 @@ class Compare:
     seeds: dict[str, Selection] = field(default_factory=dict)
     lead: tuple[str, Selection] = ("a", Selection())
     views: dict[str, View] = field(default_factory=dict)
-    agreed: set[str] = field(default_factory=set)
+    requested: set[str] = field(default_factory=set)
     verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
     files: dict[str, Uploaded] = field(default_factory=dict)
 

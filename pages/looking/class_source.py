@@ -75,7 +75,7 @@ def pick(checkpoint: Checkpoint, prefix: str = "", size: Size | None = None) -> 
         "its own head, or say how alike two pictures are to it.",
     )
     if not prefix and source != EXAMPLES:
-        button_actions.tell()  # the probe was saved
+        button_actions.show_outcome()  # the probe was saved
     if not source:
         return checkpoint
     try:
@@ -283,7 +283,7 @@ def _show_accuracy(checkpoint: Checkpoint, answers: Answers, prefix: str) -> Non
         )
     if not access.may_train() or prefix:
         return
-    button_actions.tell()  # why the probe was not saved
+    button_actions.show_outcome()  # why the probe was not saved
     if not answers.linear:
         st.caption("Neighbours cannot be kept as a checkpoint; a linear probe can.")
         return

@@ -85,7 +85,7 @@ def _uploads_of(key: str) -> Sequence[Upload]:
         return uploads
 
     try:
-        uploads: Sequence[Upload] = cached(("group", uploaded_pictures.readers(), key), work)
+        uploads: Sequence[Upload] = cached(("group", uploaded_pictures.cache_scope(), key), work)
     except LookupError:
         return ()
     return uploads

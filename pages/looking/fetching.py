@@ -40,7 +40,7 @@ def fetch(name: str) -> None:
         bar.empty()
         st.error(plain(str(error)))
         return
-    button_actions.say(f"{fetched.name} is here.")
+    button_actions.report_success(f"{fetched.name} is here.")
     address.show(CheckpointsLink(name=str(fetched.name)))
     st.rerun()
 

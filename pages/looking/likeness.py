@@ -84,11 +84,11 @@ def _use_pinned(checkpoint: Checkpoint, size: Size | None) -> None:
     place = int(token) - len(checkpoint.config.prefix) if token.isdecimal() and len(token) < 6 else -1
     state = session.of(session.Explore)
     if state.source == "camera":
-        button_actions.refuse(
+        button_actions.report_failure(
             "A camera's picture is not stored. Save it and upload it, to ask for likeness to its patches."
         )
     elif not 0 <= place < height * width:
-        button_actions.refuse("No patch is pinned. Click one on the picture first.")
+        button_actions.report_failure("No patch is pinned. Click one on the picture first.")
     else:
         own = state.upload if state.source == "upload" else None
         key = uploaded_pictures.key_of(own.data) if own else link.sample or first_view.SAMPLE

@@ -143,7 +143,7 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
     """
     remembered = session.of(session.Compare).files
 
-    def store_uploads() -> None:
+    def accept_uploads() -> None:
         files = uploaders.newly_uploaded(key)
         if files is None:
             return
@@ -164,9 +164,9 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
         max_upload_size=uploaders.limit(uploads.LARGEST),
         accept_multiple_files=most > 1,
         key=key,
-        on_change=store_uploads,
+        on_change=accept_uploads,
         label_visibility="visible" if most > 1 else "collapsed",
-        help=uploaded_pictures.how_long() if link else None,
+        help=uploaded_pictures.retention_note() if link else None,
     )
     for picture in here.pictures[:most]:
         if used := used_range(picture.data):

@@ -90,13 +90,13 @@ def _wanted(example: Example, count: int, names: Hashable) -> bool:
     preprocess = example.explanation.preprocess
     expected = head_census.seconds(example.checkpoint, preprocess, count)
     key = "features of patches", example.checkpoint.identity, preprocess.size, names
-    agreed = session.of(session.Visit).features
-    if expected > ASK_ABOVE and key not in agreed:
+    requested = session.of(session.Visit).features
+    if expected > ASK_ABOVE and key not in requested:
         placeholder = st.empty()
         if not placeholder.button(f"Look at {count} pictures ({about(expected)})", type="primary"):
             return False
         placeholder.empty()
-    agreed.add(key)
+    requested.add(key)
     return True
 
 

@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 
 @st.cache_resource(show_spinner=False, max_entries=1000)
-def counted(
+def cached_tally(
     identity: str, size: tuple[int, int], name: str, _example: Example, _part: Part
 ) -> tuple[Tally, tuple[str, ...]]:
     """Compute the tally of a batch, and list unreadable pictures."""
@@ -53,7 +53,7 @@ def counted(
 
 
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
-def tested(spec: str, root: str, stamp: int, preprocess: str, _preprocess: Preprocess) -> Pictures:
+def read_test_pictures(spec: str, root: str, stamp: int, preprocess: str, _preprocess: Preprocess) -> Pictures:
     """Cached `vit.explain.head_census.pictures_of`."""
     return pictures_of(spec, _preprocess, root=Path(root), workers=0)
 
@@ -122,7 +122,7 @@ def of_dataset(example: Example, spec: str) -> list[Part]:
         InvalidDataset: the dataset cannot be read.
     """
     root, stamp, preprocess = datasets.root_of(spec), datasets.stamp(spec), example.explanation.preprocess
-    pictures = tested(spec, root, stamp, repr(preprocess), preprocess)
+    pictures = read_test_pictures(spec, root, stamp, repr(preprocess), preprocess)
     count, step = len(pictures.labels), batch_size(example.checkpoint, preprocess)
 
     def part(places: range) -> Part:
@@ -135,7 +135,7 @@ def started(example: Example, parts: Sequence[Part]) -> Progress | None:
     """Return the progress of these batches; None before the start. Draw a button first if this takes long."""
     if not parts:
         return None
-    every = session.of(session.Explore).looks
+    every = session.of(session.Explore).progress
     key = hashlib.sha256(repr([_key(example), *(part.name for part in parts)]).encode()).hexdigest()
     if key not in every:
         count = sum(part.pictures for part in parts)
@@ -162,7 +162,7 @@ def look(example: Example, parts: Sequence[Part], count: int, progress: Progress
         st.button("Stop", key="heads stop", on_click=stop)
     until = time.monotonic() + SLICE
     while progress.done < len(parts) and not progress.stopped:
-        counted(*_key(example), parts[progress.done].name, example, parts[progress.done])
+        cached_tally(*_key(example), parts[progress.done].name, example, parts[progress.done])
         progress.done += 1
         if time.monotonic() > until:
             break
@@ -175,7 +175,7 @@ def result(example: Example, parts: Sequence[Part], count: int, progress: Progre
     total = Tally()
     unreadable: list[str] = []
     for part in parts:
-        more, left_out = counted(*_key(example), part.name, example, part)
+        more, left_out = cached_tally(*_key(example), part.name, example, part)
         total, unreadable = total + more, [*unreadable, *left_out]
 
     def go_on() -> None:

@@ -58,11 +58,11 @@ def uploaded() -> tuple[Thumbnail, ...]:
         pictures = uploaded_pictures.find_all(key)
         return tuple(Thumbnail(name=one.key, credit=one.name, source=_address(one.data)) for one in pictures)
 
-    strip: tuple[Thumbnail, ...] = cached(("own pictures", uploaded_pictures.readers(), key), work)
+    strip: tuple[Thumbnail, ...] = cached(("own pictures", uploaded_pictures.cache_scope(), key), work)
     return strip
 
 
-def beside(key: str, most: int) -> list[str]:
+def other_keys(key: str, most: int) -> list[str]:
     """Return keys of at most `most` other pictures of the strip, without videos; none if `key` is not in the strip."""
     strip = uploaded()
     if key not in [one["name"] for one in strip]:
@@ -80,9 +80,9 @@ def _entries() -> list[tuple[str, str]]:
     """Return names and keys of the strip's pictures, or of the current single upload."""
     if strip := uploaded():
         return [(one["credit"], one["name"]) for one in strip]
-    carried, upload = session.of(session.Explore).carried, session.of(session.Explore).upload
+    stored, upload = session.of(session.Explore).stored_upload, session.of(session.Explore).upload
     link = address.read(ExploreLink)
-    return [(upload.name, carried.key)] if upload and carried.key and link.picture == carried.key else []
+    return [(upload.name, stored.key)] if upload and stored.key and link.picture == stored.key else []
 
 
 def _address(data: bytes) -> str:

@@ -66,7 +66,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
         if uploaders.newly_uploaded("camera") is not None:
             choose("camera", **welcome.left())
 
-    def store_uploads() -> None:
+    def accept_uploads() -> None:
         files = [file for file in uploaders.newly_uploaded(key) or () if file.file_id not in state.files]
         if not files:
             return
@@ -90,7 +90,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
                 max_upload_size=uploaders.limit(uploads.LARGEST),
                 accept_multiple_files=True,
                 key=key,
-                on_change=store_uploads,
+                on_change=accept_uploads,
                 label_visibility="collapsed",
             )
         with st.popover("Camera", width="content"):
@@ -102,7 +102,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
         st.error(plain(state.refused))
     own_pictures.show(choose_own)
     if source == "upload" and state.upload:
-        row.caption(f"This is {plain(state.upload.name)}.", width="content", help=uploaded_pictures.how_long())
+        row.caption(f"This is {plain(state.upload.name)}.", width="content", help=uploaded_pictures.retention_note())
         return state.upload
     if source == "camera" and shot is not None:
         return Source("camera.jpg", shot.getvalue())
@@ -174,28 +174,28 @@ def reopen_upload() -> None:
         if not link.upload:
             state.source = "sample"
     # After Back to a sample, Forward leads to the same upload again, so compare only if an upload is shown.
-    open_key = state.carried.key if state.source == "upload" else ""
+    open_key = state.stored_upload.key if state.source == "upload" else ""
     key = link.picture
     if key and key != open_key and (content := uploaded_pictures.find(key)) is not None:
         name = link.upload[: uploaded_pictures.LONGEST_NAME] or "picture"
         state.upload, state.source = Source(name, content), "upload"
-        state.carried = session.Carried(content, key, time.monotonic())
+        state.stored_upload = session.StoredUpload(content, key, time.monotonic())
 
 
-def carry(source: Source) -> None:
+def store_upload(source: Source) -> None:
     """Store a readable upload and put it into the link, so that the link reopens it for a day after the session."""
     state = session.of(session.Explore)
     if state.upload is None or source.data is not state.upload.data:
         return
-    if state.carried.content is not source.data or time.monotonic() > state.carried.since + TOUCH:
-        state.carried = session.Carried(source.data, uploaded_pictures.keep(source.data), time.monotonic())
-    address.change(ExploreLink, upload=state.upload.name, picture=state.carried.key)
+    if state.stored_upload.content is not source.data or time.monotonic() > state.stored_upload.since + TOUCH:
+        state.stored_upload = session.StoredUpload(source.data, uploaded_pictures.keep(source.data), time.monotonic())
+    address.change(ExploreLink, upload=state.upload.name, picture=state.stored_upload.key)
 
 
-def forget(source: Source) -> None:
+def drop_upload(source: Source) -> None:
     """Remove an upload from the link if it could not be explained and therefore was not stored."""
     state = session.of(session.Explore)
-    if state.upload is not None and source.data is state.upload.data and state.carried.content is not source.data:
+    if state.upload is not None and source.data is state.upload.data and state.stored_upload.content is not source.data:
         address.change(ExploreLink, upload="", picture="")
 
 

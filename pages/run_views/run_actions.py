@@ -20,7 +20,7 @@ from vit.training.config import FROM_CHECKPOINT
 
 
 def act(done: str, action: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-    """Run an action in a button's callback; `button_actions.tell` reports the outcome.
+    """Run an action in a button's callback; `button_actions.show_outcome` reports the outcome.
 
     Args:
         done: message of success; "" for none.

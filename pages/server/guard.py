@@ -209,8 +209,8 @@ def _on_disk(upload: UploadFile) -> OnDisk:
 
 def _retain(visits: set[str]) -> None:
     """Delete uploads and cached results that belong to none of these visits."""
-    visit_pictures.PICTURES.stay(visits)
-    result_cache.stay(visits)
+    visit_pictures.PICTURES.retain(visits)
+    result_cache.retain(visits)
 
 
 @asynccontextmanager

@@ -20,18 +20,18 @@ _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def running(stay: Callable[[set[str]], None] = lambda visits: None) -> AsyncIterator[None]:
+async def running(retain: Callable[[set[str]], None] = lambda visits: None) -> AsyncIterator[None]:
     """Run housekeeping as a task on the event loop within the context; the task is restarted if it ends early.
 
     Args:
-        stay: called with the ids of open sessions in every check.
+        retain: called with the ids of open sessions in every check.
     """
     task: asyncio.Task[None]
     stopped = False
 
     def start() -> None:
         nonlocal task
-        task = asyncio.create_task(watch(stay))
+        task = asyncio.create_task(watch(retain))
         task.add_done_callback(restart)
 
     def restart(ended: asyncio.Task[None]) -> None:
@@ -48,7 +48,7 @@ async def running(stay: Callable[[set[str]], None] = lambda visits: None) -> Asy
         task.cancel()
 
 
-async def watch(stay: Callable[[set[str]], None]) -> None:
+async def watch(retain: Callable[[set[str]], None]) -> None:
     """Run checks until cancelled; an error in one check is logged, and the next check tries again."""
     lost: dict[str, float] = {}  # time when sessions were first seen disconnected
     before = set[str]()
@@ -58,7 +58,7 @@ async def watch(stay: Callable[[set[str]], None]) -> None:
             continue
         try:
             here = close_lost(lost)
-            stay(here)
+            retain(here)
             if before - here:
                 await asyncio.to_thread(release if here else give_back)
             before = here

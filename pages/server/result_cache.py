@@ -55,7 +55,7 @@ class Memory:
             with self._lock:
                 self._key_locks.pop(key, None)
 
-    def stay(self, visits: set[str]) -> None:
+    def retain(self, visits: set[str]) -> None:
         """Delete results that none of these visits used."""
         with self._lock:
             for key, entry in list(self._entries.items()):
@@ -128,9 +128,9 @@ def _memory() -> Memory:
     return Memory(public.RESULTS if public.is_public() else BUDGET)
 
 
-def stay(visits: set[str]) -> None:
+def retain(visits: set[str]) -> None:
     """Delete cached results that none of these visits used."""
-    _memory().stay(visits)
+    _memory().retain(visits)
 
 
 def cached(key: Hashable, work: Callable[[], Any]) -> Any:

@@ -109,14 +109,14 @@ def is_kept(key: str) -> bool:
     return bool(_KEY.fullmatch(key)) and (pictures_folder() / key).is_file()
 
 
-def how_long() -> str:
+def retention_note() -> str:
     """Return a sentence about how long pictures are stored and who can see them."""
     if public.is_public():
         return "They stay in the server's memory for this visit, and are forgotten when you leave."
     return "They stay on the server for a day, for whoever has the link that the address bar then shows."
 
 
-def readers() -> str:
+def cache_scope() -> str:
     """Return a cache key part for who may see a picture: "" for everybody with its key, or the current visit."""
     return current_id() if public.is_public() else ""
 

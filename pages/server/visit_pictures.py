@@ -38,7 +38,7 @@ class VisitPictures:
                 self._pictures.move_to_end((current_id(), key))
             return self._pictures.get((current_id(), key))
 
-    def stay(self, visits: set[str]) -> None:
+    def retain(self, visits: set[str]) -> None:
         """Delete the pictures of all other visits."""
         with self._lock:
             for visit, key in list(self._pictures):

@@ -31,7 +31,7 @@ class _Changes:
 
 
 def attempt(what: str, done: str, action: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Run an action in a button's callback; `tell` reports the outcome. A double click runs it once.
+    """Run an action in a button's callback; `show_outcome` reports the outcome. A double click runs it once.
 
     Args:
         what: name of the changed things, for the message to a visitor without permission.
@@ -53,21 +53,21 @@ def attempt(what: str, done: str, action: Callable[..., Any], *arguments: Any, *
     except UserError as error:
         session.of(_Changes).outcome = (False, str(error))
         return None
-    say(done)
+    report_success(done)
     return result
 
 
-def say(text: str) -> None:
+def report_success(text: str) -> None:
     """Report success in the next run of the page."""
     session.of(_Changes).outcome = (True, text)
 
 
-def refuse(why: str) -> None:
+def report_failure(why: str) -> None:
     """Report why nothing was changed, in the next run of the page."""
     session.of(_Changes).outcome = (False, why)
 
 
-def tell() -> None:
+def show_outcome() -> None:
     """Show the outcome of the last action once.
 
     The container is always created, so that later elements keep their positions.

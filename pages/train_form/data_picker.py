@@ -88,7 +88,7 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
     if state.arriving[0] != file.file_id:
         state.arriving = file.file_id, chosen
     try:
-        spec = take_in(file, folder, most, placeholder)
+        spec = unpack_upload(file, folder, most, placeholder)
     except UserError as error:
         state.refused = file.file_id, str(error)
         st.error(plain(str(error)))
@@ -114,7 +114,7 @@ def copy(source: BinaryIO, target: Any, tell: Callable[[int], None]) -> str:
     return digest.hexdigest()
 
 
-def take_in(file: Any, parent: Path, most: int, container: Any) -> str:
+def unpack_upload(file: Any, parent: Path, most: int, container: Any) -> str:
     """Check an uploaded archive and unpack it into a folder named after its content; return the spec.
 
     Args:

@@ -90,14 +90,14 @@ def control_value(name: str) -> Any:
     return st.session_state[key(name)]
 
 
-def is_news() -> bool:
+def url_has_priority() -> bool:
     """Whether the URL has priority over the session: at the start, and after the browser's Back to a form."""
     if sessions.came_by_history() and set(PARTS) & st.query_params.keys():
         return True
     return any(key(part) not in st.session_state for part in PARTS)
 
 
-def adopt(starts: Collection[str]) -> tuple[str, ...]:
+def load_from_url(starts: Collection[str]) -> tuple[str, ...]:
     """Fill the form from the untrusted URL, and return invalid parameters.
 
     Args:
