@@ -81,14 +81,14 @@ class Map(NamedTuple):
 @st.cache_data(show_spinner=False, max_entries=2000)
 def cached_look(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> Look:
     """Cached `vit.view.contact_sheet.look`."""
-    with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.KEPT):
+    with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.WITH_GRADIENTS):
         return look(_checkpoint, _picture, map_.method, **dict(map_.settings))
 
 
 @st.cache_data(show_spinner=False, max_entries=2000)
 def cached_measurement(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> Verdict:
     """Cached `vit.view.contact_sheet.measure`."""
-    with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.KEPT):
+    with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.WITH_GRADIENTS):
         return measure(_checkpoint, _picture, map_.method, **dict(map_.settings))
 
 
@@ -284,7 +284,7 @@ def wants_truth(checkpoint: Any, count: int) -> bool:
     return link_controls.toggle(
         f"Are the maps true? ({about(expected)})" if expected > TELL_ABOVE else "Are the maps true?",
         "m_true",
-        help="Masks random parts of each picture and compares how far the class drops with what the map gives to them.",
+        help="Masks random parts of each picture, and correlates the drop of the class with the map's weight on them.",
     )
 
 
@@ -362,11 +362,11 @@ def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, shown_ma
                     key = uploaded_pictures.keep(content)
                     link = replace(link_to(name, checkpoint, shown_map), upload=title, picture=key)
                     st.switch_page("pages/explore.py", query_params=link.to_query())
-    caption = "Spread: entropy of the answer's attention in the last block, 0 for one token, 1 for all alike."
+    caption = "Spread: entropy of the answer's attention in the last block, 0 for a single token, 1 for uniform."
     if any(one.verdict for one in looks):
         caption += (
-            f" Faithful: correlation of what the map gives to random parts of the picture with how far the class drops "
-            f"without them, by {MASKS} masks; chance is what the map's own copies reach, moved elsewhere."
+            f" Faithful: correlation of the map's weight on random parts of the picture with the drop of the class "
+            f"without them, by {MASKS} masks; chance is what shifted copies of the map reach."
         )
     st.caption(caption)
     if source == SAMPLES:

@@ -62,8 +62,8 @@ def show(sides: Sequence[tuple[Side, Selection]]) -> None:
         st.metric(
             "Rank correlation",
             "–" if correlation is None else f"{correlation:.2f}".replace("-", "−"),
-            help="Spearman: 1 where both maps put the patches in the same order, 0 where the orders have nothing to do "
-            "with each other, −1 where one is the other upside down. How strong the maps are plays no part.",
+            help="Spearman: 1 if both maps rank the patches in the same order, 0 if the orders are unrelated, −1 if "
+            "one is the reverse of the other. The strength of the maps does not matter.",
         )
         st.markdown(map_comparison.agreement(correlation))
         if strongest < 1e-6:
@@ -71,8 +71,8 @@ def show(sides: Sequence[tuple[Side, Selection]]) -> None:
         else:
             st.markdown(
                 f"**Red** patches get more from the left map ({names[0]}), **blue** ones from the right map "
-                f"({names[1]}). Each map counts in shares of all that it gives to patches; the strongest colour is "
-                f"a difference of {strongest:.1%}."
+                f"({names[1]}). Each map is normalised to a sum of 1 over all patches; the strongest colour is a "
+                f"difference of {strongest:.1%}."
             )
         if one_picture(left) != one_picture(right):
             st.caption("The pictures differ; the left one is shown below the colours.")

@@ -69,7 +69,7 @@ def subject(example: Example, target: int | None) -> Subject:
 
 def pass_of(example: Example) -> AbstractContextManager[None]:
     """Reserve memory for a pass that stores more than attention, see `pass_queue.reserved`."""
-    return pass_queue.reserved(example.checkpoint, example.explanation.preprocess.size, pass_queue.KEPT)
+    return pass_queue.reserved(example.checkpoint, example.explanation.preprocess.size, pass_queue.WITH_GRADIENTS)
 
 
 def chain(example: Example, target: int) -> bytes:

@@ -70,9 +70,9 @@ def pick(checkpoint: Checkpoint, prefix: str = "", size: Size | None = None) -> 
         format_func=sources.get,
         kind=st.segmented_control,
         along={f"{prefix}target": None},
-        help="What the model chooses from. Models that learnt from pictures with texts compare a picture with phrases "
-        "that you type; every model can be taught classes by examples, of which it sees only what it computes before "
-        "its own head, or say how alike two pictures are to it.",
+        help="The classes that the model chooses from. Models trained on pictures with texts compare a picture with "
+        "phrases that you type. Every model can learn classes from examples, by the features that it computes before "
+        "its own head, or measure the similarity of two pictures.",
     )
     if not prefix and source != EXAMPLES:
         button_actions.show_outcome()  # the probe was saved
@@ -139,12 +139,10 @@ def _typed(checkpoint: Checkpoint, prefix: str) -> Answers | None:
         template,
         read,
         type_template,
-        help="What the text tower reads in place of a phrase, which goes where the braces are: “a photo of a {}”.",
+        help="Template for the text tower; the phrase replaces the braces: “a photo of a {}”.",
     )
     if not linked:
-        st.caption(
-            "Type what the picture may show, also what it does not show: the model shares its answer among them."
-        )
+        st.caption("Type what the picture may show, and also what it does not show: the answer is divided among them.")
         return None
     answers: Answers = cached(
         ("answers", checkpoint.identity, tuple(linked), read),
@@ -179,7 +177,7 @@ def _from_examples(checkpoint: Checkpoint, prefix: str) -> Answers | None:
             f"{prefix}{CLASSES}classifier",
             list(CLASSIFIERS),
             format_func=CLASSIFIERS.get,
-            help="A linear probe is a logistic regression on the model's features, and can be kept as a checkpoint. "
+            help="A linear probe is a logistic regression on the model's features, and can be saved as a checkpoint. "
             "Neighbours: the 20 most similar examples vote.",
         )
     known: Features | None

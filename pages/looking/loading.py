@@ -158,7 +158,7 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
     if linked != here.key:  # a link from another session, or the browser's Back
         here = remembered[key] = session.Uploaded(linked, uploaded_pictures.find_all(linked))
         if linked and not here.pictures:
-            st.info("This link was made with pictures that are not here any more. Upload them to see the same.")
+            st.info("This link was made with pictures that are not here any more. Upload them again to see the same.")
     st.file_uploader(
         f"Drop or browse for up to {most} pictures" if most > 1 else "Drop or browse for a picture",
         max_upload_size=uploaders.limit(uploads.LARGEST),

@@ -87,7 +87,7 @@ def show_self_check(checkpoint: Checkpoint | Model, error: float) -> None:
     cannot = " It cannot tell whether the number of heads is right." if "heads" in checkpoint.assumed else ""
     st.caption(
         f"Self-check: the attention shown reproduces the output of every block, to {error:.0e}.{cannot}",
-        help="Measured on a sample picture: what the viewer shows against what the model's own pass computed, relative "
-        "to the largest number; 1e-05 and less is rounding. It would show a wrong scale or order of the attention; it "
-        "cannot show a wrong number of heads.",
+        help="Measured on a sample picture: the difference between block outputs computed from the displayed attention "
+        "and those of the model's own forward pass, relative to the largest value. Up to 1e-05 is rounding. It detects "
+        "a wrong scale or order of the attention, but not a wrong number of heads.",
     )

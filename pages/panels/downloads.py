@@ -218,7 +218,7 @@ def _frames(
     elif st.button("Animate all frames", help="Up to 60 frames, each through the model on its own: as GIF and as MP4"):
         bar = st.progress(0.0, BAR)
         try:
-            with pass_queue.reserved(checkpoint, size, pass_queue.KEPT, precision):
+            with pass_queue.reserved(checkpoint, size, pass_queue.WITH_GRADIENTS, precision):
                 film = animation.over_frames(
                     checkpoint,
                     source.data,

@@ -119,16 +119,16 @@ def show_weights(example: Example) -> None:
                 st.image(_ramp(), width=RAMP, alt="Colours from dark to bright")
                 st.caption(f"{top:.2f}", width="content")
             st.caption(
-                "Each map stands where its patch lies, and is brightest where positions are most like that patch's: "
-                "colours are the cosine of the two position embeddings, from the lowest to the highest there is."
+                "Each map is at the position of its patch, and is brightest where positions are most similar to that "
+                "patch's. Colours are the cosine similarity of two position embeddings, from the lowest to the highest."
             )
     with right:
         st.markdown("**What the patch embedding looks for**, its strongest principal components")
         components, shares = filters(model)
         st.image(_filters(components.numpy()), width="stretch")
         st.caption(
-            "Each tile is one patch of the input. Grey counts nothing; what is brighter or darker than grey, or "
-            "coloured, is what the filter answers to, or to its negative. Together they make up "
+            "Each tile is one patch of the input. Grey is a weight of zero; brighter, darker or coloured pixels are "
+            "what the filter responds to, or to its negative. Together they explain "
             f"{float(shares.sum()):.0%} of the filters' variance, the first one {float(shares[0]):.0%}."
         )
 

@@ -53,29 +53,29 @@ def show(checkpoint: Any, explanation: Any) -> None:
     if checkpoint.answers is not None:
         shared = f"It shares its answer among these {count:,}, whether one is right or none."
         shared = shared if count > 1 else "With one class alone its answer is always 100 %: name another to compare."
-        by_itself, alike = "It answers each by itself.", "100 % is what the model cannot tell from it."
+        by_itself, alike = "Each class has its own probability.", "100 % means that the model sees no difference."
         caption = {"softmax": shared, "sigmoid": by_itself, "none": alike}[checkpoint.answers.activation]
     elif count == 1:
         caption = "It has one output, a yes or no: 50 % is undecided."
     elif checkpoint.config.multi_label:
-        caption += " It answers each by itself."
+        caption += " Each class has its own probability."
     if judgement is None:
         st.caption(caption)
         return
     reference, unlike = judgement
     if unlike.known <= ood.ALARM_SHARE:
-        others = "" if unlike.others is None else f", but {unlike.others:.0%} of photos of other things"
+        others = "" if unlike.others is None else f", compared with {unlike.others:.0%} of photos of other things"
         st.warning(
             plain(
-                "This picture is unlike those that the model learnt from: of their like, "
-                f"{unlike.known:.0%} are as unlike{others}. “{explanation.predictions[0].label}” may be a guess."
+                f"This picture is unlike those that the model learnt from: only {unlike.known:.0%} of similar test "
+                f"pictures are as unusual{others}. “{explanation.predictions[0].label}” may be a guess."
             )
         )
     tried = f"Tried on test pictures of {reference.data}"
     if reference.noticed is not None:
         caption += (
-            " A warning marks pictures that are unlike those that it learnt from: of photos of other things it notices "
-            f"{reference.noticed:.0%} and misses the rest."
+            " A warning marks pictures that are unlike those that it learnt from. It detects "
+            f"{reference.noticed:.0%} of photos of other things and misses the rest."
         )
         tried += f" and on {reference.other_data}"
     st.caption(plain(caption), help=plain(f"{tried}, at the model's own input size. {METHOD}"))

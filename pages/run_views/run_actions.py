@@ -144,7 +144,7 @@ def _edit(run: registry.Run) -> None:
 
 @st.dialog("Kill this run?")
 def _confirm_kill(run: registry.Run) -> None:
-    st.markdown(f"**{plain(run.name)}** ends at once. What it learnt since the last complete epoch is lost.")
+    st.markdown(f"**{plain(run.name)}** ends at once. Progress since the last complete epoch is lost.")
     with st.container(horizontal=True):
         done = ("It was killed.", control.kill, run.id)
         if st.button("Kill", key="really kill", type="primary", on_click=act, args=done):

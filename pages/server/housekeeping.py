@@ -15,7 +15,7 @@ import streamlit as st
 
 from pages.streamlit_internals import server, sessions
 
-LOOK = 2.0  # interval between two checks [s]
+CHECK_INTERVAL = 2.0  # interval between two checks [s]
 _log = logging.getLogger(__name__)
 
 
@@ -53,7 +53,7 @@ async def watch(retain: Callable[[set[str]], None]) -> None:
     lost: dict[str, float] = {}  # time when sessions were first seen disconnected
     before = set[str]()
     while True:
-        await asyncio.sleep(LOOK)
+        await asyncio.sleep(CHECK_INTERVAL)
         if not sessions.server_runs():
             continue
         try:
@@ -73,7 +73,8 @@ def close_lost(lost: dict[str, float]) -> set[str]:
         lost: time when each disconnected session was first seen so, by id; updated in place.
     """
     now = time.monotonic()
-    patience = st.get_option("server.disconnectedSessionTTL") - 2 * LOOK  # after the TTL, Streamlit stops listing them
+    # Streamlit stops listing sessions after the TTL, so close them earlier.
+    patience = st.get_option("server.disconnectedSessionTTL") - 2 * CHECK_INTERVAL
     every = sessions.every_session()
     for gone in lost.keys() - set(every):
         del lost[gone]

@@ -20,10 +20,10 @@ from vit.devices import memory
 SHARE = 0.5  # budget as a share of the memory that was free at the first visit
 UNKNOWN = 4_000_000_000  # budget if free memory is unknown [bytes]
 HELPS = "Choose a smaller input, or close other programs."
-BEAT = 0.5  # interval between updates of the position in the queue [s]
+UPDATE_INTERVAL = 0.5  # interval between updates of the position in the queue [s]
 WAITS = "The server is computing other visitors' pictures first."
 # Memory of a pass with gradients, or of several passes, in multiples of one pass; measured with ViT-B/16: 1.3 and 1.4.
-KEPT = 2
+WITH_GRADIENTS = 2
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Line:
                 self._changed.notify_all()
 
     def _place(self, ticket: object, needed: int) -> int:
-        """Wait at most `BEAT` seconds; return 0 if the memory was reserved, else the position in the queue."""
+        """Wait at most `UPDATE_INTERVAL` seconds; return 0 if memory was reserved, else the position in the queue."""
 
         def is_next() -> bool:
             used = sum(self._reserved.values())
@@ -74,7 +74,7 @@ class Line:
             return self._waiting[0] is ticket and (not self._reserved or fits)
 
         with self._changed:
-            if not self._changed.wait_for(is_next, BEAT):
+            if not self._changed.wait_for(is_next, UPDATE_INTERVAL):
                 return self._waiting.index(ticket) + 1
             self._waiting.remove(ticket)
             self._reserved[ticket] = needed
@@ -98,7 +98,7 @@ def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision
 
     Args:
         checkpoint, size, precision: see `vit.explain.cost`.
-        times: required memory in multiples of one picture's pass, see `KEPT`.
+        times: required memory in multiples of one picture's pass, see `WITH_GRADIENTS`.
     """
     placeholders: list[Any] = []
 

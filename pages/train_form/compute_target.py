@@ -200,5 +200,5 @@ def pick_here() -> ComputeTarget:
             persist_state="session",
         )
     if busy and not share:
-        st.caption(f"{plain(busy[0].name)} has it: this run waits in the queue and starts by itself.")
+        st.caption(f"{plain(busy[0].name)} uses it: this run waits in the queue and starts automatically.")
     return ComputeTarget(HERE, selected, share)
