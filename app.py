@@ -9,16 +9,16 @@ from pages.server import first_html, guard, watchdog, zip_downloads
 from pages.streamlit_internals import download_errors, message_queue, stale_pages, uninterrupted_callbacks
 from vit.images.decode import silence_libraries
 
-# [s] after which a thread that computes lets others go on: each of the hundred products of a pass waits that long where
-# many visitors' pages are drawn meanwhile.
+# Interval at which a thread releases the GIL [s]. Each of the hundred matrix products of a pass may wait that long for
+# the GIL while pages of many visitors are drawn.
 SWITCH = 0.0005
 
-if __name__ == "__main__":  # a visitor's run of the pages
+if __name__ == "__main__":  # Streamlit runs the script for a visitor
     st.set_page_config(page_title=first_html.TITLE, page_icon="🔬", layout="wide", initial_sidebar_state="collapsed")
     page = navigation.choose()
     watchdog.mount()
     page.run()
-else:  # `streamlit run`, which finds this object and serves it
+else:  # `streamlit run` imports this module and serves `app`
     silence_libraries()
     sys.setswitchinterval(SWITCH)
     message_queue.patch()

@@ -1,4 +1,4 @@
-"""The checkpoints: what is there, add another, rename, delete, take one along."""
+"""Page Checkpoints: list, add, rename, delete and download checkpoints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ act = partial(button_actions.attempt, "checkpoints")
 
 
 def table(infos: list[CheckpointInfo]) -> pd.DataFrame:
-    """The list as people read it."""
+    """Return the table of checkpoints."""
     rows = []
     for info in infos:
         accuracy = info.facts.get("accuracy")
@@ -52,7 +52,7 @@ def table(infos: list[CheckpointInfo]) -> pd.DataFrame:
 
 
 def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
-    """The table; returns the checkpoint whose row is selected."""
+    """Draw the table, and return the selected checkpoint."""
     names = [info.name for info in infos]
     linked = address.read(CheckpointsLink).name
     columns = {
@@ -63,7 +63,7 @@ def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
     event = st.dataframe(
         table(infos),
         hide_index=True,
-        key=f"checkpoints {names}",  # a row means another one when the list changes
+        key=f"checkpoints {names}",  # a new table when the list changes, since the selection is a row number
         on_select="rerun",
         selection_mode="single-row-required",
         selection_default={"selection": {"rows": [names.index(linked) if linked in names else 0]}},
@@ -78,7 +78,7 @@ def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
 
 
 def show(info: CheckpointInfo) -> None:
-    """What can be done with one checkpoint."""
+    """Draw the actions for a checkpoint."""
     st.markdown(f"**{plain(info.name)}**")
     if info.problem:
         if info.choices:
@@ -98,7 +98,7 @@ def show(info: CheckpointInfo) -> None:
             with st.popover("Lesson"):
                 offer_lesson(info)
         if access.may_train():
-            if "/" not in info.name:  # what was fetched keeps the name that says where it comes from
+            if "/" not in info.name:  # the name of a downloaded checkpoint is its origin
                 with st.popover("Rename"):
                     st.text_input("New name", info.name, key=f"name {info.name}", help=manage.NAME_HELP)
                     st.button("Rename", on_click=rename, args=(info.name,), type="primary")
@@ -107,29 +107,29 @@ def show(info: CheckpointInfo) -> None:
 
 
 def offer_lesson(info: CheckpointInfo) -> None:
-    """This model in a file from which a class learns how it sees."""
+    """Draw the controls that create a lesson with this model."""
     st.markdown(
         "One HTML file with this model, exercises, and every number of a head. It runs on a pupil's own device, also a "
         "phone, without a network."
     )
     language = st.selectbox("Language", list(LANGUAGES), format_func=LANGUAGES.__getitem__, key=f"lesson {info.name}")
-    here, made_of = session.of(session.Checkpoints), (info.folder, loading.stamp(info.folder), language)
+    state, key = session.of(session.Checkpoints), (info.folder, loading.stamp(info.folder), language)
     about = f"Make it (about {lesson.expected_size(info.params) / 1e6:.1f} MB)"
     if st.button(about, key=f"make lesson {info.name}"):
         try:
             with st.spinner("Packing the model…"):
-                here.lesson = made_of, lesson.lesson(checkpoints.load_checkpoint(info.folder), language)
+                state.lesson = key, lesson.lesson(checkpoints.load_checkpoint(info.folder), language)
         except UserError as error:
             st.error(plain(str(error)))
             return
-    if here.lesson and here.lesson[0] == made_of:  # also when the popover was closed meanwhile
-        content = here.lesson[1]
+    if state.lesson and state.lesson[0] == key:  # also after the popover was closed and reopened
+        content = state.lesson[1]
         size = f"{len(content) / 1e6:.1f} MB"
         download_buttons.file(f"Download the lesson ({size})", content, f"{info.name}-lesson.html", "text/html")
 
 
 def rename(name: str) -> None:
-    """From the button: give it the name that was typed."""
+    """Rename a checkpoint to the typed name; a button's callback."""
     new = st.session_state[f"name {name}"]
     if act(f"{name} is called {new}.", manage.rename, name, new):
         address.change(CheckpointsLink, name=new)
@@ -137,10 +137,10 @@ def rename(name: str) -> None:
 
 @st.dialog("Delete this checkpoint?")
 def confirm_deletion(info: CheckpointInfo) -> None:
-    """Say what goes, and delete it if that is meant."""
+    """Show what will be deleted, and ask for confirmation."""
     accuracy = info.facts.get("accuracy")
-    known = f", {accuracy:.1%} right" if isinstance(accuracy, float) else ""
-    st.markdown(f"**{plain(info.name)}** goes for good: {info.size / 1e6:,.1f} MB of weights{known}.")
+    right = f", {accuracy:.1%} right" if isinstance(accuracy, float) else ""
+    st.markdown(f"**{plain(info.name)}** is deleted for good: {info.size / 1e6:,.1f} MB of weights{right}.")
     fetched = "/" in info.name
     st.caption("It can be fetched again." if fetched else "Runs keep their own checkpoints.")
     with st.container(horizontal=True):
@@ -152,7 +152,7 @@ def confirm_deletion(info: CheckpointInfo) -> None:
 
 
 def fetch() -> None:
-    """Fetch a checkpoint by its name on the Hub or in torchvision."""
+    """Draw the form that downloads a checkpoint from the Hub or torchvision."""
     with st.form("fetch", border=False):
         name = st.text_input(
             "Name on the Hugging Face Hub, or of torchvision",
@@ -169,15 +169,15 @@ def fetch() -> None:
 
 
 def upload(refused: bool) -> None:
-    """Take in a file of weights, alone or with what lay beside it; if it was refused, say so where it was given."""
+    """Draw the uploader for weights and accompanying files; if the last upload was rejected, show the reason here."""
     state = session.of(session.Checkpoints)
     files = st.file_uploader(
         "Weights, best with their config.json and preprocessor_config.json",
         accept_multiple_files=True,
         max_upload_size=uploaders.limit(access.upload_megabytes()),
         key=f"weights {state.uploads}",
-        help="Files are looked into before they are read, and nothing in them is executed. Larger ones: put a folder "
-        "with the weights into the server's folder of checkpoints.",
+        help="Files are checked before they are read, and nothing in them is executed. Larger ones: put a folder with "
+        "the weights into the server's checkpoints folder.",
     )
     names = [file.name for file in files]
     weights = manage.weights_of(names)
@@ -194,18 +194,18 @@ def upload(refused: bool) -> None:
         st.text_input("Name", key="new name", help=manage.NAME_HELP)
         st.form_submit_button("Add", on_click=add, args=(files,), type="primary")
     if refused:
-        button_actions.tell()
+        button_actions.show_outcome()
 
 
 def suggested(files: list[UploadedFile], weights: str) -> str:
-    """A name for what was uploaded, see `vit.checkpoints.manage.suggest`."""
+    """Suggest a name for an upload, see `vit.checkpoints.manage.suggest`."""
     configs = (file for file in files if file.name == "config.json" and file.size <= weight_files.MAX_TEXT)
     config = next((uploaders.opened(file).read() for file in configs), b"")
     return manage.suggest(weights, config)
 
 
 def add(files: list[UploadedFile]) -> None:
-    """From the button: add what was uploaded."""
+    """Add the uploaded checkpoint; a button's callback."""
     name = st.session_state["new name"]
     added = act(
         f"{name} was added.",
@@ -218,7 +218,7 @@ def add(files: list[UploadedFile]) -> None:
     state = session.of(session.Checkpoints)
     state.refused = not added
     if added:
-        state.uploads += 1  # another uploader takes its place
+        state.uploads += 1  # replaces the uploader by an empty one
         address.change(CheckpointsLink, name=name)
 
 
@@ -226,17 +226,17 @@ st.title("Checkpoints", anchor=False)
 state = session.of(session.Checkpoints)
 refused, state.refused = state.refused, False
 if refused:
-    st.container()  # what is below keeps its own place
+    st.container()  # in place of the outcome, so that later elements keep their positions
 else:
-    button_actions.tell()
+    button_actions.show_outcome()
 every = loading.list_checkpoints().every
 if every:
     show(choose(every))
 else:
-    st.info("There is no checkpoint yet. Bring one, or train one on the page Train.")
+    st.info("There is no checkpoint yet. Add one, or train one on the page Train.")
 st.header("Worth a look", anchor=False)
 fetching.show_shelf()
-st.header("Bring another" if every else "Bring one", anchor=False)
+st.header("Add another" if every else "Add one", anchor=False)
 if access.may_train():
     by_name, by_file = st.columns(2, gap="large")
     with by_name:
@@ -244,4 +244,4 @@ if access.may_train():
     with by_file:
         upload(refused)
 else:
-    st.caption("Only people who may train can bring checkpoints here.")
+    st.caption("Only people who may train can add checkpoints here.")

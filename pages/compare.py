@@ -1,4 +1,4 @@
-"""Two maps side by side, or many pictures at once."""
+"""Page Compare: two maps side by side, or many pictures at once."""
 
 import streamlit as st
 

@@ -1,4 +1,4 @@
-"""The main page: a picture in, what the model makes of it, and where every head of every block looks."""
+"""Page Explore: prediction and attention of a model for a picture."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 navigation.start_page("explore")
 welcome.fill()
 
-PANELS = {  # below the viewer, by the name that links have
+PANELS = {  # panels below the viewer, by name in links
     "faithfulness": "Is it true?",
     "what-if": "What if?",
     "heads": "Heads",
@@ -52,8 +52,8 @@ PANELS = {  # below the viewer, by the name that links have
     "features": "Features",
     "weights": "Weights",
 }
-OF_CLASSES = ("faithfulness", "layers")  # panels that ask about a class
-# Of what is outside of the viewer, in links.
+OF_CLASSES = ("faithfulness", "layers")  # panels that need a class
+# Query parameters of controls outside of the viewer's fragment.
 OUTSIDE = (
     "tour",
     "checkpoint",
@@ -67,11 +67,11 @@ OUTSIDE = (
     *class_source.names(),
 )
 
-INSIDE = ("target", "method", "panel")  # of what is beside the viewer
+INSIDE = ("target", "method", "panel")  # query parameters of controls in the viewer's fragment
 
 
 def feed(payload: bytes) -> str:
-    """Bring a payload to the browser; outside the fragment, so that a click does not touch it."""
+    """Serve the payload to the browser, outside the fragment, so that a click does not resend it."""
     return viewer.feed("feeder", payload)
 
 
@@ -84,11 +84,11 @@ def show_viewer(
     link: dict[str, str],
     stored: FirstView | None = None,
 ) -> None:
-    """The viewer, its downloads, and what follows from what it shows; a click in it reruns this part alone.
+    """Draw the viewer, downloads and panels. A click in the viewer reruns only this fragment.
 
     Args:
-        link: what it said of the controls outside when they were drawn.
-        stored: the first view, while there is no PyTorch to compute what follows.
+        link: values of the controls outside of the fragment when they were drawn.
+        stored: the precomputed first view, while PyTorch is not imported.
     """
     link_controls.redraw_if_changed(link)
     navigation.keep("explore")
@@ -106,12 +106,12 @@ def show_viewer(
     example = class_question.Example(f"{payload} {checkpoint.identity}", checkpoint, explanation, stored=stored)
     with st.container(gap=None, key="stage"):
         tour.mark_map()
-        with st.container(key="question"):  # beside the switches of the viewer, see appearance.css
+        with st.container(key="question"):  # positioned beside the viewer's controls, see appearance.css
             question = class_question.pick_folded(example)
         container = st.container()
     wanted = Selection.from_query(address.read(ExploreLink).viewer, *shape)
     more, below, feeders = (st.container() for _ in range(3))
-    with feeders:  # behind the viewer, which would be mounted anew if something came in before it
+    with feeders:  # after the viewer, which Streamlit would remount if an element were inserted before it
         computed, method = class_question.computed_map(example, wanted, question)
         pictures = open_pictures(example) if wanted.view == "components" and not stored else ()
         features = token_features.feed("features feeder", example, wanted, pictures)
@@ -162,33 +162,33 @@ def show_viewer(
 
 
 def open_pictures(example: Example) -> list[token_features.OpenPicture]:
-    """This one and the others of the strip, whose components share a basis."""
-    others = own_pictures.beside(address.read(ExploreLink).picture, features.MOST)
+    """Return this picture and the others of the strip, whose components share a basis."""
+    others = own_pictures.other_keys(address.read(ExploreLink).picture, features.MOST)
     return [token_features.of_example(example), *token_features.of_uploads(others, example)]
 
 
 def keep_token(record: AttentionRecord) -> None:
-    """Of another grid, keep the token that the link asks about at its place on the picture.
+    """If the grid has changed, map the link's token to the same position on the picture.
 
-    A link that names another token than before, by the browser's way back or the tour, means one of its own grid.
+    If the link's token has changed too, by the browser's Back or the tour, it already refers to the new grid.
     """
     here = map_comparison.Layout(record.prefix, record.grid)
     state = session.of(session.Explore)
-    before, linked = state.asked_about or (here, {})
+    before, linked = state.shown_token or (here, {})
     linked_viewer = dict(address.read(ExploreLink).viewer)
-    now = {name: linked_viewer.get(name, "") for name in ("token", "hidden")}
-    if before != here and now == linked:
-        token = now["token"]
+    current = {name: linked_viewer.get(name, "") for name in ("token", "hidden")}
+    if before != here and current == linked:
+        token = current["token"]
         linked_viewer.pop("hidden", None)
         if token.isdecimal() and len(token) < 6 and int(token) < len(before.prefix) + before.grid[0] * before.grid[1]:
-            linked_viewer["token"] = now["token"] = str(map_comparison.counterpart(int(token), before, here))
+            linked_viewer["token"] = current["token"] = str(map_comparison.counterpart(int(token), before, here))
         address.change(ExploreLink, viewer=linked_viewer)
-        now["hidden"] = ""
-    state.asked_about = here, now
+        current["hidden"] = ""
+    state.shown_token = here, current
 
 
 def pick_panel(question: Question | None) -> str:
-    """What is shown below the viewer."""
+    """Draw the control for the panel below the viewer."""
     names = [name for name in PANELS if question or name not in OF_CLASSES]
     st.markdown("## Ask more")
     return link_controls.select(
@@ -197,7 +197,7 @@ def pick_panel(question: Question | None) -> str:
 
 
 def show_panel(example: Example, question: Any, selection: Selection, panel: str) -> None:
-    """What goes beyond looking at a map."""
+    """Draw the selected panel."""
 
     def select(cell: tuple[int, int]) -> None:
         block, head = map(str, cell)
@@ -216,8 +216,8 @@ def show_panel(example: Example, question: Any, selection: Selection, panel: str
         layers.show_weights(example)
 
 
-def look_ahead() -> None:
-    """Compute what the page asks for where nothing else was chosen, so that all of it is drawn in one go."""
+def fill_caches() -> None:
+    """Fill the caches for the initial view, so that the complete page is drawn at once."""
     folder = loading.shipped_folder()
     assert folder is not None, "the first view is of the shipped checkpoint"
     checkpoint = loading.open_checkpoint(loading.SHIPPED, str(folder), loading.stamp(folder), None)
@@ -226,7 +226,10 @@ def look_ahead() -> None:
 
 
 def main() -> None:
-    """The page. In a function, as Streamlit keeps the names of a page's file for long: not this picture and model."""
+    """Draw the page.
+
+    This is a function because Streamlit keeps a page's module-level names alive; picture and model must be freed.
+    """
     model_controls = st.sidebar.container()
     tour.show()
     with st.container(horizontal=True, vertical_alignment="center", key="pictures"):
@@ -238,21 +241,21 @@ def main() -> None:
             details = st.popover("Answer", width="content")
         with st.container(width="content", key="tour"):
             tour.offer()
-    with st.container(gap=None):  # what is empty takes no room here
+    with st.container(gap=None):  # without a gap, empty containers take no space
         explain(row, top, details, model_controls)
 
 
 def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, model_controls: DeltaGenerator) -> None:
-    """What a model makes of a picture, below all that chooses both.
+    """Draw the controls for picture and model, the prediction, and the viewer.
 
     Args:
-        row: where pictures are chosen.
-        top, details: where the answer is said, in a line and at length.
-        model_controls: where the model is chosen.
+        row: container of the picture controls.
+        top, details: containers of the prediction, in one line and in detail.
+        model_controls: container of the model controls.
     """
-    inputs, waiting = st.container(), st.container()  # places of their own in every run
+    inputs, waiting = st.container(), st.container()  # created in every run, so that later elements keep positions
     with inputs:
-        source = picture_picker.pick_picture(row)  # before anything that imports torch: a newcomer sees it at once
+        source = picture_picker.pick_picture(row)  # before anything that imports torch, so that it appears at once
     if stored := first_view.stored(source):
         with model_controls:
             checkpoint_picker.show_stored_model(stored)
@@ -262,7 +265,7 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
             class_source.show_stored()
         link = link_controls.link_of(OUTSIDE)
         show_viewer(stored.checkpoint, stored.explanation, feed(stored.explanation.payload), source, link, stored)
-        first_view.load_rest(look_ahead)
+        first_view.load_rest(fill_caches)
         return
     with model_controls:
         loading.start_torch()
@@ -283,14 +286,14 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
     try:
         explanation = explained(source)
     except UserError as error:
-        picture_picker.forget(source)
+        picture_picker.drop_upload(source)
         source = picture_picker.sample_source(picture_picker.current_sample())
         with inputs:
             st.error(plain(str(error)))
             st.caption(f"Instead, this is the sample “{samples.SAMPLES[source.sample].title}”.")
         explanation = explained(source)
     else:
-        picture_picker.carry(source)
+        picture_picker.store_upload(source)
     predictions.show_top(top, checkpoint, explanation)
     with predicted:
         predictions.show(checkpoint, explanation)

@@ -1,4 +1,4 @@
-"""All runs: watch them learn, stop and resume them, see their attention grow, compare them."""
+"""Page Runs: monitor, stop, resume, inspect and compare runs."""
 
 import gc
 import hashlib
@@ -31,7 +31,7 @@ from vit.training.metrics import Progress, best_epoch, evaluations, final_test
 navigation.start_page("runs")
 st.title("Runs", anchor=False)
 
-VIEWS = {  # of a run, by the name that links have
+VIEWS = {  # views of a run, by name in links
     "curves": "Curves",
     "attention": "Attention",
     "results": "Results",
@@ -39,31 +39,31 @@ VIEWS = {  # of a run, by the name that links have
     "log": "Log",
 }
 CLOSED = "The pictures of this run are shown to people who may train. Sign in on the page Train."
-ROWS = 7  # of the table before it scrolls
-# [s] between two looks at what changes: each takes time from a training on the same cores
+ROWS = 7  # rows before the table scrolls
+# Update intervals [s]. They are long because updates compete with a training on the same cores.
 STATE, CURVES, TABLE = 4, 8, 16
-IDLE = 10  # where nothing is alive: others may start runs
+IDLE = 10  # update interval without active runs [s]: somebody else may start one
 
 
 @st.cache_resource(show_spinner=False)
 def settle() -> None:
-    """Keep Streamlit's garbage collection after every tick from looking at what was imported."""
+    """Exclude imported modules from the garbage collection that Streamlit triggers after every run."""
     gc.collect()
     gc.freeze()
 
 
 def linked_runs() -> list[str]:
-    """The runs that the link names."""
+    """Return the ids of the link's runs."""
     return list(address.read(RunsLink).runs)
 
 
 def linked_search() -> str:
-    """The search that the link names, "" for none."""
+    """Return the id of the link's search, "" for none."""
     return address.read(RunsLink).search
 
 
 def pick_search() -> None:
-    """Let the person open a search, where there are any."""
+    """Draw the control that opens a search, if there are any."""
     if not (searches := control.list_searches()):
         return
     titles = {search.id: search_results.title_of(search) for search in searches}
@@ -78,7 +78,7 @@ def pick_search() -> None:
 
 
 def list_all() -> None:
-    """The table of all runs; what is ticked there is shown below."""
+    """Draw the table of all runs; selected ones are shown below."""
     linked, state = linked_runs(), session.of(session.Runs)
     alive = any(run.alive for run in run_records.every_run())
 
@@ -90,11 +90,11 @@ def list_all() -> None:
             query = st.text_input(
                 "Filter", key="filter", placeholder="Filter by name, data or status", label_visibility="collapsed"
             )
-        # Between filter and table, as the table's own tools cover what is right above it.
+        # The caption separates filter and table, because the table's toolbar covers the element directly above.
         st.caption("Tick a run to watch it, or several to compare them.")
         runs = [run for run in every if matches(run, query)]
         key = "table " + hashlib.sha256(" ".join(run.id for run in runs).encode()).hexdigest()[:8]
-        if linked_runs() != state.ticked:  # the browser went back: the table is drawn anew
+        if linked_runs() != state.ticked:  # after the browser's Back: replace the table, to reset its selection
             state.ticked, state.tables = linked_runs(), state.tables + 1
         key += f" {state.tables}"
 
@@ -113,7 +113,7 @@ def list_all() -> None:
             selection_default={"selection": {"rows": [i for i, run in enumerate(runs) if run.id in linked_runs()]}},
             placeholder="–",
             column_config={
-                # The first three are what a phone shows; where there is more room, all grow by the same.
+                # A phone shows the first three columns. On wider screens, all columns grow equally.
                 "Run": st.column_config.TextColumn(width=152),
                 "Status": st.column_config.TextColumn(width=92),
                 "Validation": st.column_config.NumberColumn(
@@ -122,7 +122,7 @@ def list_all() -> None:
                 "Test": st.column_config.NumberColumn(
                     format="%.1f %%",
                     width=58,
-                    help="Accuracy on test pictures, looked at once, at the end, by the weights that validation chose",
+                    help="Accuracy on test pictures, measured once at the end, with the weights that validation chose",
                 ),
                 "Progress": st.column_config.ProgressColumn(format="%.0f %%", min_value=0, max_value=100, width=90),
                 "Time": st.column_config.TextColumn(width=58),
@@ -139,13 +139,13 @@ def list_all() -> None:
 
 
 def matches(run: Run, query: str) -> bool:
-    """Whether every word of the filter is somewhere in what the table says of a run."""
+    """Whether every word of the filter occurs in a run's name, data, status or device."""
     text = f"{run.name} {run_records.data_name(run)} {run_records.STATUS[run.status]} {run_records.where(run)}".lower()
     return all(word in text for word in query.lower().split())
 
 
 def summary(runs: list[Run]) -> pd.DataFrame:
-    """One row per run."""
+    """Return the table of runs, one row per run."""
     rows = [
         {
             "Run": run.name,
@@ -167,7 +167,7 @@ def summary(runs: list[Run]) -> pd.DataFrame:
 
 
 def show_run(run: Run) -> None:
-    """One run: what it is, what can be done to it, and how it learns."""
+    """Draw a run: facts, actions, status, and the selected view."""
     head, buttons = st.columns([3, 2], vertical_alignment="center")
     with head:
         st.header(plain(run.name), anchor=False)
@@ -183,17 +183,17 @@ def show_run(run: Run) -> None:
 
     @st.fragment(run_every=STATE if run.alive else None)
     def state() -> None:
-        now = current(run)
-        if now is None or now.status != run.status:
+        latest = current(run)
+        if latest is None or latest.status != run.status:
             st.rerun()
-        say_status(now)
-        say_figures(now)
+        show_status(latest)
+        show_figures(latest)
 
     state()
     if access.may_train() and (script := run_records.batch_script(run)):
         with st.expander("Batch script", key="batch_script"):
             st.code(script, language="bash", wrap_lines=True, height=320)
-    log = access.may_train() and not run.loop  # it names people's files, and folders; another program has its own
+    log = access.may_train() and not run.loop  # logs contain paths; runs of other programs have no log here
     views = [name for name in VIEWS if name != "log" or log]
     view = link_controls.select(
         "View", "view", views, format_func=VIEWS.get, kind=st.segmented_control, label_visibility="collapsed"
@@ -209,7 +209,7 @@ def show_run(run: Run) -> None:
             draw(run, curve_view)
         elif view == "log":
             st.code(
-                run_records.last_lines(run) or "It has said nothing yet.", language=None, height=420, wrap_lines=True
+                run_records.last_lines(run) or "The log is still empty.", language=None, height=420, wrap_lines=True
             )
         elif view == "attention" and stored_epochs.epochs(run) != epochs:
             st.rerun()
@@ -226,29 +226,29 @@ def show_run(run: Run) -> None:
 
 
 def current(run: Run) -> Run | None:
-    """The run as it is at this moment; None if it was deleted."""
+    """Return the current state of a run; None if it was deleted."""
     return next((candidate for candidate in run_records.every_run() if candidate.id == run.id), None)
 
 
 def facts(run: Run) -> list[str]:
-    """What a run is, in a few words."""
-    begun = run_records.start_name(run)
-    named = [
+    """Return short facts about a run."""
+    start = run_records.start_name(run)
+    names = [
         run_records.data_name(run),
-        f"from {begun}" if begun else str(run.config.get("size", "")),
+        f"from {start}" if start else str(run.config.get("size", "")),
         run_records.where(run),
     ]
     started = time.strftime("%d %B %Y, %H:%M UTC", time.gmtime(run.created)).lstrip("0")
     owner = run.owner if access.may_train() else ""
-    return [part for part in (*dict.fromkeys(named), started, owner) if part]  # data and size of one name once
+    return [part for part in (*dict.fromkeys(names), started, owner) if part]  # data and size may have the same name
 
 
-def say_status(run: Run) -> None:
-    """How the run is, where the bar does not tell."""
+def show_status(run: Run) -> None:
+    """Show the status of a run, beyond the progress bar."""
     if run.problem:
         st.warning(plain(run.problem))
     if run.status == "failed":
-        why = plain(run.reason) or "It failed without a word. The log may say why."
+        why = plain(run.reason) or "It failed without a message. The log may say why."
         st.error(why if access.may_train() else "It failed.")
     elif run.status in ("interrupted", "stalled", "retrying", "unknown"):
         st.warning(plain(run.reason))
@@ -268,7 +268,7 @@ def say_status(run: Run) -> None:
 
 
 def waiting_reason(run: Run) -> str:
-    """Where a waiting run stands, why it waits, and when its cluster expects to start it."""
+    """Return the queue position of a waiting run, why it waits, and when its cluster expects to start it."""
     sentences = [f"Number {run.queue_position} in the queue."] if run.queue_position else []
     sentences += [run.reason] if run.reason else []
     if run.starts:
@@ -277,7 +277,7 @@ def waiting_reason(run: Run) -> str:
 
 
 def where(run: Run, progress: Progress | None) -> str:
-    """The words at the bar: how far the training is, and the evaluation in between."""
+    """Return the label of the progress bar: progress of the training, or of an evaluation."""
     if progress is None:
         return "Getting ready"
     epoch = max(progress.epoch, run.step * progress.epoch / progress.step if progress.step else 0)
@@ -290,8 +290,8 @@ def where(run: Run, progress: Progress | None) -> str:
     return label
 
 
-def say_figures(run: Run) -> None:
-    """Bar and numbers."""
+def show_figures(run: Run) -> None:
+    """Draw the progress bar and the figures of a run."""
     figures = run_records.figures(run)
     progress = figures.progress
     steps = figures.records.get("step", [])
@@ -321,8 +321,8 @@ def say_figures(run: Run) -> None:
     if details:
         cells = "".join(f"<div><span>{html.escape(k)}</span><b>{html.escape(v)}</b></div>" for k, v in details.items())
         st.html(f'{_STYLE}<div class="figures">{cells}</div>')
-    if run.status != "starting" and (coming := run_records.first_result(run)):  # said above while it starts
-        st.caption(coming)
+    if run.status != "starting" and (note := run_records.first_result(run)):  # `show_status` shows it while starting
+        st.caption(note)
     if run.alive and progress and progress.bottleneck:
         st.caption(progress.bottleneck)
 
@@ -336,7 +336,7 @@ _STYLE = """<style>
 
 
 def draw(run: Run, view: curves.View) -> None:
-    """Loss, accuracy and learning rate against epochs."""
+    """Draw loss, accuracy and learning rate against epochs."""
     figures = run_records.figures(run)
     per_epoch = figures.steps_per_epoch
     steps, epochs = figures.records.get("step", []), evaluations(figures.records)
@@ -381,7 +381,7 @@ def draw(run: Run, view: curves.View) -> None:
 
 
 def settings(run: Run) -> None:
-    """Every setting of the run, with its name on the command line."""
+    """Draw a table of a run's settings, with their names on the command line."""
     rows = []
     for name in run.settings:
         value = run_records.setting(run, name)
@@ -398,10 +398,10 @@ every = run_records.every_run()
 if not every and not linked_search():
     st.info("There is no run yet. Start one on the page Train, or with `python -m vit train --preset shapes`.")
     st.stop()
-if every:  # else those of the search that was just started are to come
+if every:  # without runs, a search was just started and has no trials yet
     list_all()
 pick_search()
-button_actions.tell()
+button_actions.show_outcome()
 ids = linked_runs()
 chosen = [run for run in every if run.id in ids]
 if len(chosen) < len(ids):
@@ -421,5 +421,5 @@ elif chosen:
 elif linked_search():
     search_results.show(linked_search())
 if not access.may_train():
-    st.caption("Looking is open to all. To start and change runs, sign in on the page Train.")
-settle()  # last: what was drawn has brought in all that it needs
+    st.caption("Everybody can view runs. To start and change runs, sign in on the page Train.")
+settle()  # last, when all modules are imported

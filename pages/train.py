@@ -1,4 +1,4 @@
-"""Describe a training run and start it: data, recipe, device, and what it will cost before it costs anything."""
+"""Page Train: describe a run, estimate its cost, and start it."""
 
 import itertools
 import secrets
@@ -36,13 +36,13 @@ from vit.view.captions import about
 training_gate.require_trainer()
 navigation.start_page("train", remember=False)
 
-MOST_RUNS = 32  # that one sweep starts
-SMALL_SIDE = 64  # side of pictures that the recipes for CIFAR suit [px]
-FEW_PICTURES = 2000  # pictures, too few to begin from scratch
+MOST_RUNS = 32  # runs of a sweep
+SMALL_SIDE = 64  # maximum side of pictures for the CIFAR recipes [px]
+FEW_PICTURES = 2000  # with at most so many pictures, start from a checkpoint
 
 
 def recommended(data: str, start: str = "") -> list[str]:
-    """Presets, those made for this data, this start and this machine first."""
+    """Return presets, those for this data, initial checkpoint and machine first."""
     kind = data
     if data.startswith("folder:"):
         pictures, side = data_picker.size(data, datasets.root_of(data))
@@ -58,7 +58,7 @@ def recommended(data: str, start: str = "") -> list[str]:
 
 
 def as_preset(form: TrainForm) -> TrainForm:
-    """Take all settings from the chosen preset; one for fine-tuning needs something to start from."""
+    """Reset all settings to the selected preset; one for fine-tuning also selects an initial checkpoint."""
     settings = PRESETS[form.preset].settings
     form = replace(form, settings=fields.complete(settings))
     if settings.get("init_from") and not form.init_from:
@@ -69,7 +69,7 @@ def as_preset(form: TrainForm) -> TrainForm:
 
 
 def propose(form: TrainForm) -> TrainForm:
-    """Choose the recipe made for the form's data and start, unless somebody has changed settings already."""
+    """Select the preset for the form's data and initial checkpoint, unless settings were already changed."""
     names, settings = recommended(form.data, form.init_from), PRESETS[form.preset].settings
     first = PRESETS[names[0]].settings
     other = any(settings.get(name) != first.get(name) for name in ("data", "init_from"))
@@ -77,34 +77,34 @@ def propose(form: TrainForm) -> TrainForm:
 
 
 def propose_for_data(form: TrainForm) -> TrainForm:
-    """Propose a recipe for other data; what an earlier proposal started from goes."""
+    """Select the preset for other data, dropping the initial checkpoint of an earlier proposal."""
     if PRESETS[form.preset].settings.get("init_from") and form.init_from == loading.SHIPPED:
         form = replace(form, init_from="")
     return propose(form)
 
 
 def choose_preset() -> None:
-    """From a control: take the preset's settings."""
+    """Reset settings to the preset; a control's callback."""
     form_state.change(as_preset)
 
 
 def choose_data(spec: str) -> None:
-    """Take other data, and propose a recipe for it."""
+    """Select a dataset, and a preset for it."""
     form_state.change(lambda form: propose_for_data(replace(form, data=spec)))
 
 
 def follow_data() -> None:
-    """From the control of the data."""
+    """Select a preset for the dataset; the callback of its control."""
     form_state.change(propose_for_data)
 
 
 def follow_start() -> None:
-    """From the control of the start: propose a recipe for it."""
+    """Select a preset for the initial checkpoint; the callback of its control."""
     form_state.change(propose)
 
 
 def pick_recipe(form: TrainForm) -> None:
-    """A preset, with what to expect of it."""
+    """Draw the control for the preset, with the results to expect."""
     st.selectbox(
         "Recipe",
         recommended(form.data, form.init_from),
@@ -117,10 +117,10 @@ def pick_recipe(form: TrainForm) -> None:
 
 
 def pick_settings(form: TrainForm, config: TrainConfig | None, problems: Mapping[str, str]) -> None:
-    """All settings, in groups that are folded.
+    """Draw all settings in groups.
 
     Args:
-        config: what the form describes; None where it does not fit yet.
+        config: config of the form; None if it is invalid.
     """
     fields.show_problem(problems, "")
     disabled = unused(form)
@@ -133,21 +133,21 @@ def pick_settings(form: TrainForm, config: TrainConfig | None, problems: Mapping
 
 
 def unused(form: TrainForm) -> tuple[str, ...]:
-    """Settings that count for nothing: what a checkpoint decides where there is one, else what is for those alone."""
+    """Return settings without effect: those fixed by the initial checkpoint, or those for fine-tuning without one."""
     return FROM_CHECKPOINT if form.init_from else setting_names.GROUPS["From a checkpoint"]
 
 
 def placeholders(size: str, config: TrainConfig | None) -> dict[str, str]:
-    """What settings of the model are where they are left empty: by the named size, or by the checkpoint."""
+    """Return placeholders of empty model settings: values from the named size or the checkpoint."""
     values = ViTConfig.preset(size).to_dict()
     values["image_size"] = values["image_size"][0]
     names = ("image_size", "patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation")
-    found = {name: f"{values[name]}, by size" for name in names}
+    texts = {name: f"{values[name]}, by size" for name in names}
     if config and config.init_from:
-        with suppress(UserError):  # what is wrong with it is said where it is chosen
+        with suppress(UserError):  # reported at the control of the checkpoint
             height, width = fine_tuning.model_config(config.model_copy(update={"image_size": None}), 1).image_size
-            found["image_size"] = f"{height if height == width else f'{height} x {width}'}, by the checkpoint"
-    return found
+            texts["image_size"] = f"{height if height == width else f'{height} x {width}'}, by the checkpoint"
+    return texts
 
 
 def _day(moment: float) -> str:
@@ -155,7 +155,7 @@ def _day(moment: float) -> str:
 
 
 def starts() -> dict[str, str]:
-    """What a run can start from, a checkpoint's name or path or "" for none, with its name for people."""
+    """Return titles of possible initial weights by checkpoint name or path, "" for random weights."""
     own = {info.name: info.name for info in checkpoints.list_checkpoints() if not info.problem}
     runs = {str(run.best): f"{run.name} (run of {_day(run.created)})" for run in list_runs() if run.best}
     cut_off = [run for run in list_runs() if not run.alive and (run.status == "failed" or not resumable(run.folder))]
@@ -164,27 +164,27 @@ def starts() -> dict[str, str]:
 
 
 def pick_start(titles: Mapping[str, str]) -> None:
-    """From random weights, or from a checkpoint."""
+    """Draw the control for the initial weights."""
     labels = dict(zip(titles, link_controls.distinct(list(titles.values())), strict=True))
     st.selectbox(
         "Start from",
         list(titles),
-        format_func=lambda name: labels.get(name, name),  # a choice of before may be gone
+        format_func=lambda name: labels.get(name, name),  # an earlier selection may no longer exist
         **form_state.handler("init_from", follow_start),
         label_visibility="collapsed",
-        help="From a checkpoint, the model keeps its size; only the last layer begins anew where the classes differ.",
+        help="From a checkpoint, the model keeps its size; only the last layer is reinitialised if the classes differ.",
         persist_state="session",
     )
 
 
 def pick_sweep(settings: Mapping[str, Any], first: str | None) -> list[dict[str, Any]]:
-    """Settings of each run: one, or one per combination of the values to compare.
+    """Draw the controls of a sweep, and return the varied settings of each run; a single run without a sweep.
 
-    Values that do not make a run are named, and no run is left then.
+    If a value is invalid, show the error and return no runs.
 
     Args:
-        settings: of all runs.
-        first: the setting that the first control has, which the second does not offer.
+        settings: settings of all runs.
+        first: setting of the first control, which the second one does not offer.
     """
     chosen: dict[str, list[Any]] = {}
     offered = setting_names.compared(settings)
@@ -193,10 +193,10 @@ def pick_sweep(settings: Mapping[str, Any], first: str | None) -> list[dict[str,
     with st.expander("Compare several values", key="sweep_group"):
         for number in (1, 2):
             left, right = st.columns(2)
-            taken = first if number == 2 else None
+            excluded = first if number == 2 else None
             name = left.selectbox(
                 "Setting" if number == 1 else "And a second one",
-                [name for name in offered if name != taken],
+                [name for name in offered if name != excluded],
                 index=None,
                 format_func=setting_names.title,
                 placeholder="none",
@@ -235,10 +235,10 @@ def pick_sweep(settings: Mapping[str, Any], first: str | None) -> list[dict[str,
 def start(
     base: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], name: str, target: compute_target.ComputeTarget
 ) -> None:
-    """Launch the runs and go to see them; the same form sent twice starts them once.
+    """Launch the runs and switch to page Runs; submitting the same form twice starts them once.
 
     Args:
-        name: what they are called in place of what is trained, "" for none.
+        name: name of the runs, "" for a name derived from the config.
     """
     state = session.of(session.Train)
     state.started = True
@@ -272,12 +272,12 @@ def start(
 
 
 def name_of(config: TrainConfig) -> str:
-    """What a run is called unless somebody names it."""
+    """Return the default name of a run."""
     return run_name(config)
 
 
 def show_command(config: TrainConfig, preset: str, target: compute_target.ComputeTarget, name: str) -> None:
-    """The line that does the same in a terminal."""
+    """Show the equivalent command line."""
     line = command_line(config, preset, target.devices, target.on, target.nodes, target.minutes, name)
     st.code(line, language="bash", wrap_lines=True)
     if script := compute_target.script(target):
@@ -290,18 +290,18 @@ left, right = st.columns([3, 2], gap="large")
 with left:
     st.header("Data", anchor=False)
     data_place = st.container()
-    settings_place = st.container(key="settings")  # on a phone after the other column, see appearance.css
+    settings_place = st.container(key="settings")  # on a phone below the other column, see appearance.css
 with right:
     st.header("Recipe", anchor=False)
     recipe_place = st.container()
     start_place = st.container()
     device_place = st.container()
-    go_place = st.container()  # in view together with the data
+    go_place = st.container()  # high on the page, visible together with the data
     st.header("Before the start", anchor=False)
 loading.start_torch()
 
 known_starts = starts()
-refused = form_state.adopt(known_starts) if form_state.is_news() else ()
+refused = form_state.load_from_url(known_starts) if form_state.url_has_priority() else ()
 
 with data_place:
     if refused:
@@ -318,7 +318,7 @@ with start_place:
     form_state.restrict("init_from", known_starts)
     pick_start(known_starts)
 form = form_state.read()
-# Before anything tells that a choice has come through: who then reloads has it in the address.
+# Update the URL before anything visible reacts to a selection, so that a reload keeps it.
 form_state.remember(form)
 with data_place:
     data_root = datasets.root_of(form.data)
@@ -354,7 +354,7 @@ with right:
     measured, sound, searching = None, False, False
     if config is not None:
         pictures = cost_preview.show_preview(config)
-        sound = pictures is not None or data_picker.can_come(form.data, data_root)  # a run downloads what is not here
+        sound = pictures is not None or data_picker.can_come(form.data, data_root)  # a run downloads missing data
         here = devices if target.on == HERE else ()
         if here and (problem := cost_preview.problem(config, here, pictures)):
             st.error(plain(problem))
@@ -374,7 +374,7 @@ with go_place:
     name = st.text_input("Name", key=form_state.key("name"), placeholder=usual, max_chars=60, persist_state="session")
     ready = bool(sound and devices and runs)
     many = len(runs) > 1
-    single = "Start a single run" if searching else "Start"  # beside the start of the search
+    single = "Start a single run" if searching else "Start"  # distinguishes it from the search's button
     clicked = st.button(
         f"Start {len(runs)} runs" if many else single,
         type="secondary" if searching else "primary",
@@ -390,7 +390,7 @@ with go_place:
     if clicked and ready:
         start(settings, runs, name.strip(), target)
     elif (state := session.of(session.Train)).started:
-        state.started, state.nonce = False, secrets.token_hex(8)  # the next click is another run
+        state.started, state.nonce = False, secrets.token_hex(8)  # the next click starts another run
 if config is not None and devices:
     with command_place, st.expander("The same on the command line", key="command_group"):
         show_command(config, form.preset, target, name.strip())

@@ -1,4 +1,4 @@
-"""A contact sheet: many pictures with what the model makes of each, in the order of a figure."""
+"""A contact sheet: many pictures with their prediction and map, sorted by a statistic."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,8 +46,8 @@ from vit.view.contact_sheet import (
 from vit.view.export import png
 
 SAMPLES, UPLOAD = "samples", "upload"
-COUNTS = (FEW_PICTURES, 200, SHEET_PICTURES)  # of a dataset
-UPLOADS = 200  # own pictures
+COUNTS = (FEW_PICTURES, 200, SHEET_PICTURES)  # pictures of a dataset
+UPLOADS = 200  # uploaded pictures
 PAGE = 60  # pictures drawn at once
 FUSED = get_args(Fusion)
 ORDERS = {"": "As they come", "confidence": "Confidence", "entropy": "Spread", "faithfulness": "Faithfulness"}
@@ -56,11 +56,11 @@ TILE = 146  # [px]
 
 
 class Map(NamedTuple):
-    """What is drawn over each picture.
+    """The map that is drawn over each picture.
 
     Attributes:
-        method: in `METHODS`.
-        settings: of its own, by name, where they were chosen.
+        method: a key of `METHODS`.
+        settings: selected settings of the method, as (name, value).
     """
 
     method: str
@@ -68,38 +68,40 @@ class Map(NamedTuple):
 
     @property
     def described(self) -> dict[str, int | str]:
-        """For files."""
+        """Method and settings, for files."""
         return {"method": self.method, **dict(self.settings)}
 
     @property
     def words(self) -> str:
-        """For people."""
+        """Title of the map."""
         which = f", {where(**dict(self.settings))}" if self.settings else ""
         return f"{METHODS[self.method].title}{which}"
 
 
 @st.cache_data(show_spinner=False, max_entries=2000)
-def looked(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> Look:
-    """See `vit.view.contact_sheet.look`."""
-    with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.KEPT):
+def cached_look(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> Look:
+    """Cached `vit.view.contact_sheet.look`."""
+    with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.WITH_GRADIENTS):
         return look(_checkpoint, _picture, map_.method, **dict(map_.settings))
 
 
 @st.cache_data(show_spinner=False, max_entries=2000)
-def measured(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> Verdict:
-    """See `vit.view.contact_sheet.measure`."""
-    with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.KEPT):
+def cached_measurement(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> Verdict:
+    """Cached `vit.view.contact_sheet.measure`."""
+    with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.WITH_GRADIENTS):
         return measure(_checkpoint, _picture, map_.method, **dict(map_.settings))
 
 
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
-def tested(spec: str, root: str, stamp: int, identity: str, count: int, _checkpoint: Checkpoint) -> list[Picture]:
-    """See `vit.view.contact_sheet.pictures_of`."""
+def read_test_pictures(
+    spec: str, root: str, stamp: int, identity: str, count: int, _checkpoint: Checkpoint
+) -> list[Picture]:
+    """Cached `vit.view.contact_sheet.pictures_of`."""
     return pictures_of(_checkpoint, spec, Path(root), count)
 
 
 def show() -> None:
-    """What to look at, and the sheet; stops with a hint where there is nothing to look with."""
+    """Draw the controls and the sheet; stop with a hint if there is no checkpoint."""
     available = loading.list_checkpoints()
     if not available.names:
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
@@ -126,8 +128,8 @@ def show() -> None:
         return
     measures = bool(checkpoint.labels) and wants_truth(checkpoint, min(len(looks), PAGE))
     if measures:
-        known = session.of(session.Compare).verdicts
-        looks = [one._replace(verdict=known.get((question, one.picture.digest))) for one in looks]
+        verdicts = session.of(session.Compare).verdicts
+        looks = [one._replace(verdict=verdicts.get((question, one.picture.digest))) for one in looks]
     judged = any(one.right is not None for one in looks)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         orders = [
@@ -173,11 +175,11 @@ def show() -> None:
         download_buttons.pdf("Sheet", lambda: reports.of_sheet(looks, [printed(one) for one in looks], facts))
     if measures and any(one.verdict is None for one in on_page):
         measure_all(checkpoint, on_page, shown_map, question, captions)
-        st.rerun()  # to order by it, and for its column
+        st.rerun()  # to sort by faithfulness, and to show its column
 
 
 def pick_source() -> str:
-    """Which pictures: the samples, uploads, or a dataset that is here."""
+    """Draw the control for the source: the samples, uploads, or an available dataset."""
     titles = {SAMPLES: "Samples", UPLOAD: "Your own …"} | {
         spec: f"Test pictures: {title}" for spec, title in datasets.here().items()
     }
@@ -185,7 +187,7 @@ def pick_source() -> str:
 
 
 def pick_page(looks: Sequence[Any]) -> Sequence[Any]:
-    """Those that are drawn at once; which, where there are more."""
+    """Return the pictures to draw at once; draw a control if there are more."""
     pages = range(-(-len(looks) // PAGE))
     page = 0
     if len(pages) > 1:
@@ -198,7 +200,7 @@ def pick_page(looks: Sequence[Any]) -> Sequence[Any]:
 
 
 def pick_map(checkpoint: Any) -> Map:
-    """The map of each picture; of attention, which block's and which head's."""
+    """Draw the controls for the map: the method, and the block and head of attention."""
     method = pick_method(checkpoint)
     if method != "attention":
         return Map(method)
@@ -216,12 +218,12 @@ def pick_map(checkpoint: Any) -> Map:
 
 
 def spoken_or(kind: str, which: int | str) -> str:
-    """A block or head as people count them, or how all of them become one."""
+    """Return the title of a block, a head or a fusion."""
     return f"{which.capitalize()} of all" if isinstance(which, str) else spoken(kind, which)
 
 
 def pick_method(checkpoint: Any) -> str:
-    """How the predicted class is explained."""
+    """Draw the control for the method that explains the predicted class."""
     names = list(METHODS) if checkpoint.labels else list(WITHOUT_CLASSES)
     default = class_question.DEFAULT if class_question.DEFAULT in names else names[0]
     return link_controls.select(
@@ -236,33 +238,34 @@ def pick_method(checkpoint: Any) -> str:
 
 
 def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
-    """The pictures of a source, not looked at yet.
+    """Return the pictures of a source, before any forward pass.
 
     Raises:
-        UserError: they cannot be read.
+        UserError: the pictures cannot be read.
     """
     if source == SAMPLES:
         return [Picture(sample.title, samples.read(sample.name)) for sample in samples.SAMPLES.values()]
     if source != UPLOAD:
         count = link_controls.select("How many", "m_count", COUNTS, kind=st.segmented_control)
         root, stamp = datasets.root_of(source), datasets.stamp(source)
-        return tested(source, root, stamp, checkpoint.identity, count, checkpoint)
+        return read_test_pictures(source, root, stamp, checkpoint.identity, count, checkpoint)
     return [Picture(one.name, one.data) for one in loading.pick_files(UPLOADS, "m_upload", "m_pictures")]
 
 
 def look_at(checkpoint: Any, pictures: Sequence[Any], shown_map: Map, question: str) -> list[Any]:
-    """Every picture through the model, those known from before at once; what cannot be read is named."""
+    """Compute or look up the result of every picture; list unreadable ones."""
     expected = seconds(checkpoint, len(pictures))
-    agreed = session.of(session.Compare).agreed
+    requested = session.of(session.Compare).requested
     asks = f"Look at {len(pictures)} pictures ({about(expected)})"
-    if expected > ASK_ABOVE and question not in agreed and not st.button(asks, type="primary"):
+    if expected > ASK_ABOVE and question not in requested and not st.button(asks, type="primary"):
         return []
-    agreed.add(question)  # also of what was quick: nobody is asked again where the machine has become busy
+    # Add it even if no button was needed, so that none appears if the estimate grows on a busy machine.
+    requested.add(question)
     bar, looks, unreadable = st.progress(0.0), [], []
     for done, picture in enumerate(pictures):
         bar.progress(done / len(pictures), f"Picture {done + 1} of {len(pictures)}")
         try:
-            outcome = looked(checkpoint.identity, picture.digest, shown_map, checkpoint, picture)
+            outcome = cached_look(checkpoint.identity, picture.digest, shown_map, checkpoint, picture)
             looks.append(judge(checkpoint, picture, outcome))
         except UserError as error:
             unreadable.append(f"{picture.name}: {error}")
@@ -276,28 +279,28 @@ def look_at(checkpoint: Any, pictures: Sequence[Any], shown_map: Map, question: 
 
 
 def wants_truth(checkpoint: Any, count: int) -> bool:
-    """Let the person have the maps judged, which takes longer than to draw them."""
+    """Draw the toggle for measuring faithfulness, which takes longer than computing the maps."""
     expected = measuring_seconds(checkpoint, count)
     return link_controls.toggle(
         f"Are the maps true? ({about(expected)})" if expected > TELL_ABOVE else "Are the maps true?",
         "m_true",
-        help="Masks random parts of each picture and compares how far the class drops with what the map gives to them.",
+        help="Masks random parts of each picture, and correlates the drop of the class with the map's weight on them.",
     )
 
 
 def measure_all(checkpoint: Any, looks: Sequence[Any], shown_map: Map, question: str, captions: Sequence[Any]) -> None:
-    """Judge the maps that were not judged yet, one after the other; who leaves keeps what is done."""
+    """Measure the faithfulness of maps one by one; finished results are kept if the visitor leaves."""
     bar = st.progress(0.0)
     for done, (one, caption) in enumerate(zip(looks, captions, strict=True)):
         bar.progress(done / len(looks), f"Map {done + 1} of {len(looks)}: taking parts of the picture away…")
-        verdict = measured(checkpoint.identity, one.picture.digest, shown_map, checkpoint, one.picture)
+        verdict = cached_measurement(checkpoint.identity, one.picture.digest, shown_map, checkpoint, one.picture)
         session.of(session.Compare).verdicts[question, one.picture.digest] = verdict
         caption.caption(lines_of(one._replace(verdict=verdict)))
     bar.empty()
 
 
 def show_contrast(looks: Sequence[Any]) -> None:
-    """The pictures whose class was found against the others."""
+    """Compare statistics of correctly and wrongly classified pictures."""
     measured = all(one.verdict for one in looks)
     lines = ["| | Pictures | Confidence | Spread |", "|---|---|---|---|"]
     if measured:
@@ -311,7 +314,7 @@ def show_contrast(looks: Sequence[Any]) -> None:
 
 
 def facts_of(one: Any) -> list[str]:
-    """What stands below a picture, line by line."""
+    """Return the lines below a picture."""
     look, picture = one.look, one.picture
     facts = [picture.name] if picture.name else []
     facts += [f"is {picture.truth}"] if picture.truth and not one.right else []
@@ -322,19 +325,19 @@ def facts_of(one: Any) -> list[str]:
 
 
 def lines_of(one: Any) -> str:
-    """The same on the page."""
+    """Format `facts_of` as markdown for the page."""
     return "  \n".join(map(plain, facts_of(one)))
 
 
 def printed(one: Any) -> str:
-    """The same on paper, below the answer."""
+    """Format the prediction and `facts_of` as text for the PDF."""
     mark = {True: "✓ ", False: "✗ ", None: ""}[one.right]
     answer = "" if one.look.confidence is None else f"{mark}{one.look.label} {one.look.confidence:.0%}\n"
     return answer + "\n".join(facts_of(one))
 
 
 def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, shown_map: Map) -> list[Any]:
-    """The tiles; gives the place of each one's caption."""
+    """Draw the tiles, and return the placeholder of each caption."""
     captions = []
     names = {sample.title: sample.name for sample in samples.SAMPLES.values()}
     with st.container(horizontal=True):
@@ -359,11 +362,11 @@ def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, shown_ma
                     key = uploaded_pictures.keep(content)
                     link = replace(link_to(name, checkpoint, shown_map), upload=title, picture=key)
                     st.switch_page("pages/explore.py", query_params=link.to_query())
-    caption = "Spread: entropy of the answer's attention in the last block, 0 for one token, 1 for all alike."
+    caption = "Spread: entropy of the answer's attention in the last block, 0 for a single token, 1 for uniform."
     if any(one.verdict for one in looks):
         caption += (
-            f" Faithful: correlation of what the map gives to random parts of the picture with how far the class drops "
-            f"without them, by {MASKS} masks; chance is what the map's own copies reach, moved elsewhere."
+            f" Faithful: correlation of the map's weight on random parts of the picture with the drop of the class "
+            f"without them, by {MASKS} masks; chance is what shifted copies of the map reach."
         )
     st.caption(caption)
     if source == SAMPLES:
@@ -372,7 +375,7 @@ def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, shown_ma
 
 
 def link_to(name: str, checkpoint: Any, shown_map: Map) -> ExploreLink:
-    """What page Explore is asked to show of a picture: the map that the sheet shows."""
+    """Return the link that opens the sheet's map on page Explore."""
     link = ExploreLink(checkpoint=name, classes=address.read(CompareLink).sheet.classes)
     method, chosen = shown_map.method, {name: str(value) for name, value in shown_map.settings}
     if method in class_question.methods_for(checkpoint):
@@ -381,7 +384,7 @@ def link_to(name: str, checkpoint: Any, shown_map: Map) -> ExploreLink:
 
 
 def file_of(picture: Any, checkpoint: Any) -> bytes:
-    """A picture as page Explore takes it, b"" for one that the model would read differently there."""
+    """Return a picture as a file for page Explore; b"" if the model would read it differently there."""
     if isinstance(picture.content, bytes):
         return picture.content
     bands = picture.content.permute(1, 2, 0).numpy()

@@ -1,4 +1,4 @@
-"""Two maps against each other: their difference over the picture, in numbers, and as files."""
+"""Difference of two maps: over the picture, in numbers, and as files."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 NAMES = {
     "rollout": "rollout",
     "similar": "nearest patches",
-    "components": "nearest patches",  # whose numbers those are
+    "components": "nearest patches",  # the view's numbers are similarities, too
     "pool": "pooling query",
 }
-WIDTH = 240  # of the difference [px]
+WIDTH = 240  # width of the difference map [px]
 
 
 def show(sides: Sequence[tuple[Side, Selection]]) -> None:
-    """Where one map gives more than the other, and whether they agree on the order of patches.
+    """Show the difference map and the rank correlation.
 
     Args:
-        sides: the left and the right one, with what they show.
+        sides: the left and the right side with their selections.
     """
     left, right = (side for side, _ in sides)
     if left.record.grid != right.record.grid:
@@ -62,8 +62,8 @@ def show(sides: Sequence[tuple[Side, Selection]]) -> None:
         st.metric(
             "Rank correlation",
             "–" if correlation is None else f"{correlation:.2f}".replace("-", "−"),
-            help="Spearman: 1 where both maps put the patches in the same order, 0 where the orders have nothing to do "
-            "with each other, −1 where one is the other upside down. How strong the maps are plays no part.",
+            help="Spearman: 1 if both maps rank the patches in the same order, 0 if the orders are unrelated, −1 if "
+            "one is the reverse of the other. The strength of the maps does not matter.",
         )
         st.markdown(map_comparison.agreement(correlation))
         if strongest < 1e-6:
@@ -71,8 +71,8 @@ def show(sides: Sequence[tuple[Side, Selection]]) -> None:
         else:
             st.markdown(
                 f"**Red** patches get more from the left map ({names[0]}), **blue** ones from the right map "
-                f"({names[1]}). Each map counts in shares of all that it gives to patches; the strongest colour is "
-                f"a difference of {strongest:.1%}."
+                f"({names[1]}). Each map is normalised to a sum of 1 over all patches; the strongest colour is a "
+                f"difference of {strongest:.1%}."
             )
         if one_picture(left) != one_picture(right):
             st.caption("The pictures differ; the left one is shown below the colours.")
@@ -91,12 +91,12 @@ def show(sides: Sequence[tuple[Side, Selection]]) -> None:
 
 
 def report(sides: Sequence[tuple[Side, Selection]], both: Tensor, correlation: float | None) -> bytes:
-    """Both maps and their difference, to print; outside of a session.
+    """Return a PDF with both maps and their difference; runs outside of a session.
 
     Args:
         sides: see `show`.
         both: the difference (rows, cols).
-        correlation: of ranks.
+        correlation: rank correlation.
     """
     examples = [side.example for side, _ in sides]
     basis = [token_features.of_example(one) for one in examples]
@@ -114,10 +114,10 @@ def report(sides: Sequence[tuple[Side, Selection]], both: Tensor, correlation: f
 
 
 def printed(side: Side, selected: Selection, pictures: Sequence[token_features.OpenPicture]) -> tuple[Image.Image, str]:
-    """A side's picture under its map, and what that is.
+    """Return a side's picture with its map, and a caption.
 
     Args:
-        pictures: that share a basis of components.
+        pictures: pictures that share a basis of components.
     """
     example = token_features.with_features(side.example, selected)
     record, payload = example.explanation.record, example.explanation.payload
@@ -130,7 +130,7 @@ def printed(side: Side, selected: Selection, pictures: Sequence[token_features.O
 
 
 def facts_of(side: Side, map_name: str) -> dict[str, Any]:
-    """What a side shows, for a file; a run's epoch has no checkpoint."""
+    """Return checkpoint, map and class of a side, for files. An epoch of a run has no checkpoint."""
     checkpoint, question = side.example.checkpoint, side.question
     facts: dict[str, Any] = {"checkpoint": checkpoint and tables.facts_of(checkpoint), "map": map_name}
     target = question.target if question else None
@@ -138,14 +138,14 @@ def facts_of(side: Side, map_name: str) -> dict[str, Any]:
 
 
 def one_picture(side: Side) -> bytes:
-    """The bytes of what is shown below the map, to tell whether two are the same."""
+    """Return the bytes of the picture below the map, to compare two sides."""
     payload = side.example.explanation.payload
     offset, length = read_header(payload)["sections"]["picture"]
     return payload[offset : offset + length]
 
 
 def describe(selected: Selection, question: class_question.Question | None) -> str:
-    """A map in a few words."""
+    """Return a short description of a map."""
     if selected.view == "relevance" and question:
         return METHODS[question.method].title
     if selected.view in NAMES:

@@ -1,4 +1,4 @@
-"""What page Compare shows at first: what was chosen on page Explore, beside another map of the same."""
+"""Initial state of page Compare, derived from page Explore."""
 
 from dataclasses import replace
 
@@ -9,9 +9,9 @@ from pages.server.uploaded_pictures import Upload
 
 
 def link() -> CompareLink:
-    """The picture, checkpoint, class and view of page Explore on the left side; the right one follows it.
+    """Return a link with page Explore's picture, checkpoint, class and view on the left; the right side follows it.
 
-    Two maps of one checkpoint have their own views: relevance stands beside attention.
+    Two maps of the same checkpoint have different views: if the left side shows relevance, the right shows attention.
     """
     link = ExploreLink.from_query(session.of(session.Visit).links["explore"])
     view = link.viewer.get("view", "")

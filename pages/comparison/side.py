@@ -1,4 +1,4 @@
-"""One of the two sides that page Compare shows beside each other."""
+"""One of the two sides of page Compare."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,14 @@ SIDES = {"a": "Left", "b": "Right"}
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two.
+    """One of the two sides.
 
     Attributes:
-        name: "a" or "b", before everything of its own in links.
+        name: "a" or "b", the prefix of its query parameters.
         payload: from `pages.components.viewer.feed`.
-        example: its picture; the checkpoint is None for one of a run.
-        facts: what the model answers.
-        question: class and method; None where there are no classes.
+        example: its picture; the checkpoint is None for an epoch of a run.
+        facts: the predictions as text.
+        question: class and method; None without classes.
     """
 
     name: str
@@ -29,12 +29,12 @@ class Side:
 
     @property
     def title(self) -> str:
-        """For people."""
+        """Title on the page."""
         return SIDES[self.name]
 
     @property
     def record(self) -> AttentionRecord:
-        """Attention on demand."""
+        """Attention of the picture, computed on demand."""
         return self.example.explanation.record
 
     @property
@@ -44,5 +44,5 @@ class Side:
 
     @property
     def layout(self) -> Layout:
-        """Where its tokens lie."""
+        """Layout of its tokens."""
         return Layout(self.record.prefix, self.record.grid)

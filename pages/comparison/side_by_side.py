@@ -1,4 +1,4 @@
-"""Two pictures, checkpoints, epochs of a run, classes or methods beside each other: one cursor, one difference."""
+"""Two pictures, checkpoints, epochs of a run, classes or methods side by side, with one cursor and a difference map."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -31,31 +31,31 @@ from vit.view.overlay import COLORMAPS
 from vit.view.selection import Selection, View
 from vit.view.stored_record import record_of
 
-VIEWS: dict[str, View] = {"a": "attention", "b": "relevance"}  # at first
+VIEWS: dict[str, View] = {"a": "attention", "b": "relevance"}  # initial views
 UPLOAD = "upload"
 CHECKPOINT, EPOCH = "checkpoint", "epoch"
 SOURCES = {CHECKPOINT: "A checkpoint", EPOCH: "An epoch of a run"}
-# Of what is outside of the viewers, in links.
+# Query parameters of a side's controls outside of the viewers, without prefix.
 OUTSIDE = ("from", "checkpoint", "sample", "picture", "which", "size", "run", "probe", "epoch", *class_source.names())
 TOP = 3  # predictions named
 
 
 class Stored(NamedTuple):
-    """What is left of a picture that a run explained: see `vit.view.explanation.Explanation`."""
+    """A run's stored attention of a picture; a subset of `vit.view.explanation.Explanation`."""
 
     record: AttentionRecord
     payload: bytes
 
 
 class Picked(NamedTuple):
-    """What a side shows.
+    """Content of a side.
 
     Attributes:
         checkpoint: None for an epoch of a run.
-        explanation: what it made of the picture.
-        facts: what the model answers.
-        content: the picture's file, b"" for one of a run.
-        credit: whose picture it is, "" where nobody has to be named.
+        explanation: the explained picture.
+        facts: the predictions as text.
+        content: the picture's file, b"" for a picture of a run.
+        credit: attribution of the picture, "" if none is required.
     """
 
     checkpoint: Checkpoint | None
@@ -67,16 +67,16 @@ class Picked(NamedTuple):
 
 @st.cache_resource(show_spinner=False, max_entries=8)
 def stored(folder: str, epoch: int, picture: int, stamp: int) -> Stored:
-    """A run's picture after an epoch."""
+    """Read a run's picture after an epoch."""
     payload = read_payload(Path(folder), epoch, picture)
     return Stored(record_of(payload), payload)
 
 
 def show(beside: DeltaGenerator) -> None:
-    """Both sides and their difference; stops with a hint where there is nothing to look at.
+    """Draw both sides and their difference; stop with a hint if there is neither a checkpoint nor a run.
 
     Args:
-        beside: the place beside the page's title.
+        beside: container beside the page's title.
     """
     available = loading.list_checkpoints()
     seen = (run for run in list_runs() if datasets.may_see(str(run.config.get("data", ""))))
@@ -109,13 +109,13 @@ def show(beside: DeltaGenerator) -> None:
         st.caption(plain("; ".join(dict.fromkeys(filter(None, credits)))))
 
 
-# --- What is chosen -------------------------------------------------------------------------------------------------
+# --- Controls -------------------------------------------------------------------------------------------------------
 
 
 def pick_apart() -> bool:
-    """Let the person choose picture, class and view of the right side on its own."""
+    """Draw the toggle that gives the right side its own picture, class and view."""
     link = address.read(CompareLink)
-    apart = link.apart or chose_apart(link)
+    apart = link.apart or sets_right_side(link)
 
     def choose(on: bool) -> None:
         which = str(link.a.which or "")
@@ -134,12 +134,12 @@ def pick_apart() -> bool:
     )
 
 
-# What the right side shares otherwise.
+# Parameters that the right side otherwise shares with the left one.
 OWN = ("b_from", "b_sample", "b_picture", "b_which", "b_target", "b_method", "b_view")
 
 
-def chose_apart(link: CompareLink) -> bool:
-    """Whether a link says of the right side what it otherwise shares, as those from before it could share do."""
+def sets_right_side(link: CompareLink) -> bool:
+    """Whether a link sets parameters of the right side that it would share, like links from before it could share."""
     own = [link.b.source, link.b.sample, link.b.picture, link.b.target, link.b.method]
     own += [link.b.view] if link.a.checkpoint != link.b.checkpoint else []
     return any(own) or link.a.source == EPOCH
@@ -148,12 +148,12 @@ def chose_apart(link: CompareLink) -> bool:
 def pick_side(
     name: str, available: loading.AvailableCheckpoints, runs: dict[str, Run], lead: Picked | None
 ) -> Picked | None:
-    """Let the person choose what a side shows; None where it cannot be shown, and the page says why.
+    """Draw a side's controls and return its content; on a `UserError`, show it and return None.
 
     Args:
-        lead: the other side, whose picture it shows; None where it has its own.
+        lead: the side whose picture it shares; None if it has its own.
     """
-    sources = [source for source, there in ((CHECKPOINT, available.names), (EPOCH, runs)) if there]
+    sources = [source for source, options in ((CHECKPOINT, available.names), (EPOCH, runs)) if options]
     source = sources[0]
     if len(sources) > 1:
         source = link_controls.select(
@@ -172,7 +172,7 @@ def pick_side(
 
 
 def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: Picked | None) -> Picked:
-    """A checkpoint and a picture, that of the other side if there is a `lead`."""
+    """Draw the controls for a checkpoint and, without a `lead`, a picture."""
     one, *other, third, fourth = st.columns([3, 2, 2] if lead else [3, 3, 2, 2], gap="xsmall")
     with one:
         chosen = link_controls.select(
@@ -189,7 +189,7 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: Picke
             source = pick_sample(name)
         if source == UPLOAD:
             uploaded = loading.pick_files(uploaded_pictures.MOST_TOGETHER, f"{name}_upload", f"{name}_picture")
-            source = next(iter(samples.SAMPLES))  # until there is one, or where it cannot be read
+            source = next(iter(samples.SAMPLES))  # shown until there is a readable upload
         content = samples.read(source)
         credit = f"{samples.SAMPLES[source].title}: {samples.SAMPLES[source].credit}, {samples.SAMPLES[source].licence}"
     if len(uploaded) > 1:
@@ -213,20 +213,20 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: Picke
 
 
 def step_through(name: str, uploaded: Sequence[Upload]) -> Upload:
-    """One of several uploaded pictures; the others are a click away."""
+    """Return the current one of several uploaded pictures, and draw Previous and Next."""
     link = address.read(CompareLink)
     which = (link.a if name == "a" else link.b).which or 1
     here = min(max(which, 1), len(uploaded)) - 1
 
-    def step(there: int) -> None:
-        address.rewrite({f"{name}_which": str(there + 1) if there else None})
+    def step(index: int) -> None:
+        address.rewrite({f"{name}_which": str(index + 1) if index else None})
 
     stepping.buttons(f"{name}_picture", len(uploaded), here, step)
     return uploaded[here]
 
 
 def pick_sample(name: str) -> str:
-    """A sample, or `UPLOAD`."""
+    """Draw the control for a sample or `UPLOAD`, and return the selected one."""
     return link_controls.select(
         f"{SIDES[name]} picture",
         f"{name}_sample",
@@ -237,10 +237,10 @@ def pick_sample(name: str) -> str:
 
 
 def open_checkpoint(chosen: str, available: loading.AvailableCheckpoints) -> Checkpoint:
-    """A checkpoint, with the number of heads that was chosen for it.
+    """Open a checkpoint, with the number of heads that the visitor has entered for it.
 
     Raises:
-        UserError: it cannot be opened, or nobody said how many heads it has.
+        UserError: it cannot be opened, or its number of heads is unknown.
     """
     info = available.about(chosen)
     heads = session.of(session.Visit).heads.get(chosen)
@@ -252,7 +252,7 @@ def open_checkpoint(chosen: str, available: loading.AvailableCheckpoints) -> Che
 
 
 def pick_epoch(name: str, runs: dict[str, Run]) -> Picked:
-    """An epoch of a run and one of its pictures."""
+    """Draw the controls for a run, its picture and its epoch."""
     one, other = st.columns(2)
     with one:
         run = runs[
@@ -271,8 +271,8 @@ def pick_epoch(name: str, runs: dict[str, Run]) -> Picked:
         )
     epoch = epochs[0]
     if len(epochs) > 1:
-        last = epochs[-1] if name == "b" else epochs[0]  # at first, how it began beside how it ended
-        epoch = link_controls.select(f"{SIDES[name]} epoch", f"{name}_epoch", epochs, last, kind=st.select_slider)
+        default = epochs[-1] if name == "b" else epochs[0]  # the first epoch beside the last one
+        epoch = link_controls.select(f"{SIDES[name]} epoch", f"{name}_epoch", epochs, default, kind=st.select_slider)
     snapshot = read_snapshots(folder, epoch)[picture]
     predictions = ", ".join(f"{plain(label)} {share(probability)}" for label, probability in snapshot.predictions[:TOP])
     seen = stored(str(folder), epoch, picture, stored_epochs.stamp(folder, epoch))
@@ -280,20 +280,20 @@ def pick_epoch(name: str, runs: dict[str, Run]) -> Picked:
 
 
 def share(probability: float) -> str:
-    """A probability in few digits, but never nothing."""
+    """Format a probability with few digits, but not as 0 %."""
     return f"{probability:.0%}" if probability >= 0.01 else f"{probability:.1%}"
 
 
-# --- What is shown --------------------------------------------------------------------------------------------------
+# --- Viewers --------------------------------------------------------------------------------------------------------
 
 
 @st.fragment
 def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> None:
-    """Classes, methods, viewers and difference; a click in a viewer reruns this part alone.
+    """Draw classes, methods, viewers and the difference. A click in a viewer reruns only this fragment.
 
     Args:
-        apart: the right side has a class and a view of its own.
-        link: what it said of the controls outside when they were drawn.
+        apart: the right side has its own class and view.
+        link: values of the controls outside of the fragment when they were drawn.
     """
     link_controls.redraw_if_changed(link)
     navigation.keep("compare")
@@ -335,7 +335,7 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
 
 
 def facts_row(side: Side) -> DeltaGenerator:
-    """A side's answer, and room beside it."""
+    """Draw a side's predictions, and return the row that contains them."""
     row = st.container(
         horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", key=f"{side.name} row"
     )
@@ -344,19 +344,19 @@ def facts_row(side: Side) -> DeltaGenerator:
 
 
 def identity_of(side: Side) -> str:
-    """Tells the side's checkpoint from all others, "" of a run."""
+    """Return the identity of the side's checkpoint, "" for a run."""
     return side.example.checkpoint.identity if side.example.checkpoint else ""
 
 
 def pick_question(side: Side) -> class_question.Question | None:
-    """Let the person choose a side's class and method; None where there are none."""
+    """Draw the controls for a side's class and method; None for a run or without methods."""
     if not side.example.checkpoint:
         return None
     return class_question.pick_folded(side.example, f"{side.name}_", SIDES[side.name])
 
 
 def shared_question(left: Side, right: Side) -> class_question.Question | None:
-    """The left side's class and method for the right one, None where that one does not know them."""
+    """Return the left side's class and method for the right side; None if its model does not have them."""
     question, one, other = left.question, left.example.checkpoint, right.example.checkpoint
     if not question or not other or question.method not in class_question.methods_for(other):
         return None
@@ -367,12 +367,12 @@ def shared_question(left: Side, right: Side) -> class_question.Question | None:
 
 
 def first_shown(left: Side, right: Side, one_view: bool) -> dict[str, Selection]:
-    """What each viewer is told to show, from the link; afterwards they move each other in the browser.
+    """Return the initial selection of each viewer from the link; afterwards, the viewers synchronise in the browser.
+
+    They are initialised again when the visitor returns to the page, or when the token layout changes.
 
     Args:
-        one_view: both show the left one's.
-
-    They are told again where they come back to the page, or where other tokens make the same numbers mean others.
+        one_view: both sides show the left one's view.
     """
     state = session.of(session.Compare)
     layouts = [(*side.shape, side.layout) for side in (left, right)]
@@ -390,7 +390,7 @@ def first_shown(left: Side, right: Side, one_view: bool) -> dict[str, Selection]
 
 
 def selection(side: Side, left: Side, right: Side) -> Selection:
-    """What a side shows, judged by the viewer that was used last."""
+    """Return a side's selection, derived from the viewer that was used last."""
     state = session.of(session.Compare)
     name, chosen = state.lead
     leader = left if name == "a" else right
@@ -400,7 +400,7 @@ def selection(side: Side, left: Side, right: Side) -> Selection:
 
 
 def remember(side: Side, left: Side, right: Side, chosen: Selection) -> None:
-    """Keep what was chosen in a viewer for the page and in the link, there as the left one shows it."""
+    """Store a viewer's selection in the session and in the link; the link has the left side's selection."""
     state = session.of(session.Compare)
     state.lead = side.name, chosen
     for name in SIDES if state.one_view else (side.name,):

@@ -1,4 +1,4 @@
-"""Streamlit components: the Python that mounts the project's own JavaScript on a page."""
+"""Streamlit components that mount the project's own JavaScript on a page."""
 
 from vit.lazy import names_of
 

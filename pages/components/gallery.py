@@ -13,7 +13,7 @@ from PIL import Image
 from vit.images import samples
 
 _HERE = Path(__file__).parent
-_HEIGHT = 112  # [px], twice what is shown
+_HEIGHT = 112  # twice the displayed height, for high-density displays [px]
 _gallery = st.components.v2.component(
     "vit_gallery",
     css=(_HERE / "gallery.css").read_text(encoding="utf-8"),
@@ -22,12 +22,12 @@ _gallery = st.components.v2.component(
 
 
 class Thumbnail(TypedDict):
-    """A picture as the browser gets it.
+    """A picture in the gallery.
 
     Attributes:
-        name: by which it is chosen.
-        credit: for people.
-        source: the address of a small square picture.
+        name: identifier, passed to `on_choose`.
+        credit: caption.
+        source: URL of a small square picture.
     """
 
     name: str
@@ -47,12 +47,12 @@ def show(
 
     Args:
         key: of this gallery.
-        chosen: the name of the picture to mark, if any.
+        chosen: name of the picture to mark, if any.
         on_choose: called with a picture's name before the rerun that a click causes.
-        pictures: a tuple, as of a list Streamlit would ask pandas what it is; left out, the samples, whose strip also
-            takes a pasted picture to the file uploader.
-        label: of the strip, for screen readers.
-        preview: the number of thumbnails on a button that opens all of them; 0 draws the whole strip.
+        pictures: a tuple, because Streamlit would pass a list to pandas. By default the samples; their strip also
+            passes a pasted picture to the file uploader.
+        label: label of the strip for screen readers.
+        preview: number of thumbnails on a button that opens all of them; 0 draws the whole strip.
     """
     strip = pictures or thumbnails()
 
@@ -67,7 +67,7 @@ def show(
 
 @cache
 def thumbnails() -> tuple[Thumbnail, ...]:
-    """The samples."""
+    """Return the thumbnails of the samples."""
     strip = []
     for sample in samples.SAMPLES.values():
         credit = f"{sample.title}. {sample.credit}, {sample.licence}"
@@ -77,7 +77,7 @@ def thumbnails() -> tuple[Thumbnail, ...]:
 
 
 def address_of(picture: Image.Image) -> str:
-    """The middle of a picture, small and square, as an address that holds it."""
+    """Crop and scale a picture to a small square, and return it as a data URL."""
     side = min(picture.size)
     left, top = (picture.width - side) // 2, (picture.height - side) // 2
     out = io.BytesIO()

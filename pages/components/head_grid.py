@@ -1,4 +1,4 @@
-"""Mounts the matrix on a Streamlit page."""
+"""Mounts the matrix of blocks and heads on a Streamlit page."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -31,16 +31,16 @@ def show(
     marked: Collection[Cell] = (),
     on_choose: Callable[[Cell], None] | None = None,
 ) -> None:
-    """Draw the numbers of all heads; NaN is drawn as not known.
+    """Draw one number per head as a heatmap; NaN is shown as "not known".
 
     Args:
         key: of this matrix.
         values: (L, H).
-        format_value: a number as people read it.
-        label: what the numbers are, for screen readers and above the scale.
-        ends: of the colour scale; None for those of the values, and for "signed" symmetric about 0.
-        scale: "signed" goes from blue over nothing to red.
-        marked: cells that are outlined.
+        format_value: formats a number for display.
+        label: name of the numbers, for screen readers and above the scale.
+        ends: range of the colour scale; None for the range of the values, symmetric about 0 for "signed".
+        scale: "signed" goes from blue over transparent to red.
+        marked: outlined cells.
         on_choose: called with a cell before the rerun that a click causes.
     """
     low, top = ends or _ends(values, scale)
@@ -89,9 +89,9 @@ def _ends(values: NDArray[np.floating], scale: str) -> tuple[float, float]:
 
 
 def _color(share: float, scale: str) -> str:
-    """As CSS has it, for 0 to 1."""
+    """Return the CSS colour of a position on the scale, 0 to 1."""
     share = min(max(share, 0.0), 1.0)
-    if scale == "signed":  # transparent in the middle, so that both themes show through
+    if scale == "signed":  # transparent in the middle, for the light and the dark theme
         red, strength = share > 0.5, abs(2 * share - 1)
         return f"rgb({'200 60 50' if red else '50 100 200'} / {strength:.3f})"
     red_, green, blue = COLORMAPS["viridis"][round(255 * share)]

@@ -1,8 +1,8 @@
-"""Mounts the viewer on a Streamlit page: a feeder fetches the bytes, a view draws them.
+"""Mounts the viewer on a Streamlit page: a feeder fetches the payload, a view draws it.
 
-They are two components because Streamlit sends all of a component's data again when any of it changes. The megabytes
-travel beside its messages, as pictures of a page do: the browser fetches them once, and a rerun neither copies nor
-hashes them. Call `feed` outside and `show` inside an `st.fragment`: a click then reruns the fragment alone.
+They are two components because Streamlit resends all data of a component when any of it changes. The payload of several
+megabytes is served as a media file instead: the browser fetches it once, and reruns neither copy nor hash it. Call
+`feed` outside and `show` inside an `st.fragment`, so that a click reruns only the fragment.
 """
 
 import hashlib
@@ -26,12 +26,12 @@ _view = st.components.v2.component(
 
 
 class ComputedMap(TypedDict):
-    """A map that the browser does not compute itself: of rollout for large models, or of a class.
+    """A map that the server computes: rollout of large models, or a class-specific map.
 
     Attributes:
         view: "rollout" or "relevance".
-        token: that it was asked about; -1 for the class itself.
-        settings: of the method, see `vit.explain.settings.Settings.settings`.
+        token: the explained token; -1 for the model's output.
+        settings: settings of the method, see `vit.explain.settings.Settings.settings`.
         values: (N,), in the unit of the method.
     """
 
@@ -43,15 +43,15 @@ class ComputedMap(TypedDict):
 
 
 class Method(TypedDict):
-    """What the view "relevance" shows.
+    """The method of the view "relevance".
 
     Attributes:
-        title: of the method, for people.
-        sentence: what it does, for people.
-        target: the class, for people; "" for a method that is not of one.
-        chain: from `feed`, "" for a method whose maps are given one by one.
-        tokens: it can be asked about any token, not about the class alone.
-        settings: those of `vit.explain.settings.Settings` that mean something to it.
+        title: title of the method.
+        sentence: description of the method.
+        target: label of the class; "" for a method without one.
+        chain: id from `feed` of the data from which the browser computes maps; "" if the server computes them.
+        tokens: whether the method can explain any token, not only the model's output.
+        settings: names of the `vit.explain.settings.Settings` that the method uses.
     """
 
     title: str
@@ -63,13 +63,13 @@ class Method(TypedDict):
 
 
 class Occlusion(TypedDict):
-    """What the model answers with the patch under the pointer replaced.
+    """Predictions with single patches replaced.
 
     Attributes:
-        target: the class, for people.
-        before: its probability as it is.
-        after: (P,), with each patch by itself replaced.
-        answers: (P,), the most probable class then, where it is another one, and "".
+        target: label of the class.
+        before: its probability without replacement.
+        after: (P,), its probability with each patch replaced.
+        answers: (P,), the new most probable class, "" where it does not change.
     """
 
     target: str
@@ -80,13 +80,13 @@ class Occlusion(TypedDict):
 
 @dataclass
 class _Sent:
-    """What was sent to a viewer.
+    """State that was sent to a viewer.
 
     Attributes:
-        seed: what to show.
-        passed: what `show` was called with last, fitted to the model.
-        revision: how often that was something else.
-        answered: it has said what was chosen in it since.
+        seed: selection that the viewer must show.
+        passed: last argument of `show`, fitted to the model.
+        revision: number of changes of `seed`.
+        answered: whether the viewer has reported a selection for this revision.
     """
 
     seed: Selection
@@ -96,13 +96,13 @@ class _Sent:
 
 
 def feed(key: str, payload: bytes, name: str = "", on_more: Callable[[], None] | None = None) -> str:
-    """Let the browser fetch a payload, once; returns the id that `show` takes.
+    """Serve a payload, which the browser fetches once, and return its id for `show`.
 
-    The server holds it while this session's page shows it.
+    The server stores it while this session's page refers to it.
 
     Args:
-        name: by which viewers find it, whatever its id is; what came under this name before is replaced.
-        on_more: there will be more under this name; called once the browser has this, and somebody looks at the page.
+        name: name under which viewers find it independently of its id; replaces the previous payload of this name.
+        on_more: called when the browser has fetched this payload and the page is visible, to provide the next one.
 
     Raises:
         ValueError: `payload` does not come from `vit.view.payload.pack`.
@@ -110,17 +110,17 @@ def feed(key: str, payload: bytes, name: str = "", on_more: Callable[[], None] |
     header = read_header(payload)
     shape = f"{header['blocks']}x{header['heads']}x{header['tokens']}"
     payload_id = f"{shape}-{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
-    # With the id as its name: of large files, Streamlit's own hash reads parts only.
+    # The id is passed as name because Streamlit's own hash samples large files.
     address = server.add_media(payload, "application/octet-stream", f"payload {key}", payload_id)
-    # As text: of a dictionary's values that are no plain ones, Streamlit asks pandas what they are.
-    layout = json.dumps(header) if header["kind"] in ("maps", "qk") else ""  # of these, a viewer makes room beforehand
+    # Serialised as JSON, because Streamlit passes nested values of a dictionary to pandas.
+    layout = json.dumps(header) if header["kind"] in ("maps", "qk") else ""  # viewers reserve space for these kinds
     data = {"payload": payload_id, "address": address, "name": name, "header": layout, "more": on_more is not None}
-    _feeder(key=key, data=data, height=1, on_more_change=on_more or _nothing)
+    _feeder(key=key, data=data, height=1, on_more_change=on_more or _ignore)
     return payload_id
 
 
-def _nothing() -> None:
-    """Nobody asks for more."""
+def _ignore() -> None:
+    """Do nothing; the callback of a feeder without `on_more`."""
 
 
 def show(
@@ -140,25 +140,25 @@ def show(
     features: str | None = None,
     on_change: Callable[[Selection], None] | None = None,
 ) -> Selection:
-    """Draw the viewer and return what it shows.
+    """Draw the viewer and return its selection.
 
     Args:
-        key: of this viewer; its state lives in `st.session_state[key]`.
+        key: of this viewer; its state is stored in `st.session_state[key]`.
         payload_id: from `feed`.
-        selection: what to show at first. Later, passing something else than last time moves the viewer there;
-            passing the same, or what `show` returned, leaves it alone.
-        computed: the map for the selection's view, token and direction, where the browser does not compute it.
-        method: None hides the view "relevance".
-        group: viewers of one name move together, and maps of one kind share a colour scale.
-        own_view: it keeps its view when the others of its group change theirs.
-        compact: without controls and numbers, beside another one of its group.
-        paintable: patches can be hidden by dragging; which ones is in the selection.
-        occlusion: to say what becomes of the answer without the patch under the pointer.
-        masks: name under which `feed` brings what maps are judged by, see `vit.view.payload.pack_masks`.
-        model: of two viewers of one group, features can be compared where these are the same: a patch of one picture
-            is then looked for in the other.
-        features: id from `feed` of what `vit.view.payload.pack_features` makes of the selection's block and view, ""
-            where these need none; None where features after other blocks, and components, cannot be had.
+        selection: initial selection. In later calls, a changed value moves the viewer; the same value, or the one that
+            `show` returned, has no effect.
+        computed: the map for the selection's view, token and direction, if the browser does not compute it.
+        method: method of the view "relevance"; None hides the view.
+        group: viewers of the same group move together and share colour scales.
+        own_view: the viewer keeps its view when others of its group change theirs.
+        compact: hide controls and numbers, for a viewer beside another one of its group.
+        paintable: patches can be hidden by dragging; the selection contains them.
+        occlusion: predictions to show for the patch under the pointer.
+        masks: name of the masks that `feed` serves for judging maps, see `vit.view.payload.pack_masks`.
+        model: identifies the model. Two viewers of a group with the same model compare features: a patch of one
+            picture is matched in the other.
+        features: id from `feed` of the result of `vit.view.payload.pack_features` for the selection's block and view,
+            "" if these need none; None if features after other blocks, and components, are not available.
         on_change: called with the selection before the rerun that a click causes.
     """
     shape = tuple(int(part) for part in payload_id.partition("-")[0].split("x"))
@@ -169,24 +169,24 @@ def show(
     passed = target = parsed(asdict(selection))
     sent: _Sent = st.session_state.setdefault(f"{key} (sent)", _Sent(target, passed))
 
-    def browsers_choice() -> Selection | None:
-        """What the browser chose since it was last sent what to show."""
+    def browser_selection() -> Selection | None:
+        """Return the selection that the browser reported for the current revision."""
         values = (st.session_state.get(key) or {}).get("selection")
         if not isinstance(values, Mapping) or values.get("revision") != sent.revision:
             return None
         return parsed(values)
 
     def changed() -> None:
-        chosen = browsers_choice()
+        chosen = browser_selection()
         if on_change and chosen:
             on_change(chosen)
 
-    chosen = browsers_choice()
+    chosen = browser_selection()
     current = chosen or parsed(asdict(sent.seed))
     if not target.colormap:
         target = replace(target, colormap=current.colormap)
     moved = passed != sent.passed and target != current
-    reopened = chosen is None and sent.answered  # the page was left and its widgets forgotten
+    reopened = chosen is None and sent.answered  # the visitor left the page, and Streamlit deleted its widget state
     if moved or reopened:
         sent.seed, sent.revision = target, sent.revision + 1
         chosen, current = None, target
@@ -195,7 +195,7 @@ def show(
     if computed is not None:
         computed = {**computed, "values": [float(f"{float(value):.6g}") for value in computed["values"]]}
     message = {
-        "name": key,  # the browser is told another one at each mount
+        "name": key,  # stable, while Streamlit's own name in the browser changes with each mount
         "payload": payload_id,
         "seed": asdict(sent.seed),
         "revision": sent.revision,
@@ -212,7 +212,7 @@ def show(
     }
     _view(
         key=key,
-        data=[message],  # a dictionary's values may be tables: to know, Streamlit imports pandas, half a second
+        data=[message],  # a list, because Streamlit imports pandas (half a second) to inspect a dictionary's values
         default={"selection": None},
         on_selection_change=changed,
     )

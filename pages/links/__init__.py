@@ -1,1 +1,1 @@
-"""What a page's link says and the session remembers: reading, writing, controls that follow it, ways between pages."""
+"""Page state in the URL and the session: reading and writing it, controls bound to the URL, and page navigation."""

@@ -1,4 +1,4 @@
-"""The address that the browser shows: read as what a page's link says, and written to it."""
+"""Read and write the URL's query parameters as a `PageLink`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,56 +17,56 @@ Link = TypeVar("Link", bound=PageLink)
 
 
 def read(kind: type[Link]) -> Link:
-    """What the address says."""
+    """Parse the URL."""
     return kind.from_query(current())
 
 
 def change(kind: type[PageLink], **parts: Any) -> None:
-    """Change parts of what the address says, as one step of the browser's Back; see `rewrite`.
+    """Change attributes of the URL's link in one history entry; see `rewrite`.
 
     Args:
-        parts: attributes of the kind.
+        parts: attributes of `kind`.
     """
     show(replace(read(kind), **parts))
 
 
 def show(link: PageLink) -> None:
-    """Let the address say this, and nothing else."""
+    """Replace all of the URL's query parameters."""
     _write(link.to_query())
 
 
 def text(name: str) -> str:
-    """What the link says of a part, by its name there; "" for nothing. For controls, whose options others know.
+    """Return the last value of a query parameter, "" if it is absent. Controls map it to their options.
 
     Raises:
-        LookupError: the page's link has no part of that name, so that no choice would stay.
+        LookupError: the page's link has no such parameter, so a selection would be lost.
     """
     return (texts(name) or [""])[-1]
 
 
 def texts(name: str) -> list[str]:
-    """The same of a part that several things may be said of."""
+    """Return all values of a query parameter that can be repeated; see `text`."""
     if (kind := _KINDS.get(session.of(session.Visit).entered)) and name not in kind.names():
         raise LookupError(f"{kind.__name__} has no part {name!r}: a control needs one to keep what is chosen in it.")
     return list(understood().get(name, []))
 
 
 def understood() -> Query:
-    """What the page understands of the link: values by their names there."""
+    """Return the valid query parameters of the current page."""
     return _understood(current())
 
 
 def rewrite(parts: Mapping[str, str | Sequence[str] | None]) -> None:
-    """Change parts of the page's link, as one step of the browser's Back; none where it says that already.
+    """Change query parameters in one history entry; an unchanged link adds none.
 
-    Streamlit makes a step of every change, so that what somebody does in one go is to be written in one go.
+    Streamlit adds a history entry for every write, so write all changes of one user action together.
 
     Args:
-        parts: by their names there what the link is to say, several times where it is several; None for nothing.
+        parts: new values by parameter name, a sequence for a repeated parameter, None to remove it.
 
     Raises:
-        LookupError: no page's link has such a part. What another page's has is left out, as a browser may still send
-            what was chosen on the page that it left.
+        LookupError: no page has such a parameter. Parameters of other pages are ignored: a browser may still send
+            selections from the page that it has just left.
     """
     unknown = {name for name, value in parts.items() if value} - _NAMES
     if unknown and session.of(session.Visit).entered in _KINDS:
@@ -76,17 +76,17 @@ def rewrite(parts: Mapping[str, str | Sequence[str] | None]) -> None:
 
 
 def current() -> dict[str, list[str]]:
-    """The link as it is, which anybody may have written."""
+    """Return the raw query parameters, which are untrusted."""
     return {name: st.query_params.get_all(name) for name in st.query_params}
 
 
 def _understood(query: Query) -> Query:
-    """What the page understands of a link; all of it on a page whose link is not in `page_links`."""
+    """Return the valid parameters of a query; all of them on a page without a class in `page_links`."""
     kind = _KINDS.get(session.of(session.Visit).entered)
     return _parsed(kind, tuple((name, tuple(values)) for name, values in query.items())) if kind else query
 
 
-@lru_cache(maxsize=256)  # every control asks
+@lru_cache(maxsize=256)  # called by every control in every rerun
 def _parsed(kind: type[PageLink], query: tuple[tuple[str, tuple[str, ...]], ...]) -> Query:
     return kind.from_query(dict(query)).to_query()
 

@@ -1,6 +1,6 @@
-"""How the parts of a page's link are read and written: a dataclass says which parts there are and of which types.
+"""Serialise dataclasses as URL query parameters. Fields and their types define the parameters.
 
-Anybody may have written a link: a part that makes no sense becomes its default, and unknown names are left out.
+Links are untrusted: an invalid value becomes the default, and unknown parameters are ignored.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,15 +12,15 @@ LONGEST = 1000  # characters of a text
 
 Query = Mapping[str, Sequence[str]]  # every value of every name
 Names = tuple[str, ...]
-Heads = tuple[tuple[int, int], ...]  # by block and head
+Heads = tuple[tuple[int, int], ...]  # (block, head)
 
 
-class _Text(NamedTuple):
-    """How one part stands in a link.
+class _Codec(NamedTuple):
+    """Conversion between a field's value and its text in the URL.
 
     Attributes:
-        read: the part; ValueError if the text makes no sense.
-        write: the text.
+        read: parse the text; ValueError if it is invalid.
+        write: format the value.
     """
 
     read: Callable[[str], Any]
@@ -40,7 +40,7 @@ def _flag(text: str) -> bool:
 
 
 def _heads(text: str) -> Heads:
-    """Heads by block, as `_write_heads` writes them; those that make no sense are left out.
+    """Parse the output of `_write_heads`; invalid entries are dropped.
 
     >>> _heads("3-1.0-2.x.3-1")
     ((0, 2), (3, 1))
@@ -57,19 +57,20 @@ def _write_heads(heads: Heads) -> str:
     return ".".join(f"{block}-{head}" for block, head in sorted(heads))
 
 
-_TEXTS: dict[Any, _Text] = {
-    str: _Text(lambda text: text[:LONGEST], str),
-    int | None: _Text(_whole, str),
-    bool: _Text(_flag, lambda on: str(int(on))),
-    Heads: _Text(_heads, _write_heads),
+_CODECS: dict[Any, _Codec] = {
+    str: _Codec(lambda text: text[:LONGEST], str),
+    int | None: _Codec(_whole, str),
+    bool: _Codec(_flag, lambda on: str(int(on))),
+    Heads: _Codec(_heads, _write_heads),
 }
 
 
 class _Part(NamedTuple):
-    """An attribute of what a link says.
+    """A field of a `PageLink`.
 
     Attributes:
-        name: in the link; of a group what its names begin with; of what somebody else reads the names of that.
+        name: parameter name; for a nested `PageLink` the prefix of its names; for a mapping, which is passed on
+            unparsed, the names of its keys.
     """
 
     attribute: str
@@ -78,53 +79,53 @@ class _Part(NamedTuple):
     default: Any
 
     def read(self, query: Query) -> Any:
-        """The attribute's value."""
+        """Parse the field's value."""
         if isinstance(self.name, tuple):
             return {name: query[name][-1][:LONGEST] for name in self.name if query.get(name)}
         if self.kind == Names:
             return tuple(dict.fromkeys(text[:LONGEST] for text in query.get(self.name, ())))
-        if self.kind not in _TEXTS:
+        if self.kind not in _CODECS:
             return self.kind.from_query(
                 {name.removeprefix(self.name): query[name] for name in query if name.startswith(self.name)}
             )
         values = query.get(self.name)
         try:
-            return _TEXTS[self.kind].read(values[-1]) if values else self.default
+            return _CODECS[self.kind].read(values[-1]) if values else self.default
         except ValueError:
             return self.default
 
     def write(self, value: Any) -> dict[str, list[str]]:
-        """What the link says of it: nothing of a default."""
+        """Return the field's query parameters; none for a default."""
         if isinstance(self.name, tuple):
             return {name: [text] for name, text in value.items()}
-        if self.kind not in (*_TEXTS, Names):
+        if self.kind not in (*_CODECS, Names):
             return {self.name + name: texts for name, texts in value.to_query().items()}
         if value == self.default:
             return {}
-        return {self.name: list(value) if self.kind == Names else [_TEXTS[self.kind].write(value)]}
+        return {self.name: list(value) if self.kind == Names else [_CODECS[self.kind].write(value)]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageLink:
-    """What a link says. A part is "", None, False or empty where the link says nothing of it.
+    """Base class of links. A field that the link does not set is "", None, False or empty.
 
     Attributes:
-        page: its name.
+        page: name of the page.
     """
 
     page: ClassVar[str] = ""
 
     @classmethod
     def from_query(cls, query: Query) -> Self:
-        """Read a link.
+        """Parse query parameters.
 
         Args:
-            query: every value of every name.
+            query: all values by parameter name.
         """
         return cls(**{part.attribute: part.read(query) for part in cls._parts()})
 
     def to_query(self) -> dict[str, list[str]]:
-        """What the link is to say; nothing of what is at its default."""
+        """Return the query parameters; fields at their defaults are left out."""
         query: dict[str, list[str]] = {}
         for part in self._parts():
             query |= part.write(getattr(self, part.attribute))
@@ -133,12 +134,12 @@ class PageLink:
     @classmethod
     @cache
     def names(cls) -> frozenset[str]:
-        """All names that a link may have."""
+        """Return the names of all parameters."""
         names = set[str]()
         for part in cls._parts():
             if isinstance(part.name, tuple):
                 names.update(part.name)
-            elif part.kind in (*_TEXTS, Names):
+            elif part.kind in (*_CODECS, Names):
                 names.add(part.name)
             else:
                 names.update(part.name + name for name in part.kind.names())
@@ -149,9 +150,9 @@ class PageLink:
     def _parts(cls) -> tuple[_Part, ...]:
         kinds = get_type_hints(cls, include_extras=True)
         parts = []
-        for one in fields(cls):
-            kind, name = kinds[one.name], one.name
+        for field in fields(cls):
+            kind, name = kinds[field.name], field.name
             if get_origin(kind) is Annotated:
                 kind, name = get_args(kind)
-            parts.append(_Part(one.name, kind, name, one.default))
+            parts.append(_Part(field.name, kind, name, field.default))
         return tuple(parts)

@@ -1,9 +1,9 @@
-"""Controls whose choice stands in the link; what a link says in vain is left aside.
+"""Controls bound to the URL's query parameters; invalid parameters are ignored.
 
-A browser sends the values of all its controls with every click, so also those that it holds because it has not drawn
-yet what the server made of the click before. Taken for choices, they would put into the link what nobody chose.
-Therefore a control is another one, with a key of its own, as soon as it offers something else or is told something
-else than what was chosen in it; and only a value that differs from what it was told is a choice.
+A browser sends the values of all its controls with every click, including stale values of controls that it has not
+redrawn since the last rerun. If these counted as selections, the link would change without a user action. So a control
+gets a new key when its options change or when the link sets a value other than the user's last selection, and only a
+value that differs from the one that the server set counts as a selection.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,15 +15,15 @@ import streamlit as st
 
 from pages.links import address, session
 
-REMEMBERED = 8  # controls of one name whose values may still arrive
+REMEMBERED = 8  # replaced controls of one name whose values may still arrive
 
 
 class _Drawn(NamedTuple):
-    """A control as it was drawn last.
+    """A control as last drawn.
 
     Attributes:
-        number: how many of its name there were before it.
-        offers: what makes it another one when it changes.
+        number: number of controls of this name that it replaced.
+        offers: its options; if they change, the control is replaced.
     """
 
     number: int
@@ -35,8 +35,8 @@ class _Controls:
     """A session's controls.
 
     Attributes:
-        drawn: by name.
-        values: by key, what a control was to show, or was set to since.
+        drawn: controls by name.
+        values: last value of each control by key, set by the server or selected by the user.
     """
 
     drawn: dict[str, _Drawn] = field(default_factory=dict)
@@ -54,20 +54,20 @@ def select(
     along: Mapping[str, str | None] = MappingProxyType({}),
     **more: Any,
 ) -> Any:
-    """Let the person choose one of several.
+    """Draw a control with one option selected, bound to a query parameter.
 
     Args:
-        name: in links, and where its key begins.
-        default: that links leave out; the first option if it is None.
-        format_func: an option as the page shows it.
+        name: query parameter, and prefix of the control's key.
+        default: option that links omit; the first one if None.
+        format_func: returns an option's label.
         kind: `st.selectbox`, `st.select_slider` or `st.segmented_control`.
-        link: an option as links hold it.
-        along: what a new choice also changes in the link; None is taken out of it.
+        link: returns an option's text in links.
+        along: further query parameters that a selection changes; None removes one.
     """
     default = options[0] if default is None else default
 
     def choose(option: Any) -> None:
-        if option not in options:  # no browser of ours sends that
+        if option not in options:  # sent by a client other than the app's page
             return
         address.rewrite({**along, name: link(option) if option != default else None})
 
@@ -92,11 +92,11 @@ def select(
 
 
 def toggle(label: str, name: str, link: str = "1", **more: Any) -> bool:
-    """Let the person switch something on.
+    """Draw a toggle bound to a query parameter.
 
     Args:
-        name: in links, and where its key begins.
-        link: what links hold while it is on; off, they leave it out.
+        name: query parameter, and prefix of the toggle's key.
+        link: value of the parameter while on; off removes the parameter.
     """
 
     def choose(on: bool) -> None:
@@ -108,17 +108,17 @@ def toggle(label: str, name: str, link: str = "1", **more: Any) -> bool:
 
 
 def key_of(name: str, value: Any, offers: Any = None) -> str:
-    """The key of a control that is to show `value`: a new one where it must be told something; for `on_change`.
+    """Return the key of a control that shows `value`, for `on_change`; a new key if the control must be replaced.
 
     Args:
-        name: the key of the first one.
-        offers: what makes it another control when it changes.
+        name: key of the first control.
+        offers: the control's options; if they change, it is replaced.
     """
     controls = session.of(_Controls)
     drawn, values = controls.drawn, controls.values
     before = drawn.get(name, _Drawn(0, offers))
-    now = before.offers == offers and st.session_state.get(numbered(name, before.number), value) == value
-    drawn[name] = _Drawn(before.number + (not now), offers)
+    reusable = before.offers == offers and st.session_state.get(numbered(name, before.number), value) == value
+    drawn[name] = _Drawn(before.number + (not reusable), offers)
     key = numbered(name, drawn[name].number)
     values[key] = value
     values.pop(numbered(name, drawn[name].number - REMEMBERED), None)
@@ -126,7 +126,7 @@ def key_of(name: str, value: Any, offers: Any = None) -> str:
 
 
 def on_change(key: str, choose: Callable[[Any], None]) -> None:
-    """From a control: `choose` its value, unless it is what the control was told or said before."""
+    """Pass a control's value to `choose` if it differs from the last known value; a widget callback."""
     value, values = st.session_state[key], session.of(_Controls).values
     if key in values and value is not None and value != values[key]:
         values[key] = value
@@ -134,27 +134,27 @@ def on_change(key: str, choose: Callable[[Any], None]) -> None:
 
 
 def link_of(names: Sequence[str]) -> dict[str, str]:
-    """What the link says of some controls, for `redraw_if_changed`."""
+    """Return the link's values for some controls, for `redraw_if_changed`."""
     link = address.understood()
     return {name: "\n".join(link.get(name, [])) for name in names}
 
 
 def redraw_if_changed(before: Mapping[str, str]) -> None:
-    """For a fragment: run the whole page if the link says something else of controls outside than when it was drawn.
+    """In a fragment, rerun the whole page if values of controls outside of it have changed since `before`.
 
-    What a browser sends together, a click in a fragment and one outside of it, reruns the fragment alone.
+    If the browser sends a click inside and one outside of a fragment together, Streamlit reruns only the fragment.
     """
     if link_of(list(before)) != before:
         st.rerun()
 
 
 def numbered(name: str, number: int) -> str:
-    """The key of the control that replaced `number` earlier ones of its name."""
+    """Return the key of the control that replaced `number` earlier ones of its name."""
     return f"{name} {number}" if number else name
 
 
 def distinct(labels: Sequence[str]) -> list[str]:
-    """The same labels; those that came before with a number, as the browser tells a control's options apart by them.
+    """Number repeated labels, because the browser identifies a control's options by label.
 
     >>> distinct(["crane", "maillot", "crane"])
     ['crane', 'maillot', 'crane (2)']

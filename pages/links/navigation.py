@@ -1,7 +1,7 @@
-"""The pages of the app, and the way into it for a page that Streamlit runs by itself.
+"""Navigation between the app's pages, and a redirect for pages that Streamlit runs without `app.py`.
 
-Until `app.py` has run once in a server, Streamlit takes every file in `pages/` for a page of its own and runs it
-without `app.py`: narrow, and below another menu.
+Until `app.py` has run once in a server, Streamlit treats every file in `pages/` as a page and runs it without `app.py`,
+with a narrow layout and a different menu.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +19,9 @@ _PAGES = PROJECT / "pages"
 
 
 def choose() -> st.Page:
-    """The page that the visitor is on; the menu above it leads to the others."""
+    """Return the visitor's current page, and draw the menu."""
     session.of(session.Visit).in_app = True
-    hidden = ("train", "runs") if public.is_public() else ()  # links to them work
+    hidden = ("train", "runs") if public.is_public() else ()  # links to hidden pages still work
     return st.navigation(
         [
             st.Page(
@@ -38,31 +38,32 @@ def choose() -> st.Page:
 
 
 def link(label: str, page: str, query: Mapping[str, str | Sequence[str]], *, icon: bool = True, **more: Any) -> None:
-    """A way to another page that shows something there; the browser's Back leads to this one as it is now.
+    """Draw a link to another page; the browser's Back returns to this page in its current state.
 
     Args:
-        page: its name.
-        query: its link.
-        icon: begin with an arrow, where there is room for it.
+        page: name of the other page.
+        query: its query parameters.
+        icon: begin with an arrow; False if space is short.
     """
     more |= {"icon": ":material/arrow_forward:"} if icon else {}
     st.page_link(_PAGES / f"{page}.py", label=label, width="content", query_params=query, **more)
 
 
 def start_page(page: str, *, remember: bool = True, at_first: Callable[[], PageLink] | None = None) -> None:
-    """Run the page again below `app.py`, unless it is there already.
+    """Set up a page: rerun it within `app.py` if necessary, and restore its link.
 
     Args:
-        page: its name.
-        remember: it looks as it was left when people come back to it.
-        at_first: gives what it shows where nothing was chosen on it, but something on page Explore.
+        page: name of the page.
+        remember: restore the page's last state when the visitor returns to it.
+        at_first: returns the initial link if the page has none yet but page Explore has.
     """
     visit = session.of(session.Visit)
     if not visit.in_app:
         choose()  # from here on, Streamlit runs app.py in this server
         st.rerun()
     left, here, other = visit.links.get(page), address.current(), visit.links.get(visit.entered, {})
-    # Where the server led to another page, Streamlit wrote that one's link into the address of this one, for Back.
+    # When the server switches pages, Streamlit writes the new page's query parameters into the history entry of the
+    # old page, so Back arrives here with the other page's link.
     foreign = left and not here.keys() & left.keys() and here.keys() <= other.keys()
     if left and foreign and visit.entered != page:
         st.query_params.from_dict(left)
@@ -74,5 +75,5 @@ def start_page(page: str, *, remember: bool = True, at_first: Callable[[], PageL
 
 
 def keep(page: str) -> None:
-    """Remember how a page looks; for fragments, which change links without a run of the whole page."""
+    """Store a page's link in the session. Fragments call this, since they change links without a full rerun."""
     session.of(session.Visit).links[page] = address.current()

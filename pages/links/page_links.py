@@ -1,6 +1,6 @@
-"""What each page's link says, as one dataclass for each page; page Train's is a form, see `pages.train_form.form`.
+"""One dataclass per page with its query parameters. For page Train, see `pages.train_form.form`.
 
-Whether there is such a checkpoint or class is for the page to find out.
+Pages check themselves whether a checkpoint or class exists.
 """
 
 from collections.abc import Mapping
@@ -11,22 +11,22 @@ from pages.links.grammar import Heads, Names, PageLink
 from vit.view.selection import Selection
 
 _VIEWER = tuple(one.name for one in fields(Selection))
-_VIEWERS = tuple(name for name in _VIEWER if name not in ("view", "hidden"))  # what two viewers share
+_VIEWERS = tuple(name for name in _VIEWER if name not in ("view", "hidden"))  # shared by two viewers
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassesLink(PageLink):
-    """Of classes from outside a checkpoint, see `pages.looking.class_source`.
+    """Classes from outside a checkpoint, see `pages.looking.class_source`.
 
     Attributes:
-        source: "" for the checkpoint's own, typed phrases, examples, or likeness to a picture.
-        phrases, template: what was typed, and how it is read.
-        data: a dataset to learn from, "" for groups of pictures.
-        pictures: how many of the dataset.
-        groups: of pictures, each the key of its pictures, a space, and its name.
-        classifier: how is learnt from them.
-        like, name: a sample, or the key of an uploaded picture and what its file was called.
-        patch: of it, as ROW,COL; "" for the whole picture.
+        source: "" for the checkpoint's own classes, else typed phrases, examples, or similarity to a picture.
+        phrases, template: the typed phrases and the prompt template.
+        data: dataset with examples, "" for groups of uploaded pictures.
+        pictures: number of pictures of the dataset.
+        groups: groups of pictures, each as "KEY NAME".
+        classifier: how the classifier is trained.
+        like, name: a sample, or the key of an uploaded picture and its file name.
+        patch: patch of that picture as ROW,COL; "" for the whole picture.
     """
 
     source: Annotated[str, "from"] = ""
@@ -41,36 +41,36 @@ class ClassesLink(PageLink):
     patch: str = ""
 
 
-CLASSES = "classes_"  # where the names of these begin
+CLASSES = "classes_"  # prefix of the parameters of ClassesLink
 
 
 def best_of_run(run_id: str) -> str:
-    """What the best checkpoint of a run is called in links."""
+    """Return the name of a run's best checkpoint in links."""
     return f"run-{run_id}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExploreLink(PageLink):
-    """Of page Explore.
+    """Link of page Explore.
 
     Attributes:
-        checkpoint, heads: what was chosen, and how many attention heads it has, where its files do not say.
-        size: of the model's input [px], as `loading.pixels` writes it.
+        checkpoint, heads: the checkpoint, and its number of attention heads if its files do not contain it.
+        size: input size of the model [px], as `loading.pixels` formats it.
         precision: "" for float32.
         sample, upload, picture, frame: the picture: a sample, or the name and key of an upload, and its frame from 1.
-        stretch: it is drawn over the whole range of its values.
-        pictures: the key of several that were uploaded, this one among them.
-        classes: where they come from, if not from the checkpoint.
-        target, method: the class, and how it is explained.
-        panel: what is below the viewer.
-        over, statistic: of its panel Heads: over what, and of what.
-        curves, ranking: of its panel *Is it true?*: what else is shown.
-        off, instead, baseline, probe: of its panel *What if?*: heads that are off and what they give instead, what
-            hidden patches become, and whether the patch under the pointer is replaced.
-        register: of its panel Layers: a register is added at test time.
-        features_block, features_with, features_pictures, foreground, features_blocks: of its panel Features: after
-            which block, in one basis with what, the key of own pictures, of the foreground alone, and all blocks.
-        tour: the step of the tour, from 1.
+        stretch: stretch grey levels to the full range.
+        pictures: key of several uploaded pictures, of which `picture` is one.
+        classes: classes from outside the checkpoint.
+        target, method: the explained class, and the explanation method.
+        panel: the panel below the viewer.
+        over, statistic: panel Heads: the set of pictures and the statistic.
+        curves, ranking: panel *Is it true?*: which further results to show.
+        off, instead, baseline, probe: panel *What if?*: ablated heads and their replacement, the replacement of hidden
+            patches, and whether the patch under the pointer is replaced.
+        register: panel Layers: add a register at test time.
+        features_block, features_with, features_pictures, foreground, features_blocks: panel Features: the block, the
+            pictures that share a basis, the key of own pictures, only the foreground, and all blocks.
+        tour: step of the tour, from 1.
         viewer: see `vit.view.selection.Selection`.
     """
 
@@ -110,15 +110,15 @@ class ExploreLink(PageLink):
 
 @dataclass(frozen=True, kw_only=True)
 class SideLink(PageLink):
-    """Of one side of page Compare.
+    """One side of page Compare.
 
     Attributes:
         source: a checkpoint, or an epoch of a run.
-        checkpoint, sample, picture, which, size: of a checkpoint: with a sample, or the key of uploads, and which of
-            them, from 1.
-        run, example, epoch: of a run: which of its pictures, after which epoch.
-        classes: where they come from, if not from the checkpoint.
-        target, method: the class, and how it is explained.
+        checkpoint, sample, picture, which, size: for a checkpoint: a sample, or the key of uploads and the index of
+            one of them from 1, and the input size.
+        run, example, epoch: for a run: one of its pictures, after an epoch.
+        classes: classes from outside the checkpoint.
+        target, method: the explained class, and the explanation method.
         view: see `vit.view.selection.Selection`.
     """
 
@@ -139,16 +139,15 @@ class SideLink(PageLink):
 
 @dataclass(frozen=True, kw_only=True)
 class SheetLink(PageLink):
-    """Of a contact sheet.
+    """A contact sheet.
 
     Attributes:
-        checkpoint, source, count, pictures: what looks at which pictures, and how many; the key of those that were
-            uploaded.
-        method, block, head: the map; of attention, whose.
-        classes: where they come from, if not from the checkpoint.
-        order, first, show: in which order they stand, from which end, and which of them.
-        part: of many pictures, those that are drawn at once, from 0.
-        true: whether their maps are true is measured.
+        checkpoint, source, count, pictures: the checkpoint, the source and number of pictures, and the key of uploads.
+        method, block, head: the method, and the block and head for attention.
+        classes: classes from outside the checkpoint.
+        order, first, show: sort key, sort direction, and filter.
+        part: which part of many pictures is drawn, from 0.
+        true: measure faithfulness of the maps.
     """
 
     checkpoint: str = ""
@@ -168,14 +167,14 @@ class SheetLink(PageLink):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareLink(PageLink):
-    """Of page Compare.
+    """Link of page Compare.
 
     Attributes:
         mode: two side by side, or many pictures.
         a, b: the left and the right side.
-        apart: the right side has a picture, class and view of its own.
-        sheet: of the many pictures.
-        viewer: of both viewers, as the left one shows it.
+        apart: the right side has its own picture, class and view.
+        sheet: the contact sheet of many pictures.
+        viewer: the selection that both viewers share, as the left one shows it.
     """
 
     page: ClassVar[str] = "compare"
@@ -190,13 +189,13 @@ class CompareLink(PageLink):
 
 @dataclass(frozen=True, kw_only=True)
 class RunsLink(PageLink):
-    """Of page Runs.
+    """Link of page Runs.
 
     Attributes:
-        runs: the ids of those that are shown.
-        search: the id of the search that is shown, where no runs are.
-        view: of one run.
-        against: what the curves of several are drawn against.
+        runs: ids of the selected runs.
+        search: id of the selected search if no runs are selected.
+        view: tab of a single run.
+        against: x axis for the curves of several runs.
         curves: see `pages.run_views.curves.View`.
     """
 
@@ -211,11 +210,11 @@ class RunsLink(PageLink):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointsLink(PageLink):
-    """Of page Checkpoints.
+    """Link of page Checkpoints.
 
     Attributes:
-        name: of the checkpoint that is selected.
-        fetch: what the form to fetch one begins with.
+        name: the selected checkpoint.
+        fetch: initial text of the form that fetches a checkpoint.
     """
 
     page: ClassVar[str] = "checkpoints"

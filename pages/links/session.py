@@ -1,6 +1,6 @@
-"""What a visitor's session remembers beside its links and its controls: one typed state for each page.
+"""Typed session state, one class per page, beside the links and the controls.
 
-What somebody chose stands in the link, so that it can be shared and the browser's Back undoes it; see `link_controls`.
+Selections are stored in the link, so that they can be shared and undone with the browser's Back; see `link_controls`.
 """
 
 from __future__ import annotations
@@ -26,31 +26,34 @@ if TYPE_CHECKING:
     from vit.training.dry_run import DryRun, Point
 
 State = TypeVar("State")
-TriedRecipe = tuple[str, tuple[str, ...]]  # what a dry run depends on: the recipe as JSON, and its devices
+TriedRecipe = tuple[str, tuple[str, ...]]  # key of a dry run: the recipe as JSON, and its devices
 
 
 def of(kind: type[State]) -> State:
-    """This session's state of a kind, as new when it is first asked for."""
+    """Return this session's state of a kind; the first call creates it."""
     return st.session_state.setdefault(kind.__name__, kind())
 
 
 def end_if_stopped() -> None:
-    """End a run that was stopped, from within what takes long: Streamlit looks where a session's state is read."""
+    """Raise Streamlit's stop exception if the script run was stopped. Long computations call this.
+
+    Streamlit checks for stop requests whenever session state is read.
+    """
     of(Visit)
 
 
 @dataclass
 class Visit:
-    """Of all pages.
+    """State shared by all pages.
 
     Attributes:
         in_app: `app.py` has run; see `navigation.start_page`.
-        entered: the page that was entered last.
-        links: by page, how its link was when it was left.
-        heads: by checkpoint, how many attention heads somebody said that it has.
-        features: of which pictures they were computed, or asked for.
-        groups_added: how many groups of examples were added, by where.
-        group_notes: what is to be said of examples that were added, by where.
+        entered: the current page.
+        links: last link of each page.
+        heads: number of attention heads that the visitor entered, by checkpoint.
+        features: keys of pictures whose features were computed or requested.
+        groups_added: number of groups of examples that were added, by prefix of the controls.
+        group_notes: note to show about added examples, by prefix of the controls.
     """
 
     in_app: bool = False
@@ -62,12 +65,12 @@ class Visit:
     group_notes: dict[str, str] = field(default_factory=dict)
 
 
-class Carried(NamedTuple):
-    """An uploaded picture that the server keeps.
+class StoredUpload(NamedTuple):
+    """An uploaded picture that the server stores.
 
     Attributes:
-        key: see `pages.server.uploaded_pictures`; "" where it could not be kept.
-        since: moment of the monotonic clock when it was written down, or found there.
+        key: see `pages.server.uploaded_pictures`; "" if it could not be stored.
+        since: time of the monotonic clock when it was last stored or read [s].
     """
 
     content: bytes = b""
@@ -77,7 +80,7 @@ class Carried(NamedTuple):
 
 @dataclass
 class Progress:
-    """How far this visitor has come with looking at many pictures: parts that are done."""
+    """Progress of a computation over many pictures: number of finished parts."""
 
     done: int = 0
     stopped: bool = False
@@ -85,22 +88,22 @@ class Progress:
 
 @dataclass
 class Explore:
-    """Of page Explore.
+    """State of page Explore.
 
     Attributes:
         source: where the picture comes from.
-        refused: why some of the last uploads cannot be shown, until another picture is chosen.
+        refused: why some of the last uploads cannot be shown, until another picture is selected.
         upload: the uploaded picture.
-        files: Streamlit's names for what was uploaded last.
-        uploads: how many were taken in; the next one has an uploader of its own.
-        carried: what of it the link reopens.
-        asked_about: layout of the tokens that were shown, and what the link said of them.
+        files: Streamlit's ids of the last uploaded files.
+        uploads: number of accepted uploads; the uploader gets a new key after each.
+        stored_upload: the upload that the link reopens.
+        shown_token: layout of the last shown tokens, and the link's viewer parameters for them.
         torch_due: the first view is drawn, so PyTorch may be loaded.
-        frames: of an animation: for what they were explained, and the files made of them.
-        importance, verdict: of which picture and class that was measured, or asked for.
-        more_masks: of which picture and class the browser wants more masks, by `class_question.masks_name`.
-        looks: at many pictures, by what is looked at.
-        before_tour: what the link said, and where the picture came from, when the tour began.
+        frames: key of the last explained animation, and its files.
+        importance, verdict: key of the picture and class for which each was measured or requested.
+        more_masks: key, by `class_question.masks_name`, of the map for which the browser requests more masks.
+        progress: progress of computations over many pictures, by key.
+        before_tour: the link and the picture's source when the tour began.
     """
 
     source: Literal["sample", "upload", "camera"] = "sample"
@@ -108,14 +111,14 @@ class Explore:
     upload: Source | None = None
     files: tuple[str, ...] = ()
     uploads: int = 0
-    carried: Carried = field(default_factory=Carried)
-    asked_about: tuple[Layout, dict[str, str]] | None = None
+    stored_upload: StoredUpload = field(default_factory=StoredUpload)
+    shown_token: tuple[Layout, dict[str, str]] | None = None
     torch_due: bool = False
     frames: tuple[Hashable, dict[str, bytes]] | None = None
     importance: str = ""
     verdict: str = ""
     more_masks: str = ""
-    looks: dict[str, Progress] = field(default_factory=dict)
+    progress: dict[str, Progress] = field(default_factory=dict)
     before_tour: tuple[ExploreLink, Literal["sample", "upload", "camera"]] | None = None
 
 
@@ -123,8 +126,8 @@ class Uploaded(NamedTuple):
     """Pictures of one uploader.
 
     Attributes:
-        key: what reopens them, see `pages.server.uploaded_pictures`; "" where nothing does.
-        fresh: the uploader has taken them in, no link has reopened them.
+        key: reopens them, see `pages.server.uploaded_pictures`; "" if they could not be stored.
+        fresh: they come from the uploader, not from a link.
     """
 
     key: str = ""
@@ -134,17 +137,17 @@ class Uploaded(NamedTuple):
 
 @dataclass
 class Compare:
-    """Of page Compare.
+    """State of page Compare.
 
     Attributes:
-        layouts: of both sides' tokens, for which the next four hold; None before anything was shown.
-        one_view: both sides show one view.
-        seeds: by side, what its viewer was told to show.
-        lead: the side whose viewer was used last, and what it shows.
-        views: by side.
-        agreed: contact sheets that were looked at, or asked for.
-        verdicts: on maps of contact sheets, by the sheet and the picture's digest.
-        files: by uploader, what was uploaded last, or reopened by a link.
+        layouts: token layouts of both sides, for which the next four are valid; None before anything was shown.
+        one_view: both sides show the same view.
+        seeds: selection that the server set in each side's viewer.
+        lead: the side whose viewer was used last, and its selection.
+        views: view of each side.
+        requested: keys of contact sheets that were computed or requested.
+        verdicts: faithfulness of maps on contact sheets, by the sheet's key and the picture's digest.
+        files: by uploader, the last uploads, or those that a link reopened.
     """
 
     layouts: list[tuple[int, int, int, Layout]] | None = None
@@ -152,20 +155,20 @@ class Compare:
     seeds: dict[str, Selection] = field(default_factory=dict)
     lead: tuple[str, Selection] = ("a", Selection())
     views: dict[str, View] = field(default_factory=dict)
-    agreed: set[str] = field(default_factory=set)
+    requested: set[str] = field(default_factory=set)
     verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
     files: dict[str, Uploaded] = field(default_factory=dict)
 
 
 @dataclass
 class Checkpoints:
-    """Of page Checkpoints.
+    """State of page Checkpoints.
 
     Attributes:
-        uploads: how many were taken in; the next one has an uploader of its own.
-        suggested: the name that was put into the form.
-        refused: the last upload was, and the page says why where it was given.
-        lesson: the last one that was made, after what it was made of.
+        uploads: number of accepted uploads; the uploader gets a new key after each.
+        suggested: the name that the page filled into the form.
+        refused: the last upload was rejected; the reason is shown beside the uploader.
+        lesson: key and content of the last lesson.
     """
 
     uploads: int = 0
@@ -176,13 +179,13 @@ class Checkpoints:
 
 @dataclass
 class Push:
-    """Of the dialog that pushes a checkpoint to the Hub.
+    """State of the dialog that pushes a checkpoint to the Hub.
 
     Attributes:
         folder: of the checkpoint, while the dialog is open.
-        plan: what would go where, once that was looked at.
-        problem: why nothing can be pushed there.
-        pushed: what came of it.
+        plan: files and destination of the push, once computed.
+        problem: why the push is impossible.
+        pushed: result of the push.
     """
 
     folder: Path | None = None
@@ -193,22 +196,23 @@ class Push:
 
 @dataclass
 class Train:
-    """Of page Train.
+    """State of page Train.
 
     Attributes:
-        nonce: of the next run; the same form sent twice starts it once.
-        started: a run was, so that the next click is another one.
-        dry_run: what was tried, and what came of it.
-        cluster_dry_run: what is tried on a cluster, the folder of that, and what came of it: None yet, or why nothing.
-        cancelled: the dry run was, and the page has not said so yet.
-        try_again: a smaller recipe was taken, which is tried at once.
-        overfit: which recipe learned a batch by heart, and the points of its curve.
-        uploads: how many archives were taken in; the next one has an uploader of its own.
-        arriving: Streamlit's name for the archive that came last, and the data that were chosen then.
-        refused: the uploader's name for the archive that was refused, and why.
-        undeleted: why an upload could not be deleted, until the page has said so.
+        nonce: nonce of the next run, so that submitting the same form twice starts one run.
+        started: a run was started, so the next click starts another one.
+        dry_run: the recipe of the last dry run, and its result.
+        cluster_dry_run: recipe and target of the dry run on a cluster, its folder, and its result: None while pending,
+            a string if it failed.
+        cancelled: the dry run was cancelled, and the page has not reported it yet.
+        try_again: a smaller recipe was accepted; its dry run starts at once.
+        overfit: the recipe that overfitted one batch, and the points of its curve.
+        uploads: number of accepted archives; the uploader gets a new key after each.
+        arriving: Streamlit's id of the last archive, and the dataset that was selected then.
+        refused: the uploader's id of the rejected archive, and the reason.
+        undeleted: why an upload could not be deleted, until the page has reported it.
         failed: by dataset, why its download failed.
-        tried_ladders: what was tried without training, by what that depends on.
+        tried_ladders: keys of ladders that were dry-run.
     """
 
     nonce: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -228,13 +232,13 @@ class Train:
 
 @dataclass
 class Runs:
-    """Of page Runs.
+    """State of page Runs.
 
     Attributes:
-        alive: runs that were seen at work.
-        announced: those whose end was.
-        ticked: those that are in the table.
-        tables: how often it was drawn anew.
+        alive: ids of runs that this session has seen alive.
+        announced: ids of runs whose end was announced.
+        ticked: ids of runs that are selected in the table.
+        tables: number of times the table was replaced.
     """
 
     alive: set[str] = field(default_factory=set)

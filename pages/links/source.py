@@ -1,4 +1,4 @@
-"""The picture that a page is about, and where it is from."""
+"""The selected picture and its origin."""
 
 from typing import NamedTuple
 
@@ -6,14 +6,14 @@ from vit.images import samples
 
 
 class Source(NamedTuple):
-    """The picture that is explained.
+    """The explained picture.
 
     Attributes:
-        name: of its file.
-        data: its bytes.
-        sample: its name in the gallery, "" for one from elsewhere.
-        frame: of an animation or a video, from 0.
-        stretch: over all levels of grey, see `vit.images.decode.decode_image`.
+        name: file name.
+        data: content of the file.
+        sample: name in the gallery, "" for other pictures.
+        frame: frame of an animation or a video, from 0.
+        stretch: stretch grey levels to the full range, see `vit.images.decode.decode_image`.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Source(NamedTuple):
 
     @property
     def credit(self) -> str:
-        """What to print beside it: its name, and of a sample who made it and under which licence."""
+        """Caption of the picture: its name; for a sample also its author and licence."""
         if not self.sample:
             frame, stretched = f", frame {self.frame + 1}" * bool(self.frame), ", stretched" * self.stretch
             return f"{self.name}{frame}{stretched}"

@@ -1,1 +1,1 @@
-"""What pages show of models, pictures and runs: each opened once, which classes are asked about, what methods need."""
+"""Loading of models, pictures and runs, with caches; selection of classes; inputs of the explanation methods."""

@@ -1,4 +1,4 @@
-"""Why this class: the class and the method that the person chose, and what the methods need to know of the picture."""
+"""Class-specific explanations: selection of class and method, and cached inputs of the methods."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from vit.view.selection import Selection
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_CLASSES = 2000  # classes to choose from, the most probable ones
+MOST_CLASSES = 2000  # options of the class selector, the most probable ones
 DEFAULT = first_view.METHOD
 
 
 @dataclass(frozen=True)
 class Example:
-    """What the page is about.
+    """A picture, explained by a checkpoint.
 
     Attributes:
-        key: tells this checkpoint, picture, size and precision from all others; the payload alone does not, as it is
-            the same for two answers read from one backbone.
+        key: identifies checkpoint, picture, size and precision. The payload alone does not, since it is the same for
+            two classifiers on one backbone.
         checkpoint: from `load_checkpoint`.
         explanation: from `explain`.
-        covered: the model's input, where it is not the picture as it is.
-        hook: on what the model's heads compute with, see `VisionTransformer.forward`.
-        stored: all that is known while PyTorch is not there; None once it is.
+        covered: the model's input if parts of the picture are covered.
+        hook: modifies the heads, see `VisionTransformer.forward`.
+        stored: precomputed results while PyTorch is not imported; None afterwards.
     """
 
     key: str
@@ -56,7 +56,7 @@ class Example:
 
 
 def subject(example: Example, target: int | None) -> Subject:
-    """The picture asked about a class, or about none, once."""
+    """Return the cached `Subject` of a class, or of none."""
 
     def work() -> Subject:
         with pass_of(example):
@@ -68,12 +68,12 @@ def subject(example: Example, target: int | None) -> Subject:
 
 
 def pass_of(example: Example) -> AbstractContextManager[None]:
-    """Room for a pass that keeps more than attention: see `pass_queue.reserved`."""
-    return pass_queue.reserved(example.checkpoint, example.explanation.preprocess.size, pass_queue.KEPT)
+    """Reserve memory for a pass that stores more than attention, see `pass_queue.reserved`."""
+    return pass_queue.reserved(example.checkpoint, example.explanation.preprocess.size, pass_queue.WITH_GRADIENTS)
 
 
 def chain(example: Example, target: int) -> bytes:
-    """What the browser needs to follow the pointer with relevance."""
+    """Return the packed data from which the browser computes relevance for the token under the pointer."""
     if example.stored:
         return example.stored.chain
 
@@ -85,16 +85,16 @@ def chain(example: Example, target: int) -> bytes:
 
 
 def masks_name(example: Example, target: int) -> str:
-    """By which the viewer finds the masks that judge its maps; known before PyTorch is there to measure them."""
+    """Return the name under which the viewer finds the masks for judging maps. It does not depend on their content."""
     return f"masks of {example.key} {target}"
 
 
 class Question(NamedTuple):
-    """What the person wants to know.
+    """A selected class and method.
 
     Attributes:
         target: index of the class; None for a model without classes.
-        method: its name in `METHODS`.
+        method: a key of `METHODS`.
     """
 
     target: int | None
@@ -102,23 +102,23 @@ class Question(NamedTuple):
 
     @property
     def about(self) -> int:
-        """The class, of a question to a model that has some."""
+        """Index of the class; the model must have classes."""
         assert self.target is not None, "the model has no classes"
         return self.target
 
     @property
     def explained(self) -> int | None:
-        """The class that the method explains, if it is of one."""
+        """Index of the class that the method explains; None for a method without a class."""
         return self.target if METHODS[self.method].of_class else None
 
 
 def computed_map(
     example: Example, selection: Selection, question: Question | None, prefix: str = ""
 ) -> tuple[viewer.ComputedMap | None, viewer.Method | None]:
-    """The map that Python computes for the viewer, if it must, and what the viewer is to know of the method.
+    """Return the map that the server must compute for the viewer, if any, and the description of the method.
 
     Args:
-        prefix: tells several viewers of a page apart.
+        prefix: distinguishes several viewers of a page.
     """
     record = example.explanation.record
     large = record.tokens > payload.MAPS_UP_TO
@@ -141,7 +141,7 @@ def computed_map(
 
 
 def _described(example: Example, selection: Selection, question: Question) -> viewer.Method:
-    """What the viewer is to know of the method."""
+    """Return the description of the method for the viewer."""
     method = METHODS[question.method]
     return viewer.Method(
         title=method.title,
@@ -164,11 +164,11 @@ def _computed(selection: Selection, token: int, values: Tensor) -> viewer.Comput
 
 
 def in_page(example: Example, selection: Selection, question: Question) -> dict[str, Any]:
-    """For a saved page that shows something else at first: the method's maps, its view being a click away there.
+    """Return the maps of a method for a saved page that initially shows another view.
 
     Returns:
-        `computed`, `method` and `chain` as of `for_export`; none of a method that takes many passes, as nobody is to
-        wait for it unbidden.
+        `computed`, `method` and `chain` as in `for_export`; empty for a method with many passes, which would delay the
+        export.
     """
     method, record = METHODS[question.method], example.explanation.record
     of_class = replace(selection, view="relevance", pinned=False)
@@ -179,7 +179,7 @@ def in_page(example: Example, selection: Selection, question: Question) -> dict[
 
 
 def weights(example: Example, selection: Selection, question: Question | None) -> Tensor:
-    """What the viewer shows for a selection: (N,)."""
+    """Compute the numbers that the viewer shows for a selection: (N,)."""
     if selection.view != "relevance" or question is None:
         return export.weights(example.explanation.record, selection)
     explained, token = subject(example, question.explained), _token(selection, question)
@@ -196,12 +196,12 @@ def weights(example: Example, selection: Selection, question: Question | None) -
 
 
 def _token(selection: Selection, question: Question) -> int | None:
-    """What the method is asked about: the pinned token, or None for the class itself."""
+    """Return the token that the method explains: the pinned one, or None for the model's output."""
     return selection.token if selection.pinned and METHODS[question.method].of_tokens else None
 
 
 def _label(example: Example, question: Question) -> str:
-    """The name of the class that the method explains, "" for a method that is not of one."""
+    """Return the label of the class that the method explains, "" for a method without a class."""
     return "" if question.explained is None else example.checkpoint.labels[question.explained]
 
 
@@ -212,10 +212,14 @@ def for_export(
     computed: viewer.ComputedMap | None,
     method: viewer.Method | None,
 ) -> tuple[Callable[[], export.MapView] | None, dict[str, Any], dict[str, Any] | None]:
-    """For `downloads.show`: what gives the map of a method, None for other views; what viewer and code need.
+    """Return the arguments of `downloads.show`.
 
     Args:
         computed, method: from `computed_map`.
+
+    Returns:
+        A function that computes the map of a method, None for other views; data for the saved viewer; arguments for
+        the generated code.
     """
     if selection.view != "relevance" or question is None:
         needed: dict[str, Any] = {"computed": computed}
@@ -241,16 +245,17 @@ def for_export(
 
 
 def methods_for(checkpoint: Any) -> list[str]:
-    """The methods that show more than the viewer's own views: none for a model with neither classes nor such a head.
+    """Return the methods that a model supports beyond the viewer's own views.
 
-    Where the head reads the class token, attention and rollout of the answer are that token's, which the viewer shows.
+    Class-specific methods require classes. The others require a head that does not read the class token: otherwise
+    they equal attention and rollout of that token, which the viewer shows.
     """
     others = checkpoint.config.pool != "cls"
     return [name for name, method in METHODS.items() if (checkpoint.labels if method.of_class else others)]
 
 
 def pick_folded(example: Example, prefix: str = "", side: str = "") -> Question | None:
-    """The same as `pick`, in a popover; nothing where there is nothing to choose from."""
+    """Draw `pick` in a popover; draw nothing if there is no choice."""
     if not methods_for(example.checkpoint):
         return None
     words = "class and method" if example.checkpoint.labels else "method"
@@ -259,13 +264,13 @@ def pick_folded(example: Example, prefix: str = "", side: str = "") -> Question 
 
 
 def pick(example: Example, prefix: str = "", side: str = "") -> Question | None:
-    """Let the person choose a class and a method; None where there is nothing to choose from.
+    """Draw the controls for a class and a method; None if the model supports no method.
 
     Args:
-        prefix, side: of their names in links and on the page, where it asks twice.
+        prefix, side: prefixes of query parameters and of labels, for a page with two such controls.
     """
     labels, methods, target = example.checkpoint.labels, methods_for(example.checkpoint), None
-    view: dict[str, str | None] = {} if prefix else {"view": "relevance"}  # or a choice would change nothing in sight
+    view: dict[str, str | None] = {} if prefix else {"view": "relevance"}  # switch to the view that shows the change
     if not methods:
         return None
     one, other = st.columns(2)
@@ -279,7 +284,7 @@ def pick(example: Example, prefix: str = "", side: str = "") -> Question | None:
                 order,
                 format_func=lambda index: f"{visible(labels[index])} · {probabilities[index]:.1%}",
                 along=view,
-                help="What should the picture speak for? Type to search. The most probable classes come first.",
+                help="The class to explain. Type to search. The most probable classes come first.",
             )
     with other if labels else one:
         method = link_controls.select(

@@ -1,4 +1,4 @@
-"""Where the classes come from that a checkpoint is asked about: its own, typed phrases, examples, or a picture."""
+"""Sources of classes: the checkpoint's own, typed phrases, examples, or similarity to a picture."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ if TYPE_CHECKING:
 
 TYPED, EXAMPLES, SIMILAR = "typed", "examples", "similar"
 CLASSIFIERS = {"probe": "linear probe", "neighbours": "neighbours"}
-PICTURES, FEW_PICTURES = (100, 300, 1000), 300  # of a dataset that can be learnt from, and at first
-PHRASES = 1000  # the most characters of one
+PICTURES, FEW_PICTURES = (100, 300, 1000), 300  # numbers of example pictures of a dataset, and the default
+PHRASES = 1000  # characters of a phrase
 
 
 def names(prefix: str = "") -> tuple[str, ...]:
-    """Of all that links say of it."""
+    """Return the names of all query parameters of a class source."""
     parts = ("from", "text", "template", "data", "pictures", "group", "classifier", "like", "name", "patch")
     return tuple(f"{prefix}{CLASSES}{part}" for part in parts)
 
 
 def show_stored() -> None:
-    """What `pick` shows of the shipped checkpoint, before anything else can be chosen."""
+    """Draw a disabled version of `pick` for the shipped checkpoint, while PyTorch is not loaded."""
     st.segmented_control(
         "Classes", ["the checkpoint's", "examples", "likeness"], default="the checkpoint's", disabled=True
     )
 
 
 def pick(checkpoint: Checkpoint, prefix: str = "", size: Size | None = None) -> Checkpoint:
-    """Let the person choose where classes come from; the checkpoint with these, or as it is while there are none.
+    """Draw the controls for the class source, and return the checkpoint with these classes, or unchanged if none.
 
     Args:
-        prefix: of its names in links, where a page asks several times.
+        prefix: prefix of the query parameters, for a page with several sources.
         size: (height, width) of the model's input [px]; None for the checkpoint's own.
     """
     name = f"{prefix}{CLASSES}from"
@@ -70,12 +70,12 @@ def pick(checkpoint: Checkpoint, prefix: str = "", size: Size | None = None) -> 
         format_func=sources.get,
         kind=st.segmented_control,
         along={f"{prefix}target": None},
-        help="What the model chooses from. Models that learnt from pictures with texts compare a picture with phrases "
-        "that you type; every model can be taught classes by examples, of which it sees only what it computes before "
-        "its own head, or say how alike two pictures are to it.",
+        help="The classes that the model chooses from. Models trained on pictures with texts compare a picture with "
+        "phrases that you type. Every model can learn classes from examples, by the features that it computes before "
+        "its own head, or measure the similarity of two pictures.",
     )
     if not prefix and source != EXAMPLES:
-        button_actions.tell()  # that a probe was kept
+        button_actions.show_outcome()  # the probe was saved
     if not source:
         return checkpoint
     try:
@@ -97,7 +97,7 @@ def pick(checkpoint: Checkpoint, prefix: str = "", size: Size | None = None) -> 
 
 
 def pick_folded(checkpoint: Checkpoint, prefix: str) -> Checkpoint:
-    """The same, folded away where nothing was chosen."""
+    """Draw `pick` in a popover."""
     chosen = " ✓" if address.text(f"{prefix}{CLASSES}from") else ""
     with st.popover(f"Classes{chosen}", width="stretch", key=f"{prefix}{CLASSES}group"):
         return pick(checkpoint, prefix)
@@ -111,7 +111,7 @@ def _reads_text(checkpoint: Checkpoint) -> bool:
 
 
 def _typed(checkpoint: Checkpoint, prefix: str) -> Answers | None:
-    """Classes of phrases that are typed; None while there are none."""
+    """Draw the fields for typed phrases, and return their classes; None without phrases."""
     phrases, template = f"{prefix}{CLASSES}text", f"{prefix}{CLASSES}template"
     linked, read = address.texts(phrases), address.text(template) or "{}"
 
@@ -131,7 +131,7 @@ def _typed(checkpoint: Checkpoint, prefix: str) -> Answers | None:
         type_phrases,
         height=130,
         placeholder="a cat\na dog\na grey wall",
-        help="One class each. They stand in the address, so a link shows the same.",
+        help="One class each. They are part of the URL, so a link shows the same.",
     )
     _type_text(
         right.text_input,
@@ -139,12 +139,10 @@ def _typed(checkpoint: Checkpoint, prefix: str) -> Answers | None:
         template,
         read,
         type_template,
-        help="What the text tower reads in place of a phrase, which goes where the braces are: “a photo of a {}”.",
+        help="Template for the text tower; the phrase replaces the braces: “a photo of a {}”.",
     )
     if not linked:
-        st.caption(
-            "Type what the picture may show, also what it does not show: the model shares its answer among them."
-        )
+        st.caption("Type what the picture may show, and also what it does not show: the answer is divided among them.")
         return None
     answers: Answers = cached(
         ("answers", checkpoint.identity, tuple(linked), read),
@@ -156,7 +154,7 @@ def _typed(checkpoint: Checkpoint, prefix: str) -> Answers | None:
 def _type_text(
     kind: Callable[..., Any], label: str, name: str, linked: str, choose: Callable[[str], None], **more: Any
 ) -> None:
-    """A field that shows what the link says, and `choose`s what is typed."""
+    """Draw a text field bound to a query parameter."""
     key = link_controls.key_of(name, linked)
     kind(label, linked, key=key, on_change=link_controls.on_change, args=(key, choose), **more)
 
@@ -165,7 +163,7 @@ def _type_text(
 
 
 def _from_examples(checkpoint: Checkpoint, prefix: str) -> Answers | None:
-    """Classes that are learnt from pictures; None while there are too few."""
+    """Draw the controls for examples, and return classes learned from them; None if there are too few."""
     own = "Your own, in groups"
     titles = {"": own} | {spec: title for spec, title in datasets.here().items()}
     left, right = st.columns(2)
@@ -179,7 +177,7 @@ def _from_examples(checkpoint: Checkpoint, prefix: str) -> Answers | None:
             f"{prefix}{CLASSES}classifier",
             list(CLASSIFIERS),
             format_func=CLASSIFIERS.get,
-            help="A linear probe is a logistic regression on the model's features, and can be kept as a checkpoint. "
+            help="A linear probe is a logistic regression on the model's features, and can be saved as a checkpoint. "
             "Neighbours: the 20 most similar examples vote.",
         )
     known: Features | None
@@ -207,7 +205,7 @@ def _from_examples(checkpoint: Checkpoint, prefix: str) -> Answers | None:
 
 
 def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Features | None:
-    """What the model computes of a dataset's training pictures; None until that is asked for, where it takes long."""
+    """Compute features of a dataset's training pictures; None if this takes long and was not requested yet."""
     size, root = checkpoint.preprocess.size, datasets.root_of(data)
     key = "features", checkpoint.identity, data, root, datasets.stamp(data), count
     expected = head_census.seconds(checkpoint, checkpoint.preprocess, count)
@@ -225,7 +223,7 @@ def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Featu
             progress(done / total)
 
         dataset = vit_datasets.load_dataset(data, checkpoint.preprocess, root=Path(root), only="train", at_most=count)
-        with pass_queue.reserved(checkpoint, size):  # on the CPU, where others ask this model meanwhile
+        with pass_queue.reserved(checkpoint, size):  # on the CPU: other sessions use this model object concurrently
             parts = features.features_of(checkpoint, dataset.train, dataset.classes, count, "cpu")
             return features.combined(parts.all(report))
 
@@ -238,7 +236,7 @@ def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Featu
 
 
 def _features_of_groups(checkpoint: Checkpoint, prefix: str) -> tuple[Features | None, dict[str, Any]]:
-    """What the model computes of pictures in named groups, None while there are fewer than two; and their files."""
+    """Compute features of pictures in named groups, None for fewer than two groups; also return the file names."""
     groups = example_groups.pick(prefix)
     files: dict[str, list[str]] = {name: [] for name in groups}
     vectors, labels, unreadable = [], [], []
@@ -261,7 +259,7 @@ def _features_of_groups(checkpoint: Checkpoint, prefix: str) -> tuple[Features |
 
 
 def _vector(checkpoint: Checkpoint, upload: Upload) -> Any:
-    """What the head reads of a picture: float32 (D,)."""
+    """Compute the pooled features of a picture: float32 (D,)."""
 
     def work() -> Any:
         pixels = checkpoint.preprocess(decode.decode_image(upload.data))
@@ -272,7 +270,7 @@ def _vector(checkpoint: Checkpoint, upload: Upload) -> Any:
 
 
 def _show_accuracy(checkpoint: Checkpoint, answers: Answers, prefix: str) -> None:
-    """Whether classes from examples can be believed, and a way to keep them."""
+    """Show the accuracy of classes from examples, and a form that saves them as a checkpoint."""
     if answers.accuracy is None or answers.interval is None:
         st.caption("A group with a single picture leaves nothing to try this on. Add more to see how far it is right.")
     else:
@@ -283,7 +281,7 @@ def _show_accuracy(checkpoint: Checkpoint, answers: Answers, prefix: str) -> Non
         )
     if not access.may_train() or prefix:
         return
-    button_actions.tell()  # why a probe was not kept
+    button_actions.show_outcome()  # why the probe was not saved
     if not answers.linear:
         st.caption("Neighbours cannot be kept as a checkpoint; a linear probe can.")
         return
@@ -293,7 +291,7 @@ def _show_accuracy(checkpoint: Checkpoint, answers: Answers, prefix: str) -> Non
 
 
 def _keep(checkpoint: Checkpoint) -> None:
-    """From the button: keep it under the name that was typed, and show that one."""
+    """Save the checkpoint under the typed name and open it; a button's callback."""
     name = st.session_state["probe name"]
     if button_actions.attempt("checkpoints", f"{name} is a checkpoint now.", manage.keep, checkpoint, name):
         address.change(ExploreLink, checkpoint=name, classes=ClassesLink())

@@ -1,4 +1,4 @@
-"""Named groups of pictures that somebody drops as examples; the link reopens them for a day."""
+"""Named groups of uploaded example pictures; the link reopens them for a day."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,26 +20,26 @@ MOST_GROUPS, MOST_PICTURES, LONGEST_NAME = 20, 100, 100
 
 
 def pick(prefix: str) -> dict[str, Sequence[Upload]]:
-    """Let the person add and remove groups; those that are there, by name.
+    """Draw the controls that add and remove groups, and return the groups by name.
 
     Args:
-        prefix: of its name in links, where a page asks several times.
+        prefix: prefix of the query parameters, for a page with several sources.
     """
     name = f"{prefix}{CLASSES}group"
     linked = address.texts(name)
     added = session.of(session.Visit).groups_added
-    number = added.get(name, 0)  # each group has a form of its own: what was typed and dropped belongs to one group
+    number = added.get(name, 0)  # part of the widget keys, so that the form is empty after each added group
     typed, dropped = f"{name} name {number}", f"{name} pictures {number}"
 
     def add() -> None:
         title = " ".join(st.session_state[typed].split())[:LONGEST_NAME]
-        taken, left_out = _readable(uploaders.files(dropped))
+        pictures, left_out = _readable(uploaders.files(dropped))
         notes = session.of(session.Visit).group_notes
-        notes[name] = _group_note(title, taken, left_out)
-        if not title or not taken:
+        notes[name] = _group_note(title, pictures, left_out)
+        if not title or not pictures:
             return
         others = [one for one in linked if one.partition(" ")[2] != title]
-        if key := uploaded_pictures.keep_all(taken):
+        if key := uploaded_pictures.keep_all(pictures):
             added[name] = number + 1
             address.rewrite({name: [*others, f"{key} {title}"], f"{prefix}target": None})
         else:
@@ -76,7 +76,7 @@ def pick(prefix: str) -> dict[str, Sequence[Upload]]:
 
 
 def _uploads_of(key: str) -> Sequence[Upload]:
-    """A group's pictures, none where they are gone: which is not remembered, as they may be uploaded again."""
+    """Return a group's pictures, none if they were deleted. Only success is cached: they may be uploaded again."""
 
     def work() -> Sequence[Upload]:
         uploads = uploaded_pictures.find_all(key)
@@ -85,28 +85,28 @@ def _uploads_of(key: str) -> Sequence[Upload]:
         return uploads
 
     try:
-        uploads: Sequence[Upload] = cached(("group", uploaded_pictures.readers(), key), work)
+        uploads: Sequence[Upload] = cached(("group", uploaded_pictures.cache_scope(), key), work)
     except LookupError:
         return ()
     return uploads
 
 
 def _readable(files: Sequence[Any]) -> tuple[list[Upload], list[str]]:
-    """Those of the uploaded files that are pictures, so many at most; and why others are left out."""
-    taken, left_out = [], []
+    """Return the readable pictures among uploaded files, at most `MOST_PICTURES`, and why others are left out."""
+    pictures, left_out = [], []
     for file in files[:MOST_PICTURES]:
         try:
             content = uploaders.content(file)
             decode.decode_image(content)
-            taken.append(Upload.of(file.name, content))
+            pictures.append(Upload.of(file.name, content))
         except UserError as error:
             left_out.append(f"{file.name} is left out: {error}")
     if len(files) > MOST_PICTURES:
         left_out.append(f"Of {len(files)} pictures, the first {MOST_PICTURES} are taken.")
-    return taken, left_out
+    return pictures, left_out
 
 
-def _group_note(title: str, taken: Sequence[Upload], left_out: Sequence[str]) -> str:
-    """What is to be said of a group that somebody added, "" for nothing."""
-    missing = [what for what, there in (("a name", title), ("pictures", taken)) if not there]
+def _group_note(title: str, pictures: Sequence[Upload], left_out: Sequence[str]) -> str:
+    """Return the warning about an added group, "" if there is none."""
+    missing = [what for what, value in (("a name", title), ("pictures", pictures)) if not value]
     return " ".join([*left_out, *([f"The group needs {' and '.join(missing)}."] if missing else [])])

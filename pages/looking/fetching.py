@@ -1,4 +1,4 @@
-"""Fetch a checkpoint by its name, and a shelf of those that are worth it."""
+"""Download of checkpoints by name, and the list of recommended ones."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ COLUMNS = 3
 
 
 def fetch(name: str) -> None:
-    """Fetch a checkpoint with a bar, and select it on page Checkpoints; or say in a sentence why not.
+    """Download a checkpoint with a progress bar and select it on page Checkpoints; show an error if this fails.
 
     Args:
-        name: on the Hugging Face Hub or in torchvision, as it was typed.
+        name: untrusted name on the Hugging Face Hub or in torchvision.
     """
     bar = st.progress(0.0, f"Asking for {plain(name)}…")
 
@@ -40,14 +40,14 @@ def fetch(name: str) -> None:
         bar.empty()
         st.error(plain(str(error)))
         return
-    button_actions.say(f"{fetched.name} is here.")
+    button_actions.report_success(f"{fetched.name} is here.")
     address.show(CheckpointsLink(name=str(fetched.name)))
     st.rerun()
 
 
 def show_shelf() -> None:
-    """Every checkpoint of the shelf with what it is good for; fetched or opened with one click."""
-    here = {info.name for info in loading.list_checkpoints().every}
+    """Show all recommended checkpoints as cards, each with a button that downloads or opens it."""
+    available = {info.name for info in loading.list_checkpoints().every}
     clicked: tuple[Recommended, DeltaGenerator] | None = None
     for first in range(0, len(SHELF), COLUMNS):
         columns = st.columns(COLUMNS, gap="medium")
@@ -56,13 +56,13 @@ def show_shelf() -> None:
             with card:
                 st.markdown(f"**{plain(one.title)}**  \n{plain(one.good_for)}")
                 st.caption(f"{one.megabytes:,} MB · {plain(one.licence)}", help=plain(one.name))
-                if one.name in here:
+                if one.name in available:
                     navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=one.name).to_query())
                 elif not access.may_train():
                     st.caption("Not on this server." if public.is_public() else "Not fetched yet.")
                 elif st.button("Get it", key=f"shelf {one.repository}", help=_GATED if one.gated else None):
                     clicked = one, card
-    if clicked:  # once all cards are there
+    if clicked:  # download after all cards are drawn
         with clicked[1]:
             fetch(clicked[0].name)
 

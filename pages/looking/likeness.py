@@ -1,4 +1,4 @@
-"""A picture, or a patch of one, that a checkpoint compares others with, as the one class that it is asked about."""
+"""Similarity to a picture, or to a patch of one, as the only class of a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.explain.cost import Size
 
-PIN_HELP = "A class is then what looks like this patch: click a patch of the picture to pin it, and press."
+PIN_HELP = "The class is then similarity to this patch. Click a patch of the picture to pin it, then press this button."
 
 
 def pick(checkpoint: Checkpoint, prefix: str, target: str, size: Size | None, of_pinned: bool) -> Answers:
-    """Let the person choose a sample or their own picture, or a patch of it, that the model compares others with.
+    """Draw the controls for the reference, a sample or an own picture or a patch of it, and return its class.
 
     Args:
-        prefix: of its names in links.
-        target: name of the class there, which goes with another choice.
+        prefix: prefix of the query parameters.
+        target: query parameter of the class, which another reference removes.
         size: (height, width) of the model's input [px]; None for the checkpoint's own.
-        of_pinned: a patch that is pinned in the viewer of page Explore can be taken.
+        of_pinned: whether the patch that is pinned in the viewer of page Explore can be used.
     """
     like, name, patch = (f"{prefix}{part}" for part in ("like", "name", "patch"))
     titles = {one: sample.title for one, sample in samples.SAMPLES.items()}
     upload, linked = session.of(session.Explore).upload, address.text(like)
-    own = {uploaded_pictures.key_of(upload.data): (upload.name, upload.data)} if upload else {}
-    if linked not in titles and linked not in own and (data := uploaded_pictures.find(linked)) is not None:
-        own[linked] = address.text(name) or "picture", data
-    titles |= {key: title for key, (title, _) in own.items()}
+    uploads = {uploaded_pictures.key_of(upload.data): (upload.name, upload.data)} if upload else {}
+    if linked not in titles and linked not in uploads and (data := uploaded_pictures.find(linked)) is not None:
+        uploads[linked] = address.text(name) or "picture", data
+    titles |= {key: title for key, (title, _) in uploads.items()}
     chosen = link_controls.select(
         "Like", like, list(titles), format_func=titles.get, along={name: None, patch: None, target: None}
     )
@@ -52,8 +52,8 @@ def pick(checkpoint: Checkpoint, prefix: str, target: str, size: Size | None, of
             args=({patch: None, target: None},),
         )
     elif of_pinned:
-        st.button("Take the pinned patch", on_click=_take_pinned, args=(checkpoint, size), help=PIN_HELP)
-    file, data = own.get(chosen) or (chosen, samples.read(chosen))
+        st.button("Take the pinned patch", on_click=_use_pinned, args=(checkpoint, size), help=PIN_HELP)
+    file, data = uploads.get(chosen) or (chosen, samples.read(chosen))
     at = f", patch {place[0] + 1}, {place[1] + 1}" if place else ""
 
     def work() -> Answers:
@@ -61,14 +61,14 @@ def pick(checkpoint: Checkpoint, prefix: str, target: str, size: Size | None, of
             answers = similarity.answers_from_picture(
                 checkpoint, decode.decode_image(data), place, f"like {titles[chosen]}{at}", size=size
             )
-        return replace(answers, facts={**answers.facts, "like": file, "sample": chosen not in own})
+        return replace(answers, facts={**answers.facts, "like": file, "sample": chosen not in uploads})
 
-    made: Answers = cached(("answers", checkpoint.identity, uploaded_pictures.key_of(data), file, place, size), work)
-    return made
+    answers: Answers = cached(("answers", checkpoint.identity, uploaded_pictures.key_of(data), file, place, size), work)
+    return answers
 
 
 def _patch(text: str) -> tuple[int, int] | None:
-    """Row and column, from 0, of a link's text; None where that makes no sense."""
+    """Parse "ROW,COL" from a link, counted from 0; None if it is invalid."""
     row, _, col = text.partition(",")
     numbers = row, col
     if not all(number.isascii() and number.isdecimal() and len(number) < 4 for number in numbers):
@@ -76,19 +76,19 @@ def _patch(text: str) -> tuple[int, int] | None:
     return int(row), int(col)
 
 
-def _take_pinned(checkpoint: Checkpoint, size: Size | None) -> None:
-    """From the button: ask for likeness to the patch that is pinned in the viewer, of the picture that is shown."""
+def _use_pinned(checkpoint: Checkpoint, size: Size | None) -> None:
+    """Use the patch that is pinned in the viewer as the reference; a button's callback."""
     link, side = address.read(ExploreLink), checkpoint.config.patch_size
     height, width = (length // side for length in size or checkpoint.preprocess.size)
     token = link.viewer.get("token", "") if link.viewer.get("pinned") else ""
     place = int(token) - len(checkpoint.config.prefix) if token.isdecimal() and len(token) < 6 else -1
     state = session.of(session.Explore)
     if state.source == "camera":
-        button_actions.refuse(
+        button_actions.report_failure(
             "A camera's picture is not stored. Save it and upload it, to ask for likeness to its patches."
         )
     elif not 0 <= place < height * width:
-        button_actions.refuse("No patch is pinned. Click one on the picture first.")
+        button_actions.report_failure("No patch is pinned. Click one on the picture first.")
     else:
         own = state.upload if state.source == "upload" else None
         key = uploaded_pictures.key_of(own.data) if own else link.sample or first_view.SAMPLE

@@ -1,4 +1,4 @@
-"""Checkpoints and pictures for whoever looks at them: what there is, and each opened and explained once."""
+"""Cached loading of checkpoints and explanation of pictures; controls for uploads and input sizes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from vit.images.decode import UsedRange
     from vit.view.explanation import Explanation
 
-TELL_ABOVE = 2  # [s]; what takes longer says so before
+TELL_ABOVE = 2  # show the expected duration of longer computations [s]
 SHIPPED = "cifar10"
 
 
@@ -49,9 +49,9 @@ LOADING = threading.Event()  # set while PyTorch is being imported
 
 @st.cache_resource(show_spinner="Loading PyTorch (once)…")
 def start_torch() -> None:
-    """Import what is heavy, once per server.
+    """Import PyTorch and what depends on it, once per server.
 
-    Frozen, the 400,000 objects of torch cost nothing where Python collects garbage.
+    Freezing excludes torch's 400,000 objects from later garbage collections.
     """
     LOADING.set()
     try:
@@ -63,7 +63,7 @@ def start_torch() -> None:
 
 
 def shipped_folder() -> Path | None:
-    """Where the shipped checkpoint lies, if it is what a page opens with; found without torch."""
+    """Return the folder of the shipped checkpoint, None if it does not exist; works without torch."""
     folder = checkpoints_folder() / SHIPPED
     return folder if folder.is_dir() else None
 
@@ -75,7 +75,7 @@ def open_checkpoint(name: str, folder: str, stamp: int, heads: int | None) -> Ch
 
 
 def stamp(folder: Path) -> int:
-    """Changes with a checkpoint's files; 0 where it cannot be looked into."""
+    """Return a hash of names, times and sizes of a checkpoint's files; 0 if its folder cannot be read."""
     folder, _ = split_part(folder)
     try:
         with os.scandir(folder) as entries:
@@ -86,7 +86,7 @@ def stamp(folder: Path) -> int:
 
 
 def summarise(folder: Path) -> CheckpointInfo:
-    """What a list shows of a checkpoint, read once per version of its files."""
+    """Return the summary of a checkpoint, cached per version of its files."""
     return _summarised(str(folder), stamp(folder))
 
 
@@ -103,7 +103,10 @@ def explained(
     frame: int = 0,
     stretch: bool = False,
 ) -> Explanation:
-    """One picture, or a frame of an animation or a video, through one checkpoint, once whatever is asked of it."""
+    """Return the cached explanation of a picture, or of a frame of an animation or a video.
+
+    Checkpoints with the same backbone share one forward pass.
+    """
 
     def work() -> tuple[str, Explanation]:
         seconds = view.expected_seconds(checkpoint, size)
@@ -119,12 +122,12 @@ def explained(
 
 
 def used_range(data: bytes) -> UsedRange | None:
-    """See `vit.images.decode.used_range`; None of what cannot be read, too."""
+    """Cached `vit.images.decode.used_range`; None for a picture that cannot be read, too."""
 
     def work() -> UsedRange | None:
         try:
             return decode.used_range(data)
-        except UserError:  # said where it is explained
+        except UserError:  # `explained` reports it
             return None
 
     used: UsedRange | None = cached(("used range", hashlib.sha256(data).hexdigest()), work)
@@ -132,44 +135,44 @@ def used_range(data: bytes) -> UsedRange | None:
 
 
 def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
-    """Pictures that the person uploads, so many at most.
+    """Draw an uploader, and return at most `most` uploaded pictures.
 
     Args:
         key: of the uploader.
-        link: what reopens them is called so in links; "" where a link does not.
+        link: query parameter that reopens the pictures; "" for none.
     """
     remembered = session.of(session.Compare).files
 
-    def take_in() -> None:
+    def accept_uploads() -> None:
         files = uploaders.newly_uploaded(key)
         if files is None:
             return
-        taken = [Upload.of(file.name, uploaders.content(file)) for file in files]
-        set_key = uploaded_pictures.keep_all(taken[:most]) if link else ""
-        remembered[key] = session.Uploaded(set_key, taken, fresh=True)
+        uploaded = [Upload.of(file.name, uploaders.content(file)) for file in files]
+        set_key = uploaded_pictures.keep_all(uploaded[:most]) if link else ""
+        remembered[key] = session.Uploaded(set_key, uploaded, fresh=True)
         if link:
             address.rewrite({link: set_key or None})
 
     here = remembered.get(key, session.Uploaded())
     linked = address.text(link) if link else here.key
-    if linked != here.key:  # the link of another session, or the browser's way back
+    if linked != here.key:  # a link from another session, or the browser's Back
         here = remembered[key] = session.Uploaded(linked, uploaded_pictures.find_all(linked))
         if linked and not here.pictures:
-            st.info("This link was made with pictures that are not here any more. Upload them to see the same.")
+            st.info("This link was made with pictures that are not here any more. Upload them again to see the same.")
     st.file_uploader(
         f"Drop or browse for up to {most} pictures" if most > 1 else "Drop or browse for a picture",
         max_upload_size=uploaders.limit(uploads.LARGEST),
         accept_multiple_files=most > 1,
         key=key,
-        on_change=take_in,
+        on_change=accept_uploads,
         label_visibility="visible" if most > 1 else "collapsed",
-        help=uploaded_pictures.how_long() if link else None,
+        help=uploaded_pictures.retention_note() if link else None,
     )
     for picture in here.pictures[:most]:
         if used := used_range(picture.data):
             st.caption(f"{plain(picture.name)} {used.sentence} Page Explore can stretch it.")
     count = len(here.pictures)
-    if count and not (here.fresh and st.session_state.get(key)):  # the uploader is empty, or shows others
+    if count and not (here.fresh and st.session_state.get(key)):  # the uploader does not show these pictures
         one = f"This is {plain(here.pictures[0].name)}, which was uploaded."
         st.caption(f"These are the {count} pictures that were uploaded." if count > 1 else one)
     if count > most:
@@ -178,17 +181,17 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
 
 
 def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = False) -> tuple[int, int]:
-    """Let the person enlarge the model's input, at a cost told before; (height, width).
+    """Draw the control for the model's input size, with expected costs, and return (height, width).
 
     Args:
-        name: of the control's key and in links.
-        narrow: there is no room for the label and the number of tokens.
+        name: query parameter and key of the control.
+        narrow: hide the label and the number of tokens.
     """
     own, sizes = checkpoint.preprocess.size, view.sizes(checkpoint)
     if public.is_public():
         sizes = [size for size in sizes if size == own or view.cost(checkpoint, size).tokens <= public.TOKENS]
 
-    @cache  # a control asks several times
+    @cache  # a control calls it several times per option
     def option_label(size: tuple[int, int]) -> str:
         expected = view.cost(checkpoint, size)
         takes = "" if narrow else f" · {expected.tokens:,} tokens"
@@ -216,19 +219,19 @@ def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = Fals
 
 
 def pixels(size: tuple[int, int]) -> str:
-    """An input's size, as wide as high unless it says so."""
+    """Format an input size: "SIDE" for a square, else "WIDTHxHEIGHT"."""
     height, width = size
     return str(width) if width == height else f"{width}x{height}"
 
 
 @dataclass(frozen=True)
 class AvailableCheckpoints:
-    """The checkpoints that can be chosen.
+    """The available checkpoints.
 
     Attributes:
-        every: of the checkpoints' folder and of those fetched by name, whether they can be opened or not.
-        usable: those that can, by the name that links have.
-        runs: the best ones of runs, newest first: from the name in links to what is shown, and the folder.
+        every: checkpoints in the checkpoint folder and the Hub cache, including those that cannot be opened.
+        usable: those that can be opened, by name in links.
+        runs: best checkpoints of runs, newest first: name in links to title and folder.
     """
 
     every: list[CheckpointInfo]
@@ -237,25 +240,25 @@ class AvailableCheckpoints:
 
     @property
     def names(self) -> list[str]:
-        """As links have them, the shipped one first."""
+        """Names in links, the shipped checkpoint first."""
         return [*sorted(self.usable, key=lambda name: (name != SHIPPED, name)), *self.runs]
 
     def title(self, name: str) -> str:
-        """As a list shows it."""
+        """Return the title of a checkpoint in lists."""
         return hub.shortened(name) if name in self.usable else self.runs[name][0]
 
     def about(self, name: str) -> CheckpointInfo:
-        """What is known of it without its weights."""
+        """Return the summary of a checkpoint, which does not need its weights."""
         return self.usable.get(name) or summarise(self.runs[name][1])
 
 
 def list_checkpoints() -> AvailableCheckpoints:
-    """Everything that is here."""
+    """List the available checkpoints."""
     every = [summarise(folder) for folder in catalog.list_folders()]
     every += [replace(summarise(one.folder), name=str(one.name)) for one in hub.cached() if _may_show(str(one.name))]
     usable = {info.name: info for info in every if not info.problem or info.choices}
     for info in list(usable.values()):
-        for other in info.others:  # of a file that holds several models
+        for other in info.others:  # further models in the same file
             folder = info.folder.with_name(f"{info.folder.name}#{other}")
             usable[f"{info.name}#{other}"] = replace(summarise(folder), name=f"{info.name}#{other}")
     return AvailableCheckpoints(
@@ -264,13 +267,13 @@ def list_checkpoints() -> AvailableCheckpoints:
 
 
 def _may_show(name: str) -> bool:
-    """Whether a checkpoint that was fetched is offered: in a public place, the small ones of the shelf."""
+    """Whether to offer a downloaded checkpoint. A public server offers only small recommended ones."""
     small = [one.name for one in SHELF if one.megabytes <= public.CHECKPOINT]
     return not public.is_public() or name in small
 
 
 def _trained() -> dict[str, tuple[str, Path]]:
-    """The best checkpoint of every run, newest first: from its name in links to what is shown, and its folder."""
+    """Return the best checkpoint of every run, newest first: name in links to title and folder."""
     runs: dict[str, tuple[str, Path]] = {}
     for run in run_records.every_run():
         if run.best is None:

@@ -1,4 +1,4 @@
-"""What masks cost a class on a picture: more of them for as long as somebody looks at the page."""
+"""Drops of a class score behind random masks, measured in the background while the page is open."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from pages.looking.class_question import Example, pass_of
 from pages.server.result_cache import cached
 from vit.explain import sensitivity
 
-FIRST = 64  # masks before anything is said
-MOST = 1024
-MOST_BITS = 1 << 18  # patches times masks, that a browser judges maps by
-STEP = 1.0  # [s] of masks at a time
-LEAST = 8  # masks at a time
+FIRST = 64  # masks before the first result
+MOST = 1024  # masks in total
+MOST_BITS = 1 << 18  # patches times masks that are sent to the browser
+STEP = 1.0  # duration of one batch of masks [s]
+LEAST = 8  # minimum number of masks in a batch
 
 
 class MaskDrops(NamedTuple):
-    """Masks, and how far the class drops behind each.
+    """Masks, and the drop of the class score behind each.
 
     Attributes:
         masks: bool (M, P).
         drops: float64 (M,), see `vit.explain.sensitivity.score_drops`.
-        ceiling: the correlation that no map exceeds, of so many masks as were there when they last doubled.
-        complete: there will be no more.
+        ceiling: highest correlation that a map can reach, updated whenever the number of masks doubles.
+        complete: all masks are measured.
     """
 
     masks: Tensor
@@ -41,13 +41,13 @@ class MaskDrops(NamedTuple):
 
 @dataclass
 class _Growing:
-    """What was measured so far."""
+    """The measurements so far."""
 
     masks: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.bool))
     drops: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     ceilings: dict[int, float] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)  # while the two change
-    measuring: threading.Lock = field(default_factory=threading.Lock)  # held for as long as that takes
+    lock: threading.Lock = field(default_factory=threading.Lock)  # keeps masks and drops consistent
+    measuring: threading.Lock = field(default_factory=threading.Lock)  # held during a batch: one batch at a time
 
 
 def _growing(example: Example, target: int) -> _Growing:
@@ -55,30 +55,30 @@ def _growing(example: Example, target: int) -> _Growing:
 
 
 def most(example: Example) -> int:
-    """How many masks there will be in the end."""
+    """Return the total number of masks."""
     return max(FIRST, min(MOST, MOST_BITS // math.prod(example.explanation.record.grid)))
 
 
 def measured(example: Example, target: int) -> MaskDrops | None:
-    """What was measured so far; None before there are enough masks to say anything."""
+    """Return the measurements so far; None for fewer than `FIRST` masks."""
     growing = _growing(example, target)
     with growing.lock:
         masks, drops = growing.masks, growing.drops
     if len(drops) < FIRST:
         return None
-    doubled = 1 << (len(drops).bit_length() - 1)  # a ceiling takes a while
+    doubled = 1 << (len(drops).bit_length() - 1)  # the ceiling is slow to compute, so only at powers of two
     if doubled not in growing.ceilings:
         growing.ceilings[doubled] = sensitivity.removal(masks[:doubled], drops[:doubled]).ceiling
     return MaskDrops(masks, drops, growing.ceilings[doubled], len(drops) >= most(example))
 
 
 def expected(example: Example) -> float:
-    """How long the first masks will take [s]."""
+    """Estimate the duration of the first masks [s]."""
     return sensitivity.seconds(example.checkpoint.model, example.explanation.preprocess.size, FIRST)
 
 
 def measure_first(example: Example, target: int, progress: Callable[[float], object]) -> None:
-    """Measure as many masks as it takes to say anything; who stops in between keeps what is done."""
+    """Measure the first masks; finished batches are kept if the run is stopped."""
     growing = _growing(example, target)
     while len(growing.drops) < FIRST:
         measure_more(example, target, FIRST)
@@ -86,7 +86,7 @@ def measure_first(example: Example, target: int, progress: Callable[[float], obj
 
 
 def measure_more(example: Example, target: int, up_to: int = MOST) -> None:
-    """Measure what can be done in about a second; a run that is stopped meanwhile ends at once, without it."""
+    """Measure one batch of about a second; if the run is stopped, end at once and discard the batch."""
     growing, patches = _growing(example, target), math.prod(example.explanation.record.grid)
     model, size = example.checkpoint.model, example.explanation.preprocess.size
     with growing.measuring:
@@ -97,7 +97,7 @@ def measure_more(example: Example, target: int, up_to: int = MOST) -> None:
             return
         masks = sensitivity.random_masks(patches, count)
         with pass_of(example):
-            # A run that was stopped has another one beside it, which waits for the processors.
+            # Check for a stop within the batch: after a stop, the next run already waits for the processors.
             drops = sensitivity.score_drops(
                 model,
                 example.pixels,

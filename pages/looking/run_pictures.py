@@ -1,4 +1,4 @@
-"""Pictures that a run was tested on: what was trained opens on page Explore with pictures of its own classes."""
+"""Test pictures of a run, with which its checkpoint opens on page Explore."""
 
 import io
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from vit.images.preprocess import Preprocess
 from vit.runs.registry import Run
 
 COUNT = 12  # pictures
-_SIDE = 32  # of pictures that are no files [px]
+_SIDE = 32  # side of pictures that are not stored as files [px]
 
 
 def entries(run: Run) -> Sequence[tuple[str, str]]:
-    """Names and keys of a few, as uploads are kept; none where there are none to be had, or not for this visitor."""
+    """Store a few test pictures like uploads, and return names and keys; none if unavailable or not permitted."""
     data, root = str(run.config.get("data", "")), str(run.config.get("data_root", "data"))
     if not datasets.may_see(data) or not datasets.is_here(data, root):
         return []
@@ -32,18 +32,18 @@ def entries(run: Run) -> Sequence[tuple[str, str]]:
 
     try:
         pairs: list[tuple[str, str]] = cached(("test pictures", data, datasets.stamp(data)), work)
-        if not all(uploaded_pictures.is_kept(key) for _, key in pairs):  # they stay for a day
+        if not all(uploaded_pictures.is_kept(key) for _, key in pairs):  # stored pictures expire after a day
             pairs = work()
-    except (UserError, OSError):  # told where the data is shown
+    except (UserError, OSError):  # reported where the data is shown
         return []
     return pairs if all(key for _, key in pairs) else []
 
 
 def chosen(data: str, root: str) -> list[Upload]:
-    """Evenly from the classes, always the same ones; each is called by its class.
+    """Select `COUNT` test pictures, evenly over classes and deterministically, each named after its class.
 
     Raises:
-        InvalidDataset, OSError: there are none, or they cannot be read.
+        InvalidDataset, OSError: there are no pictures, or they cannot be read.
     """
     if data.startswith("folder:") and folders.folders_of_classes(Path(data.removeprefix("folder:"))):
         files = folders.list_files(Path(data.removeprefix("folder:")), only_test=True)
@@ -53,7 +53,7 @@ def chosen(data: str, root: str) -> list[Upload]:
     dataset = vit_datasets.load_dataset(
         data, Preprocess((_SIDE, _SIDE)), root=Path(root), only="test", at_most=COUNT, budget=1 << 30
     )
-    assert isinstance(dataset.test, Resident)  # as few as these fit
+    assert isinstance(dataset.test, Resident)  # so few pictures fit into memory
     images, labels = dataset.test.images, dataset.test.labels.tolist()
     pictures = []
     for number, (pixels, label) in enumerate(zip(images, labels, strict=True), 1):

@@ -1,4 +1,4 @@
-"""What a page reads of runs, shared by all who watch: each file is followed once per server."""
+"""Records of runs, shared by all sessions: the server follows each metrics file once."""
 
 import re
 import threading
@@ -20,11 +20,11 @@ from vit.training.metrics import MetricsReader, Progress, best_epoch, evaluation
 from vit.untrusted import read_bytes
 from vit.view.captions import about
 
-PAUSE = 0.5  # [s] between two looks at a file
+PAUSE = 0.5  # interval between two reads of a file [s]
 LOG_BYTES = 20_000
 LOG_LINES = 30
 _PLACES = ("data", "init_from", "data_root")  # settings that are folders of the server
-_HASH = re.compile(r"-[0-9a-f]{8}$")  # at the end of an uploaded folder's name
+_HASH = re.compile(r"-[0-9a-f]{8}$")  # suffix of an uploaded folder's name
 
 STATUS = {
     "waiting": "Waiting",
@@ -47,12 +47,12 @@ STATUS = {
 
 
 class Figures(NamedTuple):
-    """A run's records at one moment.
+    """A snapshot of a run's records.
 
     Attributes:
-        records: by kind; see `vit.training.metrics`. Read only: they are everyone's.
-        progress: None before it has begun to train.
-        problem: what of them cannot be read, in words; "" where all can.
+        records: by kind, see `vit.training.metrics`. Do not modify them: all sessions share them.
+        progress: None before training has started.
+        problem: description of unreadable records; "" if there are none.
     """
 
     records: dict[str, list[dict[str, Any]]]
@@ -61,7 +61,7 @@ class Figures(NamedTuple):
 
     @property
     def steps_per_epoch(self) -> float:
-        """To turn steps into epochs; 1 before it is known."""
+        """Steps per epoch; 1 before it is known."""
         start = self.records.get("start")
         if start:
             return float(start[-1]["steps_per_epoch"])
@@ -70,7 +70,7 @@ class Figures(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Spent on training, over all attempts; pauses between them do not count."""
+        """Training time over all attempts, without pauses between them [s]."""
         first: dict[int, float] = {}
         last: dict[int, float] = {}
         for kind in self.records.values():
@@ -82,33 +82,33 @@ class Figures(NamedTuple):
         return sum(last[attempt] - first[attempt] for attempt in first)
 
 
-class _Followed:
-    """One run's metrics file, read on by whoever asks first."""
+class _MetricsFile:
+    """A metrics file that sessions share; `latest` reads new lines at most every `PAUSE` seconds."""
 
     def __init__(self, path: Path):
         self.reader = MetricsReader(path)
         self.lock = threading.Lock()
-        self.looked = 0.0
+        self.read_at = 0.0
         self.figures = Figures({}, None)
 
-    def look(self) -> Figures:
+    def latest(self) -> Figures:
         with self.lock:
-            if time.monotonic() - self.looked > PAUSE:
-                if self.reader.update() or self.looked == 0 or self.reader.problem != self.figures.problem:
+            if time.monotonic() - self.read_at > PAUSE:
+                if self.reader.update() or self.read_at == 0 or self.reader.problem != self.figures.problem:
                     records = {kind: list(entries) for kind, entries in self.reader.records.items()}
                     self.figures = Figures(records, progress(records), self.reader.problem)
-                self.looked = time.monotonic()
+                self.read_at = time.monotonic()
             return self.figures
 
 
 @st.cache_resource(show_spinner=False, max_entries=500)
-def _followed(path: str) -> _Followed:
-    return _Followed(Path(path))
+def _metrics_file(path: str) -> _MetricsFile:
+    return _MetricsFile(Path(path))
 
 
 def figures(run: registry.Run) -> Figures:
-    """A run's records as they are at this moment."""
-    return _followed(str(run.folder / "metrics.jsonl")).look()
+    """Return a run's current records."""
+    return _metrics_file(str(run.folder / "metrics.jsonl")).latest()
 
 
 @st.cache_resource(show_spinner=False, ttl=PAUSE)
@@ -117,39 +117,39 @@ def _every(folder: str) -> list[registry.Run]:
 
 
 def every_run() -> list[registry.Run]:
-    """Every run, newest first, as of half a second ago at most."""
+    """Return all runs, newest first; cached for half a second."""
     return _every(str(runs_folder()))
 
 
 def forget() -> None:
-    """Look again at once, after something was done."""
+    """Clear the cached list of runs, after an action has changed it."""
     _every.clear()
 
 
 @st.cache_resource(show_spinner=False, ttl=2)
 def devices() -> dict[str, Device]:
-    """This machine's devices by name."""
+    """Return this machine's devices by name."""
     return {device.name: device for device in list_devices()}
 
 
 def best_accuracy(run: registry.Run) -> float | None:
-    """On validation pictures, of the best epoch so far, 0 to 1."""
+    """Return the validation accuracy of the best epoch so far, 0 to 1."""
     best = best_epoch(figures(run).records)
     return best.get("accuracy") if best else None
 
 
 def test_accuracy(run: registry.Run) -> float | None:
-    """On test pictures, 0 to 1, of the weights that validation chose."""
+    """Return the test accuracy of the weights that validation selected, 0 to 1."""
     result = final_test(figures(run).records)
     return result["accuracy"] if result else None
 
 
 def first_result(run: registry.Run) -> str:
-    """What a run at work does until it has an accuracy, and when that comes, in a sentence; "" once it has one."""
+    """Return a sentence about when an active run will have its first accuracy; "" once it has one."""
     now = figures(run)
     if run.status == "starting":
         return run.reason
-    if run.status not in ("running", "validating") or evaluations(now.records) or run.loop:  # which may have none
+    if run.status not in ("running", "validating") or evaluations(now.records) or run.loop:  # loops may lack accuracy
         return ""
     if now.progress is None or now.progress.seconds_left is None or run.status == "validating":
         return "Its first accuracy comes after the first epoch."
@@ -159,17 +159,17 @@ def first_result(run: registry.Run) -> str:
 
 
 def guesses(run: registry.Run) -> bool:
-    """Whether a run's best accuracy is hardly above one class in so many."""
+    """Whether a run's best accuracy is below 1.2 times chance."""
     best, start = best_accuracy(run), figures(run).records.get("start")
     classes = start[-1].get("classes") if start else None
     return best is not None and isinstance(classes, list) and len(classes) > 1 and best < 1.2 / len(classes)
 
 
 def where(run: registry.Run, *, hosts: bool = True) -> str:
-    """What a run computes on: devices of this machine, or what it asked of its cluster, and the machines it has there.
+    """Describe where a run computes: devices of this machine, or the resources it requested from its cluster.
 
     Args:
-        hosts: name the machines.
+        hosts: include the names of machines.
 
     >>> where(registry.Run("a", Path(), "", "", "", "", 0.0, ("gpu", "gpu"), "running", "", on="lab", nodes=2))
     'lab, 2 machines with 2 GPUs each'
@@ -177,14 +177,14 @@ def where(run: registry.Run, *, hosts: bool = True) -> str:
     if run.on == HERE:
         return ", ".join(run.devices)
     several = len(run.devices) > 1
-    what = "GPU" if registry.ANY_GPU in run.devices else "process"
-    many = f"{len(run.devices)} {'GPUs' if what == 'GPU' else 'processes'}" if several else f"1 {what}"
-    machines = f"{run.nodes} machines with {many} each" if run.nodes > 1 else many
+    unit = "GPU" if registry.ANY_GPU in run.devices else "process"
+    per_machine = f"{len(run.devices)} {'GPUs' if unit == 'GPU' else 'processes'}" if several else f"1 {unit}"
+    machines = f"{run.nodes} machines with {per_machine} each" if run.nodes > 1 else per_machine
     return f"{run.on}, {machines}" + (f" ({', '.join(run.hosts)})" if hosts and run.hosts else "")
 
 
 def share_done(run: registry.Run) -> float:
-    """0 to 1, as its records or, later, its last sign of life say."""
+    """Return a run's progress, 0 to 1, from its records or its heartbeat, whichever is later."""
     run_figures = figures(run)
     if run_figures.progress:
         return max(run_figures.progress.share, min(run.step / run_figures.progress.total_steps, 1.0))
@@ -193,12 +193,12 @@ def share_done(run: registry.Run) -> float:
 
 
 def data_name(run: registry.Run) -> str:
-    """The dataset without the path that leads to a folder."""
+    """Return the name of a run's dataset, without the path of a folder."""
     return short(str(run.config.get("data", "")))
 
 
 def short(spec: str) -> str:
-    """A dataset's name, without the path of a folder and what tells uploads apart.
+    """Return a dataset's name, without the path of a folder and the hash of an upload.
 
     >>> short("folder:/srv/data/uploads/birds-0123abcd"), short("cifar10")
     ('birds', 'cifar10')
@@ -208,7 +208,7 @@ def short(spec: str) -> str:
 
 
 def start_name(run: registry.Run) -> str:
-    """The checkpoint or the run that it started from; "" for random weights."""
+    """Return the name of the checkpoint or run that a run started from; "" for random weights."""
     path = Path(str(run.config.get("init_from") or ""))
     if path.name != "best":
         return path.name
@@ -217,14 +217,14 @@ def start_name(run: registry.Run) -> str:
 
 
 def setting(run: registry.Run, name: str) -> Any:
-    """What a run uses for a setting; those who may not train see no folders of the server."""
+    """Return a run's value of a setting. Visitors who may not train see no folders of the server."""
     if name in _PLACES and not access.may_train():
         return {"data": data_name(run), "init_from": start_name(run)}.get(name) or None
     return run.settings.get(name)
 
 
 def last_lines(run: registry.Run) -> str:
-    """The end of the run's log."""
+    """Return the last lines of a run's log."""
     try:
         size = (run.folder / "log.txt").stat().st_size
         text = read_bytes(run.folder / "log.txt", 2 * LOG_BYTES, max(0, size - LOG_BYTES)).decode("utf-8", "replace")
@@ -235,14 +235,14 @@ def last_lines(run: registry.Run) -> str:
 
 
 def batch_script(run: registry.Run) -> str | None:
-    """The script that was submitted to Slurm; None for other engines."""
+    """Return the script that was submitted to Slurm; None for other engines."""
     with suppress(OSError, UserError):
         return read_bytes(run.folder / SCRIPT, LOG_BYTES).decode("utf-8", "replace")
     return None
 
 
 def duration(seconds: float) -> str:
-    """A time span for people.
+    """Format a duration.
 
     >>> [duration(s) for s in (5, 65, 4000, 200000)]
     ['5 s', '1 min', '1 h 6 min', '2 d 7 h']

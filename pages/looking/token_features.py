@@ -1,4 +1,4 @@
-"""Features of tokens after any block, which the viewer compares, and their components as colours."""
+"""Token features after any block, which the viewer compares, and their principal components as colours."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class OpenPicture(NamedTuple):
-    """A picture that shares a basis with others.
+    """A picture that can share a basis of components with others.
 
     Attributes:
-        key: tells checkpoint, picture and size from all others.
-        weights: the checkpoint's hash; features of others cannot be compared.
-        patches: gives those after a block (rows, cols, D).
+        key: identifies checkpoint, picture and size.
+        weights: hash of the checkpoint; only features of the same checkpoint can be compared.
+        patches: returns patch features after a block (rows, cols, D).
     """
 
     key: str
@@ -38,7 +38,7 @@ class OpenPicture(NamedTuple):
 
 
 def of_example(example: Example) -> OpenPicture:
-    """The picture of a viewer."""
+    """Return the picture of a viewer."""
     record = example.explanation.record
 
     def patches(block: int) -> Tensor:
@@ -48,7 +48,7 @@ def of_example(example: Example) -> OpenPicture:
 
 
 def of_uploads(keys: Sequence[str], example: Example) -> list[OpenPicture]:
-    """Pictures beside that of a viewer, at its size; none where that takes long.
+    """Return uploaded pictures at the input size of an example; none if computing their features would take long.
 
     Args:
         keys: see `pages.server.uploaded_pictures`.
@@ -71,21 +71,22 @@ def of_uploads(keys: Sequence[str], example: Example) -> list[OpenPicture]:
 
 
 def feed(key: str, example: Example, selection: Selection, pictures: Sequence[OpenPicture] = ()) -> str | None:
-    """Bring the browser what a selection needs beyond the picture's own payload; for `pages.components.viewer.show`.
+    """Serve the features that a selection needs beyond the picture's payload, for `pages.components.viewer.show`.
 
     Args:
         key: of the feeder.
-        pictures: whose basis the colours have, as far as they are of the same checkpoint; without any, its own.
+        pictures: pictures whose joint basis defines the colours, if they are of the same checkpoint; by default only
+            the example.
 
     Returns:
-        "" where it needs nothing, None where features cannot be had.
+        Payload id; "" if the selection needs no features, None if features are not available.
     """
     packed = pack(example, selection, pictures)
     return viewer.feed(key, packed) if packed else None if packed is None else ""
 
 
 def pack(example: Example, selection: Selection, pictures: Sequence[OpenPicture] = ()) -> bytes | None:
-    """The bytes of that, see `vit.view.payload.pack_features`."""
+    """Pack the features for `feed`, see `vit.view.payload.pack_features`."""
     if not readable(example):
         return None
     block = selection.after_block
@@ -105,7 +106,7 @@ def pack(example: Example, selection: Selection, pictures: Sequence[OpenPicture]
 
 
 def with_features(example: Example, selection: Selection) -> Example:
-    """The same with the features of the selected block in its record, where the view is of those."""
+    """Return the example with the features of the selected block in its record, if the view needs them."""
     if not readable(example) or not _beyond_payload(example, selection):
         return example
     record = replace(example.explanation.record, features=_features(example, selection.after_block))
@@ -120,15 +121,15 @@ def for_export(
     method: viewer.Method | None,
     pictures: Sequence[OpenPicture] = (),
 ) -> tuple[Callable[[], export.MapView] | None, dict[str, Any], dict[str, Any] | None]:
-    """As `class_question.for_export`, of components and other blocks' features too.
+    """Extend `class_question.for_export` by components and features of other blocks.
 
     Args:
-        pictures: as of `feed`.
+        pictures: see `feed`.
     """
-    there = with_features(example, selection)
-    map_view, needed, code = class_question.for_export(there, selection, question, computed, method)
+    extended = with_features(example, selection)
+    map_view, needed, code = class_question.for_export(extended, selection, question, computed, method)
     if selection.view == "components" and readable(example):
-        record, block = there.explanation.record, selection.after_block
+        record, block = extended.explanation.record, selection.after_block
         code = {"method": "components", "block": block}
 
         def map_view() -> export.MapView:
@@ -138,7 +139,7 @@ def for_export(
 
 
 def basis(example: Example, block: int, pictures: Sequence[OpenPicture] = ()) -> tuple[Components, Tensor]:
-    """Components after a block of the pictures, and an example's colours (rows, cols, 3) in that basis."""
+    """Return the joint components of pictures after a block, and an example's colours (rows, cols, 3) in this basis."""
     this = of_example(example)
     every = {one.key: one for one in pictures if one.weights == this.weights} or {this.key: this}
 
@@ -150,19 +151,19 @@ def basis(example: Example, block: int, pictures: Sequence[OpenPicture] = ()) ->
 
 
 def readable(example: Example) -> bool:
-    """Whether there is a model to read features from, or soon will be: a run's epoch has none."""
+    """Whether a model is available or being loaded; an epoch of a run has none."""
     return example.checkpoint is not None
 
 
 def _beyond_payload(example: Example, selection: Selection) -> bool:
-    if example.stored:  # there is no PyTorch yet
+    if example.stored:  # PyTorch is not imported yet
         return False
     last = example.explanation.record.blocks - 1
     return selection.view == "components" or (selection.view == "similar" and selection.after_block != last)
 
 
 def _features(example: Example, block: int) -> Tensor:
-    """Tokens after a block (N, D)."""
+    """Compute token features after a block (N, D)."""
 
     def work() -> Tensor:
         with pass_of(example):

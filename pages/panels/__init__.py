@@ -1,4 +1,4 @@
-"""What the page Explore is put together from: what is asked above the viewer, and the panels below it."""
+"""Parts of page Explore: the controls above the viewer, and the panels below it."""
 
 from vit.lazy import names_of
 

@@ -1,4 +1,4 @@
-"""What is known about a checkpoint: a small table, what was assumed, its card, its file for other libraries."""
+"""Facts about a checkpoint: a table, assumptions, its model card, and conversion for other libraries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint, CheckpointInfo
     from vit.view.first_view import Model
 
-NAMED_CLASSES = 20  # the most that are listed by name
+NAMED_CLASSES = 20  # list class names up to this number of classes
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 _STYLE = """<style>
 .fact { display: flex; justify-content: space-between; font-size: 0.875rem; line-height: 1.6; }
@@ -26,7 +26,7 @@ _STYLE = """<style>
 
 
 def show(checkpoint: Checkpoint | Model, info: CheckpointInfo | Model) -> None:
-    """What is known about a checkpoint, as a small table, and its card."""
+    """Show a table of facts, assumptions, and the model card."""
     config, facts = checkpoint.config, info.facts
     height, width = config.image_size
     rows = {
@@ -56,9 +56,9 @@ def show(checkpoint: Checkpoint | Model, info: CheckpointInfo | Model) -> None:
 
 
 def offer_conversion(checkpoint: Checkpoint) -> None:
-    """The checkpoint as another library opens it, or why that library cannot."""
+    """Offer the checkpoint in the format of another library, or show why it cannot be converted."""
     popover = st.popover("For another library", width="stretch", key="conversion", on_change="rerun")
-    if not popover.open:  # four libraries' names for every tensor are not worked out for nobody
+    if not popover.open:  # mapping all tensor names for four libraries is slow
         return
     with popover:
         to = st.selectbox("Library", get_args(convert.To), key="library")
@@ -83,11 +83,11 @@ def offer_conversion(checkpoint: Checkpoint) -> None:
 
 
 def show_self_check(checkpoint: Checkpoint | Model, error: float) -> None:
-    """How far the attention that is shown is from the one that the model uses."""
+    """Show the numerical error between the displayed attention and the model's own forward pass."""
     cannot = " It cannot tell whether the number of heads is right." if "heads" in checkpoint.assumed else ""
     st.caption(
-        f"Self-check: the attention shown gives what every block computed, to {error:.0e}.{cannot}",
-        help="Measured on a sample picture: what the viewer shows against what the model's own pass computed, relative "
-        "to the largest number; 1e-05 and less is rounding. It would show a wrong scale or order of the attention; it "
-        "cannot show a wrong number of heads.",
+        f"Self-check: the attention shown reproduces the output of every block, to {error:.0e}.{cannot}",
+        help="Measured on a sample picture: the difference between block outputs computed from the displayed attention "
+        "and those of the model's own forward pass, relative to the largest value. Up to 1e-05 is rounding. It detects "
+        "a wrong scale or order of the attention, but not a wrong number of heads.",
     )

@@ -1,4 +1,4 @@
-"""Which checkpoint page Explore is about, at which input size, how exactly computed."""
+"""Controls of page Explore for the checkpoint, its input size and the precision."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 @st.cache_resource(show_spinner=False, max_entries=6)
 def verified(identity: str, _checkpoint: Checkpoint) -> self_check.Verification:
-    """How far the attention that is shown is from the one that the model uses, on the sample picture."""
+    """Return the cached self-check of a checkpoint on the sample picture."""
     return self_check.verify(
         _checkpoint.model, _checkpoint.preprocess(decode.decode_image(samples.read(welcome.VIEW.sample)))
     )
 
 
 def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
-    """Let the person choose a checkpoint, or the best one of a run; stop with a hint where there is none.
+    """Draw the control for a checkpoint, or the best one of a run; stop with a hint if there is none.
 
     Args:
-        notes: where everybody sees what is missing or must be known: the controls themselves are folded away.
+        notes: visible container for warnings and missing input, because the controls are in a popover.
     """
     available = loading.list_checkpoints()
     names = available.names
@@ -45,8 +45,8 @@ def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
         st.stop()
 
     linked = address.read(ExploreLink).checkpoint
-    if linked and linked not in names and (here := hub.find(linked)):
-        address.change(ExploreLink, checkpoint=str(here.name))
+    if linked and linked not in names and (cached := hub.find(linked)):
+        address.change(ExploreLink, checkpoint=str(cached.name))
     elif linked and linked not in names and hub.parse(linked):
         with notes:
             st.info(f"{plain(linked)} is not here yet.")
@@ -72,7 +72,7 @@ def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
         st.stop()
     try:
         checkpoint = loading.open_checkpoint(name, str(info.folder), stamp, heads)
-    except UserError as error:  # a number of heads that the link asks for and the weights cannot have, above all
+    except UserError as error:  # usually a link with an impossible number of heads
         with notes:
             st.error(plain(str(error)))
             if info.choices:
@@ -83,11 +83,11 @@ def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
     checkpoint_facts.show(checkpoint, info)
     show_more()
     checkpoint_facts.offer_conversion(checkpoint)
-    if "heads" in checkpoint.assumed:  # the assumption that makes every map wrong
+    if "heads" in checkpoint.assumed:  # if this assumption is wrong, every map is wrong
         with notes:
             st.warning(plain(checkpoint.assumed["heads"]))
             _pick_heads(name, families.possible_heads(checkpoint.config.dim), checkpoint.config.heads)
-    if "pooler" in checkpoint.assumed:  # and that which makes every answer wrong
+    if "pooler" in checkpoint.assumed:  # if this assumption is wrong, every prediction is wrong
         with notes:
             st.warning(plain(checkpoint.assumed["pooler"]))
     checkpoint_facts.show_self_check(checkpoint, verified(checkpoint.identity, checkpoint).error)
@@ -95,12 +95,12 @@ def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
 
 
 def show_more() -> None:
-    """The way to those that can be fetched."""
+    """Draw a link to recommended checkpoints."""
     navigation.link("Others worth a look", "checkpoints", {}, help="DINOv2, DINOv3, CLIP, SigLIP, MAE and your own.")
 
 
 def _chosen_heads(name: str) -> int | None:
-    """The number of attention heads that the person chose, which the link carries, or chose earlier."""
+    """Return the number of attention heads from the link or from earlier in the session; None if never selected."""
     linked = address.read(ExploreLink).heads
     if linked is not None:
         return linked
@@ -111,7 +111,7 @@ def _chosen_heads(name: str) -> int | None:
 
 
 def _pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> None:
-    """Let the person say how many attention heads a checkpoint has, where no file does."""
+    """Draw the control for the number of attention heads of a checkpoint whose files do not contain it."""
 
     def remember(heads: int) -> None:
         address.change(ExploreLink, heads=heads)
@@ -127,32 +127,32 @@ def _pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> Non
         on_change=link_controls.on_change,
         args=(key, remember),
         placeholder="Choose",
-        help="The weights do not tell. A wrong number loads without error and makes every map wrong: look it up where "
-        "the file comes from.",
+        help="The weights do not contain it. A wrong number loads without error and makes every map wrong: look it up "
+        "where the file comes from.",
     )
 
 
 def pick_size(checkpoint: Checkpoint) -> tuple[tuple[int, int], Precision]:
-    """Let the person enlarge the model's input, at a cost told before; returns (height, width) and the precision."""
+    """Draw the controls for the input size and the precision; return (height, width) and the precision."""
     return loading.pick_size(checkpoint, "Input size", "size"), _pick_precision()
 
 
 def _pick_precision() -> Precision:
-    """Let the person trade exactness for time, where the processor is faster at that."""
+    """Draw the toggle for bfloat16 if the processor supports it."""
     if address.read(ExploreLink).precision != "bfloat16" and not cpu.has_bfloat16():
         return "float32"
     rounded = link_controls.toggle(
         "Fast, slightly inexact (bfloat16)",
         "precision",
         "bfloat16",
-        help="Rounds what goes into every product to 8 bits. Probabilities and weights change in the second or third "
-        "digit. Off, everything is computed in float32.",
+        help="Rounds the operands of every product to 8 bits. Probabilities and weights change in the second or third "
+        "digit. If off, everything is computed in float32.",
     )
     return "bfloat16" if rounded else "float32"
 
 
 def show_stored_model(view: FirstView) -> None:
-    """What `pick_checkpoint` and `pick_size` show of the shipped checkpoint, before others can be chosen."""
+    """Draw `pick_checkpoint` and `pick_size` disabled, for the shipped checkpoint before PyTorch is loaded."""
     checkpoint = view.checkpoint
     st.selectbox("Checkpoint", [checkpoint.name], disabled=True)
     checkpoint_facts.show(checkpoint, checkpoint)

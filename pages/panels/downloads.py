@@ -1,4 +1,4 @@
-"""What people take away from the explorer: pictures, numbers, figures, a page, animations, code."""
+"""Downloads of page Explore: pictures, numbers, figures, a standalone page, animations, code."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ def show(
     others: Callable[[], dict[str, Any]] = dict,
     **viewer: Any,
 ) -> None:
-    """A row of downloads for the view that is shown.
+    """Draw a row of downloads for the current view.
 
     Args:
         explanation: from `explain`.
-        selection: what the viewer shows.
+        selection: selection of the viewer.
         checkpoint: from `load_checkpoint`.
         source: the picture.
-        map_view: gives the map as `vit.view.export.MapView`, where the selection does not tell.
-        code: what `vit.view.code_snippet.snippet` needs, likewise.
-        viewer: `computed`, `method`, `chain`, `masks` and `features` of `vit.view.standalone_page.standalone`, where
-            the viewer was given them.
-        others: gives more of these, for a page that stands alone.
+        map_view: computes the `vit.view.export.MapView`, if the selection alone does not define the map.
+        code: arguments of `vit.view.code_snippet.snippet`, if the selection alone does not define them.
+        others: returns further arguments like `viewer`, for the standalone page.
+        viewer: `computed`, `method`, `chain`, `masks` and `features` of `vit.view.standalone_page.standalone`, as
+            passed to the viewer.
     """
     facts = code or export.facts_of(explanation.record, selection)
     stem = file_stem(source.name, facts, checkpoint.labels[facts["target"]] if "target" in facts else "")
 
     @cache
-    def drawn_map() -> export.MapView:  # of a large model it takes seconds, so nobody waits for it who asks for no file
+    def drawn_map() -> export.MapView:  # takes seconds for a large model, so it is computed on the first download
         drawn = map_view() if map_view else export.MapView.of(explanation.record, selection, explanation.payload)
         return drawn.judged(explanation.record, viewer.get("masks"))
 
-    # A rerun would withdraw the files of the other buttons.
+    # The buttons do not rerun the page: a rerun would delete the files of the other buttons.
     with st.container(horizontal=True, vertical_alignment="center"):
         download_buttons.file(
             "Map as PNG",
@@ -105,7 +105,7 @@ def _figures(
     drawn_map: Callable[[], export.MapView],
     stem: str,
 ) -> None:
-    """For print: of the map, or of all heads."""
+    """Draw the controls for figures for print, of the map or of all heads."""
 
     def draw(what: str, kind: Any, width: float) -> bytes:
         if what == "All heads":
@@ -148,7 +148,7 @@ def _others(
     others: Callable[[], dict[str, Any]],
     stem: str,
 ) -> None:
-    """A page, numbers, blocks."""
+    """Draw the buttons for the standalone page, JSON, and the animation over blocks."""
 
     def page() -> bytes:
         title, facts = f"{source.name} · {checkpoint.name}", figures.caption(explanation, checkpoint, "", source.credit)
@@ -196,7 +196,7 @@ def _frames(
     code: dict[str, Any],
     stem: str,
 ) -> None:
-    """Of several frames: the selected map of each; they are passes through the model, so they are asked for first."""
+    """Draw the buttons for an animation with the map of each frame, which needs one forward pass per frame."""
     try:
         several = decode.count_frames(source.data) > 1
     except UserError:  # the page shows another picture instead
@@ -218,7 +218,7 @@ def _frames(
     elif st.button("Animate all frames", help="Up to 60 frames, each through the model on its own: as GIF and as MP4"):
         bar = st.progress(0.0, BAR)
         try:
-            with pass_queue.reserved(checkpoint, size, pass_queue.KEPT, precision):
+            with pass_queue.reserved(checkpoint, size, pass_queue.WITH_GRADIENTS, precision):
                 film = animation.over_frames(
                     checkpoint,
                     source.data,
@@ -239,7 +239,7 @@ def _frames(
 
 
 def _code(explanation: Explanation, checkpoint: Checkpoint, source: Source, facts: dict[str, Any]) -> None:
-    """The Python that computes the map, to copy."""
+    """Show Python code that computes the map."""
     with st.popover("Copy as code", width="content"):
         program = code_snippet.snippet(
             explanation,

@@ -1,4 +1,4 @@
-"""May this map be believed: measured on this picture, beside two controls."""
+"""Panel *Is it true?*: faithfulness of the map on this picture, with two controls."""
 
 from collections.abc import Callable, Mapping
 
@@ -24,26 +24,26 @@ from vit.view.captions import about
 from vit.view.payload import pack_masks
 from vit.view.selection import Selection
 
-ASK_ABOVE = 8.0  # [s]; what takes longer waits for a button
+ASK_ABOVE = 8.0  # longer measurements start with a button [s]
 HELP = f"""Random parts of the picture, {sensitivity.MASKED_SHARE:.0%} of the patches each, are replaced by the mean
-colour, the same parts for every map. The number is the correlation between what the map gives to a part and how far the
-class drops without it (faithfulness correlation, Bhatt et al. 2020).
+colour, the same parts for every map. The number is the correlation between the map's weight on a part and the drop of
+the class without it (faithfulness correlation, Bhatt et al. 2020).
 
-Chance: what the best twentieth of the map's own copies reach, shifted and mirrored; they have its values and its
-smoothness, but not its place.
+Chance: the level that the best 5 % of shifted and mirrored copies of the map reach. They have its values and smoothness
+in other places.
 
-Removal map: fitted to the answers, so it is the most that a map can reach once there are enough masks; its number is of
-masks that it was not fitted to.
+Removal map: a map that is fitted to the measured drops. With enough masks no map can reach more. Its number is measured
+on masks that were not used for the fit.
 
-The line through the mark is two standard errors to both sides; it shrinks as more is measured."""
-SAME = 0.01  # of a map's maximum; rounding to bfloat16 stays below
+Error bars are two standard errors to both sides; they shrink with more masks."""
+SAME = 0.01  # tolerance as a share of a map's maximum; rounding to bfloat16 stays below
 
 
 @st.cache_resource(show_spinner=False, max_entries=32)
 def curves(
     key: str, target: int, which: str, _example: Example, _heatmap: Callable[[], Tensor]
 ) -> dict[str, dict[str, Curve]]:
-    """Deletion and insertion of one map, and of a blob in the middle."""
+    """Compute deletion and insertion curves of a map, and of a blob in the middle."""
     model, pixels = _example.checkpoint.model, _example.pixels
     maps = {"this map": _heatmap(), "a blob in the middle": centre(_example.explanation.record.grid)}
     with pass_of(_example):
@@ -54,7 +54,7 @@ def curves(
 
 
 def maps_of(example: Example, target: int, settings: Settings) -> dict[str, Tensor]:
-    """The map of every method that takes few passes."""
+    """Compute the maps of all methods that need few passes."""
 
     def work() -> dict[str, Tensor]:
         of_class = subject(example, target)
@@ -72,13 +72,13 @@ def maps_of(example: Example, target: int, settings: Settings) -> dict[str, Tens
 def show(
     example: Example, question: Question, selection: Selection, drawn: bool, link: Mapping[str, str] | None = None
 ) -> None:
-    """Measure by what the viewer judges its maps, and the verdict on the map that is shown.
+    """Measure masks, send them to the viewer, and show the verdict on the current map.
 
-    More is measured while somebody looks: the browser asks for it when it has what there is.
+    Measuring continues while the page is visible: the browser requests more masks when it has received a batch.
 
     Args:
-        drawn: the verdict is; otherwise only what was measured before goes to the viewer.
-        link: what it said of the controls outside when they were drawn.
+        drawn: show the verdict; if False, only send earlier measurements to the viewer.
+        link: values of the controls outside of the fragment when they were drawn.
     """
     link_controls.redraw_if_changed(link or {})
     target, state = question.about, session.of(session.Explore)
@@ -92,7 +92,7 @@ def show(
     if drawn:
         _show_verdict(example, question, selection, measured)
     if drawn and state.more_masks == name and not measured.complete:
-        # After what is drawn, which so stands still meanwhile.
+        # Measure after drawing, so that the elements above do not change meanwhile.
         mask_drops.measure_more(example, target)
         more = mask_drops.measured(example, target)
     else:
@@ -109,7 +109,7 @@ def show(
 
 
 def packed(example: Example, target: int) -> bytes | None:
-    """By what the viewer judges its maps, for a file of its own; None where nothing was measured."""
+    """Return the packed masks for a standalone page; None if nothing was measured."""
     measured = mask_drops.measured(example, target)
     return measured and _packed(example, target, measured)
 
@@ -123,38 +123,38 @@ def _packed(example: Example, target: int, measured: MaskDrops) -> bytes:
 
 
 def _first_masks(example: Example, target: int) -> bool:
-    """Measure the first masks, where that is quick or the person wants it; whether they are there."""
+    """Measure the first masks, behind a button if this takes long; return whether they are available."""
     state, request = session.of(session.Explore), f"{example.key} {target}"
-    placeholder = st.empty()  # there in every run, so that what follows keeps its own place
+    placeholder = st.empty()  # created in every run, so that later elements keep their positions
     if mask_drops.measured(example, target):
         return True
     expected = mask_drops.expected(example)
     if expected > ASK_ABOVE and state.verdict != request:
         with placeholder.container():
-            st.caption("Is the map true? That is found out by taking parts of the picture away.")
+            st.caption("Is the map true? To measure it, parts of the picture are masked.")
             if not st.button(f"Measure it ({about(expected)})"):
                 return False
-    state.verdict = request  # nobody is asked again where the machine has become busy
-    text = "Taking parts of the picture away…"
+    state.verdict = request  # no second button if the estimate grows on a busy machine
+    text = "Masking parts of the picture…"
     mask_drops.measure_first(example, target, lambda share: placeholder.progress(share, text))
     placeholder.empty()
     return True
 
 
 def _show_verdict(example: Example, question: Question, selection: Selection, measured: MaskDrops) -> None:
-    """The verdict on the map that is shown, and what else can be seen of it."""
+    """Show the verdict on the current map, and on demand curves and a ranking of methods."""
     target = question.about
     label, grid = plain(example.checkpoint.labels[target]), example.explanation.record.grid
     heatmap = example.explanation.record.heatmap(weights(example, selection, question))
     verdict = sensitivity.judge(heatmap, measured.masks, measured.drops)
-    speaks, decidable = bool(heatmap.any()), sensitivity.decidable(measured.drops)
+    nonzero, decidable = bool(heatmap.any()), sensitivity.decidable(measured.drops)
     right = st.container()
-    if speaks and decidable:
+    if nonzero and decidable:
         left, right = st.columns([3, 2], gap="large", vertical_alignment="center")
         with left:
             _show_gauge(verdict, measured, float(correlations(centre(grid).flatten(), *measured[:2])))
     with right:
-        st.markdown(f"**{_sentence(verdict, label, speaks, decidable, measured.complete)}**")
+        st.markdown(f"**{_sentence(verdict, label, nonzero, decidable, measured.complete)}**")
         masks = f"{len(measured.drops):,} masks" + ("" if measured.complete else " so far")
         st.caption(
             f"For “{label}”, on this picture, by {masks}: the map that is selected; the number beside it follows the "
@@ -176,15 +176,15 @@ def _show_verdict(example: Example, question: Question, selection: Selection, me
 
 
 def _map_name(question: Question, selection: Selection) -> str:
-    """Tells the map that is shown from all others of its picture and class."""
+    """Return a cache key of the current map among those of its picture and class."""
     which = " ".join(f"{name}={getattr(selection, name)}" for name in ("view", "block", "head", "direction"))
     which += f" {selection.token} {selection.pinned} {selection.settings()}"
     return which + (question.method if selection.view == "relevance" else "")
 
 
-def _sentence(verdict: sensitivity.Verdict, label: str, speaks: bool, decidable: bool, complete: bool) -> str:
-    """The verdict, in plain words."""
-    if not speaks:
+def _sentence(verdict: sensitivity.Verdict, label: str, nonzero: bool, decidable: bool, complete: bool) -> str:
+    """Return the verdict as a sentence."""
+    if not nonzero:
         return f"The map is zero everywhere: nothing in it speaks for “{label}”."
     if not decidable:
         return (
@@ -200,7 +200,7 @@ def _sentence(verdict: sensitivity.Verdict, label: str, speaks: bool, decidable:
 
 
 def _on_many(example: Example, question: Question, selection: Selection) -> str:
-    """What the method that is shown reached on a dataset, where that was measured for this checkpoint."""
+    """Return a sentence with the method's recorded results on a dataset; "" if the checkpoint has none."""
     last, record = METHODS["attention"].settings, example.explanation.record
     layers = selection.block, selection.head
     if selection.view == "attention" and layers != (last["block"] % record.blocks, last["head"]):
@@ -219,7 +219,7 @@ def _on_many(example: Example, question: Question, selection: Selection) -> str:
 
 
 def _method_of_map(maps: dict[str, Tensor], selection: Selection, question: Question, heatmap: Tensor) -> str | None:
-    """The method whose map for the class as a whole is the one that is shown, to rounding."""
+    """Return the method whose map for the model's output equals the current map up to rounding, or None."""
     name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view)
     if name not in maps:
         return None
@@ -228,7 +228,7 @@ def _method_of_map(maps: dict[str, Tensor], selection: Selection, question: Ques
 
 
 def _show_gauge(verdict: sensitivity.Verdict, measured: MaskDrops, blob: float) -> None:
-    """A line from -1 to 1 for the map, one for a blob, one for the best map, and what chance reaches behind."""
+    """Draw faithfulness of the map, of a blob and of the removal map on an axis from -1 to 1, with the chance level."""
     rows = [
         bars.Marks("this map", [verdict.correlation], "disc", 2 * verdict.error),
         bars.Marks("blob in the middle", [blob], "diamond"),
@@ -265,7 +265,7 @@ def _show_curves(every: dict[str, dict[str, Curve]], label: str) -> None:
 
 
 def _about(title: str, curve: Curve, label: str) -> str:
-    """How to read a curve; and where it can say little, why."""
+    """Return a sentence on how to read a curve, and why it may be inconclusive."""
     if title == "Deletion":
         left, better = f"With all pixels gone it is still “{label}” to {curve.probabilities[-1]:.0%}", "lower"
         why = f"{left}: there is little to lose"

@@ -1,4 +1,4 @@
-"""Principal components of features as colours: this picture among others in one basis, block by block."""
+"""Panel Features: principal components as colours, in a joint basis with other pictures, for any block."""
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -25,18 +25,20 @@ from vit.view.captions import about
 from vit.view.features_sheet import Picture
 
 SAMPLES, OWN = "the samples", "your own pictures"
-MOST = 12  # own pictures
-TILE = 96  # of the other pictures [px]
-BLOCK_TILE = 96  # of the blocks [px]
+MOST = 12  # uploaded pictures
+TILE = 96  # size of the other pictures [px]
+BLOCK_TILE = 96  # size of the tile of each block [px]
 READING = "Reading the features…"
-HELP = """The three directions in which the features of all these patches differ most, as red, green and blue (principal
-components; Caron et al. 2021, Oquab et al. 2024). All pictures share one basis, so the same colour is the same content
-in each. Black patches are far longer than the others, carry no content and are left out."""
-FOREGROUND_HELP = "Patches of the stronger group along the first component of all, in a basis of their own."
+HELP = """The first three principal components of the features of all these patches, as red, green and blue (Caron et
+al. 2021, Oquab et al. 2024). All pictures share one basis, so the same colour means the same content in each. Black
+patches have features with far larger norms than the others; they carry no local content and are left out."""
+FOREGROUND_HELP = (
+    "Keeps the group of patches with the stronger first component, and computes a basis from these patches alone."
+)
 
 
 def show(example: Example) -> None:
-    """Colours of the picture that is shown and of the others, and the same after every block."""
+    """Draw the colours of the current picture and of the others, and on demand after every block."""
     blocks = example.explanation.record.blocks
     with st.container(horizontal=True, vertical_alignment="bottom"):
         block = link_controls.select(
@@ -84,22 +86,22 @@ def show(example: Example) -> None:
 
 
 def _wanted(example: Example, count: int, names: Hashable) -> bool:
-    """Whether so many pictures are to be passed through the model, which is a question where that takes long."""
+    """Whether to compute so many pictures; draw a button first if this takes long."""
     preprocess = example.explanation.preprocess
     expected = head_census.seconds(example.checkpoint, preprocess, count)
     key = "features of patches", example.checkpoint.identity, preprocess.size, names
-    agreed = session.of(session.Visit).features
-    if expected > ASK_ABOVE and key not in agreed:
+    requested = session.of(session.Visit).features
+    if expected > ASK_ABOVE and key not in requested:
         placeholder = st.empty()
         if not placeholder.button(f"Look at {count} pictures ({about(expected)})", type="primary"):
             return False
         placeholder.empty()
-    agreed.add(key)
+    requested.add(key)
     return True
 
 
 def _images(example: Example, files: Sequence[tuple[str, str, bytes]]) -> list[tuple[str, Image.Image]]:
-    """The picture that is shown, and the others with their names; says which cannot be read."""
+    """Return the current picture and the others with their names; list unreadable ones."""
     images, problems = [("this picture", example.explanation.picture)], []
     for title, key, data in files:
         try:
@@ -116,10 +118,10 @@ def _images(example: Example, files: Sequence[tuple[str, str, bytes]]) -> list[t
 def _pictures(
     example: Example, images: Sequence[tuple[str, Image.Image]], names: Hashable, block: int
 ) -> list[Picture]:
-    """The pictures with their features after a block.
+    """Return the pictures with their cached features after a block.
 
     Args:
-        names: tell the pictures from all others.
+        names: cache key of the pictures.
     """
 
     def work(progress: Callable[[float], object]) -> list[Picture]:
@@ -136,7 +138,7 @@ def _read(
     block: int,
     progress: Callable[[float], object] = lambda share: None,
 ) -> list[Picture]:
-    """The same, whoever asks."""
+    """Compute the features of pictures after a block, without the cache."""
     checkpoint, size, pictures = example.checkpoint, example.explanation.preprocess.size, []
     for number, image in enumerate(images):
         with pass_queue.reserved(checkpoint, size):
@@ -146,7 +148,7 @@ def _read(
 
 
 def _show_colours(pictures: Sequence[Picture], of: Components) -> None:
-    """The picture that is shown, large, and the others."""
+    """Draw the current picture large, and the others small."""
     seen = features_sheet.fitted(pictures[0].seen, 256)
     with st.container(horizontal=True):
         st.image(seen, width=seen.width, caption="What the model saw", alt="What the model saw")
@@ -178,14 +180,14 @@ def _show_colours(pictures: Sequence[Picture], of: Components) -> None:
 def _show_blocks(
     example: Example, images: Sequence[tuple[str, Image.Image]], names: Hashable, foreground: bool
 ) -> None:
-    """The picture that is shown after each block, in the basis of all pictures there."""
+    """Draw the current picture after each block, in the joint basis of all pictures after that block."""
     blocks = example.explanation.record.blocks
 
     def work(progress: Callable[[float], object]) -> list[Tensor]:
         colours = []
         for block in range(blocks):
             of = components([one.features for one in _read(example, images, block)], foreground=foreground)
-            colours.append(of.colours[0])  # and not the features, which would take much memory
+            colours.append(of.colours[0])  # cache only colours: features take much memory
             progress((block + 1) / blocks)
         return colours
 

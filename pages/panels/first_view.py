@@ -1,6 +1,6 @@
-"""The page before PyTorch is there: what is stored with the shipped checkpoint is drawn, the rest follows.
+"""First view of page Explore before PyTorch is imported, drawn from results stored with the shipped checkpoint.
 
-Everything stands where the whole page has it, so the viewer stays as it is when the rest comes in.
+All elements have the same positions as on the complete page, so the viewer is not redrawn when the rest appears.
 """
 
 import sys
@@ -17,11 +17,11 @@ from vit.view import first_view
 from vit.view.first_view import FirstView
 
 WAITING = "Loading PyTorch (once)…"
-PAUSE = 0.4  # [s] for the browser to draw before the processor is busy
+PAUSE = 0.4  # time for the browser to draw before the import keeps the processor busy [s]
 
 
 def stored(source: Source) -> FirstView | None:
-    """What is stored of the very view that the link asks for; None where there is none, or PyTorch is there already."""
+    """Return the stored results if they match the link; None if they do not, or if PyTorch is already imported."""
     if "torch" in sys.modules and not loading.LOADING.is_set():
         return None
     folder = loading.shipped_folder()
@@ -31,11 +31,11 @@ def stored(source: Source) -> FirstView | None:
     link = address.read(ExploreLink)
     same = (
         link.checkpoint in ("", view.checkpoint.name)
-        and link.size == loading.pixels(view.size)  # left out, it is the model's own
+        and link.size == loading.pixels(view.size)  # an empty size would be the model's own
         and link.target in ("", str(view.target))
         and link.method in ("", first_view.METHOD)
     )
-    # The browser draws by itself what else the viewer can show.
+    # The browser computes all other views from the payload.
     others = link.heads, link.precision, link.upload, link.picture, link.frame, link.classes.source
     return view if same and not any(others) else None
 
@@ -46,22 +46,22 @@ def _read(folder: str, stamp: int) -> FirstView | None:
 
 
 def wait() -> None:
-    """Say what the rest waits for."""
+    """Show that PyTorch is being loaded."""
     st.caption(WAITING)
 
 
 def load_rest(prepare: Callable[[], None]) -> None:
-    """Load PyTorch once the browser has drawn what is there, then let the page draw the rest.
+    """Import PyTorch after the browser has drawn the first view, then rerun the page.
 
     Args:
-        prepare: computes what the whole page will ask for, so that it is drawn in one go.
+        prepare: fills the caches for the complete page, so that it appears at once.
     """
     state = session.of(session.Explore)
     state.torch_due = False
 
     @st.fragment(run_every=PAUSE)
     def load() -> None:
-        if not state.torch_due:  # the browser asks again when it is done
+        if not state.torch_due:  # the browser reruns the fragment after it has drawn
             state.torch_due = True
             return
         loading.start_torch()

@@ -1,4 +1,4 @@
-"""What the heads do: a number for each, over this picture, the samples or many pictures."""
+"""Panel Heads: a statistic of every head over this picture, the samples or many pictures."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,11 +24,11 @@ from vit.view import reports, tables
 from vit.view.selection import Selection
 
 ONE, SAMPLES, MANY = "this picture", "the samples", "many pictures"
-OVER = {ONE: "picture", SAMPLES: "samples", MANY: "many"}  # as links say it
-WIDE = 330  # of the list of statistics, so that it goes below where it would be cut off [px]
+OVER = {ONE: "picture", SAMPLES: "samples", MANY: "many"}  # values in links
+WIDE = 330  # width of the list of statistics, so that it wraps to the next row instead of being truncated [px]
 SHARES = set(STATISTICS) - {"distance", "entropy", *SIGNED}
-COLUMNS = 3  # of suggestions
-WHY = {  # a head is suggested
+COLUMNS = 3  # columns of suggestions
+WHY = {  # reasons why a head is suggested
     "local": "Looks {} far on average, less than all others.",
     "far": "Looks {} far on average, further than all others.",
     "itself": "Keeps {} of each patch's attention on the patch itself.",
@@ -37,18 +37,18 @@ WHY = {  # a head is suggested
     "faithful": "Where it looks says how far the class drops without it (correlation {}).",
     "needed": "The class loses most without it ({} logits).",
 }
-SPREAD = 0.6  # of the way between two blocks, that its heads take
+SPREAD = 0.6  # horizontal spread of a block's heads as a share of the distance between blocks
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
 def of_picture(key: str, _example: Example) -> dict[str, Statistic]:
-    """Statistics of this picture."""
+    """Compute statistics of this picture."""
     return statistics(_example.explanation.record, _example.checkpoint.config.patch_size)
 
 
 @st.cache_resource(show_spinner="Looking at the sample pictures…", max_entries=4)
 def of_samples(identity: str, size: tuple[int, int], _example: Example) -> dict[str, Statistic]:
-    """Mean and spread over the sample pictures, at the size that is chosen."""
+    """Compute mean and deviation over the sample pictures, at the selected input size."""
     model, preprocess = _example.checkpoint.model, _example.explanation.preprocess
     files = ((name, samples.read(name)) for name in samples.SAMPLES)
     with pass_of(_example):
@@ -57,13 +57,13 @@ def of_samples(identity: str, size: tuple[int, int], _example: Example) -> dict[
 
 @st.cache_resource(show_spinner=False, max_entries=16)
 def agreeing(key: str, target: int, _example: Example) -> Statistic:
-    """How far each head looks where the class's relevance is."""
+    """Compute the agreement of each head with the class's relevance."""
     record = subject(_example, target).record
     return agreement(record, record.read, record.heatmap(record.relevance()))
 
 
 def of_class(example: Example, question: Question | None) -> dict[str, Statistic]:
-    """Statistics that ask about a class; those that take many passes where they were measured or are quick."""
+    """Compute class-specific statistics; those that need many passes only if they were measured or are quick."""
     if question is None:
         return {}
     by_name = {"object": agreeing(example.key, question.about, example)}
@@ -79,10 +79,10 @@ def of_class(example: Example, question: Question | None) -> dict[str, Statistic
 def show(
     example: Example, question: Question | None, selection: Selection, select: Callable[[tuple[int, int]], None]
 ) -> None:
-    """A number for every head, its spread over the blocks, and heads worth a look.
+    """Draw a statistic for every head, its distribution over blocks, and suggested heads.
 
     Args:
-        select: called with (block, head) when one is clicked.
+        select: called with (block, head) when a head is clicked.
     """
     controls = st.container(horizontal=True, vertical_alignment="top")
     one, other = st.columns([3, 2], gap="large")
@@ -106,7 +106,7 @@ def show(
             format_func=STATISTICS.__getitem__,
             width=WIDE,
             help="  \n".join(f"**{STATISTICS[one]}**: {MEANINGS[one]}" for one in order)
-            + "  \n**Uniform attention**: what the number were if every token looked at all tokens alike.",
+            + "  \n**Uniform attention**: the value if every token attended to all tokens equally.",
         )
     statistic = by_name[name]
     format_value, title = partial(amount, name), STATISTICS[name]
@@ -133,13 +133,13 @@ def show(
 
 
 def _show_suggestions(by_name: dict[str, Statistic], select: Callable[[tuple[int, int]], None]) -> None:
-    """Heads to look at first, each with the number that says why."""
+    """Draw buttons for suggested heads, each with the reason."""
     chosen = suggestions(by_name)
     if not chosen:
-        st.caption("No head stands out: all of them look nearly everywhere alike.")
+        st.caption("No head stands out: all of them attend almost uniformly.")
         return
     st.markdown("**Heads worth a look**")
-    for start in range(0, len(chosen), COLUMNS):  # row by row, so that a narrow window keeps the order
+    for start in range(0, len(chosen), COLUMNS):  # row by row, to keep the order in a narrow window
         for column, one in zip(st.columns(COLUMNS), chosen[start : start + COLUMNS], strict=False):
             column.button(
                 f"{one.kind.title()}: block {one.block + 1}, head {one.head + 1}",
@@ -152,18 +152,18 @@ def _show_suggestions(by_name: dict[str, Statistic], select: Callable[[tuple[int
 
 
 def _show_depth(statistic: Statistic, title: str, digits: str) -> None:
-    """Every head over its block, as in the ViT paper; of several pictures, with how far they differ.
+    """Plot every head by block, as in the ViT paper, with standard deviations for several pictures.
 
     Args:
-        digits: of a number, as d3 has it.
+        digits: d3 number format.
     """
     values, pictures = statistic.values.numpy(), statistic.pictures
     blocks, heads = values.shape
-    apart = (np.arange(heads) - (heads - 1) / 2) * (SPREAD / heads)  # so that bars do not hide each other
+    offsets = (np.arange(heads) - (heads - 1) / 2) * (SPREAD / heads)  # keep error bars from overlapping
     bars = {} if statistic.deviation is None else {"error_y": _bars(statistic.deviation.numpy().ravel())}
     figure = go.Figure(
         go.Scatter(
-            x=(np.arange(1, blocks + 1)[:, None] + (apart if bars else 0 * apart)).ravel(),
+            x=(np.arange(1, blocks + 1)[:, None] + (offsets if bars else 0 * offsets)).ravel(),
             y=values.ravel(),
             mode="markers",
             name="a head",

@@ -1,4 +1,4 @@
-"""Many pictures for panel Heads: which, what they cost, and a look at all of them that can be stopped."""
+"""Statistics of heads over many pictures: selection, expected cost, and a computation that can be stopped."""
 
 import hashlib
 import time
@@ -24,17 +24,17 @@ from vit.runs.registry import find_run
 from vit.view.captions import about
 
 UPLOAD = "upload"
-SLICE = 0.7  # [s] of work between two looks at whether someone wants to stop
-PAUSE = 0.1  # [s]
+SLICE = 0.7  # duration of work between two checks for Stop [s]
+PAUSE = 0.1  # pause between two slices [s]
 
 
 class Part(NamedTuple):
-    """Pictures that are looked at together.
+    """A batch of pictures.
 
     Attributes:
-        name: tells them from all others.
-        pictures: how many.
-        read: gives them as a `vit.explain.head_census.Opened`.
+        name: identifies the pictures.
+        pictures: number of pictures.
+        read: decodes them as a `vit.explain.head_census.Opened`.
     """
 
     name: str
@@ -43,23 +43,23 @@ class Part(NamedTuple):
 
 
 @st.cache_resource(show_spinner=False, max_entries=1000)
-def counted(
+def cached_tally(
     identity: str, size: tuple[int, int], name: str, _example: Example, _part: Part
 ) -> tuple[Tally, tuple[str, ...]]:
-    """What the heads do on these pictures, and which of them could not be read."""
+    """Compute the tally of a batch, and list unreadable pictures."""
     opened = _part.read()
     with pass_of(_example):
         return tally(_example.checkpoint.model, opened.pixels), opened.unreadable
 
 
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
-def tested(spec: str, root: str, stamp: int, preprocess: str, _preprocess: Preprocess) -> Pictures:
-    """See `vit.explain.head_census.pictures_of`."""
+def read_test_pictures(spec: str, root: str, stamp: int, preprocess: str, _preprocess: Preprocess) -> Pictures:
+    """Cached `vit.explain.head_census.pictures_of`."""
     return pictures_of(spec, _preprocess, root=Path(root), workers=0)
 
 
 def show(example: Example) -> dict[str, Statistic] | None:
-    """Let the person choose pictures and wait for them; gives the statistics once they are there."""
+    """Draw the controls and the progress; return the statistics once they are computed."""
     source = pick_source(example)
     try:
         parts = uploaded(example) if source == UPLOAD else of_dataset(example, source)
@@ -77,7 +77,7 @@ def show(example: Example) -> dict[str, Statistic] | None:
 
 
 def pick_source(example: Example) -> str:
-    """Uploads, or the test pictures of a dataset that is here: first the one that the checkpoint learnt from."""
+    """Draw the control for uploads or the test pictures of a dataset; the checkpoint's own dataset comes first."""
     titles, learnt = datasets.here(), learnt_from(example.checkpoint)
     order = sorted([UPLOAD, *titles], key=lambda spec: spec != learnt)
 
@@ -90,7 +90,7 @@ def pick_source(example: Example) -> str:
 
 
 def learnt_from(checkpoint: Any) -> str:
-    """The dataset of the run that a checkpoint comes from, as `datasets.here` has it; "" where nobody knows."""
+    """Return the dataset that a checkpoint was trained on, as a spec of `datasets.here`; "" if unknown."""
     name = checkpoint.name
     if not name.startswith("run-"):
         return str(checkpoint.facts.get("data", ""))
@@ -101,7 +101,7 @@ def learnt_from(checkpoint: Any) -> str:
 
 
 def uploaded(example: Example) -> list[Part]:
-    """Files of the visitor's own."""
+    """Draw the uploader, and return batches of uploaded pictures."""
     preprocess, files = example.explanation.preprocess, loading.pick_files(CENSUS_PICTURES, "heads upload")
     step = batch_size(example.checkpoint, preprocess)
 
@@ -116,13 +116,13 @@ def uploaded(example: Example) -> list[Part]:
 
 
 def of_dataset(example: Example, spec: str) -> list[Part]:
-    """Test pictures of a dataset.
+    """Return batches of a dataset's test pictures.
 
     Raises:
-        InvalidDataset: it cannot be read.
+        InvalidDataset: the dataset cannot be read.
     """
     root, stamp, preprocess = datasets.root_of(spec), datasets.stamp(spec), example.explanation.preprocess
-    pictures = tested(spec, root, stamp, repr(preprocess), preprocess)
+    pictures = read_test_pictures(spec, root, stamp, repr(preprocess), preprocess)
     count, step = len(pictures.labels), batch_size(example.checkpoint, preprocess)
 
     def part(places: range) -> Part:
@@ -132,10 +132,10 @@ def of_dataset(example: Example, spec: str) -> list[Part]:
 
 
 def started(example: Example, parts: Sequence[Part]) -> Progress | None:
-    """How far these pictures are, None before they are begun; what takes long waits for a button that says so."""
+    """Return the progress of these batches; None before the start. Draw a button first if this takes long."""
     if not parts:
         return None
-    every = session.of(session.Explore).looks
+    every = session.of(session.Explore).progress
     key = hashlib.sha256(repr([_key(example), *(part.name for part in parts)]).encode()).hexdigest()
     if key not in every:
         count = sum(part.pictures for part in parts)
@@ -151,7 +151,7 @@ def started(example: Example, parts: Sequence[Part]) -> Progress | None:
 
 @st.fragment(run_every=PAUSE)
 def look(example: Example, parts: Sequence[Part], count: int, progress: Progress) -> None:
-    """Work for a moment, then let the browser ask for the next one: a click on *Stop* is heard in between."""
+    """Compute for `SLICE` seconds. The browser then reruns the fragment, so that a click on *Stop* takes effect."""
 
     def stop() -> None:
         progress.stopped = True
@@ -162,7 +162,7 @@ def look(example: Example, parts: Sequence[Part], count: int, progress: Progress
         st.button("Stop", key="heads stop", on_click=stop)
     until = time.monotonic() + SLICE
     while progress.done < len(parts) and not progress.stopped:
-        counted(*_key(example), parts[progress.done].name, example, parts[progress.done])
+        cached_tally(*_key(example), parts[progress.done].name, example, parts[progress.done])
         progress.done += 1
         if time.monotonic() > until:
             break
@@ -171,11 +171,11 @@ def look(example: Example, parts: Sequence[Part], count: int, progress: Progress
 
 
 def result(example: Example, parts: Sequence[Part], count: int, progress: Progress) -> dict[str, Statistic] | None:
-    """Statistics over the parts that are done; says what is missing."""
+    """Return statistics over the finished batches; show what is missing."""
     total = Tally()
     unreadable: list[str] = []
     for part in parts:
-        more, left_out = counted(*_key(example), part.name, example, part)
+        more, left_out = cached_tally(*_key(example), part.name, example, part)
         total, unreadable = total + more, [*unreadable, *left_out]
 
     def go_on() -> None:
@@ -193,5 +193,5 @@ def result(example: Example, parts: Sequence[Part], count: int, progress: Progre
 
 
 def _key(example: Example) -> tuple[str, tuple[int, int]]:
-    """Tells what the pictures go through from all else."""
+    """Return the cache key of model and input size."""
     return example.checkpoint.identity, example.explanation.preprocess.size

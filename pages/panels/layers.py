@@ -1,4 +1,4 @@
-"""The answer after every block: for the picture and for each patch; and what the weights alone show."""
+"""Panels Layers and Weights: predictions after every block for picture and patches; views of the weights alone."""
 
 import numpy as np
 import plotly.graph_objects as go
@@ -16,20 +16,20 @@ from vit.view import reports, tables
 from vit.view.overlay import COLORMAPS
 from vit.view.selection import Selection
 
-CURVES = 4  # classes drawn
-TILE = 96  # [px]
+CURVES = 4  # classes in the chart
+TILE = 96  # size of a map [px]
 RAMP = 160  # width of a colour scale [px]
 
 
 @st.cache_resource(show_spinner="Reading the answer after every block…", max_entries=8)
 def lens(key: str, target: int, _example: Example) -> Lens:
-    """See `vit.explain.logit_lens.logit_lens`."""
+    """Cached `vit.explain.logit_lens.logit_lens`."""
     with pass_of(_example):
         return logit_lens(_example.checkpoint.model, _example.pixels, target)
 
 
 def show(example: Example, question: Question, selection: Selection) -> None:
-    """Curves over the blocks, and a map of the class for each."""
+    """Draw probabilities over blocks, and a map of the class after each block."""
     labels = example.checkpoint.labels
     target = question.about
     name = plain(labels[target])
@@ -83,14 +83,14 @@ def _tile(shares: np.ndarray) -> Image.Image:
 
 
 def _show_outliers(example: Example, reading: Lens) -> bool:
-    """Which tokens stand out by their length; whether any does."""
+    """Show patch tokens with outlier norms; return whether there are any."""
     first = len(example.explanation.record.prefix)
-    strange = outliers(reading.lengths[:, first:])
-    if not strange.any():
+    is_outlier = outliers(reading.lengths[:, first:])
+    if not is_outlier.any():
         st.caption("No patch token is far longer than the others of its block.")
         return False
-    block = int(strange.sum(1).argmax())
-    count = int(strange[block].sum())
+    block = int(is_outlier.sum(1).argmax())
+    count = int(is_outlier[block].sum())
     many = "1 patch token stands out by its" if count == 1 else f"{count} patch tokens stand out by their"
     st.caption(
         f"{many} length after block {block + 1}.",
@@ -103,7 +103,7 @@ def _show_outliers(example: Example, reading: Lens) -> bool:
 
 
 def show_weights(example: Example) -> None:
-    """Position embeddings and patch filters; no picture plays a part."""
+    """Draw position embeddings and patch filters, which do not depend on a picture."""
     model = example.checkpoint.model
     left, right = st.columns(2, gap="large")
     with left:
@@ -119,21 +119,21 @@ def show_weights(example: Example) -> None:
                 st.image(_ramp(), width=RAMP, alt="Colours from dark to bright")
                 st.caption(f"{top:.2f}", width="content")
             st.caption(
-                "Each map stands where its patch lies, and is brightest where positions are most like that patch's: "
-                "colours are the cosine of the two position embeddings, from the lowest to the highest there is."
+                "Each map is at the position of its patch, and is brightest where positions are most similar to that "
+                "patch's. Colours are the cosine similarity of two position embeddings, from the lowest to the highest."
             )
     with right:
         st.markdown("**What the patch embedding looks for**, its strongest principal components")
         components, shares = filters(model)
         st.image(_filters(components.numpy()), width="stretch")
         st.caption(
-            "Each tile is one patch of the input. Grey counts nothing; what is brighter or darker than grey, or "
-            "coloured, is what the filter answers to, or to its negative. Together they make up "
+            "Each tile is one patch of the input. Grey is a weight of zero; brighter, darker or coloured pixels are "
+            "what the filter responds to, or to its negative. Together they explain "
             f"{float(shares.sum()):.0%} of the filters' variance, the first one {float(shares[0]):.0%}."
         )
 
 
-MAPS_PER_SIDE = 14  # maps of positions along a side
+MAPS_PER_SIDE = 14  # maximum number of position maps along a side
 
 
 def _ramp() -> Image.Image:

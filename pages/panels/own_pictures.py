@@ -1,4 +1,4 @@
-"""The pictures that the visitor uploaded, as a strip: one is shown, the others are a click away."""
+"""A strip of the visitor's uploaded pictures."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,7 @@ from vit.images import video as videos
 
 
 def show(on_choose: Callable[[str, str], None]) -> None:
-    """Draw the strip, where there are several.
+    """Draw the strip if there are several pictures.
 
     Args:
         on_choose: called with a picture's name and key before the rerun that a click causes.
@@ -37,9 +37,9 @@ def show(on_choose: Callable[[str, str], None]) -> None:
 
 
 def add(sources: Sequence[Source]) -> str:
-    """Put pictures into the strip, behind those that are there; the key of all for the link.
+    """Append pictures to the strip, and return the key of all for the link.
 
-    "" where it is one alone, or where the server cannot keep them.
+    Returns "" for a single picture, or if the server cannot store them.
     """
     new = [(one.name, uploaded_pictures.keep(one.data)) for one in sources] if _several(sources) else []
     entries = {key: name for name, key in [*_entries(), *new]}
@@ -49,21 +49,21 @@ def add(sources: Sequence[Source]) -> str:
 
 
 def uploaded() -> tuple[Thumbnail, ...]:
-    """Those of the link that the server still has, each with its key as the name and its file's name as the credit."""
+    """Return the link's pictures that are still stored, with the key as name and the file name as credit."""
     key = address.read(ExploreLink).pictures
     if not key:
         return ()
 
     def work() -> tuple[Thumbnail, ...]:
-        found = uploaded_pictures.find_all(key)
-        return tuple(Thumbnail(name=one.key, credit=one.name, source=_address(one.data)) for one in found)
+        pictures = uploaded_pictures.find_all(key)
+        return tuple(Thumbnail(name=one.key, credit=one.name, source=_address(one.data)) for one in pictures)
 
-    strip: tuple[Thumbnail, ...] = cached(("own pictures", uploaded_pictures.readers(), key), work)
+    strip: tuple[Thumbnail, ...] = cached(("own pictures", uploaded_pictures.cache_scope(), key), work)
     return strip
 
 
-def beside(key: str, most: int) -> list[str]:
-    """Keys of the strip's other pictures, without videos, so many at most; none where this is none of the strip."""
+def other_keys(key: str, most: int) -> list[str]:
+    """Return keys of at most `most` other pictures of the strip, without videos; none if `key` is not in the strip."""
     strip = uploaded()
     if key not in [one["name"] for one in strip]:
         return []
@@ -72,17 +72,17 @@ def beside(key: str, most: int) -> list[str]:
 
 
 def _several(sources: Sequence[Source]) -> bool:
-    """Whether there will be more than one."""
+    """Whether the strip will have more than one picture with these."""
     return len(sources) > 1 or bool(_entries())
 
 
 def _entries() -> list[tuple[str, str]]:
-    """Names and keys of what is in the strip, or of the one picture that is shown."""
+    """Return names and keys of the strip's pictures, or of the current single upload."""
     if strip := uploaded():
         return [(one["credit"], one["name"]) for one in strip]
-    carried, upload = session.of(session.Explore).carried, session.of(session.Explore).upload
+    stored, upload = session.of(session.Explore).stored_upload, session.of(session.Explore).upload
     link = address.read(ExploreLink)
-    return [(upload.name, carried.key)] if upload and carried.key and link.picture == carried.key else []
+    return [(upload.name, stored.key)] if upload and stored.key and link.picture == stored.key else []
 
 
 def _address(data: bytes) -> str:
@@ -90,7 +90,7 @@ def _address(data: bytes) -> str:
         return _FILM
     try:
         return gallery.address_of(decode.decode_image(data))
-    except UserError:  # it could be read when it came
+    except UserError:  # readable when it was uploaded, but no longer
         return _FILM
 
 

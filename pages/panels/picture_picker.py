@@ -1,4 +1,4 @@
-"""Which picture page Explore is about: a sample, an upload, a camera shot, or a frame of an animation or a video."""
+"""Controls of page Explore for the picture: a sample, an upload, a camera shot, or a frame of an animation or video."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from vit.runs.registry import list_runs
 if TYPE_CHECKING:
     from pages.streamlit_internals.types import DeltaGenerator
 
-RUN = "run-"  # before the id of a run whose best checkpoint is meant
+RUN = "run-"  # prefix of the name of a run's best checkpoint
 READING = "Reading the video…"
 PREVIEW = 3  # thumbnails on the button that opens all samples
-TOUCH = 3600.0  # [s] after which an uploaded picture that is still looked at counts as opened again
+TOUCH = 3600.0  # interval at which the expiry of a displayed upload is extended [s]
 
 
 def current_sample() -> str:
-    """The sample that the link names."""
+    """Return the sample of the link, or the default one."""
     name = address.read(ExploreLink).sample
     return name if name in samples.SAMPLES else welcome.VIEW.sample
 
 
 def sample_source(name: str) -> Source:
-    """A picture of the gallery."""
+    """Return a sample as a source."""
     return Source(f"{name}.jpg", samples.read(name), name)
 
 
 def pick_picture(row: DeltaGenerator) -> Source:
-    """The picture that the person chose last: an upload, a camera shot, or a sample.
+    """Draw the controls for the picture, and return the picture that was selected last.
 
     Args:
-        row: where the samples, the uploader and the camera go; what they answer goes below.
+        row: container of samples, uploader and camera; messages are drawn below it.
     """
     state = session.of(session.Explore)
 
@@ -66,7 +66,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
         if uploaders.newly_uploaded("camera") is not None:
             choose("camera", **welcome.left())
 
-    def take_in() -> None:
+    def accept_uploads() -> None:
         files = [file for file in uploaders.newly_uploaded(key) or () if file.file_id not in state.files]
         if not files:
             return
@@ -79,33 +79,33 @@ def pick_picture(row: DeltaGenerator) -> Source:
     begin_with_test_pictures()
     reopen_upload()
     source, sample = state.source, current_sample()
-    taken, key = None, f"upload {state.uploads}"
+    shot, key = None, f"upload {state.uploads}"
     with row:
         gallery.show("gallery", sample if source == "sample" else None, choose_sample, preview=PREVIEW)
-        # A new one after each upload: it would take the earlier file away before it sends the next one, and name a
-        # file that is no longer shown after the browser's Back.
+        # A new uploader after each upload. The old one would delete the earlier file before it sends the next one, and
+        # would show the name of another file after the browser's Back.
         with st.container(key="uploader", width="content"):
             st.file_uploader(
                 "Drop, paste or browse for files",
                 max_upload_size=uploaders.limit(uploads.LARGEST),
                 accept_multiple_files=True,
                 key=key,
-                on_change=take_in,
+                on_change=accept_uploads,
                 label_visibility="collapsed",
             )
         with st.popover("Camera", width="content"):
             if st.toggle("Use the camera"):
-                taken = st.camera_input("Camera", key="camera", on_change=shoot)
+                shot = st.camera_input("Camera", key="camera", on_change=shoot)
     if public.is_public():
         st.caption("Your pictures stay in the memory of this visit, and are forgotten when you leave.")
     if state.refused:
         st.error(plain(state.refused))
     own_pictures.show(choose_own)
     if source == "upload" and state.upload:
-        row.caption(f"This is {plain(state.upload.name)}.", width="content", help=uploaded_pictures.how_long())
+        row.caption(f"This is {plain(state.upload.name)}.", width="content", help=uploaded_pictures.retention_note())
         return state.upload
-    if source == "camera" and taken is not None:
-        return Source("camera.jpg", taken.getvalue())
+    if source == "camera" and shot is not None:
+        return Source("camera.jpg", shot.getvalue())
     if missed := address.read(ExploreLink).upload:
         st.info(
             f"This link was made with a picture that is not here any more, {plain(missed)}. Upload it to see the same."
@@ -114,10 +114,10 @@ def pick_picture(row: DeltaGenerator) -> Source:
 
 
 def choose(source: Literal["sample", "upload", "camera"], **link: str) -> None:
-    """Show a picture of this kind from now on.
+    """Select a picture of this kind.
 
     Args:
-        link: what the link says of it; the upload that it named goes.
+        link: attributes of the link to set; an earlier upload is removed from it.
     """
     state = session.of(session.Explore)
     state.source, state.refused = source, ""
@@ -125,12 +125,12 @@ def choose(source: Literal["sample", "upload", "camera"], **link: str) -> None:
 
 
 def open_uploads(uploaded: Sequence[Source]) -> None:
-    """Show what was uploaded just now, the first of several; what is no picture is named, and changes nothing."""
+    """Select new uploads, showing the first one; report unreadable files, which change nothing else."""
     state = session.of(session.Explore)
     readable, problems = [], []
     for one in uploaded:
         try:
-            if not videos.is_video(one.data):  # those take long to read
+            if not videos.is_video(one.data):  # videos take long to decode; `pick_frame` reads them
                 decode.decode_image(one.data)
             readable.append(one)
         except UserError as error:
@@ -149,12 +149,12 @@ def open_uploads(uploaded: Sequence[Source]) -> None:
 
 
 def begin_with_test_pictures() -> None:
-    """Where a run's model is opened and no picture was chosen, show what it was tested on."""
+    """Select a run's test pictures if its checkpoint is opened without a picture."""
     link = address.read(ExploreLink)
     if not link.checkpoint.startswith(RUN) or link.sample or link.picture or link.upload or link.tour:
         return
     loading.start_torch()
-    from pages.looking import run_pictures  # noqa: PLC0415 # the page is there before torch
+    from pages.looking import run_pictures  # noqa: PLC0415 # imports torch, which the page must not wait for
 
     run = next((one for one in list_runs() if one.id == link.checkpoint.removeprefix(RUN)), None)
     entries = run_pictures.entries(run) if run else []
@@ -167,40 +167,40 @@ def begin_with_test_pictures() -> None:
 
 
 def reopen_upload() -> None:
-    """Take up the picture that the link is about: one that the server has, or after the browser's Back a sample."""
+    """Restore the picture of the link: a stored upload, or a sample after the browser's Back."""
     state, link = session.of(session.Explore), address.read(ExploreLink)
     if sessions.came_by_history():
         state.refused = ""
         if not link.upload:
             state.source = "sample"
-    # After Back to a sample, Forward names the same one.
-    open_key = state.carried.key if state.source == "upload" else ""
+    # After Back to a sample, Forward leads to the same upload again, so compare only if an upload is shown.
+    open_key = state.stored_upload.key if state.source == "upload" else ""
     key = link.picture
     if key and key != open_key and (content := uploaded_pictures.find(key)) is not None:
         name = link.upload[: uploaded_pictures.LONGEST_NAME] or "picture"
         state.upload, state.source = Source(name, content), "upload"
-        state.carried = session.Carried(content, key, time.monotonic())
+        state.stored_upload = session.StoredUpload(content, key, time.monotonic())
 
 
-def carry(source: Source) -> None:
-    """Let the link reopen a picture that was uploaded and could be read: while the session lasts, and a day longer."""
+def store_upload(source: Source) -> None:
+    """Store a readable upload and put it into the link, so that the link reopens it for a day after the session."""
     state = session.of(session.Explore)
     if state.upload is None or source.data is not state.upload.data:
         return
-    if state.carried.content is not source.data or time.monotonic() > state.carried.since + TOUCH:
-        state.carried = session.Carried(source.data, uploaded_pictures.keep(source.data), time.monotonic())
-    address.change(ExploreLink, upload=state.upload.name, picture=state.carried.key)
+    if state.stored_upload.content is not source.data or time.monotonic() > state.stored_upload.since + TOUCH:
+        state.stored_upload = session.StoredUpload(source.data, uploaded_pictures.keep(source.data), time.monotonic())
+    address.change(ExploreLink, upload=state.upload.name, picture=state.stored_upload.key)
 
 
-def forget(source: Source) -> None:
-    """Take an upload out of the link that could never be explained, so that there is nothing to reopen."""
+def drop_upload(source: Source) -> None:
+    """Remove an upload from the link if it could not be explained and therefore was not stored."""
     state = session.of(session.Explore)
-    if state.upload is not None and source.data is state.upload.data and state.carried.content is not source.data:
+    if state.upload is not None and source.data is state.upload.data and state.stored_upload.content is not source.data:
         address.change(ExploreLink, upload="", picture="")
 
 
 def pick_frame(source: Source) -> Source:
-    """Let the person choose a frame of an animation or a video, which is decoded for that."""
+    """Draw the slider for a frame of an animation or a video, which is decoded first."""
     placeholder = st.empty()
     video, total = videos.is_video(source.data), 0
     try:
@@ -213,7 +213,7 @@ def pick_frame(source: Source) -> Source:
             ).total
             placeholder.empty()
         frames = decode.count_frames(source.data)
-    except UserError:  # said where it is explained
+    except UserError:  # reported where the picture is explained
         placeholder.empty()
         return source
     if frames < 2:
@@ -221,7 +221,7 @@ def pick_frame(source: Source) -> Source:
 
     def remember(frame: int) -> None:
         upload = session.of(session.Explore).upload
-        if upload is not None and upload.data is source.data:  # not of one that arrived in the same message
+        if upload is not None and upload.data is source.data:  # not if another upload arrived in the same message
             address.change(ExploreLink, frame=frame)
 
     first = min(address.read(ExploreLink).frame or 1, frames)
@@ -234,7 +234,7 @@ def pick_frame(source: Source) -> Source:
         key=key,
         on_change=link_controls.on_change,
         args=(key, remember),
-        help="The viewer shows this one; below, all can be taken away.",
+        help="The viewer shows this frame. *More files* below the viewer has an animation of all frames.",
     )
     if total > frames:
         st.caption(f"Of its {total:,} frames, {frames} can be chosen, evenly spread.")
@@ -244,7 +244,7 @@ def pick_frame(source: Source) -> Source:
 
 
 def pick_range(source: Source) -> Source:
-    """Say if a picture uses a small part of its values, which makes it dark, and let the person stretch them."""
+    """Show a note and a toggle for stretching if a picture uses only a small part of its value range."""
     used = None if source.sample or videos.is_video(source.data) else loading.used_range(source.data)
     if used is None:
         return source

@@ -1,4 +1,4 @@
-"""What the model makes of the picture: its most probable classes, and the picture as it saw it."""
+"""Predictions: the most probable classes, and the model's input picture."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from vit.view.first_view import Model
 
 TOP = 5  # predictions shown
-WIDTH = 96  # of the model's own view [px]
+WIDTH = 96  # width of the model's input picture [px]
 
 
 def show_top(
     place: DeltaGenerator, checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation
 ) -> None:
-    """The most probable class, in a line, and whether it may be a guess."""
+    """Show the most probable class in one line, and whether it may be a guess."""
     if explanation.predictions:
         best = explanation.predictions[0]
         guess = " · may be a guess" if unlike_training.is_unlike(checkpoint, explanation) else ""
@@ -32,10 +32,10 @@ def show_top(
 
 
 def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> None:
-    """The most probable classes as bars, beside what the model saw."""
+    """Draw the most probable classes as bars, beside the model's input."""
     chart, view = st.columns([3, 1])
     if not explanation.predictions:
-        chart.info("This model has no classes of its own. Give it some below, or look at its attention without.")
+        chart.info("This model has no classes of its own. Add some below, or view its attention without classes.")
         _show_input(view, explanation)
         return
     top = explanation.predictions[:TOP]
@@ -49,7 +49,7 @@ def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplan
 
 
 def _show_input(container: DeltaGenerator, explanation: Explanation | StoredExplanation) -> None:
-    """The picture as the model saw it, enlarged."""
+    """Draw the model's input, enlarged."""
     width, height = explanation.input_image.size
     with container:
         st.image(

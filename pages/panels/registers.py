@@ -1,4 +1,4 @@
-"""A register at test time, where tokens stand out: which neurons make them, and what becomes of lengths and answers."""
+"""A test-time register for models with outlier tokens: responsible neurons, and changes of norms and predictions."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,14 +26,14 @@ from vit.view.overlay import COLORMAPS, colorize
 from vit.view.payload import pack
 from vit.view.selection import Selection
 
-NAMED = 3  # neurons that are named
+NAMED = 3  # neurons that the caption lists
 HELP = """A few neurons make these tokens long. Their activations are moved to an empty token that is added after the
-prefix; no weight changes, and the patches keep their own content (Jiang et al. 2025). They are looked for in this
-picture and the samples."""
+prefix; no weight changes, and the patches keep their own content (Jiang et al. 2025). They are found on this picture
+and the samples."""
 
 
 def show(example: Example, question: Question, selection: Selection) -> None:
-    """Offer it, and show the model with it beside the model as it is."""
+    """Draw the toggle for the register, and compare the model with and without it."""
     if not link_controls.toggle("Add a register at test time", "register", help=HELP):
         return
     moved = _neurons(example)
@@ -51,17 +51,17 @@ def show(example: Example, question: Question, selection: Selection) -> None:
         f"Moved, with their part in the length of {moved.tokens} tokens that stand out after block {moved.block + 1}: "
         f"{named}{f' and {len(moved.neurons) - NAMED} more' if len(moved.neurons) > NAMED else ''}."
     )
-    now = _changed(example, moved)
-    before, after = (_lengths(one, question.about) for one in (example, now))
+    changed = _changed(example, moved)
+    before, after = (_lengths(one, question.about) for one in (example, changed))
     _show_lengths(example, before, after, moved.block)
     left, right = st.columns(2, gap="large")
     with left:
         _show_lines("Longest and median patch token", _extremes(before), _extremes(after), "lengths")
     with right:
-        _show_lines("Entropy of attention (1 is uniform)", [_entropies(example)], [_entropies(now)], "entropies")
-    answers = [example.checkpoint.model.probabilities(one.explanation.record.logits[0]) for one in (example, now)]
+        _show_lines("Entropy of attention (1 is uniform)", [_entropies(example)], [_entropies(changed)], "entropies")
+    answers = [example.checkpoint.model.probabilities(one.explanation.record.logits[0]) for one in (example, changed)]
     what_if.show_answers(example, answers[0], answers[1], question)
-    what_if.show_after(now, example, question, selection, "register", "With the register")
+    what_if.show_after(changed, example, question, selection, "register", "With the register")
 
 
 def _neurons(example: Example) -> RegisterNeurons:
@@ -78,7 +78,7 @@ def _neurons(example: Example) -> RegisterNeurons:
 
 
 def _changed(example: Example, moved: RegisterNeurons) -> Example:
-    """The picture through the model with the register, with a payload of its own."""
+    """Return the example with the register added to the model, with its own payload."""
     name = f"{example.key} with a register {moved.neurons}"
 
     def work() -> Example:
@@ -95,7 +95,7 @@ def _changed(example: Example, moved: RegisterNeurons) -> Example:
 
 
 def _lengths(example: Example, target: int) -> Tensor:
-    """Of the patch tokens after every block: (L, rows, cols)."""
+    """Compute the norms of patch tokens after every block: (L, rows, cols)."""
 
     def work() -> Tensor:
         with class_question.pass_of(example):
@@ -107,7 +107,7 @@ def _lengths(example: Example, target: int) -> Tensor:
 
 
 def _entropies(example: Example) -> list[float]:
-    """Of the attention of patches, mean of heads and patches, after every block."""
+    """Compute the entropy of attention from patches in every block, averaged over heads and patches."""
 
     def work() -> list[float]:
         one = example.explanation.record
@@ -127,7 +127,7 @@ def _extremes(lengths: Tensor) -> list[list[float]]:
 
 
 def _show_lengths(example: Example, before: Tensor, after: Tensor, block: int) -> None:
-    """Maps of the lengths after a block, in one scale."""
+    """Draw maps of token norms after a block, with a shared scale."""
     top = float(max(before[block].max(), after[block].max()))
     with st.container(horizontal=True):
         for title, lengths in (("as it is", before), ("with the register", after)):

@@ -1,4 +1,4 @@
-"""Seven short steps that teach to read the page, on the samples and the shipped checkpoint."""
+"""A tour of page Explore in seven steps, with the samples and the shipped checkpoint."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,24 +10,25 @@ from pages.links import address, session
 from pages.links.page_links import ExploreLink
 
 CHECKPOINT = "cifar10"
-MAP, PANELS = "map", "ask-more"  # where links in a step lead
+MAP, PANELS = "map", "ask-more"  # anchors that links in a step lead to
 _point = st.components.v2.component(
     "vit_tour",
     js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"),
     html='<p role="status" hidden>✓ Done. On to the next one.</p>',
     css="p { margin: 0; font-size: 0.875rem; color: light-dark(#2b6f77, #7cc4cb); font-weight: 600; }",
 )
-CLICK, HOVER = "click", "pointerover"  # how a control is used, as browsers call it
+CLICK, HOVER = "click", "pointerover"  # DOM events that count as using a control
 
 
 class Step(NamedTuple):
-    """One step.
+    """A step of the tour.
 
     Attributes:
-        title, text: what to learn, and where to look for it.
-        task: what to do for it.
-        control: that is used for that, by how its name begins.
-        link: what the page shows for it, as its address says it; everything else is as at first.
+        title, text: the lesson.
+        task: what the visitor should do.
+        control: prefix of the accessible name of the control for the task.
+        link: state of the page for this step.
+        act: DOM event that completes the task.
     """
 
     title: str
@@ -39,7 +40,7 @@ class Step(NamedTuple):
 
 
 def _below(panel: str) -> str:
-    """A panel's name that leads there."""
+    """Return a markdown link from a panel's name to the panels."""
     return f"[{panel}](#{PANELS})"
 
 
@@ -112,26 +113,27 @@ STEPS = (
 
 
 def mark_map() -> None:
-    """Where *See it* leads."""
+    """Draw the anchor of *See it*."""
     st.html(f'<div id="{MAP}" style="scroll-margin-top: 4rem"></div>')
 
 
 def offer() -> None:
-    """A button that starts the tour."""
+    """Draw a button that starts the tour."""
     if _current() is None:
         st.button("New here?", key="start tour", help="Seven short steps.", on_click=_start, type="tertiary")
 
 
 def show() -> None:
-    """The step that the link names, if any, with the way on and back.
+    """Draw the current step, if any, with Back and Next.
 
-    It stays at the bottom of the window, so that what it talks about can be scrolled to while it is read.
+    It is fixed at the bottom of the window, so that the visitor can scroll the page while reading it.
     """
     number = _current()
     if number is None:
         return
     step, last = STEPS[number], number == len(STEPS) - 1
-    st.html("<style>[data-testid=stBottomBlockContainer] { padding-bottom: 1rem; }</style>")  # it covers what it shows
+    # The step covers the page, so reduce Streamlit's padding.
+    st.html("<style>[data-testid=stBottomBlockContainer] { padding-bottom: 1rem; }</style>")
     with st.bottom:
         text, buttons = st.columns([4, 1], gap="medium")
         with text.container(gap=None):
@@ -155,20 +157,20 @@ def _current() -> int | None:
 
 
 def _start() -> None:
-    """Show the first step, and remember what was looked at before."""
+    """Store the page's state, and go to the first step."""
     here = session.of(session.Explore)
     here.before_tour = address.read(ExploreLink), here.source
     _go(0)
 
 
 def _go(number: int) -> None:
-    """Show what a step shows, and nothing of what was chosen before."""
+    """Go to a step, resetting all other selections."""
     address.show(replace(STEPS[number].link, tour=number + 1, checkpoint=CHECKPOINT))
     session.of(session.Explore).source = "sample"
 
 
 def _end() -> None:
-    """Go back to what was looked at before; whoever came by a link to a step stays with what it shows."""
+    """End the tour and restore the state before it; without one, keep the state of the step."""
     here = session.of(session.Explore)
     if here.before_tour is None:
         address.change(ExploreLink, tour=None)

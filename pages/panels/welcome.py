@@ -1,8 +1,8 @@
-"""What the page shows to whoever opens it without a link, and what is to be seen there.
+"""Initial view of page Explore without a link, and its caption.
 
-Two of the samples show a class that the shipped model knows, the cat and the horse. It finds the cat at 32 and 64 px,
-the horse at 32 px only. Of all maps of these, relevance of the cat at 64 px is the truest: SaCo 0.97, where the best of
-20 random maps has 0.77 and a blob in the middle 0.75. It follows the pointer, too.
+Two of the samples show a class of the shipped model, the cat and the horse. The model recognises the cat at 32 and
+64 px, the horse at 32 px only. Of all maps of these, relevance of the cat at 64 px is the most faithful: SaCo 0.97,
+compared with 0.77 for the best of 20 random maps and 0.75 for a blob in the middle. It also follows the pointer.
 """
 
 from pages.links import address
@@ -20,22 +20,22 @@ CAPTION = (
 
 
 def fill() -> None:
-    """Make an empty link the first view's; no step of the browser's Back, see `pages/server/history.js`."""
+    """Fill an empty link with the initial view, without a history entry, see `pages/server/history.js`."""
     if not address.current():
         address.show(VIEW)
 
 
 def left() -> dict[str, str]:
-    """What changes in the link with the first view's picture or checkpoint: the input size chosen for them goes."""
+    """Return link changes for leaving the initial view: its input size is removed."""
     link = address.read(ExploreLink)
     return {"size": ""} if (link.sample, link.size, link.upload) == (VIEW.sample, VIEW.size, "") else {}
 
 
 def is_shown(checkpoint: str) -> bool:
-    """Whether the page shows the first view, whatever is pinned in it.
+    """Whether the page shows the initial view, regardless of the pinned token.
 
     Args:
-        checkpoint: its name.
+        checkpoint: name of the current checkpoint.
     """
     link = address.read(ExploreLink)
     same = (link.sample, link.size, link.viewer.get("view")) == (VIEW.sample, VIEW.size, VIEW.viewer["view"])

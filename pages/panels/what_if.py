@@ -1,4 +1,4 @@
-"""What if some heads were off, or some patches hidden: the answer and the maps beside the old ones."""
+"""Panel *What if?*: predictions and maps with ablated heads or hidden patches, beside the original ones."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,14 +37,14 @@ TOP = 5
 
 @st.cache_resource(show_spinner=False, max_entries=4)
 def means(identity: str, _checkpoint: Checkpoint) -> Tensor:
-    """What heads give on average over the sample pictures, at the model's own size."""
+    """Compute the mean output of heads over the sample pictures, at the model's own size."""
     pictures = [_checkpoint.preprocess(decode_image(samples.read(name))) for name in samples.SAMPLES]
     with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, len(pictures)):
         return head_means(_checkpoint.model, torch.cat(pictures))
 
 
 def importances(example: Example, target: int, by_mean: bool) -> np.ndarray:
-    """How far the class's logit falls without each head (L, H)."""
+    """Compute the drop of the class's logit without each head (L, H)."""
     checkpoint = example.checkpoint
     instead = means(checkpoint.identity, checkpoint) if by_mean else None
 
@@ -56,8 +56,9 @@ def importances(example: Example, target: int, by_mean: bool) -> np.ndarray:
 
 
 def changed(example: Example, off: Heads, by_mean: bool, hide: tuple[int, ...], baseline: Baseline) -> Example:
-    """The changed picture through the changed model, with a payload of its own."""
-    name = f"{example.key} without {off} {by_mean} {hide} {baseline}"  # heads of the last block change no attention
+    """Return the example with ablated heads and hidden patches, with its own payload."""
+    # The key names the change, since heads of the last block change no attention and so leave the payload equal.
+    name = f"{example.key} without {off} {by_mean} {hide} {baseline}"
     return cached(("changed", name), lambda: _changed(name, example, off, by_mean, hide, baseline))
 
 
@@ -75,7 +76,7 @@ def _changed(
 
 
 def under_pointer(example: Example, question: Question | None, selection: Selection) -> viewer.Occlusion | None:
-    """Let the person replace the patch under the pointer; what the viewer needs for that."""
+    """Draw the toggle that replaces the patch under the pointer; return the predictions for the viewer."""
     if question is None:
         return None
     labels = example.checkpoint.labels
@@ -85,21 +86,22 @@ def under_pointer(example: Example, question: Question | None, selection: Select
         asks = link_controls.toggle(
             f"Replace the patch under the pointer{takes}",
             "probe",
-            help="By what hidden patches become. Every patch is tried once, then the answer follows the pointer.",
+            help="Every patch is replaced once; then the prediction follows the pointer.",
         )
         baseline = link_controls.select(
             "Hidden patches become", "baseline", list(BASELINES), format_func=BASELINES.__getitem__, width=220
         )
     if not asks:
         return None
-    now = after(example, selection, baseline)
+    new = after(example, selection, baseline)
+    model, hook = example.checkpoint.model, new.hook
 
     def work(progress: Callable[[float], object]) -> Tensor:
         with pass_of(example):
-            return occlusion(example.checkpoint.model, example.pixels, baseline, now.hook, selection.hidden, progress)
+            return occlusion(model, example.pixels, baseline, hook, selection.hidden, progress)
 
-    answers = with_bar(("occlusion", now.key, baseline), "Replacing one patch after the other…", work)
-    before = example.checkpoint.model.probabilities(now.explanation.record.logits[0])
+    answers = with_bar(("occlusion", new.key, baseline), "Replacing one patch after the other…", work)
+    before = model.probabilities(new.explanation.record.logits[0])
     best, usual = answers.argmax(-1).tolist(), int(before.argmax())
     return viewer.Occlusion(
         target=visible(labels[question.about]),
@@ -110,13 +112,13 @@ def under_pointer(example: Example, question: Question | None, selection: Select
 
 
 def heads_off(blocks: int, heads: int) -> Heads:
-    """The heads that the link switches off."""
+    """Return the link's ablated heads that exist in the model."""
     off = address.read(ExploreLink).off
     return tuple((block, head) for block, head in off if block < blocks and head < heads)
 
 
 def after(example: Example, selection: Selection, baseline: Baseline) -> Example:
-    """The picture and the model as the person changed them."""
+    """Return the example with the changes of link and selection; the example itself if there are none."""
     record = example.explanation.record
     off = heads_off(record.blocks, record.heads)
     if not off and not selection.hidden:
@@ -129,7 +131,7 @@ def _by_mean() -> bool:
 
 
 def show(example: Example, question: Question | None, selection: Selection) -> None:
-    """Switches for heads and patches, and what comes of them."""
+    """Draw the controls for heads and patches, and the effect of the changes."""
     record = example.explanation.record
     off = heads_off(record.blocks, record.heads)
 
@@ -146,8 +148,8 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
             "instead",
             [MEAN, "zero"],
             kind=st.segmented_control,
-            help="Its mean over the sample pictures is the milder choice: zero is something that no head ever gives, "
-            "and overstates what it does.",
+            help="Its mean over the sample pictures is the milder choice: no head ever outputs zero, so zero "
+            "overstates the effect.",
         )
         values = _importances(example, question, _by_mean())
         label = "Click a head to switch it off"
@@ -171,22 +173,22 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
     if not off and not selection.hidden:
         return
     linked = address.read(ExploreLink).baseline
-    now = after(example, selection, next((name for name in BASELINES if name == linked), "mean"))
+    new = after(example, selection, next((name for name in BASELINES if name == linked), "mean"))
     if question:
-        logits = (one.explanation.record.logits[0] for one in (example, now))
+        logits = (one.explanation.record.logits[0] for one in (example, new))
         earlier, later = map(example.checkpoint.model.probabilities, logits)
         show_answers(example, earlier, later, question)
-    show_after(now, example, question, selection, "changed", "After the change")
+    show_after(new, example, question, selection, "changed", "After the change")
 
 
 def show_after(
     now: Example, before: Example, question: Question | None, selection: Selection, name: str, title: str
 ) -> None:
-    """A viewer of what a change made of the picture's attention, which follows the one above.
+    """Draw a viewer with the changed attention, synchronised with the viewer above.
 
     Args:
-        now, before: the picture and the model as they are then, and as they were.
-        name: tells it from others of the page.
+        now, before: the example with and without the change.
+        name: prefix of the viewer's keys.
     """
     st.caption(f"{title}. It follows the viewer above, and maps of one kind have one scale in both.")
     payload = viewer.feed(f"{name} feeder", now.explanation.payload)
@@ -201,12 +203,12 @@ def show_after(
 
 
 def _seconds(example: Example) -> float:
-    """What the importance of all heads takes."""
+    """Estimate the duration of measuring all heads [s]."""
     return importance_seconds(example.checkpoint.model, example.explanation.preprocess.size)
 
 
 def measured(example: Example, question: Question) -> bool:
-    """Whether the importance of all heads is known, or quickly found out."""
+    """Whether the importance of all heads was requested or can be measured quickly."""
     asked_for = session.of(session.Explore).importance == f"{example.key} {question.target}"
     return asked_for or _seconds(example) <= ASK_ABOVE
 
@@ -218,7 +220,7 @@ def _importances(example: Example, question: Question | None, by_mean: bool) -> 
         return unknown
     if not measured(example, question) and not st.button(f"Measure every head ({about(_seconds(example))})"):
         return unknown
-    # Nobody is asked again where the machine has become busy.
+    # Remember the request, so that no button appears if the estimate grows on a busy machine.
     session.of(session.Explore).importance = f"{example.key} {question.target}"
     return importances(example, question.about, by_mean)
 
@@ -228,7 +230,7 @@ def _signed(value: float) -> str:
 
 
 def show_answers(example: Example, before: Tensor, after: Tensor, question: Question) -> None:
-    """Probabilities of the most probable classes, old and new."""
+    """Draw probabilities of the most probable classes before and after the change."""
     labels = example.checkpoint.labels
     classes = {question.about, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
     order = sorted(classes, key=lambda index: float(before[index]))

@@ -1,4 +1,4 @@
-"""What is seen of runs: curves, attention over epochs, actions, results, several runs compared."""
+"""Views of runs: curves, attention over epochs, actions, results, comparison of runs, searches."""
 
 from vit.lazy import names_of
 

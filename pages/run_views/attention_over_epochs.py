@@ -1,4 +1,4 @@
-"""Attention while it learns: a few pictures of a run, epoch by epoch, in the viewer."""
+"""Attention during training: a few pictures of a run, epoch by epoch, in the viewer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vit.view.attention_snapshots import Snapshot, read_payload, read_snapshots
 from vit.view.payload import read_header
 from vit.view.selection import Selection
 
-THUMBNAIL = 72  # [px]
+THUMBNAIL = 72  # width [px]
 
 
 @st.cache_data(show_spinner=False, max_entries=5000)
@@ -36,7 +36,7 @@ def _payload(folder: str, epoch: int, picture: int, stamp: int) -> bytes:
 
 @st.fragment
 def show(run: Run) -> None:
-    """A slider over the epochs, and what the model made of one picture in each."""
+    """Draw a slider over epochs, with prediction, trends and attention of one picture."""
     epochs = stored_epochs.epochs(run)
     if not epochs:
         st.info("Attention is kept after every epoch. The first one has not ended yet.")
@@ -47,7 +47,7 @@ def show(run: Run) -> None:
         try:
             history[epoch] = _read(str(folder), epoch, stored_epochs.stamp(folder, epoch))
         except UserError:
-            continue  # it was thinned out or damaged; the others tell the story
+            continue  # deleted to save space, or damaged; show the other epochs
     if not history:
         st.error("The pictures cannot be read.")
         return
@@ -94,7 +94,7 @@ def _animated(folder: Path, picture: int, selection: Selection) -> animation.Fil
 
 
 def _pick_picture(folder: Path, epoch: int, snapshots: list[Snapshot]) -> int:
-    """Let the person choose one of the pictures by sight."""
+    """Draw thumbnails of the pictures, and return the index of the selected one."""
     if len(snapshots) < 2:
         return 0
     labels = []
@@ -117,7 +117,7 @@ def _pick_picture(folder: Path, epoch: int, snapshots: list[Snapshot]) -> int:
 
 @st.cache_data(show_spinner=False, max_entries=200)
 def _thumbnail(folder: str, epoch: int, picture: int) -> str:
-    """A picture as a data address."""
+    """Return a picture as a data URL, "" if it cannot be read."""
     try:
         payload = read_payload(Path(folder), epoch, picture)
         offset, length = read_header(payload)["sections"]["picture"]
@@ -131,14 +131,14 @@ def _thumbnail(folder: str, epoch: int, picture: int) -> str:
 
 
 def _predictions(snapshot: Snapshot) -> None:
-    """The most probable classes as bars; the true one stands out."""
+    """Draw the most probable classes as bars, with the true class highlighted."""
     every = [bars.Bar(label, probability, label == snapshot.label) for label, probability in snapshot.predictions]
-    if every:  # of a model with classes
+    if every:  # a model without classes has none
         bars.show(every, "Predictions: " + ", ".join(f"{one.label} {one.share:.0%}" for one in every))
 
 
 def _trends(history: dict[int, list[Snapshot]], picture: int, epoch: int) -> None:
-    """How sure the model was of the true class, and how spread each block's attention, over the epochs."""
+    """Plot the probability of the true class and the entropy of each block's attention over epochs."""
     snapshots = {e: epoch_snapshots[picture] for e, epoch_snapshots in history.items()}
     mark = {"silent": True, "symbol": "none", "label": {"show": False}, "lineStyle": {"color": "#888f94"}}
     mark |= {"data": [{"xAxis": epoch}]}
@@ -163,10 +163,10 @@ def _trends(history: dict[int, list[Snapshot]], picture: int, epoch: int) -> Non
     st.echarts_chart(
         option, key="epochs entropy", height=190, alt="Entropy of attention per block over the epochs, 1 is uniform"
     )
-    st.caption("Spread is 0 where tokens look at one token each, 1 where they look at all alike.")
+    st.caption("Spread is 0 if each token attends to a single token, 1 if attention is uniform.")
 
 
 def _mixed(share: float) -> str:
-    """From the first block's colour to the last one's."""
+    """Interpolate between the colours of the first and the last block."""
     first, last = (192, 127, 60), (59, 110, 154)
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(first, last, strict=True))

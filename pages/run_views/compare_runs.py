@@ -1,4 +1,4 @@
-"""Several runs side by side: curves over each other, what differs between them, and a sweep's result."""
+"""Comparison of runs: overlaid curves, differing settings, and results of a sweep."""
 
 import csv
 import io
@@ -17,11 +17,11 @@ from pages.shared import setting_names
 from vit.runs.registry import Run
 from vit.training.metrics import evaluations
 
-_ASIDE = {"data_root", "workers"}  # settings that say nothing about the result
+_ASIDE = {"data_root", "workers"}  # settings without influence on results
 
 
 def show(chosen: Sequence[Run]) -> None:
-    """Compare runs; the curves follow those that are alive."""
+    """Compare runs; the curves are updated while a run is alive."""
     if _is_sweep(chosen):
         show_sweep(chosen)
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -46,30 +46,30 @@ def show(chosen: Sequence[Run]) -> None:
 
 
 def _longest(chosen: Sequence[Run], unit: str) -> int:
-    """Where the longest of the curves may end."""
+    """Return the end of the longest curve."""
     if unit == "epochs":
         return max(run.config.get("epochs", 1) for run in chosen)
     return max(math.ceil(run_records.figures(run).seconds / 60) for run in chosen)
 
 
 def names(chosen: Sequence[Run]) -> dict[str, str]:
-    """A name for each run's id, told apart where two have the same."""
-    return _told_apart({run.id: run.name for run in chosen})
+    """Return unique names of runs by id."""
+    return _unique({run.id: run.name for run in chosen})
 
 
 def labels(chosen: Sequence[Run]) -> dict[str, str]:
-    """What a legend has room for: in a sweep the end of the runs' names, which tells them apart."""
+    """Return short unique labels for legends: in a sweep only the varied settings, else the names."""
     settings = varied(chosen)
-    if not settings or len(settings) > 2 or not _is_sweep(chosen):  # of a grid; a search draws more
+    if not settings or len(settings) > 2 or not _is_sweep(chosen):  # a search varies more than two
         return names(chosen)
-    return _told_apart(
+    return _unique(
         {run.id: ", ".join(f"{name} {run_records.setting(run, name)}" for name in settings) for run in chosen}
     )
 
 
-def _told_apart(called: dict[str, str]) -> dict[str, str]:
-    every = list(called.values())
-    return {run: name if every.count(name) == 1 else f"{name} ({run[-4:]})" for run, name in called.items()}
+def _unique(name_of: dict[str, str]) -> dict[str, str]:
+    every = list(name_of.values())
+    return {run: name if every.count(name) == 1 else f"{name} ({run[-4:]})" for run, name in name_of.items()}
 
 
 def _is_sweep(chosen: Sequence[Run]) -> bool:
@@ -77,14 +77,14 @@ def _is_sweep(chosen: Sequence[Run]) -> bool:
 
 
 def title(name: str) -> str:
-    """A setting's name as page Train has it; without the unit, for which one would have to import torch."""
+    """Return a setting's title as on page Train, but without the unit, which requires an import of torch."""
     return setting_names.TITLES.get(name, name.replace("_", " ").capitalize())
 
 
 def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
-    """Accuracy and loss of all runs, each in its own colour."""
+    """Draw accuracy and loss of all runs, each in its own colour."""
     accuracy, loss = [], []
-    called = labels(chosen)
+    label_of = labels(chosen)
     for i, run in enumerate(chosen):
         figures, color = run_records.figures(run), curves.COLORS[i % len(curves.COLORS)]
         clock = _Clock(figures)
@@ -94,9 +94,9 @@ def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
 
         epochs, steps = evaluations(figures.records), figures.records.get("step", [])
         reached = [(at(record), 100 * record["accuracy"]) for record in epochs if "accuracy" in record]
-        accuracy.append(curves.line(called[run.id], reached, color, dots=True))
+        accuracy.append(curves.line(label_of[run.id], reached, color, dots=True))
         losses = [(at(record), record["loss"]) for record in steps]
-        loss.append(curves.line(called[run.id], curves.smooth(losses, view.smoothing), color))
+        loss.append(curves.line(label_of[run.id], curves.smooth(losses, view.smoothing), color))
     left, right = st.columns(2, gap="medium")
     left.echarts_chart(
         curves.chart("Validation accuracy", accuracy, x=against, view=view._replace(log=False), percent=True),
@@ -109,37 +109,38 @@ def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
 
 
 class _Clock:
-    """Time of training, without the pauses between attempts [min]."""
+    """Training time without the pauses between attempts [min]."""
 
     def __init__(self, figures: run_records.Figures):
-        self.begun: dict[int, float] = {}
+        self.start: dict[int, float] = {}
         last: dict[int, float] = {}
         for kind in figures.records.values():
             for record in kind:
                 attempt, t = record.get("attempt", 0), record.get("t", 0.0)
-                self.begun[attempt] = min(self.begun.get(attempt, t), t)
+                self.start[attempt] = min(self.start.get(attempt, t), t)
                 last[attempt] = max(last.get(attempt, t), t)
         self.before: dict[int, float] = {}
         total = 0.0
-        for attempt in sorted(self.begun):
+        for attempt in sorted(self.start):
             self.before[attempt] = total
-            total += last[attempt] - self.begun[attempt]
+            total += last[attempt] - self.start[attempt]
 
     def minutes(self, record: dict[str, Any]) -> float:
         attempt = record.get("attempt", 0)
-        return (self.before[attempt] + record.get("t", 0.0) - self.begun[attempt]) / 60
+        return (self.before[attempt] + record.get("t", 0.0) - self.start[attempt]) / 60
 
 
 def varied(chosen: Sequence[Run]) -> list[str]:
-    """Settings that were given different values."""
+    """List settings that were explicitly set to different values."""
     every = dict.fromkeys(name for run in chosen for name in run.config)
     return [name for name in every if name not in _ASIDE and len({repr(run.config.get(name)) for run in chosen}) > 1]
 
 
 def differing(chosen: Sequence[Run]) -> list[str]:
-    """Settings in which the runs differ, whether given or followed from others; what is not known yet is no difference.
+    """List settings with different values, whether explicit or derived from other settings.
 
-    What a run takes from its size is known once its model is saved.
+    A derived value that is still unknown is no difference: values that follow from the size are known once the model is
+    saved.
     """
 
     def differs(name: str) -> bool:
@@ -152,7 +153,7 @@ def differing(chosen: Sequence[Run]) -> list[str]:
 
 
 def table(chosen: Sequence[Run]) -> pd.DataFrame:
-    """One row per run: how it went, and the settings in which they differ."""
+    """Return a table with one row per run: status, results, and differing settings."""
     rows, settings = [], differing(chosen)
     for run, name in zip(chosen, names(chosen).values(), strict=True):
         figures, best, test = (
@@ -172,7 +173,7 @@ def table(chosen: Sequence[Run]) -> pd.DataFrame:
 
 
 def differences(chosen: Sequence[Run]) -> None:
-    """The settings in which the runs differ, to sort, and to take away."""
+    """Draw the table of differences, and a button that downloads it."""
     comparison = table(chosen)
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         st.markdown("**Differences**" if differing(chosen) else "**The same settings**")
@@ -181,13 +182,13 @@ def differences(chosen: Sequence[Run]) -> None:
         )
     rows = comparison.copy()
     for name in map(title, differing(chosen)):
-        if rows[name].map(type).nunique() > 1:  # a column of one kind sorts; mixed ones are text
+        if rows[name].map(type).nunique() > 1:  # columns of mixed types cannot be sorted, so convert them to text
             rows[name] = rows[name].map(str, na_action="ignore")
     st.dataframe(rows, hide_index=True, placeholder="–", key="differences", alt="Settings in which the runs differ")
 
 
 def to_csv(table: pd.DataFrame) -> str:
-    """A table as CSV; text that a spreadsheet would take for a formula gets an apostrophe in front.
+    """Format a table as CSV; text that a spreadsheet would interpret as a formula is prefixed with an apostrophe.
 
     >>> to_csv(pd.DataFrame({"Run": ["=1+1", "a"], "lr": [-0.5, None]}))
     "Run,lr\\r\\n'=1+1,-0.5\\r\\na,\\r\\n"
@@ -207,7 +208,7 @@ def to_csv(table: pd.DataFrame) -> str:
 
 
 def show_sweep(chosen: Sequence[Run]) -> None:
-    """Validation accuracy against what the sweep varied: a line for one setting, a heat map for two."""
+    """Draw validation accuracy against the sweep's settings: a line for one setting, a heatmap for two."""
     settings = [name for name in varied(chosen) if name not in ("seed",)] or varied(chosen)
     results = [(run.config, run_records.best_accuracy(run)) for run in chosen]
     measured = [(config, 100 * best) for config, best in results if best is not None]
@@ -245,11 +246,11 @@ def show_sweep(chosen: Sequence[Run]) -> None:
 
 
 def _heatmap(settings: Sequence[str], measured: Sequence[tuple[dict[str, Any], float]]) -> None:
-    across, down = (sorted({_known(config.get(name)) for config, _ in measured}, key=_order) for name in settings)
+    across, down = (sorted({_plain_value(config.get(name)) for config, _ in measured}, key=_order) for name in settings)
     x_title, y_title = map(title, settings)
     cells: list[list[float | None]] = [[None] * len(across) for _ in down]
     for config, best in measured:
-        x, y = across.index(_known(config.get(settings[0]))), down.index(_known(config.get(settings[1])))
+        x, y = across.index(_plain_value(config.get(settings[0]))), down.index(_plain_value(config.get(settings[1])))
         cells[y][x] = max(best, cells[y][x] or 0.0)
     figure = go.Figure(
         go.Heatmap(
@@ -269,12 +270,12 @@ def _heatmap(settings: Sequence[str], measured: Sequence[tuple[dict[str, Any], f
     st.plotly_chart(figure, config={"displayModeBar": False}, key="sweep", alt=heading)
 
 
-def _known(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     return value if isinstance(value, int | float | str) else str(value)
 
 
 def _order(value: Any) -> tuple[int, float, str]:
-    """Numbers by size, before words."""
+    """Sort key: numbers by value, then text."""
     if isinstance(value, int | float):
         return 0, float(value), ""
     return 1, 0.0, str(value)

@@ -1,4 +1,4 @@
-"""Curves of a run as ECharts options: smoothed, thinned out, drawn in place while they grow."""
+"""Curves of a run as ECharts options: smoothed, subsampled, and updated in place."""
 
 import math
 import re
@@ -10,19 +10,20 @@ import streamlit as st
 from pages.links import address, link_controls
 from pages.links.page_links import RunsLink
 
-POINTS = 1000  # of one trace, at most
-COLORS = ("#3b929a", "#c07f3c", "#7d72c4", "#b3597a", "#6f8f3a", "#5a7fb5", "#9a7a55", "#888f94")  # on light and dark
-HEIGHT = 280  # of a chart [px]
+POINTS = 1000  # maximum per trace
+# Readable in the light and the dark theme.
+COLORS = ("#3b929a", "#c07f3c", "#7d72c4", "#b3597a", "#6f8f3a", "#5a7fb5", "#9a7a55", "#888f94")
+HEIGHT = 280  # height of a chart [px]
 
 Points = Sequence[tuple[float, float]]
 
 
 def smooth(points: Points, strength: float) -> list[tuple[float, float]]:
-    """Running mean with exponentially fading weights; the first values count fully.
+    """Compute an exponential moving average with bias correction.
 
     Args:
         points: (x, y) each.
-        strength: 0 leaves them as they are; near 1, each point is the mean of 1 / (1 - strength).
+        strength: 0 for no smoothing; near 1, each point averages about 1 / (1 - strength) points.
 
     >>> smooth([(0, 1.0), (1, 3.0)], 0.5)
     [(0, 1.0), (1, 2.3333333333333335)]
@@ -36,14 +37,14 @@ def smooth(points: Points, strength: float) -> list[tuple[float, float]]:
 
 
 def thin(points: Points, most: int = POINTS) -> list[tuple[float, float]]:
-    """Every so many of the points, and the last, so that there are no more than `most`.
+    """Keep every n-th point and the last one, at most `most` points.
 
     >>> thin([(i, i) for i in range(10)], 6)
     [(0, 0), (2, 2), (4, 4), (6, 6), (8, 8), (9, 9)]
     """
     stride = 1
     while len(points) / stride > most - 1:
-        stride *= 2  # seldom, so that the points that are kept stay the same as the curve grows
+        stride *= 2  # powers of two, so that mostly the same points are kept as the curve grows
     thinned = list(points[::stride])
     if points and thinned[-1] != points[-1]:
         thinned.append(points[-1])
@@ -51,12 +52,12 @@ def thin(points: Points, most: int = POINTS) -> list[tuple[float, float]]:
 
 
 class View(NamedTuple):
-    """How a person wants to see curves.
+    """Display options of curves.
 
     Attributes:
         smoothing: 0 to below 1, see `smooth`.
-        log: a logarithmic axis for the loss.
-        first, last: part of the horizontal axis that is shown; None for its end, wherever that is.
+        log: use a logarithmic axis for the loss.
+        first, last: visible range of the horizontal axis; None follows its end.
     """
 
     smoothing: float = 0.6
@@ -65,7 +66,7 @@ class View(NamedTuple):
     last: int | None = None
 
     def to_query(self, unit: str) -> dict[str, str]:
-        """Every choice as a string, for a link; "" for what is at its default.
+        """Format all options for a link; "" for defaults.
 
         >>> View(0.9, True, 3).to_query("epochs"), View(last=7).to_query("minutes")
         ({'smoothing': '0.9', 'log': '1', 'epochs': '3-'}, {'smoothing': '', 'log': '', 'minutes': '0-7'})
@@ -76,7 +77,7 @@ class View(NamedTuple):
 
     @classmethod
     def from_query(cls, query: Mapping[str, str], longest: int, unit: str) -> "View":
-        """Read a link, which anybody may have written; whatever makes no sense becomes its default.
+        """Parse an untrusted link; invalid values become defaults.
 
         >>> View.from_query({"smoothing": "2", "log": "<b>", "epochs": "3-50"}, 20, "epochs")
         View(smoothing=0.6, log=False, first=3, last=None)
@@ -93,11 +94,13 @@ class View(NamedTuple):
 
 
 def controls(longest: int, unit: str = "epochs") -> View:
-    """Let the person choose; Python knows the zoom, so that no tick loses it, and the address, so that no reload does.
+    """Draw the controls for the display options, and return them.
+
+    The zoom is stored on the server and in the URL, so that neither chart updates nor reloads reset it.
 
     Args:
         longest: end of the horizontal axis.
-        unit: what it counts.
+        unit: unit of the horizontal axis.
     """
     linked = View.from_query(address.read(RunsLink).curves, longest, unit)
 
@@ -125,9 +128,8 @@ def controls(longest: int, unit: str = "epochs") -> View:
         )
         if longest > 1:
             ends = (linked.first, longest if linked.last is None else linked.last)
-            key = link_controls.key_of(
-                f"zoom {unit} {longest}", ends
-            )  # as the end moves, it begins anew from the address
+            # A new end of the axis needs a new slider, which starts from the URL.
+            key = link_controls.key_of(f"zoom {unit} {longest}", ends)
             change = link_controls.on_change
             st.slider(f"Zoom [{unit}]", 0, longest, ends, key=key, width=220, on_change=change, args=(key, zoom))
         link_controls.toggle("Logarithmic loss", "log")
@@ -137,7 +139,7 @@ def controls(longest: int, unit: str = "epochs") -> View:
 def line(
     name: str, points: Points, color: str, *, faint: bool = False, dots: bool = False, dashed: bool = False
 ) -> dict[str, Any]:
-    """One trace; `faint` is the unsmoothed data behind one."""
+    """Return the series of a trace; `faint` for unsmoothed data in the background."""
     return {
         "name": name,
         "type": "line",
@@ -154,7 +156,7 @@ def line(
 
 
 def title(heading: str) -> dict[str, Any]:
-    """A chart's heading, above its left edge."""
+    """Return the option of a chart's title, left-aligned above the chart."""
     return {"text": heading, "left": 0, "top": 4, "textStyle": {"fontSize": 14, "fontWeight": 500}}
 
 
@@ -168,13 +170,13 @@ def chart(
     low: bool = False,
     whole: bool = False,
 ) -> dict[str, Any]:
-    """An option for `st.echarts_chart`, which draws it in place while it grows.
+    """Return the option for `st.echarts_chart`, which updates the chart in place.
 
     Args:
-        x: what the horizontal axis counts.
-        view: what part of it to show; logarithmic only while all values are above 0.
-        low: with few marks on the vertical axis.
-        whole: there is nothing between two whole numbers on the horizontal axis.
+        x: title of the horizontal axis.
+        view: visible range and scale; the scale is logarithmic only if all values are positive.
+        low: for a low chart: few ticks on the vertical axis.
+        whole: the horizontal axis has only whole numbers.
     """
     names = list(dict.fromkeys(trace["name"] for trace in lines if not trace["silent"]))
     view = view or View()
@@ -186,7 +188,7 @@ def chart(
     if view.log and min(values, default=0) > 0:
         y_axis = _log_axis(min(values), max(values))
     legend = {"data": names, "right": 0, "top": 1, "icon": "roundRect", "itemWidth": 14, "itemHeight": 3}
-    legend |= {"textStyle": {"lineHeight": 20}}  # where the legend scrolls, it cuts what is higher
+    legend |= {"textStyle": {"lineHeight": 20}}  # a scrolling legend clips larger line heights
     return {
         "animation": False,
         "title": title(heading),
@@ -210,7 +212,7 @@ def chart(
 
 
 def _log_axis(low: float, high: float) -> dict[str, Any]:
-    """A logarithmic axis that ends where the data does; by itself, ECharts rounds it to whole powers of ten."""
+    """Return a logarithmic axis that fits the data; by default, ECharts extends it to whole powers of ten."""
     margin = max(high / low, 1.1) ** 0.05
     low, high = _rounded(low / margin), _rounded(high * margin)
     at = {"customValues": marks(low, high)}
@@ -218,7 +220,7 @@ def _log_axis(low: float, high: float) -> dict[str, Any]:
 
 
 def marks(low: float, high: float, least: int = 4) -> list[float]:
-    """Round numbers for a logarithmic axis: powers of ten, or what is between them where those are few.
+    """Return ticks for a logarithmic axis: powers of ten, or round numbers in between if those are too few.
 
     >>> marks(0.001, 2), marks(0.05, 2.3), marks(0.6, 2.3), marks(1.1, 1.5)
     ([0.001, 0.01, 0.1, 1.0], [0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [0.7, 1.0, 1.5, 2.0], [1.1, 1.2, 1.3, 1.4, 1.5])

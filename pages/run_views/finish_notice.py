@@ -1,4 +1,4 @@
-"""The browser tells when a run ends, as long as the page is open."""
+"""Browser notification when a run ends, as long as the page is open."""
 
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,12 @@ _notice = st.components.v2.component(
 
 
 def show(every: list[Run]) -> None:
-    """Draw the button and tell it how all runs are; those that end are announced, and a toast in the page says so."""
+    """Draw the button, send it the state of all runs, and show a toast for each run that has ended."""
     notices: list[dict[str, Any]] = []
     state = session.of(session.Runs)
     for run in every:
-        ended_here = (
-            run.id in state.alive and not run.alive and run.status != "pruned"
-        )  # of many trials, by their search
+        # A search ends many trials early, so these are not announced.
+        ended_here = run.id in state.alive and not run.alive and run.status != "pruned"
         if run.alive or ended_here:
             best = run_records.best_accuracy(run)
             accuracy = "" if best is None else f"{best:.1%}"

@@ -1,4 +1,4 @@
-"""What came out of a run: open it, keep it, and see where it is wrong."""
+"""Results of a run: its best checkpoint, and an evaluation with confusion matrix and mistakes."""
 
 import base64
 import html
@@ -20,11 +20,11 @@ from vit.errors import UserError
 from vit.runs import control, error_report, registry
 from vit.training import run_folder
 
-NAMED_CLASSES = 30  # classes whose confusion is drawn with numbers and names
+NAMED_CLASSES = 30  # label the confusion matrix up to this number of classes
 
 
 def show(run: registry.Run) -> None:
-    """The best checkpoint and its report."""
+    """Draw the best checkpoint and its evaluation."""
     if run.best is None:
         st.info("There is no checkpoint yet: the first one is written after the first epoch.")
         return
@@ -60,13 +60,13 @@ def _button(run: registry.Run, label: str) -> None:
         run_actions.act("The evaluation has started.", error_report.start, run.folder, data, root)
 
     if access.may_train() and st.button(
-        label, key="evaluate", on_click=start, help="In a process of its own; you may leave the page."
+        label, key="evaluate", on_click=start, help="Runs in a separate process; you may leave the page."
     ):
-        st.rerun()  # the whole page, so that the bar moves
+        st.rerun()  # of the whole page, so that the fragment starts to poll
 
 
 def _checkpoint(run: registry.Run) -> None:
-    """Ways to take the best checkpoint along."""
+    """Draw the buttons that download, copy or push the best checkpoint."""
 
     def keep() -> None:
         name = st.session_state["keep name"]
@@ -81,7 +81,7 @@ def _checkpoint(run: registry.Run) -> None:
         )
         if access.may_train():
             with st.popover("Keep as checkpoint"):
-                tooltip = "Small letters, digits, dots, dashes, underscores."
+                tooltip = "Lower-case letters, digits, dots, dashes, underscores."
                 st.text_input("Name", run_folder.slug(run.name) or "model", key="keep name", help=tooltip)
                 st.button("Copy to the checkpoints", key="keep", on_click=keep, type="primary")
         if run.best is not None and run.status == "finished":
@@ -112,7 +112,7 @@ def _show_report(run: registry.Run) -> None:
 
 
 def _confusion(report: error_report.Report) -> None:
-    """True classes down, predicted ones across, as shares of each row."""
+    """Draw the confusion matrix: rows are true classes, columns predicted ones, normalised by row."""
     counts = report.confusion
     present = np.flatnonzero(counts.sum(1) + counts.sum(0))  # classes that occur
     counts = counts[np.ix_(present, present)]
@@ -141,7 +141,7 @@ def _confusion(report: error_report.Report) -> None:
 
 
 def _per_class(report: error_report.Report) -> None:
-    """Accuracy of each class, the hardest first."""
+    """Draw a table with the accuracy of each class, lowest first."""
     rows: list[dict[str, Any]] = []
     for name, share, count in zip(report.classes, report.per_class, report.confusion.sum(1), strict=True):
         if count:
@@ -157,7 +157,7 @@ def _per_class(report: error_report.Report) -> None:
 
 
 def _mistakes(report: error_report.Report) -> None:
-    """What the model was surest of and wrong about, with where it looked."""
+    """Draw the wrong predictions with the highest probability, optionally with attention."""
     if not len(report.indices):
         return
     st.markdown("**Most confidently wrong**")

@@ -1,4 +1,4 @@
-"""What a person may do to a run: every action asks anew whether they may, and tells in one sentence what went wrong."""
+"""Actions on runs: each checks the permission again, and reports an error in one sentence."""
 
 import math
 import os
@@ -20,17 +20,17 @@ from vit.training.config import FROM_CHECKPOINT
 
 
 def act(done: str, action: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-    """Do something to a run, from a button's callback; what came of it is told by `button_actions.tell`.
+    """Run an action in a button's callback; `button_actions.show_outcome` reports the outcome.
 
     Args:
-        done: said when it worked; "" for nothing.
+        done: message of success; "" for none.
     """
     button_actions.attempt("runs", done, action, *arguments, **named)
     run_records.forget()
 
 
 def buttons(run: registry.Run) -> None:
-    """What can be done to this run at this moment."""
+    """Draw the actions that are currently possible for a run."""
     if not access.may_train():
         return
     if run.status == "waiting":
@@ -57,26 +57,29 @@ def _stop_or_resume(run: registry.Run) -> None:
         if st.button("Kill", key="kill", type="tertiary", help="For a run that does not stop."):
             _confirm_kill(run)
     elif run.status != "unreadable":
-        sound = run_folder.resumable(run.folder)
-        if sound:
+        resumable = run_folder.resumable(run.folder)
+        if resumable:
             train_longer(run)
-        if run_folder.learnt(run.folder) and (not sound or run.status == "failed"):
+        if run_folder.learnt(run.folder) and (not resumable or run.status == "failed"):
             _begin_anew(run)
 
 
 def stop_all(chosen: Sequence[registry.Run]) -> None:
-    """One button for several runs, those that wait first: none of them starts as another ends."""
-    going = [
+    """Draw one button that stops several runs.
+
+    Waiting runs are stopped first, so that none of them starts when a running one ends.
+    """
+    active = [
         run.id for run in chosen if run.alive and not run.loop and run.status not in ("waiting", "stopping", "ending")
     ]
     waiting = [run.id for run in chosen if run.status == "waiting"]
 
     def stop() -> None:
-        for run_id in waiting + going:
+        for run_id in waiting + active:
             control.stop(run_id)
 
-    if access.may_train() and len(waiting + going) > 1:
-        st.button(f"Stop these {len(waiting + going)}", key="stop all", on_click=act, args=("They stop.", stop))
+    if access.may_train() and len(waiting + active) > 1:
+        st.button(f"Stop these {len(waiting + active)}", key="stop all", on_click=act, args=("They stop.", stop))
 
 
 def _queue(run: registry.Run) -> None:
@@ -86,7 +89,7 @@ def _queue(run: registry.Run) -> None:
         ("earlier", run.queue_position - 2, run.queue_position <= 1),
         ("later", run.queue_position, run.queue_position >= length),
     )
-    for move, position, off in moves if run.queue_position else ():  # a cluster has an order of its own
+    for move, position, off in moves if run.queue_position else ():  # a cluster's scheduler has its own order
         st.button(
             move.title(), key=f"queue {move}", on_click=act, args=("", control.move, run.id, position), disabled=off
         )
@@ -94,7 +97,7 @@ def _queue(run: registry.Run) -> None:
 
 
 def train_longer(run: registry.Run) -> None:
-    """Continue a run that has ended, where it stopped or with more epochs."""
+    """Draw the form that resumes a run, with more epochs if it has finished."""
     planned = run.config.get("epochs", 1)
 
     def resume() -> None:
@@ -118,7 +121,7 @@ def train_longer(run: registry.Run) -> None:
 
 
 def _begin_anew(run: registry.Run) -> None:
-    """A new run from this one's last weights, on page Train with its settings."""
+    """Draw a link to page Train for a new run with this one's settings and last weights."""
     if not run_folder.resumable(run.folder):
         st.caption("Its saved state is gone, so it cannot be continued.")
     values = {name: run.config[name] for name in ("data", *setting_names.NAMES) if name in run.config}
@@ -133,7 +136,7 @@ def _edit(run: registry.Run) -> None:
         control.rename(run.id, st.session_state[f"name {run.id}"])
         control.annotate(run.id, st.session_state[f"notes {run.id}"])
 
-    with st.form("rename", border=False):  # which Enter sends
+    with st.form("rename", border=False):  # a form, so that Enter submits it
         st.text_input("Name", run.name, max_chars=registry.MAX_NAME, key=f"name {run.id}")
         st.text_area("Notes", run.notes, max_chars=registry.MAX_NOTES, key=f"notes {run.id}")
         st.form_submit_button("Save", key="save", on_click=act, args=("Saved.", change), type="primary")
@@ -141,7 +144,7 @@ def _edit(run: registry.Run) -> None:
 
 @st.dialog("Kill this run?")
 def _confirm_kill(run: registry.Run) -> None:
-    st.markdown(f"**{plain(run.name)}** ends at once. What it learnt since the last complete epoch is lost.")
+    st.markdown(f"**{plain(run.name)}** ends at once. Progress since the last complete epoch is lost.")
     with st.container(horizontal=True):
         done = ("It was killed.", control.kill, run.id)
         if st.button("Kill", key="really kill", type="primary", on_click=act, args=done):
@@ -151,7 +154,7 @@ def _confirm_kill(run: registry.Run) -> None:
 
 
 def _size(path: str) -> int:
-    """Of a file that may be gone by now [bytes]."""
+    """Return the size of a file [bytes], 0 if it was deleted in the meantime."""
     try:
         return os.lstat(path).st_size
     except OSError:
@@ -161,17 +164,17 @@ def _size(path: str) -> int:
 @st.dialog("Delete this run?")
 def _confirm_delete(run: registry.Run) -> None:
     sizes = [_size(os.path.join(folder, name)) for folder, _, names in os.walk(run.folder) for name in names]
-    held = sorted(next(os.walk(run.folder / "checkpoints"), ("", [], []))[1])
-    goes = [f"{sum(sizes) / 1e6:,.1f} MB in {len(sizes)} files", "its curves and log", "the attention of its epochs"]
-    if held:
-        goes.append("its checkpoints: " + ", ".join(held))
-    st.markdown(f"**{plain(run.name)}** goes for good:\n" + "".join(f"\n- {plain(text)}" for text in goes))
+    checkpoints = sorted(next(os.walk(run.folder / "checkpoints"), ("", [], []))[1])
+    parts = [f"{sum(sizes) / 1e6:,.1f} MB in {len(sizes)} files", "its curves and log", "the attention of its epochs"]
+    if checkpoints:
+        parts.append("its checkpoints: " + ", ".join(checkpoints))
+    st.markdown(f"**{plain(run.name)}** is deleted for good:\n" + "".join(f"\n- {plain(text)}" for text in parts))
 
     def delete() -> None:
         act(f"{run.name} was deleted.", control.delete, run.id)
         address.change(RunsLink, runs=())
 
-    st.caption("Checkpoints that were kept under a name of their own stay.")
+    st.caption("Checkpoints that were saved under their own name are not deleted.")
     with st.container(horizontal=True):
         if st.button("Delete", key="really delete", type="primary", on_click=delete):
             st.rerun()

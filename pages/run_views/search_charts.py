@@ -1,4 +1,4 @@
-"""The trials of a search as charts: validation accuracy by epoch, and against every setting."""
+"""Charts of a search: validation accuracy of trials by epoch, and against every setting."""
 
 import math
 from collections.abc import Sequence
@@ -15,26 +15,26 @@ from vit.runs.search.control import Search
 from vit.runs.search.space import Choices, Range, in_words
 from vit.training.metrics import best_epoch, evaluations
 
-_KINDS = {  # of trials, from the front: colour, width of the line, opacity
+_KINDS = {  # kinds of trials, foreground first: colour, line width, opacity
     "best": (STRONG, 3, 1.0),
     "trained to the end": ("#5a7fb5", 1.5, 0.9),
     "under way": ("#c07f3c", 1.5, 0.9),
     "ended early": ("#888f94", 1.2, 0.65),
     "failed or stopped": ("#b3597a", 1.2, 0.65),
 }
-_POINTS = 60  # of one line, at most
-_ACROSS = 3  # charts beside each other
-_MANY = 40  # trials, from which on lines have no dots
+_POINTS = 60  # maximum per line
+_ACROSS = 3  # charts in a row
+_MANY = 40  # draw dots up to this number of trials
 
 
 class Trial(NamedTuple):
-    """A trial as the page shows it.
+    """A trial on the page.
 
     Attributes:
         number: from 1.
-        accuracy: the best so far on validation pictures, 0 to 1; None before the first epoch.
-        epochs: that were validated.
-        kind: of `_KINDS`.
+        accuracy: best validation accuracy so far, 0 to 1; None before the first epoch.
+        epochs: last validated epoch.
+        kind: a key of `_KINDS`.
     """
 
     number: int
@@ -45,25 +45,25 @@ class Trial(NamedTuple):
 
 
 def trials(search: Search) -> list[Trial]:
-    """Its trials, best first."""
-    found = []
+    """Return the trials of a search, best first."""
+    result = []
     for number, run in search.trials(run_records.every_run()).items():
         records = run_records.figures(run).records
         best, epochs = best_epoch(records), evaluations(records)
         kind = "under way" if run.alive else _ENDS.get(run.status, "failed or stopped")
         accuracy = best["accuracy"] if best else None
-        found.append(Trial(number + 1, run, accuracy, epochs[-1]["epoch"] if epochs else 0, kind))
-    found.sort(key=lambda trial: (-1 if trial.accuracy is None else trial.accuracy, -trial.number), reverse=True)
-    if len(found) > 1 and found[1].accuracy is not None:  # alone, none is better than others
-        found[0] = found[0]._replace(kind="best")
-    return found
+        result.append(Trial(number + 1, run, accuracy, epochs[-1]["epoch"] if epochs else 0, kind))
+    result.sort(key=lambda trial: (-1 if trial.accuracy is None else trial.accuracy, -trial.number), reverse=True)
+    if len(result) > 1 and result[1].accuracy is not None:  # a single result is not marked as the best
+        result[0] = result[0]._replace(kind="best")
+    return result
 
 
 _ENDS = {"finished": "trained to the end", "pruned": "ended early"}
 
 
 def draw(search: Search, every: Sequence[Trial]) -> None:
-    """Every trial over its epochs, then the best accuracy of each against every setting."""
+    """Draw accuracy by epoch for all trials, then their best accuracy against every setting."""
     st.echarts_chart(
         _over_epochs(search, every), key="search curves", height=320, alt="Validation accuracy of every trial by epoch"
     )
@@ -86,7 +86,7 @@ def draw(search: Search, every: Sequence[Trial]) -> None:
 
 
 def _over_epochs(search: Search, every: Sequence[Trial]) -> dict[str, Any]:
-    """A line for each trial, which ends where the trial did; the best one in front."""
+    """Return a chart with a line per trial up to its last epoch, with the best one in the foreground."""
     series: list[dict[str, Any]] = []
     dots = len(every) <= _MANY
     for trial in reversed(every):
@@ -118,9 +118,9 @@ def _over_epochs(search: Search, every: Sequence[Trial]) -> dict[str, Any]:
             }
         )
     if series:
-        looks = [{"xAxis": epoch} for epoch in search.plan.rungs()]
+        rungs = [{"xAxis": epoch} for epoch in search.plan.rungs()]
         line = {"color": "#888f94", "type": "dashed", "opacity": 0.5}
-        series[0]["markLine"] = {"silent": True, "symbol": "none", "label": {"show": False}, "data": looks}
+        series[0]["markLine"] = {"silent": True, "symbol": "none", "label": {"show": False}, "data": rungs}
         series[0]["markLine"] |= {"lineStyle": line, "animation": False}
     return {
         "animation": False,
@@ -137,7 +137,7 @@ def _over_epochs(search: Search, every: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _against(name: str, dimension: Range | Choices, measured: Sequence[Trial], ends: tuple[int, int]) -> dict[str, Any]:
-    """The best accuracy of each trial against one setting; on the axis by which it was drawn."""
+    """Return a chart of the trials' best accuracy against a setting, with the scale that it was sampled on."""
     title = setting_names.title(name)
     if isinstance(dimension, Choices):
         axis: dict[str, Any] = {"type": "category", "data": [str(value) for value in dimension.values]}
@@ -170,5 +170,5 @@ def _against(name: str, dimension: Range | Choices, measured: Sequence[Trial], e
 
 
 def _kinds_of(every: Sequence[Trial]) -> list[str]:
-    there = {trial.kind for trial in every}
-    return [kind for kind in _KINDS if kind in there]
+    present = {trial.kind for trial in every}
+    return [kind for kind in _KINDS if kind in present]

@@ -1,4 +1,4 @@
-"""A random search: how it is, the trial in front and what to do with it, all trials by what they reached."""
+"""A random search: status, the best trial with its actions, and all trials ranked."""
 
 import html
 import time
@@ -23,7 +23,7 @@ from vit.runs.search.control import Search
 from vit.runs.search.plan import MOST_TRIALS, best_part
 from vit.runs.search.space import Choices, Range
 
-PAUSE = 5  # [s] between two looks at a search at work
+PAUSE = 5  # interval between updates of an active search [s]
 STATUS = {
     "searching": "Searching",
     "stopping": "Stopping",
@@ -32,18 +32,18 @@ STATUS = {
     "failed": "Failed",
     "interrupted": "Interrupted",
 }
-_BEST_SHARE = 4  # one trial in so many is among the best ones
+_BEST_SHARE = 4  # the best fourth of all trials
 
 
 def show(search_id: str) -> None:
-    """The search by its id, which anybody may have sent; it is followed while it is at work."""
+    """Draw a search by its untrusted id; it is updated while active."""
     try:
         search = control.find_search(search_id)
     except InvalidRun as error:
         st.error(plain(str(error)))
         return
-    now = trials(search)
-    alive = search.alive or any(trial.run.alive for trial in now)
+    current = trials(search)
+    alive = search.alive or any(trial.run.alive for trial in current)
     head, buttons = st.columns([3, 2], vertical_alignment="center")
     with head:
         st.header(plain(search.plan.name), anchor=False)
@@ -55,25 +55,25 @@ def show(search_id: str) -> None:
     def live() -> None:
         try:
             latest = control.find_search(search_id)
-        except InvalidRun:  # somebody has deleted it
+        except InvalidRun:  # deleted in the meantime
             st.rerun()
         every = trials(latest)
-        if (latest.status, _drawn_once(every)) != (search.status, _drawn_once(now)):
+        if (latest.status, _static_state(every)) != (search.status, _static_state(current)):
             st.rerun()
         _say_status(latest, every)
         if every:
             search_charts.draw(latest, every)
 
-    if now:
-        _show_best(search, now)
+    if current:
+        _show_best(search, current)
     live()
-    if now:
-        _show_settings(search, now)
-        _list(search, now)
+    if current:
+        _show_settings(search, current)
+        _list(search, current)
 
 
 def of_run(run: Run) -> Search | None:
-    """The search that a run is a trial of."""
+    """Return the search that a run belongs to, if any."""
     try:
         return control.find_search(run.sweep) if run.sweep else None
     except InvalidRun:
@@ -81,13 +81,13 @@ def of_run(run: Run) -> Search | None:
 
 
 def title_of(search: Search) -> str:
-    """A search in a list of them."""
+    """Return the title of a search in a list."""
     moment = time.strftime("%d %B, %H:%M UTC", time.gmtime(search.plan.created)).lstrip("0")
     return f"{search.plan.name}, {search.plan.trials} trials · {STATUS[search.status].lower()} · {moment}"
 
 
-def _drawn_once(every: Sequence[Trial]) -> tuple[object, ...]:
-    """What the parts of the page follow from that no fragment draws: what was reached best, and how each trial is."""
+def _static_state(every: Sequence[Trial]) -> tuple[object, ...]:
+    """Return the state that elements outside of the fragment show: best accuracy, and each trial's status."""
     return (every[0].accuracy if every else None, *((trial.run.id, trial.run.status) for trial in every))
 
 
@@ -100,7 +100,7 @@ def _facts(search: Search) -> str:
 
 
 def _buttons(search: Search) -> None:
-    """Stop, or go on with more trials."""
+    """Draw the buttons that stop, resume or delete a search."""
     if not access.may_train():
         return
     if search.status == "searching":
@@ -109,12 +109,12 @@ def _buttons(search: Search) -> None:
             key="stop search",
             on_click=run_actions.act,
             args=(control.STOPPING, control.stop, search.id),
-            help="It can be resumed, and goes on where it was.",
+            help="It can be resumed later.",
         )
     elif not search.alive:
         _resume(search)
         with st.popover("Delete", width="content"):
-            st.caption("The search goes for good; the runs of its trials stay.")
+            st.caption("The search is deleted for good; the runs of its trials are kept.")
 
             def delete() -> None:
                 run_actions.act(f"{search.plan.name} was deleted.", control.delete, search.id)
@@ -124,7 +124,7 @@ def _buttons(search: Search) -> None:
 
 
 def _resume(search: Search) -> None:
-    """Continue it, with more trials where all are done."""
+    """Draw the form that resumes a search, with more trials if all are done."""
 
     def resume() -> None:
         run_actions.act("The search goes on.", control.resume, search.id, st.session_state["search trials"])
@@ -140,7 +140,7 @@ def _resume(search: Search) -> None:
 
 
 def _say_status(search: Search, every: Sequence[Trial]) -> None:
-    """How it is, and how many of its trials are over."""
+    """Show the status of a search, and the number of finished trials."""
     if search.status == "failed":
         st.error(plain(search.reason) if access.may_train() else "It failed.")
     elif search.status == "interrupted":
@@ -154,13 +154,13 @@ def _say_status(search: Search, every: Sequence[Trial]) -> None:
         words = f"{STATUS[search.status]} · {over} of {search.plan.trials} trials over, {working} under way"
         st.progress(over / search.plan.trials, words + (f", {waiting} waiting" if waiting else ""))
     if search.status == "searching" and all(trial.accuracy is None for trial in every):
-        coming = [f"Trial {trial.number}: {said}" for trial in every if (said := run_records.first_result(trial.run))]
-        if coming or not every:
-            st.caption(plain(coming[-1] if coming else "Its first trial is being started."))
+        notes = [f"Trial {trial.number}: {note}" for trial in every if (note := run_records.first_result(trial.run))]
+        if notes or not every:
+            st.caption(plain(notes[-1] if notes else "Its first trial is being started."))
 
 
 def _show_best(search: Search, every: Sequence[Trial]) -> None:
-    """The trial in front with its settings, and what to do with it; it is called the best only beside others."""
+    """Draw the best trial with its settings and actions; a single result is not called the best."""
     best = every[0]
     if best.accuracy is None:
         return
@@ -177,7 +177,7 @@ def _show_best(search: Search, every: Sequence[Trial]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         if best.run.best is not None:
             navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=best_of_run(best.run.id)).to_query())
-        if access.may_train() and best.run.status in ("finished", "pruned"):  # others go on with the search
+        if access.may_train() and best.run.status in ("finished", "pruned"):  # the search continues other trials
             run_actions.train_longer(best.run)
         st.button("Watch it", key="watch best", on_click=_open, args=(best.run.id,), type="tertiary")
 
@@ -186,11 +186,11 @@ def _open(run_id: str) -> None:
     address.change(RunsLink, runs=(run_id,), search="")
 
 
-# --- In tables ------------------------------------------------------------------------------------------------------
+# --- Tables ---------------------------------------------------------------------------------------------------------
 
 
 def _show_settings(search: Search, every: Sequence[Trial]) -> None:
-    """Of each setting what the best trials have, beside what was drawn from."""
+    """Draw a table that compares each setting's values in the best trials with its sampled range."""
     measured = [trial for trial in every if trial.accuracy is not None]
     front = measured[: len(measured) // _BEST_SHARE]
     if len(front) < 2:
@@ -210,7 +210,7 @@ def _show_settings(search: Search, every: Sequence[Trial]) -> None:
 
 
 def _summary(values: Sequence[Any]) -> str:
-    """Where values lie.
+    """Summarise values by range or by distinct values.
 
     >>> _summary([0.001, 0.002, 0.0015]), _summary(["muon", "adamw", "muon"]), _summary([True, True])
     ('0.001 to 0.002', 'muon, adamw', 'True')
@@ -222,7 +222,7 @@ def _summary(values: Sequence[Any]) -> str:
 
 
 def _list(search: Search, every: Sequence[Trial]) -> None:
-    """All trials, best first; a ticked one is opened."""
+    """Draw a table of all trials, best first; selecting a row opens its run."""
     rows = [_row(search.plan.dimensions, trial) for trial in every]
     ranges = [name for name, dimension in search.plan.dimensions.items() if isinstance(dimension, Range)]
     numbers = {setting_names.title(name): st.column_config.NumberColumn(format="%.3g") for name in ranges}

@@ -1,1 +1,1 @@
-"""What the server does for all visitors: guards and bounds what they send, keeps results, gives memory back."""
+"""Server-wide services: access control, upload limits, result caches, the queue of forward passes, housekeeping."""

@@ -1,17 +1,17 @@
-"""Who may train: everyone at this machine; over a network, only people who signed in and are on a list.
+"""Access control for training: open on this machine; over a network, only for people who are signed in and listed.
 
     # .streamlit/secrets.toml
     [auth]                  # Streamlit's own login by OpenID Connect: docs.streamlit.io, st.login
     [trainers]
     emails = ["ada@example.com"]
     [limits]
-    runs_per_person = 4     # alive at once; no limit if left out
-    free_gb = 2.0           # disk space that a run has to leave free
-    upload_mb = 100         # largest archive or checkpoint; never above server.maxUploadSize
+    runs_per_person = 4     # active at the same time; no limit by default
+    free_gb = 2.0           # disk space that a run must leave free
+    upload_mb = 100         # largest archive or checkpoint; at most server.maxUploadSize
 
-A page that starts or changes anything calls `training_gate.require_trainer()` before all else: Streamlit can run a file
-in `pages/` without `app.py`. Everything here is decided anew in every run of a page. In a public place, nobody may
-train; see `pages/server/public.py`.
+A page that starts or changes anything calls `training_gate.require_trainer()` first, because Streamlit can run a file
+in `pages/` without `app.py`. Every run of a page evaluates these functions again, nothing is cached. On a public server
+nobody may train; see `pages/server/public.py`.
 """
 
 from pathlib import Path
@@ -26,8 +26,8 @@ from vit.runs import control
 
 NETWORK_MEGABYTES = 100
 _LOOPBACK = {"localhost", "127.0.0.1", "::1", "[::1]"}
-# Headers that proxies, content networks and load balancers add, by how they begin. One is enough: a browser that talks
-# to the app itself sends none of them.
+# Prefixes of headers that proxies, CDNs and load balancers add. A directly connected browser sends none of them, so a
+# single one proves a proxy.
 _FORWARDED = (
     "ali-cdn-",
     "cdn-",
@@ -65,12 +65,12 @@ _FORWARDED = (
 
 
 def may_train() -> bool:
-    """Whether the visitor may start and change runs, and bring data."""
+    """Whether the visitor may start and change runs and upload data."""
     return not closed_because()
 
 
 def closed_because() -> str:
-    """Why the visitor may not train, as a sentence; "" if they may."""
+    """Return why the visitor may not train, as a sentence; "" if they may."""
     if is_local():
         return ""
     if public.is_public():
@@ -97,15 +97,15 @@ def closed_because() -> str:
 
 
 def visitor() -> str:
-    """The e-mail address of a visitor who signed in; "" at this machine."""
+    """Return the e-mail address of a visitor who is signed in; "" on this machine."""
     return "" if is_local() else _email()
 
 
 def is_local() -> bool:
     """Whether only this machine can reach the app.
 
-    Its address and names are loopback, pages from elsewhere get no socket, nothing says that there is a proxy, and no
-    login is set up.
+    The server listens on loopback, accepts only loopback host names, rejects sockets from other origins, no header
+    indicates a proxy, and no login is set up.
     """
     names = st.get_option("server.allowedHosts")
     return (
@@ -125,7 +125,7 @@ def is_local() -> bool:
 
 
 def limits() -> Any:
-    """Bounds on what a visitor may take up, as a `vit.runs.Limits`."""
+    """Return the configured limits per visitor, as a `vit.runs.Limits`."""
     stated, bounds = _section("limits"), control.Limits()
     if "runs_per_person" in stated:
         bounds = bounds._replace(runs_per_person=int(stated["runs_per_person"]))
@@ -135,7 +135,7 @@ def limits() -> Any:
 
 
 def upload_megabytes() -> int:
-    """Largest archive or checkpoint that may be uploaded [MB]."""
+    """Return the maximum size of an uploaded archive or checkpoint [MB]."""
     most = int(st.get_option("server.maxUploadSize"))
     return min(most, int(_section("limits").get("upload_mb", most if is_local() else NETWORK_MEGABYTES)))
 
@@ -163,5 +163,5 @@ def _secrets() -> dict[str, Any]:
 
 
 def _unreadable_secrets() -> bool:
-    """Whether there are secrets that Streamlit could not read: they may hold a login, so nothing is open then."""
+    """Whether a secrets file exists that Streamlit cannot read. It may configure a login, so access is denied."""
     return not server.secrets_were_read() and any(Path(file).exists() for file in st.get_option("secrets.files"))

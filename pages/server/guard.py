@@ -1,7 +1,7 @@
-"""What stands between the network and Streamlit: who may talk to the app, how much, and about what.
+"""ASGI middleware that protects Streamlit: it checks origins, message types, uploads and the number of visitors.
 
-`app.py` puts it in front of every request. Streamlit alone believes pages of any port of this machine, runs its own
-messages of development for everybody, takes uploads that no page asked for, and lets itself be framed.
+`app.py` puts it in front of every request. Streamlit alone accepts requests from web pages on any port of this machine,
+development messages from everybody, and uploads that no page requested, and it can be embedded in frames.
 """
 
 import asyncio
@@ -36,22 +36,27 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-# What a page in a browser has to say; all else is for development, or empties what everybody shares.
+# Messages that a page in a browser sends. All others are for development, or clear caches that all visitors share.
 MESSAGES = {"rerun_script", "stop_script", "app_heartbeat", "file_urls_request", "backend_operation_request"}
-SMALL_MESSAGE = 1 << 20  # [bytes] of a message; addresses for uploads are never in a larger one
-FULL = "As many people look at this as it has room for. Please try again in a few minutes."
+SMALL_MESSAGE = 1 << 20  # messages with upload URLs are smaller [bytes]
+FULL = "This demonstration has as many visitors as it can serve. Please try again in a few minutes."
 _SITE = re.compile(r"https://[\w*.-]+(:\d+)?")
 _UPLOAD = re.compile(r".*/_stcore/upload_file/([^/]+)/([^/]+)")
 
 
 class Guard:
-    """ASGI middleware; see the module."""
+    """ASGI middleware that rejects forbidden requests and messages.
+
+    Attributes:
+        app: the ASGI application behind it.
+        pages: number of open pages.
+    """
 
     def __init__(self, app: ASGIApp):
         self.app, self.pages = app, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer what is refused, and pass on everything else."""
+        """Respond to forbidden requests and to uploads, and pass on all others."""
         if scope["type"] == "http":
             await self._answer(scope, receive, _with_headers(send))
         elif scope["type"] == "websocket":
@@ -70,7 +75,7 @@ class Guard:
         elif scope["method"] not in ("GET", "HEAD", "OPTIONS") and is_foreign(Headers(scope=scope)):
             answer = PlainTextResponse("This request came from a page that is not the app's.", 403)
         elif scope["method"] == "PUT" and (match := _UPLOAD.fullmatch(scope["path"])):
-            answer = await _take(Request(scope, receive), *match.groups())
+            answer = await _receive_upload(Request(scope, receive), *match.groups())
         await answer(scope, receive, send)
 
     async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,27 +83,27 @@ class Guard:
         if full or is_foreign(Headers(scope=scope)):
             await send({"type": "websocket.close", "code": 1013 if full else 1008})
             return
-        requested: dict[str, list[str]] = {}  # names of files by the request for their addresses
+        requested: dict[str, list[str]] = {}  # file names by the id of the request for their upload URLs
 
-        async def hear() -> Message:
+        async def receive_allowed() -> Message:
             while True:
                 message = await receive()
                 kind = _kind(message, requested)
                 if kind is None or kind in MESSAGES:
                     return message
 
-        async def tell(message: Message) -> None:
+        async def send_and_inspect(message: Message) -> None:
             if requested and message["type"] == "websocket.send" and len(message.get("bytes") or b"") < SMALL_MESSAGE:
-                _expect(message["bytes"], requested)
+                _register_uploads(message["bytes"], requested)
             await send(message)
 
-        await self.app(scope, hear, tell)
+        await self.app(scope, receive_allowed, send_and_inspect)
 
 
 def is_foreign(headers: Headers) -> bool:
-    """Whether a request comes from a web page that is neither the app's own nor one that its settings name.
+    """Whether a request comes from a web page of another origin that the settings do not allow.
 
-    Another port is another page's, of this machine too. What is no browser sends no origin, and is let through.
+    Another port of this machine is another origin. Clients other than browsers send no origin and are accepted.
     """
     origin = headers.get("origin")
     if origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower():
@@ -110,12 +115,12 @@ def is_foreign(headers: Headers) -> bool:
 
 
 def _is_page(scope: Scope) -> bool:
-    """Whether somebody opens a page, rather than something that belongs to one."""
+    """Whether a request opens a page, rather than loads one of its resources."""
     return scope["method"] == "GET" and scope["path"].rpartition("/")[2] in PATHS
 
 
 def _headers() -> dict[str, str]:
-    """`HEADERS`, for the sites that a public place may be shown in by a frame: VIT_FRAMED_BY, apart by spaces."""
+    """Return `HEADERS`. On a public server, VIT_FRAMED_BY lists sites that may frame it, separated by spaces."""
     sites = os.environ.get("VIT_FRAMED_BY", "").split()
     if not public.is_public() or not sites or not all(map(_SITE.fullmatch, sites)):
         return HEADERS
@@ -125,28 +130,28 @@ def _headers() -> dict[str, str]:
 
 
 def _with_headers(send: Send) -> Send:
-    async def tell(message: Message) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             MutableHeaders(scope=message).update(_headers())
         await send(message)
 
-    return tell
+    return send_with_headers
 
 
 def _kind(message: Message, requested: dict[str, list[str]]) -> str | None:
-    """What a browser says, None for what Streamlit itself refuses; remembers which uploads it announces."""
+    """Return a browser message's type, None for one that Streamlit rejects; store announced uploads in `requested`."""
     if message["type"] != "websocket.receive" or not message.get("bytes"):
         return None
-    read = messages.from_browser(message["bytes"])
-    if read is None:
+    parsed = messages.from_browser(message["bytes"])
+    if parsed is None:
         return None
-    if read.kind == "file_urls_request":
-        requested[read.request] = list(read.files)
-    return read.kind
+    if parsed.kind == "file_urls_request":
+        requested[parsed.request] = list(parsed.files)
+    return parsed.kind
 
 
-def _expect(content: bytes, requested: dict[str, list[str]]) -> None:
-    """Note which uploads Streamlit gave addresses for."""
+def _register_uploads(content: bytes, requested: dict[str, list[str]]) -> None:
+    """Register the uploads for which Streamlit's response contains URLs."""
     answer = messages.upload_addresses(content)
     if answer is None:
         return
@@ -156,8 +161,8 @@ def _expect(content: bytes, requested: dict[str, list[str]]) -> None:
         UPLOADS.expect(session, file, name)
 
 
-async def _take(request: Request, session: str, file: str) -> Response:
-    """Keep an upload that a page asked for."""
+async def _receive_upload(request: Request, session: str, file: str) -> Response:
+    """Store an upload that a page requested."""
     if server.is_forged(request.headers.get("X-Xsrftoken"), request.cookies.get(server.XSRF_COOKIE_NAME)):
         return PlainTextResponse("XSRF token missing or invalid", 403)
     name = UPLOADS.name(session, file)
@@ -171,7 +176,7 @@ async def _take(request: Request, session: str, file: str) -> Response:
             uploads = [value for value in (await _form(request, name)).values() if isinstance(value, UploadFile)]
             if len(uploads) != 1:
                 return PlainTextResponse(f"Expected 1 file, but got {len(uploads)}", 400)
-            data = await uploads[0].read() if is_picture(name) else await asyncio.to_thread(_keep, uploads[0])
+            data = await uploads[0].read() if is_picture(name) else await asyncio.to_thread(_on_disk, uploads[0])
             kind = uploads[0].content_type or "application/octet-stream"
             files.store(session, file, name, kind, data)
     except Refused as error:
@@ -183,7 +188,7 @@ async def _take(request: Request, session: str, file: str) -> Response:
 
 
 async def _form(request: Request, name: str) -> FormData:
-    """What was sent; pictures and videos never touch the disk on their way, as Starlette has it with all of 1 MB."""
+    """Parse the form. Pictures and videos stay in memory; Starlette would write files above 1 MB to disk."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         return FormData()
     parser = MultiPartParser(request.headers, request.stream(), max_files=1)
@@ -195,26 +200,26 @@ async def _form(request: Request, name: str) -> FormData:
         raise HTTPException(400, error.message) from error
 
 
-def _keep(upload: UploadFile) -> OnDisk:
-    """The file that it was received into, which has no name."""
+def _on_disk(upload: UploadFile) -> OnDisk:
+    """Return an upload as the unnamed temporary file that Starlette received it into."""
     file: Any = upload.file
     file.rollover()
     return OnDisk(file, file.seek(0, 2))
 
 
-def _stay(visits: set[str]) -> None:
-    """Forget what only others brought or needed than those visits that are still here."""
-    visit_pictures.PICTURES.stay(visits)
-    result_cache.stay(visits)
+def _retain(visits: set[str]) -> None:
+    """Delete uploads and cached results that belong to none of these visits."""
+    visit_pictures.PICTURES.retain(visits)
+    result_cache.retain(visits)
 
 
 @asynccontextmanager
 async def lifespan(_app: Any) -> AsyncIterator[None]:
-    """Open the browser, as `streamlit run` does for a page by itself, and keep house while the server runs."""
+    """Open the browser, as `streamlit run` does for a script, and run housekeeping while the server runs."""
     if not st.get_option("server.headless"):
         server.open_browser()
     public.restrict()
-    async with housekeeping.running(_stay) if public.is_public() else housekeeping.running():
+    async with housekeeping.running(_retain) if public.is_public() else housekeeping.running():
         yield
 
 

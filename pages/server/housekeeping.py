@@ -1,6 +1,6 @@
-"""What the server gives back: sessions that nobody came back to, and all that was remembered once nobody is there.
+"""Periodic clean-up: closes abandoned sessions, and clears all caches when no session is left.
 
-Streamlit forgets a session that lost its page when the next one loses its own; of the last one everything would stay.
+Streamlit deletes a disconnected session only when another one disconnects, so the last one would never be freed.
 """
 
 import asyncio
@@ -15,23 +15,23 @@ import streamlit as st
 
 from pages.streamlit_internals import server, sessions
 
-LOOK = 2.0  # [s] between two looks
+CHECK_INTERVAL = 2.0  # interval between two checks [s]
 _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def running(stay: Callable[[set[str]], None] = lambda visits: None) -> AsyncIterator[None]:
-    """Look after the server meanwhile, on its event loop; starts again if something ends that.
+async def running(retain: Callable[[set[str]], None] = lambda visits: None) -> AsyncIterator[None]:
+    """Run housekeeping as a task on the event loop within the context; the task is restarted if it ends early.
 
     Args:
-        stay: called with the sessions that are still here, with every look.
+        retain: called with the ids of open sessions in every check.
     """
     task: asyncio.Task[None]
     stopped = False
 
     def start() -> None:
         nonlocal task
-        task = asyncio.create_task(watch(stay))
+        task = asyncio.create_task(watch(retain))
         task.add_done_callback(restart)
 
     def restart(ended: asyncio.Task[None]) -> None:
@@ -48,17 +48,17 @@ async def running(stay: Callable[[set[str]], None] = lambda visits: None) -> Asy
         task.cancel()
 
 
-async def watch(stay: Callable[[set[str]], None]) -> None:
-    """Look after the server until cancelled; what fails in one look is tried again in the next."""
-    lost: dict[str, float] = {}  # when sessions were first seen without a page
+async def watch(retain: Callable[[set[str]], None]) -> None:
+    """Run checks until cancelled; an error in one check is logged, and the next check tries again."""
+    lost: dict[str, float] = {}  # time when sessions were first seen disconnected
     before = set[str]()
     while True:
-        await asyncio.sleep(LOOK)
+        await asyncio.sleep(CHECK_INTERVAL)
         if not sessions.server_runs():
             continue
         try:
             here = close_lost(lost)
-            stay(here)
+            retain(here)
             if before - here:
                 await asyncio.to_thread(release if here else give_back)
             before = here
@@ -67,13 +67,14 @@ async def watch(stay: Callable[[set[str]], None]) -> None:
 
 
 def close_lost(lost: dict[str, float]) -> set[str]:
-    """Close sessions that have been without a page for too long to be taken up again; which are left.
+    """Close sessions that have been disconnected for too long, and return the ids of the remaining ones.
 
     Args:
-        lost: since when each has been, by its id; kept up to date.
+        lost: time when each disconnected session was first seen so, by id; updated in place.
     """
     now = time.monotonic()
-    patience = st.get_option("server.disconnectedSessionTTL") - 2 * LOOK  # later, Streamlit does not list them any more
+    # Streamlit stops listing sessions after the TTL, so close them earlier.
+    patience = st.get_option("server.disconnectedSessionTTL") - 2 * CHECK_INTERVAL
     every = sessions.every_session()
     for gone in lost.keys() - set(every):
         del lost[gone]
@@ -83,32 +84,32 @@ def close_lost(lost: dict[str, float]) -> set[str]:
         elif now - lost.setdefault(name, now) > patience:
             try:
                 sessions.close(session)
-            except Exception:  # the other sessions do not wait for this one
+            except Exception:  # continue with the other sessions
                 _log.exception("A session could not be closed.")
     return set(sessions.every_session())
 
 
 def release() -> None:
-    """Let the operating system have what sessions held that have been closed; milliseconds.
+    """Return the memory of closed sessions to the operating system; takes milliseconds.
 
-    They hold each other in cycles, and a large upload that was freed stays in the C library's heap.
+    Session objects form reference cycles, and freed large uploads remain in the C library's heap.
     """
     gc.collect()
     trim()
 
 
 def give_back() -> None:
-    """Forget everything that can be computed again, and let the operating system have its memory."""
+    """Clear all caches, and return their memory to the operating system."""
     st.cache_resource.clear()
     st.cache_data.clear()
-    server.drop_unused_media()  # downloads that nobody clicked hold what they need
-    gc.unfreeze()  # what was alive at the last freeze may be garbage now
+    server.drop_unused_media()  # callbacks of download buttons keep references to results
+    gc.unfreeze()  # objects that were alive at the last freeze may be garbage now
     gc.collect()
     gc.freeze()
     trim()
 
 
 def trim() -> None:
-    """Return freed memory to the operating system, which the C library keeps for later."""
-    with suppress(AttributeError, OSError):  # glibc alone has this
+    """Return freed memory from the C library's heap to the operating system."""
+    with suppress(AttributeError, OSError):  # only glibc has malloc_trim
         ctypes.CDLL(None).malloc_trim(0)

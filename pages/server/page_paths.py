@@ -1,4 +1,4 @@
-"""The app's pages: how their files are named, and their paths in addresses."""
+"""File names and URL paths of the app's pages."""
 
-NAMES = ("explore", "compare", "checkpoints", "train", "runs")  # of their files
-PATHS = ("", *NAMES[1:])  # in addresses
+NAMES = ("explore", "compare", "checkpoints", "train", "runs")  # file names without suffix
+PATHS = ("", *NAMES[1:])  # URL paths

@@ -1,7 +1,7 @@
-"""Passes through models, for all visitors together: each waits until there is memory for it, in the order they came.
+"""Queue of forward passes of all visitors: each waits until enough memory is available, first come, first served.
 
-Only what computes stands inside `reserved`, and never what asks for something remembered or reserves again: who holds
-memory waits for nobody, so nobody waits forever.
+Code inside `reserved` only computes. It must not look up cached results or reserve memory again: a holder of memory
+never waits for another one, so there are no deadlocks.
 """
 
 import logging
@@ -17,22 +17,23 @@ from pages.server import public
 from vit import out_of_memory, view
 from vit.devices import memory
 
-SHARE = 0.5  # of the memory that was free when the first visitor came
-UNKNOWN = 4_000_000_000  # [bytes] where the machine does not say
+SHARE = 0.5  # budget as a share of the memory that was free at the first visit
+UNKNOWN = 4_000_000_000  # budget if free memory is unknown [bytes]
 HELPS = "Choose a smaller input, or close other programs."
-BEAT = 0.5  # [s] between two words to who waits
-WAITS = "Others' pictures come first: what they need of this server is in use."
-KEPT = 2  # times what a pass takes, for one that keeps its gradients, or several; measured with ViT-B/16: 1.3 and 1.4
+UPDATE_INTERVAL = 0.5  # interval between updates of the position in the queue [s]
+WAITS = "The server is computing other visitors' pictures first."
+# Memory of a pass with gradients, or of several passes, in multiples of one pass; measured with ViT-B/16: 1.3 and 1.4.
+WITH_GRADIENTS = 2
 
 log = logging.getLogger(__name__)
 
 
 class Line:
-    """Memory that is handed out; who finds none left waits in line.
+    """A memory budget with a first-in, first-out queue.
 
     Args:
-        budget: to hand out [bytes]. What needs more than all of it goes alone.
-        most: that hold some at a time.
+        budget: memory that can be reserved [bytes]. A larger request runs alone.
+        most: maximum number of simultaneous holders.
     """
 
     def __init__(self, budget: int, most: float = math.inf):
@@ -43,12 +44,12 @@ class Line:
 
     @contextmanager
     def reserve(self, needed: int, tell: Callable[[int], None] = lambda position: None) -> Iterator[None]:
-        """Hold memory while the body runs.
+        """Reserve memory while the body runs.
 
         Args:
             needed: [bytes]
-            tell: called with the place in the line, from 1, every now and then while it waits; what it raises ends the
-                waiting.
+            tell: called periodically with the position in the queue, from 1, while waiting; an exception that it
+                raises leaves the queue.
         """
         ticket = object()
         with self._changed:
@@ -65,15 +66,15 @@ class Line:
                 self._changed.notify_all()
 
     def _place(self, ticket: object, needed: int) -> int:
-        """Wait for a moment; 0 once the memory is reserved, else the place in the line."""
+        """Wait at most `UPDATE_INTERVAL` seconds; return 0 if memory was reserved, else the position in the queue."""
 
-        def goes() -> bool:
+        def is_next() -> bool:
             used = sum(self._reserved.values())
             fits = len(self._reserved) < self.most and used + needed <= self.budget
             return self._waiting[0] is ticket and (not self._reserved or fits)
 
         with self._changed:
-            if not self._changed.wait_for(goes, BEAT):
+            if not self._changed.wait_for(is_next, UPDATE_INTERVAL):
                 return self._waiting.index(ticket) + 1
             self._waiting.remove(ticket)
             self._reserved[ticket] = needed
@@ -84,34 +85,34 @@ class Line:
 @st.cache_resource(show_spinner=False)
 def _line() -> Line:
     budget = int(SHARE * memory()[1]) or UNKNOWN
-    if public.is_public():  # what is free may be the whole machine's, of which a container has a part
+    if public.is_public():  # in a container, free memory may be reported for the whole machine
         return Line(min(budget, public.PASSES), public.AT_A_TIME)
     return Line(budget)
 
 
 @contextmanager
 def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision: Any = "float32") -> Iterator[None]:
-    """Hold the memory that a pass takes while the body runs it; the page says for how many it waits.
+    """Reserve the memory of a forward pass while the body runs; the page shows the position in the queue.
 
-    Where memory runs out all the same, the page says so and ends there.
+    If memory still runs out, the page shows an error and stops.
 
     Args:
         checkpoint, size, precision: see `vit.explain.cost`.
-        times: as much as one picture's pass, see `KEPT`.
+        times: required memory in multiples of one picture's pass, see `WITH_GRADIENTS`.
     """
     placeholders: list[Any] = []
 
     def tell(position: int) -> None:
         if not placeholders:
             placeholders.append(st.empty())
-        # Streamlit ends a run that was stopped where it writes to the page, so who has left leaves the line too.
+        # Writing to the page raises if the run was stopped, so visitors who have left also leave the queue.
         placeholders[0].caption(f"{WAITS} You are number {position} in the line.")
 
-    assert not getattr(_here, "computes", False), "what computes reserves once"
+    assert not getattr(_here, "computes", False), "reservations must not be nested"
     needed, problem = int(times * view.cost(checkpoint, size, precision).memory), ""
     with _line().reserve(needed, tell):
-        for one in placeholders:
-            one.empty()
+        for placeholder in placeholders:
+            placeholder.empty()
         _here.computes = True
         try:
             yield

@@ -1,8 +1,7 @@
-"""A public place, where many strangers look: they change nothing, what they bring stays with their visit, and what all
-of them together may take is bounded.
+"""Limits of a public server, where strangers can look but change nothing, and uploads are private to a visit.
 
-The environment variable VIT_PUBLIC, set to 1, makes a server one; see docs/host.md. Nobody may train there then,
-whatever login is set up (`pages/server/access.py`), and nothing that visitors bring is written to the disk.
+The environment variable VIT_PUBLIC=1 makes a server public; see docs/host.md. Nobody may train on it, whatever login is
+set up (`pages/server/access.py`), and uploads are never written to disk.
 """
 
 import os
@@ -10,25 +9,25 @@ import os
 from vit.images import video
 
 MB = 1 << 20
-FILE = 10  # [MB] of a picture or a video
-SESSION = 30  # [MB] of what one visitor has uploaded
-UPLOADS = 300  # [MB] of all visitors together; as much again stays with their visits
-RESULTS = 300_000_000  # [bytes] that are remembered
-PASSES = 1_000_000_000  # [bytes] for all passes that compute at a time; a larger one goes alone
-AT_A_TIME = 2  # passes; each uses all processors
-TOKENS = 1_025  # of an input; a larger one takes a processor for long
-CHECKPOINT = 150  # [MB] of one of the shelf that is offered
-FILM = 30  # [s] that a video may play
-FILM_MEMORY = 800_000_000  # [bytes] for the process that decodes it, one at a time
+FILE = 10  # size of a picture or a video [MB]
+SESSION = 30  # uploads of one visitor [MB]
+UPLOADS = 300  # uploads of all visitors [MB]; visits store as much again
+RESULTS = 300_000_000  # cached results [bytes]
+PASSES = 1_000_000_000  # memory of all simultaneous passes [bytes]; a larger pass runs alone
+AT_A_TIME = 2  # simultaneous passes; each uses all processors
+TOKENS = 1_025  # tokens of an input; larger ones keep a processor busy for long
+CHECKPOINT = 150  # size of offered pretrained checkpoints [MB]
+FILM = 30  # duration of a video [s]
+FILM_MEMORY = 800_000_000  # memory of the process that decodes videos, one at a time [bytes]
 VISITORS = 100  # open pages
 
 
 def is_public() -> bool:
-    """Whether this server is one."""
+    """Whether this server is public."""
     return os.environ.get("VIT_PUBLIC", "") not in ("", "0")
 
 
 def restrict() -> None:
-    """Bound what reading videos takes, for the whole process; called where the server starts."""
+    """Limit duration and memory of video decoding in this process. Called at server start."""
     if is_public():
         video.restrict(seconds=FILM, memory=FILM_MEMORY, files=1)

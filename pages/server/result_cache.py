@@ -1,6 +1,6 @@
-"""Expensive work, done once for everybody and remembered within a budget of memory.
+"""A cache of expensive results that all visitors share, with a memory budget.
 
-Streamlit's own caches count results; of pictures of 4,097 tokens, six take gigabytes.
+Streamlit's own caches limit the number of entries, but six results with 4,097 tokens take gigabytes.
 """
 
 import threading
@@ -17,67 +17,73 @@ from pages.server import public
 from pages.server.housekeeping import trim
 from pages.streamlit_internals.sessions import current_id
 
-TELL_ABOVE = 3.0  # [s]; what takes longer tells how long
-ASK_ABOVE = 20.0  # [s]; what takes longer waits for a button
-BUDGET = 1_000_000_000  # [bytes] of all results together; the newest one stays, however large
-LARGE = 50_000_000  # [bytes] that are worth giving back at once
-MODELS = 3  # that are remembered; results of others go, as they would keep their models
+TELL_ABOVE = 3.0  # show the expected duration of longer computations [s]
+ASK_ABOVE = 20.0  # longer computations start with a button [s]
+BUDGET = 1_000_000_000  # size of all results [bytes]; the newest one stays, however large
+LARGE = 50_000_000  # return this much freed memory to the operating system at once [bytes]
+MODELS = 3  # models with cached results; results of more models would keep those in memory
 
 
 class Memory:
-    """Results by their keys; the longest unused ones go first."""
+    """A thread-safe LRU cache that computes each result once."""
 
     def __init__(self, budget: int = BUDGET):
         self.budget = budget
         self._lock = threading.Lock()
-        self._found: OrderedDict[Hashable, _Found] = OrderedDict()
-        self._turns: dict[Hashable, threading.Lock] = {}
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._key_locks: dict[Hashable, threading.Lock] = {}  # so that threads compute different keys in parallel
 
     def get(self, key: Hashable, work: Callable[[], Any]) -> Any:
-        """What `work` gave the first time; who asks meanwhile waits for it."""
+        """Return the cached result, or call `work`; concurrent calls with the same key wait for the first one."""
         with self._lock:
-            turn = self._turns.setdefault(key, threading.Lock())
+            key_lock = self._key_locks.setdefault(key, threading.Lock())
         try:
-            with turn:
+            with key_lock:
                 with self._lock:
-                    if key in self._found:
-                        self._found.move_to_end(key)
-                        self._found[key].visits.add(current_id())
-                        return self._found[key].result
+                    if key in self._entries:
+                        self._entries.move_to_end(key)
+                        self._entries[key].visits.add(current_id())
+                        return self._entries[key].result
                 result = work()
                 with self._lock:
-                    self._found[key] = _Found(result, size_of(result), models_of(result), {current_id()})
+                    self._entries[key] = _Entry(result, size_of(result), models_of(result), {current_id()})
                     freed = self._make_room()
                 if freed > LARGE:
                     trim()
                 return result
         finally:
             with self._lock:
-                self._turns.pop(key, None)
+                self._key_locks.pop(key, None)
 
-    def stay(self, visits: set[str]) -> None:
-        """Forget what only others needed than those visits that are still here."""
+    def retain(self, visits: set[str]) -> None:
+        """Delete results that none of these visits used."""
         with self._lock:
-            for key, one in list(self._found.items()):
-                one.visits.intersection_update(visits)
-                if not one.visits:
-                    del self._found[key]
+            for key, entry in list(self._entries.items()):
+                entry.visits.intersection_update(visits)
+                if not entry.visits:
+                    del self._entries[key]
 
     def _make_room(self) -> int:
-        """Drop what is over the budget, or of models that were not used lately; how much that was [bytes]."""
-        before, models = sum(one.size for one in self._found.values()), set[int]()
-        for key in reversed(list(self._found)):
-            if len(models | self._found[key].models) > MODELS and len(models):
-                del self._found[key]
+        """Evict results over the budget and those of the least recently used models; return the freed size [bytes]."""
+        before, models = sum(entry.size for entry in self._entries.values()), set[int]()
+        for key in reversed(list(self._entries)):
+            if len(models | self._entries[key].models) > MODELS and len(models):
+                del self._entries[key]
             else:
-                models |= self._found[key].models
-        while len(self._found) > 1 and sum(one.size for one in self._found.values()) > self.budget:
-            self._found.popitem(last=False)
-        return before - sum(one.size for one in self._found.values())
+                models |= self._entries[key].models
+        while len(self._entries) > 1 and sum(entry.size for entry in self._entries.values()) > self.budget:
+            self._entries.popitem(last=False)
+        return before - sum(entry.size for entry in self._entries.values())
 
 
-class _Found(NamedTuple):
-    """A result with its size [bytes], the models that it holds on to, by their ids, and the visits that needed it."""
+class _Entry(NamedTuple):
+    """A cached result.
+
+    Attributes:
+        size: [bytes]
+        models: ids of models that the result references.
+        visits: session ids that used it.
+    """
 
     result: Any
     size: int
@@ -86,7 +92,7 @@ class _Found(NamedTuple):
 
 
 def size_of(value: Any) -> int:
-    """Memory of the tensors, arrays, bytes and pictures in a result [bytes]; models, which others use too, are free.
+    """Return the size of the tensors, arrays, bytes and pictures in a result [bytes]. Models are shared: they count 0.
 
     >>> size_of((b"12345", {"a": b"12"}, "free"))
     7
@@ -105,7 +111,7 @@ def size_of(value: Any) -> int:
 
 
 def models_of(value: Any) -> frozenset[int]:
-    """The models in a result, by the ids of their first weights: with other classes, a model is the same one."""
+    """Return the models in a result, by the id of their first parameter, which models with other classes share."""
     if callable(getattr(value, "parameters", None)):
         return frozenset(map(id, islice(value.parameters(), 1)))
     if isinstance(value, Mapping):
@@ -122,33 +128,33 @@ def _memory() -> Memory:
     return Memory(public.RESULTS if public.is_public() else BUDGET)
 
 
-def stay(visits: set[str]) -> None:
-    """Forget what only others needed than those visits that are still here."""
-    _memory().stay(visits)
+def retain(visits: set[str]) -> None:
+    """Delete cached results that none of these visits used."""
+    _memory().retain(visits)
 
 
 def cached(key: Hashable, work: Callable[[], Any]) -> Any:
-    """What some work gives, computed the first time.
+    """Return the cached result of `work`, which the first call computes.
 
     Args:
-        key: tells it from all other work.
+        key: identifies the work.
     """
     return _memory().get(key, work)
 
 
 def with_bar(key: Hashable, text: str, work: Callable[[Callable[[float], object]], Any]) -> Any:
-    """The same, with a bar meanwhile.
+    """Return the cached result of `work`, with a progress bar while it is computed.
 
     Args:
-        text: what the bar says.
-        work: is given what to call with the share that is done.
+        text: label of the bar.
+        work: called with a callback that takes the progress, 0 to 1.
     """
-    placeholder = st.empty()  # there in every run, so that what follows keeps its own place
+    placeholder = st.empty()  # created in every run, so that later elements keep their positions
 
-    def drawn() -> Any:
+    def work_with_bar() -> Any:
         placeholder.progress(0.0, text)
         result = work(lambda share: placeholder.progress(min(share, 1.0), text))
         placeholder.empty()
         return result
 
-    return cached(key, drawn)
+    return cached(key, work_with_bar)

@@ -1,9 +1,9 @@
-"""Pictures that visitors uploaded, on the server's disk for a day: a reload shows them again, and so does their link.
+"""Store of uploaded pictures: on the server's disk for a day, so that reloads and links show them again.
 
-A picture's name there is the SHA-256 of its content. Who holds a link with it opens the picture; nobody can guess one,
-nothing else lists them. What a file was called stands in its link; of several that were uploaded together, names and
-keys are a list that is kept like a picture, and its key stands in the link. In a public place they stay in memory, for
-the visit that brought them.
+A picture's key is the SHA-256 of its content. Anybody with the key can open the picture; keys cannot be guessed and are
+not listed anywhere. The link contains the key and the file name. For several pictures, a list of names and keys is
+stored like a picture, and the link contains the key of the list. On a public server, pictures stay in memory and are
+available only to the visit that uploaded them.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ from vit.files import replaced
 from vit.paths import pictures_folder
 from vit.untrusted import DOCUMENT_BYTES, is_text, parse_json
 
-DAY = 86_400.0  # [s] that a picture stays after it was last opened
-MOST_PICTURES = 400  # pictures
-MOST_TOGETHER = 24  # pictures that are stepped through
-MOST_BYTES = 2_000_000_000  # of all of them
-FREE_BYTES = 2_000_000_000  # of the disk that stay free
-LONGEST_NAME = 200  # characters of a picture's, out of a link or a list
+DAY = 86_400.0  # lifetime since a picture was last opened [s]
+MOST_PICTURES = 400  # stored pictures
+MOST_TOGETHER = 24  # pictures in one upload for Previous and Next
+MOST_BYTES = 2_000_000_000  # size of all stored pictures
+FREE_BYTES = 2_000_000_000  # disk space that must stay free
+LONGEST_NAME = 200  # characters of a name in a link or a list
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
@@ -36,8 +36,8 @@ class Upload(NamedTuple):
     """An uploaded picture.
 
     Attributes:
-        name: of its file.
-        key: as `key_of` its content.
+        name: file name.
+        key: `key_of` its content.
     """
 
     name: str
@@ -46,19 +46,19 @@ class Upload(NamedTuple):
 
     @classmethod
     def of(cls, name: str, data: bytes) -> Self:
-        """With its key."""
+        """Compute the key of an upload."""
         return cls(name, key_of(data), data)
 
 
 def key_of(content: bytes) -> str:
-    """What a picture is called in links, whether it is kept or not."""
+    """Return the key of a picture, whether it is stored or not."""
     return hashlib.sha256(content).hexdigest()
 
 
 def keep(content: bytes) -> str:
-    """Write a picture down unless it is there, and clear away what is too old or too much; returns its key.
+    """Store a picture, delete expired ones, and return the key.
 
-    "" where it cannot be kept: the disk is full, or not ours to write on. Nothing but a reload suffers.
+    Returns "" if it cannot be stored, because the disk is full or read-only. Then only reloads do not work.
     """
     key, folder = key_of(content), pictures_folder()
     if public.is_public():
@@ -82,7 +82,7 @@ def keep(content: bytes) -> str:
 
 
 def find(key: str) -> bytes | None:
-    """The picture of a key, which may come from anywhere; None where there is none, or no longer."""
+    """Return the picture of an untrusted key; None if it is not stored."""
     if public.is_public():
         return PICTURES.find(key)
     if not _KEY.fullmatch(key):
@@ -95,7 +95,7 @@ def find(key: str) -> bytes | None:
             content = opened.read()
     except OSError:
         return None
-    if key_of(content) != key:  # the disk erred, or somebody else writes there
+    if key_of(content) != key:  # a disk error, or another program has changed the file
         return None
     with suppress(OSError):
         os.utime(path)
@@ -103,53 +103,53 @@ def find(key: str) -> bytes | None:
 
 
 def is_kept(key: str) -> bool:
-    """Whether the picture of a key is there, without reading it."""
+    """Whether the picture of a key is stored, without reading it."""
     if public.is_public():
         return PICTURES.find(key) is not None
     return bool(_KEY.fullmatch(key)) and (pictures_folder() / key).is_file()
 
 
-def how_long() -> str:
-    """How long they stay, for whom, as a sentence."""
+def retention_note() -> str:
+    """Return a sentence about how long pictures are stored and who can see them."""
     if public.is_public():
         return "They stay in the server's memory for this visit, and are forgotten when you leave."
     return "They stay on the server for a day, for whoever has the link that the address bar then shows."
 
 
-def readers() -> str:
-    """Tells apart, in what is remembered by a key, those who may see a picture: everybody with its link, or a visit."""
+def cache_scope() -> str:
+    """Return a cache key part for who may see a picture: "" for everybody with its key, or the current visit."""
     return current_id() if public.is_public() else ""
 
 
 def keep_all(uploads: Sequence[Upload]) -> str:
-    """Write several down; the key that `find_all` takes, "" where one cannot be kept, or there is none."""
-    return keep_list([(one.name, keep(one.data)) for one in uploads])
+    """Store several pictures and return the key for `find_all`; "" if one cannot be stored or there are none."""
+    return keep_list([(upload.name, keep(upload.data)) for upload in uploads])
 
 
 def keep_list(entries: Sequence[tuple[str, str]]) -> str:
-    """Write down names and keys of pictures that are kept; the key that `find_all` takes, "" where one has none."""
+    """Store a list of names and keys of stored pictures; return the key for `find_all`, "" if a key is missing."""
     short = [(name[:LONGEST_NAME], key) for name, key in entries]
     return keep(json.dumps(short).encode()) if short and all(key for _, key in short) else ""
 
 
 def find_all(key: str) -> list[Upload]:
-    """Those of several that are still there."""
+    """Return the pictures of a list that are still stored."""
     listed = find(key) or b""
     try:
         entries = parse_json(listed) if len(listed) < DOCUMENT_BYTES else []
-    except ValueError:  # somebody's picture
+    except ValueError:  # the key of a picture, not of a list
         return []
     uploads = []
     for entry in entries[:MOST_PICTURES] if isinstance(entries, list) else []:
         if isinstance(entry, list) and len(entry) == 2 and all(map(is_text, entry)):
-            name, one = entry
-            if (data := find(one)) is not None:
-                uploads.append(Upload(name[:LONGEST_NAME], one, data))
+            name, picture_key = entry
+            if (data := find(picture_key)) is not None:
+                uploads.append(Upload(name[:LONGEST_NAME], picture_key, data))
     return uploads
 
 
 def clean() -> None:
-    """Delete pictures that nobody opened for a day, and the longest unopened ones of too many."""
+    """Delete pictures that were not opened for a day, and the least recently opened ones over the limits."""
     files = []
     with suppress(OSError):
         for entry in os.scandir(pictures_folder()):

@@ -1,7 +1,7 @@
-"""What visitors upload: only what a page asked them for, within bounds, and large files on disk.
+"""Upload limits: only files that a page requested are accepted, sizes are bounded, and large files are on disk.
 
-Streamlit by itself takes any file that is sent under any name, and holds it in memory until the session has ended.
-`pages/server/guard.py` asks here before it takes one.
+Streamlit itself accepts any file under any name, and keeps it in memory until the session ends.
+`pages/server/guard.py` checks each upload here first.
 """
 
 import io
@@ -21,27 +21,29 @@ from pages.server import public
 KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif", "mpo"]
 VIDEOS = ["mp4", "m4v", "mov", "webm", "mkv"]
 MB = 1 << 20
-LARGEST = 100  # [MB] of a picture or a video
-STRANGERS_FILE = 25  # [MB] of who may not train
-STRANGERS_SESSION = 60  # [MB]
-STRANGERS = 600  # [MB] of all of them together
-MEMORY = 2000  # [MB] of pictures and videos, of everybody together
-FILES = 4  # of the largest allowed size, for a session of who may train
-FREE = 2000  # [MB] of the disk that stay free
-WAYS = 1000  # uploads that a session may announce before it sends them
-SESSIONS = 10_000  # that are remembered
-ENVELOPE = 1 << 16  # [bytes] around a file when it is sent
+LARGEST = 100  # size of a picture or a video [MB]
+STRANGERS_FILE = 25  # size of a file of a visitor who may not train [MB]
+STRANGERS_SESSION = 60  # uploads of one such visitor [MB]
+STRANGERS = 600  # uploads of all such visitors [MB]
+MEMORY = 2000  # pictures and videos of all visitors [MB]
+FILES = 4  # files of the largest allowed size, for a visitor who may train
+FREE = 2000  # disk space that must stay free [MB]
+PENDING_UPLOADS = 1000  # announced uploads of one session
+SESSIONS = 10_000  # remembered sessions
+ENVELOPE = 1 << 16  # overhead of the multipart encoding [bytes]
 
 
 class Refused(Exception):
-    """An upload is more than there is room for; the message says so to the visitor."""
+    """An upload exceeds a limit; the message is shown to the visitor."""
 
 
 class OnDisk(bytes):
-    """Stands for the content of an upload that lies in a file without a name, which goes with the last who holds this.
+    """Content of an upload in an unnamed temporary file, which is deleted with the last reference to this object.
+
+    It is an empty `bytes` object, which Streamlit can store.
 
     Attributes:
-        file: where it is; read it by `open`, as several may read at once.
+        file: the temporary file; read it with `open`, since several readers may be active.
         size: [bytes]
     """
 
@@ -49,21 +51,21 @@ class OnDisk(bytes):
     size: int
 
     def __new__(cls, file: BinaryIO, size: int) -> "OnDisk":
-        """Empty, as far as Streamlit is concerned."""
-        made = super().__new__(cls)
-        made.file, made.size = file, size
-        return made
+        """Create an empty `bytes` object with attributes."""
+        content = super().__new__(cls)
+        content.file, content.size = file, size
+        return content
 
     def open(self) -> BinaryIO:
-        """Read it from its start."""
+        """Return a new reader at the start of the file."""
         return io.BufferedReader(_Reader(self))
 
 
 class _Reader(io.RawIOBase):
-    """Reads a file at a place of its own."""
+    """A reader with its own position in a shared file."""
 
     def __init__(self, content: OnDisk):
-        self._content, self._at = content, 0
+        self._content, self._position = content, 0
 
     def readable(self) -> bool:
         return True
@@ -72,80 +74,81 @@ class _Reader(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._content.size}[whence]
-        return self._at
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._content.size}[whence]
+        self._position = start + offset
+        return self._position
 
     def readinto(self, buffer: Any) -> int:
-        chunk = os.pread(self._content.file.fileno(), len(buffer), self._at)
+        chunk = os.pread(self._content.file.fileno(), len(buffer), self._position)
         buffer[: len(chunk)] = chunk
-        self._at += len(chunk)
+        self._position += len(chunk)
         return len(chunk)
 
 
-class _Coming(NamedTuple):
-    """An upload on its way."""
+class _Upload(NamedTuple):
+    """A pending or stored upload."""
 
     session: str
     size: int
     picture: bool
 
 
-Stored = Mapping[str, Mapping[str, Any]]  # Streamlit's files, by session and by their ids; each has `data`
+Stored = Mapping[str, Mapping[str, Any]]  # Streamlit's files by session id and file id; each has `data`
 
 
 class Uploads:
-    """Which uploads are expected, and how much there is of them; for any thread."""
+    """Announced uploads and their limits; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._expected: LRUCache[str, LRUCache[str, str]] = LRUCache(SESSIONS)
         self._allowed: LRUCache[str, int] = LRUCache(SESSIONS)
-        self._coming: dict[object, _Coming] = {}
+        self._pending: dict[object, _Upload] = {}
 
     def allow(self, session: str, size: int) -> None:
-        """Let a session have so much in all, and files as large [bytes]; 0 leaves it what strangers have."""
+        """Set the limit of a session's total and of each of its files [bytes]; 0 for the limits of strangers."""
         with self._lock:
             self._allowed[session] = size
 
     def expect(self, session: str, file: str, name: str) -> None:
-        """A page has asked for this file."""
+        """Register a file that a page has requested."""
         with self._lock:
-            self._expected.setdefault(session, LRUCache(WAYS))[file] = name
+            self._expected.setdefault(session, LRUCache(PENDING_UPLOADS))[file] = name
 
     def name(self, session: str, file: str) -> str | None:
-        """Of a file that a page has asked for; None for all others."""
+        """Return the name of a requested file; None if no page has requested it."""
         with self._lock:
             expected = self._expected.get(session)
             return None if expected is None else expected.get(file)
 
     def arrived(self, session: str, file: str) -> None:
-        """It is not expected a second time."""
+        """Unregister a file, so that it cannot be uploaded twice."""
         with self._lock:
             if (expected := self._expected.get(session)) is not None:
                 expected.pop(file, None)
 
     @contextmanager
     def room(self, session: str, name: str, size: int, stored: Stored) -> Iterator[None]:
-        """Keep room for a file of so many bytes while it arrives.
+        """Reserve space for a file of `size` bytes while it is received.
 
         Raises:
-            Refused: there is none.
+            Refused: a limit is exceeded.
         """
-        ticket, coming = object(), _Coming(session, size, is_picture(name))
+        ticket, pending = object(), _Upload(session, size, is_picture(name))
         with self._lock:
-            self._check(coming, stored)
-            self._coming[ticket] = coming
+            self._check(pending, stored)
+            self._pending[ticket] = pending
         try:
             yield
         finally:
             with self._lock:
-                del self._coming[ticket]
+                del self._pending[ticket]
 
-    def _check(self, new: _Coming, stored: Stored) -> None:
+    def _check(self, new: _Upload, stored: Stored) -> None:
         allowed = self._allowed.get(new.session, 0)
-        every = [new, *self._coming.values()]
+        every = [new, *self._pending.values()]
         for owner, files in list(stored.items()):
-            every += [_Coming(owner, *_weight(file.data)) for file in list(files.values())]
+            every += [_Upload(owner, *_weight(file.data)) for file in list(files.values())]
         largest = allowed or strangers_file() * MB
         if new.picture:
             largest = min(largest, LARGEST * MB)
@@ -164,13 +167,13 @@ class Uploads:
                 raise Refused("This server holds no more pictures now. Try again later.")
         elif (
             shutil.disk_usage(tempfile.gettempdir()).free
-            < FREE * MB + sum(one.size for one in self._coming.values()) + new.size
+            < FREE * MB + sum(one.size for one in self._pending.values()) + new.size
         ):
             raise Refused("The server is short of disk space. Nothing was saved.")
 
 
 def strangers_file() -> int:
-    """The largest file of who may not train [MB]."""
+    """Return the maximum file size for visitors who may not train [MB]."""
     return public.FILE if public.is_public() else STRANGERS_FILE
 
 
@@ -179,9 +182,9 @@ def _weight(data: bytes) -> tuple[int, bool]:
 
 
 def is_picture(name: str) -> bool:
-    """Whether a file is a picture or a video by its name: pages read those in every run, so they stay in memory.
+    """Whether a file name is that of a picture or video. Pages read these in every run, so they stay in memory.
 
-    In a public place every file counts as one: nothing else is asked for there, and nothing is written to the disk.
+    On a public server, every file counts as a picture: pages request no others, and nothing is written to disk.
 
     >>> is_picture("a/Photo.JPG"), is_picture("model.safetensors")
     (True, False)

@@ -1,4 +1,4 @@
-"""Pictures that visitors of a public place uploaded: in memory, each for the visit that brought it alone."""
+"""In-memory store of pictures that visitors of a public server upload; each is private to its visit."""
 
 import threading
 from collections import OrderedDict
@@ -9,40 +9,41 @@ from vit.images import video as videos
 
 
 class VisitPictures:
-    """Contents by the visit and by what they are called in links; for any thread.
+    """A thread-safe LRU store of pictures by visit and key.
 
     Args:
-        most: [bytes] of all of them; the longest unused ones go first.
+        most: maximum total size [bytes].
     """
 
     def __init__(self, most: int):
         self.most = most
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+        self._pictures: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
     def keep(self, key: str, content: bytes) -> bool:
-        """Remember a content for this visit; whether there is room for it."""
+        """Store a picture for the current visit; return False if it is too large."""
         if len(content) > self.most:
             return False
         with self._lock:
-            self._kept[current_id(), key] = content
-            self._kept.move_to_end((current_id(), key))
-            while sum(map(len, self._kept.values())) > self.most:
-                _forget_frames(self._kept.popitem(last=False)[1])
+            self._pictures[current_id(), key] = content
+            self._pictures.move_to_end((current_id(), key))
+            while sum(map(len, self._pictures.values())) > self.most:
+                _forget_frames(self._pictures.popitem(last=False)[1])
         return True
 
     def find(self, key: str) -> bytes | None:
-        """What this visit brought under that key."""
+        """Return the current visit's picture of a key; None if there is none."""
         with self._lock:
-            if (current_id(), key) in self._kept:
-                self._kept.move_to_end((current_id(), key))
-            return self._kept.get((current_id(), key))
+            if (current_id(), key) in self._pictures:
+                self._pictures.move_to_end((current_id(), key))
+            return self._pictures.get((current_id(), key))
 
-    def stay(self, visits: set[str]) -> None:
-        """Forget what others brought than those that are still here."""
+    def retain(self, visits: set[str]) -> None:
+        """Delete the pictures of all other visits."""
         with self._lock:
-            for owner, key in [one for one in self._kept if one[0] not in visits]:
-                _forget_frames(self._kept.pop((owner, key)))
+            for visit, key in list(self._pictures):
+                if visit not in visits:
+                    _forget_frames(self._pictures.pop((visit, key)))
 
 
 def _forget_frames(content: bytes) -> None:

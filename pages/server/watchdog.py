@@ -1,4 +1,4 @@
-"""Reloads a page that Streamlit's browser half has given up, and says when the server does not answer."""
+"""Reloads a page if Streamlit's frontend has stopped working, and shows a notice if the server does not respond."""
 
 from pathlib import Path
 
@@ -10,6 +10,6 @@ _watchdog = st.components.v2.component(
 
 
 def mount() -> None:
-    """Watch over this tab; before all else of a page, so that it is there whatever happens below."""
+    """Mount the watchdog. Call it first on a page, so that it runs even if the rest fails."""
     with st.container(key="watchdog", height=1, border=False):
         _watchdog(key="watchdog component", height=1)

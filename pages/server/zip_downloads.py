@@ -1,4 +1,4 @@
-"""Checkpoints to take along, as one ZIP that is made while it is sent: Streamlit would hold it in memory, twice."""
+"""Checkpoint downloads as streamed ZIP files. A Streamlit download would hold the file in memory twice."""
 
 from pathlib import Path
 from urllib.parse import quote
@@ -17,17 +17,17 @@ CHECKPOINT, RUN = "checkpoint", "run"
 
 
 def link(label: str, kind: str, name: str, help: str) -> None:
-    """A button that downloads a checkpoint.
+    """Draw a button that downloads a checkpoint.
 
     Args:
-        kind: `CHECKPOINT`, in the folder of checkpoints or fetched by its name, or `RUN`, the best one of a run.
-        name: of the checkpoint, or the run's id.
+        kind: `CHECKPOINT` for one in the checkpoint folder or the Hub cache, `RUN` for the best one of a run.
+        name: name of the checkpoint, or id of the run.
     """
     st.link_button(label, f"{_path(kind)}?name={quote(name, safe='')}", help=help)
 
 
 def routes() -> list[Route]:
-    """Where the links lead."""
+    """Return the routes of the download links."""
     return [Route(_path(CHECKPOINT), _checkpoint), Route(_path(RUN), _run)]
 
 
@@ -55,7 +55,7 @@ def _run(request: Request) -> Response:
 def _sent(folder: Path, name: str) -> Response:
     try:
         content = manage.zip_chunks(folder, name)
-    except OSError:  # it was deleted or replaced in this moment
+    except OSError:  # deleted or replaced in the meantime
         return _missing()
     disposition = f"attachment; filename*=UTF-8''{quote(name, safe='')}.zip"
     return StreamingResponse(content, media_type="application/zip", headers={"Content-Disposition": disposition})

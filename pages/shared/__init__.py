@@ -1,1 +1,1 @@
-"""What several pages use and no other room is for: text that is escaped, buttons, uploaders, bars, datasets, names."""
+"""Helpers that several pages share: escaping, buttons, uploaders, bar charts, datasets, names of settings."""

@@ -1,4 +1,4 @@
-"""Shares as bars, and numbers as marks on a line: plain HTML, which costs a page next to nothing to draw again."""
+"""Bar charts and dot plots in plain HTML, which is cheap to redraw."""
 
 import html
 from collections.abc import Iterable, Sequence
@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 import streamlit as st
 
-STRONG, QUIET = "#3b929a", "#9aa5a8"  # readable on a light and on a dark page
+STRONG, QUIET = "#3b929a", "#9aa5a8"  # readable in the light and the dark theme
 
 
 class Bar(NamedTuple):
-    """One row.
+    """A row of a bar chart.
 
     Attributes:
-        label: what it is about, as people read it; not trusted.
-        share: 0 to 1.
-        strong: it stands out among the others.
+        label: untrusted text.
+        share: length of the bar, 0 to 1.
+        strong: whether the bar is highlighted.
     """
 
     label: str
@@ -24,10 +24,10 @@ class Bar(NamedTuple):
 
 
 def show(bars: Iterable[Bar], alt: str) -> None:
-    """Draw shares as bars, one below the other.
+    """Draw a bar chart.
 
     Args:
-        alt: what they say, for those who do not see them.
+        alt: description for screen readers.
     """
     rows = "".join(
         f'<div class="bar{" strong" * bar.strong}"><span>{html.escape(bar.label)}</span>'
@@ -50,13 +50,13 @@ _BARS = f"""<style>
 
 
 class Marks(NamedTuple):
-    """One row of a line from -1 to 1.
+    """A row of a dot plot from -1 to 1.
 
     Attributes:
-        label: what they are.
-        values: -1 to 1; a single one is written beside its mark.
+        label: name of the row.
+        values: -1 to 1; a single value is printed beside its mark.
         shape: "disc", "diamond" or "ring".
-        error: how far a single one may be off, to both sides.
+        error: half width of the error bar of a single value.
     """
 
     label: str
@@ -66,22 +66,22 @@ class Marks(NamedTuple):
 
 
 def show_line(title: str, rows: Sequence[Marks], band: tuple[float, float], word: str, alt: str) -> None:
-    """Draw numbers between -1 and 1 as marks, a row for each kind, before a band that all rows share.
+    """Draw a dot plot from -1 to 1 with a shaded band across all rows.
 
     Args:
-        band: from where to where it reaches.
-        word: what it is, above it.
-        alt: what it all says, for those who do not see it.
+        band: lower and upper end of the band.
+        word: label above the band.
+        alt: description for screen readers.
     """
     low, high = (_place(end) for end in band)
     lines = []
     for row in rows:
-        lone = len(row.values) == 1
+        single = len(row.values) == 1
         marks = "".join(f'<b class="{row.shape}" style="left:{_place(value):.2f}%"></b>' for value in row.values)
         if row.error:
             ends = [_place(row.values[0] + sign * row.error) for sign in (-1, 1)]
             marks += f'<q style="left:{ends[0]:.2f}%;width:{ends[1] - ends[0]:.2f}%"></q>'
-        if lone:
+        if single:
             side = "left" if row.values[0] > 0 else "right"
             marks += f'<em class="{side}" style="left:{_place(row.values[0]):.2f}%">{number(row.values[0])}</em>'
         lines.append(f"<span>{html.escape(row.label)}</span><div class=row>{marks}</div>")
@@ -100,7 +100,7 @@ def show_line(title: str, rows: Sequence[Marks], band: tuple[float, float], word
 
 
 def number(value: float) -> str:
-    """With two digits, and a minus as long as a plus.
+    """Format a number with two decimals and a typographic minus.
 
     >>> number(-0.5)
     '−0.50'
@@ -109,7 +109,7 @@ def number(value: float) -> str:
 
 
 def _place(value: float) -> float:
-    """Where a number lies on the line [%]; its ends keep a margin for their marks."""
+    """Return the position of a number on the axis [%], with a margin for marks at both ends."""
     return 50 + 46 * min(max(value, -1.0), 1.0)
 
 

@@ -1,4 +1,4 @@
-"""What a button changes: whether the visitor may, and what came of it, said once when the page runs again."""
+"""Actions of buttons: check permission, ignore double clicks, and report the outcome once in the next run."""
 
 import time
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from pages.server import access
 from pages.shared.escape import plain
 from vit.errors import UserError
 
-_DOUBLE = 1.0  # [s] within which the same change is a double click
+_DOUBLE = 1.0  # the same action within this time is a double click [s]
 
 
 @dataclass
 class _Changes:
-    """A session's last change that worked, and what is still to be said of changes: whether it worked, and words.
+    """A session's last successful action, and the outcome (success, message) that is not reported yet.
 
-    The lock is there because Streamlit runs a second click's callback beside the first one's.
+    The lock is necessary because Streamlit runs the callback of a second click concurrently with the first one's.
     """
 
     lock: Lock = field(default_factory=Lock)
@@ -31,14 +31,14 @@ class _Changes:
 
 
 def attempt(what: str, done: str, action: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Change something, from a button's callback; `tell` says what came of it. A double click changes it once.
+    """Run an action in a button's callback; `show_outcome` reports the outcome. A double click runs it once.
 
     Args:
-        what: is changed, for a visitor who may not.
-        done: said when it worked; "" for nothing, and for what a second click shall change further.
+        what: name of the changed things, for the message to a visitor without permission.
+        done: message of success; "" for no message and for actions that may be repeated quickly.
 
     Returns:
-        What the action returns; None if it was not to be.
+        What the action returns; None if it is not permitted or fails with a `UserError`.
     """
     try:
         if not access.may_train():
@@ -53,22 +53,25 @@ def attempt(what: str, done: str, action: Callable[..., Any], *arguments: Any, *
     except UserError as error:
         session.of(_Changes).outcome = (False, str(error))
         return None
-    say(done)
+    report_success(done)
     return result
 
 
-def say(text: str) -> None:
-    """Say that something worked, when the page runs again."""
+def report_success(text: str) -> None:
+    """Report success in the next run of the page."""
     session.of(_Changes).outcome = (True, text)
 
 
-def refuse(why: str) -> None:
-    """Say why nothing was changed, when the page runs again."""
+def report_failure(why: str) -> None:
+    """Report why nothing was changed, in the next run of the page."""
     session.of(_Changes).outcome = (False, why)
 
 
-def tell() -> None:
-    """Say what came of the last change, once; its place stays, so that what is below keeps its own."""
+def show_outcome() -> None:
+    """Show the outcome of the last action once.
+
+    The container is always created, so that later elements keep their positions.
+    """
     changes = session.of(_Changes)
     (worked, text), changes.outcome = changes.outcome, (True, "")
     container = st.container()

@@ -1,4 +1,4 @@
-"""Datasets that are here, for all pages: what they are called, who may see them, when they changed."""
+"""Available datasets: titles, permissions, and change detection."""
 
 import hashlib
 import os
@@ -22,18 +22,18 @@ NAMED = {
     "mnist": "MNIST",
     "fashion-mnist": "Fashion-MNIST",
 }
-LISTED = 200  # files that are listed by name
+LISTED = 200  # files that a list names
 
 
 def root_of(spec: str) -> str:
-    """The `data_root` of a dataset: only named ones are downloaded."""
+    """Return the `data_root` of a dataset; only named datasets are downloaded elsewhere."""
     root = data_roots()[0]
     elsewhere = spec in NAMED and spec != "shapes" and root != Path("data").absolute()
     return str(root) if elsewhere else "data"
 
 
 def folder_title(spec: str, roots: list[Path]) -> str:
-    """A folder's place below its root, for people."""
+    """Return the title of a folder: its path relative to a data root."""
     path = Path(spec.removeprefix("folder:"))
     for root in roots:
         if path.is_relative_to(root):
@@ -50,19 +50,19 @@ def is_here(spec: str, root: str) -> bool:
 
 
 def here() -> dict[str, str]:
-    """What can be read without a download, and the visitor may see: from specs to titles."""
+    """Return titles by spec of all datasets that need no download and that the visitor may see."""
     roots = data_roots()
     sets = {spec: title for spec, title in NAMED.items() if is_here(spec, root_of(spec))}
     return sets | {spec: folder_title(spec, roots) for spec in catalog.list_folders() if may_see(spec)}
 
 
 def may_see(spec: str) -> bool:
-    """Whether the visitor may see pictures of a dataset: all of them who may train, others those that are public."""
+    """Whether the visitor may see pictures of a dataset. Without permission to train, only the named public ones."""
     return spec in NAMED or access.may_train()
 
 
 def stamp(spec: str) -> int:
-    """Changes when class folders come or go, or a table beside pictures does."""
+    """Return a timestamp that changes when class folders are added or removed, or tables beside pictures change."""
     if not spec.startswith("folder:"):
         return 0
     folder = Path(spec.removeprefix("folder:"))
@@ -74,7 +74,7 @@ def stamp(spec: str) -> int:
 
 
 def digest(spec: str) -> str:
-    """Changes when any file of class folders does; "" for other datasets, whose files nobody edits."""
+    """Return a digest of names, sizes and times of a folder's files; "" for named datasets, which never change."""
     if not spec.startswith("folder:"):
         return ""
     facts = hashlib.sha256()
@@ -88,7 +88,7 @@ def digest(spec: str) -> str:
 
 
 def show_list(title: str, lines: Sequence[str], count: int = 0) -> None:
-    """Files by name, folded away, where there are any; `count` if there are more than are named."""
+    """Show file names in an expander, if there are any; `count` is their number if `lines` is truncated."""
     if lines:
         with st.expander(f"{title}: {count or len(lines):,}"):
             high: int | Literal["content"] = 160 if len(lines) > 6 else "content"

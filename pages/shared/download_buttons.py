@@ -1,4 +1,4 @@
-"""Buttons for files that are made when they are clicked."""
+"""Download buttons that create their files on click."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def file(
     disabled: bool = False,
     help: str = "",
 ) -> None:
-    """A button for a file, which is made when it is clicked unless it is there already."""
+    """Draw a download button; a callable `make` creates the file on click."""
     st.download_button(
         label, make, name, mime, key=key or name, on_click="ignore", disabled=disabled, help=help or None
     )
 
 
 def numbers(what: str, rows: Callable[[], Sequence[tables.Row]], about: Callable[[], Mapping[str, Any]]) -> None:
-    """A button for each kind of table.
+    """Draw a download button for each table format.
 
     Args:
-        what: is in it, "Heads", which also names the file.
-        rows, about: see `vit.view.tables.encode`; made when a button is clicked.
+        what: content of the table, such as "Heads"; also the file's name.
+        rows, about: see `vit.view.tables.encode`; called on click.
     """
 
     def make(kind: tables.Kind) -> bytes:
@@ -46,21 +46,21 @@ def numbers(what: str, rows: Callable[[], Sequence[tables.Row]], about: Callable
 
 
 def pdf(what: str, draw: Callable[[], bytes]) -> None:
-    """A button for what is shown, to print; drawn when it is clicked.
+    """Draw a download button for a PDF, which is created on click.
 
     Args:
-        what: is in it, as of `numbers`.
+        what: content of the file, see `numbers`.
     """
     file(f"{what} as PDF", draw, f"{what.lower()}.pdf", "application/pdf")
 
 
 def films(what: str, draw: Callable[[], animation.Film], stem: str, help: str) -> None:
-    """A button for each kind of file.
+    """Draw a download button for each video format.
 
     Args:
-        what: is shown one after the other, "Blocks".
-        draw: gives the `vit.view.animation.Film`, when a button is clicked.
-        stem: of the file's name.
+        what: content of the video, such as "Blocks".
+        draw: creates the `vit.view.animation.Film` on click.
+        stem: file name without suffix.
     """
 
     def make(kind: animation.Kind) -> bytes:

@@ -1,4 +1,4 @@
-"""Foreign text on a page: shown as it is, never as markdown or HTML."""
+"""Escape untrusted text, so that it is never interpreted as markdown or HTML."""
 
 import html
 import re
@@ -7,7 +7,7 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!:$<>~|&])")
 
 
 def plain(text: str) -> str:
-    """Escape text for a place where Streamlit reads markdown.
+    """Escape text for Streamlit elements that interpret markdown.
 
     >>> plain("![x](http://e)")
     '\\\\!\\\\[x\\\\]\\\\(http\\\\://e\\\\)'
@@ -16,7 +16,7 @@ def plain(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """For a place that shows text as it is, such as the options of a list or the viewer: what cannot be seen is named.
+    """Replace invisible characters by their code points, for elements without markdown such as options of a list.
 
     >>> visible("T-shirt\\n(blue)")
     'T-shirtU+000A(blue)'
@@ -25,7 +25,7 @@ def visible(text: str) -> str:
 
 
 def for_plotly(text: str) -> str:
-    """For a chart, where plotly reads some HTML.
+    """Escape text for plotly, which interprets some HTML.
 
     >>> for_plotly("<b>T-shirt</b>")
     '&lt;b&gt;T-shirt&lt;/b&gt;'

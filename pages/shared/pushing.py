@@ -1,4 +1,4 @@
-"""Push a checkpoint to the Hugging Face Hub: first what would go where, then a bar, then the link to the commit."""
+"""Dialog that pushes a checkpoint to the Hugging Face Hub: preview, progress bar, link to the commit."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def button(folder: Path, name: str) -> None:
-    """A button that opens the dialog; none for who may not, and on a machine that knows no token of the Hub.
+    """Draw a button that opens the dialog, if the visitor may train and a Hub token is configured.
 
     Args:
-        folder: of the checkpoint, one that this app saved.
-        name: what its repository may be called, without the owner.
+        folder: folder of a checkpoint that this app saved.
+        name: suggested name of the repository, without the owner.
     """
     if not access.may_train() or not download.has_token():
         return
     if st.button("Push to the Hub", key="push"):
         _close()
         session.of(session.Push).folder = folder
-    if session.of(session.Push).folder == folder:  # stays open when the page runs again
+    if session.of(session.Push).folder == folder:  # keep the dialog open across reruns
         _show(folder, name)
 
 
@@ -52,13 +52,13 @@ def _show(folder: Path, name: str) -> None:
     if state.pushed is not None:
         form.empty()
         with result:
-            st.markdown(f"**{plain(state.pushed.name.repository)}** holds it now.")
-            st.link_button("Look at the commit", state.pushed.url, icon=":material/open_in_new:")
+            st.markdown(f"**{plain(state.pushed.name.repository)}** contains the checkpoint.")
+            st.link_button("Open the commit", state.pushed.url, icon=":material/open_in_new:")
             st.code(f"vit classify PICTURE --checkpoint {state.pushed.name}", language="bash", wrap_lines=True)
 
 
 def _ask(folder: Path, name: str) -> None:
-    """Where to; looks at the repository, which changes nothing."""
+    """Draw the form for the repository; submitting it computes the plan and changes nothing."""
     state = session.of(session.Push)
     with st.form("push to", border=False):
         repository = st.text_input("Repository", max_chars=96, placeholder=f"owner/{name}", key="push repository")
@@ -70,10 +70,10 @@ def _ask(folder: Path, name: str) -> None:
             help="As the Hub writes it, such as apache-2.0, mit or cc-by-4.0.",
         )
         private = st.toggle(
-            "Private", True, key="push private", help="For a new repository. Only who has a right to it sees it then."
+            "Private", True, key="push private", help="For a new repository: only people with access to it can see it."
         )
-        looked = st.form_submit_button("Show what would be uploaded")
-    if looked:
+        submitted = st.form_submit_button("Show what would be uploaded")
+    if submitted:
         state.plan, state.problem = None, ""
         try:
             with st.spinner("Asking the Hub…"):
@@ -83,7 +83,7 @@ def _ask(folder: Path, name: str) -> None:
 
 
 def _confirm(plan: Plan) -> None:
-    """What would go where, and the button that does it."""
+    """Show the plan, and the button that executes it."""
     state = session.of(session.Push)
     kind = "private" if plan.private else "public"
     where = f"**{plain(plan.repository)}**, {'a' if plan.parent else 'a new'} {kind} repository"
@@ -104,7 +104,7 @@ def _confirm(plan: Plan) -> None:
         state.pushed = push.push(plan, progress=progress)
     except UserError as error:
         bar.empty()
-        state.plan = None  # what is there may have changed: it has to be looked at again
+        state.plan = None  # the repository may have changed, so the plan must be computed again
         st.error(plain(str(error)))
 
 

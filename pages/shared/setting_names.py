@@ -1,4 +1,4 @@
-"""Settings of a run as pages name and group them, and as links hold them."""
+"""Titles, groups and URL texts of a run's settings."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from vit.training.config import FINE_TUNING, TrainConfig, unused_settings
 
-# Which settings are shown together. Data, checkpoint and device have places of their own on the page.
+# Settings by group on the page. Data, checkpoint and device have their own controls.
 GROUPS = {
     "Model": (
         "size", "image_size", "patch_size", "dim", "depth", "heads", "mlp_dim", "registers", "pool", "norm",
@@ -22,18 +22,18 @@ GROUPS = {
 }  # fmt: skip
 NAMES = tuple(name for names in GROUPS.values() for name in names)
 
-# What people compare most, first; the others follow in the order of the form.
+# Settings that are compared most often come first; the others follow in the order of the form.
 _COMPARED = (
     "lr", "muon_lr", "weight_decay", "epochs", "batch_size", "size", "depth", "dim", "heads", "patch_size",
     "image_size", "lora_rank", "freeze", "layer_decay", "drop_path", "mixup", "cutmix", "crop_scale", "operations",
     "optimizer", "warmup_epochs", "label_smoothing", "ema", "seed",
 )  # fmt: skip
-# Settings that change no result, or hardly.
+# Settings that hardly change results.
 _MACHINE = ("workers", "compile", "precision", "track", "validate_every")
 
 
 def compared(settings: Mapping[str, Any]) -> list[str]:
-    """Settings of which several values can be compared, by use; none that would change nothing.
+    """Return the settings that a search can vary, most often compared first, without those that have no effect.
 
     >>> compared({"optimizer": "adamw", "init_from": "cifar10"})[:4]
     ['lr', 'weight_decay', 'epochs', 'batch_size']
@@ -77,7 +77,7 @@ _UNIT = re.compile(r"\[\w+\]")
 
 
 def title(name: str) -> str:
-    """A setting's name for people, with its unit; "" stands for the settings together."""
+    """Return a setting's title with its unit; "" stands for all settings together."""
     if not name:
         return "the settings together"
     label = TITLES.get(name, name.replace("_", " ").capitalize())
@@ -86,7 +86,7 @@ def title(name: str) -> str:
 
 
 def write(value: Any) -> str:
-    """A setting for a link.
+    """Format a setting's value for a link.
 
     >>> write(0.002), write(True), write(None)
     ('0.002', 'true', '')

@@ -1,4 +1,4 @@
-"""Previous and next, over several pictures of which one is shown."""
+"""Previous and Next buttons for several pictures."""
 
 from collections.abc import Callable
 
@@ -6,18 +6,19 @@ import streamlit as st
 
 
 def buttons(key: str, count: int, here: int | None, on_step: Callable[[int], None]) -> None:
-    """Draw both, and which of how many is shown.
+    """Draw both buttons and the position.
 
     Args:
-        key: where their keys begin.
-        here: the number of the picture that is shown, from 0; None where it is none of them.
-        on_step: called with the number of another one before the rerun that a click causes.
+        key: prefix of the buttons' keys.
+        count: number of pictures.
+        here: index of the current picture, from 0; None if it is none of them.
+        on_step: called with the new index before the rerun that a click causes.
     """
     with st.container(horizontal=True, vertical_alignment="center"):
-        for label, icon, there in (
+        for label, icon, index in (
             ("Previous", ":material/chevron_left:", count - 1 if here is None else here - 1),
             ("Next", ":material/chevron_right:", 0 if here is None else here + 1),
         ):
-            outside = there not in range(count)
-            st.button(label, f"{key} {label.lower()}", icon=icon, disabled=outside, on_click=on_step, args=(there,))
+            outside = index not in range(count)
+            st.button(label, f"{key} {label.lower()}", icon=icon, disabled=outside, on_click=on_step, args=(index,))
         st.caption(f"{count} pictures" if here is None else f"{here + 1} of {count}")

@@ -1,4 +1,4 @@
-"""The attention that a run keeps while it learns: of which epochs, and when it changed."""
+"""Attention snapshots that a run stores during training."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ from vit.view.attention_snapshots import list_epochs
 
 
 def epochs(run: Run) -> list[int]:
-    """Epochs whose attention is kept."""
+    """List the epochs with stored attention."""
     return list_epochs(run.folder / "probes")
 
 
 def stamp(folder: Path, epoch: int) -> int:
-    """Changes with what is kept of an epoch; 0 where nothing is."""
+    """Return the modification time of an epoch's snapshot [ns], as a cache key; 0 if there is none."""
     try:
         return (folder / f"epoch-{epoch:05}.zip").stat().st_mtime_ns
     except OSError:

@@ -1,4 +1,4 @@
-"""Ends a page that is for people who may train with the reason, for everybody else."""
+"""Access check for pages that require permission to train."""
 
 import streamlit as st
 
@@ -8,7 +8,7 @@ from pages.shared.escape import plain
 
 
 def require_trainer() -> None:
-    """End the page with the reason, and a way to sign in where there is one, unless the visitor may train."""
+    """Stop the page with the reason and a sign-in button, unless the visitor may train."""
     reason = access.closed_because()
     if not reason:
         return
@@ -20,6 +20,6 @@ def require_trainer() -> None:
             st.button("Sign out", on_click=st.logout)
         else:
             st.button("Sign in", on_click=st.login, type="primary")
-    looking = "Explore, Compare and Checkpoints" if public.is_public() else "Explore and Runs"
-    st.caption(f"Looking stays open: the pages {looking}.")
+    open_pages = "Explore, Compare and Checkpoints" if public.is_public() else "Explore and Runs"
+    st.caption(f"The pages {open_pages} are open to everybody.")
     st.stop()

@@ -1,4 +1,4 @@
-"""What a page asks of its `st.file_uploader`s: how much a visitor may upload, which files came, and their content."""
+"""Helpers for `st.file_uploader`: size limits, newly uploaded files, and their content."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ from vit.images.file_checks import MAX_BYTES
 
 
 def limit(most: int) -> int:
-    """The largest file that the visitor may upload [MB], `most` for who may train; the server is told how much in all.
+    """Return the visitor's maximum file size [MB], `most` with permission to train, and set the session's total limit.
 
-    Pages pass it to each `st.file_uploader`, and no `type`: Streamlit rejects a wrong suffix with a red mark and no
+    Pages pass it to each `st.file_uploader`, but no `type`: Streamlit rejects a wrong suffix with a red mark and no
     message. So pages accept every suffix and check the content.
     """
     session_id = sessions.current_id()
@@ -30,56 +30,56 @@ def limit(most: int) -> int:
 
 
 @dataclass
-class _Taken:
-    """Of a session: by uploader, Streamlit's names for the files that were taken in from it last."""
+class _Processed:
+    """A session's last processed files: Streamlit's file ids by uploader."""
 
     files: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def files(key: str) -> list[UploadedFile]:
-    """The files of an uploader that the server still has, for a callback; a page gets them from `st.file_uploader`.
+    """Return an uploader's files in a callback; outside of callbacks, use the result of `st.file_uploader`.
 
-    A browser that reconnects, or deletes one of several, names files that are gone.
+    After a reconnect or a deletion, the browser may send ids of files that the server has deleted; they are left out.
     """
-    return [file for file in _named(key) if isinstance(file, UploadedFile)]
+    return [file for file in _sent(key) if isinstance(file, UploadedFile)]
 
 
 def newly_uploaded(key: str) -> list[UploadedFile] | None:
-    """The files of an uploader, for its `on_change`; None unless somebody changed them since the last call.
+    """Return an uploader's files in its `on_change`; None if they have not changed since the last call.
 
-    Streamlit forgets what an uploader held as soon as the page does not draw it any more. The browser forgets it later,
-    and names the same files in every message until then, which looks like an upload.
+    Streamlit clears an uploader's state as soon as the page does not draw it. The browser clears it later and until
+    then sends the same file ids in every message, which looks like an upload.
     """
-    named, taken = tuple(file.file_id for file in _named(key)), session.of(_Taken).files
-    here = files(key)
-    if named == taken.get(key) or (named and not here):
+    sent, processed = tuple(file.file_id for file in _sent(key)), session.of(_Processed).files
+    available = files(key)
+    if sent == processed.get(key) or (sent and not available):
         return None
-    taken[key] = named
-    return here
+    processed[key] = sent
+    return available
 
 
-def _named(key: str) -> Sequence[Any]:
-    """What the browser names of an uploader, for one file or for several."""
+def _sent(key: str) -> Sequence[Any]:
+    """Return the files that the browser lists for an uploader of one or several files."""
     value = st.session_state[key]
     return value if isinstance(value, list) else [value] if value else []
 
 
 def discard(file_id: str) -> None:
-    """Forget a file that nobody needs any more; it counts as the visitor's until then, and at most until they leave.
+    """Delete a file that is no longer needed, so that it does not count towards the visitor's limit.
 
     Args:
-        file_id: Streamlit's name for it.
+        file_id: Streamlit's id of the file.
     """
     uploaded_files.remove(file_id)
 
 
 def content(file: Any) -> bytes:
-    """The bytes of an uploaded picture, whatever it is called; of what is larger than any, enough to tell so."""
+    """Read an uploaded picture; of a file that is too large, only enough bytes for the later size check to fail."""
     return opened(file).read(MAX_BYTES + 1)
 
 
 def opened(file: Any) -> BinaryIO:
-    """The content of what `st.file_uploader` gave, from its start, wherever it lies."""
+    """Open a file of `st.file_uploader` at its start, in memory or on disk."""
     data = uploaded_files.data_of(file.file_id)
     if isinstance(data, OnDisk):
         return data.open()

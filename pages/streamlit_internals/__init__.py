@@ -1,5 +1,5 @@
-"""All uses of what Streamlit does not document: its private modules, and methods of its that are replaced.
+"""All uses of Streamlit's private modules, and all monkey patches of its methods.
 
-Nothing else imports a private module of Streamlit. tests/pages/test_streamlit_internals.py lists every name that is
-used here, so that an upgrade of Streamlit that removes one fails there, with a sentence that says which.
+No other folder imports a private module of Streamlit. tests/pages/test_streamlit_internals.py lists every name that is
+used here: if an upgrade of Streamlit removes one, that test fails and names it.
 """

@@ -1,4 +1,4 @@
-"""Replaces `DeferredFileHandler.handle`, which does not say beside a download button why its file could not be made."""
+"""Replaces `DeferredFileHandler.handle`, which hides why the file of a download button could not be created."""
 
 import asyncio
 import logging
@@ -15,12 +15,12 @@ _log = logging.getLogger(__name__)
 async def _handle(
     self: DeferredFileHandler, request: BackendOperationRequest, session_id: str
 ) -> BackendOperationResponse:
-    """Make the file that a button of `st.download_button` is for."""
+    """Create the file of an `st.download_button`, and report a `UserError` beside the button."""
     answer = BackendOperationResponse(request_id=request.request_id)
     try:
         make = self._get_media_file_mgr().execute_deferred
         answer.deferred_file.url = await asyncio.to_thread(make, request.deferred_file.file_id)
-    except Exception as error:  # Streamlit's own, which has the reason as its cause
+    except Exception as error:  # Streamlit wraps the original exception
         answer.error_msg = "The file could not be made. The log says why."
         if isinstance(error.__cause__, UserError):
             answer.error_msg = str(error.__cause__)
@@ -30,5 +30,5 @@ async def _handle(
 
 
 def patch() -> None:
-    """Say the reason in every session of this server."""
+    """Patch Streamlit for all sessions of this server."""
     DeferredFileHandler.handle = _handle  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Uploaded files as Streamlit holds them."""
+"""Streamlit's store of uploaded files."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,12 +10,12 @@ from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 
 
 def stored() -> Mapping[str, Mapping[str, Any]]:
-    """All files of the server, by session and by their ids; each has `data`."""
+    """Return all files of the server by session id and file id; each has `data`."""
     return _manager().file_storage
 
 
 def store(session_id: str, file_id: str, name: str, kind: str, data: bytes) -> None:
-    """Keep a file, as Streamlit's own handler of uploads does.
+    """Store a file, as Streamlit's own upload handler does.
 
     Args:
         kind: MIME type.
@@ -24,14 +24,14 @@ def store(session_id: str, file_id: str, name: str, kind: str, data: bytes) -> N
 
 
 def data_of(file_id: str) -> bytes | None:
-    """The `data` that was stored for a file of the session that runs, without a copy; None where there is none."""
+    """Return the stored `data` of a file of the current session without copying it; None if there is none."""
     context = get_script_run_ctx()
     records = context.uploaded_file_mgr.get_files(context.session_id, [file_id]) if context else []
     return records[0].data if records else None
 
 
 def remove(file_id: str) -> None:
-    """Forget a file of the session that runs; Streamlit keeps it until the session ends."""
+    """Delete a file of the current session, which Streamlit would store until the session ends."""
     context = get_script_run_ctx()
     if context and isinstance(context.uploaded_file_mgr, MemoryUploadedFileManager):
         context.uploaded_file_mgr.remove_file(context.session_id, file_id)

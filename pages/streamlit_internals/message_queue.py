@@ -1,7 +1,7 @@
-"""Replaces the queue of messages to a browser (`app_session.ForwardMsgQueue`), which drops too much.
+"""Replaces the queue of messages to a browser (`app_session.ForwardMsgQueue`), which drops too many messages.
 
 When a fragment starts to run, Streamlit drops queued messages of the same fragment, because it will draw them again.
-After a run of the whole page that is wrong: the browser hears that the run is complete and removes every element that
+After a run of the whole page that is wrong: the browser learns that the run is complete and removes every element that
 it did not receive. A chart or the viewer disappears until the fragment has drawn it again, as a different element.
 """
 
@@ -19,10 +19,10 @@ class _Queue(ForwardMsgQueue):
 
 
 def _completes(message: ForwardMsg) -> bool:
-    """Whether this ends a run of the whole page."""
+    """Whether a message ends a run of the whole page."""
     return message.HasField("script_finished") and message.script_finished == ForwardMsg.FINISHED_SUCCESSFULLY
 
 
 def patch() -> None:
-    """Give every later session the queue that keeps the messages of a complete run; call it once per server."""
+    """Use the replacement queue in all sessions that start later. Call this once per server."""
     app_session.ForwardMsgQueue = _Queue  # type: ignore[misc]

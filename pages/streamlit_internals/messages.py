@@ -1,4 +1,4 @@
-"""What browser and server send each other through the web socket, as far as the guard reads it."""
+"""The part of Streamlit's WebSocket protocol that the guard reads."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,12 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 
 class FromBrowser(NamedTuple):
-    """A message of a browser.
+    """A message from a browser.
 
     Attributes:
-        kind: its field in Streamlit's protocol; "" for none.
-        request: the id of a request for addresses to upload files to.
-        files: their names.
+        kind: name of its field in Streamlit's protocol; "" for none.
+        request: id of a request for upload URLs.
+        files: names of the files to upload.
     """
 
     kind: str
@@ -21,7 +21,7 @@ class FromBrowser(NamedTuple):
 
 
 def from_browser(content: bytes) -> FromBrowser | None:
-    """Read a message of a browser; None where it cannot be read, for which Streamlit closes the socket."""
+    """Parse a message from a browser; None if it is invalid, in which case Streamlit closes the socket."""
     message = BackMsg()
     try:
         message.ParseFromString(content)
@@ -35,7 +35,7 @@ def from_browser(content: bytes) -> FromBrowser | None:
 
 
 def upload_addresses(content: bytes) -> tuple[str, list[str]] | None:
-    """The id of a request for addresses, and the addresses; None for a message of the server that says none."""
+    """Return the request id and the upload URLs of a message from the server; None for other messages."""
     message = ForwardMsg()
     message.ParseFromString(content)
     if message.WhichOneof("type") != "file_urls_response":

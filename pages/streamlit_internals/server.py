@@ -1,4 +1,4 @@
-"""The server itself: its options, its address, the files that it serves."""
+"""Streamlit's server: its options, its URL, and the files that it serves."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ from streamlit.web.server.starlette.starlette_server_config import XSRF_COOKIE_N
 
 
 def is_set(option: str) -> bool:
-    """Whether somebody set an option; `st.get_option` gives defaults, too."""
+    """Whether an option was set explicitly; `st.get_option` also returns defaults."""
     return config.is_manually_set(option)
 
 
 def secrets_were_read() -> bool:
-    """Whether there is a file of secrets that could be read; `st.secrets` is empty otherwise, for either reason."""
+    """Whether a secrets file exists and could be read; in both other cases `st.secrets` is empty."""
     return st.secrets.load_if_toml_exists()
 
 
@@ -28,26 +28,26 @@ def open_browser() -> None:
 
 
 def is_forged(token: str | None, cookie: str | None) -> bool:
-    """Whether a request lacks the XSRF token that Streamlit's own handler of uploads asks for."""
+    """Whether a request lacks the XSRF token that Streamlit's own upload handler requires."""
     return server_util.is_xsrf_enabled() and not validate_xsrf_token(token, cookie)
 
 
 def static_folder() -> Path:
-    """Where Streamlit's browser half lies, `index.html` among it."""
+    """Return the folder of Streamlit's frontend, which contains `index.html`."""
     return Path(get_static_dir())
 
 
 def add_media(content: bytes, kind: str, coordinates: str, name: str) -> str:
-    """Serve some bytes while this session's page shows them; returns their address.
+    """Serve bytes while this session's page refers to them, and return their URL.
 
     Args:
         kind: MIME type.
-        coordinates: where on the page they are used; what was there before is dropped.
-        name: of the file; with one, Streamlit does not hash the content.
+        coordinates: position on the page; replaces the previous file at this position.
+        name: file name; if given, Streamlit does not hash the content.
     """
     return runtime.get_instance().media_file_mgr.add(content, kind, coordinates, name)
 
 
 def drop_unused_media() -> None:
-    """Forget files that no page shows any more; Streamlit itself does that only when a page runs."""
+    """Delete files that no page refers to. Streamlit itself does this only when a page runs."""
     runtime.get_instance().media_file_mgr.remove_orphaned_files()

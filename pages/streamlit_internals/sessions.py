@@ -1,4 +1,4 @@
-"""Sessions of the server: the one that runs, and all others."""
+"""The current session, and all sessions of the server."""
 
 from streamlit import runtime
 from streamlit.runtime.app_session import AppSession
@@ -7,37 +7,37 @@ from streamlit.runtime.state.session_state import WStates
 
 
 def current_id() -> str:
-    """The id of the session that runs; "" outside of one. Streamlit has no public name for it."""
+    """Return the id of the current session, "" outside of one. Streamlit has no public API for it."""
     context = get_script_run_ctx()
     return context.session_id if context else ""
 
 
 def came_by_history() -> bool:
-    """Whether the page runs because of the browser's Back or Forward."""
+    """Whether the browser's Back or Forward caused this run of the page."""
     context = get_script_run_ctx()
     return context is not None and context.is_history_navigation
 
 
 def server_runs() -> bool:
-    """Whether there is a server in this process yet."""
+    """Whether this process runs a server."""
     return runtime.exists()
 
 
 def every_session() -> dict[str, AppSession]:
-    """Sessions by id, with those that have lost their page but may be resumed."""
+    """Return all sessions by id, including disconnected ones that may be resumed."""
     return {info.session.id: info.session for info in runtime.get_instance()._session_mgr.list_sessions()}
 
 
 def is_active(session_id: str) -> bool:
-    """Whether a session has a page that is connected."""
+    """Whether a session's browser is connected."""
     return runtime.get_instance().is_active_session(session_id)
 
 
 def close(session: AppSession) -> None:
-    """Close a session and empty it, as Streamlit's event loop holds on to the one that it served last."""
+    """Close a session and clear its state, because Streamlit's event loop keeps a reference to the last session."""
     runtime.get_instance().close_session(session.id)
     state = session.session_state
-    state._new_widget_state = WStates()  # `clear` alone would read its values, which a browser may send of any kind
+    state._new_widget_state = WStates()  # `clear` alone would deserialise its values, which are untrusted
     state.clear()
-    session._fragment_storage.clear()  # with what they were called with: pictures, models
+    session._fragment_storage.clear()  # including the arguments of fragments: pictures, models
     session._fragment_storage.clear_outside_wrappers()

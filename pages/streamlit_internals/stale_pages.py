@@ -10,18 +10,18 @@ from streamlit.runtime.app_session import AppSession
 _request_rerun = AppSession.request_rerun  # Streamlit's own
 
 
-def _of_the_page_that_is_open(self: AppSession, client_state: ClientState | None) -> None:
-    unknown = "", self._pages_manager.main_script_hash  # as which a session begins, whatever its page
+def _rerun_if_current_page(self: AppSession, client_state: ClientState | None) -> None:
+    unknown = "", self._pages_manager.main_script_hash  # initial values of a session, whatever its page
     page, state = client_state.page_script_hash if client_state else "", self._client_state
     if page not in unknown:
         if client_state and client_state.fragment_id:
             if state.page_script_hash not in unknown and state.page_script_hash != page:
                 return
         else:
-            state.page_script_hash = page  # from now on, and not when it begins to run
+            state.page_script_hash = page  # set it now; Streamlit would set it when the page starts to run
     _request_rerun(self, client_state)
 
 
 def patch() -> None:
-    """Ignore such requests in every session of this server."""
-    AppSession.request_rerun = _of_the_page_that_is_open  # type: ignore[method-assign]
+    """Ignore requests from fragments of other pages in every session of this server."""
+    AppSession.request_rerun = _rerun_if_current_page  # type: ignore[method-assign]

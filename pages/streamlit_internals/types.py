@@ -1,4 +1,4 @@
-"""Streamlit's classes that annotations and `isinstance` need; it does not export them."""
+"""Private classes of Streamlit that annotations and `isinstance` checks need."""
 
 from streamlit.delta_generator import DeltaGenerator as DeltaGenerator
 from streamlit.runtime.uploaded_file_manager import UploadedFile as UploadedFile

@@ -1,7 +1,7 @@
 """Replaces `ScriptRunner._maybe_handle_execution_control_request`, which stops callbacks halfway.
 
-Whenever a run reads the session's state or sends an element, Streamlit stops it if the browser has sent a message.
-Inside a callback that loses the visitor's change: the callback never runs again, so half of the change is missing.
+Whenever a run reads session state or sends an element, Streamlit stops it if the browser has sent a message. Inside a
+callback this loses part of the visitor's change, because the callback does not run again.
 """
 
 from streamlit.runtime.scriptrunner.script_runner import ScriptRunner
@@ -16,5 +16,5 @@ def _end_outside_callbacks(self: ScriptRunner) -> None:
 
 
 def patch() -> None:
-    """Let every callback of this server run to its end; the run ends right after it."""
+    """Run every callback of this server to completion; the script run stops right after it."""
     ScriptRunner._maybe_handle_execution_control_request = _end_outside_callbacks  # type: ignore[method-assign]

@@ -1,1 +1,1 @@
-"""The form of the page Train: data, settings, what a run will cost."""
+"""The form of page Train: data, settings, compute target, expected cost."""

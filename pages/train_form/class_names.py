@@ -1,4 +1,4 @@
-"""Give the classes of a folder other names, from page Train."""
+"""Dialog that renames the classes of a dataset folder."""
 
 from pathlib import Path
 
@@ -11,18 +11,16 @@ from vit.data.folders import folders_of_classes, is_packed
 from vit.errors import UserError
 from vit.runs import uploaded_datasets
 
-ROWS_HEIGHT = 420  # of the table, at most [px]
+ROWS_HEIGHT = 420  # maximum height of the table [px]
 
 
 def offer(spec: str) -> None:
-    """A button to other names, for a folder; off while a run needs the present ones."""
+    """Draw a button that opens the dialog for a folder; disabled while a run uses the current names."""
     if not spec.startswith("folder:") or is_packed(Path(spec.removeprefix("folder:"))):
         return
-    going = [run.name for run in uploaded_datasets.runs_on(spec) if run.alive]
-    why = (
-        f"The run {plain(going[0])} needs them." if going else "In the order of their folders, which stay as they are."
-    )
-    if st.button("Rename classes", key="rename_classes", type="tertiary", disabled=bool(going), help=why):
+    active = [run.name for run in uploaded_datasets.runs_on(spec) if run.alive]
+    why = f"The run {plain(active[0])} needs them." if active else "The folders keep their names and their order."
+    if st.button("Rename classes", key="rename_classes", type="tertiary", disabled=bool(active), help=why):
         _ask(spec)
 
 
@@ -46,7 +44,7 @@ def _ask(spec: str) -> None:
 
 
 def save(spec: str, names: list[str]) -> bool:
-    """Keep the names; False where that is not possible, which is said."""
+    """Save the names; on failure, show the error and return False."""
     if not access.may_train():
         return False
     folder = Path(spec.removeprefix("folder:"))

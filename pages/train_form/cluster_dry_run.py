@@ -1,4 +1,4 @@
-"""A few steps on a machine of a cluster, submitted from the form and waited for while the page stays alive."""
+"""Dry run on a machine of a cluster, submitted from the form and polled while the page is open."""
 
 import threading
 from pathlib import Path
@@ -19,11 +19,11 @@ from vit.runs.engines.contract import Look, read_handle
 from vit.training import dry_run
 from vit.training.config import TrainConfig
 
-PAUSE = 2.0  # [s] between two looks
+PAUSE = 2.0  # polling interval [s]
 
 
 def finished(config: TrainConfig, target: ComputeTarget) -> "dry_run.DryRun | None":
-    """What a trial of this very form there found; None without one."""
+    """Return the result of a dry run with these settings on this target; None if there is none."""
     state = session.of(session.Train)
     if (
         state.cluster_dry_run
@@ -35,7 +35,7 @@ def finished(config: TrainConfig, target: ComputeTarget) -> "dry_run.DryRun | No
 
 
 def show(config: TrainConfig, target: ComputeTarget) -> None:
-    """The button, how a trial is, and what speaks against a run there."""
+    """Draw the button, the status of the dry run, and warnings from its result."""
     state = session.of(session.Train)
     subject = _subject(config, target)
     if st.button(
@@ -71,26 +71,26 @@ def _subject(config: TrainConfig, target: ComputeTarget) -> tuple[TriedRecipe, s
 
 @st.fragment(run_every=PAUSE)
 def _wait() -> None:
-    """How the trial is, until there is something to say."""
+    """Show the status of the dry run until it has a result."""
     state = session.of(session.Train)
     if state.cluster_dry_run is None or state.cluster_dry_run[2] is not None:
         return
     subject, folder, _ = state.cluster_dry_run
     handle = read_handle(folder)
-    said, problem = watch.look(handle) if handle else (Look("gone"), "")
+    status, problem = watch.look(handle) if handle else (Look("gone"), "")
     result: Any = None
     try:
         result = cluster_dry_run.read(folder)
     except UserError as error:
         result = str(error)
-    result = result or (cluster_dry_run.failure(folder, said) if said else "")
+    result = result or (cluster_dry_run.failure(folder, status) if status else "")
     if result:
         state.cluster_dry_run = (subject, folder, result)
         _end(folder)
         st.rerun()
     with st.container(horizontal=True, vertical_alignment="center"):
-        running = said is not None and said.word == "running"
-        words = "It tries a few steps." if running else (said.reason if said else problem) or "It is handed over."
+        running = status is not None and status.word == "running"
+        words = "It tries a few steps." if running else (status.reason if status else problem) or "It is submitted."
         st.caption(plain(words))
         st.button("Cancel", key="cancel_there", on_click=_cancel)
 
@@ -103,5 +103,5 @@ def _cancel() -> None:
 
 
 def _end(folder: Path) -> None:
-    """End it in the background: a page waits for no cluster."""
+    """End the dry run in a background thread, because cluster commands are slow."""
     threading.Thread(target=control.end_dry_run, args=(folder,), daemon=True, name="ends a trial").start()

@@ -1,4 +1,4 @@
-"""Where a run computes: devices of this machine, or machines of a cluster that an administrator has set up."""
+"""Compute target of a run: devices of this machine, or machines of a configured cluster."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,14 +16,14 @@ from vit.runs.registry import ANY_GPU, list_runs
 
 
 class ComputeTarget(NamedTuple):
-    """What a run computes on, and how much of it.
+    """Resources of a run.
 
     Attributes:
-        on: this machine, or a cluster by its name.
-        devices: one for each process of a machine; none while nothing sensible is chosen.
+        on: this machine, or the name of a cluster.
+        devices: one per process of a machine; empty while the selection is invalid.
         share: do not wait for other runs on these devices.
-        nodes: machines.
-        minutes: after which a cluster may end an attempt; None for its own limit.
+        nodes: number of machines.
+        minutes: time limit of an attempt on a cluster; None for the cluster's own limit.
     """
 
     on: str
@@ -34,18 +34,18 @@ class ComputeTarget(NamedTuple):
 
     @property
     def processes(self) -> int:
-        """That share every batch."""
+        """Number of processes that share every batch."""
         return self.nodes * len(self.devices)
 
 
 @st.cache_data(show_spinner=False, ttl=3)
 def list_devices() -> list[Any]:
-    """CPU and GPUs with their use, asked for once in a while."""
+    """List CPU and GPUs with their use; cached for 3 s."""
     return vit.devices.list_devices()
 
 
 def pick() -> ComputeTarget:
-    """Let the person choose, where there is more than this machine."""
+    """Draw the controls for the compute target."""
     configured = clusters.read_clusters()
     for name, problem in configured.problems.items():
         st.warning(plain(f"The cluster {name} cannot be used: {problem} It is set up in the app's secrets file."))
@@ -65,15 +65,15 @@ def pick() -> ComputeTarget:
 
 
 def several() -> bool:
-    """Whether there is more than this machine to choose from."""
+    """Whether a cluster is configured in addition to this machine."""
     return bool(clusters.read_clusters().usable)
 
 
 def free_text(name: str) -> str:
-    """What of a cluster is free, as it said some seconds ago; the page does not wait for it."""
+    """Describe the free capacity of a cluster from a cached answer a few seconds old; does not block."""
     capacity, problem = watch.capacity(name)
     if capacity is None:
-        return problem or "It is being asked what is free."
+        return problem or "Waiting for its free capacity."
     if not capacity.nodes:
         return "no machine is up"
     kinds = [("GPUs", capacity.gpus), ("processors", capacity.cpus)]
@@ -84,12 +84,12 @@ def free_text(name: str) -> str:
 
 @st.fragment(run_every=5)
 def show_free(names: Sequence[str]) -> None:
-    """What is free on each cluster, while the form is open."""
+    """Show the free capacity of each cluster, updated while the form is open."""
     st.caption("  \n".join(f"**{plain(name)}**: {plain(free_text(name))}" for name in names))
 
 
 def script(target: ComputeTarget) -> str | None:
-    """The batch script that would be submitted to Slurm; None for other engines."""
+    """Return the batch script that would be submitted to Slurm; None for other engines."""
     cluster = clusters.read_clusters().usable.get(target.on)
     if cluster is None or cluster.kind != "slurm":
         return None
@@ -98,7 +98,7 @@ def script(target: ComputeTarget) -> str | None:
 
 
 def pick_there(cluster: clusters.Cluster) -> ComputeTarget:
-    """Processes and machines of a cluster, within what it grants."""
+    """Draw the controls for processes and machines of a cluster, within its limits."""
     limits = cluster.limits
     capacity, _ = watch.capacity(cluster.name)
     kind = st.segmented_control(
@@ -117,7 +117,7 @@ def pick_there(cluster: clusters.Cluster) -> ComputeTarget:
         limits.processes,
         1,
         key=f"processes {cluster.name}",
-        help="Ray spreads the processes as far as there is room; some machines may get more of them than others."
+        help="Ray distributes the processes by free capacity; some machines may get more of them than others."
         if cluster.kind == "ray"
         else None,
         persist_state="session",
@@ -131,8 +131,8 @@ def pick_there(cluster: clusters.Cluster) -> ComputeTarget:
             None,
             placeholder="the cluster's own limit",
             key=f"minutes {cluster.name}",
-            help="Near Slurm's limit the run saves itself and queues again, until it is done. A short limit may start "
-            "sooner.",
+            help="Near Slurm's limit the run saves its state and is requeued, until it is done. With a short limit, it "
+            "may start sooner.",
             persist_state="session",
         )
     target = ComputeTarget(cluster.name, (kind,) * each if kind else (), nodes=nodes, minutes=minutes)
@@ -142,7 +142,7 @@ def pick_there(cluster: clusters.Cluster) -> ComputeTarget:
 
 
 def _lacking(target: ComputeTarget, capacity: Capacity, cpus: int) -> str:
-    """What a cluster has too little of, free or not, with how much that is; nothing where a run has room."""
+    """Return which resource a cluster has too little of, even when idle; "" if a run fits."""
     needs = [
         ("GPU", target.processes if ANY_GPU in target.devices else 0, capacity.gpus.total),
         ("processor", target.processes * cpus, capacity.cpus.total),
@@ -155,9 +155,9 @@ def _lacking(target: ComputeTarget, capacity: Capacity, cpus: int) -> str:
 
 
 def pick_here() -> ComputeTarget:
-    """Devices of this machine, and whether to share them with other runs."""
+    """Draw the controls for devices of this machine, and for sharing them with other runs."""
     devices = list_devices()
-    held = {name: run for run in list_runs() if run.alive and run.on == HERE for name in run.devices}
+    used_by = {name: run for run in list_runs() if run.alive and run.on == HERE for name in run.devices}
     titles = {device.name: "CPU" if device.name == "cpu" else device.title for device in devices}
     captions = []
     for device in devices:
@@ -191,7 +191,7 @@ def pick_here() -> ComputeTarget:
         if not selected:
             st.error("Choose at least one GPU.")
     share = form_state.is_on("share")
-    busy = [held[name] for name in selected if name in held]
+    busy = [used_by[name] for name in selected if name in used_by]
     if busy or share:
         share = st.toggle(
             "Share it with the runs that use it",
@@ -200,5 +200,5 @@ def pick_here() -> ComputeTarget:
             persist_state="session",
         )
     if busy and not share:
-        st.caption(f"{plain(busy[0].name)} has it: this run waits in the queue and starts by itself.")
+        st.caption(f"{plain(busy[0].name)} uses it: this run waits in the queue and starts automatically.")
     return ComputeTarget(HERE, selected, share)

@@ -1,4 +1,4 @@
-"""What a run will cost and whether it can learn, before it is started: shown from its own pictures and steps."""
+"""Preview of augmented pictures, of memory and time from a dry run, and of overfitting one batch."""
 
 import html
 import io
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pages.streamlit_internals.types import DeltaGenerator
 
 
-CURVES = ["#3b929a", "#c9803a"]  # readable on a light and on a dark page
+CURVES = ["#3b929a", "#c9803a"]  # readable in the light and the dark theme
 SHOWN = 8  # pictures in the preview
 LEARNING = "Learning one batch by heart…"
 FACTS_STYLE = """<style>
@@ -40,7 +40,7 @@ FACTS_STYLE = """<style>
 
 
 def memory(count: float) -> str:
-    """Bytes for people.
+    """Format a number of bytes.
 
     >>> memory(3 << 30), memory(5_000_000)
     ('3.2 GB', '5 MB')
@@ -50,41 +50,45 @@ def memory(count: float) -> str:
 
 @st.cache_data(show_spinner=False, max_entries=64)
 def count_parameters(sizes: ViTConfig) -> int:
-    """Numbers that a model of these sizes learns, without making one."""
+    """Return the number of parameters of a config, without building the model."""
     return memory_of_training.parameters_of(sizes)
 
 
 @st.cache_data(show_spinner=False, max_entries=64)
 def too_large(recipe: str, classes: int, batch: int, free: int, _config: TrainConfig) -> str:
-    """See `vit.training.dry_run.too_large`; once for each recipe and each tenth of a gigabyte that is free."""
+    """Cached `vit.training.dry_run.too_large`; `free` is rounded to 0.1 GB, so that the cache is effective."""
     return dry_run.too_large(_config, classes, batch, free)
 
 
 def problem(config: TrainConfig, devices: Sequence[str], pictures: "picture_sample.Sample | None") -> str:
-    """Why a run cannot be started for want of memory, "" if it can."""
+    """Return why a run does not fit into memory, "" if it does."""
     if devices[0] != "cpu":
         return ""
     free = memory_of_this_machine()[1]
     batch = min(config.batch_size, pictures.train_pictures) if pictures else config.batch_size
     recipe = config.model_dump_json(exclude={"seed", "epochs", "lr", "data", "data_root"})
-    with suppress(UserError):  # said by the preview
+    with suppress(UserError):  # reported by the preview
         return too_large(recipe, len(pictures.classes) if pictures else 10, batch, free // 10**8 * 10**8, config)
     return ""
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
 def few_pictures(subject: tuple[Any, ...], _config: TrainConfig) -> "picture_sample.Sample":
-    """A few training pictures of a dataset at an input size, opened once per subject."""
+    """Read a few training pictures of a dataset at an input size.
+
+    Args:
+        subject: cache key of dataset and preprocessing.
+    """
     return picture_sample.sample(_config, SHOWN)
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
 def augmented(subject: tuple[Any, ...], augmentation: str, _config: TrainConfig, _images: "Tensor") -> bytes:
-    """The PNG file of a few pictures with their augmented versions: a third of a second of packing at 224 px.
+    """Return a PNG file of pictures with their augmented versions. Cached, as encoding takes 0.3 s at 224 px.
 
     Args:
-        subject: names the pictures.
-        augmentation: all of its settings.
+        subject: cache key of the pictures.
+        augmentation: cache key of all augmentation settings.
     """
     out = io.BytesIO()
     augmentation_preview.preview(_config, _images).save(out, "PNG")
@@ -92,7 +96,7 @@ def augmented(subject: tuple[Any, ...], augmentation: str, _config: TrainConfig,
 
 
 def show_preview(config: TrainConfig) -> "picture_sample.Sample | None":
-    """What augmentation makes of a few pictures; returns them, or None where there are none yet."""
+    """Draw a few pictures before and after augmentation, and return them; None if there are none yet."""
     if not datasets.is_here(config.data, config.data_root):
         st.caption("A preview of the pictures comes with the download.")
         return None
@@ -108,7 +112,7 @@ def show_preview(config: TrainConfig) -> "picture_sample.Sample | None":
         return None
     sheet = augmented(subject, str(config.augmentation()), config, pictures.images)
     width, height = Image.open(io.BytesIO(sheet)).size
-    with st.container(key="preview"):  # as high as it will be: what moves away below a pointer cannot be clicked
+    with st.container(key="preview"):  # reserve the height, so that buttons below do not move away from the pointer
         st.html(f"<style>.st-key-preview img {{ aspect-ratio: {width} / {height}; }}</style>")
         st.image(sheet, width="stretch", alt="Training pictures as they are and after augmentation")
     st.caption("Above as they are, below as the model sees them.")
@@ -121,11 +125,11 @@ def show_costs(
     pictures: "picture_sample.Sample | None",
     there: "dry_run.DryRun | None" = None,
 ) -> "dry_run.DryRun | None":
-    """Size of the model, and memory and time once a few steps have been tried; returns the trial or None.
+    """Show the size of the model, and memory and time after a dry run; return its result or None.
 
     Args:
-        devices: of this machine; none where the run computes elsewhere.
-        there: what a trial on a cluster found.
+        devices: devices of this machine; empty if the run computes on a cluster.
+        there: result of a dry run on a cluster.
     """
     state = session.of(session.Train)
     subject = subject_of(config, devices)
@@ -134,9 +138,7 @@ def show_costs(
     if devices:
         with st.container(horizontal=True):
             wants_dry_run = st.button("Try a few steps", help="Times some real steps on the device.")
-            wants_overfit = st.button(
-                "Overfit one batch", help="A sound model learns a few pictures by heart in seconds."
-            )
+            wants_overfit = st.button("Overfit one batch", help="A correct setup memorises a few pictures in seconds.")
     placeholder = st.empty()
     if state.cancelled:
         placeholder.caption("Cancelled.")
@@ -147,7 +149,7 @@ def show_costs(
     measured = there or (tried[1] if tried and tried[0] == subject else None)
 
     rows = {}
-    with suppress(UserError):  # said by the preview
+    with suppress(UserError):  # reported by the preview
         sizes = fine_tuning.model_config(config, len(pictures.classes) if pictures else 10)
         rows = {"Parameters": numbers(count_parameters(sizes)), "Tokens per picture": f"{sizes.tokens:,}"}
     if pictures:
@@ -171,12 +173,12 @@ def show_costs(
 
 
 def subject_of(config: TrainConfig, devices: Sequence[str]) -> TriedRecipe:
-    """What a dry run depends on."""
+    """Return the key of a dry run: all settings that influence its cost."""
     return config.model_copy(update={"seed": 0, "patience": None}).model_dump_json(), tuple(devices)
 
 
 def numbers(count: int) -> str:
-    """How many numbers a model learns, for people.
+    """Format a number of parameters.
 
     >>> numbers(843_210), numbers(86_000_000), numbers(9_876)
     ('0.84 M', '86.00 M', '9,876')
@@ -187,7 +189,7 @@ def numbers(count: int) -> str:
 def try_steps(
     container: "DeltaGenerator", config: TrainConfig, devices: Sequence[str], pictures: "picture_sample.Sample | None"
 ) -> "dry_run.DryRun | None":
-    """A few steps of the run, with a bar and a way out; None where they cannot be done."""
+    """Run a dry run with a progress bar and a Cancel button; return None if it fails or is cancelled."""
 
     def cancel() -> None:
         session.of(session.Train).cancelled = True
@@ -195,7 +197,7 @@ def try_steps(
     label = "Trying a few steps…"
     with container.container(horizontal=True, vertical_alignment="center"):
         bar = st.progress(0.0, label)
-        st.button("Cancel", key="cancel_trial", on_click=cancel)  # any click ends this run of the page, and the trial
+        st.button("Cancel", key="cancel_trial", on_click=cancel)  # any click stops this run of the page
     try:
         with closing(dry_run.try_steps(config, devices, pictures, dry_run.LIMIT_SECONDS)) as moments:
             for moment in moments:
@@ -209,7 +211,7 @@ def try_steps(
 
 
 def show_doubts(config: TrainConfig, measured: "dry_run.DryRun") -> None:
-    """What was extrapolated, and a recipe that suits this machine where this one does not."""
+    """Show what was extrapolated, and offer a smaller recipe if this one takes too long."""
     notes = []
     if not measured.timed:
         notes.append("This machine is too busy for a step within a few seconds: judged by a product of matrices.")
@@ -243,13 +245,13 @@ def show_doubts(config: TrainConfig, measured: "dry_run.DryRun") -> None:
 
 
 def apply_settings(settings: Mapping[str, Any]) -> None:
-    """Fill the form, from a button's callback."""
+    """Change settings in the form and start a dry run; a button's callback."""
     form_state.change(lambda form: replace(form, settings={**form.settings, **settings}))
     session.of(session.Train).try_again = True
 
 
 def show_overfit(config: TrainConfig, devices: Sequence[str], subject: TriedRecipe, start: bool) -> None:
-    """The curve of learning one batch by heart, drawn while it is learned."""
+    """Draw the curve of overfitting one batch, live if `start` is set."""
     state = session.of(session.Train)
     chart, status = st.empty(), st.empty()
     points: list[dry_run.Point] = []
@@ -282,7 +284,7 @@ def show_overfit(config: TrainConfig, devices: Sequence[str], subject: TriedReci
 
 
 def draw_overfit(chart: "DeltaGenerator", points: "Sequence[dry_run.Point]") -> None:
-    """Loss as a share of its first value, and accuracy."""
+    """Draw accuracy, and the loss relative to its first value."""
     chart.line_chart(
         {
             "step": [point.step for point in points],

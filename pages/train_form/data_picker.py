@@ -1,4 +1,4 @@
-"""Choose labelled pictures, a named set, a folder on the server or an archive of one's own, and look at them."""
+"""Controls for the dataset: a named dataset, a folder on the server, or an uploaded archive; and its survey."""
 
 import base64
 import hashlib
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROW = 46  # height of a class in the table [px]
-ROWS = 6.5  # classes before it scrolls; half a row says that there are more
+ROWS = 6.5  # rows before the table scrolls; the half row shows that there are more
 COPYING = "Copying the archive…"
-BLOCK = 4 << 20  # [bytes] between two looks at how far a copy is
+BLOCK = 4 << 20  # copied bytes between two progress updates
 
 
 def options() -> list[str]:
-    """Datasets that can be chosen, by their specs."""
+    """List the specs of all datasets that can be selected."""
     return [*datasets.NAMED, *catalog.list_folders()]
 
 
 def pick(specs: Sequence[str], handler: Mapping[str, Any]) -> None:
-    """Let the person choose a dataset.
+    """Draw the control for the dataset.
 
     Args:
-        handler: the control's key and callback.
+        handler: key and callback of the control.
     """
     roots = data_roots()
     names = [datasets.NAMED.get(spec) or datasets.folder_title(spec, roots) for spec in specs]
@@ -49,7 +49,7 @@ def pick(specs: Sequence[str], handler: Mapping[str, Any]) -> None:
     st.selectbox(
         "Dataset",
         specs,
-        format_func=lambda spec: titles.get(spec, spec),  # a choice of before may be gone
+        format_func=lambda spec: titles.get(spec, spec),  # an earlier selection may no longer exist
         **handler,
         label_visibility="collapsed",
         persist_state="session",
@@ -57,26 +57,28 @@ def pick(specs: Sequence[str], handler: Mapping[str, Any]) -> None:
 
 
 def can_come(spec: str, root: str) -> bool:
-    """Whether a run can download it: it is not here, and nobody tried in vain to get it from this page."""
+    """Whether a run can download a dataset: it is not available yet, and no download from this page has failed."""
     return not datasets.is_here(spec, root) and spec not in session.of(session.Train).failed
 
 
 def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
-    """Take an archive in and choose it, unless other data are chosen while it is unpacked: a click runs the page anew.
+    """Draw the uploader, unpack an uploaded archive and select it.
+
+    A click during unpacking reruns the page. If it selects another dataset, that one stays selected.
 
     Args:
-        chosen: the data.
-        choose: called with the spec of what was taken in.
+        chosen: spec of the selected dataset.
+        choose: called with the spec of the unpacked archive.
     """
     state, most = session.of(session.Train), access.upload_megabytes()
     file = st.file_uploader(
         "A zip or tar with one folder of pictures per class",
         max_upload_size=uploaders.limit(most),
         key=f"archive_{state.uploads}",
-        help="The folders may lie directly in it, or below train/, test/ and val/. A table such as labels.csv beside "
+        help="The folders may be at the top level, or below train/, test/ and val/. A table such as labels.csv beside "
         "the pictures is read, too. Larger sets: put a folder into the server's data folder.",
     )
-    placeholder = st.empty()  # for a bar; it is there in every run
+    placeholder = st.empty()  # for the progress bar; created in every run, so that later elements keep their positions
     if file is None:
         return
     refused, why = state.refused
@@ -86,21 +88,21 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
     if state.arriving[0] != file.file_id:
         state.arriving = file.file_id, chosen
     try:
-        spec = take_in(file, folder, most, placeholder)
+        spec = unpack_upload(file, folder, most, placeholder)
     except UserError as error:
         state.refused = file.file_id, str(error)
         st.error(plain(str(error)))
         return
-    state.uploads += 1  # another uploader takes its place, and the server forgets the file
+    state.uploads += 1  # replace the uploader, so that the server deletes the file
     if chosen == state.arriving[1]:
         choose(spec)
 
 
 def copy(source: BinaryIO, target: Any, tell: Callable[[int], None]) -> str:
-    """Copy a file; returns the SHA-256 of its content.
+    """Copy a file, and return the SHA-256 of its content.
 
     Args:
-        tell: called with the bytes that are done.
+        tell: called with the number of copied bytes.
     """
     digest, done = hashlib.sha256(), 0
     while block := source.read(BLOCK):
@@ -112,22 +114,24 @@ def copy(source: BinaryIO, target: Any, tell: Callable[[int], None]) -> str:
     return digest.hexdigest()
 
 
-def take_in(file: Any, parent: Path, most: int, container: Any) -> str:
-    """Check and unpack an uploaded archive into a folder named by its content; returns its spec.
+def unpack_upload(file: Any, parent: Path, most: int, container: Any) -> str:
+    """Check an uploaded archive and unpack it into a folder named after its content; return the spec.
 
     Args:
-        container: an `st.empty` for a bar that says what happens.
+        parent: folder of uploaded datasets.
+        most: maximum size of the archive [MB].
+        container: an `st.empty` for a progress bar.
 
     Raises:
-        InvalidDataset: it is too large, not a set of labelled pictures, or the disk refuses.
+        InvalidDataset: the archive is too large, contains no labelled pictures, or cannot be written to disk.
     """
     try:
-        return _take_in(file, parent, most, container)
+        return _unpack(file, parent, most, container)
     except OSError as error:
         raise InvalidDataset(f"The archive was not saved: {error.strerror or error}.") from error
 
 
-def _take_in(file: Any, parent: Path, most: int, container: Any) -> str:
+def _unpack(file: Any, parent: Path, most: int, container: Any) -> str:
     content = uploaders.opened(file)
     size = content.seek(0, io.SEEK_END)
     if size > most * 10**6 * 1.05:  # the browser counts in 2**20
@@ -154,7 +158,7 @@ def _take_in(file: Any, parent: Path, most: int, container: Any) -> str:
             try:
                 import_archive.import_dataset(archive.name, folder, progress=unpacking)
             except InvalidDataset:
-                if not folder.is_dir():  # else another server has just taken in the same archive
+                if not folder.is_dir():  # otherwise another process has just unpacked the same archive
                     raise
     finally:
         container.empty()
@@ -162,10 +166,10 @@ def _take_in(file: Any, parent: Path, most: int, container: Any) -> str:
 
 
 def show(spec: str, root: str, choose: Callable[[str], None]) -> None:
-    """What the dataset holds, or a button that downloads it; what was uploaded can be deleted.
+    """Show the survey of a dataset, or a button that downloads it; an upload can be deleted.
 
     Args:
-        choose: called with the spec of what is taken in place of what was deleted.
+        choose: called with the spec of the dataset that replaces a deleted one.
     """
     state = session.of(session.Train)
     if state.undeleted:
@@ -189,7 +193,7 @@ def show(spec: str, root: str, choose: Callable[[str], None]) -> None:
 
 
 def offer_deletion(spec: str, choose: Callable[[str], None]) -> None:
-    """A button that asks before it deletes an upload; off while a run needs it."""
+    """Draw a button that deletes an upload after confirmation; disabled while a run needs it."""
     names = [run.name for run in uploaded_datasets.runs_on(spec) if run.alive]
     why = f"The run {plain(names[0])} needs it." if names else None
     if st.button("Delete this upload", key="delete_data", type="tertiary", disabled=bool(names), help=why):
@@ -198,16 +202,16 @@ def offer_deletion(spec: str, choose: Callable[[str], None]) -> None:
 
 @st.dialog("Delete this upload?")
 def confirm_deletion(spec: str, choose: Callable[[str], None]) -> None:
-    """Say what goes, and delete it if that is meant."""
+    """Show what will be deleted, and ask for confirmation."""
     folder = Path(spec.removeprefix("folder:"))
     files = [path for path in folder.rglob("*") if path.is_file()]
     pictures = sum(path.suffix.lower() in folders.PICTURES for path in files)
     size = sum(path.stat().st_size for path in files)
-    goes = [f"the folder {folder}", f"{pictures:,} pictures, {size / 1e6:,.1f} MB"]
+    parts = [f"the folder {folder}", f"{pictures:,} pictures, {size / 1e6:,.1f} MB"]
     title = datasets.folder_title(spec, data_roots())
-    st.markdown(f"**{plain(title)}** goes for good:\n" + "".join(f"\n- {plain(text)}" for text in goes))
+    st.markdown(f"**{plain(title)}** is deleted for good:\n" + "".join(f"\n- {plain(text)}" for text in parts))
     if count := len(uploaded_datasets.runs_on(spec)):
-        st.caption(f"Runs that learnt from it: {count:,}. They stay, but cannot be continued.")
+        st.caption(f"Runs that learnt from it: {count:,}. They are kept, but cannot be continued.")
     with st.container(horizontal=True):
         if st.button("Delete", key="really_delete_data", type="primary", on_click=delete, args=(spec, choose)):
             st.rerun()
@@ -216,8 +220,8 @@ def confirm_deletion(spec: str, choose: Callable[[str], None]) -> None:
 
 
 def delete(spec: str, choose: Callable[[str], None]) -> None:
-    """Delete an upload and choose what is left, from a button's callback; why it stays is said on the page."""
-    if not access.may_train():  # a callback runs before the page asks, and says so
+    """Delete an upload and select another dataset; a button's callback. The page reports an error in its next run."""
+    if not access.may_train():  # callbacks run before the page's own check, which then shows the reason
         return
     try:
         uploaded_datasets.delete_upload(spec)
@@ -228,9 +232,9 @@ def delete(spec: str, choose: Callable[[str], None]) -> None:
 
 
 def offer_download(spec: str, root: str) -> None:
-    """Fetch a named dataset when asked to, with a progress bar."""
+    """Draw a button that downloads a named dataset with a progress bar."""
     failed = session.of(session.Train).failed
-    if not st.button(f"Download {datasets.NAMED[spec]}", help="Once; it is kept in the data folder."):
+    if not st.button(f"Download {datasets.NAMED[spec]}", help="Only once; it is stored in the data folder."):
         if spec in failed:
             st.error(plain(failed[spec]))
         return
@@ -249,17 +253,17 @@ def offer_download(spec: str, root: str) -> None:
 
 @st.cache_resource(show_spinner="Looking through the pictures…", max_entries=8)
 def surveyed(spec: str, root: str, stamp: int) -> tuple[Any, "pd.DataFrame"]:
-    """Survey a dataset once per version of its folders; with the table of its classes."""
+    """Return the survey of a dataset and the table of its classes, cached per version of its folders."""
     survey = surveys.survey(spec, Path(root))
     return survey, table(survey)
 
 
 class Size(NamedTuple):
-    """How large a dataset is; zeros where it is not here or cannot be read.
+    """Size of a dataset; zeros if it is not available or cannot be read.
 
     Attributes:
-        pictures: to learn from.
-        side: shorter side of the picture in the middle [px].
+        pictures: number of training pictures.
+        side: shorter side of the median picture [px].
     """
 
     pictures: int = 0
@@ -267,7 +271,7 @@ class Size(NamedTuple):
 
 
 def size(spec: str, root: str) -> Size:
-    """How many pictures it has, and how large they are."""
+    """Return the size of a dataset."""
     if not datasets.is_here(spec, root):
         return Size()
     try:
@@ -278,14 +282,14 @@ def size(spec: str, root: str) -> Size:
 
 
 def table(survey: Any) -> "pd.DataFrame":
-    """Per class its name, a strip of pictures and the counts of all splits."""
+    """Return a table with name, sample pictures and number of pictures per split of each class."""
     sheet, height = survey.contact_sheet, survey.contact_sheet.height / max(len(survey.rows), 1)
     strips = {}
     for row, name in enumerate(survey.rows):
         out = io.BytesIO()
         sheet.crop((0, round(row * height), sheet.width, round((row + 1) * height))).save(out, "WEBP", quality=80)
         strips[name] = f"data:image/webp;base64,{base64.b64encode(out.getvalue()).decode()}"
-    import pandas as pd  # noqa: PLC0415 # half a second, and other pages need none of it
+    import pandas as pd  # noqa: PLC0415 # takes half a second, and most pages do not need it
 
     return pd.DataFrame(
         {
@@ -297,7 +301,7 @@ def table(survey: Any) -> "pd.DataFrame":
 
 
 def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
-    """Contact sheet and class counts, the split, sizes, and what is odd about the files."""
+    """Show the table of classes, the split, picture sizes, and problems with files."""
     counts = {
         split: st.column_config.ProgressColumn(
             format="localized", min_value=0, max_value=int(classes[split].max()) or 1, width=80
@@ -341,6 +345,6 @@ def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
 
 
 def show_notes(notes: Sequence[str]) -> None:
-    """What was assumed about the data."""
+    """Show assumptions about the data."""
     for note in notes:
         st.info(plain(note))

@@ -1,6 +1,6 @@
-"""What a person describes on page Train, as one value, and as the link that says the same.
+"""Content of the form on page Train, and its link.
 
-Only what differs from the preset is in the link. The place to compute is left out: it belongs to a machine.
+The link contains only values that differ from the preset. It excludes the compute target, which depends on the machine.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,24 +21,25 @@ from vit.training.presets import PRESETS
 LONGEST = 300  # characters of a text
 LONGEST_SPACE = 2000  # characters
 MOST_AT_ONCE = 64
-FIRST = next(iter(PRESETS))  # the preset until another one is chosen
+FIRST = next(iter(PRESETS))  # the initial preset
 
 
 @dataclass(frozen=True)
 class TrainForm:
-    """What is to be trained, on which data, from where.
+    """Content of the form.
 
     Attributes:
-        preset: the recipe that the settings began as.
-        data: a dataset by its spec.
-        init_from: the checkpoint to start from by its name or path, "" for none.
-        settings: those of `setting_names.NAMES`, as they were typed.
-        name: what the run is called, "" for what it is called by itself.
-        sweep_1, sweep_2: settings of which several values are compared.
-        values_1, values_2: these values, as they were typed.
-        space: of a random search, SETTING=TEXT by spaces, see `vit.runs.search.space.parse`; "" for the usual one.
-        trials, at_once, min_epochs, reduction_factor, search_seed: of it, see `vit.runs.search.plan.SearchPlan`;
-            `min_epochs` is None for the usual ones.
+        preset: the recipe that the settings are based on.
+        data: spec of the dataset.
+        init_from: name or path of the initial checkpoint, "" for random weights.
+        settings: values of `setting_names.NAMES`, unvalidated.
+        name: name of the run, "" for the default name.
+        sweep_1, sweep_2: settings of a sweep.
+        values_1, values_2: their values, as typed.
+        space: space of a random search, as SETTING=TEXT separated by blanks, see `vit.runs.search.space.parse`; "" for
+            the default space.
+        trials, at_once, min_epochs, reduction_factor, search_seed: see `vit.runs.search.plan.SearchPlan`; `min_epochs`
+            is None for the default.
     """
 
     preset: str
@@ -59,28 +60,28 @@ class TrainForm:
 
     @classmethod
     def of_preset(cls, preset: str = FIRST) -> Self:
-        """The form where nothing but the preset was chosen."""
+        """Return the form of an unchanged preset."""
         recipe = PRESETS[preset].settings
         data = settings.base_value(recipe, "data")
-        if data.startswith("folder:"):  # whose pictures, nobody has said
+        if data.startswith("folder:"):  # a placeholder for a folder that the preset does not know
             data = TrainConfig.model_fields["data"].default
         return cls(preset, data, settings.base_value(recipe, "init_from"), settings.complete(recipe))
 
     @classmethod
     def of_parts(cls, parts: Mapping[str, Any]) -> Self:
-        """The form of which these are the `parts`."""
+        """Return the form with these `parts`."""
         rest = {name: value for name, value in parts.items() if name not in setting_names.NAMES}
         return cls(settings={name: parts[name] for name in setting_names.NAMES}, **rest)
 
     def parts(self) -> dict[str, Any]:
-        """Every choice by its name in a link."""
+        """Return all values by query parameter."""
         parts: dict[str, Any] = {}
         for field in fields(self):
             parts |= self.settings if field.name == "settings" else {field.name: getattr(self, field.name)}
         return parts
 
     def to_query(self) -> dict[str, str]:
-        """What differs from the preset, for a link.
+        """Return the query parameters that differ from the preset.
 
         >>> replace(TrainForm.of_preset("mnist"), name="Digits").to_query()
         {'preset': 'mnist', 'name': 'Digits'}
@@ -90,11 +91,11 @@ class TrainForm:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str], starts: Collection[str]) -> "FromLink":
-        """Read a link, which anybody may have written.
+        """Parse an untrusted link.
 
         Args:
             query: the link's parameters.
-            starts: what a run can start from.
+            starts: checkpoints that a run can start from.
         """
         accepted: dict[str, Any] = {}
         refused = []
@@ -109,10 +110,10 @@ class TrainForm:
 
 
 class FromLink(NamedTuple):
-    """A form that a link describes.
+    """A form from a link.
 
     Attributes:
-        refused: what the link asks for in vain.
+        refused: invalid parameters of the link.
     """
 
     form: TrainForm
@@ -130,7 +131,7 @@ PARTS = tuple(TrainForm.of_preset().parts())
 
 
 def _accept(name: str, text: str, starts: Collection[str]) -> Any:
-    """The value of a part of the form; UserError or ValueError where it has none such, or none that can be had here."""
+    """Parse a value of the form; UserError or ValueError if it is invalid or not available on this server."""
     if name in setting_names.NAMES:
         return settings.parse(name, text)
     if name == "data":

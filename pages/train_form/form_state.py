@@ -1,10 +1,10 @@
-"""The form of page Train in its controls and in the address: a reload keeps it, and Back undoes the last change.
+"""State of the form on page Train, in controls and in the URL: reloads keep it, and Back undoes the last change.
 
-Only this file knows under which keys the session keeps what the controls hold.
+Only this file uses the session keys of the form's controls.
 
-A browser sends the values of all its controls with every click. Until it has drawn what the server wrote into a
-control, it sends the old value, which Streamlit cannot tell from a new choice. So a control into which the server
-writes gets a new key, and values under an old key count for nothing.
+A browser sends the values of all its controls with every click. After the server has set a control, the browser sends
+the old value until it has redrawn the control, which Streamlit cannot distinguish from a new selection. So a control
+gets a new key whenever the server sets it, and values under old keys are ignored.
 """
 
 from collections.abc import Callable, Collection
@@ -22,19 +22,19 @@ from pages.train_form.form import PARTS, TrainForm
 
 @dataclass
 class _Writes:
-    """How often the server wrote into a control since it was drawn first, by the control's name."""
+    """Number of times that the server has set each control, by name."""
 
     count: dict[str, int] = field(default_factory=dict)
 
 
 def key(name: str) -> str:
-    """The current key of a control: of a part of the form, or of one that shows a part in another way."""
+    """Return the current key of a control, for a part of the form or a second control of the same part."""
     first = settings.first_key(name) if name in setting_names.NAMES else name
     return link_controls.numbered(first, session.of(_Writes).count.get(name, 0))
 
 
 def show(name: str, value: Any) -> None:
-    """Write a value into a control that is not drawn yet."""
+    """Set the value of a control, before it is drawn in this run."""
     before = key(name)
     if before in st.session_state:
         if st.session_state[before] == value:
@@ -46,7 +46,7 @@ def show(name: str, value: Any) -> None:
 
 
 def handler(name: str, choose: Callable[[], None]) -> dict[str, Any]:
-    """A control's key and callback, as arguments: `choose` runs when a person changes it."""
+    """Return key and callback of a control as keyword arguments; `choose` is called when the visitor changes it."""
     return {"key": key(name), "on_change": _if_current, "args": (name, key(name), choose)}
 
 
@@ -56,18 +56,18 @@ def _if_current(name: str, drawn: str, choose: Callable[[], None]) -> None:
 
 
 def read() -> TrainForm:
-    """The form as the controls have it."""
+    """Read the form from the controls."""
     return TrainForm.of_parts({part: st.session_state[key(part)] for part in PARTS})
 
 
 def write(form: TrainForm) -> None:
-    """Put a form into the controls, which are not drawn yet."""
+    """Set all controls to a form, before they are drawn in this run."""
     for part, value in form.parts().items():
         show(part, value)
 
 
 def change(step: Callable[[TrainForm], TrainForm]) -> None:
-    """Turn the form into another one, from a control's callback or before the controls are drawn."""
+    """Replace the form by `step(form)`, in a callback or before the controls are drawn."""
     before = read()
     after = step(before)
     if after != before:
@@ -75,33 +75,33 @@ def change(step: Callable[[TrainForm], TrainForm]) -> None:
 
 
 def restrict(part: str, options: Collection[str | None]) -> None:
-    """Where what was chosen is gone, choose the first of what is there, before the control is drawn."""
+    """Select the first option if the selected one no longer exists, before the control is drawn."""
     if st.session_state[key(part)] not in options:
         show(part, next(iter(options)))
 
 
 def is_on(name: str) -> bool:
-    """Whether a toggle that is not always drawn was switched on."""
+    """Whether a toggle is on, even if it is not drawn in every run."""
     return bool(st.session_state.get(name))
 
 
 def control_value(name: str) -> Any:
-    """What a control holds, for its callback."""
+    """Return the value of a control, in its callback."""
     return st.session_state[key(name)]
 
 
-def is_news() -> bool:
-    """Whether the address knows more than the session: at its start, and where the browser went back to a form."""
+def url_has_priority() -> bool:
+    """Whether the URL has priority over the session: at the start, and after the browser's Back to a form."""
     if sessions.came_by_history() and set(PARTS) & st.query_params.keys():
         return True
     return any(key(part) not in st.session_state for part in PARTS)
 
 
-def adopt(starts: Collection[str]) -> tuple[str, ...]:
-    """Fill the form from the address, which anybody may have written; returns what it asks for in vain.
+def load_from_url(starts: Collection[str]) -> tuple[str, ...]:
+    """Fill the form from the untrusted URL, and return invalid parameters.
 
     Args:
-        starts: what a run can start from.
+        starts: checkpoints that a run can start from.
     """
     form, refused = TrainForm.from_query(st.query_params, starts)
     write(form)
@@ -109,7 +109,7 @@ def adopt(starts: Collection[str]) -> tuple[str, ...]:
 
 
 def remember(form: TrainForm) -> None:
-    """Write the form into the address."""
+    """Write the form into the URL."""
     query = form.to_query()
     if query != st.query_params.to_dict():
         st.query_params.from_dict(query)

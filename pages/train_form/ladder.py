@@ -1,4 +1,4 @@
-"""The ladder on page Train: what each way from a checkpoint to other classes reaches, the cheapest first."""
+"""The ladder on page Train: accuracy of ways to adapt a checkpoint to other classes, the cheapest first."""
 
 import html
 import time
@@ -35,18 +35,18 @@ _IN_A_SENTENCE = {
     "last": "the last two blocks",
     "all": "everything",
 }
-PAUSE = 2.0  # [s] between two looks at runs
+PAUSE = 2.0  # interval between updates [s]
 LOOKING = "Looking at every picture once…"
-# Settings that make it no other rung.
+# Settings in which a run may differ and still belong to the same rung.
 _ELSEWHERE = {"device", "data_root", "workers", "compile", "precision", "seed", "track"}
 
 
 class Row(NamedTuple):
-    """A rung as the page shows it.
+    """A rung on the page.
 
     Attributes:
-        reached: on validation pictures; None before there is anything.
-        run: that goes this way, the newest; None without one.
+        reached: validation accuracy; None before the first result.
+        run: newest run of this rung, if any.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 
 def show(config: TrainConfig, target: ComputeTarget, owner: str) -> None:
-    """Every rung with what it reaches, and what is next."""
+    """Draw every rung with its accuracy, and the possible next steps."""
     st.header("Ladder", anchor=False, help=_HELP)
     tried = session.of(session.Train).tried_ladders
     pictures = config.data, datasets.digest(config.data), config.limit, config.image_size
@@ -64,7 +64,7 @@ def show(config: TrainConfig, target: ComputeTarget, owner: str) -> None:
         st.button(
             "Try without training",
             key="ladder_look",
-            help="Nearest neighbours and a linear probe, by one look at every picture.",
+            help="Nearest neighbours and a linear probe, with one forward pass for every picture.",
             on_click=tried.add,
             args=(key,),
         )
@@ -77,32 +77,33 @@ def show(config: TrainConfig, target: ComputeTarget, owner: str) -> None:
             st.error(plain(str(error)))
     alive = any(row.run and row.run.alive for row in rows_of(config, reached))
 
-    # The page is not run again when runs end: what is above would change its height below somebody's pointer.
+    # Only this fragment is updated when runs end. A rerun of the page could change heights above it, and buttons would
+    # move away from the pointer.
     @st.fragment(run_every=PAUSE if alive else None)
     def draw() -> None:
-        now = rows_of(config, reached)
-        known = {row.name: row.reached for row in now if row.reached}
+        rows = rows_of(config, reached)
+        known = {row.name: row.reached for row in rows if row.reached}
         best = recommended(known.items()) if known else ""
-        st.html(_STYLE + "".join(_row(row, row.name == best) for row in now))
-        # Above what comes, goes and changes its length: what moves away below a pointer cannot be clicked.
-        _offer(config, target, now, owner)
+        st.html(_STYLE + "".join(_row(row, row.name == best) for row in rows))
+        # Buttons come above text of varying length, so that they do not move away from the pointer.
+        _offer(config, target, rows, owner)
         if best:
             with st.container(key="ladder_sentence"):
-                st.markdown(sentence(known, best, [row.name for row in now if row.run and row.run.alive]))
+                st.markdown(sentence(known, best, [row.name for row in rows if row.run and row.run.alive]))
 
     draw()
 
 
 def rows_of(config: TrainConfig, without_training: Mapping[str, Reached]) -> list[Row]:
-    """All rungs, with what is known of them.
+    """Return all rungs with their results.
 
     Args:
-        config: of the form; what rungs decide in it plays no part.
-        without_training: what needed none, by rung.
+        config: config of the form; settings that rungs define are ignored.
+        without_training: results of rungs without training.
     """
     subjects = {name: _subject(rung_config(config, name)) for name, rung in RUNGS.items() if rung.settings is not None}
     newest: dict[str, Run] = {}
-    for run in run_records.every_run():  # the newest first
+    for run in run_records.every_run():  # newest first
         if run.config.get("init_from"):
             values = _subject_of_values(run.config)
             for name, subject in subjects.items():
@@ -112,7 +113,7 @@ def rows_of(config: TrainConfig, without_training: Mapping[str, Reached]) -> lis
 
 
 def _reached_by(run: Run | None) -> Reached | None:
-    """What a run reached so far; None before its first evaluation."""
+    """Return the best validation result of a run so far; None before its first evaluation."""
     if run is None:
         return None
     records = run_records.figures(run).records
@@ -128,7 +129,7 @@ def _subject(config: TrainConfig) -> tuple[tuple[str, object], ...]:
 
 
 def _subject_of_values(values: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
-    """The settings that make a run another one, in order; those that a file leaves out have their defaults."""
+    """Return all settings that distinguish runs, in order; missing ones have their defaults."""
     fields = TrainConfig.model_fields
     return tuple((name, values.get(name, fields[name].default)) for name in fields if name not in _ELSEWHERE)
 
@@ -146,12 +147,12 @@ def _without_training(
 
 
 def sentence(known: Mapping[str, Reached], best: str, under_way: Sequence[str] = ()) -> str:
-    """Which rung to take, and why.
+    """Return a sentence that recommends a rung.
 
     Args:
-        known: what rungs reach, so far.
-        best: of them.
-        under_way: rungs whose runs are not over.
+        known: results of rungs so far.
+        best: the recommended rung.
+        under_way: rungs with unfinished runs.
 
     >>> sentence({"probe": Reached(0.9, 200), "lora": Reached(0.94, 200)}, "lora")
     '**Take LoRA**: right for 94.0 % of 200 validation pictures, 4.0 points above the linear probe.'
@@ -197,7 +198,7 @@ def _row(row: Row, best: bool) -> str:
 
 
 def _state(row: Row) -> str:
-    """What its run does, in a word or two."""
+    """Return the status of a rung's run in a word or two."""
     if row.run is None:
         return ""
     if row.run.status in ("running", "validating", "testing"):
@@ -206,10 +207,10 @@ def _state(row: Row) -> str:
 
 
 def _offer(config: TrainConfig, target: ComputeTarget, rows: Sequence[Row], owner: str) -> None:
-    """The ladder's runs, the best that can be opened or kept so far, and a start of what was not tried."""
+    """Draw links to the ladder's runs and to the best checkpoint, and a button that starts missing rungs."""
     missing = [row.name for row in rows if row.run is None and row.name in ("lora", "last", "all")]
     with st.container(horizontal=True, vertical_alignment="center"):
-        if own := [row.run.id for row in rows if row.run]:  # first, as it stays where it is
+        if own := [row.run.id for row in rows if row.run]:  # first, so that it does not move
             navigation.link("Its runs", "runs", RunsLink(runs=tuple(own)).to_query(), icon=False)
         best = _best_offered(rows, bool(target.devices))
         if best and best.run:
@@ -232,11 +233,11 @@ def _offer(config: TrainConfig, target: ComputeTarget, rows: Sequence[Row], owne
 
 
 def _best_offered(rows: Sequence[Row], can_train: bool) -> Row | None:
-    """The best rung so far of those whose run has a checkpoint to open, or which is the probe, to be kept by one."""
+    """Return the best rung so far that has a checkpoint, or that is the probe, which a run can still save."""
     offered = {}
     for row in rows:
-        can_be = row.run.best if row.run else row.name == "probe" and can_train
-        if row.reached and can_be:
+        available = row.run.best if row.run else row.name == "probe" and can_train
+        if row.reached and available:
             offered[row.name] = row
     if not offered:
         return None
@@ -268,8 +269,9 @@ def _launch(config: TrainConfig, target: ComputeTarget, rungs: Sequence[str], ow
 
 
 _HELP = (
-    "From the checkpoint to these classes, the cheapest way first. Nearest neighbours and the linear probe need no "
-    "training; the others begin with the probe's head, so none ends below it. Validation pictures tell them apart."
+    "Ways to adapt the checkpoint to these classes, the cheapest first. Nearest neighbours and the linear probe need "
+    "no training; the others begin with the probe's head, so none ends below it. They are compared on validation "
+    "pictures."
 )
 _STYLE = f"""<style>
 .rung {{ display: grid; grid-template-columns: 9.5rem 1fr 4.2rem; gap: 0.7rem; align-items: center; padding: 0.28rem 0;

@@ -1,4 +1,4 @@
-"""Random search on page Train: how many trials of what length, what that may cost, and its start."""
+"""Random search on page Train: number and length of trials, expected cost, and start."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -27,19 +27,19 @@ from vit.view.captions import about
 if TYPE_CHECKING:
     from vit.training.dry_run import DryRun
 
-_EPOCHS = "search_epochs"  # the key of a second control for the recipe's epochs
+_EPOCHS = "search_epochs"  # key of a second control for the recipe's epochs
 
 
 def show(form: TrainForm, config: TrainConfig, target: ComputeTarget, measured: "DryRun | None", ready: bool) -> bool:
-    """The folded group, with a start of its own.
+    """Draw the expander of the search, with its own start button.
 
     Args:
-        config: what all trials have in common.
-        measured: what an epoch of it costs; None where that was not tried.
-        ready: whether a run of it could be started.
+        config: settings that all trials share.
+        measured: result of a dry run, if any.
+        ready: whether a run with this config could be started.
 
     Returns:
-        Whether it is open: then its start is the page's.
+        Whether the expander is open. Then its start button is the primary one of the page.
     """
     texts = search_space.texts_of(form.space, config)
     problem = next(filter(None, itertools.starmap(search_space.problem, texts.items())), "")
@@ -48,8 +48,8 @@ def show(form: TrainForm, config: TrainConfig, target: ComputeTarget, measured: 
     )
     with group:
         st.caption(
-            "Trains with settings drawn at random. Each trial is a run like any other on page Runs; those that fall "
-            "behind end early, which leaves the time to the best ones."
+            "Trains with randomly sampled settings. Each trial is a normal run on page Runs. Trials that fall behind "
+            "end early, which leaves more time for the best ones."
         )
         search_space.pick(config, texts)
         _pick_numbers(form, config)
@@ -73,7 +73,7 @@ def show(form: TrainForm, config: TrainConfig, target: ComputeTarget, measured: 
 
 
 def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
-    """How many trials, how long, and when they are compared."""
+    """Draw the controls for number and length of trials, and for their comparison."""
 
     def choose_epochs() -> None:
         epochs = form_state.control_value(_EPOCHS)
@@ -88,7 +88,7 @@ def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
         1,
         MOST_EPOCHS,
         **form_state.handler(_EPOCHS, choose_epochs),
-        help="Those of the recipe: a change here changes them there.",
+        help="The same setting as the recipe's epochs: a change here changes it there.",
     )
     left, right = st.columns(2)
     left.number_input(
@@ -98,7 +98,7 @@ def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
         None,
         key=form_state.key("min_epochs"),
         placeholder=str(usual),
-        help="Of the first comparison: no trial ends before.",
+        help="Epoch of the first comparison: no trial ends before it.",
         persist_state="session",
     )
     right.number_input(
@@ -106,8 +106,8 @@ def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
         2,
         100,
         key=form_state.key("reduction_factor"),
-        help="Successive halving: of the trials that got to the first comparison, the best one in so many goes on and "
-        "the others end. So it is again after so many times as many epochs.",
+        help="Successive halving: with n, the best 1/n of the trials that reach the first comparison continue, and the "
+        "others end. The comparison is repeated each time the number of epochs has grown by a factor of n.",
         persist_state="session",
     )
     left, right = st.columns(2)
@@ -130,7 +130,7 @@ def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
 
 
 def _plan(form: TrainForm, config: TrainConfig, target: ComputeTarget, texts: Mapping[str, str]) -> SearchPlan:
-    """What is to be started, as far as it can be checked without drawing."""
+    """Return the plan of the search from the form."""
     apart = target.on == HERE and form.at_once > 1 and target.devices[:1] not in ((), ("cpu",), ("mps",))
     return SearchPlan(
         name="",
@@ -150,7 +150,7 @@ def _plan(form: TrainForm, config: TrainConfig, target: ComputeTarget, texts: Ma
 
 
 def forecast(plan: SearchPlan, measured: "DryRun | None") -> Sequence[str]:
-    """How much is trained, when trials end, and what that may take."""
+    """Return sentences about the amount of training, when trials end, and the expected duration."""
     rungs, epochs = plan.rungs(), plan.config.epochs
     many = f"{plan.trials} trials" if plan.trials > 1 else "One trial"
     sentences = [f"{many} of up to {epochs} epoch{'s' if epochs > 1 else ''}."]
@@ -172,7 +172,7 @@ def forecast(plan: SearchPlan, measured: "DryRun | None") -> Sequence[str]:
 
 
 def _start(plan: SearchPlan, name: str) -> None:
-    """Start it and go to see it; the same form sent twice starts it once."""
+    """Start the search and switch to page Runs; submitting the same form twice starts it once."""
     state = session.of(session.Train)
     state.started = True
     values = {field: getattr(plan, field) for field in _PLANNED}

@@ -1,4 +1,4 @@
-"""What a random search draws each setting from, as controls; form and link have it as text."""
+"""Controls for the search space of a random search; form and link store it as text."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,16 +12,16 @@ from vit.errors import InvalidConfig
 from vit.runs.search import space
 from vit.training.config import TrainConfig
 
-_NAMES = "space_names"  # the key of the control that chooses the settings
+_NAMES = "space_names"  # key of the control that selects the settings
 _VALUES = "values"
 _SCALES = {"log": "log scale", "linear": "linear", _VALUES: "values"}
 _VALUE_TITLES = {"true": "on", "false": "off", '""': "nothing", "null": "by size"}
 
-_Change = Callable[[str, Callable[[str], str]], None]  # changes the text of one setting
+_Change = Callable[[str, Callable[[str], str]], None]  # applies a function to the text of a setting
 
 
 class _Ends(NamedTuple):
-    """A range as its controls have it, where its ends may be anything that was typed."""
+    """A range with unvalidated ends, as typed."""
 
     low: str
     high: str
@@ -32,17 +32,17 @@ class _Ends(NamedTuple):
 
 
 def texts_of(written: str, config: TrainConfig) -> dict[str, str]:
-    """What each setting is drawn from, as text: as the form has it, or the usual.
+    """Return the space by setting, as text; the default space if the form has none.
 
     Args:
-        written: the space of a form; what no search varies and what this recipe does not use is left out of it.
+        written: space of a form; settings that a search cannot vary or that the recipe does not use are left out.
     """
     chosen = read(written) or {name: str(one) for name, one in space.usual(config).items()}
     return {name: chosen[name] for name in chosen if name in _offered(config, chosen)}
 
 
 def read(written: str) -> dict[str, str]:
-    """The space of a form, by setting; what no search varies is left out.
+    """Split the space of a form by setting; settings that a search cannot vary are left out.
 
     >>> read("lr=1e-4:1e-2:log epochs=1,2 depth=2,4")
     {'lr': '1e-4:1e-2:log', 'depth': '2,4'}
@@ -66,7 +66,7 @@ def _offered(config: TrainConfig, texts: Mapping[str, str]) -> list[str]:
 
 
 def problem(name: str, text: str) -> str:
-    """What is wrong with what a setting is drawn from and how to mend it, in a sentence; "" where nothing is.
+    """Return what is wrong with a setting's range or values and how to fix it, as a sentence; "" if it is valid.
 
     >>> problem("lr", "0.01:0.001")
     'Learning rate, AdamW: a range from 0.01 to 0.001 is empty. Type the lower number first.'
@@ -89,7 +89,7 @@ def problem(name: str, text: str) -> str:
 
 
 def _unreadable(name: str, text: str) -> str:
-    """Why controls with this text make no sense; "" where nothing speaks against them."""
+    """Return why the text cannot be parsed; "" if it can."""
     if not space.is_range(name, text):
         return "choose at least two values."
     ends = _ends(text)
@@ -97,8 +97,8 @@ def _unreadable(name: str, text: str) -> str:
     if low is None or high is None:
         kind, example = ("whole numbers", "2 and 8") if _is_whole(name) else ("numbers", "0.001 and 0.1")
         wrong = ends.low if low is None else ends.high
-        said = f"{wrong!r} is not one" if wrong else "one of them is empty"
-        return f"a range has two {kind}, and {said}. Type them as in {example}, the lower one first."
+        reason = f"{wrong!r} is not one" if wrong else "one of them is empty"
+        return f"a range has two {kind}, and {reason}. Type them as in {example}, the lower one first."
     if low >= high:
         return f"a range from {low:g} to {high:g} is empty. Type the lower number first."
     if ends.log and low <= 0:
@@ -110,22 +110,22 @@ def _unreadable(name: str, text: str) -> str:
 
 
 def pick(config: TrainConfig, texts: Mapping[str, str]) -> None:
-    """Which settings are drawn, and from what; the form hears of changes.
+    """Draw the controls for the space; changes are written to the form.
 
     Args:
-        texts: what the controls show.
+        texts: the space by setting.
     """
 
     def choose() -> None:
         names = form_state.control_value(_NAMES)
-        _change(config, lambda now: {name: now.get(name) or _proposed(config, name) for name in names})
+        _change(config, lambda old: {name: old.get(name) or _proposed(config, name) for name in names})
 
     def change(name: str, step: Callable[[str], str]) -> None:
-        _change(config, lambda now: now | {name: step(now[name])} if name in now else now)
+        _change(config, lambda old: old | {name: step(old[name])} if name in old else old)
 
     form_state.show(_NAMES, list(texts))
     st.multiselect(
-        "Settings that are drawn",
+        "Settings that are varied",
         _offered(config, texts),
         format_func=setting_names.title,
         **form_state.handler(_NAMES, choose),
@@ -136,18 +136,21 @@ def pick(config: TrainConfig, texts: Mapping[str, str]) -> None:
 
 
 def _proposed(config: TrainConfig, name: str) -> str:
-    """What a setting is drawn from as soon as it is chosen; "" where only a person can know."""
+    """Return the initial range or values of a setting; "" if there is no sensible default."""
     choices = settings.kind(name)[1] if name != "size" else ()
     return str(space.proposed(config, name) or space.Choices(choices))
 
 
 def _change(config: TrainConfig, step: Callable[[dict[str, str]], Mapping[str, str]]) -> None:
-    """From a callback; one message may hold several changes, so each begins with what the form says by then."""
+    """Change the form's space, in a callback.
+
+    One message of the browser may contain several changes, so each is applied to the current form.
+    """
     form_state.change(lambda form: replace(form, space=_write(step(dict(texts_of(form.space, config))))))
 
 
 def _pick_dimension(config: TrainConfig, name: str, text: str, change: _Change) -> None:
-    """The controls of one setting: the ends of its range and its scale, or its values."""
+    """Draw the controls of a setting: ends and scale of a range, or values."""
     if settings.kind(name)[0] not in (int, float):
         _pick_values(config, name, text, change)
         return
@@ -161,12 +164,12 @@ def _pick_dimension(config: TrainConfig, name: str, text: str, change: _Change) 
 
 
 def _pick_scale(config: TrainConfig, name: str, text: str, change: _Change) -> None:
-    """A number's name, and how it is drawn."""
+    """Draw the name of a numeric setting, and the control for its scale."""
     key = _key(name, "scale")
 
     def rescale() -> None:
         scale = form_state.control_value(key)
-        change(name, lambda now: _rescaled(config, name, now, scale))
+        change(name, lambda old: _rescaled(config, name, old, scale))
 
     log = _ends(text).log
     form_state.show(key, _VALUES if not space.is_range(name, text) else "log" if log else "linear")
@@ -191,13 +194,13 @@ def _pick_ends(name: str, ends: _Ends, change: _Change) -> None:
 
     def retype() -> None:
         low, high = map(form_state.control_value, (low_key, high_key))
-        change(name, lambda now: str(_Ends(low, high, _ends(now).log)))
+        change(name, lambda old: str(_Ends(low, high, _ends(old).log)))
 
     with st.container(horizontal=True, vertical_alignment="center", gap="xsmall", wrap=False):
         for key, end, word in ((low_key, ends.low, "from"), (high_key, ends.high, "to")):
             form_state.show(key, end)
             st.markdown(f":small[:gray[{word}]]", width="content")
-            st.text_input(  # as the buttons of a number's control leave no room for 0.0002 on a phone
+            st.text_input(  # the buttons of a number input leave no room for 0.0002 on a phone
                 f"{setting_names.title(name)}, {word}",
                 **form_state.handler(key, retype),
                 max_chars=30,
@@ -247,7 +250,7 @@ def _is_whole(name: str) -> bool:
 
 
 def _number(name: str, text: str) -> float | None:
-    """An end of a range, or a value; None where it is no number."""
+    """Parse an end of a range or a value; None if it is not a number."""
     try:
         number = int(text) if _is_whole(name) else float(text)
     except ValueError:
@@ -256,7 +259,7 @@ def _number(name: str, text: str) -> float | None:
 
 
 def _rescaled(config: TrainConfig, name: str, text: str, scale: str) -> str:
-    """The text of the same numbers by another scale: of values the smallest and the largest, of a range three values.
+    """Convert between a range and values: a range from the smallest and largest value, or three values from a range.
 
     Args:
         scale: log, linear or values.

@@ -1,4 +1,4 @@
-"""Widgets for the settings of a run, made from the fields that `TrainConfig` declares and checks."""
+"""Widgets for the settings of a run, generated from the fields of `TrainConfig`."""
 
 import json
 import re
@@ -17,14 +17,14 @@ from vit.training.trackers import plugin
 
 ELSEWHERE = ("data", "data_root", "init_from", "device")
 COLUMNS = 3
-LARGEST = 2**53 - 1  # whole number that a browser keeps exactly
+LARGEST = 2**53 - 1  # largest integer that JavaScript represents exactly
 
 _STEPS = {"lr": 1e-4, "muon_lr": 1e-3, "layer_scale": 1e-5, "ema": 1e-4, "warmup_epochs": 1.0, "grad_clip": 0.5}
-_IN_CODE = re.compile(r"\b(dim|mlp_dim|lr|muon_lr)\b")  # names in messages that the page calls otherwise
+_IN_CODE = re.compile(r"\b(dim|mlp_dim|lr|muon_lr)\b")  # names in error messages that have other titles on the page
 
 
 def bounds(field: FieldInfo) -> tuple[Any, Any]:
-    """Smallest and largest value, or None; an excluded limit is refused when the settings are checked."""
+    """Return smallest and largest value, or None; open limits are returned like closed ones and checked later."""
     low = high = None
     for rule in field.metadata:
         low = next((v for v in (getattr(rule, "ge", None), getattr(rule, "gt", None)) if v is not None), low)
@@ -33,7 +33,7 @@ def bounds(field: FieldInfo) -> tuple[Any, Any]:
 
 
 def kind(name: str) -> tuple[type, tuple[str, ...], bool]:
-    """A setting's type, its choices if it has any, and whether it may be left out."""
+    """Return a setting's type, its choices if any, and whether it is optional."""
     field = TrainConfig.model_fields[name]
     parts = get_args(field.annotation) if get_origin(field.annotation) not in (Literal, None) else (field.annotation,)
     optional = type(None) in parts
@@ -46,14 +46,14 @@ def kind(name: str) -> tuple[type, tuple[str, ...], bool]:
 
 
 def explain(name: str, field: FieldInfo) -> str:
-    """The help line: what it is, its range, and its name on the command line."""
+    """Return the help text of a setting: description, range, and name on the command line."""
     text = (field.description or "").replace("[", "\\[")
     text = f"{text[0].upper()}{text[1:]}." if text else ""
     return " ".join(filter(None, (text, limits(name), f"`{name}`")))
 
 
 def limits(name: str) -> str:
-    """Between what a number lies, in a sentence; "" where there is no limit.
+    """Return the limits of a numeric setting as a sentence; "" if there are none.
 
     >>> limits("dropout"), limits("limit"), limits("flip")
     ('From 0 to 1.', 'At least 1.', '')
@@ -69,10 +69,10 @@ def _number(value: float) -> str:
 
 
 def check(settings: Mapping[str, Any]) -> tuple[TrainConfig | None, dict[str, str]]:
-    """Check settings as the command line does.
+    """Validate settings as the command line does.
 
     Returns:
-        the `TrainConfig`, or None; and what is wrong by the setting's name, "" for what concerns no single one.
+        The `TrainConfig`, or None if invalid; and errors by setting, "" for errors that concern several.
     """
     try:
         return TrainConfig(**settings), {}
@@ -89,36 +89,36 @@ def check(settings: Mapping[str, Any]) -> tuple[TrainConfig | None, dict[str, st
 
 
 def show_problem(problems: Mapping[str, str], name: str) -> None:
-    """Say what is wrong with a setting, where there is something."""
+    """Show the error of a setting, if any."""
     if name in problems:
         st.error(plain(problems[name]))
 
 
 def first_key(name: str) -> str:
-    """The key of a setting's control, until the server writes into it."""
+    """Return the initial key of a setting's control."""
     return f"set_{name}"
 
 
 def base_value(settings: Mapping[str, Any], name: str) -> Any:
-    """A setting as it is given, or else its default."""
+    """Return the value of a setting, or its default."""
     return settings.get(name, TrainConfig.model_fields[name].default)
 
 
 def complete(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Every setting that has a widget; those that are not given get their defaults."""
+    """Return all settings that have a widget, with defaults for missing ones."""
     return {name: base_value(settings, name) for name in NAMES}
 
 
 def changed(settings: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that differ from what a preset says."""
+    """Return the settings that differ from a preset."""
     return {name: value for name, value in settings.items() if value != base_value(base, name)}
 
 
 def parse(name: str, text: str) -> Any:
-    """A setting from a link, which anybody may have written.
+    """Parse a setting from an untrusted link.
 
     Raises:
-        ValueError: it has no such value.
+        ValueError: the value is invalid.
     """
     type_, choices, optional = kind(name)
     if optional and not text:
@@ -139,15 +139,15 @@ def show_group(
     key_of: Callable[[str], str],
     disabled: tuple[str, ...] = (),
 ) -> None:
-    """One folded group of settings.
+    """Draw a group of settings in an expander.
 
     Args:
-        settings: as the form has them.
-        base: what the preset says, to count what differs.
-        follows: what empty settings get, and from where.
-        problems: by setting.
-        key_of: gives the key of a setting's control.
-        disabled: settings that something else decides.
+        settings: settings of the form.
+        base: settings of the preset, to count changes.
+        follows: placeholders of empty settings: the derived value and its origin.
+        problems: errors by setting.
+        key_of: returns the key of a setting's control.
+        disabled: settings without effect.
     """
     names = [name for name in GROUPS[group] if name != "track" or plugin.available()]
     fields = TrainConfig.model_fields
@@ -163,10 +163,10 @@ def show_group(
 
 
 def show_field(name: str, field: FieldInfo, follows: str, disabled: bool, key: str) -> None:
-    """The widget that suits a setting.
+    """Draw the widget of a setting.
 
-    A number field has no limits of its own: it would keep the last value within them, and what is typed would not
-    count. So the number counts, and what is wrong with it is said.
+    Number inputs have no limits: Streamlit would silently keep the last valid value. Instead, the typed value is used
+    and validation reports its error.
     """
     type_, choices, optional = kind(name)
     common: dict[str, Any] = dict(
@@ -201,10 +201,10 @@ def show_field(name: str, field: FieldInfo, follows: str, disabled: bool, key: s
 
 
 def parse_values(name: str, text: str) -> list[Any]:
-    """Several values of one setting, as they are written for a sweep: "2, 4, 8".
+    """Parse comma-separated values of a setting for a sweep, such as "2, 4, 8".
 
     Raises:
-        ValueError: one of them has the wrong form.
+        ValueError: a value is invalid.
     """
     type_, choices, _ = kind(name)
     values = []

@@ -200,7 +200,7 @@ def test_a_checkpoint_is_renamed_and_deleted(page: Page, url: str, places: Place
 
     page.get_by_role("button", name="Delete", exact=True).click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("better goes for good")
+    expect(dialog).to_contain_text("better is deleted for good")
     dialog.get_by_role("button", name="Delete").dblclick()
     expect(page.get_by_text("There is no checkpoint yet.")).to_be_visible()
     expect(row(page, "better")).not_to_be_attached()

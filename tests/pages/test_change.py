@@ -19,7 +19,7 @@ def page() -> None:
     st.session_state.setdefault("made", [])
     st.button("Make", on_click=click, args=("It is made.",))
     st.button("Move", on_click=click, args=("",))
-    button_actions.tell()
+    button_actions.show_outcome()
 
 
 @pytest.mark.parametrize(("button", "times"), [(0, 1), (1, 2)])

@@ -231,7 +231,7 @@ def test_an_empty_shelf_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
     app = page()
     assert not app.exception and "no checkpoint yet" in app.info[0].value
-    assert app.header[-1].value == "Bring one"
+    assert app.header[-1].value == "Add one"
 
 
 def test_over_a_network_the_shelf_can_be_looked_at_only(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

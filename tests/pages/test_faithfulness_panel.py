@@ -115,7 +115,7 @@ def test_more_masks_are_measured_where_the_browser_has_those_there_are(page: App
         assert ("so far" in caption) == (count < mask_drops.MOST) == offer["more"]
         return count, offer, sections
 
-    result_cache.stay(set())  # no masks that another test measured
+    result_cache.retain(set())  # no masks that another test measured
     page.run()
     count, offer, sections = measured()
     assert count == mask_drops.FIRST == len(sections["drops"]) and offer["name"] == sent_to(page, "viewer")["masks"]

@@ -123,7 +123,7 @@ def test_a_picture_unlike_the_known_ones_is_called_so_at_the_models_own_size(pag
 
     page.query_params["sample"] = "cat"
     page.run()
-    assert not said() and any("of photos of other things it notices" in one.value for one in page.caption)
+    assert not said() and any("of photos of other things and misses the rest" in one.value for one in page.caption)
     Image.new("RGB", (40, 40), "white").save(tmp_path / "white.png")
     page.file_uploader[0].upload("white.png", (tmp_path / "white.png").read_bytes()).run()
     assert not page.exception and len(said()) == 1 and "may be a guess" in said()[0]

@@ -209,9 +209,9 @@ def test_files_that_arrive_together_count_together() -> None:
 
 def test_what_was_announced_longest_ago_is_forgotten_when_there_is_too_much_of_it() -> None:
     expected = Uploads()
-    for number in range(uploads.WAYS + 1):
+    for number in range(uploads.PENDING_UPLOADS + 1):
         expected.expect("one", str(number), "a.png")
-    assert [expected.name("one", str(number)) for number in (0, 1, uploads.WAYS)] == [None, "a.png", "a.png"]
+    assert [expected.name("one", str(number)) for number in (0, 1, uploads.PENDING_UPLOADS)] == [None, "a.png", "a.png"]
     for number in range(uploads.SESSIONS):
         expected.expect(f"session {number}", "file", "b.png")
     assert expected.name("one", "1") is None and expected.name("session 0", "file") == "b.png"
@@ -220,7 +220,7 @@ def test_what_was_announced_longest_ago_is_forgotten_when_there_is_too_much_of_i
 def test_what_arrives_for_the_disk_is_in_no_memory() -> None:
     spooled: Any = tempfile.SpooledTemporaryFile(max_size=10 * MB)  # noqa: SIM115  # whoever keeps it closes it
     spooled.write(b"short")
-    kept = guard._keep(guard.UploadFile(spooled))
+    kept = guard._on_disk(guard.UploadFile(spooled))
     assert spooled._rolled and kept == b"" and kept.size == 5 and kept.open().read() == b"short"
 
 

@@ -61,7 +61,7 @@ def test_what_was_remembered_goes_with_the_last_visitor(tmp_path: Path, hostile:
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """One look follows the other, at a server without sessions."""
-    monkeypatch.setattr(housekeeping, "LOOK", 0.0)
+    monkeypatch.setattr(housekeeping, "CHECK_INTERVAL", 0.0)
     monkeypatch.setattr(runtime, "exists", lambda: True)
     monkeypatch.setattr(housekeeping, "close_lost", lambda lost: set())
 

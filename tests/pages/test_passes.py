@@ -43,7 +43,7 @@ class Visitor(threading.Thread):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pass_queue, "BEAT", 0.01)
+    monkeypatch.setattr(pass_queue, "UPDATE_INTERVAL", 0.01)
 
 
 def test_passes_share_the_budget_and_the_rest_wait_in_line() -> None:

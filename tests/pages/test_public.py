@@ -94,7 +94,7 @@ def test_pictures_belong_to_visits_and_the_longest_unused_ones_go(monkeypatch: p
     assert pictures.keep("one", bytes(50)) and not pictures.keep("large", bytes(101))
     visit[0] = "ada"
     assert pictures.find("two") is None and pictures.find("one") == bytes(40)
-    pictures.stay({"bob"})
+    pictures.retain({"bob"})
     assert pictures.find("one") is None
 
 
@@ -108,7 +108,7 @@ def test_results_go_with_the_last_visit_that_needed_them(monkeypatch: pytest.Mon
     result("map"), result("own")
     visit[0] = "bob"
     result("map")
-    memory.stay({"bob"})
+    memory.retain({"bob"})
     result("map"), result("own")
     assert made == ["map", "own", "own"]
 

@@ -118,7 +118,7 @@ def test_data_chosen_while_an_archive_is_unpacked_stay(
     shown = page._tree
     page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine"))
     with monkeypatch.context() as patch:
-        patch.setattr(data_picker, "take_in", lambda *_: st.stop())  # as the next click ends this run
+        patch.setattr(data_picker, "unpack_upload", lambda *_: st.stop())  # as the next click ends this run
         page.run()
     page._tree = shown
     control(page.selectbox, "data").set_value("mnist")
@@ -131,11 +131,11 @@ def test_an_archive_that_another_server_took_in_meanwhile_is_chosen(
     page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pictures(folders / "mine")
-    take_in = data_picker.import_archive.import_dataset
+    import_dataset = data_picker.import_archive.import_dataset
 
     def late(archive: str, into: Path, **more: object) -> object:
-        take_in(archive, into)
-        return take_in(archive, into, **more)
+        import_dataset(archive, into)
+        return import_dataset(archive, into, **more)
 
     monkeypatch.setattr(data_picker.import_archive, "import_dataset", late)
     page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
