@@ -9,7 +9,7 @@ from PIL import Image
 from vit.images.geometry import Box, Geometry
 from vit.images.preprocess import Preprocess
 
-pytestmark = pytest.mark.usefixtures("silence")
+pytestmark = pytest.mark.usefixtures("assert_silence")
 
 
 def test_the_input_has_the_size_asked_for() -> None:

@@ -26,7 +26,7 @@ from vit.checkpoints.load import list_checkpoints, load_checkpoint, summarise
 from vit.errors import InvalidCheckpoint
 from vit.model.config import ViTConfig
 
-pytestmark = pytest.mark.usefixtures("claimed_once")
+pytestmark = pytest.mark.usefixtures("claimed_by_one_family")
 
 TINY: dict[str, Any] = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=5)
 TOLERANCE = 1e-5

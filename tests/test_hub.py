@@ -343,7 +343,7 @@ def test_several_files_go_on_where_they_were(server: HubServer, shards: dict[str
     reports: list[int] = []
     folder = hub.fetch("ada/split", lambda done, total: reports.append(done)).folder
     assert {name: (folder / name).read_bytes() for name in shards} == shards
-    asked = [request.path.rpartition("/")[2] for request in server.asked("/blobs/")]
+    asked = [request.path.rpartition("/")[2] for request in server.requests_of("/blobs/")]
     hashes = [hashlib.sha256(content).hexdigest() for content in shards.values()]
     assert set(hashes[2:]) <= set(asked) <= set(hashes[1:])  # of the second one all may have arrived at once
     assert (
@@ -372,7 +372,7 @@ def test_a_file_that_the_index_names_and_the_hub_lacks_is_named_before_any_is_fe
         assert "which is not a file of weights beside it" in refusal("ada/split")
     server.publish("ada/split", files | {INDEX: b"{}"})
     assert "has no weight_map" in refusal("ada/split")
-    assert server.asked("/blobs/") == []
+    assert server.requests_of("/blobs/") == []
     assert not list(downloads_folder().glob(".*.partial"))
 
 
@@ -387,7 +387,7 @@ def test_there_must_be_room_for_all_files(
     usage = type("Usage", (), {"free": size + 500})
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: usage)
     assert "MB stay free" in refusal("ada/split", keep_free=501)
-    assert server.asked("/blobs/") == []
+    assert server.requests_of("/blobs/") == []
     hub.fetch("ada/split", keep_free=500)
 
 
@@ -421,7 +421,7 @@ def test_a_server_that_stays_away_is_given_up_and_what_came_is_kept(
     assert "broke off after 0.1 of" in refusal(REPOSITORY)
     server.requests.clear()
     assert (hub.fetch(REPOSITORY).folder / "model.safetensors").read_bytes() == files["model.safetensors"]
-    assert [request.headers.get("range") for request in server.asked("/blobs/")] == ["bytes=100000-"]
+    assert [request.headers.get("range") for request in server.requests_of("/blobs/")] == ["bytes=100000-"]
 
 
 def test_stopping_leaves_no_checkpoint_and_the_next_goes_on(
@@ -434,7 +434,7 @@ def test_stopping_leaves_no_checkpoint_and_the_next_goes_on(
         hub.fetch(REPOSITORY, stop)
     assert hub.cached() == [] and hub.find(REPOSITORY) is None
     assert (hub.fetch(REPOSITORY).folder / "model.safetensors").read_bytes() == files["model.safetensors"]
-    assert int(server.asked("/blobs/")[-1].headers["range"][len("bytes=") : -1]) > 0
+    assert int(server.requests_of("/blobs/")[-1].headers["range"][len("bytes=") : -1]) > 0
 
 
 @pytest.mark.slow
@@ -482,7 +482,7 @@ def test_two_who_ask_at_once_fetch_it_once(server: HubServer, published: str) ->
     with ThreadPoolExecutor(4) as pool:
         result = list(pool.map(lambda _: hub.fetch(REPOSITORY, lambda *_: time.sleep(0.05)).folder, range(4)))
     assert len(set(result)) == 1
-    assert len(server.asked("/blobs/")) == 1
+    assert len(server.requests_of("/blobs/")) == 1
 
 
 # --- What is refused ----------------------------------------------------------------------------------------------
@@ -578,7 +578,7 @@ def test_too_much_is_refused_before_it_is_fetched(server: HubServer, published: 
     assert "have 17,180 MB; at most 12,885 MB" in refusal(REPOSITORY)
     server.headers.clear()
     assert "MB stay free" in refusal(REPOSITORY, keep_free=1 << 60)
-    assert server.asked("/blobs/") == []
+    assert server.requests_of("/blobs/") == []
 
 
 # --- What a server cannot do --------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidCheckpoint
 from vit.model.positions import resize_positions
 
-pytestmark = pytest.mark.usefixtures("claimed_once")
+pytestmark = pytest.mark.usefixtures("claimed_by_one_family")
 
 
 def lone(folder: Path, tensors: dict[str, Tensor], name: str, heads: int | None = 4) -> Checkpoint:

@@ -27,7 +27,7 @@ from vit.errors import InvalidCheckpoint
 from vit.model.config import PositionResize, ViTConfig
 from vit.model.transformer import VisionTransformer
 
-pytestmark = pytest.mark.usefixtures("claimed_once")
+pytestmark = pytest.mark.usefixtures("claimed_by_one_family")
 
 TOLERANCE = 1e-5
 

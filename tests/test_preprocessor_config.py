@@ -10,7 +10,7 @@ from PIL import Image
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 
-pytestmark = pytest.mark.usefixtures("silence")
+pytestmark = pytest.mark.usefixtures("assert_silence")
 
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 

@@ -17,13 +17,13 @@ import pytest
 from patience import PATIENCE
 from short_runs import (
     TRAINS,
+    advance,
     begun,
     command_of,
     dead,
     done,
     ended,
     endless,
-    goes_on,
     place_for_runs,
     status,
     supervisor_of,
@@ -91,7 +91,7 @@ def test_a_run_stopped_and_then_killed_at_random_steps_ends_with_the_same_bits(f
     assert control.resume(run.id).id == run.id
     until(lambda: status(run) in TRAINS, "its training")
     (trainer,) = trainers(run)
-    goes_on(run, 80)  # past the end of an epoch, so that another state is saved
+    advance(run, 80)  # past the end of an epoch, so that another state is saved
     os.kill(trainer, signal.SIGKILL)
     failed = ended(run)
     assert failed.status == "failed" and "out of memory" in failed.reason
@@ -147,7 +147,7 @@ def running(orphan: registry.Run) -> registry.Run:
 
 @pytest.mark.exhaustive
 def test_a_run_goes_on_when_the_server_that_started_it_is_killed(orphan: registry.Run) -> None:
-    assert goes_on(orphan).status in TRAINS
+    assert advance(orphan).status in TRAINS
 
 
 def test_a_reader_follows_a_run_while_it_is_written(running: registry.Run) -> None:
@@ -184,7 +184,7 @@ def test_a_shared_device_is_not_waited_for_and_what_a_person_did_wrong_is_the_re
 
 def test_a_killed_supervisor_leaves_a_run_that_trains_and_can_be_stopped(running: registry.Run) -> None:
     os.kill(supervisor_of(running), signal.SIGKILL)
-    assert goes_on(running).status in TRAINS
+    assert advance(running).status in TRAINS
     control.stop(running.id)
     assert ended(running).status == "stopped"
 

@@ -87,7 +87,7 @@ def test_a_torchvision_download_goes_on_where_it_broke_off(
     torchvision_file(torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1)
     server.drops = [100_000]
     folder = hub.fetch("torchvision/vit_b_16").folder
-    assert [request.headers.get("range") for request in server.asked("/models/")] == [None, "bytes=100000-"]
+    assert [request.headers.get("range") for request in server.requests_of("/models/")] == [None, "bytes=100000-"]
     assert {path.name for path in folder.iterdir()} == {*server.files, "source.json"}
 
     hub.remove("torchvision/vit_b_16.IMAGENET1K_V1")
