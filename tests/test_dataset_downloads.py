@@ -52,7 +52,7 @@ def test_mnist_is_read_from_torchvisions_files(mnist: Path, budget: int) -> None
     assert len(dataset.classes) == 10
 
 
-def test_only_mnist_leaves_training_pictures_undecoded(mnist: Path) -> None:
+def test_mnist_for_testing_leaves_training_pictures_undecoded(mnist: Path) -> None:
     dataset = load_dataset("mnist", DIGITS, root=mnist, only="test")
     assert [len(split.labels) for split in (dataset.train, dataset.validation, dataset.test)] == [0, 0, 4]
 

@@ -191,7 +191,7 @@ def test_streamed_pictures_equal_resident_ones(fill_folder: Fill, workers: int) 
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_decoding_estimate_follows_from_the_time_per_picture(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_rate_follows_from_the_time_per_picture(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("vit.data.pictures.clock", lambda: now[0])
 
@@ -331,7 +331,7 @@ def test_classes_may_be_named_train_and_test(fill_folder: Fill) -> None:
     assert load(fill_folder("valid", 4)).classes == ("train", "valid")
 
 
-def test_only_leaves_training_pictures_unread(fill_folder: Fill) -> None:
+def test_loading_the_test_split_leaves_training_pictures_unread(fill_folder: Fill) -> None:
     fill_folder("bus", 10)
     dataset = load(fill_folder("car", 10), only="test")
     assert len(dataset.train.labels) == 0
