@@ -44,7 +44,7 @@ def explanation(checkpoint: Checkpoint, picture: Image.Image) -> Explanation:
 
 @pytest.fixture
 def pack(checkpoint: Checkpoint, picture: Image.Image) -> Callable[..., dict[str, Any]]:
-    """Return `pack(**view)`: the contents of an NPZ file, by default of the class token's attention in the last block."""
+    """Return `pack(**view)`: the contents of an NPZ file, by default of the last block's class-token attention."""
 
     def packed(**view: Any) -> dict[str, Any]:
         recorded = record(checkpoint.model, checkpoint.preprocess(picture))
