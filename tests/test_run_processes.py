@@ -1,6 +1,6 @@
-"""The processes of runs: they outlive whoever started them, stop, die, go on to the same bits, and meet a full disk.
+"""The processes of runs: they outlive the server, stop, die, resume with the same bits, and handle a full disk.
 
-A trainer takes seconds to start, so tests share runs: one is trained to its end, and one never ends.
+A trainer takes seconds to start, so tests share runs: one finishes, and one never ends.
 """
 
 import fcntl
@@ -57,11 +57,11 @@ LONG = tiny(epochs=5, limit=160, seed=3, device="cpu")  # 400 steps
 
 @pytest.fixture(scope="module")
 def finished() -> registry.Run:
-    """A run that nothing interrupted."""
+    """A run without interruption."""
     return ended(control.launch(LONG, name="My first run!", notes="a note"))
 
 
-def test_a_run_trains_and_leaves_all_that_it_promises(finished: registry.Run) -> None:
+def test_run_trains_and_leaves_all_promised_files(finished: registry.Run) -> None:
     run = finished
     assert (run.status, run.reason) == ("finished", "")
     assert re.fullmatch(r"\d{8}-\d{6}-my-first-run-[0-9a-f]{4}", run.id)
@@ -79,7 +79,7 @@ def test_a_run_trains_and_leaves_all_that_it_promises(finished: registry.Run) ->
 
 
 @pytest.mark.exhaustive
-def test_a_run_stopped_and_then_killed_at_random_steps_ends_with_the_same_bits(finished: registry.Run) -> None:
+def test_run_stopped_and_killed_at_random_steps_ends_with_the_same_bits(finished: registry.Run) -> None:
     run = begun(control.launch(LONG))
     control.stop(run.id)
     statuses: list[str] = []
@@ -102,7 +102,7 @@ def test_a_run_stopped_and_then_killed_at_random_steps_ends_with_the_same_bits(f
     assert weights(run.folder) == weights(finished.folder)
 
 
-def test_a_finished_run_continues_only_with_more_epochs(folder: Path) -> None:
+def test_finished_run_continues_only_with_more_epochs(folder: Path) -> None:
     train(tiny(epochs=1), folder / "short")
     with pytest.raises(InvalidRun, match="Give it more epochs"):
         control.resume("short")
@@ -124,7 +124,7 @@ time.sleep(1000)
 
 @pytest.fixture(scope="module")
 def orphan() -> registry.Run:
-    """A run that trains, and whose server was killed."""
+    """A training run whose server was killed."""
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER, endless().model_dump_json()], stdout=subprocess.PIPE, text=True
     )
@@ -138,7 +138,7 @@ def orphan() -> registry.Run:
 
 @pytest.fixture
 def running(orphan: registry.Run) -> registry.Run:
-    """The same, resumed where the test before has ended it."""
+    """The same run, resumed if the previous test ended it."""
     if not registry.find_run(orphan.id).alive:
         control.resume(orphan.id)
     until(lambda: status(orphan) in TRAINS, "its training")
@@ -146,11 +146,11 @@ def running(orphan: registry.Run) -> registry.Run:
 
 
 @pytest.mark.exhaustive
-def test_a_run_goes_on_when_the_server_that_started_it_is_killed(orphan: registry.Run) -> None:
+def test_run_continues_after_its_server_is_killed(orphan: registry.Run) -> None:
     assert advance(orphan).status in TRAINS
 
 
-def test_a_reader_follows_a_run_while_it_is_written(running: registry.Run) -> None:
+def test_reader_follows_a_run_while_it_is_written(running: registry.Run) -> None:
     reader = MetricsReader(running.folder / "metrics.jsonl")
     reader.update()
     seen = begin = reader.records["step"][-1]["step"]
@@ -161,7 +161,7 @@ def test_a_reader_follows_a_run_while_it_is_written(running: registry.Run) -> No
             seen = every[-1]
 
 
-def test_a_folder_is_trained_by_one_process_only(running: registry.Run) -> None:
+def test_folder_is_trained_by_only_one_process(running: registry.Run) -> None:
     with pytest.raises(InvalidRun, match="Another process trains"):
         train(endless(), running.folder, resume=True)
     with pytest.raises(InvalidRun, match="going on already"):
@@ -169,7 +169,7 @@ def test_a_folder_is_trained_by_one_process_only(running: registry.Run) -> None:
     assert status(running) in TRAINS
 
 
-def test_a_shared_device_is_not_waited_for_and_what_a_person_did_wrong_is_the_reason(
+def test_shared_device_is_not_waited_for_and_a_users_mistake_is_the_reason(
     running: registry.Run, tmp_path: Path
 ) -> None:
     wrong = tiny(data=f"folder:{tmp_path / 'nowhere'}")
@@ -182,7 +182,7 @@ def test_a_shared_device_is_not_waited_for_and_what_a_person_did_wrong_is_the_re
     control.kill(waiting.id)
 
 
-def test_a_killed_supervisor_leaves_a_run_that_trains_and_can_be_stopped(running: registry.Run) -> None:
+def test_run_whose_supervisor_was_killed_trains_and_can_be_stopped(running: registry.Run) -> None:
     os.kill(supervisor_of(running), signal.SIGKILL)
     assert advance(running).status in TRAINS
     control.stop(running.id)
@@ -203,7 +203,7 @@ def test_kill_keeps_the_last_state(running: registry.Run) -> None:
     control.resume(running.id)
     until(lambda: status(running) in TRAINS, "its training")
     starts = [r["step"] for r in read_metrics(running.folder / "metrics.jsonl") if r["kind"] == "start"]
-    assert learnt - 40 <= starts[-1]  # of an epoch's length, or later
+    assert learnt - 40 <= starts[-1]  # at the end of an epoch, or later
     control.kill(running.id)
 
 
@@ -230,7 +230,7 @@ supervisor.supervise(Path(sys.argv[1]), int(sys.argv[2]))
 
 
 def test_no_rank_survives_the_kill_of_its_launcher(folder: Path) -> None:
-    """With a shell for torchrun, which is killed when its ranks have begun."""
+    """A shell replaces torchrun, and is killed when its ranks have started."""
     run = dead(folder, "ranks")
     with (run / "alive.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)

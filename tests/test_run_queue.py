@@ -1,4 +1,4 @@
-"""The queue: who waits for a device, in which order, and that no two runs ever have the same one."""
+"""The queue: which runs wait for a device, in which order, and that no two runs share one."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield root
 
 
-def test_a_run_whose_device_is_free_never_waits(folder: Path) -> None:
+def test_run_with_a_free_device_never_waits(folder: Path) -> None:
     first = control.launch(endless())
     assert (first.status, first.queue_position, registry.queue()) == ("starting", 0, [])
     second = control.launch(endless())
@@ -46,7 +46,7 @@ for name in "one", "two":
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_runs_of_two_servers_share_no_device_and_start_in_order_by_themselves(folder: Path) -> None:
+def test_runs_of_two_servers_share_no_device_and_start_in_order(folder: Path) -> None:
     command = [sys.executable, "-c", SERVER, endless().model_dump_json()]
     servers = [subprocess.Popen(command) for _ in range(2)]
     for server in servers:
@@ -60,7 +60,7 @@ def test_runs_of_two_servers_share_no_device_and_start_in_order_by_themselves(fo
     control.stop(third.id)
     cancelled = ended(third)
     assert (cancelled.status, cancelled.reason) == ("stopped", "Cancelled while it waited for its turn.")
-    os.kill(supervisor_of(second), signal.SIGKILL)  # a dead one holds nobody up
+    os.kill(supervisor_of(second), signal.SIGKILL)  # a dead run does not block the queue
     control.stop(first.id)
     begun(fourth)
     assert status(first) == "stopped"
@@ -86,7 +86,7 @@ def allocate(root: Path, queue: dict[str, Any], run: str, *gpus: str) -> tuple[s
     return scheduler.assign_devices(root / run, lambda: gpus)
 
 
-def test_a_run_for_two_gpus_is_not_overtaken_for_ever(folder: Path) -> None:
+def test_run_for_two_gpus_is_not_overtaken_forever(folder: Path) -> None:
     pair = dead(folder, "pair", devices=["gpu", "gpu"])
     single = dead(folder, "single", devices=["gpu"])
     holder = dead(folder, "holder", devices=["cuda:0"])
@@ -94,11 +94,11 @@ def test_a_run_for_two_gpus_is_not_overtaken_for_ever(folder: Path) -> None:
     with run_folder.hold_run(pair), run_folder.hold_run(single):
         with run_folder.hold_run(holder):
             assert allocate(folder, queue, "pair", "cuda:0", "cuda:1") is None
-        assert allocate(folder, queue, "single", "cuda:0", "cuda:1") is None  # the pair is before it
+        assert allocate(folder, queue, "single", "cuda:0", "cuda:1") is None  # the run for two is ahead
         assert allocate(folder, queue, "pair", "cuda:0", "cuda:1") == ("cuda:0", "cuda:1")
 
 
-def test_a_run_overtakes_those_that_wait_for_other_devices(folder: Path) -> None:
+def test_run_overtakes_those_that_wait_for_other_devices(folder: Path) -> None:
     ahead, behind = dead(folder, "ahead", devices=["cuda:0"]), dead(folder, "behind", devices=["cuda:1"])
     holder = dead(folder, "holder")
     with run_folder.hold_run(ahead), run_folder.hold_run(behind), run_folder.hold_run(holder):
@@ -106,7 +106,7 @@ def test_a_run_overtakes_those_that_wait_for_other_devices(folder: Path) -> None
         assert allocate(folder, queue, "behind") == ("cuda:1",)
 
 
-def test_a_damaged_queue_is_begun_anew(folder: Path) -> None:
+def test_damaged_queue_is_replaced(folder: Path) -> None:
     run = dead(folder, "run")
     with run_folder.hold_run(run):
         (folder / ".queue").mkdir()
@@ -115,7 +115,7 @@ def test_a_damaged_queue_is_begun_anew(folder: Path) -> None:
         assert json.loads((folder / ".queue" / "queue.json").read_text()) == {"waiting": [], "held": {"cpu": "run"}}
 
 
-def test_each_gpu_run_sees_its_own_devices_only() -> None:
+def test_each_gpu_run_sees_only_its_own_devices() -> None:
     assert supervisor.environment(["cuda:2", "cuda:0"])["CUDA_VISIBLE_DEVICES"] == "2,0"
     assert "--nproc-per-node=2" in supervisor.command(Path("run"), ["cuda:2", "cuda:0"])
     assert "torch.distributed.run" not in supervisor.command(Path("run"), ["cuda:2"])

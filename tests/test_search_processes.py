@@ -1,4 +1,4 @@
-"""A search as a process: it outlives who started it, is killed, goes on without a trial twice, and stops politely."""
+"""The process of a search: it outlives its server, is killed, resumes without repeating a trial, stops gracefully."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def now(search: Search) -> Search:
 
 
 @pytest.mark.exhaustive
-def test_a_search_stops_politely_is_killed_and_goes_on_without_a_trial_twice(command: Command) -> None:
+def test_search_stops_gracefully_is_killed_and_resumes_without_repeating_a_trial(command: Command) -> None:
     search = control.start(
         config=tiny(epochs=3, limit=160), space={"lr": "1e-4:1e-2:log"}, trials=3, at_once=2, min_epochs=2
     )
