@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "engines")]
 
 from labs import Lab, lab_ray, lab_slurm
-from ray_cluster import RayCluster, enter_network_of_its_own
+from ray_cluster import RayCluster, enter_own_network
 from short_runs import done, place_for_runs, tiny
 
 from vit.errors import UserError
@@ -305,7 +305,7 @@ def loop(folder: Path) -> float:
 
 def both(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Start three runs on each cluster. Slurm's have a time limit, which lets it predict when a waiting run starts."""
-    enter_network_of_its_own()
+    enter_own_network()
     labs: list[Lab] = []
     with place_for_runs(folder / "runs"):
         try:
