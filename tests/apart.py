@@ -25,7 +25,7 @@ def begin(code: str, *arguments: object, out: Path) -> ForkServerProcess:
     return process
 
 
-def printed(code: str, *arguments: object) -> str:
+def output_of(code: str, *arguments: object) -> str:
     """Run a program that must succeed, and return its output."""
     with tempfile.TemporaryDirectory() as folder:
         process = begin(code, *arguments, out=Path(folder) / "out")

@@ -19,7 +19,7 @@ TRAINS = ("running", "validating", "testing")  # states of a run whose process i
 
 
 @contextmanager
-def place_for_runs(root: Path) -> Iterator[Path]:
+def temporary_runs_folder(root: Path) -> Iterator[Path]:
     """Provide an empty folder for runs, and kill their processes at the end."""
     root.mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -54,24 +54,24 @@ def steps(run: registry.Run) -> list[dict[str, Any]]:
     return [record for record in read_metrics(run.folder / "metrics.jsonl") if record["kind"] == "step"]
 
 
-def ended(run: registry.Run) -> registry.Run:
+def wait_until_ended(run: registry.Run) -> registry.Run:
     until(lambda: not registry.find_run(run.id).alive, "the end")
     return registry.find_run(run.id)
 
 
-def begun(run: registry.Run) -> registry.Run:
+def wait_for_first_steps(run: registry.Run) -> registry.Run:
     until(lambda: steps(run), "the first steps")
     return registry.find_run(run.id)
 
 
 def advance(run: registry.Run, count: int = 40) -> registry.Run:
     """Wait until the run has done more than `count` further steps, and return it."""
-    before = done(run)
-    until(lambda: done(run) > before + count, "more steps")
+    before = last_step(run)
+    until(lambda: last_step(run) > before + count, "more steps")
     return registry.find_run(run.id)
 
 
-def done(run: registry.Run) -> int:
+def last_step(run: registry.Run) -> int:
     """Return the last recorded step."""
     return max((record["step"] for record in steps(run)), default=0)
 
@@ -93,7 +93,7 @@ def supervisor_of(run: registry.Run) -> int:
     return next(pid for pid in local.lock_holders(run.folder) if "vit.runs.supervisor" in command_of(pid))
 
 
-def dead(root: Path, name: str = "20261121-000000-dead-0000", **about: Any) -> Path:
+def write_dead_run(root: Path, name: str = "20261121-000000-dead-0000", **about: Any) -> Path:
     """Create the folder of a run that has no process."""
     folder = root / name
     folder.mkdir()

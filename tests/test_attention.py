@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from apart import printed
+from apart import output_of
 
 import vit.explain.record
 from vit.explain.attention_rollout import rollout
@@ -228,7 +228,7 @@ recorded = now("VmHWM")
 kept.rows(11, [0]); kept.columns(11, [5])
 print(recorded - before, now("VmHWM") - before)
 """
-    recorded, whole = map(float, printed(code).split())
+    recorded, whole = map(float, output_of(code).split())
     print(f"record +{recorded:.0f} MB; with a row and a column +{whole:.0f} MB")
     assert recorded < 100 and whole < 170  # measured: 60 and 116 to 143; one more matrix of a head exceeds the limit
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from fake_cluster import set_up
-from short_runs import command_of, place_for_runs, until
+from short_runs import command_of, temporary_runs_folder, until
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
@@ -41,7 +41,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    with place_for_runs(tmp_path / "runs") as root:
+    with temporary_runs_folder(tmp_path / "runs") as root:
         yield root
 
 

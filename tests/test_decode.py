@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from apart import printed
+from apart import output_of
 from drawn import difference, gradient
 from PIL import Image, ImageCms
 
@@ -380,7 +380,7 @@ def test_fifty_megapixels_take_less_than_a_gigabyte(mode: str, format: str, tmp_
         "start = peak(); image = decode_image(Path(sys.argv[1]).read_bytes())\n"
         "print(*image.size, (peak() - start) / 1024)"
     )
-    width, height, megabytes = printed(code, path).split()
+    width, height, megabytes = output_of(code, path).split()
     assert (int(width), int(height)) == (4_080, 3_060)
     assert float(megabytes) < 250
 

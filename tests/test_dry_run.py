@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from apart import printed
+from apart import output_of
 from PIL import Image
 
 from vit.errors import InvalidConfig, InvalidDataset
@@ -161,7 +161,7 @@ print(now("VmHWM") - before, memory.count_memory(config.vit_config(10), config, 
 def test_memory_estimate_is_near_the_peak_of_a_step(settings: dict[str, Any], batch: int) -> None:
     """Runs in separate processes, to measure their peak memory."""
     config = train_config("pictures", device="cpu", data="shapes", workers=0, **settings)
-    taken, counted = map(int, printed(PEAK, config.model_dump_json(), batch).split())
+    taken, counted = map(int, output_of(PEAK, config.model_dump_json(), batch).split())
     assert taken / MEMORY_FACTOR < counted < taken * MEMORY_FACTOR
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from apart import printed
+from apart import output_of
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
@@ -136,7 +136,7 @@ def test_memory_stays_below_the_estimate_and_grows_with_the_tokens() -> None:
     """Runs in separate processes, to measure their peak memory, without the copies that the server makes."""
     estimates = {}
     for side in (512, 1024):
-        used, estimate, payload = map(int, printed(MEMORY, side).split())
+        used, estimate, payload = map(int, output_of(MEMORY, side).split())
         assert used < estimate
         assert estimate - module.COPIES * payload < 3 * used
         estimates[side] = estimate

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from apart import printed
+from apart import output_of
 from test_large import PEAK
 from test_parity import Answer, ask_timm
 from tiny import difference, fill
@@ -291,7 +291,7 @@ def test_loading_holds_the_weights_once(tmp_path: Path) -> None:
     np.savez(tmp_path / "small.npz", **written(timms()))
     model = timm.models.VisionTransformer(depth=4, num_classes=10)
     np.savez(tmp_path / "large.npz", **{name: np.ascontiguousarray(a) for name, a in written(model).items()})
-    peak, parameters = map(int, printed(PEAK, tmp_path / "small.npz", tmp_path / "large.npz").split())
+    peak, parameters = map(int, output_of(PEAK, tmp_path / "small.npz", tmp_path / "large.npz").split())
     assert parameters == pytest.approx(sum(p.nbytes for p in model.parameters()), rel=0.01)
     assert peak < 1.6 * parameters
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from apart import printed
+from apart import output_of
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -97,7 +97,7 @@ def test_loading_holds_the_weights_once(tmp_path: Path, saved: Path, kind: str) 
     if kind == "pth":
         torch.save(load_file(file), tmp_path / "large" / "pytorch_model.bin")
         file.unlink()
-    peak, parameters = map(int, printed(PEAK, saved, tmp_path / "large").split())
+    peak, parameters = map(int, output_of(PEAK, saved, tmp_path / "large").split())
     assert parameters == pytest.approx(size, rel=0.01)
     assert peak < 1.6 * parameters  # a fused matrix is assembled beside its parts
 

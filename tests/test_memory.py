@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from apart import printed
+from apart import output_of
 
 from vit import devices, out_of_memory
 from vit.checkpoints.load import load_checkpoint
@@ -112,7 +112,7 @@ def shrinking(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_many_pictures_of_1370_tokens_take_less_than_a_gigabyte(door: str, large: Path) -> None:
-    assert int(printed(PEAK, door, large).split()[-1]) < 1e9
+    assert int(output_of(PEAK, door, large).split()[-1]) < 1e9
 
 
 # --- Sizes ----------------------------------------------------------------------------------------------------

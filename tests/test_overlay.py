@@ -6,7 +6,7 @@ from typing import get_args
 import matplotlib
 import numpy as np
 import pytest
-from apart import printed
+from apart import output_of
 from PIL import Image
 
 from vit.explain.names import spoken
@@ -160,7 +160,7 @@ def test_fifty_megapixels_take_less_than_a_gigabyte() -> None:
         "overlay(picture, np.random.rand(37, 37), Box(510, 0, 3570, 3060), smooth=True)\n"
         "print((peak() - start) / 1024)"
     )
-    assert float(printed(code)) < 250
+    assert float(output_of(code)) < 250
 
 
 def test_mosaic_has_a_row_per_block_and_a_column_per_head() -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from apart import printed
+from apart import output_of
 from torch import Tensor
 
 import vit.explain.relevance
@@ -458,6 +458,6 @@ for ask in (lambda x: legrad(model, x), lambda x: relevance_record(model, x).rel
     assert ask(torch.randn(1, 3, 1024, 1024)).shape == (4097,)
     print(now("VmHWM") - before)
 """
-    class_gains, relevance = map(float, printed(code).split())
+    class_gains, relevance = map(float, output_of(code).split())
     print(f"LeGrad +{class_gains:.0f} MB, relevance +{relevance:.0f} MB")
     assert class_gains < 90 and relevance < 160  # measured: 50 and 120; one more matrix of a head exceeds the limit

@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 from patience import PATIENCE
-from short_runs import begun, dead, ended, endless, place_for_runs, status, supervisor_of, until
+from short_runs import (
+    endless,
+    status,
+    supervisor_of,
+    temporary_runs_folder,
+    until,
+    wait_for_first_steps,
+    wait_until_ended,
+    write_dead_run,
+)
 
 from vit.runs import control, registry, scheduler, supervisor
 from vit.training import run_folder
@@ -21,7 +30,7 @@ from vit.training.metrics import read_metrics
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[Path]:
-    with place_for_runs(tmp_path / "runs") as root:
+    with temporary_runs_folder(tmp_path / "runs") as root:
         yield root
 
 
@@ -53,25 +62,25 @@ def test_runs_of_two_servers_share_no_device_and_start_in_order(folder: Path) ->
         assert server.wait(PATIENCE) == 0
     second, third, fourth = registry.queue()
     (first,) = (run for run in registry.list_runs() if run.status != "waiting")
-    begun(first)
+    wait_for_first_steps(first)
     assert [run.queue_position for run in registry.queue()] == [1, 2, 3]
     control.move(fourth.id, 0)
     assert [run.id for run in registry.queue()] == [fourth.id, second.id, third.id]
     control.stop(third.id)
-    cancelled = ended(third)
+    cancelled = wait_until_ended(third)
     assert (cancelled.status, cancelled.reason) == ("stopped", "Cancelled while it waited for its turn.")
     os.kill(supervisor_of(second), signal.SIGKILL)  # a dead run does not block the queue
     control.stop(first.id)
-    begun(fourth)
+    wait_for_first_steps(fourth)
     assert status(first) == "stopped"
     assert status(second) == "interrupted"
     control.resume(second.id)
     until(lambda: status(second) == "waiting", "its place in the queue")
     control.stop(fourth.id)
-    begun(second)
+    wait_for_first_steps(second)
     assert status(fourth) == "stopped"
     control.stop(second.id)
-    ended(second)
+    wait_until_ended(second)
     spans = []
     for run in (first, second, fourth):
         times = [record["t"] for record in read_metrics(run.folder / "metrics.jsonl")]
@@ -87,9 +96,9 @@ def allocate(root: Path, queue: dict[str, Any], run: str, *gpus: str) -> tuple[s
 
 
 def test_run_for_two_gpus_is_not_overtaken_forever(folder: Path) -> None:
-    pair = dead(folder, "pair", devices=["gpu", "gpu"])
-    single = dead(folder, "single", devices=["gpu"])
-    holder = dead(folder, "holder", devices=["cuda:0"])
+    pair = write_dead_run(folder, "pair", devices=["gpu", "gpu"])
+    single = write_dead_run(folder, "single", devices=["gpu"])
+    holder = write_dead_run(folder, "holder", devices=["cuda:0"])
     queue = {"waiting": ["pair", "single"], "held": {"cuda:0": "holder"}}
     with run_folder.hold_run(pair), run_folder.hold_run(single):
         with run_folder.hold_run(holder):
@@ -99,15 +108,18 @@ def test_run_for_two_gpus_is_not_overtaken_forever(folder: Path) -> None:
 
 
 def test_run_overtakes_those_that_wait_for_other_devices(folder: Path) -> None:
-    ahead, behind = dead(folder, "ahead", devices=["cuda:0"]), dead(folder, "behind", devices=["cuda:1"])
-    holder = dead(folder, "holder")
+    ahead, behind = (
+        write_dead_run(folder, "ahead", devices=["cuda:0"]),
+        write_dead_run(folder, "behind", devices=["cuda:1"]),
+    )
+    holder = write_dead_run(folder, "holder")
     with run_folder.hold_run(ahead), run_folder.hold_run(behind), run_folder.hold_run(holder):
         queue = {"waiting": ["ahead", "behind"], "held": {"cuda:0": "holder"}}
         assert allocate(folder, queue, "behind") == ("cuda:1",)
 
 
 def test_damaged_queue_is_replaced(folder: Path) -> None:
-    run = dead(folder, "run")
+    run = write_dead_run(folder, "run")
     with run_folder.hold_run(run):
         (folder / ".queue").mkdir()
         (folder / ".queue" / "queue.json").write_text('{"waiting": [1, {}], "held": "x')

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from short_runs import dead, endless, place_for_runs, tiny
+from short_runs import endless, temporary_runs_folder, tiny, write_dead_run
 
 import vit
 from vit import files
@@ -28,7 +28,7 @@ from vit.training.train import Diverged, train
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[Path]:
-    with place_for_runs(tmp_path / "runs") as root:
+    with temporary_runs_folder(tmp_path / "runs") as root:
         yield root
 
 
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_run_without_a_held_lock_is_dead(folder: Path) -> None:
-    stale = dead(folder)
+    stale = write_dead_run(folder)
     (stale / "alive.lock").write_text("")
     run = registry.find_run(stale.name)
     assert run.status == "interrupted" and not run.alive
@@ -44,7 +44,7 @@ def test_run_without_a_held_lock_is_dead(folder: Path) -> None:
 
 
 def test_reused_process_id_does_not_make_a_run_alive(folder: Path) -> None:
-    stale = dead(folder)
+    stale = write_dead_run(folder)
     for name in ("alive.lock", "pid", "heartbeat"):
         (stale / name).write_text(str(os.getpid()))
     assert registry.find_run(stale.name).status == "interrupted"
@@ -54,7 +54,7 @@ def test_reused_process_id_does_not_make_a_run_alive(folder: Path) -> None:
 
 
 def test_checking_whether_a_run_is_alive_does_not_make_it_alive(folder: Path) -> None:
-    stale = dead(folder)
+    stale = write_dead_run(folder)
     with (stale / "alive.lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_SH)
         assert run_folder.is_alive(stale)
@@ -63,7 +63,7 @@ def test_checking_whether_a_run_is_alive_does_not_make_it_alive(folder: Path) ->
 
 
 def test_run_without_a_recent_heartbeat_is_stalled(folder: Path) -> None:
-    silent = dead(folder)
+    silent = write_dead_run(folder)
     with run_folder.hold_run(silent):
         assert registry.find_run(silent.name).status == "starting"
         (silent / "heartbeat").touch()
@@ -74,7 +74,7 @@ def test_run_without_a_recent_heartbeat_is_stalled(folder: Path) -> None:
 
 @pytest.mark.parametrize("moved", [-86_400, 86_400])
 def test_changed_clock_neither_hides_nor_invents_a_stall(folder: Path, moved: int) -> None:
-    run = dead(folder)
+    run = write_dead_run(folder)
     heartbeat = run / "heartbeat"
     with run_folder.hold_run(run):
         files.beat(heartbeat)
@@ -87,7 +87,7 @@ def test_changed_clock_neither_hides_nor_invents_a_stall(folder: Path, moved: in
 
 
 def test_heartbeat_of_another_machine_counts_by_its_files_time(folder: Path) -> None:
-    heartbeat = dead(folder) / "heartbeat"
+    heartbeat = write_dead_run(folder) / "heartbeat"
     heartbeat.write_text('{"boot": "another", "at": 1.0}')
     long_ago = 1_000_000
     os.utime(heartbeat, (time.time() - long_ago,) * 2)
@@ -98,7 +98,7 @@ def test_heartbeat_of_another_machine_counts_by_its_files_time(folder: Path) -> 
 def test_wrong_clock_of_another_machine_neither_hides_nor_invents_a_stall(
     folder: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
-    run, now, begun = dead(folder), time.monotonic(), time.time()
+    run, now, begun = write_dead_run(folder), time.monotonic(), time.time()
     heartbeat = run / "heartbeat"
     monkeypatch.setattr(files.time, "monotonic", lambda: now)
 
@@ -120,7 +120,7 @@ def test_wrong_clock_of_another_machine_neither_hides_nor_invents_a_stall(
 
 
 def test_stopping_lasts_until_the_process_is_gone(folder: Path) -> None:
-    run = dead(folder)
+    run = write_dead_run(folder)
     with run_folder.hold_run(run):
         (run / "heartbeat").touch()
         control.stop(run.name)
@@ -132,7 +132,7 @@ def test_stopping_lasts_until_the_process_is_gone(folder: Path) -> None:
 
 
 def test_run_with_a_recorded_outcome_is_ending(folder: Path) -> None:
-    run = dead(folder)
+    run = write_dead_run(folder)
     with run_folder.hold_run(run):
         (run / "heartbeat").touch()
         run_folder.record_outcome(run, "finished")
@@ -143,7 +143,7 @@ def test_run_with_a_recorded_outcome_is_ending(folder: Path) -> None:
 
 @pytest.mark.parametrize(("doing", "words"), [("validating", "the validation"), ("testing", "the test")])
 def test_evaluation_is_shown_with_its_progress_until_training_continues(folder: Path, doing: str, words: str) -> None:
-    run = dead(folder)
+    run = write_dead_run(folder)
     facts = {"total_steps": 80, "steps_per_epoch": 40, "batch_size": 2, "epochs": 2, "lr": 1e-3}
     with run_folder.hold_run(run), Recorder(run, 0, Process(torch.device("cpu"), False), 0, facts) as recorder:
         assert status_of(run) == ("running", None, 0)
@@ -231,7 +231,7 @@ def test_link_is_no_run(folder: Path, tmp_path: Path) -> None:
 
 
 def test_names_and_notes_change_and_the_folder_stays(folder: Path) -> None:
-    run = dead(folder)
+    run = write_dead_run(folder)
     control.rename(run.name, "  New\n name " + "x" * 100)
     control.annotate(run.name, "why")
     result = registry.find_run(run.name)
@@ -242,7 +242,7 @@ def test_names_and_notes_change_and_the_folder_stays(folder: Path) -> None:
 
 
 def test_deleted_run_is_gone_and_a_running_one_is_kept(folder: Path) -> None:
-    run = dead(folder)
+    run = write_dead_run(folder)
     with run_folder.hold_run(run), pytest.raises(InvalidRun, match="Stop it first"):
         control.delete(run.name)
     control.delete(run.name)
@@ -263,14 +263,14 @@ def test_run_is_kept_as_a_checkpoint_under_a_free_name(
         with pytest.raises(InvalidCheckpoint, match="name"):
             control.keep("run", name)
     with pytest.raises(InvalidRun, match="no checkpoint yet"):
-        control.keep(dead(folder).name, "none")
+        control.keep(write_dead_run(folder).name, "none")
 
 
 @pytest.mark.parametrize(
     ("written", "status"), [({}, "interrupted"), ({"format": FORMAT}, "interrupted"), ({"format": 99}, "unreadable")]
 )
 def test_run_of_a_later_version_is_reported_and_unchanged(folder: Path, written: dict[str, int], status: str) -> None:
-    run = dead(folder)
+    run = write_dead_run(folder)
     (run / "environment.json").write_text(json.dumps({"attempt": 0} | written))
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     listed = registry.find_run(run.name)
@@ -284,7 +284,7 @@ def test_run_of_a_later_version_is_reported_and_unchanged(folder: Path, written:
 
 def test_invalid_files_of_a_run_do_not_break_the_list(folder: Path) -> None:
     for number, text in enumerate(("", "[]", '{"name": 3, "created": "x", "devices": 5, "owner": null}', "\xff")):
-        run = dead(folder, f"run-{number}")
+        run = write_dead_run(folder, f"run-{number}")
         (run / "about.json").write_text(text, encoding="latin-1")
         (run / "outcome.json").write_text(text, encoding="latin-1")
         (run / "config.json").write_text(text, encoding="latin-1")

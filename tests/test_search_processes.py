@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from commands import Command
-from short_runs import TRAINS, place_for_runs, tiny, until
+from short_runs import TRAINS, temporary_runs_folder, tiny, until
 
 from vit.runs import registry
 from vit.runs.engines import local
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with place_for_runs(tmp_path_factory.mktemp("searches") / "runs") as root:
+    with temporary_runs_folder(tmp_path_factory.mktemp("searches") / "runs") as root:
         yield root
         for search in control.list_searches():
             for driver in local.lock_holders(search.folder):

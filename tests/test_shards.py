@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from apart import printed
+from apart import output_of
 from safetensors.torch import load_file, save_file
 from test_large import PEAK
 from test_parity import ask_transformers
@@ -128,7 +128,7 @@ def test_loading_holds_the_weights_once(folder: Path, tmp_path: Path) -> None:
     large = model(hidden_size=768, num_hidden_layers=4, num_attention_heads=12, intermediate_size=3072)
     large.save_pretrained(tmp_path / "large", max_shard_size="15MB")  # type: ignore[operator]
     assert len(shards(tmp_path / "large")) > 4
-    peak, parameters = map(int, printed(PEAK, folder, tmp_path / "large").split())
+    peak, parameters = map(int, output_of(PEAK, folder, tmp_path / "large").split())
     assert parameters == pytest.approx(sum(p.nbytes for p in large.parameters()), rel=0.01)
     assert peak < 1.6 * parameters
 

@@ -64,7 +64,7 @@ def end(run: Path, outcome: str, reason: str = "") -> None:
 
 
 @contextmanager
-def held(run: Path) -> Iterator[None]:
+def hold_lock(run: Path) -> Iterator[None]:
     """Hold the lock of a run or search, as its process does."""
     lock = os.open(run / "alive.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_SH)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_cluster import Fake, set_up
-from short_runs import place_for_runs, tiny, until
+from short_runs import temporary_runs_folder, tiny, until
 
 from vit.cli.main import main
 from vit.errors import InvalidConfig
@@ -28,11 +28,11 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    with place_for_runs(tmp_path / "runs"):
+    with temporary_runs_folder(tmp_path / "runs"):
         yield set_up(tmp_path, monkeypatch, nodes=2, processes=2, minutes=60, runs_per_person=1)
 
 
-def ended(run: registry.Run) -> registry.Run:
+def wait_until_ended(run: registry.Run) -> registry.Run:
     until(lambda: not registry.find_run(run.id, patience=5).alive, "the end")
     return registry.find_run(run.id, patience=5)
 
@@ -135,7 +135,7 @@ def test_copy_of_a_run_is_not_the_runs_job(lab: Fake) -> None:
 
 
 def test_run_whose_resumption_is_refused_is_unchanged(lab: Fake) -> None:
-    run = ended(control.launch(tiny(epochs=1), on="lab"))
+    run = wait_until_ended(control.launch(tiny(epochs=1), on="lab"))
     about = run.folder / "about.json"
     about.write_text(about.read_text().replace('"nodes": 1', '"nodes": 2'))  # more than the cluster has
     with pytest.raises(Refused, match="lab has one machine"):

@@ -18,7 +18,7 @@ import torch
 from labs import Lab, lab_fake, lab_here, lab_ray, lab_slurm
 from patience import PATIENCE
 from ray_cluster import RayCluster, command_of
-from short_runs import done, endless, place_for_runs, steps, tiny, until, weights
+from short_runs import endless, last_step, steps, temporary_runs_folder, tiny, until, weights
 
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
@@ -50,7 +50,7 @@ LABS = [
 @pytest.fixture(scope="module", params=LABS)
 def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     root = tmp_path_factory.mktemp("lab") / "runs"
-    with pytest.MonkeyPatch.context() as patch, place_for_runs(root):
+    with pytest.MonkeyPatch.context() as patch, temporary_runs_folder(root):
         lab = request.param(root, patch)
         try:
             yield lab
@@ -75,13 +75,13 @@ def status(run: registry.Run) -> str:
     return now(run).status
 
 
-def begun(run: registry.Run) -> registry.Run:
+def wait_for_first_steps(run: registry.Run) -> registry.Run:
     """Wait until the run trains; records are read only when somebody looks."""
     until(lambda: now(run) and steps(run), "the first steps")
     return now(run)
 
 
-def ended(run: registry.Run) -> registry.Run:
+def wait_until_ended(run: registry.Run) -> registry.Run:
     until(lambda: not now(run).alive, "the end")
     return now(run)
 
@@ -113,13 +113,13 @@ def test_run_without_a_slot_waits_and_says_so(lab: Lab, first: registry.Run) -> 
     until(lambda: status(second) == "waiting", "its place in the queue")
     assert now(second).reason
     control.stop(second.id)
-    cancelled = ended(second)
+    cancelled = wait_until_ended(second)
     assert (cancelled.status, cancelled.reason) == ("stopped", "Cancelled while it waited for its turn.")
     assert status(first) in ("running", "validating")
 
 
 def test_capacity_counts_used_slots(lab: Lab, first: registry.Run) -> None:
-    begun(first)
+    wait_for_first_steps(first)
     nodes, cpus, gpus = lab.engine.capacity()
     assert nodes >= lab.nodes and cpus.total >= lab.nodes
     until(lambda: lab.engine.capacity().cpus.free == 0, "its processors being taken")
@@ -137,7 +137,7 @@ def test_active_run_cannot_be_submitted_again(lab: Lab, first: registry.Run) -> 
 
 
 def test_another_server_finds_and_stops_the_run(lab: Lab, first: registry.Run) -> None:
-    begun(first)
+    wait_for_first_steps(first)
     program = """
 import sys
 import time
@@ -151,7 +151,7 @@ control.stop(sys.argv[1])
     command = [sys.executable, "-c", program, first.id, *folders]
     output = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout.split()
     assert output[0] in ("running", "validating")
-    stopped = ended(first)
+    stopped = wait_until_ended(first)
     assert stopped.status == "stopped" and "Resume continues there" in stopped.reason
     until(lambda: not any(map(alive, lab.processes(first))), "the end of its processes")
 
@@ -165,7 +165,7 @@ def alive(pid: int) -> bool:
 
 
 def test_killed_run_keeps_its_last_state_and_no_process(lab: Lab) -> None:
-    run = begun(launch(lab))
+    run = wait_for_first_steps(launch(lab))
     processes = lab.processes(run)
     control.kill(run.id)
     killed = now(run)
@@ -175,7 +175,7 @@ def test_killed_run_keeps_its_last_state_and_no_process(lab: Lab) -> None:
 
 
 def test_run_fails_with_the_reason_of_the_trainer(lab: Lab, tmp_path: Path) -> None:
-    run = ended(launch(lab, tiny(data=f"folder:{tmp_path / 'nowhere'}")))
+    run = wait_until_ended(launch(lab, tiny(data=f"folder:{tmp_path / 'nowhere'}")))
     assert run.status == "failed" and run.reason.startswith("There is no folder")
 
 
@@ -197,14 +197,14 @@ def uninterrupted(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.exhaustive
 def test_vanished_run_is_interrupted_and_resumes_to_the_same_bits(lab: Lab, uninterrupted: Path) -> None:
     run = launch(lab, LONG)
-    until(lambda: now(run) and done(run) > 100, "its second epoch")
+    until(lambda: now(run) and last_step(run) > 100, "its second epoch")
     processes = lab.processes(run)
     for name in (signal.SIGSTOP, signal.SIGKILL):  # all at once, so that none sees another one die
         for pid in processes:
             os.kill(pid, name)
-    assert ended(run).status == "interrupted"
+    assert wait_until_ended(run).status == "interrupted"
     control.resume(run.id)
-    assert ended(run).status == "finished"
+    assert wait_until_ended(run).status == "finished"
     assert weights(run.folder) == weights(uninterrupted)
     starts = [record["step"] for record in read_metrics(run.folder / "metrics.jsonl") if record["kind"] == "start"]
     assert len(starts) == 2 and starts[1] >= 80
@@ -221,7 +221,7 @@ def test_process_killed_during_startup_frees_its_slot(lab: Lab) -> None:
     until((run.folder / "log.txt").exists, "the order to train")
     os.kill(pids[1], signal.SIGKILL)
     assert not steps(run)
-    assert ended(run).status == "finished"
+    assert wait_until_ended(run).status == "finished"
     assert "died" in (run.folder / "log.txt").read_text()
     until(lambda: lab.engine.capacity().cpus.free == 2, "its machines being free")
 
@@ -232,14 +232,14 @@ def test_base_checkpoint_is_copied_with_the_run(lab: Lab) -> None:
     run = launch(lab, train_config(data="shapes", init_from="cifar10", limit=80, epochs=1, batch_size=8))
     start = Path(str(run.config["init_from"]))
     assert (start.name, start.is_relative_to(run.folder)) == ("cifar10", lab.name != HERE)
-    assert ended(run).status == "finished", now(run).reason
+    assert wait_until_ended(run).status == "finished", now(run).reason
 
 
 def test_unreachable_engine_reports_unknown(lab: Lab) -> None:
     if lab.unreachable is None:
         assert lab.name == HERE  # this machine always answers
         return
-    run = begun(launch(lab))
+    run = wait_for_first_steps(launch(lab))
     with lab.unreachable():
         until(lambda: status(run) == "unknown", "the silence of its cluster")
         assert "does not answer" in now(run).reason and "Its last sign of life" in now(run).reason

@@ -28,9 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the shipped checkpoint under its own name, so that the app loads and measures it once for all
-    tests.
-    """
+    """A folder with the shipped checkpoint under its own name; the app loads and measures it once for all tests."""
     folder = tmp_path_factory.mktemp("shipped")
     shutil.copytree(ROOT / "checkpoints" / "cifar10", folder / "cifar10")
     return folder

@@ -27,13 +27,13 @@ def sent_to(page: AppTest, key: str = "viewer") -> dict[str, Any]:
     return message
 
 
-def fed(page: AppTest, key: str) -> bytes:
+def payload_of(page: AppTest, key: str) -> bytes:
     """Return the payload that the feeder of this key offers to the browser."""
     address = json.loads(page.get_by_key(key).proto.json)["address"]
     return _files[address.rpartition("/")[2].partition(".")[0]]
 
 
-def have_all_masks(page: AppTest) -> None:
+def request_all_masks(page: AppTest) -> None:
     """Request masks like a browser, until there are no more."""
     while (offer := json.loads(page.get_by_key("masks feeder").proto.json))["more"]:
         page.session_state["Explore"].more_masks = offer["name"]

@@ -1,6 +1,6 @@
 """Pages run by tests leave no state behind for later tests."""
 
-from apart import printed
+from apart import output_of
 from streamlit.testing.v1 import AppTest
 
 
@@ -16,4 +16,4 @@ def test_page_is_run() -> None:
 
 
 def test_processes_of_the_next_test_do_not_run_the_page() -> None:
-    assert printed("print(__name__)").strip() == "__main__"
+    assert output_of("print(__name__)").strip() == "__main__"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fake_cluster import Fake, set_up
 from patience import PATIENCE
-from short_runs import begun, endless, tiny, until
+from short_runs import endless, tiny, until, wait_for_first_steps
 from streamlit.testing.v1 import AppTest
 
 from pages.looking import run_records
@@ -87,7 +87,7 @@ def test_run_is_submitted_and_monitored(lab: Fake) -> None:
 
 
 def test_waiting_run_states_the_reason_and_is_cancelled(lab: Fake) -> None:
-    begun(runs.launch(endless(), on="lab"))
+    wait_for_first_steps(runs.launch(endless(), on="lab"))
     second = runs.launch(endless(), on="lab")
     assert registry.find_run(second.id, patience=5).status == "waiting"
     page = opened("runs", run=second.id)
@@ -98,7 +98,7 @@ def test_waiting_run_states_the_reason_and_is_cancelled(lab: Fake) -> None:
 
 
 def test_unreachable_cluster_is_reported_and_unsafe_actions_are_not_offered(lab: Fake) -> None:
-    run = begun(runs.launch(endless(), on="lab"))
+    run = wait_for_first_steps(runs.launch(endless(), on="lab"))
     with lab.unreachable():
         watch.forget()
         until(lambda: registry.find_run(run.id, patience=5).status == "unknown", "its silence")
@@ -199,7 +199,7 @@ def test_dry_run_whose_folder_was_deleted_has_ended(tmp_path: Path) -> None:
 
 
 def test_waiting_dry_run_can_be_cancelled(lab: Fake) -> None:
-    begun(runs.launch(endless(), on="lab"))
+    wait_for_first_steps(runs.launch(endless(), on="lab"))
     page = opened("train", preset="shapes", limit="80", epochs="3", batch_size="8")
     choose(page, "lab")
     page.button(key="try_there").click().run()

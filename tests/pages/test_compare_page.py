@@ -19,7 +19,7 @@ from streamlit.testing.v1 import AppTest
 from pages.comparison import contact_sheet, side_by_side
 from pages.server import access
 from tests.pages.controls import control
-from tests.pages.offered import fed, sent_to
+from tests.pages.offered import payload_of, sent_to
 from vit import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES, shapes
@@ -76,7 +76,7 @@ def texts(page: AppTest, *kinds: str) -> str:
 
 def grids(page: AppTest) -> list[list[int]]:
     """Return the grids of the browser's two payloads."""
-    return [unpack(fed(page, f"{side} feeder"))[0]["grid"] for side in "ab"]
+    return [unpack(payload_of(page, f"{side} feeder"))[0]["grid"] for side in "ab"]
 
 
 def views(page: AppTest) -> list[dict[str, Any]]:
@@ -129,12 +129,12 @@ def test_two_checkpoints_share_picture_class_and_view(checkpoints: Path, twin: s
     left, right = views(page)
     assert [side["seed"]["view"] for side in (left, right)] == ["relevance", "relevance"] and not left["ownView"]
     assert [(side["method"]["title"], side["method"]["target"]) for side in (left, right)] == [("LeGrad", "horse")] * 2
-    pictures = [unpack(fed(page, f"{side} feeder"))[1]["picture"].tobytes() for side in "ab"]
+    pictures = [unpack(payload_of(page, f"{side} feeder"))[1]["picture"].tobytes() for side in "ab"]
     assert pictures[0] == pictures[1]
     keys = {one.key for one in page.selectbox}
     assert "a_sample" in keys and "b_sample" not in keys and "b_target" not in keys
     page.selectbox(key="a_sample").set_value("temple").run()
-    changed = [unpack(fed(page, f"{side} feeder"))[1]["picture"].tobytes() for side in "ab"]
+    changed = [unpack(payload_of(page, f"{side} feeder"))[1]["picture"].tobytes() for side in "ab"]
     assert changed[0] == changed[1] != pictures[0]
 
 
@@ -220,7 +220,7 @@ def test_uploaded_picture_is_explained_and_a_broken_one_is_replaced_by_a_sample(
     page = show(a_sample="upload")
     page.file_uploader(key="a_upload").upload("photo.png", png(300, 200)).run()
     assert not page.exception and not page.error
-    assert unpack(fed(page, "a feeder"))[0]["picture"]["width"] == 300
+    assert unpack(payload_of(page, "a feeder"))[0]["picture"]["width"] == 300
     page.file_uploader(key="a_upload").upload("photo.png", b"no picture").run()
     assert not page.exception and len(page.error) == 1 and "\n" not in page.error[0].value
     assert samples.SAMPLES["cat"].title in texts(page, "caption")
@@ -448,7 +448,7 @@ def test_reload_restores_a_sides_upload(checkpoints: Path) -> None:
     page = show(a_sample="upload")
     page.file_uploader(key="a_upload").upload("photo.png", png(300, 200)).run()
     again = reloaded(page)
-    assert not again.exception and unpack(fed(again, "a feeder"))[0]["picture"]["width"] == 300
+    assert not again.exception and unpack(payload_of(again, "a feeder"))[0]["picture"]["width"] == 300
     assert "photo\\.png, which was uploaded" in texts(again, "caption")
 
 
@@ -478,13 +478,13 @@ def test_uploaded_pictures_of_a_side_are_stepped_through(checkpoints: Path) -> N
     page = show(a_sample="upload")
     files = [(f"{width}.png", png(width, 200), "image/png") for width in (300, 400)]
     page.file_uploader(key="a_upload").set_value(files).run()
-    widths = [unpack(fed(page, f"{side} feeder"))[0]["picture"]["width"] for side in "ab"]
+    widths = [unpack(payload_of(page, f"{side} feeder"))[0]["picture"]["width"] for side in "ab"]
     assert widths == [300, 300] and page.button(key="a_picture previous").disabled
     page.button(key="a_picture next").click().run()
     again = reloaded(page)
     for each in (page, again):
         assert not each.exception
-        widths = [unpack(fed(each, f"{side} feeder"))[0]["picture"]["width"] for side in "ab"]
+        widths = [unpack(payload_of(each, f"{side} feeder"))[0]["picture"]["width"] for side in "ab"]
         assert widths == [400, 400] and each.button(key="a_picture next").disabled
 
 
@@ -496,4 +496,4 @@ def test_link_to_a_picture_beyond_those_of_a_side(checkpoints: Path, which: str)
     page.query_params["a_which"] = which
     page.run()
     assert not page.exception
-    assert unpack(fed(page, "a feeder"))[0]["picture"]["width"] == (400 if which == "99" else 300)
+    assert unpack(payload_of(page, "a feeder"))[0]["picture"]["width"] == (400 if which == "99" else 300)

@@ -16,8 +16,8 @@ from tiny import TINY, fill
 import vit
 from pages.panels import faithfulness, heads_over_pictures, what_if
 from tests.pages.controls import control
-from tests.pages.drawings import drawn
-from tests.pages.offered import fed, sent_to
+from tests.pages.drawings import html_elements
+from tests.pages.offered import payload_of, sent_to
 from tests.pages.pictures import png
 from vit.explain.head_ablation import head_means, without
 from vit.explain.head_statistics import statistics
@@ -77,7 +77,7 @@ def test_bars_of_the_most_probable_classes_are_proportional(page: AppTest, check
     checkpoint = vit.load_checkpoint(checkpoints / "cifar10")
     logits = checkpoint.model(checkpoint.preprocess(vit.decode_image(samples.read("cat")))).logits[0]
     wanted = sorted(zip(logits.softmax(0).tolist(), checkpoint.labels, strict=True), reverse=True)[:5]
-    (found,) = drawn(page, "bar")
+    (found,) = html_elements(page, "bar")
     rows = re.findall(r'<span>(.*?)</span><i><b style="width:(.*?)%"></b></i><em>(.*?)%</em>', found)
     assert rows == [(label, f"{100 * share:.1f}", f"{100 * share:.1f}") for share, label in wanted]
     assert f'aria-label="Predictions: cat {wanted[0][0]:.0%}, ' in found
@@ -89,7 +89,7 @@ def test_class_names_are_escaped_in_the_bars(page: AppTest, checkpoints: Path) -
     vit.save_checkpoint(checkpoints / "hostile", model, ["<img src=x>", *"bcde"], Preprocess((32, 32)))
     page.query_params["checkpoint"] = "hostile"
     page.run()
-    (found,) = drawn(page, "bar")
+    (found,) = html_elements(page, "bar")
     assert "<img" not in found and found.count("&lt;img src=x&gt;") == 2
 
 
@@ -177,7 +177,7 @@ def test_ablated_head_changes_the_answer_and_the_second_viewer(page: AppTest) ->
     pictures = [checkpoint.preprocess(vit.decode_image(samples.read(name))) for name in samples.SAMPLES]
     hook = without([(0, 0), (2, 1)], head_means(checkpoint.model, torch.cat(pictures)))
     wanted = record(checkpoint.model, pixels, hook=hook)
-    _, sections = unpack(fed(page, "changed feeder"))
+    _, sections = unpack(payload_of(page, "changed feeder"))
     shown = sections["maps"] / 255 * sections["scales"][..., None]
     np.testing.assert_allclose(shown[5], wanted.full(5)[..., 1:], atol=0.004)
 
@@ -429,7 +429,7 @@ def test_ablated_head_is_replaced_by_the_mean_for_the_selected_number_of_heads(p
         hook = without([(0, 1)], head_means(checkpoint.model, torch.cat(inputs)))
         cat = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
         wanted = record(checkpoint.model, cat, hook=hook).full(1)
-        _, sections = unpack(fed(page, "changed feeder"))
+        _, sections = unpack(payload_of(page, "changed feeder"))
         np.testing.assert_allclose(
             (sections["maps"] / 255 * sections["scales"][..., None])[1], wanted[..., 1:], atol=0.004
         )

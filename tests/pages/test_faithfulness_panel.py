@@ -18,8 +18,8 @@ import vit
 from pages.links import link_controls
 from pages.looking import mask_drops
 from pages.server import result_cache
-from tests.pages.drawings import drawn
-from tests.pages.offered import fed, sent_to
+from tests.pages.drawings import html_elements
+from tests.pages.offered import payload_of, sent_to
 from vit.explain.sensitivity import random_masks, score_drops
 from vit.images import samples
 from vit.images.preprocess import Preprocess
@@ -84,7 +84,7 @@ def test_ranking_marks_the_displayed_method(page: AppTest, link: dict[str, str],
 @pytest.mark.usefixtures("verdicts")
 def test_chance_level_is_drawn_and_every_mark_has_its_row(page: AppTest) -> None:
     page.run()
-    (line,) = drawn(page, "line")
+    (line,) = html_elements(page, "line")
     zero, one = (float(re.search(rf'<small style="left:([\d.]+)%">{tick}<', line)[1]) for tick in ("0", "1"))
     start, width = map(float, re.search(r'<s style="left:(.*?)%;width:(.*?)%"', line).groups())
     word = float(re.search(r'<strong style="left:(.*?)%">chance<', line)[1])
@@ -109,7 +109,7 @@ def test_more_masks_are_measured_once_the_browser_has_the_first(page: AppTest, f
         assert not page.exception
         caption = next(one.value for one in page.caption if " masks" in one.value)
         count = int(re.search(r"by ([\d,]+) masks( so far)?", caption)[1].replace(",", ""))
-        header, sections = unpack(fed(page, "masks feeder"))
+        header, sections = unpack(payload_of(page, "masks feeder"))
         offer = json.loads(page.get_by_key("masks feeder").proto.json)
         assert len(sections["masks"]) == len(sections["drops"]) and header["target"] == "cat"
         assert ("so far" in caption) == (count < mask_drops.MOST) == offer["more"]
@@ -163,7 +163,7 @@ def test_masks_are_those_of_the_class_and_reach_the_viewer_in_every_panel(page: 
     masks = random_masks(64, mask_drops.FIRST)
     for target in (3, 5):
         page.selectbox(key="target").set_value(target).run()
-        header, sections = unpack(fed(page, "masks feeder"))
+        header, sections = unpack(payload_of(page, "masks feeder"))
         assert (header["target"], header["grid"]) == (checkpoint.labels[target], list(grid))
         expected = score_drops(checkpoint.model, pixels, target, masks)
         np.testing.assert_allclose(sections["drops"], expected.numpy(), atol=1e-4)
@@ -199,7 +199,7 @@ def test_insensitive_model_is_reported_without_a_gauge(page: AppTest, checkpoint
     page.run()
     assert not page.exception
     assert any("hardly changes “a”" in one.value for one in page.markdown)
-    assert not drawn(page, "line") and drawn(page, "bar")
+    assert not html_elements(page, "line") and html_elements(page, "bar")
 
 
 @pytest.mark.usefixtures("verdicts")

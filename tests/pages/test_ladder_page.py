@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 from streamlit.testing.v1 import AppTest
-from written_searches import held
+from written_searches import hold_lock
 
 from pages.shared.escape import plain
 from tests.pages.controls import PATIENCE, ROOT
@@ -99,7 +99,7 @@ def test_best_result_so_far_is_offered_during_the_computation(runs: Path, accura
     changed = [one | {"accuracy": accuracy} if one["kind"] == "validation" else one for one in records]
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in changed))
     (run / "outcome.json").unlink()
-    with held(run):
+    with hold_lock(run):
         (run / "heartbeat").touch()
         page = opened(**LINK)
         page.button(key="ladder_look").click().run()

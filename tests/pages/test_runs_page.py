@@ -24,7 +24,7 @@ from pages.run_views import curves
 from pages.server import access, zip_downloads
 from pages.train_form import settings as fields
 from tests.pages.controls import control
-from tests.pages.offered import fed
+from tests.pages.offered import payload_of
 from tests.pages.runs_page import PATIENCE, ROOT, option, show, texts
 from vit.errors import InvalidRun
 from vit.runs import control as runs
@@ -420,9 +420,9 @@ def test_attention_of_every_epoch_is_shown(write: Callable[..., str]) -> None:
     assert not page.exception and not page.error
     slider = page.select_slider(key="epoch")
     assert slider.value == 4
-    newest = fed(page, "epochs feeder")
+    newest = payload_of(page, "epochs feeder")
     slider.set_value(1).run()
-    assert fed(page, "epochs feeder") != newest
+    assert payload_of(page, "epochs feeder") != newest
     assert len(option(page, "epochs entropy")["series"]) == 2  # one per block
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from short_runs import tiny, until
 from streamlit.testing.v1 import AppTest
-from written_searches import end, held, write_search, write_trial
+from written_searches import end, hold_lock, write_search, write_trial
 
 from pages.looking import run_records
 from pages.server import access
@@ -244,7 +244,7 @@ def test_best_trial_is_opened_in_the_explorer_or_trained_longer(search: Path) ->
 
 
 def test_running_search_is_stopped_from_the_page(search: Path) -> None:
-    with held(search):
+    with hold_lock(search):
         page = runs_page(search=search.name)
         assert "Searching" in page.get("progress")[0].proto.text
         page.button(key="stop search").click().run()
@@ -256,12 +256,12 @@ def test_running_search_is_stopped_from_the_page(search: Path) -> None:
 
 def test_new_search_says_what_it_waits_for(root: Path) -> None:
     folder = write_search(root)
-    with held(folder):
+    with hold_lock(folder):
         page = runs_page(search=folder.name)
         assert "Its first trial is being started" in said(page)
         assert not page.dataframe  # no list before there is a trial
         trial = write_trial(folder, 0, [], outcome="")
-        with held(trial):
+        with hold_lock(trial):
             assert plain("Trial 1: It loads PyTorch and its pictures") in said(runs_page(search=folder.name))
             (trial / "heartbeat").touch()
             page = runs_page(search=folder.name)
@@ -271,7 +271,7 @@ def test_new_search_says_what_it_waits_for(root: Path) -> None:
 def test_single_trial_is_not_called_the_best(root: Path) -> None:
     folder = write_search(root)
     write_trial(folder, 0, [0.6], outcome="", lr=0.001)
-    with held(folder):
+    with hold_lock(folder):
         page = runs_page(search=folder.name)
         assert "Trial 1** is the first with a result: right for 60.0 %" in said(page)
         assert "is the best" not in said(page)

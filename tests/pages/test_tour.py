@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 import vit
 from pages.panels.tour import MAP, PANELS, STEPS, Step
 from tests.pages.controls import texts
-from tests.pages.offered import have_all_masks
+from tests.pages.offered import request_all_masks
 from vit.explain.head_statistics import statistics, suggestions
 from vit.explain.logit_lens import logit_lens
 from vit.explain.methods import Subject, heatmap_of
@@ -141,7 +141,7 @@ def verdict(page: AppTest, step: Step, **other: str) -> str:
     page.query_params.update({"tour": str(1 + STEPS.index(step))} | texts(step.link) | other)
     page.run()
     assert not page.exception and not page.error
-    have_all_masks(page)
+    request_all_masks(page)
     return next(one.value for one in page.markdown if re.match(r"\*\*This map", one.value))
 
 

@@ -9,7 +9,7 @@ from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from tests.pages.offered import fed
+from tests.pages.offered import payload_of
 from vit.view.payload import unpack
 
 SEVEN_ZIP = b"7z\xbc\xaf\x27\x1c" + bytes(99)
@@ -17,7 +17,7 @@ SEVEN_ZIP = b"7z\xbc\xaf\x27\x1c" + bytes(99)
 
 def payload(page: AppTest) -> tuple[dict, dict]:
     """Return the payload last sent to the viewer."""
-    return unpack(fed(page, "feeder"))
+    return unpack(payload_of(page, "feeder"))
 
 
 def encode(image: Image.Image, format: str) -> bytes:
