@@ -43,8 +43,8 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "engines")]
 
 from labs import Lab, lab_ray, lab_slurm
-from ray_cluster import RayCluster, enter_network_of_its_own
-from short_runs import done, place_for_runs, tiny
+from ray_cluster import RayCluster, enter_own_network
+from short_runs import last_step, temporary_runs_folder, tiny
 
 from vit.errors import UserError
 from vit.runs import control, registry
@@ -154,7 +154,7 @@ def kills(site: Site) -> None:
     for number in range(count):
         begun = time.monotonic()
         run, step = site.launch(), chance.randrange(1, STEPS - 50)
-        site.until(run, lambda now, step=step: now.step >= step or done(now) >= step)  # type: ignore[misc]
+        site.until(run, lambda now, step=step: now.step >= step or last_step(now) >= step)  # type: ignore[misc]
         killed = kill_something(site, run, number % 2 == 1, chance)
         how, result = site.finish(run)
         same += result == expected
@@ -178,12 +178,12 @@ def outages(site: Site) -> None:
             with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True) as watcher:
                 assert watcher.stdout is not None
                 run = registry.find_run(watcher.stdout.readline().strip())
-                site.until(run, lambda now: done(now) > 80)
+                site.until(run, lambda now: last_step(now) > 80)
                 down(site)
                 watcher.kill()
         else:
             run = site.launch(LONGER)
-            site.until(run, lambda now: done(now) > 80)
+            site.until(run, lambda now: last_step(now) > 80)
             down(site)
         begun = time.monotonic()
         silent = site.until(run, lambda now: now.status in ("unknown", "interrupted"), TRUE)
@@ -274,7 +274,7 @@ def limit(site: Site) -> None:
     say(f"limit: {config.epochs} epochs, torchrun {took:.0f} s; under a limit of two minutes {how} in {len(starts)}")
     say(f"  attempts and {time.monotonic() - begun:.0f} s, the same bits: {same}")
     run = site.launch(config, minutes=2)
-    site.until(run, lambda now: done(now) > 80)
+    site.until(run, lambda now: last_step(now) > 80)
     control.kill(run.id)
     time.sleep(200)
     now = site.now(run)
@@ -305,9 +305,9 @@ def loop(folder: Path) -> float:
 
 def both(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Start three runs on each cluster. Slurm's have a time limit, which lets it predict when a waiting run starts."""
-    enter_network_of_its_own()
+    enter_own_network()
     labs: list[Lab] = []
-    with place_for_runs(folder / "runs"):
+    with temporary_runs_folder(folder / "runs"):
         try:
             texts = []
             for make in (lab_slurm, lab_ray):
@@ -368,7 +368,7 @@ def main() -> None:
             if options.place == "both":
                 both(folder, patch)
                 return
-            with place_for_runs(folder / "runs"):
+            with temporary_runs_folder(folder / "runs"):
                 lab = LABS[options.place](folder / "runs", patch)
                 try:
                     for name in options.what:

@@ -1,4 +1,4 @@
-"""Programs in processes of their own, for their memory or their end, that need not import torch each."""
+"""Run programs in separate processes, to measure their memory or kill them, without importing torch in each."""
 
 import multiprocessing
 import sys
@@ -8,25 +8,25 @@ from contextlib import redirect_stdout
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
-PATIENCE = 300  # [s] on a busy machine
+PATIENCE = 300  # timeout [s], for a busy machine
 
 
 def context() -> ForkServerContext:
-    """Processes are forked from one that has imported what takes seconds, and has computed nothing."""
+    """Return a context that forks from a server which has imported the slow modules and computed nothing."""
     result = multiprocessing.get_context("forkserver")
     result.set_forkserver_preload(["vit.training.train", "vit.view.explanation", "torch.utils.tensorboard"])
     return result
 
 
 def begin(code: str, *arguments: object, out: Path) -> ForkServerProcess:
-    """Start a program, with its arguments in sys.argv, that prints into the file `out`."""
+    """Start a program with its arguments in sys.argv; its output goes to the file `out`."""
     process = context().Process(target=_run, args=(code, [str(argument) for argument in arguments], out))
     process.start()
     return process
 
 
-def printed(code: str, *arguments: object) -> str:
-    """What a program prints, which has to end well."""
+def output_of(code: str, *arguments: object) -> str:
+    """Run a program that must succeed, and return its output."""
     with tempfile.TemporaryDirectory() as folder:
         process = begin(code, *arguments, out=Path(folder) / "out")
         process.join(PATIENCE)

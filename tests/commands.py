@@ -1,4 +1,4 @@
-"""The command line, run in the process of a test."""
+"""Run the command line in the test's process."""
 
 from collections.abc import Callable
 from typing import NamedTuple

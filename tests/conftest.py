@@ -1,4 +1,4 @@
-"""Shared by all tests: what kind each is, a tiny model with every parameter random, and no network."""
+"""Fixtures and hooks for all tests: markers, a tiny model with random parameters, and no network."""
 
 import atexit
 import functools
@@ -10,9 +10,9 @@ import sys
 import tempfile
 import warnings
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports transformers
+os.environ["HF_HUB_OFFLINE"] = "1"  # must be set before transformers is imported
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
-if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch: as many processes as cores are at work
+if "PYTEST_XDIST_WORKER" in os.environ:  # must be set before torch is imported: xdist keeps every core busy
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Callable, Iterator
@@ -42,21 +42,21 @@ KINDS = {
     "browser": "browser",
     "firefox": "firefox",
     "pages": "page",
-}  # of the tests in a folder; all others are unit tests
+}  # marker of the tests in a folder; all others are unit tests
 
 
 NO_CHROMIUM = "No Chromium starts here"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark every test by its kind; leave the browser tests out where there is no browser, but never in CI."""
+    """Mark each test by its kind. Skip browser tests if no browser starts, but never in CI."""
     seen: dict[str, set[tuple[str, str]]] = {}
     for item in items:
         item.add_marker(KINDS.get(item.path.parent.name, "unit"))
         if item.get_closest_marker("matrix") and (case := getattr(item, "callspec", None)):
             values = {(name, repr(value)) for name, value in case.params.items()}
             known = seen.setdefault(item.nodeid.partition("[")[0], set())
-            if values <= known:  # nothing but another combination
+            if values <= known:  # no new value, only a new combination
                 item.add_marker("exhaustive")
             known |= values
     browser = [item for item in items if item.get_closest_marker("browser")]
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say in one line how many browser tests were left out, and why."""
+    """Print one line with the number of skipped browser tests and the reason."""
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if NO_CHROMIUM in str(report.longrepr)]
     if skipped:
         reason = str(skipped[0].longrepr[2]).removeprefix("Skipped: ")
@@ -75,16 +75,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
 
 
-@atexit.register  # the first to register is the last to run: what others print at exit is still seen
+@atexit.register  # atexit runs functions in reverse order: registered first, this runs last and hides no other output
 def silence_leaks() -> None:
-    """Hide what onnx and triton print after the last exit function: 200 lines on objects that they have not freed."""
+    """Discard the output of onnx and triton after the last exit function: 200 lines on leaked objects."""
     if {"onnx", "triton"} & sys.modules.keys():
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 @pytest.fixture(scope="session")
-def served() -> Iterator[None]:
-    """What a server does once: AppTest compiles a page, and scans all that is installed for components, each time."""
+def server_caches() -> Iterator[None]:
+    """Cache across tests what a server does once: AppTest compiles the page and scans for components on each run."""
     from streamlit.components.v2 import manifest_scanner
     from streamlit.testing.v1 import app_test, local_script_runner
 
@@ -97,62 +97,62 @@ def served() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def prepared(request: pytest.FixtureRequest) -> None:
-    """Tests of pages run them as a server does, and walk no garbage of other tests' libraries."""
+def prepare_page_tests(request: pytest.FixtureRequest) -> None:
+    """Use the server's caches in tests of pages, and keep the garbage collector from walking other tests' objects."""
     if request.path.parent.name == "pages":
-        request.getfixturevalue("served")
+        request.getfixturevalue("server_caches")
         gc.collect()
         gc.freeze()
 
 
 @pytest.fixture(autouse=True)
-def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a page does by itself depends on no machine's speed; tests of the buttons set limits of their own."""
+def without_cost_limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make pages compute regardless of the machine's speed; tests of the buttons set limits of their own."""
     if request.path.parent.name == "pages":
         from pages.comparison import contact_sheet
         from pages.panels import faithfulness, heads_over_pictures
 
         for where in (heads_over_pictures, contact_sheet):
             monkeypatch.setattr(where, "ASK_ABOVE", math.inf)
-        monkeypatch.setattr(faithfulness, "ASK_ABOVE", 0.0)  # no verdict of hundreds of passes; see `verdicts`
+        monkeypatch.setattr(faithfulness, "ASK_ABOVE", 0.0)  # no verdict: hundreds of passes; see `verdicts`
 
 
 @pytest.fixture(autouse=True)
-def main_module() -> Iterator[None]:
-    """AppTest leaves a page behind as `__main__`, which every process that another test starts would run first."""
+def restore_main_module() -> Iterator[None]:
+    """Restore `__main__`: AppTest leaves the page there, and every process that another test starts would run it."""
     main = sys.modules["__main__"]
     yield
     sys.modules["__main__"] = main
 
 
 @pytest.fixture(scope="session", autouse=True)
-def files_apart(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test leaves uploaded pictures, runs or features beside the package."""
+def temporary_folders(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep uploaded pictures, runs and features out of the repository."""
     os.environ.setdefault("VIT_RUNS", str(tmp_path_factory.mktemp("runs")))
     os.environ["VIT_PICTURES"] = str(tmp_path_factory.mktemp("pictures"))
 
 
 @pytest.fixture(scope="session")
 def randomise() -> Callable[..., Any]:
-    """`randomise(model, seed)` fills every parameter and returns the model in evaluation mode."""
+    """Return `randomise(model, seed)`, which fills every parameter and returns the model in evaluation mode."""
     return fill
 
 
 @pytest.fixture(scope="session")
 def tiny() -> ViTConfig:
-    """32 px, patches of 8, D 64, L 2, H 2, 5 classes."""
+    """Config of the tiny model: 32 px, patches of 8, D 64, L 2, H 2, 5 classes."""
     return ViTConfig(**TINY)
 
 
 @pytest.fixture(scope="session")
 def build() -> Callable[..., VisionTransformer]:
-    """`build(seed=0, **changes)`: a tiny model with these config fields, randomised."""
+    """Return `build(seed=0, **changes)`: a tiny, randomised model with these config fields."""
     return lambda seed=0, **changes: fill(VisionTransformer(ViTConfig(**TINY | changes)), seed)
 
 
 @pytest.fixture(scope="session")
 def pictures() -> Callable[..., torch.Tensor]:
-    """`pictures(height, width, count=2, channels=3)`: normalised noise."""
+    """Return `pictures(height, width, count=2, channels=3)`: normalised noise."""
 
     def make(height: int = 32, width: int = 32, count: int = 2, channels: int = 3) -> torch.Tensor:
         return torch.randn(count, channels, height, width, generator=torch.Generator().manual_seed(7))
@@ -162,19 +162,19 @@ def pictures() -> Callable[..., torch.Tensor]:
 
 @pytest.fixture(scope="session")
 def preprocess() -> Preprocess:
-    """For the tiny model."""
+    """Preprocessing of the tiny model."""
     return Preprocess((32, 32))
 
 
 @pytest.fixture(scope="session")
 def labels() -> tuple[str, ...]:
-    """For the tiny model."""
+    """Labels of the tiny model."""
     return LABELS
 
 
 @pytest.fixture
 def saved(tmp_path: Path, build: Callable[..., VisionTransformer], preprocess: Preprocess) -> Path:
-    """The folder of a saved tiny checkpoint."""
+    """Folder of a saved tiny checkpoint."""
     from vit.checkpoints.save import save_checkpoint
 
     return save_checkpoint(tmp_path / "tiny", build(), LABELS, preprocess, facts={"accuracy": 0.9, "data": "noise"})
@@ -182,7 +182,7 @@ def saved(tmp_path: Path, build: Callable[..., VisionTransformer], preprocess: P
 
 @pytest.fixture
 def checkpoint(saved: Path) -> Checkpoint:
-    """The saved tiny checkpoint, opened."""
+    """The saved tiny checkpoint, loaded."""
     from vit.checkpoints.load import load_checkpoint
 
     return load_checkpoint(saved)
@@ -190,7 +190,7 @@ def checkpoint(saved: Path) -> Checkpoint:
 
 @pytest.fixture
 def saved_shapes(tmp_path: Path, build: Callable[..., VisionTransformer]) -> Path:
-    """The folder of a saved tiny checkpoint that knows the generated shapes, by name only."""
+    """Folder of a saved, untrained tiny checkpoint with the labels of the generated shapes."""
     from vit.checkpoints.save import save_checkpoint
     from vit.data.shapes import SHAPES
 
@@ -199,7 +199,7 @@ def saved_shapes(tmp_path: Path, build: Callable[..., VisionTransformer]) -> Pat
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
-    """Whatever a test does: files appear in `into` only, and there only if the import succeeded."""
+    """Check after each test that files appear only in `into`, and only if the import succeeded."""
     one = Sandbox(tmp_path)
     beside = set(os.listdir(tmp_path.parent))
     yield one
@@ -211,32 +211,32 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 
 
 @pytest.fixture
-def silence(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No picture, good or bad, may print, log or warn, once a door has asked for it."""
+def assert_silence(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Check that decoding prints, logs and warns nothing once `silence_libraries` has been called."""
     silence_libraries()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.simplefilter("ignore", ResourceWarning)  # of whatever other tests left for collection
+        warnings.simplefilter("ignore", ResourceWarning)  # from garbage of other tests
         yield
     assert tuple(capfd.readouterr()) == ("", "") and not caplog.records
 
 
 @pytest.fixture
-def claimed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of every file that is opened, at most one family says that it is its own: their order means nothing."""
+def claimed_by_one_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that at most one family claims each file that is loaded, so that the order of families is irrelevant."""
     recognise = families._recognise
 
-    def once(names: list[str]) -> families.Family:
+    def recognise_and_check(names: list[str]) -> families.Family:
         claims = [family.name for family in families.FAMILIES if family.claims(names)]
         assert len(claims) <= 1, claims
         return recognise(names)
 
-    monkeypatch.setattr(families, "_recognise", once)
+    monkeypatch.setattr(families, "_recognise", recognise_and_check)
 
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """`command("classify", ...)`: run it in this process."""
+    """Return `command("classify", ...)`, which runs the command line in this process."""
 
     def run(*arguments: object) -> Result:
         capsys.readouterr()
@@ -251,10 +251,10 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], AbstractContextManager[Path]]]:
-    """`with read_only(folder) as closed` has a copy of a folder that this process may read and not change."""
-    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are closed to all but one user
+    """Return `read_only(folder)`, a context manager with a copy of a folder that this process cannot write."""
+    with tempfile.TemporaryDirectory() as place:  # only their owner can read pytest's own folders
         Path(place).chmod(0o755)
-        monkeypatch.setenv("HOME", place)  # where libraries look for settings
+        monkeypatch.setenv("HOME", place)  # libraries look for settings there
 
         @contextmanager
         def close(folder: Path) -> Iterator[Path]:
@@ -262,7 +262,7 @@ def read_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], Abst
             shutil.copytree(folder, closed)
             closed.chmod(0o555)
             user = os.geteuid()
-            if user == 0:  # who may change everything
+            if user == 0:  # root can write everywhere
                 os.seteuid(65534)
             try:
                 yield closed
@@ -275,7 +275,7 @@ def read_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], Abst
 
 @pytest.fixture
 def picture(tmp_path: Path) -> Path:
-    """A file of noise."""
+    """A PNG file of noise."""
     path = tmp_path / "picture.png"
     noise = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
     Image.fromarray(noise).save(path)
@@ -284,7 +284,7 @@ def picture(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
-    """`write({"labels.csv": "...", "0.jpg": ""})`: files of a new folder; pictures may be empty."""
+    """Return `write({"labels.csv": "...", "0.jpg": ""})`, which writes a new folder; pictures may be empty."""
 
     def make(files: dict[str, str]) -> Path:
         folder = tmp_path_factory.mktemp("pets")

@@ -1,4 +1,4 @@
-"""Coroutines in tests."""
+"""Run coroutines in tests."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -11,8 +11,8 @@ T = TypeVar("T")
 def complete(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end and return its result.
 
-    It runs in a thread of its own: Playwright, which the browser tests of this process may have started, leaves a
-    running event loop in the main thread, and a thread can have only one.
+    It runs in a separate thread: Playwright, which the browser tests of this process may have started, leaves a running
+    event loop in the main thread, and a thread can have only one.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, coroutine).result()

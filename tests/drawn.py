@@ -1,15 +1,15 @@
-"""Pictures that tests draw."""
+"""Generated pictures for tests."""
 
 import numpy as np
 from PIL import Image
 
 
 def gradient(width: int = 48, height: int = 32) -> Image.Image:
-    """A smooth RGB picture: red grows to the right, green downwards."""
+    """Return a smooth RGB picture: red grows to the right, green downwards."""
     x, y = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
     return Image.fromarray(np.stack([x, y, np.full_like(x, 64)], axis=-1).astype(np.uint8))
 
 
 def difference(image: Image.Image, other: Image.Image) -> float:
-    """Mean absolute difference, 0 to 255."""
+    """Return the mean absolute difference, 0 to 255."""
     return float(np.abs(np.asarray(image, float) - np.asarray(other, float)).mean())

@@ -1,4 +1,4 @@
-"""Names of empty pictures, for what reads names alone; fixture `write` makes them."""
+"""Names of empty pictures, for code that reads only names; fixture `write` creates the files."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A cluster of one processor, made of files and locks: the smallest engine that keeps the contract."""
+"""A cluster of one processor, made of files and locks: the smallest engine that fulfils the contract."""
 
 import os
 import shlex
@@ -29,7 +29,7 @@ MEASURE = "for i in {{1..{workers}}}; do {python} -m vit.runs.batch.worker {fold
 
 
 class Fake(contract.Engine):
-    """Jobs that one slot serves in no particular order."""
+    """Engine with one slot; jobs get it in no particular order."""
 
     def __init__(self, cluster: Cluster):
         self.name, self.jobs = cluster.name, cluster.runs / ".fake"
@@ -37,7 +37,7 @@ class Fake(contract.Engine):
 
     @contextmanager
     def unreachable(self) -> Iterator[None]:
-        """Nobody answers meanwhile."""
+        """Make every request fail until the block ends."""
         (self.jobs / "down").touch()
         try:
             yield
@@ -49,7 +49,7 @@ class Fake(contract.Engine):
             raise contract.Unreachable(f"{self.name} does not answer.")
 
     def capacity(self) -> Capacity:
-        """One processor."""
+        """Report one processor."""
         self._answer()
         return Capacity(1, Share(int(not is_locked(self.jobs / "slot")), 1), Share(0, 0))
 
@@ -75,7 +75,7 @@ class Fake(contract.Engine):
         return handle
 
     def look(self, handle: Handle) -> Look:
-        """Ask the locks."""
+        """Read the state from the locks."""
         self._answer()
         job = self.jobs / handle.job
         if not is_locked(job / "alive"):
@@ -83,11 +83,11 @@ class Fake(contract.Engine):
         return Look("running", nodes=("one",)) if (job / "started").exists() else Look("waiting", "The slot is taken.")
 
     def ask_to_stop(self, folder: Path) -> None:
-        """Leave word for the trainer, or end what waits."""
+        """Write a stop request for the trainer, or cancel a waiting job."""
         contract.leave_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
-        """Kill the session."""
+        """Kill the job's session."""
         self._answer()
         self._end(handle)
         contract.conclude(handle, "stopped", KILLED)
@@ -102,7 +102,7 @@ factory.KINDS["fake"] = Fake
 
 
 def set_up(folder: Path, patch: pytest.MonkeyPatch, **limits: int) -> Fake:
-    """A cluster by the name of "lab", with its file and its runs in a folder."""
+    """Configure a cluster named "lab" whose file and runs are in a folder."""
     file = folder / "clusters.toml"
     bounds = "".join(f"{name} = {value}\n" for name, value in limits.items())
     file.write_text(f'[clusters.lab]\nkind = "fake"\nruns = "{folder / "shared"}"\n[clusters.lab.limits]\n{bounds}')

@@ -1,10 +1,10 @@
-"""A Hugging Face Hub in this process, for tests: repositories with commits, and the server that large files lie on.
+"""A Hugging Face Hub in this process, for tests: repositories with commits, and a server for large files.
 
 It answers as the Hub does. Downloads: HEAD and GET of /<repository>/resolve/<revision>/<file> with X-Repo-Commit and
 ETag, a redirect to another host for large files (with X-Linked-Size and X-Linked-Etag), X-Error-Code with errors,
-ranges, /api/models with what is at a revision: its commit, and each file's size and hash. Pushes: POST of
-/api/repos/create, /api/validate-yaml, /api/models/<repository>/preupload and /commit (lines of JSON),
-/<repository>.git/info/lfs, and PUT to the other host. `huggingface_hub` itself downloads from it and pushes to it.
+ranges, /api/models with a revision's commit and each file's size and hash. Pushes: POST of /api/repos/create,
+/api/validate-yaml, /api/models/<repository>/preupload and /commit (lines of JSON), /<repository>.git/info/lfs, and PUT
+to the other host. `huggingface_hub` itself downloads from it and pushes to it.
 """
 
 import base64
@@ -32,17 +32,17 @@ LARGE = (".safetensors", ".bin", ".pth")
 
 @dataclass
 class Repository:
-    """One repository: files by commit, and what each branch means."""
+    """One repository: files by commit, and the commit of each branch."""
 
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
-    closed: str = ""  # "private" or "gated": who has no right token gets an error
-    messages: list[str] = field(default_factory=list)  # of the commits that were pushed
+    closed: str = ""  # "private" or "gated": requests without the right token get an error
+    messages: list[str] = field(default_factory=list)  # of the pushed commits
 
 
 @dataclass
 class Request:
-    """One request that was served."""
+    """One served request."""
 
     method: str
     path: str
@@ -54,27 +54,27 @@ class HubServer:
     """The Hub at `url`, and its store of large files at another address.
 
     Attributes:
-        requests: all that was asked, in order.
+        requests: all requests, in order.
         drops: the connection ends after so many bytes of a large file, once per entry.
         ranges: whether the store honours Range.
-        sent: large file -> what is sent in its place.
-        headers: replace what the Hub answers for these files, such as {"Location": "file:///etc/passwd"}; what they say
-            of size, hash and commit stands in its listing, too.
-        status: what the Hub answers to everything, if not 0.
-        page: what it answers to everything, if not empty.
-        moved: old name of a repository -> its name.
-        plain: errors come without X-Error-Code, as from a mirror.
+        sent: large file -> content that is sent instead.
+        headers: replace the Hub's headers for these files, such as {"Location": "file:///etc/passwd"}; size, hash and
+            commit in them appear in the listing, too.
+        status: status of every response, if not 0.
+        page: body of every response, if not empty.
+        moved: old name of a repository -> new name.
+        plain: errors have no X-Error-Code, as from a mirror.
         gate: while it is cleared, the second half of a large file waits.
-        owners: whose repositories the token may write to.
-        taken: names of what is no model repository.
-        before_commit: called before each commit, as somebody else would come in between.
+        owners: namespaces that the token may write to.
+        taken: names used by other kinds of repositories, such as datasets.
+        before_commit: called before each commit, to simulate a concurrent one.
     """
 
     token = "hf_right"
 
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
-        self.files: dict[str, bytes] = {}  # of torchvision, at /models/
+        self.files: dict[str, bytes] = {}  # torchvision's, at /models/
         self.requests: list[Request] = []
         self.drops: list[int] = []
         self.ranges = True
@@ -92,7 +92,7 @@ class HubServer:
         self.before_commit: Callable[[], object] = lambda: None
 
     def publish(self, name: str, folder: Path | dict[str, bytes], branch: str = "main", closed: str = "") -> str:
-        """Commit a folder's files; returns the commit."""
+        """Commit a folder's files, and return the commit."""
         if isinstance(folder, Path):
             folder = {path.name: path.read_bytes() for path in folder.iterdir()}
         repository = self.repositories.setdefault(name, Repository(closed=closed))
@@ -101,8 +101,8 @@ class HubServer:
         repository.branches[branch] = commit
         return commit
 
-    def asked(self, part: str, method: str = "GET") -> list[Request]:
-        """What was asked with this in its path."""
+    def requests_of(self, part: str, method: str = "GET") -> list[Request]:
+        """Return the requests with `part` in their path."""
         return [one for one in self.requests if part in one.path and one.method == method]
 
     @contextmanager
@@ -194,14 +194,14 @@ class _Handler(BaseHTTPRequestHandler):
         if "Content-Length" in self.headers:
             return self.rfile.read(int(self.headers["Content-Length"]))
         content = b""
-        while size := int(self.rfile.readline(), 16):  # in chunks, as what is read from a file
+        while size := int(self.rfile.readline(), 16):  # chunked, as for a body read from a file
             content += self.rfile.read(size)
             self.rfile.readline()
         self.rfile.readline()
         return content
 
     def lfs(self, large: dict[str, Any]) -> dict[str, Any]:
-        """Where a large file goes, or that it is there."""
+        """Return the upload address of a large file, or none if the file is stored already."""
         there = large["oid"] in self.hub.blobs
         return large | ({} if there else {"actions": {"upload": {"href": f"{self.hub.store}/upload/{large['oid']}"}}})
 
@@ -246,16 +246,16 @@ class _Handler(BaseHTTPRequestHandler):
     # --- Downloads ------------------------------------------------------------------------------------------------
 
     def is_elsewhere(self, name: str) -> bool:
-        """Send on who asks for a repository that moved."""
+        """Redirect a request for a moved repository."""
         if new := self.hub.moved.get(name):
             self.answer(307, {"Location": self.path.replace(name, new, 1)})
         return bool(new)
 
     def find(self, name: str, revision: str, listed: bool = False) -> tuple[str, dict[str, bytes]] | None:
-        """The commit and its files; answers with the Hub's error and gives None otherwise.
+        """Return the commit and its files; send the Hub's error and return None if there are none.
 
         Args:
-            listed: it is about what there is, which the Hub also tells of gated repositories.
+            listed: the request is for the listing, which the Hub serves for gated repositories, too.
         """
         repository = self.hub.repositories.get(name)
         given = self.headers.get("Authorization", "")
@@ -300,7 +300,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.answer_json({"id": name, "modelId": name, "sha": said, "siblings": siblings, "private": private})
 
     def listed(self, file: str, content: bytes) -> dict[str, Any]:
-        """What a listing says of a file."""
+        """Return a file's entry in a listing."""
         changed = self.hub.headers.get(file, {})
         size = int(changed.get("X-Linked-Size", len(content)))
         if not file.endswith(LARGE):
@@ -342,7 +342,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def empty_hub(root: Path) -> Iterator[HubServer]:
-    """The Hub, and nothing fetched from it yet."""
+    """Run an empty Hub, with empty download folders."""
     with pytest.MonkeyPatch.context() as patch, HubServer().running() as server:
         patch.setenv("VIT_DOWNLOADS", str(root / "downloads"))
         patch.setenv("VIT_CHECKPOINTS", str(root / "checkpoints"))
@@ -354,7 +354,7 @@ def empty_hub(root: Path) -> Iterator[HubServer]:
 
 
 def refusal(name: str, **how: Any) -> str:
-    """The one sentence with which a name is refused; nothing of it may be here afterwards."""
+    """Return the message with which a name is refused; check that nothing was stored."""
     with pytest.raises(UserError) as caught:
         hub.fetch(name, **how)
     message = str(caught.value)

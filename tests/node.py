@@ -1,4 +1,4 @@
-"""The Node.js that runs JavaScript in tests: Playwright's own, so that it is there wherever the tests are."""
+"""Path of the Node.js that runs JavaScript in tests: Playwright's own, which is installed with the tests."""
 
 from playwright._impl._driver import compute_driver_executable
 

@@ -1,4 +1,4 @@
-"""Archives of class folders for tests, packed as people pack them, and where they are imported."""
+"""Archives of class folders for tests, in the usual formats, and a sandbox to import them in."""
 
 import io
 import tarfile
@@ -28,7 +28,7 @@ def picture(seed: int = 0, format: str = "PNG", size: int = 8) -> bytes:
 
 
 def classes(*names: str, count: int = 3) -> Files:
-    """`count` different pictures in each of these folders."""
+    """Return `count` different pictures in each of these folders."""
     return {f"{name}/{i}.png": picture(hash_of(name) + i) for name in names for i in range(count)}
 
 
@@ -56,7 +56,7 @@ def entry(name: str, **values: Any) -> tarfile.TarInfo:
 
 
 class Sandbox:
-    """A folder with an archive, its target, and a look at everything around."""
+    """A folder with an archive and its target, which lists every file written."""
 
     def __init__(self, folder: Path):
         self.archive, self.into = folder / "upload", folder / "data" / "pets"

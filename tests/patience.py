@@ -1,23 +1,23 @@
-"""Waiting for a state, on a machine as busy as it may be. No other test reads a clock."""
+"""Wait for a state, however busy the machine is. No other test reads a clock."""
 
 import sys
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
-PATIENCE = 600  # [s] until a test gives up on what never comes; how long it takes is no test's business
+PATIENCE = 600  # timeout [s]; generous, since no test is about speed
 T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], what: str | Callable[[], str], pause: float = 0.05) -> T:
-    """Wait until a condition holds, and return what it gave.
+    """Wait until a condition holds, and return its value.
 
     Args:
-        what: was waited for, in words.
-        pause: between two looks [s].
+        what: description of the condition, for the error.
+        pause: between two checks [s].
 
     Raises:
-        AssertionError: it never held.
+        AssertionError: the condition did not hold in time.
     """
     give_up = time.monotonic() + PATIENCE
     while time.monotonic() < give_up:
@@ -28,7 +28,9 @@ def until(condition: Callable[[], T], what: str | Callable[[], str], pause: floa
 
 
 def calls_in(work: Callable[[], object]) -> int:
-    """How many calls of Python and C functions a piece of work makes: its length, the same on every machine."""
+    """Count the calls of Python and C functions in a piece of work: a measure of cost that is the same on every
+    machine.
+    """
     count = 0
 
     def note(frame: object, event: str, argument: object) -> None:

@@ -1,4 +1,4 @@
-"""Neurons that write great lengths into some patches of a picture, as large models grow them by themselves."""
+"""Plant neurons that write vectors of great norm into some patches, as large models develop them in training."""
 
 from typing import Any
 
@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 PLANTED = ((1, 7), (1, 20))  # block and neuron
-STRANGE = (3, 9)  # the patches of each
+STRANGE = (3, 9)  # the patches of each neuron
 
 
 @torch.no_grad()
 def plant(model: Any, pixels: Tensor) -> None:
-    """Edit the second block's MLP, so that a neuron of it is active in one patch of this picture alone."""
+    """Edit the second block's MLP so that each neuron is active in one patch of this picture only."""
     x, steps = model.walk(pixels, every=True)
     x = steps[0](x)
     block, first = model.blocks[1], len(model.config.prefix)
-    tokens = block.norm2((x + block.attn(block.norm1(x), steps[1].route))[0])  # what the MLP reads
+    tokens = block.norm2((x + block.attn(block.norm1(x), steps[1].route))[0])  # input of the MLP
     for (_, neuron), patch in zip(PLANTED, STRANGE, strict=True):
         place = first + patch
         key = tokens[place] - tokens.mean(0)

@@ -1,4 +1,4 @@
-"""Shared by the tests of runs: short and endless runs, what they leave, and waiting for what they do."""
+"""Helpers for tests of runs: start short and endless runs, read their files, and wait for their states."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,12 +15,12 @@ from vit.training.config import TrainConfig
 from vit.training.metrics import read_metrics
 from vit.training.presets import train_config
 
-TRAINS = ("running", "validating", "testing")  # of a run whose process is at work
+TRAINS = ("running", "validating", "testing")  # states of a run whose process is alive
 
 
 @contextmanager
-def place_for_runs(root: Path) -> Iterator[Path]:
-    """An empty folder for runs; nothing in it is alive afterwards."""
+def temporary_runs_folder(root: Path) -> Iterator[Path]:
+    """Provide an empty folder for runs, and kill their processes at the end."""
     root.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VIT_RUNS", str(root))
@@ -32,7 +32,7 @@ def place_for_runs(root: Path) -> Iterator[Path]:
 
 
 def tiny(**settings: Any) -> TrainConfig:
-    """A run of seconds: 40 steps an epoch."""
+    """Config of a run that takes seconds: 40 steps an epoch."""
     few = dict(data="shapes", image_size=8, patch_size=4, dim=16, depth=1, heads=2, mlp_dim=16, limit=80, batch_size=2)
     return train_config(**few | {"epochs": 2} | settings)
 
@@ -42,7 +42,7 @@ def endless(**settings: Any) -> TrainConfig:
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for something to become true; a failure says how all runs are."""
+    """Wait for a condition; on failure, report the state of all runs."""
     return patience.until(condition, lambda: f"{what}. {[(r.id, r.status, r.reason) for r in registry.list_runs()]}")
 
 
@@ -54,25 +54,25 @@ def steps(run: registry.Run) -> list[dict[str, Any]]:
     return [record for record in read_metrics(run.folder / "metrics.jsonl") if record["kind"] == "step"]
 
 
-def ended(run: registry.Run) -> registry.Run:
+def wait_until_ended(run: registry.Run) -> registry.Run:
     until(lambda: not registry.find_run(run.id).alive, "the end")
     return registry.find_run(run.id)
 
 
-def begun(run: registry.Run) -> registry.Run:
+def wait_for_first_steps(run: registry.Run) -> registry.Run:
     until(lambda: steps(run), "the first steps")
     return registry.find_run(run.id)
 
 
-def goes_on(run: registry.Run, count: int = 40) -> registry.Run:
-    """The run, once it has done more than so many steps from here."""
-    before = done(run)
-    until(lambda: done(run) > before + count, "more steps")
+def advance(run: registry.Run, count: int = 40) -> registry.Run:
+    """Wait until the run has done more than `count` further steps, and return it."""
+    before = last_step(run)
+    until(lambda: last_step(run) > before + count, "more steps")
     return registry.find_run(run.id)
 
 
-def done(run: registry.Run) -> int:
-    """Steps that are on record."""
+def last_step(run: registry.Run) -> int:
+    """Return the last recorded step."""
     return max((record["step"] for record in steps(run)), default=0)
 
 
@@ -85,7 +85,7 @@ def command_of(pid: int) -> str:
 
 
 def trainers(run: registry.Run) -> list[int]:
-    """Processes of the run but its supervisor."""
+    """Return the run's processes except the supervisor."""
     return [pid for pid in local.lock_holders(run.folder) if "vit.runs.supervisor" not in command_of(pid)]
 
 
@@ -93,8 +93,8 @@ def supervisor_of(run: registry.Run) -> int:
     return next(pid for pid in local.lock_holders(run.folder) if "vit.runs.supervisor" in command_of(pid))
 
 
-def dead(root: Path, name: str = "20261121-000000-dead-0000", **about: Any) -> Path:
-    """The folder of a run that has no process."""
+def write_dead_run(root: Path, name: str = "20261121-000000-dead-0000", **about: Any) -> Path:
+    """Create the folder of a run that has no process."""
     folder = root / name
     folder.mkdir()
     (folder / "config.json").write_text(tiny().model_dump_json())

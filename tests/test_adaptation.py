@@ -1,4 +1,4 @@
-"""From a checkpoint to other classes: what is frozen keeps its bits, adapters merge, no run ends below its probe."""
+"""Adapting to other classes: frozen parameters keep their bits, adapters merge, no run ends below its probe."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +37,7 @@ COLOURS = {"red": (136, 122, 122), "green": (122, 136, 122), "blue": (122, 122, 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A checkpoint of another task, trained for a moment."""
+    """A briefly trained checkpoint of another task."""
     run = tmp_path_factory.mktemp("base") / "run"
     sizes = dict(image_size=16, patch_size=4, dim=24, heads=2, depth=3, mlp_dim=48, batch_size=50)
     train(train_config("shapes", **sizes, epochs=1, limit=400, device="cpu"), run)
@@ -46,7 +46,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """24 pictures of each of three colours, in much noise and larger than the input."""
+    """24 pictures of each of three colours, with much noise and larger than the input."""
     root, random = tmp_path_factory.mktemp("colours"), np.random.default_rng(1)
     for split, count in (("train", 24), ("val", 8), ("test", 8)):
         for name, colour in COLOURS.items():
@@ -67,19 +67,19 @@ def config(base: str, folder: Path) -> TrainConfig:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Callable[[TrainConfig], Path]:
-    """Does a run, and gives its folder."""
+    """Train a run, and return its folder."""
     count = iter(range(100))
 
-    def do(config: TrainConfig) -> Path:
+    def train_run(config: TrainConfig) -> Path:
         run = tmp_path / f"run{next(count)}"
         train(config, run)
         return run
 
-    return do
+    return train_run
 
 
 def epochs(run: Path) -> dict[int, float]:
-    """Validation accuracy after each epoch."""
+    """Return the validation accuracy after each epoch."""
     return {
         record["epoch"]: record["accuracy"]
         for record in read_metrics(run / "metrics.jsonl")
@@ -87,7 +87,7 @@ def epochs(run: Path) -> dict[int, float]:
     }
 
 
-# --- What learns ----------------------------------------------------------------------------------------------
+# --- Trainable parameters -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def epochs(run: Path) -> dict[int, float]:
         ("last", ("head", "norm.weight", "norm.bias", "blocks.1.", "blocks.2.")),
     ],
 )
-def test_what_is_frozen_keeps_its_bits(
+def test_frozen_parameters_keep_their_bits(
     rung: str, learns: tuple[str, ...], config: TrainConfig, base: str, runs: Callable[[TrainConfig], Path]
 ) -> None:
     before = load_checkpoint(base).model.state_dict()
@@ -111,7 +111,7 @@ def test_what_is_frozen_keeps_its_bits(
         assert any(name.startswith("blocks.2.attn") for name in changed)
 
 
-def test_merged_adapters_compute_what_the_adapters_did(config: TrainConfig) -> None:
+def test_merged_adapters_compute_the_same_as_separate_ones(config: TrainConfig) -> None:
     torch.manual_seed(0)
     model = VisionTransformer(ViTConfig(image_size=(16, 16), patch_size=4, num_classes=3, dim=24, heads=2, depth=2))
     adapt_(model, config.model_copy(update={"lora_rank": 4}))
@@ -126,10 +126,10 @@ def test_merged_adapters_compute_what_the_adapters_did(config: TrainConfig) -> N
         for one, other in zip(kept.attentions, whole.attentions, strict=True):
             assert torch.allclose(one, other, atol=1e-6)
         assert (model(pixels).logits - VisionTransformer(model.config).eval()(pixels).logits).abs().max() > 1e-3
-    assert list(plain.state_dict()) == list(VisionTransformer(model.config).state_dict())  # as any other door reads it
+    assert list(plain.state_dict()) == list(VisionTransformer(model.config).state_dict())  # loaded like any checkpoint
 
 
-def test_the_saved_model_is_as_good_as_the_run_says(
+def test_saved_model_has_the_accuracy_that_the_run_reports(
     config: TrainConfig, folder: Path, runs: Callable[[TrainConfig], Path]
 ) -> None:
     run = runs(ladder.rung_config(config, "lora"))
@@ -150,7 +150,7 @@ def test_lower_blocks_learn_more_slowly(config: TrainConfig) -> None:
     assert rates["patch_embed.weight"] == rates["pos_embed"] == 0.01
 
 
-def test_more_blocks_than_there_are_cannot_learn(config: TrainConfig, tmp_path: Path) -> None:
+def test_more_trainable_blocks_than_the_model_has_are_refused(config: TrainConfig, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="has 3 blocks"):
         train(config.model_copy(update={"freeze": "last:4"}), tmp_path / "run")
 
@@ -165,7 +165,7 @@ def test_more_blocks_than_there_are_cannot_learn(config: TrainConfig, tmp_path: 
         ({"init_from": "cifar10", "freeze": "first:1"}, "freeze must be"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], words: str) -> None:
+def test_contradictory_settings_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidConfig, match=words):
         train_config(**settings)
 
@@ -174,13 +174,15 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], words
 
 
 @pytest.mark.parametrize("classes", [2, 5])
-def test_the_probe_is_scikit_learns(classes: int) -> None:
+def test_probe_equals_scikit_learns(classes: int) -> None:
     random = torch.Generator().manual_seed(0)
     labels = torch.randint(0, classes, (300,), generator=random)
     features = 3 + torch.randn(300, 12, generator=random) * 2 + torch.randn(classes, 12, generator=random)[labels]
-    features[:, 4] = 7  # tells nothing
+    features[:, 4] = 7  # a constant feature
     weight, bias = probe.fit(features, labels, classes, strength=1.0)
-    strength = 2 if classes == 2 else 1  # of two classes they have one direction, which costs twice as much as our two
+    strength = (
+        2 if classes == 2 else 1
+    )  # with two classes scikit-learn has one direction, which costs twice as much as our two
     pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=strength, tol=1e-8, max_iter=5000))
     theirs = pipeline.fit(features.double().numpy(), labels.numpy()).predict_proba(features.double().numpy())
     ours = (features @ weight.T + bias).softmax(1)
@@ -188,8 +190,8 @@ def test_the_probe_is_scikit_learns(classes: int) -> None:
 
 
 @pytest.mark.parametrize("noise", [0.3, 3, 30])
-def test_the_strength_is_the_one_that_scikit_learn_finds(noise: float) -> None:
-    """By its own grid search, over other folds."""
+def test_strength_equals_that_of_scikit_learns_grid_search(noise: float) -> None:
+    """Scikit-learn's grid search uses other folds."""
     random = torch.Generator().manual_seed(2)
     labels = torch.arange(200) % 4
     features = torch.randn(4, 60, generator=random)[labels] + noise * torch.randn(200, 60, generator=random)
@@ -214,10 +216,10 @@ def test_features_are_computed_once_for_all_rungs(
     assert torch.equal(features(there, there.update.model), first)
     stored = list((tmp_path / "runs" / ".features").iterdir())
     assert len(stored) == 1
-    np.save(stored[0], first.numpy() + 1)  # so that it can be seen who reads them
+    np.save(stored[0], first.numpy() + 1)  # so that each rung's reading shows
     assert torch.equal(features(there, there.update.model), first + 1)
     assert torch.allclose(features(there, there.update.model, order.flip(0)), first.flip(0), atol=1e-5)
-    assert torch.equal(features(adapted, adapted.update.model), first + 1)  # its adapters have learnt nothing
+    assert torch.equal(features(adapted, adapted.update.model), first + 1)  # untrained adapters
     stored[0].write_bytes(b"torn")
     assert torch.equal(features(there, there.update.model), first)
     with torch.no_grad():
@@ -226,7 +228,7 @@ def test_features_are_computed_once_for_all_rungs(
 
 
 @pytest.mark.parametrize("rung", ["probe", *TRAINED])
-def test_a_run_begins_as_good_as_the_probe(
+def test_run_starts_with_the_accuracy_of_the_probe(
     rung: str, config: TrainConfig, runs: Callable[[TrainConfig], Path], tmp_path: Path
 ) -> None:
     there = Trainer(config, tmp_path / "there", set_up_process(config))
@@ -234,14 +236,14 @@ def test_a_run_begins_as_good_as_the_probe(
     begun = epochs(runs(ladder.rung_config(config, rung)))
     assert reached["probe"].pictures == 24
     assert begun[0] == pytest.approx(reached["probe"].accuracy)
-    assert reached["probe"].accuracy > 0.6  # of three classes
+    assert reached["probe"].accuracy > 0.6  # chance of three classes
 
 
 @pytest.mark.parametrize("rung", TRAINED)
-def test_a_rate_that_ruins_the_weights_does_not_end_below_the_probe(
+def test_too_high_a_learning_rate_does_not_end_below_the_probe(
     rung: str, config: TrainConfig, runs: Callable[[TrainConfig], Path]
 ) -> None:
-    """As in facebookresearch/dinov2 #276, where the probe has 75 % and what is fine-tuned never above 40 %."""
+    """As in facebookresearch/dinov2 #276, where the probe reaches 75 % and fine-tuning never exceeds 40 %."""
     run = runs(ladder.rung_config(config, rung).model_copy(update={"lr": 2.0, "ema": 0.0, "grad_clip": 0.0}))
     accuracy = epochs(run)
     assert min(accuracy.values()) < accuracy[0]
@@ -250,7 +252,7 @@ def test_a_rate_that_ruins_the_weights_does_not_end_below_the_probe(
     assert max(accuracy.values()) >= accuracy[0]
 
 
-def test_a_head_of_the_same_classes_is_kept(config: TrainConfig, runs: Callable[[TrainConfig], Path]) -> None:
+def test_head_of_the_same_classes_is_kept(config: TrainConfig, runs: Callable[[TrainConfig], Path]) -> None:
     first = runs(config.model_copy(update={"epochs": 1}))
     again = config.model_copy(update={"init_from": str(first / "checkpoints" / "last"), "probe_first": True})
     assert 0 not in epochs(runs(again.model_copy(update={"epochs": 1})))
@@ -260,7 +262,7 @@ def test_a_head_of_the_same_classes_is_kept(config: TrainConfig, runs: Callable[
 
 
 @pytest.mark.parametrize("rung", ["probe", *(pytest.param(rung, marks=pytest.mark.exhaustive) for rung in TRAINED)])
-def test_a_run_that_was_stopped_ends_with_the_same_bits(
+def test_stopped_and_resumed_run_ends_with_the_same_bits(
     rung: str,
     config: TrainConfig,
     runs: Callable[[TrainConfig], Path],
@@ -269,19 +271,19 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(
 ) -> None:
     config = ladder.rung_config(config, rung)
     whole, parts = runs(config), tmp_path / "parts"
-    monkeypatch.setattr(Trainer, "_stop_requested", lambda *_: True)  # after each step
+    monkeypatch.setattr(Trainer, "_stop_requested", lambda *_: True)  # called after each step
     train(config, parts)
     attempts = 1
     while '"finished"' not in (parts / "outcome.json").read_text():
         train(config, parts, resume=True)
         attempts += 1
-    assert attempts == config.epochs * 6  # steps in each
+    assert attempts == config.epochs * 6  # steps per attempt
     for name in ("best", "last"):
         one, other = ((run / "checkpoints" / name / "model.safetensors").read_bytes() for run in (whole, parts))
         assert one == other
 
 
-def test_training_pictures_are_held_larger_where_parts_of_them_are_cut_out(config: TrainConfig, tmp_path: Path) -> None:
+def test_training_pictures_are_stored_larger_for_random_crops(config: TrainConfig, tmp_path: Path) -> None:
     trainer = Trainer(config, tmp_path / "run", set_up_process(config))
     assert trainer.data.train.images.shape[2:] == (20, 20)  # type: ignore[attr-defined]
     assert trainer.data.validation.images.shape[2:] == (16, 16)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Maps that move: as many pictures as there are blocks, epochs or frames, each with its own map."""
+"""Animated maps: one picture per block, epoch or frame, each with its own map."""
 
 import io
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def explanation(checkpoint: Checkpoint) -> Explanation:
 
 
 def animated(count: int, **options: Any) -> bytes:
-    """Pictures of noise, 60 x 40."""
+    """Return pictures of noise, 60 x 40."""
     noise = np.random.default_rng(0).integers(0, 256, (count, 40, 60, 3), dtype=np.uint8)
     frames = [Image.fromarray(pixels) for pixels in noise]
     out = io.BytesIO()
@@ -48,14 +48,14 @@ def animated(count: int, **options: Any) -> bytes:
 
 
 def played(film: Film) -> tuple[list[np.ndarray], list[int]]:
-    """What a GIF of it shows (height, width, 3), and how long each [ms]."""
+    """Return the frames of a GIF (height, width, 3) and their durations [ms]."""
     data = encode(film, "GIF")
     frames = list(decode_frames(data, range(Image.open(io.BytesIO(data)).n_frames)))
     return [np.asarray(frame.picture).astype(int) for frame in frames], [frame.duration for frame in frames]
 
 
 def patches(picture: np.ndarray, box: tuple[float, float, float, float]) -> np.ndarray:
-    """The grey in the middle of each patch (4, 4)."""
+    """Return the grey level in the middle of each patch (4, 4)."""
     left, top, right, bottom = box
     x = (left + (np.arange(4) + 0.5) * (right - left) / 4).astype(int)
     y = (top + (np.arange(4) + 0.5) * (bottom - top) / 4).astype(int)
@@ -67,7 +67,7 @@ BOX = (80, 0, 400, 320)  # of a 60 x 40 picture, eight times as large
 
 @pytest.mark.parametrize("direction", ["from", "to"])
 @pytest.mark.parametrize("head", [1, "max"])
-def test_over_blocks_every_block_has_its_turn(explanation: Explanation, head: Any, direction: Any) -> None:
+def test_animation_over_blocks_has_a_frame_per_block(explanation: Explanation, head: Any, direction: Any) -> None:
     selection = replace(CLASS_TOKEN, head=head, direction=direction, scale="own")
     pictures, durations = played(over_blocks(explanation, selection))
     assert len(pictures) == 2 and durations[1] == LAST_MILLISECONDS > durations[0]
@@ -77,7 +77,7 @@ def test_over_blocks_every_block_has_its_turn(explanation: Explanation, head: An
         assert np.abs(patches(picture, BOX) - truth / truth.max() * 255).max() <= 4
 
 
-def test_over_blocks_the_shared_scale_is_that_of_the_viewer(explanation: Explanation) -> None:
+def test_shared_scale_over_blocks_is_that_of_the_viewer(explanation: Explanation) -> None:
     top = MapView.of(explanation.record, CLASS_TOKEN, explanation.payload).top
     recorded = explanation.record
     for block, picture in enumerate(played(over_blocks(explanation, CLASS_TOKEN))[0]):
@@ -96,7 +96,7 @@ def test_blocks_are_labelled_and_the_query_is_marked(explanation: Explanation) -
 def probes(
     tmp_path: Path, build: Callable[..., VisionTransformer], labels: tuple[str, ...]
 ) -> tuple[Path, torch.Tensor, list[VisionTransformer]]:
-    """The folder of a run of three epochs, its pictures, and the models."""
+    """Folder of a run of three epochs, its pictures, and the models."""
     images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     models = [build(seed) for seed in range(3)]
     writer = SnapshotWriter(tmp_path / "probes", images, [4, 0], labels, Preprocess((32, 32)))
@@ -106,7 +106,7 @@ def probes(
 
 
 @pytest.mark.parametrize("view", ["attention", "rollout"])
-def test_over_epochs_every_epoch_has_its_turn(probes: Any, view: Any) -> None:
+def test_animation_over_epochs_has_a_frame_per_epoch(probes: Any, view: Any) -> None:
     folder, images, models = probes
     selection = replace(CLASS_TOKEN, block=0, head=1, view=view, scale="own")
     pictures, durations = played(over_epochs(folder, 1, selection))
@@ -117,7 +117,7 @@ def test_over_epochs_every_epoch_has_its_turn(probes: Any, view: Any) -> None:
         assert np.abs(patches(picture, (0, 0, 480, 480)) - truth / truth.max() * 255).max() <= 4
 
 
-def test_over_epochs_the_shared_scale_is_one_for_all(probes: Any) -> None:
+def test_shared_scale_over_epochs_is_one_for_all(probes: Any) -> None:
     folder, images, models = probes
     pictures, _ = played(over_epochs(folder, 0, replace(CLASS_TOKEN, block=1)))
     truth = []
@@ -130,7 +130,7 @@ def test_over_epochs_the_shared_scale_is_one_for_all(probes: Any) -> None:
     assert below.sum() > 30 and ratio.std() < 0.05 * ratio.mean()
 
 
-def test_epochs_that_are_damaged_are_passed_over(probes: Any) -> None:
+def test_damaged_epochs_are_skipped(probes: Any) -> None:
     folder, _, _ = probes
     (folder / "epoch-00002.zip").write_bytes(b"torn")
     assert len(played(over_epochs(folder, 0, Selection()))[0]) == 2
@@ -140,7 +140,7 @@ def test_epochs_that_are_damaged_are_passed_over(probes: Any) -> None:
         over_epochs(folder, 0, Selection())
 
 
-def test_over_frames_each_frame_is_explained_on_its_own(checkpoint: Checkpoint) -> None:
+def test_each_video_frame_is_explained_on_its_own(checkpoint: Checkpoint) -> None:
     data, selection, reports = animated(3, duration=[100, 200, 300]), replace(CLASS_TOKEN, scale="own"), []
     pictures, durations = played(over_frames(checkpoint, data, selection, (32, 32), progress=reports.append))
     assert durations == [100, 200, 300] and reports == [1 / 3, 2 / 3, 1]
@@ -150,7 +150,7 @@ def test_over_frames_each_frame_is_explained_on_its_own(checkpoint: Checkpoint) 
         assert np.abs(patches(picture, BOX) - truth / truth.max() * 255).max() <= 4
 
 
-def test_over_frames_the_shared_scale_ends_at_the_strongest_patch_of_any(checkpoint: Checkpoint) -> None:
+def test_shared_scale_over_frames_ends_at_the_strongest_patch_of_any(checkpoint: Checkpoint) -> None:
     data = animated(3)
     levels = [patches(picture, BOX) for picture in played(over_frames(checkpoint, data, CLASS_TOKEN, (32, 32)))[0]]
     records = [explain(checkpoint, data, frame=number).record for number in range(3)]
@@ -160,7 +160,7 @@ def test_over_frames_the_shared_scale_ends_at_the_strongest_patch_of_any(checkpo
 
 @pytest.mark.parametrize("method", [name for name, one in METHODS.items() if one.of_class])
 @pytest.mark.parametrize("pinned", [False, True])
-def test_over_frames_a_class_has_the_map_of_its_method(checkpoint: Checkpoint, method: str, pinned: bool) -> None:
+def test_frames_show_the_class_map_of_the_method(checkpoint: Checkpoint, method: str, pinned: bool) -> None:
     data = animated(3)
     selection = replace(CLASS_TOKEN, view="relevance", token=9, pinned=pinned, direction="to")
     film = over_frames(checkpoint, data, selection, (32, 32), target=3, method=method)
@@ -168,19 +168,19 @@ def test_over_frames_a_class_has_the_map_of_its_method(checkpoint: Checkpoint, m
     truth = []
     for frame in decode_frames(data, range(3)):
         subject = Subject.of(checkpoint.model, checkpoint.preprocess(frame.picture), 3)
-        direction = "from" if token is None else "to"  # the class itself only looks
+        direction = "from" if token is None else "to"  # the class token attends only to itself
         weights = class_weights(subject, method, token, direction, **selection.settings(METHODS[method].settings))
         truth.append(subject.record.heatmap(weights / weights.sum()).numpy().ravel())
     counted = np.stack(truth)
     if token is not None:
-        counted[:, token - 1] = 0  # colours end at the strongest of the others
+        counted[:, token - 1] = 0  # the scale ends at the strongest of the other patches
     levels = np.clip(np.stack(truth) / counted.max(), 0, 1) * 255
     result = np.stack([patches(picture, BOX).ravel() for picture in played(film)[0]])
-    inside = np.ones(16, bool) if token is None else np.arange(16) != token - 1  # an outline lies on that one
+    inside = np.ones(16, bool) if token is None else np.arange(16) != token - 1  # an outline lies on that patch
     assert np.abs(result - levels)[:, inside].max() <= 4
 
 
-def test_frames_of_a_class_say_how_probable_it_is(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_of_a_class_state_its_probability(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     messages: list[str] = []
     monkeypatch.setattr(animation, "_draw_step", lambda step, selection: messages.append(step.label) or step.picture)
     over_frames(checkpoint, animated(2), CLASS_TOKEN, (32, 32), method="legrad", target=3)
@@ -188,13 +188,13 @@ def test_frames_of_a_class_say_how_probable_it_is(checkpoint: Checkpoint, monkey
     assert messages[1] == f"Frame 2: {checkpoint.labels[3]} {float(probability):.0%}"
 
 
-def test_many_frames_become_few_that_last_as_long(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_frames_are_thinned_at_equal_duration(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(animation, "MAX_STEPS", 4)
     pictures, durations = played(over_frames(checkpoint, animated(10, duration=50), CLASS_TOKEN, (32, 32)))
     assert len(pictures) == 4 and sum(durations) == 10 * 50
 
 
-def test_an_mp4_shows_what_the_gif_shows(explanation: Explanation) -> None:
+def test_mp4_shows_the_same_as_the_gif(explanation: Explanation) -> None:
     film = over_blocks(explanation, CLASS_TOKEN)
     with av.open(io.BytesIO(encode(film, "MP4"))) as container:
         pixels = [frame.to_image() for frame in container.decode(video=0)]
@@ -203,14 +203,14 @@ def test_an_mp4_shows_what_the_gif_shows(explanation: Explanation) -> None:
         assert np.abs(patches(np.asarray(result).astype(int), BOX) - patches(truth, BOX)).max() <= 6
 
 
-def test_of_a_panorama_a_part_around_the_patches_is_drawn(checkpoint: Checkpoint) -> None:
+def test_panorama_is_cropped_around_the_patches(checkpoint: Checkpoint) -> None:
     out = io.BytesIO()
     Image.linear_gradient("L").resize((3000, 200)).save(out, "PNG")
     picture = played(over_blocks(explain(checkpoint, out.getvalue()), CLASS_TOKEN))[0][0]
     assert picture.shape[0] - 26 == pytest.approx(480 / 2.5, abs=1) and picture.shape[1] == 480
 
 
-def test_a_still_picture_or_none_is_refused(checkpoint: Checkpoint) -> None:
+def test_still_picture_or_empty_input_is_refused(checkpoint: Checkpoint) -> None:
     with pytest.raises(UserError, match="still picture"):
         over_frames(checkpoint, animated(1), Selection(), (32, 32))
     with pytest.raises(InvalidImage):
@@ -230,7 +230,7 @@ def test_a_still_picture_or_none_is_refused(checkpoint: Checkpoint) -> None:
         Selection(view="rollout", token=0, direction="to", fusion="min", discard=0.25),
     ],
 )
-def test_a_payload_gives_the_weights_of_its_record(
+def test_payload_gives_the_weights_of_its_record(
     build: Callable[..., VisionTransformer], side: int, selection: Selection
 ) -> None:
     pixels = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(7))
@@ -238,11 +238,11 @@ def test_a_payload_gives_the_weights_of_its_record(
     payload = pack(recorded, Image.new("RGB", (side, side)), (0, 0, side, side), COLORMAPS)
     truth = MapView.of(recorded, selection).weights.numpy()
     wrong = np.abs(weights_of(payload, selection) - truth) / truth.max()
-    swapped = 1 if selection.discard else 0  # of two patches that are nearly the weakest, the other may go
+    swapped = 1 if selection.discard else 0  # of two nearly equal weakest patches, either may be dropped
     assert (wrong > 0.005).sum() <= swapped and wrong.max() < 0.05
 
 
-def test_a_payload_gives_the_weights_of_the_pooling_query(build: Callable[..., VisionTransformer]) -> None:
+def test_payload_gives_the_weights_of_the_pooling_query(build: Callable[..., VisionTransformer]) -> None:
     recorded = record(build(prefix=(), pool="map"), torch.randn(1, 3, 32, 32))
     payload = pack(recorded, Image.new("RGB", (32, 32)), (0, 0, 32, 32), COLORMAPS)
     for head in (1, "max"):

@@ -19,7 +19,7 @@ from vit.model.heads import NeighbourHead
 
 
 def clouds(classes: int, count: int = 60, dim: int = 16, apart: float = 1.0, seed: int = 0) -> Features:
-    """Overlapping clouds of points, one per class."""
+    """Return overlapping clouds of points, one per class."""
     random = np.random.default_rng(seed)
     labels = random.permutation(np.arange(count) % classes)
     vectors = random.normal(size=(count, dim)) * random.uniform(0.1, 30, dim) + 5
@@ -28,7 +28,7 @@ def clouds(classes: int, count: int = 60, dim: int = 16, apart: float = 1.0, see
 
 
 @pytest.mark.parametrize("classes", [2, 3, 7])
-def test_a_probe_says_what_scikit_learns_pipeline_says(classes: int) -> None:
+def test_probe_equals_scikit_learns_pipeline(classes: int) -> None:
     reference, others = clouds(classes), clouds(classes, seed=1)
     pipeline = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(
         reference.vectors, reference.labels
@@ -40,7 +40,7 @@ def test_a_probe_says_what_scikit_learns_pipeline_says(classes: int) -> None:
 
 
 @pytest.mark.parametrize(("classes", "count"), [(2, 60), (5, 60), (3, 9)])
-def test_neighbours_vote_as_brute_force_in_float64_says(classes: int, count: int) -> None:
+def test_neighbours_equal_brute_force_in_float64(classes: int, count: int) -> None:
     reference, others = clouds(classes, count), clouds(classes, seed=1)
     expected = np.zeros((len(others.vectors), classes))
     for i, vector in enumerate(others.vectors.astype(np.float64)):
@@ -56,33 +56,33 @@ def test_neighbours_vote_as_brute_force_in_float64_says(classes: int, count: int
     assert shares == pytest.approx(expected / expected.sum(1, keepdims=True), abs=1e-5)
 
 
-def test_of_equal_neighbours_the_first_known_votes() -> None:
+def test_first_of_equal_neighbours_votes() -> None:
     examples = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 1.0]])
     head = NeighbourHead(examples, torch.tensor([1, 0, 0, 2]), 3, k=1)
     assert head(torch.tensor([[2.0, 0.1]]))[0].argmax() == 1
 
 
 @pytest.mark.parametrize("classifier", ["probe", "neighbours"])
-def test_what_is_held_out_is_recognised_as_often_as_it_can_be(classifier: Any) -> None:
+def test_held_out_accuracy_reaches_the_optimum(classifier: Any) -> None:
     apart = answers_from_features(clouds(3, apart=4), "clouds", classifier)
     mixed = answers_from_features(clouds(3, 300, apart=0), "clouds", classifier)
     assert apart.accuracy == 1 and apart.interval is not None and 0.9 < apart.interval[0] < apart.interval[1] == 1
     assert mixed.interval is not None and mixed.interval[0] < 1 / 3 < mixed.interval[1]
 
 
-def test_an_interval_is_wilsons() -> None:
+def test_interval_is_wilsons() -> None:
     """45 of 60: 0.6277 to 0.8422, by the formula of Wilson 1927 with z = 1.959964."""
     right = np.arange(60) < 45
     assert Measured.of(right).interval == pytest.approx((0.62767, 0.84222), abs=1e-4)
 
 
-def test_one_picture_of_a_class_leaves_nothing_to_try_it_on() -> None:
+def test_one_picture_per_class_leaves_no_held_out_accuracy() -> None:
     reference = Features(np.eye(3, dtype=np.float32)[[0, 0, 1]], np.array([0, 0, 1]), ("a", "b"))
     answers = answers_from_features(reference, "three")
     assert answers.accuracy is None and answers.interval is None
 
 
-def test_what_cannot_be_learnt_from_is_said() -> None:
+def test_unusable_examples_are_refused() -> None:
     reference = clouds(2)
     with pytest.raises(InvalidDataset, match="Class 'kind 2' has no picture"):
         answers_from_features(reference._replace(classes=(*reference.classes, "kind 2")), "clouds")
@@ -115,7 +115,7 @@ def test_pictures_in_named_groups_become_classes(
         vit.answers_from_pictures(checkpoint, {"blueish": colours(0), "reddish": []}, classifier)
 
 
-def test_a_probe_is_a_head_that_a_file_can_hold(tmp_path: Path, build: Any, preprocess: Any) -> None:
+def test_probe_can_be_saved_as_a_head(tmp_path: Path, build: Any, preprocess: Any) -> None:
     checkpoint = vit.load_checkpoint(vit.save_checkpoint(tmp_path / "a", build(num_classes=0), (), preprocess))
     probed = checkpoint.with_answers(
         vit.answers_from_pictures(checkpoint, {"blueish": colours(0), "reddish": colours(255)})
@@ -126,7 +126,7 @@ def test_a_probe_is_a_head_that_a_file_can_hold(tmp_path: Path, build: Any, prep
     assert torch.equal(opened.model(pixels).logits, probed.model(pixels).logits) and opened.labels == probed.labels
 
 
-def test_a_dataset_gives_its_classes_and_its_test_pictures_stay_unseen(
+def test_dataset_gives_its_classes_and_its_test_pictures_stay_unseen(
     build: Any, tmp_path: Path, preprocess: Any
 ) -> None:
     checkpoint = vit.load_checkpoint(vit.save_checkpoint(tmp_path / "a", build(), list("abcde"), preprocess))
@@ -138,11 +138,11 @@ def test_a_dataset_gives_its_classes_and_its_test_pictures_stay_unseen(
     answers = vit.answers_from_examples(checkpoint, f"folder:{tmp_path / 'data'}", limit=20)
     assert answers.names == ("blueish", "reddish") and answers.facts["pictures"] == 20
     for file in (tmp_path / "data" / "test").rglob("*.png"):
-        Image.new("RGB", (32, 32)).save(file)  # other pictures there
+        Image.new("RGB", (32, 32)).save(file)  # changes the pictures of that folder
     assert vit.answers_from_examples(checkpoint, f"folder:{tmp_path / 'data'}", limit=20).digest == answers.digest
 
 
-def test_what_was_measured_with_a_checkpoints_own_classes_is_not_said_of_others() -> None:
+def test_figures_of_the_checkpoints_own_classes_are_not_shown_for_others() -> None:
     own = vit.load_checkpoint("cifar10")
     assert {"accuracy", "faithfulness", "limits", "data"} <= own.facts.keys()
     answers = answers_from_features(clouds(3, dim=own.config.dim), "clouds")

@@ -1,4 +1,4 @@
-"""Likeness to a picture or a patch as the class: against cosines of what other passes compute."""
+"""Similarity to a picture or a patch as the class: compared with cosines computed from separate passes."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def picture(name: str) -> Image.Image:
 
 
 def features_read_by_the_head(checkpoint: vit.Checkpoint, pixels: Tensor) -> Tensor:
-    """What a plain pass hands to the head: float64 (D,)."""
+    """Return the features that a plain pass hands to the head: float64 (D,)."""
     read: list[Tensor] = []
     handle = checkpoint.model.head.register_forward_hook(lambda _, inputs, __: read.append(inputs[0]))
     with torch.inference_mode():
@@ -30,7 +30,7 @@ def features_read_by_the_head(checkpoint: vit.Checkpoint, pixels: Tensor) -> Ten
 
 @pytest.fixture
 def opened(tmp_path: Path, build: Any, preprocess: Any, request: pytest.FixtureRequest) -> vit.Checkpoint:
-    """A random model, of the pool that a test names."""
+    """A random model with the test's pool."""
     model = build(**getattr(request, "param", {}))
     vit.save_checkpoint(tmp_path / "one", model, [f"{i}" for i in range(model.config.num_classes)], preprocess)
     return vit.load_checkpoint(tmp_path / "one")
@@ -53,7 +53,7 @@ def test_the_logit_is_the_cosine_of_two_plain_passes(opened: vit.Checkpoint) -> 
 
 
 @pytest.mark.parametrize("opened", [{"pool": "cls"}, {"pool": "mean"}], indirect=True)
-def test_a_patch_is_compared_by_its_own_token(opened: vit.Checkpoint) -> None:
+def test_patch_is_compared_by_its_own_token(opened: vit.Checkpoint) -> None:
     pixels = opened.preprocess(picture("cat"))
     alike = opened.with_answers(vit.answers_from_picture(opened, picture("cat"), (2, 1)))
     with torch.inference_mode():
@@ -76,7 +76,7 @@ def test_other_patches_and_pictures_are_other_checkpoints(opened: vit.Checkpoint
 
 
 @pytest.mark.parametrize("method", [name for name, one in METHODS.items() if one.of_class])
-def test_every_method_of_a_class_explains_likeness(opened: vit.Checkpoint, method: str) -> None:
+def test_every_class_method_explains_similarity(opened: vit.Checkpoint, method: str) -> None:
     alike = opened.with_answers(vit.answers_from_picture(opened, picture("horse")))
     heatmap = vit.heatmap(alike, picture("cat"), method, 0)
     assert heatmap.shape == (4, 4) and bool(heatmap.isfinite().all())
@@ -89,8 +89,8 @@ def test_a_larger_input_has_more_patches(opened: vit.Checkpoint) -> None:
     assert answers.names == ("like patch 5,0",)
 
 
-def test_a_picture_is_like_itself_for_reasons(opened: vit.Checkpoint) -> None:
-    """A cosine would have no gradient there, and its map would be rounding."""
+def test_similarity_of_a_picture_to_itself_has_a_map(opened: vit.Checkpoint) -> None:
+    """The gradient of a plain cosine would be zero there, and its map rounding noise."""
     image = picture("cat")
     pixels = opened.preprocess(image)
     alike = opened.with_answers(vit.answers_from_picture(opened, image)).model

@@ -1,4 +1,4 @@
-"""Typed phrases as classes: what transformers says of the same picture and the same phrases."""
+"""Typed phrases as classes: compared with transformers on the same picture and phrases."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ PHRASES = ["a cat", "Ünï©ödé 🐈‍⬛", "\u200bzero", "aaaaaaaaaa", "<|en
 
 @pytest.fixture(scope="module", params=[clip, siglip], ids=["CLIP", "SigLIP"])
 def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A folder as the Hub has it, and transformers' model of it."""
+    """A folder as on the Hub, and transformers' model of it."""
     folder = tmp_path_factory.mktemp(request.param.__name__)
     torch.manual_seed(0)
     request.param(folder)
@@ -30,7 +30,7 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def theirs(folder: Path, model: Any, pixels: torch.Tensor, phrases: list[str]) -> torch.Tensor:
-    """What the published model's own pass says: (1, C)."""
+    """Return the logits of the published model: (1, C)."""
     longest = model.config.text_config.max_position_embeddings
     padding = {"padding": "max_length", "max_length": longest} if isinstance(model, SiglipModel) else {"padding": True}
     tokens = AutoTokenizer.from_pretrained(folder)(phrases, return_tensors="pt", **padding)
@@ -59,7 +59,7 @@ def test_logits_are_those_of_the_published_model(published: Any, pictures: Any) 
     assert zero_shot.labels == tuple(phrases) and zero_shot.config.num_classes == len(phrases)
 
 
-def test_a_template_is_read_with_the_phrase_in_it(published: Any, pictures: Any) -> None:
+def test_template_is_read_with_the_phrase_in_it(published: Any, pictures: Any) -> None:
     folder, model = published
     checkpoint = vit.load_checkpoint(folder)
     answers = vit.answers_from_text(checkpoint, ["cat", "dog"], template="a {}")
@@ -69,7 +69,7 @@ def test_a_template_is_read_with_the_phrase_in_it(published: Any, pictures: Any)
     assert answers.names == ("cat", "dog")
 
 
-def test_the_relevance_of_a_phrase_is_that_of_the_full_matrices(published: Any, pictures: Any) -> None:
+def test_relevance_of_a_phrase_equals_that_of_the_full_matrices(published: Any, pictures: Any) -> None:
     folder, model = published
     checkpoint = vit.load_checkpoint(folder)
     zero_shot = checkpoint.with_answers(vit.answers_from_text(checkpoint, phrases_for(model)))
@@ -78,7 +78,7 @@ def test_the_relevance_of_a_phrase_is_that_of_the_full_matrices(published: Any, 
     expected = full_relevance(attention, gradient)
     for query in range(subject.record.tokens):
         own = expected[query].clone()
-        own[query] -= 1  # what a token begins with
+        own[query] -= 1  # start of the product: the identity
         assert subject.record.relevance(query, own=False) == pytest.approx(own, abs=1e-6)
     assert not torch.equal(
         weights(subject, "relevance"), weights(Subject.of(zero_shot.model, pictures(count=1), 2), "relevance")
@@ -110,19 +110,19 @@ def test_other_phrases_are_another_checkpoint_on_the_same_weights(published: Any
         (["cat " * 100, "dog"], "{}", "tokens, and the text tower reads"),
     ],
 )
-def test_what_cannot_be_asked_is_said(published: Any, phrases: list[str], template: str, message: str) -> None:
+def test_unusable_phrases_are_refused(published: Any, phrases: list[str], template: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         vit.answers_from_text(vit.load_checkpoint(published[0]), phrases, template)
 
 
-def test_a_picture_tower_alone_has_no_phrases(published: Any, tmp_path: Path, saved: Path) -> None:
+def test_vision_tower_alone_has_no_phrases(published: Any, tmp_path: Path, saved: Path) -> None:
     published[1].vision_model.save_pretrained(tmp_path / "tower")
     for path, message in ((tmp_path / "tower", "knows no phrases"), (saved, "knows no phrases")):
         with pytest.raises(InvalidCheckpoint, match=message):
             vit.answers_from_text(vit.load_checkpoint(path), ["a cat"])
 
 
-def test_weights_without_the_text_tower_are_not_filled_in_at_random(published: Any, tmp_path: Path) -> None:
+def test_missing_text_tower_is_not_initialised_at_random(published: Any, tmp_path: Path) -> None:
     folder, model = published
     state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("text_model.encoder")}
     model.save_pretrained(tmp_path, state_dict=state)
@@ -132,7 +132,7 @@ def test_weights_without_the_text_tower_are_not_filled_in_at_random(published: A
         vit.answers_from_text(vit.load_checkpoint(tmp_path), ["a cat"])
 
 
-def test_without_its_tokenizer_a_checkpoint_says_what_is_missing(published: Any, tmp_path: Path) -> None:
+def test_checkpoint_without_tokenizer_names_what_is_missing(published: Any, tmp_path: Path) -> None:
     published[1].save_pretrained(tmp_path)
     checkpoint: Checkpoint = vit.load_checkpoint(tmp_path)
     assert "tokenizer.json" in text.obstacle(checkpoint)
@@ -140,7 +140,7 @@ def test_without_its_tokenizer_a_checkpoint_says_what_is_missing(published: Any,
         vit.answers_from_text(checkpoint, ["a cat"])
 
 
-def test_a_projection_is_not_counted_as_classes(published: Any) -> None:
+def test_projection_is_not_counted_as_classes(published: Any) -> None:
     folder, _ = published
     info = summarise(folder)
     assert info.labels == len(vit.load_checkpoint(folder).labels) == 0 and not info.problem

@@ -1,4 +1,4 @@
-"""Names in zips of any system: encodings that are not stated, backslashes, and what stays refused."""
+"""File names in zips from any system: unstated encodings, backslashes, and unsafe names."""
 
 import random
 import struct
@@ -14,7 +14,7 @@ from vit.data.name_encodings import encoding_of
 
 
 def zip_raw(path: Path, names: list[bytes], flag: int = 0, extra: dict[bytes, bytes] | None = None) -> None:
-    """A zip whose names are these bytes, as programs write it that know nothing of UTF-8."""
+    """Write a zip with these bytes as names, as programs without UTF-8 support do."""
     stored, directory = b"", b""
     for number, name in enumerate(names):
         content, field = picture(number), (extra or {}).get(name, b"")
@@ -63,7 +63,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("encoding", WORDS)
-def test_names_are_read_in_the_encoding_in_which_they_make_sense(encoding: str) -> None:
+def test_names_are_decoded_with_the_encoding_that_fits(encoding: str) -> None:
     for words in WORDS[encoding]:
         raw = [name.encode(encoding) for name in names(*words.split())]
         assert [name.decode(encoding_of(raw)) for name in raw] == names(*words.split())
@@ -73,9 +73,7 @@ def test_names_are_read_in_the_encoding_in_which_they_make_sense(encoding: str) 
     ("encoding", "folders", "message"),
     [("cp932", ["表", "犬"], "Shift-JIS"), ("gb18030", ["猫", "狗"], "GBK"), ("cp866", ["кошка", "собака"], "cp866")],
 )
-def test_the_encoding_that_names_are_read_in_is_said(
-    sandbox: Sandbox, encoding: str, folders: list[str], message: str
-) -> None:
+def test_chosen_encoding_is_reported(sandbox: Sandbox, encoding: str, folders: list[str], message: str) -> None:
     zip_raw(sandbox.archive, [name.encode(encoding) for name in names(*folders)])
     result = sandbox.read()
     assert result.classes == tuple(sorted(folders))
@@ -89,32 +87,32 @@ def test_names_that_make_sense_in_two_encodings_are_shown_in_both(sandbox: Sandb
     )
 
 
-def test_names_that_make_sense_in_one_encoding_alone_are_not(sandbox: Sandbox) -> None:
+def test_names_that_make_sense_in_one_encoding_are_shown_once(sandbox: Sandbox) -> None:
     zip_raw(sandbox.archive, [name.encode("cp932") for name in names("りんご", "みかん")])
     assert "instead" not in sandbox.read().notes[0]
 
 
-def test_all_names_of_an_archive_are_read_in_one_encoding(sandbox: Sandbox) -> None:
-    # "è", alone, is good UTF-8 and good GBK (猫); its neighbours are no UTF-8
+def test_all_names_of_an_archive_share_one_encoding(sandbox: Sandbox) -> None:
+    # "è" alone is valid UTF-8 and valid GBK (猫); the other names are not valid UTF-8
     zip_raw(sandbox.archive, [name.encode("gb18030") for name in names("猫", "苹果", "北京")])
     assert set(sandbox.read().classes) == {"猫", "苹果", "北京"}
 
 
 @pytest.mark.parametrize("encoding", ["cp437", "cp932"])
-def test_backslashes_separate_folders_where_no_slash_does(sandbox: Sandbox, encoding: str) -> None:
+def test_backslashes_separate_folders_if_no_name_has_a_slash(sandbox: Sandbox, encoding: str) -> None:
     folders = ("pets\\cat", "pets\\dog") if encoding == "cp437" else ("動物\\表", "動物\\ソース")
     zip_raw(sandbox.archive, [name.encode(encoding) for name in names(*folders, mark="\\")])
     assert sandbox.read().classes == tuple(sorted(folder.split("\\")[1] for folder in folders))
 
 
-def test_names_marked_as_utf8_may_have_backslashes_too(sandbox: Sandbox) -> None:
+def test_names_marked_as_utf8_may_have_backslashes(sandbox: Sandbox) -> None:
     files = {name.replace("/", "\\"): content for name, content in classes("tiere/löwe", "tiere/bär").items()}
     pack(sandbox.archive, files)
     result = sandbox.read()
     assert result.classes == ("bär", "löwe") and result.notes == ()
 
 
-def test_a_unicode_path_beside_the_name_counts_where_its_checksum_fits(sandbox: Sandbox) -> None:
+def test_unicode_path_field_counts_if_its_checksum_fits(sandbox: Sandbox) -> None:
     def field(name: bytes, text: str, checksum: int) -> bytes:
         content = b"\1" + struct.pack("<L", checksum) + text.encode()
         return struct.pack("<HH", 0x7075, len(content)) + content
@@ -129,7 +127,7 @@ def test_a_unicode_path_beside_the_name_counts_where_its_checksum_fits(sandbox: 
     "evil",
     ["..\\evil.png", "pets\\..\\..\\evil.png", "\\evil.png", "\\\\server\\evil.png", "C:\\evil.png", "c:evil.png"],
 )
-def test_backslashes_lead_nowhere_outside(sandbox: Sandbox, evil: str) -> None:
+def test_backslashes_cannot_leave_the_folder(sandbox: Sandbox, evil: str) -> None:
     files = {name.replace("/", "\\"): content for name, content in classes("pets/cat", "pets/dog").items()}
     pack(sandbox.archive, files | {evil: picture()})
     assert "could lead out of its folder" in sandbox.refusal()
@@ -144,7 +142,7 @@ def test_links_in_archives_with_backslashes_are_refused(sandbox: Sandbox) -> Non
     assert "a link" in sandbox.refusal()
 
 
-def test_class_names_that_differ_in_case_are_refused_by_name_in_any_encoding(sandbox: Sandbox) -> None:
+def test_class_names_differing_in_case_are_refused_in_any_encoding(sandbox: Sandbox) -> None:
     zip_raw(sandbox.archive, [name.encode("cp866") for name in names("Кошка", "кошка", "собака")])
     assert "differ only in case" in sandbox.refusal()
 

@@ -1,4 +1,4 @@
-"""Statistics of heads: by hand on a few patches, against full matrices, and what weights and norms show."""
+"""Statistics of heads: by hand on a few patches, against full matrices, and from weights and norms."""
 
 import math
 from typing import Any
@@ -14,14 +14,14 @@ from vit.explain.weight_views import filters, outliers, position_similarity
 
 
 def looking(matrix: torch.Tensor, prefix: tuple[str, ...], grid: tuple[int, int]) -> AttentionRecord:
-    """A record of one block whose heads have exactly this attention: (H, N, N)."""
+    """Return a record of one block whose heads have exactly this attention: (H, N, N)."""
     tokens = matrix.shape[-1]
     queries = matrix.clamp_min(1e-30).log() * tokens**0.5
     return AttentionRecord(torch.zeros(1, 2), (queries,), (torch.eye(tokens).expand_as(matrix),), prefix, grid)
 
 
-def test_a_head_by_hand() -> None:
-    """Two patches beside each other, and a class token that takes half of every row."""
+def test_statistics_of_a_head_by_hand() -> None:
+    """Two adjacent patches, and a class token that receives half of every row."""
     matrix = torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.1, 0.4], [0.5, 0.5, 0.0]]])
     result = statistics(looking(matrix, ("cls",), (1, 2)), patch_size=16)
     assert float(result["cls"].values) == pytest.approx(0.5)
@@ -41,7 +41,7 @@ def test_uniform_attention_has_the_uniform_values(prefix: tuple[str, ...], grid:
         torch.testing.assert_close(statistic.values, torch.full((1, 2), statistic.uniform), msg=name)
 
 
-def test_a_few_rows_at_a_time_give_the_same(build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_computation_in_chunks_gives_the_same(build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(prefix=("cls", "reg1"))
     recorded = record(model, pictures(count=1))
     whole = statistics(recorded, 8)
@@ -51,7 +51,7 @@ def test_a_few_rows_at_a_time_give_the_same(build: Any, pictures: Any, monkeypat
         assert statistic.values.shape == (2, 2)
 
 
-def test_a_head_that_looks_like_the_map_agrees_with_it(build: Any, pictures: Any) -> None:
+def test_head_equal_to_the_map_agrees_with_it(build: Any, pictures: Any) -> None:
     recorded = record(build(), pictures(count=1))
     read = torch.zeros(recorded.tokens)
     read[0] = 1
@@ -61,7 +61,7 @@ def test_a_head_that_looks_like_the_map_agrees_with_it(build: Any, pictures: Any
     torch.testing.assert_close(turned.values, -result.values)
 
 
-def test_suggested_heads_have_the_most_and_the_least() -> None:
+def test_suggested_heads_are_the_extremes() -> None:
     result = {
         "distance": Statistic(torch.tensor([[10.0, 4.0], [30.0, 12.0]]), 20.0),
         "self": Statistic(torch.tensor([[0.1, 0.2], [0.3, 0.1]]), 0.02),
@@ -78,14 +78,14 @@ def test_suggested_heads_have_the_most_and_the_least() -> None:
     assert suggestions(result)[-1].value == 1.5
 
 
-def test_a_head_that_hardly_differs_is_not_suggested() -> None:
+def test_heads_with_little_variation_are_not_suggested() -> None:
     tokens = 17
     record = looking(torch.full((2, tokens, tokens), 1 / tokens), ("cls",), (4, 4))
     small = {name: Statistic(torch.tensor([[0.0, 0.05]]), 0.0) for name in ("object", "effect")}
     assert suggestions(statistics(record, 8) | small) == []
 
 
-def test_positions_are_most_like_themselves(build: Any) -> None:
+def test_positions_are_most_similar_to_themselves(build: Any) -> None:
     result = position_similarity(build(image_size=(32, 48)))
     assert result is not None and result.shape == (24, 4, 6)
     torch.testing.assert_close(result.flatten(1).diagonal(), torch.ones(24))
@@ -99,7 +99,7 @@ def test_rotary_positions_are_not_learnt(build: Any) -> None:
     assert position_similarity(model) is None
 
 
-def test_the_strongest_filter_is_the_one_that_was_put_in(build: Any) -> None:
+def test_planted_filter_is_the_strongest(build: Any) -> None:
     model, pattern = build(), torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(4))
     with torch.no_grad():
         weight = model.patch_embed.weight
@@ -109,7 +109,7 @@ def test_the_strongest_filter_is_the_one_that_was_put_in(build: Any) -> None:
     assert abs(float((components[0] * pattern).sum() / pattern.norm())) > 0.99
 
 
-def test_only_what_stands_out_is_an_outlier() -> None:
+def test_only_extreme_values_are_outliers() -> None:
     norms = 10 + torch.rand(3, 50, generator=torch.Generator().manual_seed(0))
     norms[1, 7] = 40
     result = outliers(norms)
@@ -117,7 +117,7 @@ def test_only_what_stands_out_is_an_outlier() -> None:
     assert not outliers(torch.ones(2, 9)).any()
 
 
-def test_the_head_that_the_answer_follows_is_faithful_to_it(build: Any, pictures: Any) -> None:
+def test_head_that_decides_the_answer_is_faithful_to_it(build: Any, pictures: Any) -> None:
     recorded, masks = record(build(), pictures(count=1)), random_masks(16, 64)
     read = torch.zeros(recorded.tokens)
     read[0] = 1

@@ -1,11 +1,11 @@
-"""Attention on demand: exactly what the explicit matrices give, in little memory."""
+"""Attention on demand equals the explicit matrices, in little memory."""
 
 import sys
 from typing import Any
 
 import pytest
 import torch
-from apart import printed
+from apart import output_of
 
 import vit.explain.record
 from vit.explain.attention_rollout import rollout
@@ -35,14 +35,14 @@ def case(request: pytest.FixtureRequest, build: Any, pictures: Any) -> tuple[Any
     return record(model, pixels), torch.stack(output.attentions)[:, 0], output.logits
 
 
-def test_a_record_knows_its_picture_and_answer(case: Any) -> None:
+def test_record_has_its_picture_and_answer(case: Any) -> None:
     captured, attentions, logits = case
     assert (captured.blocks, captured.heads, captured.tokens) == attentions.shape[:3]
     assert captured.tokens == len(captured.prefix) + captured.grid[0] * captured.grid[1]
     assert (captured.logits - logits).abs().max() <= TOLERANCE * logits.abs().max()
 
 
-def test_rows_columns_and_full_maps_are_those_of_the_explicit_pass(case: Any) -> None:
+def test_rows_columns_and_full_maps_equal_the_explicit_pass(case: Any) -> None:
     captured, attentions, _ = case
     tokens = [0, captured.tokens - 1, 4, 4]
     for block in range(captured.blocks):
@@ -61,7 +61,7 @@ def test_rows_of_another_block_or_head_would_be_noticed(case: Any) -> None:
 
 @pytest.mark.parametrize("rows_at_once", [1 << 24, 1], ids=["in one piece", "row by row"])
 @pytest.mark.parametrize("residual", [0.0, 0.5, 0.9])
-def test_rollout_of_one_token_is_its_row_and_column_of_the_whole(
+def test_rollout_of_one_token_is_its_row_and_column_of_the_full_product(
     case: Any, residual: float, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vit.explain.record, "_CHUNK_SCORES", rows_at_once)
@@ -75,8 +75,10 @@ def test_rollout_of_one_token_is_its_row_and_column_of_the_whole(
     assert (captured.rollout(0, residual) - control[0]).abs().max() > 1e-4  # blocks in the wrong order
 
 
-def sorted_out(attentions: torch.Tensor, residual: float, fusion: str, discard: float, prefix: int) -> torch.Tensor:
-    """Rollout as its definition has it, row by row."""
+def reference_rollout(
+    attentions: torch.Tensor, residual: float, fusion: str, discard: float, prefix: int
+) -> torch.Tensor:
+    """Compute rollout row by row, from its definition."""
     result = identity = torch.eye(attentions.shape[-1])
     for heads in attentions:
         fused = {"mean": heads.mean(0), "max": heads.amax(0), "min": heads.amin(0)}[fusion].clone()
@@ -97,7 +99,7 @@ def test_rollout_discards_and_fuses_as_defined(
 ) -> None:
     monkeypatch.setattr(vit.explain.record, "_CHUNK_SCORES", rows_at_once)
     captured, attentions, _ = case
-    expected = sorted_out(attentions, 0.3, fusion, discard, len(captured.prefix))
+    expected = reference_rollout(attentions, 0.3, fusion, discard, len(captured.prefix))
     whole = rollout(attentions, 0.3, fusion, discard, len(captured.prefix))
     assert (whole - expected).abs().max() <= TOLERANCE
     for token in (0, captured.tokens - 1):
@@ -111,7 +113,7 @@ def test_rollout_discards_and_fuses_as_defined(
 
 
 def test_discarding_by_hand() -> None:
-    """Both prefix columns stay, though weakest; each row loses its own weakest two of four patches."""
+    """Both prefix columns stay although they are weakest; each row loses its own two weakest of four patches."""
     rows = torch.tensor([[0.01, 0.02, 0.4, 0.1, 0.27, 0.2], [0.01, 0.02, 0.1, 0.4, 0.2, 0.27]])
     left = [[0.01, 0.02, 0.4, 0, 0.27, 0], [0.01, 0.02, 0, 0.4, 0, 0.27]]
     assert torch.equal(discarded(rows, 0.5, 2), torch.tensor(left))
@@ -126,14 +128,14 @@ def test_discarding_by_hand() -> None:
     [(0.3, [3]), (0.4, [3]), (0.41, [3, 2]), (0.7, [3, 2]), (0.9, [3, 2, 1]), (0.91, [3, 2, 1, 0]), (1.0, range(4))],
 )
 @pytest.mark.parametrize("scale", [1.0, 1e-6])
-def test_the_mass_threshold_takes_the_fewest_patches(share: float, chosen: Any, scale: float) -> None:
+def test_mass_threshold_keeps_the_fewest_patches(share: float, chosen: Any, scale: float) -> None:
     heatmap = torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.0, 0.0]]) * scale
     mask = mass_threshold(heatmap, share)
     assert mask.shape == heatmap.shape and mask.dtype is torch.bool
     assert mask.flatten().nonzero()[:, 0].tolist() == sorted(chosen)
 
 
-def test_a_threshold_of_no_mass_or_no_share_is_refused() -> None:
+def test_invalid_mass_or_share_is_refused() -> None:
     assert not mass_threshold(torch.zeros(2, 3), 0.5).any()
     for share in (0.0, 1.1):
         with pytest.raises(ValueError, match="above 0 and at most 1"):
@@ -156,7 +158,7 @@ def test_otsus_threshold_is_the_best_of_all_splits() -> None:
     assert not otsu_threshold(torch.ones(1, 1)).any()
 
 
-def test_the_geometric_mean_is_small_where_either_map_is() -> None:
+def test_geometric_mean_is_small_if_either_map_is() -> None:
     one, other = torch.tensor([[4.0, 0.0], [1e-30, 9.0]]), torch.tensor([[9.0, 5.0], [1e-30, 1.0]])
     assert geometric_mean(one, other).flatten().tolist() == pytest.approx([6, 0, 1e-30, 3], rel=1e-5)
     with pytest.raises(ValueError, match="not negative"):
@@ -164,7 +166,7 @@ def test_the_geometric_mean_is_small_where_either_map_is() -> None:
 
 
 def test_rollout_of_two_tokens_by_hand() -> None:
-    """First block swaps the tokens, second lets token 0 look at 1 only; half of each stays."""
+    """The first block swaps the tokens; in the second token 0 attends to token 1 only; half of each is the residual."""
     first = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
     second = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
     # 0.5 first + 0.5 I = [[.5, .5], [.5, .5]]; 0.5 second + 0.5 I = [[.5, .5], [0, 1]]; product, second on the left
@@ -179,7 +181,7 @@ def test_rollout_averages_heads_by_hand() -> None:
     assert torch.equal(rollout(heads, residual=0.5), torch.tensor([[0.75, 0.25], [0.25, 0.75]]))
 
 
-def test_rollout_refuses_what_is_not_attention() -> None:
+def test_rollout_refuses_other_matrices_than_attention() -> None:
     with pytest.raises(ValueError, match="sum to 1"):
         rollout(torch.ones(1, 1, 2, 2))
 
@@ -189,7 +191,7 @@ def test_entropy_is_zero_for_one_key_and_one_for_all() -> None:
     assert entropy(rows).tolist() == pytest.approx([0, 1, 0.5])
 
 
-def test_tokens_that_are_not_there_are_refused(case: Any) -> None:
+def test_tokens_out_of_range_are_refused(case: Any) -> None:
     captured, _, _ = case
     for token in (-1, captured.tokens):
         with pytest.raises(ValueError, match="no token"):
@@ -198,7 +200,7 @@ def test_tokens_that_are_not_there_are_refused(case: Any) -> None:
             captured.rollout(token)
 
 
-def test_a_record_holds_one_picture(build: Any, pictures: Any) -> None:
+def test_record_is_of_one_picture(build: Any, pictures: Any) -> None:
     with pytest.raises(ValueError, match="one picture"):
         record(build(), pictures(count=2))
 
@@ -206,8 +208,8 @@ def test_a_record_holds_one_picture(build: Any, pictures: Any) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_picture_of_1024_px_needs_a_fraction_of_its_matrices() -> None:
-    """4,097 tokens, twelve narrow blocks of two heads: one head's attention takes 67 MB, all 1.6 GB."""
+def test_picture_of_1024_px_needs_a_fraction_of_its_matrices() -> None:
+    """4,097 tokens, twelve narrow blocks of two heads: one head's attention takes 67 MB, all heads' 1.6 GB."""
     code = """
 import torch
 from pathlib import Path
@@ -226,13 +228,13 @@ recorded = now("VmHWM")
 kept.rows(11, [0]); kept.columns(11, [5])
 print(recorded - before, now("VmHWM") - before)
 """
-    recorded, whole = map(float, printed(code).split())
+    recorded, whole = map(float, output_of(code).split())
     print(f"record +{recorded:.0f} MB; with a row and a column +{whole:.0f} MB")
-    assert recorded < 100 and whole < 170  # 60 and 116 to 143 here: one head's matrix more is noticed
+    assert recorded < 100 and whole < 170  # measured: 60 and 116 to 143; one more matrix of a head exceeds the limit
 
 
 @torch.inference_mode()
-def test_similarity_is_the_cosine_of_the_features_the_head_reads(build: Any, pictures: Any) -> None:
+def test_similarity_is_the_cosine_of_the_features_that_the_head_reads(build: Any, pictures: Any) -> None:
     model = build()
     recorded = record(model, pictures()[:1])
     cosines = recorded.similarity(3)
@@ -245,7 +247,7 @@ def test_similarity_is_the_cosine_of_the_features_the_head_reads(build: Any, pic
 
 
 @torch.inference_mode()
-def test_the_query_of_a_pooling_model_says_where_it_looks(build: Any, pictures: Any) -> None:
+def test_pooling_query_has_its_attention(build: Any, pictures: Any) -> None:
     model = build(prefix=(), pool="map")
     recorded = record(model, pictures()[:1])
     assert recorded.pool_attention.shape == (recorded.heads, recorded.tokens)

@@ -1,4 +1,4 @@
-"""Augmentation: what may change, by how much, and that chance depends on seed and step alone."""
+"""Augmentation: which changes, how large, and that randomness depends on seed and step alone."""
 
 import random
 
@@ -29,24 +29,24 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_shape_and_type_stay(images: Tensor, channels: int) -> None:
+def test_shape_and_type_are_unchanged(images: Tensor, channels: int) -> None:
     images = images[:, :channels]
     changed = EVERYTHING(images, chance())
     assert changed.shape == images.shape
     assert changed.dtype == torch.uint8
 
 
-def test_switched_off_it_returns_the_very_pictures(images: Tensor) -> None:
+def test_disabled_augmentation_returns_its_input(images: Tensor) -> None:
     assert torch.equal(Augmentation()(images, chance()), images)
 
 
-def test_the_input_is_left_alone(images: Tensor) -> None:
+def test_input_is_not_modified(images: Tensor) -> None:
     before = images.clone()
     EVERYTHING(images, chance())
     assert torch.equal(images, before)
 
 
-def test_the_same_seed_and_step_give_the_same_pictures(images: Tensor) -> None:
+def test_same_seed_and_step_give_the_same_pictures(images: Tensor) -> None:
     assert torch.equal(EVERYTHING(images, chance(1, 5)), EVERYTHING(images, chance(1, 5)))
 
 
@@ -55,7 +55,7 @@ def test_another_seed_or_step_gives_other_pictures(images: Tensor, other: tuple[
     assert not torch.equal(EVERYTHING(images, chance(1, 5)), EVERYTHING(images, chance(*other)))
 
 
-def test_a_crop_is_a_shift_of_the_padded_picture(images: Tensor) -> None:
+def test_crop_is_a_shift_of_the_padded_picture(images: Tensor) -> None:
     shifts = torch.randint(0, 7, (2, len(images), 1), generator=generator(4))
     cropped = crop_and_flip(images, 3, shifts, None)
     padded = F.pad(images, (3, 3, 3, 3))
@@ -63,7 +63,7 @@ def test_a_crop_is_a_shift_of_the_padded_picture(images: Tensor) -> None:
         assert torch.equal(cropped[i], padded[i, :, down : down + 12, right : right + 20])
 
 
-def test_a_flip_mirrors_about_half_of_the_pictures(images: Tensor) -> None:
+def test_flip_mirrors_about_half_of_the_pictures(images: Tensor) -> None:
     flipped = Augmentation(flip=True)(images, chance())
     mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(flipped, images, strict=True)]
     same = [torch.equal(a, b) for a, b in zip(flipped, images, strict=True)]
@@ -81,7 +81,7 @@ def test_erasing_blackens_one_square_and_nothing_else(images: Tensor) -> None:
         assert 1 <= gone.any(1).sum() <= 7  # at most half of 12 px, and one for rounding
 
 
-def test_erasing_meets_only_its_share(images: Tensor) -> None:
+def test_erasing_affects_only_its_share(images: Tensor) -> None:
     assert torch.equal(erase(images, 0.0, torch.rand(4, len(images), 1, 1, generator=generator())), images)
 
 
@@ -94,7 +94,7 @@ def test_each_operation_changes_the_picture_and_stays_in_range(images: Tensor, o
     assert changed.min() >= 0 and changed.max() <= 1
 
 
-def test_the_last_operation_is_to_do_nothing(images: Tensor) -> None:
+def test_last_operation_is_the_identity(images: Tensor) -> None:
     x = images.float() / 255
     choice, strength = torch.full((len(x),), 11), torch.ones(len(x))
     assert torch.allclose(_recolour(_warp(x, choice, strength), choice - 5, strength), x, atol=1e-4)
@@ -107,14 +107,14 @@ def test_geometry_without_magnitude_is_the_identity(images: Tensor) -> None:
         assert torch.equal((moved * 255).round().to(torch.uint8), images)
 
 
-def test_a_quarter_turn_comes_out_as_one() -> None:
+def test_quarter_turn_is_exact() -> None:
     x = torch.zeros(1, 1, 9, 9)
     x[0, 0, 4, 7] = 1  # to the right of the centre
     turned = _warp(x, torch.tensor([4]), torch.tensor([1.5]))  # 1.5 * 60 degrees
     assert turned[0, 0].argmax().item() in (1 * 9 + 4, 7 * 9 + 4)  # above or below it
 
 
-def test_autocontrast_leaves_an_even_picture_as_it_is() -> None:
+def test_autocontrast_leaves_a_uniform_picture_unchanged() -> None:
     x = torch.full((1, 3, 4, 4), 0.6)
     assert torch.allclose(_recolour(x, torch.tensor([5]), torch.tensor([0.5])), x)
 
@@ -128,7 +128,7 @@ def test_randaugment_leaves_some_pictures_and_changes_others(images: Tensor) -> 
 
 
 @pytest.mark.parametrize("recipe", [Augmentation(mixup=0.5), Augmentation(cutmix=1.0)])
-def test_targets_of_a_mixed_picture_are_the_shares_of_its_pixels(recipe: Augmentation) -> None:
+def test_targets_of_a_mixed_picture_are_its_shares_of_pixels(recipe: Augmentation) -> None:
     classes = 5
     images = torch.arange(classes).float().view(-1, 1, 1, 1).expand(-1, 3, 8, 8)  # picture i has the value i
     for step in range(10):
@@ -137,13 +137,13 @@ def test_targets_of_a_mixed_picture_are_the_shares_of_its_pixels(recipe: Augment
         assert torch.allclose(mixed.mean((1, 2, 3)), targets @ torch.arange(classes).float(), atol=1e-5)
 
 
-def test_cutmix_keeps_pixels_whole() -> None:
+def test_cutmix_mixes_no_pixels() -> None:
     images = torch.arange(5).float().view(-1, 1, 1, 1).expand(-1, 3, 8, 8)
     mixed, _ = Augmentation(cutmix=1.0).mix(images, torch.eye(5), chance())
     assert torch.equal(mixed, mixed.round())
 
 
-def test_with_both_on_some_batches_take_mixup_and_some_cutmix() -> None:
+def test_both_mixup_and_cutmix_occur_if_enabled() -> None:
     images = torch.arange(5).float().view(-1, 1, 1, 1).expand(-1, 3, 8, 8)
     whole = set()
     for step in range(20):
@@ -152,21 +152,21 @@ def test_with_both_on_some_batches_take_mixup_and_some_cutmix() -> None:
     assert whole == {True, False}
 
 
-def test_mixing_switched_off_returns_the_very_tensors(images: Tensor) -> None:
+def test_disabled_mixing_returns_its_input(images: Tensor) -> None:
     targets = torch.eye(16)
     mixed = Augmentation().mix(images.float(), targets, chance())
     assert torch.equal(mixed[0], images.float())
     assert torch.equal(mixed[1], targets)
 
 
-def test_other_random_numbers_do_not_disturb_it(images: Tensor) -> None:
+def test_other_random_numbers_do_not_affect_it(images: Tensor) -> None:
     before = EVERYTHING(images, chance())
     torch.manual_seed(99)
     random.seed(99)
     assert torch.equal(EVERYTHING(images, chance()), before)
 
 
-def test_a_random_crop_keeps_at_least_its_share_of_the_picture() -> None:
+def test_random_crop_keeps_at_least_its_share_of_the_picture() -> None:
     ramp = torch.arange(64, dtype=torch.uint8).repeat(64, 1) * 4  # brightness is the column, times 4
     pictures = torch.stack([ramp, ramp.T, ramp])[None].repeat(200, 1, 1, 1)
     crops = resized_crop(pictures, 0.5, (64, 64), torch.rand(4, len(pictures), generator=generator())).float() / 4
@@ -178,15 +178,15 @@ def test_a_random_crop_keeps_at_least_its_share_of_the_picture() -> None:
     assert (width / height).min() > 0.7 and (width / height).max() < 1.43
 
 
-def test_a_random_crop_of_everything_changes_nothing_but_the_aspect() -> None:
+def test_random_crop_of_everything_changes_only_the_aspect() -> None:
     pictures = torch.full((8, 3, 16, 16), 77, dtype=torch.uint8)
     assert torch.equal(
         resized_crop(pictures, 1.0, (16, 16), torch.rand(4, len(pictures), generator=generator())), pictures
     )
 
 
-def test_a_part_of_a_larger_picture_is_sharper_than_one_that_had_to_be_enlarged() -> None:
-    """Stripes of two pixels: a quarter of the picture shows them where they are there to be cut out."""
+def test_crop_of_a_larger_picture_is_sharper_than_an_enlarged_one() -> None:
+    """Stripes of two pixels are visible in a quarter of the picture only if it was cropped before shrinking."""
     stripes = (torch.arange(96) // 2 % 2 * 255).to(torch.uint8).expand(64, 3, 96, 96)
     shrunk = torch.nn.functional.interpolate(stripes.float(), (48, 48), mode="bilinear", antialias=True)
     places = torch.rand(4, len(stripes), generator=generator())
@@ -196,7 +196,7 @@ def test_a_part_of_a_larger_picture_is_sharper_than_one_that_had_to_be_enlarged(
     assert sharp.std(-1).mean() > 2 * blurred.std(-1).mean()
 
 
-def test_all_changes_are_one_graph_for_the_compiler_and_stay_the_same() -> None:
+def test_all_changes_compile_into_one_graph_with_the_same_result() -> None:
     images = torch.randint(0, 256, (8, 3, 12, 12), dtype=torch.uint8, generator=generator())
     recipe = Augmentation(crop_padding=2, flip=True, operations=2, magnitude=0.5, erase=0.5, crop_scale=0.5)
     traced = torch.compile(Augmentation.apply, fullgraph=True, backend="eager")  # as one graph, without a C++ compiler

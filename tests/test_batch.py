@@ -1,4 +1,4 @@
-"""Measurements in parts: the same as at once, whoever computes which part, and whatever was done before."""
+"""Measurements in parts: same result as at once, whichever process computes a part and whatever was done before."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from fake_cluster import set_up
-from short_runs import command_of, place_for_runs, until
+from short_runs import command_of, temporary_runs_folder, until
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
@@ -32,7 +32,7 @@ from vit.training import evaluation
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """As many as each process has: last digits depend on it."""
+    """Use one thread, as each worker does: last digits depend on the number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -41,7 +41,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    with place_for_runs(tmp_path / "runs") as root:
+    with temporary_runs_folder(tmp_path / "runs") as root:
         yield root
 
 
@@ -65,7 +65,7 @@ LIMITS = {"evaluate": None, "faithfulness": 9, "features": 300, "heads": 300}
 
 
 def same(one: Any, other: Any) -> bool:
-    """To the last bit."""
+    """Compare to the last bit."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, tuple | list):
@@ -76,17 +76,17 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_several_processes_say_the_same_as_one(checkpoint: Checkpoint, root: Path, task: str) -> None:
+def test_several_processes_give_the_same_result_as_one(checkpoint: Checkpoint, root: Path, task: str) -> None:
     several = spread.measure(work(checkpoint, task, LIMITS[task]), checkpoint, workers=2)
     assert same(several, AT_ONCE[task](checkpoint))
     assert not list((root / ".measurements").iterdir())
 
 
-def test_what_is_done_is_not_done_again(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_finished_parts_are_not_repeated(checkpoint: Checkpoint, tmp_path: Path) -> None:
     folder = tmp_path / "measurement"
     parts.write_measurement(folder, work(checkpoint, "faithfulness"))
     assert worker.main(folder, 1, 2) == 0
-    assert parts.done(folder) == set(range(9))  # those of the other process, which never came, too
+    assert parts.done(folder) == set(range(9))  # including the part of the other process, which never started
     before = {number: parts.path_of(folder, number).stat().st_ino for number in range(9)}
     for number in (0, 5):
         parts.path_of(folder, number).unlink()
@@ -96,7 +96,7 @@ def test_what_is_done_is_not_done_again(checkpoint: Checkpoint, tmp_path: Path) 
     assert method_ranking.combined(parts.read_parts(folder)) == AT_ONCE["faithfulness"](checkpoint)
 
 
-def test_data_that_changed_are_not_mixed_with_those_that_were_begun(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_parts_of_changed_data_are_not_mixed_with_earlier_ones(checkpoint: Checkpoint, tmp_path: Path) -> None:
     folder = tmp_path / "measurement"
     what = work(checkpoint, "faithfulness", 6)
     parts.write_measurement(folder, what)
@@ -127,7 +127,7 @@ def test_other_weights_classes_data_and_numbers_are_other_measurements(
 
 
 @pytest.mark.exhaustive
-def test_all_killed_it_says_so_and_goes_on_when_asked_again(
+def test_killed_job_reports_it_and_resumes_on_request(
     checkpoint: Checkpoint, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     what = work(checkpoint, "faithfulness", 60)
@@ -145,7 +145,9 @@ def test_all_killed_it_says_so_and_goes_on_when_asked_again(
     done = parts.done(folder)
     assert 0 < len(done) < 60 and len(mine) == 2
     computed = []
-    monkeypatch.setattr(parts, "write_part", lambda *part: computed.append(part))  # of this process: it computes none
+    monkeypatch.setattr(
+        parts, "write_part", lambda *part: computed.append(part)
+    )  # of this process, which computes none
     again = spread.measure(what, checkpoint, workers=2)
     assert again == method_ranking.rank(checkpoint, "shapes", 60) and not computed
 
@@ -158,7 +160,7 @@ def _command(process: Path) -> str:
 
 
 @pytest.mark.parametrize("on", ["here", pytest.param("lab", marks=pytest.mark.exhaustive)])
-def test_what_is_wrong_with_data_is_said_in_a_sentence(
+def test_invalid_data_is_refused_in_one_sentence(
     build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path, on: str
 ) -> None:
     set_up(tmp_path, monkeypatch)
@@ -170,7 +172,7 @@ def test_what_is_wrong_with_data_is_said_in_a_sentence(
 
 
 @pytest.mark.exhaustive
-def test_a_command_that_is_stopped_ends_its_job_and_keeps_what_is_done(
+def test_stopped_command_ends_its_job_and_keeps_finished_parts(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path
 ) -> None:
     engine = set_up(tmp_path, monkeypatch)
@@ -190,10 +192,10 @@ def test_a_command_that_is_stopped_ends_its_job_and_keeps_what_is_done(
     assert spread.measure(what, checkpoint, on="lab", workers=2) == method_ranking.rank(checkpoint, "shapes", 30)
 
 
-def test_a_killed_command_finds_its_job_again(
+def test_restarted_command_finds_its_running_job(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path
 ) -> None:
-    """Nothing is submitted twice where somebody works on it."""
+    """Nothing is submitted twice while a job is working on it."""
     engine = set_up(tmp_path, monkeypatch)
     what = work(checkpoint, "faithfulness", 30)
 
@@ -231,9 +233,7 @@ def test_features_of_a_dataset_are_those_of_its_pictures(checkpoint: Checkpoint,
         assert np.allclose(arrays["vectors"][17], vector, atol=1e-5) and arrays["labels"][17] == int(labels)
 
 
-def test_the_command_line_prints_the_same(
-    checkpoint: Checkpoint, root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_line_prints_the_same(checkpoint: Checkpoint, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["heads", "--checkpoint", str(checkpoint.path), "--data", "shapes", "--limit", "40", "--json"]
     assert main(arguments) == 0
     alone = json.loads(capsys.readouterr().out)
@@ -252,7 +252,7 @@ def test_the_command_line_prints_the_same(
         (["features", "--out", "features.txt"], "ends in .npz"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(
+def test_mistakes_are_reported_in_one_sentence(
     command: list[str], words: str, capsys: pytest.CaptureFixture[str], root: Path
 ) -> None:
     assert main([*command, "--data", "shapes"]) == 2

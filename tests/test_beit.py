@@ -1,4 +1,4 @@
-"""BEiT, of timm and of transformers: biases by relative position, per block or shared. Every parameter is random."""
+"""BEiT of timm and transformers: biases by relative position, per block or shared. Every parameter is random."""
 
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def assert_equal(model: vit.VisionTransformer, images: Tensor, logits: Tensor, a
 
 
 @pytest.mark.parametrize("name", ["beit_base_patch16_224", "beitv2_base_patch16_224"])
-def test_timms_is_equal_as_file_folder_and_module(tmp_path: Path, name: str) -> None:
+def test_timms_file_folder_and_module_give_equal_results(tmp_path: Path, name: str) -> None:
     model = fill(timm.create_model(name, **TIMM)).eval()
     expected = ask_timm(model, pixels(32, 48))
     timm.models.save_for_hf(model, tmp_path / "theirs", model_config={"model_args": TIMM}, safe_serialization=True)
@@ -81,7 +81,7 @@ def test_timms_is_equal_as_file_folder_and_module(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("size", [(64, 64), (24, 16)])
-def test_timms_at_another_size_is_timms_resized(size: tuple[int, int]) -> None:
+def test_another_size_equals_timms_resized_model(size: tuple[int, int]) -> None:
     model = fill(timm.create_model("beit_base_patch16_224", **TIMM, use_shared_rel_pos_bias=True)).eval()
     checkpoint = checkpoint_from_module(model)
     model.set_input_size(img_size=size)
@@ -93,7 +93,7 @@ def test_timms_at_another_size_is_timms_resized(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_transformers_is_equal_on_disk_and_in_memory_and_resized(tmp_path: Path, kind: str) -> None:
+def test_transformers_model_is_equal_from_disk_in_memory_and_resized(tmp_path: Path, kind: str) -> None:
     config = transformers.BeitConfig(**THEIRS, **KINDS[kind])
     model = fill(transformers.BeitForImageClassification(config)).eval()
     model.save_pretrained(tmp_path)
@@ -109,7 +109,7 @@ def test_transformers_is_equal_on_disk_and_in_memory_and_resized(tmp_path: Path,
 
 
 @torch.inference_mode()
-def test_data2vec_and_a_file_without_config(tmp_path: Path) -> None:
+def test_data2vec_and_a_file_without_config_open(tmp_path: Path) -> None:
     config = transformers.Data2VecVisionConfig(**THEIRS, **KINDS["per block"])
     model = fill(transformers.Data2VecVisionForImageClassification(config)).eval()
     model.save_pretrained(tmp_path)
@@ -121,7 +121,7 @@ def test_data2vec_and_a_file_without_config(tmp_path: Path) -> None:
 
 
 @torch.inference_mode()
-def test_masked_image_modeling_opens_without_its_answer(tmp_path: Path) -> None:
+def test_masked_image_modeling_opens_without_its_output_layer(tmp_path: Path) -> None:
     config = transformers.BeitConfig(
         **THEIRS, use_shared_relative_position_bias=True, use_mask_token=True, vocab_size=7
     )
@@ -134,7 +134,7 @@ def test_masked_image_modeling_opens_without_its_answer(tmp_path: Path) -> None:
     assert all((a - b).abs().max() <= TOLERANCE for a, b in zip(found, expected.attentions, strict=True))
 
 
-def test_ours_survives_saving_and_everything_computes_with_the_biases(tmp_path: Path) -> None:
+def test_saved_model_computes_everything_with_the_biases(tmp_path: Path) -> None:
     checkpoint = checkpoint_from_module(fill(timm.create_model("beit_base_patch16_224", **TIMM)).eval())
     save_checkpoint(tmp_path / "ours", checkpoint.model, checkpoint.labels, checkpoint.preprocess, {})
     again = load_checkpoint(tmp_path / "ours")
@@ -156,7 +156,7 @@ def test_ours_survives_saving_and_everything_computes_with_the_biases(tmp_path: 
     )
 
 
-def test_biases_of_no_square_picture_are_refused(tmp_path: Path) -> None:
+def test_biases_of_a_non_square_grid_are_refused(tmp_path: Path) -> None:
     model = timm.create_model("beit_base_patch16_224", **TIMM)
     save_file(model.state_dict(), tmp_path / "model.safetensors")
     with pytest.raises(InvalidCheckpoint, match="80 biases by relative position"):

@@ -1,4 +1,4 @@
-"""Checkpoints: what we save opens here and in transformers, and a save is all or nothing."""
+"""Checkpoints: our files open here and in transformers, and saving is atomic."""
 
 import json
 import os
@@ -55,7 +55,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 
 
 def save(folder: Path, model: VisionTransformer, **kwargs: Any) -> Path:
-    """Save with labels and preprocessing that fit."""
+    """Save with matching labels and preprocessing."""
     config = model.config
     half = (0.5,) * config.channels
     return save_checkpoint(
@@ -78,7 +78,7 @@ def edit(path: Path, **changes: Any) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("changes", (PLAIN | ODD).values(), ids=PLAIN | ODD)
-def test_what_is_saved_comes_back_bit_by_bit(tmp_path: Path, build: Any, changes: dict[str, Any]) -> None:
+def test_saved_checkpoint_loads_bit_by_bit(tmp_path: Path, build: Any, changes: dict[str, Any]) -> None:
     model = build(**changes)
     facts = {"accuracy": 0.9, "recipe": {"epochs": 3}}
     folder = save(tmp_path / "tiny", model, facts=facts)
@@ -104,7 +104,7 @@ def test_what_is_saved_comes_back_bit_by_bit(tmp_path: Path, build: Any, changes
     assert torch.equal(alone.model(x).logits, model(x).logits)
 
 
-def test_whatever_changes_results_changes_the_identity(tmp_path: Path, build: Any) -> None:
+def test_any_change_of_results_changes_the_identity(tmp_path: Path, build: Any) -> None:
     saved = save(tmp_path / "tiny", build(dim=96, heads=4))
     edits: dict[str, dict[str, Any]] = {
         "config.json": {"vit": build(dim=96, heads=4, activation="quick_gelu").config.to_dict(), "vit_probe": None},
@@ -113,21 +113,21 @@ def test_whatever_changes_results_changes_the_identity(tmp_path: Path, build: An
     for number, (file, changes) in enumerate(edits.items()):
         shutil.copytree(saved, tmp_path / f"edited{number}")
         edit(tmp_path / f"edited{number}" / file, **changes)
-    save_file(load_file(saved / "model.safetensors"), tmp_path / "w.safetensors")  # without what ours say of themselves
+    save_file(load_file(saved / "model.safetensors"), tmp_path / "w.safetensors")  # without our metadata
     ways = [saved, tmp_path / "edited0", tmp_path / "edited1"]
     opened = [*map(load_checkpoint, ways), *(load_checkpoint(tmp_path / "w.safetensors", heads) for heads in (4, 8))]
     assert len({checkpoint.hash for checkpoint in opened}) == 2
     assert len({checkpoint.identity for checkpoint in opened}) == len(opened)
 
 
-def test_a_copy_has_the_same_identity(tmp_path: Path, saved: Path) -> None:
+def test_copy_has_the_same_identity(tmp_path: Path, saved: Path) -> None:
     shutil.copytree(saved, tmp_path / "copy")
     shutil.copy(saved / "model.safetensors", tmp_path / "alone.safetensors")
     ways = (saved, tmp_path / "copy", tmp_path / "alone.safetensors")
     assert len({load_checkpoint(way).identity for way in ways}) == 1
 
 
-def test_saving_changes_nothing_in_the_model(tmp_path: Path, build: Any) -> None:
+def test_saving_does_not_change_the_model(tmp_path: Path, build: Any) -> None:
     model = build().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     save(tmp_path / "tiny", model)
@@ -136,7 +136,7 @@ def test_saving_changes_nothing_in_the_model(tmp_path: Path, build: Any) -> None
 
 
 @pytest.mark.slow
-def test_the_same_model_gives_the_same_bytes_in_every_process(tmp_path: Path, saved: Path) -> None:
+def test_same_model_gives_the_same_bytes_in_every_process(tmp_path: Path, saved: Path) -> None:
     again = save_checkpoint(tmp_path / "again" / "tiny", load_checkpoint(saved).model, LABELS, Preprocess((32, 32)),
                             facts={"accuracy": 0.9, "data": "noise"})  # fmt: skip
     code = (
@@ -149,7 +149,7 @@ def test_the_same_model_gives_the_same_bytes_in_every_process(tmp_path: Path, sa
         assert (saved / name).read_bytes() == (again / name).read_bytes() == (other / name).read_bytes(), name
 
 
-def test_a_loaded_model_does_not_follow_its_file(saved: Path) -> None:
+def test_loaded_model_does_not_follow_its_file(saved: Path) -> None:
     model = load_checkpoint(saved).model
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     path = saved / "model.safetensors"
@@ -160,7 +160,7 @@ def test_a_loaded_model_does_not_follow_its_file(saved: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_half_precision_or_compiled_model_is_saved_in_float32(tmp_path: Path, build: Any) -> None:
+def test_half_precision_or_compiled_model_is_saved_in_float32(tmp_path: Path, build: Any) -> None:
     model = build()
     expected = {name: tensor.half().float() for name, tensor in model.state_dict().items()}
     half = load_checkpoint(save(tmp_path / "half", model.half())).model.state_dict()
@@ -169,7 +169,7 @@ def test_a_half_precision_or_compiled_model_is_saved_in_float32(tmp_path: Path, 
     assert load_checkpoint(save(tmp_path / "compiled", compiled)).config == compiled.config
 
 
-def test_further_files_are_kept(tmp_path: Path, build: Any) -> None:
+def test_additional_files_are_kept(tmp_path: Path, build: Any) -> None:
     folder = save(tmp_path / "tiny", build(), files={"state.pt": b"optimiser"})
     assert (folder / "state.pt").read_bytes() == b"optimiser"
     load_checkpoint(folder)
@@ -183,7 +183,7 @@ def test_further_files_are_kept(tmp_path: Path, build: Any) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("changes", PLAIN.values(), ids=PLAIN)
-def test_transformers_opens_what_is_saved_and_says_the_same(
+def test_transformers_loads_it_with_equal_results(
     tmp_path: Path, build: Any, pictures: Any, changes: dict[str, Any]
 ) -> None:
     model = build(**changes)
@@ -212,7 +212,7 @@ def test_transformers_opens_what_is_saved_and_says_the_same(
     ],
     ids=["shortest", "squash", "crop"],
 )
-def test_transformers_makes_the_same_pixels_to_one_grey_level(
+def test_transformers_preprocesses_equally_to_one_grey_level(
     tmp_path: Path, build: Any, preprocess: Preprocess
 ) -> None:
     folder = save_checkpoint(tmp_path / "tiny", build(), LABELS, preprocess)
@@ -227,7 +227,7 @@ def test_transformers_makes_the_same_pixels_to_one_grey_level(
 
 
 @pytest.mark.parametrize("changes", ODD.values(), ids=ODD)
-def test_what_transformers_cannot_express_it_refuses_and_the_card_says_so(
+def test_features_unsupported_by_transformers_are_refused_and_stated_in_the_card(
     tmp_path: Path, build: Any, changes: dict[str, Any]
 ) -> None:
     folder = save(tmp_path / "tiny", build(**changes))
@@ -239,8 +239,8 @@ def test_what_transformers_cannot_express_it_refuses_and_the_card_says_so(
 
 
 @torch.inference_mode()
-def test_a_checkpoint_trained_on_in_transformers_comes_back(tmp_path: Path, saved: Path, pictures: Any) -> None:
-    """transformers copies our fields of config.json and changes the weights: its own fields count then."""
+def test_checkpoint_trained_further_in_transformers_loads(tmp_path: Path, saved: Path, pictures: Any) -> None:
+    """transformers copies our fields of config.json and changes the weights: its own fields have priority then."""
     theirs = fill(ViTForImageClassification.from_pretrained(saved, num_labels=2, ignore_mismatched_sizes=True), 9)
     theirs.save_pretrained(tmp_path / "tuned")
     assert "vit_probe" in json.loads((tmp_path / "tuned" / "config.json").read_text())
@@ -262,7 +262,7 @@ def test_names_are_looked_up_and_never_joined(saved: Path, name: str) -> None:
         find_checkpoint(name, saved.parent)
 
 
-def test_a_name_a_folder_and_a_file_open_the_same(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_folder_and_file_open_the_same(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIT_CHECKPOINTS", str(saved.parent))
     assert checkpoints_folder() == saved.parent
     ways = ["tiny", saved, str(saved), saved / "model.safetensors"]
@@ -278,7 +278,7 @@ def test_checkpoints_are_found_beside_the_package(monkeypatch: pytest.MonkeyPatc
     assert checkpoints_folder() == Path(__file__).parent.parent / "checkpoints"
 
 
-def test_the_list_tells_names_sizes_and_facts_and_what_is_broken(tmp_path: Path, build: Any) -> None:
+def test_list_shows_names_sizes_facts_and_errors(tmp_path: Path, build: Any) -> None:
     for name, changes in {"b": {}, "a": ODD["registers"]}.items():
         save(tmp_path / name, build(**changes), facts={"accuracy": 0.5})
     (tmp_path / "c").mkdir()
@@ -295,7 +295,7 @@ def test_the_list_tells_names_sizes_and_facts_and_what_is_broken(tmp_path: Path,
     assert list_checkpoints(tmp_path / "nowhere") == []
 
 
-def test_a_list_does_not_read_weights(saved: Path) -> None:
+def test_listing_does_not_read_weights(saved: Path) -> None:
     path = saved / "model.safetensors"
     with path.open("r+b") as file:  # NaN in every weight, which only reading them shows
         (length,) = struct.unpack("<Q", file.read(8))
@@ -306,7 +306,7 @@ def test_a_list_does_not_read_weights(saved: Path) -> None:
         load_checkpoint(saved)
 
 
-def test_a_card_tells_what_is_known_and_says_what_is_not(tiny: ViTConfig) -> None:
+def test_card_states_known_facts_and_what_is_unknown(tiny: ViTConfig) -> None:
     facts = {"accuracy": 0.9312, "data": "CIFAR-10", "recipe": {"epochs": 40}, "time": 7200, "license": "mit"}
     card = write_card("tiny", tiny, LABELS, facts)
     for section in ("Data", "Recipe", "Cost", "Accuracy", "Limits", "How to open it"):
@@ -316,7 +316,7 @@ def test_a_card_tells_what_is_known_and_says_what_is_not(tiny: ViTConfig) -> Non
     assert card.startswith("---\n") and "Not recorded." in card
 
 
-# --- All or nothing -------------------------------------------------------------------------------------------
+# --- Atomicity ------------------------------------------------------------------------------------------------
 
 
 class Killed(BaseException):
@@ -324,7 +324,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("step", range(14))
-def test_a_save_that_is_cut_off_leaves_a_whole_checkpoint(
+def test_interrupted_save_leaves_a_complete_checkpoint(
     saved: Path, build: Any, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stop before the n-th call that changes the disk; then read, and save again."""
@@ -364,7 +364,7 @@ def test_a_save_that_is_cut_off_leaves_a_whole_checkpoint(
 
 
 @pytest.mark.slow
-def test_killed_processes_leave_whole_checkpoints(tmp_path: Path, build: Any) -> None:
+def test_killed_processes_leave_complete_checkpoints(tmp_path: Path, build: Any) -> None:
     code = """
 import itertools, sys
 from vit.checkpoints import load_checkpoint, save_checkpoint
@@ -392,7 +392,7 @@ for i in itertools.count():
 
 
 @pytest.mark.slow
-def test_a_reader_during_saves_sees_whole_checkpoints(saved: Path, build: Any) -> None:
+def test_reader_during_saves_sees_complete_checkpoints(saved: Path, build: Any) -> None:
     models = [build(seed=0), build(seed=1)]
     save(saved, models[0], facts={"seed": 0})
     stop = threading.Event()
@@ -415,7 +415,7 @@ def test_a_reader_during_saves_sees_whole_checkpoints(saved: Path, build: Any) -
         writer.join()
 
 
-def test_saving_never_deletes_what_is_not_a_checkpoint(tmp_path: Path, build: Any) -> None:
+def test_saving_never_deletes_other_files(tmp_path: Path, build: Any) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
     with pytest.raises(UserError, match=r"chapter.txt"):
@@ -430,7 +430,7 @@ def test_saving_never_deletes_what_is_not_a_checkpoint(tmp_path: Path, build: An
     assert os.listdir(tmp_path / "thesis") == ["chapter.txt"]
 
 
-def test_a_full_disk_is_said_and_nothing_is_left(saved: Path, build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_and_leaves_nothing(saved: Path, build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     old = load_checkpoint(saved).hash
 
     def full(descriptor: int) -> None:
@@ -444,21 +444,21 @@ def test_a_full_disk_is_said_and_nothing_is_left(saved: Path, build: Any, monkey
 
 
 @pytest.mark.parametrize("bug", [ValueError("not enough values to unpack"), OSError(5, "Input/output error")])
-def test_a_bug_behind_the_opening_is_no_mistake_of_the_users(saved: Path, bug: Exception) -> None:
+def test_bug_while_opening_is_not_reported_as_a_users_mistake(saved: Path, bug: Exception) -> None:
     with pytest.raises(type(bug)) as caught, open_files(saved):
         raise bug
     assert caught.value is bug
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
-def test_a_name_that_no_file_can_have_is_told(tmp_path: Path, name: str) -> None:
+def test_impossible_file_name_is_refused(tmp_path: Path, name: str) -> None:
     for path in (tmp_path / name, tmp_path / name / "model.safetensors"):
         with pytest.raises(InvalidCheckpoint):
             load_checkpoint(path)
         assert summarise(path).problem
 
 
-def test_what_does_not_fit_is_not_saved(tmp_path: Path, build: Any, preprocess: Preprocess) -> None:
+def test_inconsistent_arguments_are_not_saved(tmp_path: Path, build: Any, preprocess: Preprocess) -> None:
     model = build()
     with pytest.raises(ValueError, match="4 labels for 5 classes"):
         save_checkpoint(tmp_path / "x", model, LABELS[:4], preprocess)

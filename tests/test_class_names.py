@@ -1,4 +1,4 @@
-"""What classes are called: as people say, in words where folders are WordNet ids; and classes of unequal size."""
+"""Class names: words in place of WordNet ids; and classes of unequal size."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_other_folders_keep_their_names(folder: Path) -> None:
     assert list_files(folder).classes == ("fish", *IDS[1:])
 
 
-def test_names_that_were_given_count_and_labels_stay(folder: Path) -> None:
+def test_configured_names_are_used_and_labels_are_unchanged(folder: Path) -> None:
     before = list_files(folder)
     class_names.rename(folder, IDS, ["Schleie", "", "парашют"])
     after = list_files(folder)
@@ -50,7 +50,7 @@ def test_names_that_were_given_count_and_labels_stay(folder: Path) -> None:
     assert list_files(folder).classes == ("a", "b", "c")
 
 
-def test_two_classes_of_one_name_are_refused_and_nothing_is_written(folder: Path) -> None:
+def test_duplicate_names_are_refused_and_nothing_is_written(folder: Path) -> None:
     with pytest.raises(InvalidDataset, match="'fish'"):
         class_names.rename(folder, IDS, ["fish", "fish ", "c"])
     with pytest.raises(InvalidDataset, match="at most"):
@@ -71,14 +71,14 @@ def test_two_classes_of_one_name_are_refused_and_nothing_is_written(folder: Path
         b"{}" * 10,
     ],
 )
-def test_a_damaged_file_of_names_counts_for_nothing(folder: Path, content: bytes) -> None:
+def test_damaged_names_file_is_ignored(folder: Path, content: bytes) -> None:
     (folder / class_names.FILE).write_bytes(content)
     names = list_files(folder).classes
-    assert names in (WORDS, IDS)  # two of one name: the folders' own
+    assert names in (WORDS, IDS)  # duplicate names: the folders' own are used
     assert len(set(names)) == 3
 
 
-def test_a_checkpoint_has_the_names(folder: Path, tmp_path: Path) -> None:
+def test_checkpoint_has_the_names(folder: Path, tmp_path: Path) -> None:
     class_names.rename(folder, IDS, ["a", "b", "c"])
     config = train_config(data=f"folder:{folder}", image_size=8, patch_size=4, dim=8, depth=1, heads=1, mlp_dim=8)
     assert Trainer(config, tmp_path / "run", set_up_process(config)).data.classes == ("a", "b", "c")
@@ -95,7 +95,7 @@ def trainer(folder: Path, balance: str, **more: object) -> Trainer:
     return Trainer(config, folder / "run", set_up_process(config))
 
 
-def test_sampling_shows_every_class_as_often(folder: Path) -> None:
+def test_balanced_sampling_shows_every_class_equally_often(folder: Path) -> None:
     balanced, plain = trainer(folder, "sampling"), trainer(folder, "none")
     counts = []
     for one in (balanced, plain):
@@ -110,7 +110,7 @@ def test_sampling_shows_every_class_as_often(folder: Path) -> None:
     assert torch.equal(balanced._epoch_order(), balanced._epoch_order())  # a function of seed and epoch
 
 
-def test_weights_in_the_loss_make_every_class_pull_alike(folder: Path) -> None:
+def test_class_weights_balance_the_gradient(folder: Path) -> None:
     """The head's bias has a gradient for each class; with equal logits those of all classes cancel out."""
     pulls = []
     for balance in ("none", "loss"):
@@ -137,7 +137,7 @@ def test_weighted_batches_in_parts_have_the_gradient_of_the_whole(folder: Path, 
         assert torch.allclose(whole, summed, atol=1e-6)
 
 
-def test_a_class_without_pictures_has_a_finite_weight() -> None:
+def test_class_without_pictures_has_a_finite_weight() -> None:
     assert class_weights(torch.tensor([0, 0, 2]), 3).isfinite().all()
 
 

@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it writes, and one line for every mistake."""
+"""The command line: output, files, and one line for every mistake."""
 
 import json
 import os
@@ -28,7 +28,7 @@ ROOT = Path(vit.__file__).parent.parent
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two training and two test pictures of each of two classes that the tiny checkpoint knows."""
+    """Two training and two test pictures of each of two classes of the tiny checkpoint."""
     root = tmp_path / "pictures"
     for split in ("train", "test"):
         for label in ("cat", "dog"):
@@ -42,14 +42,14 @@ TINY = ["image_size=16", "dim=24", "heads=2", "depth=1", "mlp_dim=48", "batch_si
 
 
 def settings(*pairs: str) -> list[str]:
-    """Several behind one `--set`, and each behind its own."""
+    """Combine several settings behind one `--set`, and each behind its own."""
     return ["--set", *TINY, *(word for pair in pairs for word in ("--set", pair))]
 
 
 # --- classify -----------------------------------------------------------------------------------------------------
 
 
-def test_classify_prints_what_the_model_says(command: Command, saved: Path, picture: Path) -> None:
+def test_classify_prints_the_models_predictions(command: Command, saved: Path, picture: Path) -> None:
     result = command("classify", picture, "--checkpoint", saved, "--json")
     document = json.loads(result.out)
     checkpoint = vit.load_checkpoint(saved)
@@ -76,7 +76,7 @@ def test_classify_takes_several_pictures(command: Command, saved: Path, picture:
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_a_picture_that_cannot_be_read_keeps_nothing_from_the_others(
+def test_unreadable_picture_does_not_affect_the_others(
     command: Command, saved: Path, picture: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     broken = tmp_path / "broken.png"
@@ -89,7 +89,7 @@ def test_a_picture_that_cannot_be_read_keeps_nothing_from_the_others(
         assert json.loads(result.out)["problems"] == result.err.splitlines()
 
 
-def test_the_answer_at_another_size_is_the_one_of_the_page(command: Command, saved: Path, picture: Path) -> None:
+def test_answer_at_another_size_equals_that_of_the_page(command: Command, saved: Path, picture: Path) -> None:
     result = command("classify", picture, "--checkpoint", saved, "--size", 64, "--json")
     checkpoint, size = vit.load_checkpoint(saved), (64, 64)
     of_page = view.explain(checkpoint, picture.read_bytes(), size).predictions
@@ -102,7 +102,7 @@ def test_the_answer_at_another_size_is_the_one_of_the_page(command: Command, sav
     assert plain["results"] != document["results"]
 
 
-def test_a_model_without_classes_does_not_classify(
+def test_model_without_classes_does_not_classify(
     command: Command, tmp_path: Path, picture: Path, build: Any, preprocess: Any
 ) -> None:
     features = vit.save_checkpoint(tmp_path / "features", build(num_classes=0), (), preprocess)
@@ -121,7 +121,7 @@ def test_evaluate_prints_one_document(command: Command, saved: Path, folder: Pat
     assert document["data"] == f"folder:{folder}"
 
 
-def test_evaluate_says_the_same_to_people(command: Command, saved: Path, folder: Path) -> None:
+def test_evaluate_prints_the_same_figures_as_text(command: Command, saved: Path, folder: Path) -> None:
     arguments = ("evaluate", "--checkpoint", saved, "--data", f"folder:{folder}")
     accuracy = json.loads(command(*arguments, "--json").out)["accuracy"]
     assert command(*arguments).out.startswith(f"{accuracy:.2%} of 4 pictures right")
@@ -143,7 +143,7 @@ def test_train_leaves_a_run_whose_checkpoint_the_other_commands_open(
     assert resumed.out.splitlines()[-1] == trained.out.splitlines()[-1]
 
 
-def test_a_runs_own_description_trains_it_again(command: Command, folder: Path, tmp_path: Path) -> None:
+def test_runs_description_trains_it_again(command: Command, folder: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     command("train", "--data", f"folder:{folder}", *settings("epochs=1"), "--run", first)
     assert command("train", "--config", first / "config.json", "--run", second).status == 0
@@ -171,7 +171,7 @@ def test_runs_are_listed_and_shown(command: Command, trained: str) -> None:
     assert json.loads(shown.out[shown.out.index("{") : shown.out.rindex("}") + 1])["dim"] == 16
 
 
-def test_whoever_stops_reading_ends_a_command_without_a_word(tmp_path: Path) -> None:
+def test_closed_pipe_ends_a_command_silently(tmp_path: Path) -> None:
     write_run(tmp_path, "one")
     unread, pipe = os.pipe()
     os.close(unread)
@@ -181,26 +181,24 @@ def test_whoever_stops_reading_ends_a_command_without_a_word(tmp_path: Path) -> 
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_a_finished_run_is_neither_stopped_nor_resumed(command: Command, trained: str) -> None:
+def test_finished_run_is_neither_stopped_nor_resumed(command: Command, trained: str) -> None:
     assert command("runs", "stop", trained) == (2, "", "This run has ended already.\n")
     assert command("runs", "resume", trained).err == "This run has finished. Give it more epochs to continue it.\n"
     assert command("runs", "show", "none").err == "There is no such run. It may have been deleted.\n"
     assert "Name a run" in command("runs", "stop").err
 
 
-def test_runs_are_deleted_when_that_is_meant(command: Command, trained: str, tmp_path: Path) -> None:
+def test_runs_are_deleted_only_when_confirmed(command: Command, trained: str, tmp_path: Path) -> None:
     said = command("runs", "delete", trained)
     assert said.status == 0 and said.out.startswith(f"Would delete {trained}: ") and "--yes" in said.out
     assert (tmp_path / "runs" / trained / "config.json").exists()
-    assert command("runs", "delete", trained, "none", "--yes").status == 2  # nothing is done where one is unknown
+    assert command("runs", "delete", trained, "none", "--yes").status == 2  # one unknown id: nothing is deleted
     assert (tmp_path / "runs" / trained).exists()
     assert command("runs", "delete", trained, "--yes").out.startswith(f"Deleted {trained}: ")
     assert not any((tmp_path / "runs").glob("*dele*")) and not (tmp_path / "runs" / trained).exists()
 
 
-def test_evaluate_keeps_which_pictures_were_taken_for_what(
-    command: Command, saved: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_evaluate_stores_the_mistakes(command: Command, saved: Path, folder: Path, tmp_path: Path) -> None:
     data = f"folder:{folder}"
     result = command("evaluate", "--checkpoint", saved, "--data", data, "--report", tmp_path / "report.npz", "--json")
     assert result.status == 0, result.err
@@ -209,7 +207,7 @@ def test_evaluate_keeps_which_pictures_were_taken_for_what(
     assert confusion.trace() / 4 == json.loads(result.out)["accuracy"]
 
 
-def test_the_settings_are_listed(command: Command) -> None:
+def test_settings_are_listed(command: Command) -> None:
     result = command("train", "--settings")
     assert result.status == 0
     assert "warmup_epochs" in result.out and "cifar-cpu" in result.out
@@ -238,7 +236,7 @@ def test_the_settings_are_listed(command: Command) -> None:
         (["--fast"], "Unrecognized arguments: --fast"),
     ],
 )
-def test_a_run_that_cannot_be_is_told_in_one_line(
+def test_impossible_run_is_refused_in_one_line(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -251,7 +249,7 @@ def test_a_run_that_cannot_be_is_told_in_one_line(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_told_in_one_line(command: Command, tmp_path: Path) -> None:
+def test_missing_gpu_is_refused_in_one_line(command: Command, tmp_path: Path) -> None:
     arguments = ("train", "--preset", "shapes", "--set", "device=cuda", "--run", tmp_path / "run")
     check_mistake(command(*arguments), "there is no CUDA GPU")
 
@@ -262,7 +260,7 @@ def test_a_gpu_that_is_not_there_is_told_in_one_line(command: Command, tmp_path:
 @pytest.mark.parametrize(
     ("content", "said"), [(None, "No such file"), (b"", "picture.jpg: "), (b"plain text", "picture.jpg: ")]
 )
-def test_a_file_that_is_no_picture_is_told_in_one_line(
+def test_non_picture_is_refused_in_one_line(
     command: Command, saved: Path, tmp_path: Path, content: bytes | None, said: str
 ) -> None:
     path = tmp_path / "picture.jpg"
@@ -271,26 +269,26 @@ def test_a_file_that_is_no_picture_is_told_in_one_line(
     check_mistake(command("classify", path, "--checkpoint", saved), said)
 
 
-def test_an_unknown_checkpoint_is_told_in_one_line(command: Command, picture: Path) -> None:
+def test_unknown_checkpoint_is_refused_in_one_line(command: Command, picture: Path) -> None:
     check_mistake(command("classify", picture, "--checkpoint", "nowhere"), "nowhere")
 
 
 @pytest.mark.parametrize("name", ["classify", "explain", "evaluate", "train"])
-def test_every_command_explains_itself(command: Command, name: str) -> None:
+def test_every_command_has_help(command: Command, name: str) -> None:
     result = command(name, "--help")
     assert result.status == 0
     assert f"python -m vit {name}" in result.out
 
 
 @pytest.mark.slow
-def test_a_process_ends_with_status_2_and_one_line_for_a_mistake(tmp_path: Path) -> None:
+def test_process_ends_with_status_2_and_one_line_for_a_mistake(tmp_path: Path) -> None:
     mistake = [sys.executable, "-m", "vit", "train", "--preset", "shapes", "--data", "folder:nowhere"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(mistake, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     check_mistake(Result(done.returncode, done.stdout, done.stderr), "There is no folder 'nowhere'")
 
 
-def test_a_bug_in_a_method_is_no_mistake_of_the_users(
+def test_bug_in_a_method_is_not_reported_as_a_users_mistake(
     command: Command, saved: Path, picture: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(METHODS, "gradcam", replace(METHODS["gradcam"], compute=lambda *_: int("bug")))
@@ -298,13 +296,13 @@ def test_a_bug_in_a_method_is_no_mistake_of_the_users(
         command("explain", picture, "--checkpoint", saved, "--method=gradcam", "--out=map.npz")
 
 
-def test_a_bug_keeps_its_traceback(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_keeps_its_traceback(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "run_train", lambda options: 1 / 0)
-    with pytest.raises(ZeroDivisionError):  # with which Python ends with status 1
+    with pytest.raises(ZeroDivisionError):  # Python's exit status for a traceback is 1
         command("train")
 
 
-def test_a_picture_of_twelve_bits_in_sixteen_is_told_and_stretched(
+def test_picture_of_twelve_bits_in_sixteen_is_reported_and_stretched(
     command: Command, saved: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "cells.png"

@@ -1,4 +1,4 @@
-"""Classes from outside on the command line: --text, --template, --examples, --classifier."""
+"""User-defined classes on the command line: --text, --template, --examples, --classifier."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_labelled_pictures_are_classes(command: Command, picture: Path, saved: P
     assert "of pictures held out (95 % interval" in result.err
 
 
-def test_likeness_to_a_picture_is_the_class(command: Command, picture: Path, saved: Path, tmp_path: Path) -> None:
+def test_similarity_to_a_picture_is_the_class(command: Command, picture: Path, saved: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.png"
     Image.new("RGB", (40, 40), (200, 30, 30)).save(other)
     result = command("classify", picture, "--checkpoint", saved, "--like", other, "--like-patch", "1,2", "--json")
@@ -77,7 +77,7 @@ def test_likeness_to_a_picture_is_the_class(command: Command, picture: Path, sav
         (("--examples", "folder:nowhere"), "nowhere"),
     ],
 )
-def test_classes_that_cannot_be_are_one_line(
+def test_unusable_classes_are_refused_in_one_line(
     command: Command, picture: Path, saved: Path, words: tuple[str, ...], message: str
 ) -> None:
     result = command("classify", picture, "--checkpoint", saved, *words)
@@ -119,7 +119,7 @@ def test_typed_phrases_are_measured_on_a_dataset(command: Command, picture: Path
 
 
 @pytest.mark.parametrize("option", [("--on", "here"), ("--card",)])
-def test_only_a_checkpoints_own_classes_are_spread_and_put_into_its_card(
+def test_only_a_checkpoints_own_classes_are_ranked_and_put_into_its_card(
     command: Command, saved: Path, option: tuple[str, ...]
 ) -> None:
     options = ("--checkpoint", saved, "--data", "shapes", "--examples", "shapes", *option)

@@ -1,4 +1,4 @@
-"""`vit explain`: what it draws and exports, its options, and one line for every question without an answer."""
+"""`vit explain`: drawings, exports, options, and one line for every request that cannot be answered."""
 
 import inspect
 import io
@@ -57,7 +57,7 @@ def test_explain_draws_on_the_picture_at_its_own_size(
         (["--block=mean"], lambda a: a.mean((0, 1))[0, 1:]),
     ],
 )
-def test_the_exported_heatmap_is_what_the_model_attends_to(
+def test_exported_heatmap_is_the_models_attention(
     command: Command, saved: Path, picture: Path, tmp_path: Path, options: list[str], pick: Any
 ) -> None:
     out = tmp_path / "map.npz"
@@ -72,9 +72,7 @@ def test_the_exported_heatmap_is_what_the_model_attends_to(
         assert json.loads(str(arrays["meta"]))["view"]["method"] == "attention"
 
 
-def test_rollout_is_exported_without_the_attention_behind_it(
-    command: Command, saved: Path, picture: Path, tmp_path: Path
-) -> None:
+def test_rollout_is_exported_without_attention(command: Command, saved: Path, picture: Path, tmp_path: Path) -> None:
     out = tmp_path / "map.npz"
     assert command("explain", picture, "--checkpoint", saved, "--out", out, "--method=rollout").status == 0
     with np.load(out) as arrays:
@@ -137,7 +135,7 @@ def test_rollout_is_exported_without_the_attention_behind_it(
         ),
     ],
 )
-def test_each_method_exports_its_map_and_says_how_it_was_made(
+def test_each_method_exports_its_map_and_how_it_was_made(
     command: Command,
     saved: Path,
     picture: Path,
@@ -162,7 +160,7 @@ def test_each_method_exports_its_map_and_says_how_it_was_made(
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("pool", [{}, {"pool": "mean", "prefix": ()}, {"pool": "mean"}, {"pool": "map", "prefix": ()}])
-def test_without_options_a_method_draws_the_map_that_the_table_of_methods_has_of_the_class(
+def test_default_map_equals_that_of_the_table_of_methods(
     command: Command, tmp_path: Path, picture: Path, build: Any, preprocess: Any, pool: dict[str, Any], method: str
 ) -> None:
     path = vit.save_checkpoint(tmp_path / "model", build(depth=3, **pool), LABELS, preprocess)
@@ -176,7 +174,7 @@ def test_without_options_a_method_draws_the_map_that_the_table_of_methods_has_of
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_page_and_command_line_and_python_give_the_same_numbers_in_the_same_unit(
+def test_page_command_line_and_python_give_the_same_numbers_in_the_same_unit(
     command: Command, saved: Path, picture: Path, tmp_path: Path, method: str
 ) -> None:
     out = tmp_path / "map.npz"
@@ -206,14 +204,14 @@ def test_every_setting_of_a_method_has_an_option(command: Command, name: str) ->
 
 
 def explained(help_text: str, option: str) -> str:
-    """What --help says of an option, in one line."""
+    """Return the help text of an option, in one line."""
     found = re.search(rf"^  --{option.replace('_', '-')} .*(?:\n {{10,}}.*)*", help_text, re.MULTILINE)
     assert found, option
     return re.sub(r"-\s+(?=\w)|\s+", lambda gap: gap[0].strip() or " ", found[0])
 
 
 def default_of(help_text: str, option: str, method: str) -> str:
-    """What --help says that an option of a method is where it is left out."""
+    """Return the default that --help states for an option of a method."""
     found = re.search(r"\(default: (.*)\)", explained(help_text, option))
     assert found, option
     cases = [case.partition(" of ") for case in found[1].split("; ")]
@@ -221,7 +219,7 @@ def default_of(help_text: str, option: str, method: str) -> str:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_help_tells_the_default_of_every_setting_of_a_method(command: Command, name: str) -> None:
+def test_help_states_the_default_of_every_setting_of_a_method(command: Command, name: str) -> None:
     help_text = command("explain", "--help").out
     for setting, value in METHODS[name].settings.items():
         assert default_of(help_text, option_of(setting), name) == str(value)
@@ -229,7 +227,7 @@ def test_help_tells_the_default_of_every_setting_of_a_method(command: Command, n
 
 @pytest.fixture
 def powered() -> Iterator[None]:
-    """A contributed method with settings whose names no other method has, as docs/adding-a-method.md promises."""
+    """Register a method with settings of unique names, as docs/adding-a-method.md describes."""
     before = dict(METHODS)
 
     @method("powered", "Powered", "Attention to a power.", lambda call: "record.last_attention()", of_class=False)
@@ -244,7 +242,7 @@ def powered() -> Iterator[None]:
     METHODS.update(before)
 
 
-def test_a_setting_of_a_new_name_has_an_option(
+def test_setting_with_a_new_name_has_an_option(
     command: Command, saved: Path, picture: Path, tmp_path: Path, powered: None
 ) -> None:
     def drawn(*options: str) -> np.ndarray:
@@ -278,7 +276,7 @@ def test_help_follows_the_table_of_methods(command: Command, monkeypatch: pytest
     assert "attention: where attention goes" in explained(help_text, "method")
 
 
-def test_options_offer_what_the_modules_behind_them_know() -> None:
+def test_options_offer_the_choices_of_their_modules() -> None:
     commands = next(action for action in parser()._actions if action.choices).choices
     options = {(name, one.dest): one for name, command in commands.items() for one in command._actions}
     every = head_statistics.names(("cls", "dist", "reg1"))
@@ -296,7 +294,7 @@ def test_options_offer_what_the_modules_behind_them_know() -> None:
 
 
 @pytest.mark.parametrize("pool", [{"pool": "mean", "prefix": ()}, {"pool": "map", "prefix": ()}])
-def test_attention_of_another_block_is_that_of_the_tokens_that_the_answer_is_read_from(
+def test_attention_of_another_block_is_that_of_the_tokens_that_the_head_reads(
     command: Command, tmp_path: Path, picture: Path, build: Any, preprocess: Any, pool: dict[str, Any]
 ) -> None:
     path = vit.save_checkpoint(tmp_path / "model", build(**pool), LABELS, preprocess)
@@ -313,7 +311,7 @@ def test_attention_of_another_block_is_that_of_the_tokens_that_the_answer_is_rea
 
 
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.of_class])
-def test_the_predicted_class_is_explained_unless_another_is_named(
+def test_predicted_class_is_explained_by_default(
     command: Command, saved: Path, picture: Path, tmp_path: Path, method: str
 ) -> None:
     arguments = ["explain", picture, "--checkpoint", saved, "--method", method, "--out"]
@@ -325,9 +323,7 @@ def test_the_predicted_class_is_explained_unless_another_is_named(
     assert Image.open(tmp_path / "map.png").size == (60, 40)
 
 
-def test_a_map_that_is_zero_everywhere_is_told(
-    command: Command, tmp_path: Path, picture: Path, build: Any, preprocess: Any
-) -> None:
+def test_all_zero_map_is_reported(command: Command, tmp_path: Path, picture: Path, build: Any, preprocess: Any) -> None:
     model = build()
     with torch.no_grad():
         model.head.weight[1].zero_()  # nothing of the picture reaches this class
@@ -337,7 +333,7 @@ def test_a_map_that_is_zero_everywhere_is_told(
     assert "zero everywhere" not in command(*arguments[:-3], "--method=legrad", *arguments[-2:], "--target=cat").out
 
 
-def test_a_model_without_classes_has_no_class_to_explain(
+def test_model_without_classes_has_no_class_to_explain(
     command: Command, tmp_path: Path, picture: Path, build: Any, preprocess: Any
 ) -> None:
     path = vit.save_checkpoint(tmp_path / "features", build(num_classes=0), (), preprocess)
@@ -345,7 +341,7 @@ def test_a_model_without_classes_has_no_class_to_explain(
     check_mistake(result, "features computes features and has no classes, so legrad has nothing to explain.")
 
 
-def test_classes_of_one_name_are_told_apart_by_number(
+def test_classes_of_equal_name_are_chosen_by_number(
     command: Command, tmp_path: Path, picture: Path, build: Any, preprocess: Any
 ) -> None:
     labels = ("crane", "bus", "Crane", "crane", "dog")
@@ -396,7 +392,7 @@ def test_classes_of_one_name_are_told_apart_by_number(
         ([], "The following arguments are required: --out"),
     ],
 )
-def test_a_question_that_has_no_answer_is_told_in_one_line(
+def test_request_without_an_answer_is_refused_in_one_line(
     command: Command, saved: Path, picture: Path, options: list[str], said: str
 ) -> None:
     check_mistake(command("explain", picture, "--checkpoint", saved, *options), said)

@@ -1,4 +1,4 @@
-"""Code to copy: run as it is, it gives the numbers that are shown."""
+"""The code snippet of the page, run unchanged, gives the displayed numbers."""
 
 import io
 import shutil
@@ -35,7 +35,7 @@ from vit.view.selection import Selection, View
 
 @pytest.fixture
 def checkpoint(saved: Path, monkeypatch: pytest.MonkeyPatch) -> Checkpoint:
-    """One that is found by its name."""
+    """A checkpoint that is found by its name."""
     monkeypatch.setenv("VIT_CHECKPOINTS", str(saved.parent))
     monkeypatch.chdir(saved.parent)
     return load_checkpoint("tiny")
@@ -50,7 +50,7 @@ def photo(count: int = 1) -> bytes:
 
 
 def compare(explanation: Explanation, checkpoint: Checkpoint, selection: Selection, **options: Any) -> str:
-    """Run the code and compare its numbers, bit by bit; returns it."""
+    """Run the code, compare its numbers bit by bit, and return it."""
     view = export.MapView.of(explanation.record, selection, explanation.payload)
     program = snippet(explanation, checkpoint, view.facts, **options)
     left: dict[str, Any] = {}
@@ -74,7 +74,7 @@ SELECTIONS = [
 
 
 @pytest.mark.parametrize(("view", "token"), [("similar", 5), ("components", 0)])
-def test_the_code_gives_what_is_shown_after_a_block(checkpoint: Checkpoint, view: View, token: int) -> None:
+def test_code_gives_the_displayed_numbers_after_a_block(checkpoint: Checkpoint, view: View, token: int) -> None:
     Path("photo.png").write_bytes(photo())
     explanation, selection = explain(checkpoint, photo()), Selection(view=view, token=token, after_block=0)
     features = token_features(checkpoint.model, checkpoint.preprocess(explanation.picture), 0)
@@ -90,7 +90,7 @@ def test_the_code_gives_what_is_shown_after_a_block(checkpoint: Checkpoint, view
 
 
 @pytest.mark.parametrize("selection", SELECTIONS)
-def test_the_code_gives_the_numbers_that_are_shown(checkpoint: Checkpoint, selection: Selection) -> None:
+def test_code_gives_the_displayed_numbers(checkpoint: Checkpoint, selection: Selection) -> None:
     Path("photo.png").write_bytes(photo())
     program = compare(explain(checkpoint, photo()), checkpoint, selection, picture="photo.png")
     assert 'load_checkpoint("tiny")' in program and len(program.splitlines()) <= 12
@@ -99,7 +99,7 @@ def test_the_code_gives_the_numbers_that_are_shown(checkpoint: Checkpoint, selec
 
 @pytest.mark.parametrize("query", [None, 0, 7])
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.of_class])
-def test_the_code_of_a_class_gives_the_method_s_numbers(checkpoint: Checkpoint, method: str, query: int | None) -> None:
+def test_code_for_a_class_gives_the_methods_numbers(checkpoint: Checkpoint, method: str, query: int | None) -> None:
     how = METHODS[method]
     if query is not None and not how.of_tokens:
         return
@@ -115,14 +115,14 @@ def test_the_code_of_a_class_gives_the_method_s_numbers(checkpoint: Checkpoint, 
         subject = Subject.of(checkpoint.model, checkpoint.preprocess(explanation.picture), 3)
         view = export.MapView.of_method(subject, method, "cat", query, direction, tuning)
         torch.testing.assert_close(left["weights"], view.weights)
-        if tuning == Settings():  # in the last block alone, patches say nothing to the class token's answer
+        if tuning == Settings():  # in the last block, patches do not influence the class token's answer
             assert float(left["weights"].sum()) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("query", [None, 7])
 @pytest.mark.parametrize("pool", ["mean", "map"])
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.of_class])
-def test_the_code_of_what_an_answer_is_read_from_gives_its_numbers(
+def test_code_for_the_tokens_that_the_head_reads_gives_their_numbers(
     method: str,
     pool: str,
     query: int | None,
@@ -144,7 +144,7 @@ def test_the_code_of_what_an_answer_is_read_from_gives_its_numbers(
     assert torch.equal(left["weights"], view.weights)
 
 
-def test_what_the_code_of_a_method_needs_is_imported(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_imports_everything_it_uses(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     needy = replace(
         METHODS["gradcam"], code=lambda call: "log1p(record.gradcam())", imports=("from torch import log1p",)
     )
@@ -165,12 +165,12 @@ def test_another_selection_has_other_numbers(checkpoint: Checkpoint) -> None:
     assert not torch.equal(left["weights"], export.weights(explanation.record, Selection()))
 
 
-def test_a_sample_needs_no_file(checkpoint: Checkpoint) -> None:
+def test_sample_needs_no_file(checkpoint: Checkpoint) -> None:
     program = compare(explain(checkpoint, samples.read("cat")), checkpoint, Selection(), sample="cat")
     assert "Path" not in program
 
 
-def test_size_precision_and_frame_are_told_where_they_are_not_the_usual(checkpoint: Checkpoint) -> None:
+def test_size_precision_and_frame_are_stated_if_not_default(checkpoint: Checkpoint) -> None:
     Path("a.png").write_bytes(photo(3))
     explanation = explain(checkpoint, photo(3), (64, 48), "bfloat16", frame=2)
     program = compare(explanation, checkpoint, Selection(block=1, head=0), picture="a.png", frame=2)
@@ -180,7 +180,7 @@ def test_size_precision_and_frame_are_told_where_they_are_not_the_usual(checkpoi
 
 
 @pytest.mark.parametrize("head", [1, "mean", "max", "min"])
-def test_the_pooling_query_has_its_code(
+def test_pooling_query_has_its_code(
     head: Any,
     tmp_path: Path,
     build: Callable[..., VisionTransformer],
@@ -196,12 +196,12 @@ def test_the_pooling_query_has_its_code(
     compare(explain(pooling, photo()), pooling, Selection(view="pool", head=head))
 
 
-def test_a_number_of_heads_that_no_file_tells_is_told(checkpoint: Checkpoint) -> None:
+def test_unspecified_number_of_heads_is_stated(checkpoint: Checkpoint) -> None:
     explanation, facts = explain(checkpoint, photo()), {"method": "similar", "query": 0}
     assert "heads=2)" in snippet(explanation, replace(checkpoint, assumed={"heads": "why"}), facts)
 
 
-def test_the_checkpoint_of_a_run_is_named_by_its_place(checkpoint: Checkpoint, saved: Path) -> None:
+def test_checkpoint_of_a_run_is_named_by_its_path(checkpoint: Checkpoint, saved: Path) -> None:
     shutil.copytree(saved, Path("runs") / "20260101-tiny" / "checkpoints" / "best")
     Path("photo.jpg").write_bytes(photo())
     compare(explain(checkpoint, photo()), replace(checkpoint, name="run-20260101-tiny"), Selection())
@@ -221,7 +221,7 @@ def test_foreign_names_are_literals(checkpoint: Checkpoint, name: str, monkeypat
 def answering(
     checkpoint: Checkpoint, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Checkpoint:
-    """With classes from outside, as a page gives them."""
+    """Return a checkpoint with user-defined classes, as a page creates it."""
     if request.param == "text":
         text_models.clip(tmp_path / "texts")
         monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
@@ -253,7 +253,7 @@ def answering(
     "answering", ["groups", "dataset", "text", "like a file", "like a patch", "like a sample"], indirect=True
 )
 @pytest.mark.parametrize("sample", ["", "cat"])
-def test_classes_from_outside_are_made_again(answering: Checkpoint, sample: str) -> None:
+def test_code_recreates_user_defined_classes(answering: Checkpoint, sample: str) -> None:
     data = samples.read(sample) if sample else photo()
     Path("photo.png").write_bytes(data)
     explanation = explain(answering, data)

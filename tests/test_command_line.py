@@ -1,4 +1,4 @@
-"""The command line that a page shows does what the page would."""
+"""The command line shown on a page is equivalent to the page's form."""
 
 import argparse
 import json
@@ -23,14 +23,14 @@ ROOT = Path(vit.__file__).parent.parent
 
 
 def read_back(line: str) -> TrainConfig:
-    """What `python -m vit train` makes of the line."""
+    """Parse the line as `python -m vit train` does."""
     arguments = shlex.split(line)
     options = parser().parse_args(arguments[arguments.index("vit") + 1 :])
     return train_config(options.preset, **merged_settings(options))
 
 
 @pytest.mark.parametrize("preset", [None, *PRESETS])
-def test_every_preset_reads_back_as_itself(preset: str | None) -> None:
+def test_every_preset_survives_the_round_trip(preset: str | None) -> None:
     config = train_config(preset)
     assert read_back(command_line(config, preset)) == config
 
@@ -46,21 +46,21 @@ def test_every_preset_reads_back_as_itself(preset: str | None) -> None:
         {"data_root": "null"},
     ],
 )
-def test_changed_settings_read_back_as_they_were(preset: str | None, settings: dict) -> None:
+def test_changed_settings_survive_the_round_trip(preset: str | None, settings: dict) -> None:
     config = train_config(preset, **settings)
     assert read_back(command_line(config, preset)) == config
 
 
-def test_a_preset_alone_is_one_short_line() -> None:
+def test_preset_alone_is_one_short_line() -> None:
     assert command_line(train_config("shapes"), "shapes") == "python -m vit train --preset shapes"
 
 
-def test_a_name_is_part_of_the_line() -> None:
+def test_name_is_part_of_the_line() -> None:
     line = command_line(train_config("shapes"), "shapes", name="it's mine")
     assert parser().parse_args(shlex.split(line)[3:]).name == "it's mine"
 
 
-def test_several_gpus_start_with_torchrun_on_those_gpus() -> None:
+def test_several_gpus_use_torchrun_on_those_gpus() -> None:
     config = train_config("cifar", device="cuda")
     line = command_line(config, "cifar", ("cuda:1", "cuda:3"))
     assert line.startswith(
@@ -70,7 +70,7 @@ def test_several_gpus_start_with_torchrun_on_those_gpus() -> None:
 
 
 def options_of_train() -> list[str]:
-    """All but the spelling that is known to clash."""
+    """List all options except the spelling that is known to clash."""
     commands = next(action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
     every = {name for action in commands.choices["train"]._actions for name in action.option_strings}
     return sorted(every - {"-h", "--help", "--run"})
@@ -78,14 +78,14 @@ def options_of_train() -> list[str]:
 
 @pytest.mark.parametrize("option", options_of_train())
 def test_torchrun_leaves_the_options_of_train_alone(option: str) -> None:
-    """It takes what could be the beginning of an option of its own, wherever that stands."""
+    """torchrun parses any abbreviation of its own options, wherever it appears."""
     known = get_args_parser().parse_args(["--nproc-per-node=2", "-m", "vit", "train", option, "value"])
     assert (known.training_script, known.training_script_args) == ("vit", ["train", option, "value"])
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_two_processes_train_by_the_command_that_the_page_shows(tmp_path: Path) -> None:
+def test_two_processes_train_with_the_displayed_command(tmp_path: Path) -> None:
     small = dict(image_size=16, dim=24, heads=2, depth=1, mlp_dim=48)
     config = train_config("shapes", **small, batch_size=8, epochs=1, limit=16, device="cpu")
     torchrun, *words = shlex.split(command_line(config, "shapes", ("cpu", "cpu")))

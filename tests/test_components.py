@@ -1,4 +1,4 @@
-"""Principal components as colours: against numpy's SVD, with planted objects, and whatever the order of pictures."""
+"""Principal components as colours: against numpy's SVD, with planted objects, and for any order of pictures."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ from vit.model.transformer import VisionTransformer
 def scenes(
     count: int = 4, rows: int = 8, cols: int = 10, dim: int = 24, seed: int = 0
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Pictures with an object somewhere inside, whose patches lie elsewhere in the features; and where it is."""
+    """Return features of pictures with an object, whose patches form a separate cluster, and the object's masks."""
     random = torch.Generator().manual_seed(seed)
     background, thing = torch.nn.functional.normalize(torch.randn(2, dim, generator=random), dim=-1) * dim**0.5
     features, objects = [], []
@@ -30,7 +30,7 @@ def scenes(
     return features, objects
 
 
-def test_values_are_those_of_an_svd_up_to_signs() -> None:
+def test_values_equal_an_svd_up_to_signs() -> None:
     features, _ = scenes()
     every = torch.cat([one.flatten(0, 1) for one in features]).double().numpy()
     centred = every - every.mean(0)
@@ -41,7 +41,7 @@ def test_values_are_those_of_an_svd_up_to_signs() -> None:
     assert result.shares.numpy() == pytest.approx(singular[:3] ** 2 / (singular**2).sum(), abs=1e-12)
 
 
-def test_the_same_colours_whatever_the_order_of_the_pictures() -> None:
+def test_colours_do_not_depend_on_the_order_of_pictures() -> None:
     features, _ = scenes()
     order = [2, 0, 3, 1]
     for foreground in (False, True):
@@ -51,18 +51,18 @@ def test_the_same_colours_whatever_the_order_of_the_pictures() -> None:
             torch.testing.assert_close(other.colours[place], one.colours[i], rtol=0, atol=1e-6)
 
 
-def test_the_foreground_is_what_does_not_touch_the_edges() -> None:
+def test_foreground_is_the_side_that_does_not_touch_the_edges() -> None:
     features, objects = scenes()
-    for sign in (1, -1):  # whichever way the directions come out
+    for sign in (1, -1):  # for either sign of the component
         result = components([sign * one for one in features], foreground=True)
         for used, inside in zip(result.used, objects, strict=True):
             assert torch.equal(used, inside)
     assert all(bool((colours[~inside] == 0).all()) for colours, inside in zip(result.colours, objects, strict=True))
 
 
-def test_one_basis_gives_the_same_thing_the_same_colour_in_every_picture() -> None:
+def test_one_basis_gives_the_same_object_the_same_colour_in_every_picture() -> None:
     features, objects = scenes()
-    colours = [one[..., 0] for one in components(features).colours]  # of the others, noise decides
+    colours = [one[..., 0] for one in components(features).colours]  # the other components are noise
     of_things = torch.stack([one[inside].mean(0) for one, inside in zip(colours, objects, strict=True)])
     of_grounds = torch.stack([one[~inside].mean(0) for one, inside in zip(colours, objects, strict=True)])
     assert float(of_things.std()) < 0.02 and float((of_things - of_grounds).min()) > 0.8
@@ -77,17 +77,19 @@ def test_outliers_take_no_component_and_are_black() -> None:
     assert not result.used[1][0, 0] and sum(int((~used).sum()) for used in result.used) == 1
     assert result.colours[1][0, 0].tolist() == [0, 0, 0]
     torch.testing.assert_close(result.values[0][..., 0], plain.values[0][..., 0], rtol=0.02, atol=0.02)
-    assert float(components(spoilt, with_outliers=True).shares[0]) > 0.99  # without the rule it has the first one
+    assert (
+        float(components(spoilt, with_outliers=True).shares[0]) > 0.99
+    )  # without the rule, the outlier takes the first component
 
 
-def test_colours_use_the_whole_range_but_for_the_ends() -> None:
+def test_colours_use_the_whole_range_except_for_outliers() -> None:
     features, _ = scenes()
     colours = torch.cat([one.flatten(0, 1) for one in components(features, with_outliers=True).colours])
     assert ((colours == 0) | (colours == 1)).float().mean(0).tolist() == pytest.approx([2 * CUT] * 3, abs=0.01)
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_pictures_of_one_colour_have_no_components_and_no_errors(count: int) -> None:
+def test_uniform_pictures_have_no_components_and_no_errors(count: int) -> None:
     result = components([torch.ones(3, 3, 8)] * count, foreground=True)
     assert all(bool(one.isfinite().all()) for one in (*result.colours, *result.values, result.shares))
 
@@ -105,7 +107,7 @@ def test_features_are_the_patches_of_a_plain_pass(
     torch.testing.assert_close(patch_features(model, pixels, 0), first.view(4, 6, -1), rtol=1e-5, atol=1e-5)
 
 
-def test_another_picture_in_the_same_basis_has_the_colours_it_had_there() -> None:
+def test_another_picture_in_the_same_basis_keeps_its_colours() -> None:
     features, _ = scenes()
     result = components(features)
     for one, colours in zip(features, result.colours, strict=True):
@@ -117,9 +119,7 @@ def test_another_picture_in_the_same_basis_has_the_colours_it_had_there() -> Non
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean", "map"])
-def test_features_after_the_last_block_are_those_of_the_record(
-    build: Callable[..., VisionTransformer], pool: str
-) -> None:
+def test_features_after_the_last_block_equal_the_records(build: Callable[..., VisionTransformer], pool: str) -> None:
     model = build(pool=pool, prefix=("cls", "reg1"))
     pixels = torch.randn(1, 3, 32, 32)
     recorded = record(model, pixels)
@@ -128,7 +128,7 @@ def test_features_after_the_last_block_are_those_of_the_record(
     assert not torch.equal(token_features(model, pixels, 0), recorded.features)
 
 
-def test_features_without_a_head_are_others_after_its_block(build: Callable[..., VisionTransformer]) -> None:
+def test_features_without_a_head_differ_after_its_block(build: Callable[..., VisionTransformer]) -> None:
     model, pixels = build(), torch.randn(1, 3, 32, 32)
     hook = without([(1, 0)])
     for block, changed in ((0, False), (1, True)):

@@ -1,4 +1,4 @@
-"""Looks at many pictures: figures, order, and right against wrong."""
+"""Contact sheets of many pictures: figures, order, and correct against wrong answers."""
 
 import io
 import math
@@ -23,7 +23,7 @@ from vit.view import contact_sheet
 from vit.view.contact_sheet import Judged, Look, Picture, arranged, judge, look, means, measure
 
 
-def test_figures_of_a_look_are_those_of_its_parts(checkpoint: Checkpoint) -> None:
+def test_figures_of_an_entry_equal_its_parts(checkpoint: Checkpoint) -> None:
     result = look(checkpoint, Picture("", samples.read("cat")), "relevance")
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))))
     probabilities = subject.record.logits[0].softmax(0)
@@ -39,14 +39,14 @@ def test_figures_of_a_look_are_those_of_its_parts(checkpoint: Checkpoint) -> Non
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_gives_a_look(checkpoint: Checkpoint, method: str) -> None:
+def test_every_method_gives_an_entry(checkpoint: Checkpoint, method: str) -> None:
     picture = Picture("", samples.read("cat"))
     assert look(checkpoint, picture, method).thumbnail and 0 < measure(checkpoint, picture, method).p <= 1
 
 
 @pytest.mark.parametrize("changes", [{"num_classes": 0}, {"num_classes": 0, "prefix": (), "pool": "mean"}])
 @pytest.mark.parametrize("method", contact_sheet.WITHOUT_CLASSES)
-def test_a_model_without_classes_has_a_spread_and_a_map(build, tmp_path: Path, changes: dict, method: str) -> None:
+def test_model_without_classes_has_a_spread_and_a_map(build, tmp_path: Path, changes: dict, method: str) -> None:
     folder = save_checkpoint(tmp_path / "bare", build(**changes), (), Preprocess((32, 32)))
     result = look(vit.load_checkpoint(folder), Picture("", samples.read("cat")), method)
     assert (result.label, result.confidence) == ("", None)
@@ -58,7 +58,7 @@ def test_a_file_that_is_no_picture_is_refused(checkpoint: Checkpoint) -> None:
         look(checkpoint, Picture("notes.txt", b"no picture"), "relevance")
 
 
-def test_test_pictures_come_evenly_from_the_classes(checkpoint: Checkpoint) -> None:
+def test_pictures_come_evenly_from_the_classes(checkpoint: Checkpoint) -> None:
     pictures = contact_sheet.pictures_of(checkpoint, "shapes")
     assert len(pictures) == contact_sheet.FEW_PICTURES
     assert {name: sum(one.truth == name for one in pictures) for name in SHAPES} == dict.fromkeys(SHAPES, 15)
@@ -75,7 +75,7 @@ def test_any_head_can_be_the_map(checkpoint: Checkpoint) -> None:
     assert measure(checkpoint, picture, "attention", block=0, head=1) != measure(checkpoint, picture, "attention")
 
 
-def test_right_and_wrong_are_known_only_of_classes_that_the_model_has(checkpoint: Checkpoint) -> None:
+def test_correctness_is_known_only_for_classes_of_the_model(checkpoint: Checkpoint) -> None:
     result = Look("cat", 0.9, 0.5, b"")
     judged = [judge(checkpoint, Picture("", b"", truth), result) for truth in ("cat", "dog", "whale", "")]
     assert [one.right for one in judged] == [True, False, None, None]
@@ -86,20 +86,20 @@ def entry(confidence: float | None, faithfulness: float | None = None) -> Judged
     return Judged(Picture("", b""), Look("", confidence, 0.5, b""), None, verdict)
 
 
-def test_looks_are_arranged_by_a_figure_those_without_it_last() -> None:
+def test_entries_are_sorted_by_a_figure_with_missing_ones_last() -> None:
     entries = [entry(0.2), entry(None), entry(0.9)]
     assert [one.look.confidence for one in arranged(entries, "confidence")] == [0.9, 0.2, None]
     assert [one.look.confidence for one in arranged(entries, "confidence", lowest_first=True)] == [0.2, 0.9, None]
 
 
-def test_maps_that_were_not_judged_come_last_and_have_no_mean() -> None:
+def test_unmeasured_maps_come_last_and_have_no_mean() -> None:
     entries = [entry(0.2, -0.1), entry(0.3), entry(0.9, 0.4)]
     assert [one.figure("faithfulness") for one in arranged(entries, "faithfulness")] == [0.4, -0.1, None]
     result = means(entries)
     assert result is not None and result.faithfulness is None
 
 
-def test_means_of_several_looks() -> None:
+def test_means_of_several_entries() -> None:
     result = means([entry(0.2, -0.5), entry(0.6, 1.0)])
     assert result is not None
     assert result.pictures == 2

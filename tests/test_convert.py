@@ -1,4 +1,4 @@
-"""Giving back: what `convert` writes opens in the other library and gives the same numbers, or it is not written.
+"""Conversion: the output of `convert` opens in the other library with the same numbers, or nothing is written.
 
 Every parameter is random. Logits and every attention matrix agree within 1e-5 with those of the library that opens
 the files; a changed number of heads or activation in them must be noticed.
@@ -46,13 +46,13 @@ TOLERANCE = 1e-5
 
 
 class Ours(NamedTuple):
-    """A model that we could train or open, and what can be made of it.
+    """A model that could be trained or opened here, and the formats it can be converted to.
 
     Attributes:
-        changes: of the tiny config.
-        transformers: name of the class that it becomes; "" if it is refused.
-        timm, torchvision: whether they can.
-        read: what our reader says of the class of transformers, where that differs from the config.
+        changes: to the tiny config.
+        transformers: class that it is converted to; "" if the conversion is refused.
+        timm, torchvision: whether they support it.
+        read: fields that our reader finds in the converted folder, where they differ from the config.
         zero: regular expression of the parameters that are zero in such a model.
     """
 
@@ -112,7 +112,7 @@ OPENS = [name for name, ours in MODELS.items() if ours.transformers]
 
 @pytest.fixture
 def made(tmp_path: Path) -> Callable[..., Checkpoint]:
-    """`made(name, preprocess=None)`: one of `MODELS`, random, saved by us and opened."""
+    """Return `made(name, preprocess=None)`: one of `MODELS`, random, saved by us and loaded."""
 
     def make(name: str, preprocess: Preprocess | None = None) -> Checkpoint:
         config = ViTConfig(**TINY | MODELS[name].changes)
@@ -147,7 +147,7 @@ def assert_same(checkpoint: Checkpoint, answer: Answer) -> None:
 
 
 def open_transformers(folder: Path) -> nn.Module:
-    """The class that config.json names, with nothing missing, left over or of another shape."""
+    """Load the class named in config.json; check that no key is missing, unexpected or of another shape."""
     (architecture,) = json.loads((folder / "config.json").read_text())["architectures"]
     model, loading_info = getattr(transformers, architecture).from_pretrained(
         folder, attn_implementation="eager", output_loading_info=True
@@ -160,7 +160,7 @@ def open_transformers(folder: Path) -> nn.Module:
 
 
 def ask(model: nn.Module, images: Tensor) -> Answer:
-    if type(model).__name__ == "IJepaModel":  # the mean is left to the user
+    if type(model).__name__ == "IJepaModel":  # transformers leaves the mean to the user
         result = model(images, output_attentions=True)
         return Answer(result.last_hidden_state.mean(1), list(result.attentions))
     return ask_transformers(model, images) if images.shape[2:] == (32, 32) else _plain(model, images)
@@ -175,8 +175,8 @@ def open_timm(folder: Path) -> nn.Module:
     return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
 
 
-class ToldAttention(nn.Module):
-    """torchvision's attention with its weights kept, which the library's own call throws away."""
+class AttentionWithWeights(nn.Module):
+    """torchvision's attention with weights returned, which the library's own call discards."""
 
     def __init__(self, attention: nn.MultiheadAttention, seen: list[Tensor]):
         super().__init__()
@@ -191,11 +191,11 @@ class ToldAttention(nn.Module):
 def ask_torchvision(model: nn.Module, images: Tensor) -> Answer:
     collected: list[Tensor] = []
     for block in model.encoder.layers:
-        block.self_attention = ToldAttention(block.self_attention, collected)
+        block.self_attention = AttentionWithWeights(block.self_attention, collected)
     return Answer(model(images), collected)
 
 
-# --- Equal in the library that opens it -----------------------------------------------------------------------
+# --- Equal in the other library -------------------------------------------------------------------------------
 
 
 @torch.inference_mode()
@@ -249,7 +249,7 @@ CHANGED = {
 
 @torch.inference_mode()
 @pytest.mark.parametrize("what", CHANGED)
-def test_the_comparison_would_notice_a_wrong_file(made: Any, tmp_path: Path, what: str) -> None:
+def test_comparison_would_notice_a_wrong_file(made: Any, tmp_path: Path, what: str) -> None:
     name, to, changes = CHANGED[what]
     checkpoint = made(name)
     folder = convert(checkpoint, tmp_path / "theirs", to)
@@ -265,7 +265,7 @@ def test_the_comparison_would_notice_a_wrong_file(made: Any, tmp_path: Path, wha
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_is_written_where_it_can_be_expressed_and_nowhere_else(made: Any, tmp_path: Path, name: str) -> None:
+def test_formats_that_cannot_express_a_model_refuse_it(made: Any, tmp_path: Path, name: str) -> None:
     checkpoint, ours = made(name), MODELS[name]
     expected = {"transformers": bool(ours.transformers), "timm": ours.timm, "torchvision": ours.torchvision}
     assert {to: not obstacle(checkpoint, to) for to in expected} == expected
@@ -292,7 +292,7 @@ def test_it_is_written_where_it_can_be_expressed_and_nowhere_else(made: Any, tmp
         ({"channels": 1}, "torchvision", "its pictures have 1 channel."),
     ],
 )  # fmt: skip
-def test_the_refusal_says_why(tmp_path: Path, changes: dict[str, Any], to: Any, why: str) -> None:
+def test_refusal_gives_the_reason(tmp_path: Path, changes: dict[str, Any], to: Any, why: str) -> None:
     config = ViTConfig(**TINY | changes)
     half = (0.5,) * config.channels
     size = config.image_size
@@ -301,7 +301,7 @@ def test_the_refusal_says_why(tmp_path: Path, changes: dict[str, Any], to: Any, 
     assert why in obstacle(load_checkpoint(tmp_path / "tiny"), to)
 
 
-def test_rotary_positions_with_learnt_ones_are_refused(made: Any) -> None:
+def test_rotary_with_learnt_positions_is_refused(made: Any) -> None:
     checkpoint = made("DINOv3")
     assert not obstacle(checkpoint, "transformers")
     with torch.no_grad():
@@ -312,8 +312,8 @@ def test_rotary_positions_with_learnt_ones_are_refused(made: Any) -> None:
 # --- Round trips ----------------------------------------------------------------------------------------------
 
 
-def silent(config: ViTConfig) -> dict[str, Any]:
-    """A config without what no file of another library states and no answer at the training's size depends on."""
+def comparable_config(config: ViTConfig) -> dict[str, Any]:
+    """Remove fields that other libraries' files lack and that do not affect answers at the training's size."""
     single = config.norm == "after_pool" and config.pool == "cls"
     return config.to_dict() | {
         "layer_scale": config.layer_scale is not None,
@@ -327,11 +327,11 @@ def assert_equal_bits(checkpoint: Checkpoint, again: Checkpoint) -> None:
     assert set(state) == set(checkpoint.model.state_dict())
     for key, tensor in checkpoint.model.state_dict().items():
         assert torch.equal(tensor, state[key]), key
-    assert silent(again.config) == silent(checkpoint.config)
+    assert comparable_config(again.config) == comparable_config(checkpoint.config)
 
 
 @pytest.mark.parametrize("name", [name for name in OPENS if not MODELS[name].read])
-def test_ours_to_transformers_and_back_is_bit_identical(made: Any, tmp_path: Path, name: str) -> None:
+def test_round_trip_through_transformers_is_bit_identical(made: Any, tmp_path: Path, name: str) -> None:
     checkpoint = made(name)
     again = load_checkpoint(convert(checkpoint, tmp_path / "theirs"))
     assert_equal_bits(checkpoint, again)
@@ -341,11 +341,11 @@ def test_ours_to_transformers_and_back_is_bit_identical(made: Any, tmp_path: Pat
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", [name for name in OPENS if MODELS[name].read])
-def test_what_transformers_needs_added_is_zeros_and_ones_only(made: Any, tmp_path: Path, name: str) -> None:
+def test_parameters_added_for_transformers_are_zeros_and_ones(made: Any, tmp_path: Path, name: str) -> None:
     """LayerScale of ones, and a head with zeros for the mean or for the class token."""
     checkpoint = made(name)
     again = load_checkpoint(convert(checkpoint, tmp_path / "theirs"))
-    assert silent(again.config) == silent(replace(checkpoint.config, **MODELS[name].read))
+    assert comparable_config(again.config) == comparable_config(replace(checkpoint.config, **MODELS[name].read))
     state, before = again.model.state_dict(), checkpoint.model.state_dict()
     for key, tensor in state.items():
         if key == "head.weight" and tensor.shape != before[key].shape:
@@ -360,7 +360,7 @@ def test_what_transformers_needs_added_is_zeros_and_ones_only(made: Any, tmp_pat
 
 
 @pytest.mark.parametrize("name", [name for name, ours in MODELS.items() if ours.timm])
-def test_ours_to_timm_and_back_is_bit_identical(made: Any, tmp_path: Path, name: str) -> None:
+def test_round_trip_through_timm_is_bit_identical(made: Any, tmp_path: Path, name: str) -> None:
     checkpoint = made(name)
     again = load_checkpoint(convert(checkpoint, tmp_path / "theirs", "timm"))
     assert_equal_bits(checkpoint, again)
@@ -369,14 +369,14 @@ def test_ours_to_timm_and_back_is_bit_identical(made: Any, tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("name", [name for name, ours in MODELS.items() if ours.torchvision])
-def test_ours_to_torchvision_and_back_is_bit_identical(made: Any, tmp_path: Path, name: str) -> None:
+def test_round_trip_through_torchvision_is_bit_identical(made: Any, tmp_path: Path, name: str) -> None:
     checkpoint = made(name)
     path = convert(checkpoint, tmp_path / "theirs.pth", "torchvision")
     assert_equal_bits(checkpoint, load_checkpoint(path, heads=checkpoint.config.heads))
 
 
 def unfolded(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without what a round trip cannot keep: two constants that are only ever added, and tensors that nobody reads."""
+    """Normalise what a round trip changes: two constants that are only ever added, and unused tensors."""
     tensors_left = {k: v for k, v in tensors.items() if not re.search(r"mask_token|pooler\.|decoder|position_ids", k)}
     tokens = [
         k for k in tensors_left if re.search(r"(cls_token|class_embedding|class_token|dist(illation)?_token)$", k)
@@ -394,7 +394,7 @@ def unfolded(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {k: v.flatten() if k in tokens else v for k, v in tensors_left.items()}
 
 
-# Their models that are written as another class of theirs, as ours knows no difference between the two.
+# Their models that are written as another class of theirs, because our config does not distinguish the two.
 OTHER_CLASS = (
     "transformers · ViT without head", "transformers · SigLIP classifier", "transformers · MSN", "transformers · MAE",
     "timm · EVA giant",
@@ -404,13 +404,13 @@ SAME_CLASS = sorted(set(CASES) - {*OTHER_CLASS, "timm · DINOv3"})  # timm's DIN
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", SAME_CLASS)
-def test_theirs_to_ours_and_back_is_bit_identical(tmp_path: Path, name: str) -> None:
+def test_round_trip_of_transformers_and_timm_files_is_bit_identical(tmp_path: Path, name: str) -> None:
     case, model, checkpoint = opened(name)
     library = name.split(" ")[0]
     before = load_file(case.save(model, tmp_path / "before") / "model.safetensors")
     folder = convert(checkpoint, tmp_path / "after", library)
     one, other = unfolded(before), unfolded(load_file(folder / "model.safetensors"))
-    if "CLIP classifier" in name:  # it writes a LayerNorm that nothing reads
+    if "CLIP classifier" in name:  # it writes an unused LayerNorm
         one, other = ({k: v for k, v in each.items() if "post_layernorm" not in k} for each in (one, other))
     if re.search("teacher|distilled", name):  # of two biases only the mean is known
         heads = [[each.pop(k) for k in sorted(each) if re.search(r"(classifier|head|head_dist)\.bias$", k)]
@@ -427,7 +427,7 @@ def test_theirs_to_ours_and_back_is_bit_identical(tmp_path: Path, name: str) -> 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", OTHER_CLASS)
-def test_theirs_becomes_another_class_of_theirs_that_answers_the_same(tmp_path: Path, name: str) -> None:
+def test_converted_to_another_class_gives_the_same_answers(tmp_path: Path, name: str) -> None:
     case, model, checkpoint = opened(name)
     library = name.split(" ")[0]
     folder = convert(checkpoint, tmp_path / "after", library)
@@ -437,7 +437,7 @@ def test_theirs_becomes_another_class_of_theirs_that_answers_the_same(tmp_path: 
 
 
 @pytest.mark.parametrize(("name", "to"), [("plain", "transformers"), ("registers", "timm"), ("plain", "torchvision")])
-def test_weights_kept_in_half_precision_are_written_in_full(made: Any, tmp_path: Path, name: str, to: Any) -> None:
+def test_half_precision_weights_are_written_in_full_precision(made: Any, tmp_path: Path, name: str, to: Any) -> None:
     checkpoint = made(name)
     half = VisionTransformer(checkpoint.config).eval()
     half.load_state_dict({key: tensor.half() for key, tensor in checkpoint.model.state_dict().items()}, assign=True)
@@ -450,7 +450,7 @@ def test_weights_kept_in_half_precision_are_written_in_full(made: Any, tmp_path:
 
 
 @torch.inference_mode()
-def test_torchvision_to_ours_and_back_is_bit_identical(tmp_path: Path) -> None:
+def test_round_trip_of_torchvision_files_is_bit_identical(tmp_path: Path) -> None:
     arguments = dict(image_size=32, patch_size=8, num_layers=2, num_heads=4, hidden_dim=64, mlp_dim=96, num_classes=5)
     model = fill(torchvision.models.VisionTransformer(**arguments))
     torch.save(model.state_dict(), tmp_path / "before.pth")
@@ -462,7 +462,7 @@ def test_torchvision_to_ours_and_back_is_bit_identical(tmp_path: Path) -> None:
     for key in set(before) - {"class_token", "encoder.pos_embedding"}:
         assert torch.equal(before[key], after[key]), key
     images = torch.randn(2, 3, 32, 32)
-    assert torch.equal(again.eval()(images), model(images))  # class token and its position added up beforehand
+    assert torch.equal(again.eval()(images), model(images))  # the class token and its position are added beforehand
 
 
 # --- Labels, preprocessing, sizes -----------------------------------------------------------------------------
@@ -475,9 +475,7 @@ def photo() -> Image.Image:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", ["plain", "registers and LayerScale", "distilled", "mean", "CLIP classifier"])
-def test_the_pipeline_of_transformers_gives_our_labels(
-    made: Any, tmp_path: Path, photo: Image.Image, name: str
-) -> None:
+def test_pipeline_of_transformers_gives_our_labels(made: Any, tmp_path: Path, photo: Image.Image, name: str) -> None:
     checkpoint = made(name)
     folder = convert(checkpoint, tmp_path / "theirs")
     processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
@@ -500,7 +498,9 @@ def test_the_pipeline_of_transformers_gives_our_labels(
         Preprocess((32, 32), "squash", 36, "lanczos"),
     ],
 )
-def test_timm_prepares_a_photo_as_we_do(made: Any, tmp_path: Path, photo: Image.Image, preprocess: Preprocess) -> None:
+def test_timm_preprocesses_a_photo_equally(
+    made: Any, tmp_path: Path, photo: Image.Image, preprocess: Preprocess
+) -> None:
     checkpoint = made("plain", preprocess)
     folder = convert(checkpoint, tmp_path / "theirs", "timm")
     settings = timm.data.resolve_model_data_config(open_timm(folder))
@@ -512,21 +512,21 @@ def test_timm_prepares_a_photo_as_we_do(made: Any, tmp_path: Path, photo: Image.
     assert torch.equal(wrapped, theirs)
 
 
-def test_timms_share_of_the_crop_gives_every_size_back() -> None:
+def test_timms_crop_ratio_recovers_every_size() -> None:
     for size in (28, 32, 196, 224, 384, 518):
         for shorter in range(size, 3 * size):
             crop = _crop_pct(Preprocess((size, size), resize_to=shorter))
             assert crop is not None and math.floor(size / crop) == shorter == int(size / crop)
 
 
-def test_a_preprocessing_that_timm_does_not_have_is_refused(made: Any) -> None:
+def test_preprocessing_unsupported_by_timm_is_refused(made: Any) -> None:
     checkpoint = made("not square", Preprocess((32, 48)))
     assert "timm does not resize pictures to 32 x 48 px as it does" in obstacle(checkpoint, "timm")
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize(("name", "to"), [("plain", "transformers"), ("plain", "timm"), ("SigLIP", "transformers")])
-def test_positions_are_interpolated_to_the_size_of_the_pictures(made: Any, tmp_path: Path, name: str, to: Any) -> None:
+def test_positions_are_interpolated_to_the_input_size(made: Any, tmp_path: Path, name: str, to: Any) -> None:
     checkpoint = made(name, Preprocess((48, 48)))
     folder = convert(checkpoint, tmp_path / "theirs", to)
     model = open_timm(folder) if to == "timm" else open_transformers(folder)
@@ -544,7 +544,7 @@ def ask_sized(model: nn.Module, images: Tensor) -> Answer:
 
 @torch.inference_mode()
 @pytest.mark.parametrize(("to", "resize"), [("transformers", "bicubic_antialias"), ("timm", "bicubic_antialias")])
-def test_positions_stay_where_the_library_interpolates_them_the_same(
+def test_positions_stay_if_the_library_interpolates_them_equally(
     made: Any, tmp_path: Path, to: Any, resize: Any
 ) -> None:
     checkpoint = made("registers", Preprocess((48, 48)))
@@ -565,7 +565,7 @@ def test_positions_stay_where_the_library_interpolates_them_the_same(
 @pytest.mark.parametrize(
     "name", ["registers and LayerScale", pytest.param("SigLIP with classes", marks=pytest.mark.exhaustive)]
 )
-def test_onnx_gives_logits_and_attention_for_any_number_of_pictures(made: Any, tmp_path: Path, name: str) -> None:
+def test_onnx_gives_logits_and_attention_for_any_batch_size(made: Any, tmp_path: Path, name: str) -> None:
     checkpoint = made(name)
     path = convert(checkpoint, tmp_path / "theirs.onnx", "onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -599,7 +599,7 @@ def test_onnx_gives_logits_and_attention_for_any_number_of_pictures(made: Any, t
     assert np.abs(result["logits"] - other(images).logits.numpy()).max() > 1e-2
 
 
-def test_without_onnx_one_sentence_says_what_to_install(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_onnx_is_one_sentence_with_the_install_command(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vit.checkpoints.onnx_export.find_spec", lambda name: None)
     expected = "To write ONNX files, onnx and onnxscript must be installed: pip install onnx onnxscript."
     assert obstacle(made("plain"), "onnx") == expected
@@ -625,7 +625,7 @@ def test_nothing_is_overwritten(made: Any, tmp_path: Path, to: Any) -> None:
 
 
 @pytest.mark.parametrize("to", ["transformers", "timm"])
-def test_a_checkpoint_is_not_converted_onto_itself(made: Any, to: Any) -> None:
+def test_checkpoint_is_not_converted_onto_itself(made: Any, to: Any) -> None:
     checkpoint = made("plain")
     with pytest.raises(UserError, match="exists already"):
         convert(checkpoint, checkpoint.path, to)
@@ -633,7 +633,7 @@ def test_a_checkpoint_is_not_converted_onto_itself(made: Any, to: Any) -> None:
 
 
 @pytest.mark.parametrize("to", ["transformers", "timm"])
-def test_an_empty_folder_will_do(made: Any, tmp_path: Path, to: Any) -> None:
+def test_empty_folder_is_accepted(made: Any, tmp_path: Path, to: Any) -> None:
     (tmp_path / "empty").mkdir()
     convert(made("plain"), tmp_path / "empty", to)
     assert load_checkpoint(tmp_path / "empty").labels == LABELS
@@ -642,7 +642,7 @@ def test_an_empty_folder_will_do(made: Any, tmp_path: Path, to: Any) -> None:
 @pytest.mark.parametrize(
     ("to", "name"), [("torchvision", "x.bin"), ("onnx", "x"), ("timm", "x.pth"), ("transformers", "x.onnx")]
 )
-def test_the_name_must_suit_the_format(made: Any, tmp_path: Path, to: Any, name: str) -> None:
+def test_name_must_suit_the_format(made: Any, tmp_path: Path, to: Any, name: str) -> None:
     with pytest.raises(UserError, match=rf"^For {to} (one file|a folder) is written"):
         convert(made("plain"), tmp_path / name, to)
     assert not (tmp_path / name).exists()
@@ -650,7 +650,7 @@ def test_the_name_must_suit_the_format(made: Any, tmp_path: Path, to: Any, name:
 
 @pytest.mark.parametrize("name", ["plain", "registers"])
 @pytest.mark.parametrize("to", ["transformers", "timm"])
-def test_what_fails_half_way_leaves_nothing(
+def test_failed_conversion_leaves_nothing(
     made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, to: Any
 ) -> None:
     checkpoint = made(name)
@@ -665,19 +665,19 @@ def test_what_fails_half_way_leaves_nothing(
     assert not list((tmp_path / "into").iterdir())
 
 
-def test_an_export_is_as_open_to_others_as_any_folder(made: Any, tmp_path: Path) -> None:
+def test_export_has_the_usual_permissions(made: Any, tmp_path: Path) -> None:
     (tmp_path / "usual").mkdir()
     folder = convert(made("plain"), tmp_path / "theirs", "timm")
     assert folder.stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
-def test_the_same_checkpoint_gives_the_same_bytes(made: Any, tmp_path: Path) -> None:
+def test_same_checkpoint_gives_the_same_bytes(made: Any, tmp_path: Path) -> None:
     checkpoint = made("registers")
     one, other = (convert(checkpoint, tmp_path / part / "theirs", "timm") for part in ("one", "other"))
     assert all(path.read_bytes() == (other / path.name).read_bytes() for path in one.iterdir())
 
 
-def test_the_cards_lines_open_it(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_the_card_opens_it(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = convert(made("registers"), tmp_path / "theirs", "timm")
     lines = re.findall(r"^    (.+)$", (folder / "README.md").read_text(), re.M)
     monkeypatch.chdir(tmp_path)
@@ -686,7 +686,7 @@ def test_the_cards_lines_open_it(made: Any, tmp_path: Path, monkeypatch: pytest.
     assert named["model"].num_reg_tokens == 2 and callable(named["transform"])
 
 
-def test_the_command_writes_and_says_how_to_open_it(
+def test_command_writes_and_prints_how_to_open_it(
     made: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = made("registers").path
@@ -703,10 +703,10 @@ def test_the_command_writes_and_says_how_to_open_it(
     assert "its prefix tokens are cls, reg1, reg2" in err
 
 
-def test_what_was_assumed_is_said_and_goes_along_in_the_card(
+def test_assumptions_are_printed_and_written_to_the_card(
     made: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A guessed number of heads would look like a fact in the converted file."""
+    """Otherwise a guessed number of heads would look like a fact in the converted file."""
     source = made("registers")
     lone = convert(source, tmp_path / "timm", "timm") / "model.safetensors"
     lone = shutil.copy(lone, tmp_path / "lone.safetensors")

@@ -1,4 +1,4 @@
-"""Correspondence by the features of the shipped checkpoint: a planted object that was moved is found again."""
+"""Correspondence by the features of the shipped checkpoint: a planted, moved object is found again."""
 
 from itertools import permutations
 from pathlib import Path
@@ -16,7 +16,7 @@ from vit.images import samples
 SHIPPED = Path(__file__).parents[1] / "checkpoints" / "cifar10"
 PHOTOS = ("cat", "raccoon", "astronaut", "coffee")
 SIDE = 6  # of the object [patches]
-HERE, THERE = (4, 4), (8, 7)  # its upper left corner, row and column, before and after
+HERE, THERE = (4, 4), (8, 7)  # its upper left corner (row, column), before and after
 
 
 def planted(pixels: Tensor, thing: Tensor, place: tuple[int, int], patch: int) -> Tensor:
@@ -27,7 +27,7 @@ def planted(pixels: Tensor, thing: Tensor, place: tuple[int, int], patch: int) -
 
 
 @pytest.mark.parametrize("block", range(6))
-def test_an_object_that_was_moved_onto_another_photo_is_found_first(block: int) -> None:
+def test_moved_object_is_found_first_on_another_photo(block: int) -> None:
     checkpoint = vit.load_checkpoint(SHIPPED)
     patch, preprocess = checkpoint.config.patch_size, resized(checkpoint.preprocess, (64, 64))
     pixels = {name: preprocess(vit.decode_image(samples.read(name))) for name in PHOTOS}
@@ -35,7 +35,7 @@ def test_an_object_that_was_moved_onto_another_photo_is_found_first(block: int) 
     inner = [(row, col) for row in range(1, SIDE - 1) for col in range(1, SIDE - 1)]
     found = mutual = count = 0
     for one, other in permutations(PHOTOS, 2):
-        squares = 2 * torch.randn(1, 3, 2 * SIDE, 2 * SIDE, generator=random)  # four in each patch, none like another
+        squares = 2 * torch.randn(1, 3, 2 * SIDE, 2 * SIDE, generator=random)  # four in each patch, all different
         thing = squares.repeat_interleave(patch // 2, 2).repeat_interleave(patch // 2, 3)
         source = patch_features(checkpoint.model, planted(pixels[one], thing, HERE, patch), block)
         target = patch_features(checkpoint.model, planted(pixels[other], thing, THERE, patch), block)

@@ -1,4 +1,4 @@
-"""Files that are damaged, foreign or hostile: each is refused in one sentence, and no program in them is run."""
+"""Damaged, foreign or hostile files are refused in one sentence, and no code in them runs."""
 
 import io
 import json
@@ -26,7 +26,7 @@ from vit.errors import InvalidCheckpoint
 
 
 def raw_safetensors(header: Any, body: bytes = b"") -> bytes:
-    """A safetensors file with any header."""
+    """Write a safetensors file with any header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + body
 
@@ -35,7 +35,7 @@ def raw_safetensors(header: Any, body: bytes = b"") -> bytes:
 
 
 def vit_field(**changes: Any) -> Any:
-    """Change fields of our config, in the folder's config.json."""
+    """Return a function that changes fields of our config in the folder's config.json."""
 
     def change(folder: Path) -> None:
         document = json.loads((folder / "config.json").read_text())
@@ -45,7 +45,7 @@ def vit_field(**changes: Any) -> Any:
 
 
 def weights(**changes: Any) -> Any:
-    """Change tensors by name; a function of the old value, None to remove."""
+    """Return a function that changes tensors by name; a value is a function of the old tensor, or None to remove it."""
 
     def change(folder: Path) -> None:
         path = folder / "model.safetensors"
@@ -61,12 +61,12 @@ def weights(**changes: Any) -> Any:
 
 
 def write(name: str, content: bytes | str) -> Any:
-    """Replace a file."""
+    """Return a function that replaces a file's content."""
     return lambda folder: (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def replace_by(name: str, make: Any) -> Any:
-    """Replace a file by a link, a pipe or a folder."""
+    """Return a function that replaces a file by a link, a pipe or a folder."""
 
     def change(folder: Path) -> None:
         (folder / name).rename(folder.parent / "elsewhere")
@@ -76,7 +76,7 @@ def replace_by(name: str, make: Any) -> Any:
 
 
 def truncate(folder: Path) -> None:
-    """Cut the weights in half."""
+    """Return a function that cuts the weights in half."""
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -190,7 +190,7 @@ def test_a_fresh_checkpoint_is_not_refused(saved: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["", "nowhere", "a\0b", "x" * 5000, "/dev/zero", "/dev/null", "/proc/self/mem", "\ud800"]
 )
-def test_paths_that_lead_nowhere_are_refused(path: str) -> None:
+def test_invalid_paths_are_refused(path: str) -> None:
     with pytest.raises(InvalidCheckpoint):
         load_checkpoint(path)
     with pytest.raises(InvalidCheckpoint):
@@ -252,7 +252,7 @@ def test_a_fuzzed_file_raises_only_invalid_checkpoint(saved: Path) -> None:
 
 @pytest.fixture
 def pickled(tmp_path: Path, saved: Path) -> Any:
-    """`pickled(content, zipped)`: a folder with our config of transformers and that content as pytorch_model.bin."""
+    """Return `pickled(content, zipped)`: a folder with a transformers config and this content as pytorch_model.bin."""
 
     def make(content: Any, zipped: bool = True) -> Path:
         folder = tmp_path / "pickled"
@@ -318,8 +318,8 @@ def test_a_bare_pickle_with_code_is_refused(pickled: Any) -> None:
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-def test_a_small_file_that_promises_a_trillion_numbers_is_refused(pickled: Any, zipped: bool) -> None:
-    """A million by a million from one stored number, by a stride of 0."""
+def test_small_file_that_claims_a_trillion_numbers_is_refused(pickled: Any, zipped: bool) -> None:
+    """A million by a million from one stored number, with a stride of 0."""
     folder = pickled({"classifier.weight": torch.zeros(1).expand(10**6, 10**6)}, zipped)
     assert (folder / "pytorch_model.bin").stat().st_size < 10_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -328,12 +328,12 @@ def test_a_small_file_that_promises_a_trillion_numbers_is_refused(pickled: Any, 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # [KB]
 
 
-def test_a_million_numbers_from_one_are_refused_too(pickled: Any) -> None:
+def test_million_numbers_from_one_are_refused(pickled: Any) -> None:
     with pytest.raises(InvalidCheckpoint, match="promises more"):
         load_checkpoint(pickled({"classifier.weight": torch.zeros(1).expand(10**6)}))
 
 
-def test_a_zip_that_unpacks_to_more_than_its_size_is_refused(pickled: Any) -> None:
+def test_zip_that_unpacks_to_more_than_its_size_is_refused(pickled: Any) -> None:
     stored, packed = io.BytesIO(), io.BytesIO()
     torch.save({"classifier.weight": torch.zeros(10**6)}, stored)
     with zipfile.ZipFile(stored) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
@@ -357,7 +357,7 @@ def test_pickles_of_other_things_are_refused(pickled: Any, content: Any, zipped:
         load_checkpoint(pickled(content, zipped))
 
 
-# torch advises against TorchScript; people have files of it.
+# torch advises against TorchScript; such files exist.
 @pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
 def test_programs_and_other_archives_are_refused(pickled: Any) -> None:
     program = io.BytesIO()
@@ -371,8 +371,8 @@ def test_programs_and_other_archives_are_refused(pickled: Any) -> None:
         load_checkpoint(pickled(archive.getvalue()))
 
 
-def test_the_fingerprint_is_the_same_on_every_machine(build: Any) -> None:
-    """The picture comes from whole-number arithmetic; these are its first numbers, worked out by hand."""
+def test_fingerprint_is_the_same_on_every_machine(build: Any) -> None:
+    """The picture comes from integer arithmetic; these are its first numbers, worked out by hand."""
     from vit.checkpoints.fingerprint import _noise_picture
 
     def expected(i: int) -> float:

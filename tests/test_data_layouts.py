@@ -1,4 +1,4 @@
-"""Folders and archives as people have them: splits by any name, folders in folders, and what cannot be known."""
+"""Folder and archive layouts in use: names of splits, nested folders, and ambiguous layouts."""
 
 import os
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def put(home: Path) -> Put:
-    """`put("train/cat", "bus/red", count=3)`: empty files in these folders of a dataset; only names are looked at."""
+    """Return `put("train/cat", "bus/red", count=3)`, which writes empty files; only their names are read."""
 
     def write(*folders: str, count: int = 3) -> Path:
         for folder in folders:
@@ -41,7 +41,7 @@ def put(home: Path) -> Put:
 
 
 def sizes(files: Files) -> tuple[tuple[str, ...], int, int]:
-    """Classes, pictures to learn from or to validate on, pictures to test on."""
+    """Return the number of classes, of pictures for training and validation, and of test pictures."""
     return files.classes, len(files.train) + len(files.validation), len(files.test)
 
 
@@ -62,9 +62,7 @@ def refusal(folder: Path) -> str:
         ("x_train2017", "x_dev2017"),
     ],
 )
-def test_splits_are_known_by_many_names_in_folders_and_archives(
-    put: Put, sandbox: Sandbox, train: str, test: str
-) -> None:
+def test_splits_have_many_names_in_folders_and_archives(put: Put, sandbox: Sandbox, train: str, test: str) -> None:
     names = [f"{train}/cat", f"{train}/dog"], [f"{test}/cat", f"{test}/dog"]
     put(*names[0], count=6)
     assert sizes(list_files(put(*names[1], count=2))) == (("cat", "dog"), 12, 4)
@@ -73,7 +71,7 @@ def test_splits_are_known_by_many_names_in_folders_and_archives(
     assert (sandbox.into / "train/cat/000005.png").is_file()
 
 
-def test_of_eval_and_val_the_first_is_for_testing(put: Put) -> None:
+def test_eval_is_for_testing_if_val_exists(put: Put) -> None:
     put("train/cat", "train/dog", count=6)
     put("val/cat", "val/dog", count=1)
     files = list_files(put("eval/cat", "eval/dog", count=2))
@@ -81,12 +79,12 @@ def test_of_eval_and_val_the_first_is_for_testing(put: Put) -> None:
     assert {path.parts[-3] for path, _ in files.validation} == {"val"}
 
 
-def test_a_second_folder_for_testing_validates_nothing(put: Put) -> None:
+def test_second_test_folder_is_not_used_for_validation(put: Put) -> None:
     files = list_files(put("train/cat", "train/dog", "test1/cat", "test2/cat"))
     assert {path.parts[-3] for path, _ in files.validation} == {"train"} and len(files.left_out) == 3
 
 
-def test_names_of_splits_are_classes_where_the_structure_is_that_of_classes(put: Put, sandbox: Sandbox) -> None:
+def test_split_names_are_classes_in_a_structure_of_classes(put: Put, sandbox: Sandbox) -> None:
     assert list_files(put("train", "bus")).classes == ("bus", "train")
     assert sandbox.pack(classes("train/steam", "train/electric", "bus/red", "bus/blue")).read().classes == (
         "bus",
@@ -94,19 +92,19 @@ def test_names_of_splits_are_classes_where_the_structure_is_that_of_classes(put:
     )
 
 
-def test_a_train_station_and_a_test_tube_are_no_splits(put: Put) -> None:
+def test_train_station_and_test_tube_are_no_splits(put: Put) -> None:
     assert list_files(put("train_station/a", "train_station/b", "test_tube/c", "test_tube/d")).classes == (
         "test_tube",
         "train_station",
     )
 
 
-def test_a_folder_for_training_beside_flat_pictures_is_refused_as_unknowable(put: Put) -> None:
+def test_training_folder_beside_flat_pictures_is_refused_as_ambiguous(put: Put) -> None:
     message = refusal(put("train/steam", "train/electric", "bus"))
     assert "cannot be known" in message and "bus/" in message and "steam/" in message
 
 
-def test_pictures_in_folders_of_a_class_are_of_the_class(put: Put, sandbox: Sandbox) -> None:
+def test_pictures_in_subfolders_of_a_class_belong_to_it(put: Put, sandbox: Sandbox) -> None:
     nested = ("cat/young/1", "cat/old", "dog/1", "dog/2")
     files = list_files(put(*nested))
     assert sizes(files) == (("cat", "dog"), 10, 2) and "1/, 2/" in files.notes[0]
@@ -114,11 +112,11 @@ def test_pictures_in_folders_of_a_class_are_of_the_class(put: Put, sandbox: Sand
     assert result.counts["test"] == {"cat": 1, "dog": 1} and result.notes == files.notes
     assert left_out(sandbox.into).notes == files.notes
     mixed = list_files(put("cat", "cat/masks", "cat/.ipynb_checkpoints", "cat/__MACOSX"))
-    assert sizes(mixed)[1:] == (13, 2)  # masks are no pictures of the class, and that is said
+    assert sizes(mixed)[1:] == (13, 2)  # masks are left out, and reported
     assert [line.partition(":")[0] for line in mixed.left_out] == [f"cat/masks/{number}.jpg" for number in range(3)]
 
 
-def test_a_copy_of_the_classes_beside_them_is_no_class(put: Put) -> None:
+def test_duplicate_of_the_class_folders_is_no_class(put: Put) -> None:
     files = list_files(put("cat", "dog", "backup/cat", "backup/dog"))
     assert files.classes == ("cat", "dog") and len(files.left_out) == 6
 
@@ -128,7 +126,7 @@ def test_splits_within_classes_are_splits(put: Put) -> None:
     assert sizes(list_files(put("cat/test", "dog/test", count=1))) == (("cat", "dog"), 10, 2)
 
 
-def test_pictures_beside_masks_are_taken_and_said(put: Put) -> None:
+def test_pictures_beside_masks_are_used_and_reported(put: Put) -> None:
     assert sizes(list_files(put("COVID/images", "COVID/masks", "Normal/images", "Normal/masks")))[1:] == (4, 2)
     folder = put("x/images/cat", "x/images/dog", "x/masks/cat", "x/masks/dog")
     assert list_files(folder / "x").classes == ("cat", "dog")
@@ -143,28 +141,28 @@ def test_pictures_beside_masks_are_taken_and_said(put: Put) -> None:
         (("a/b",), ("a/b/ (3)", "at least two")),
     ],
 )  # fmt: skip
-def test_what_cannot_be_known_is_said_with_the_folders_of_pictures(
+def test_ambiguous_layout_is_refused_with_the_folders_of_pictures(
     put: Put, folders: tuple[str, ...], message: tuple[str, ...]
 ) -> None:
     sentence = refusal(put(*folders))
     assert all(part in sentence for part in message)
 
 
-def test_unlabelled_pictures_for_testing_are_left_out_of_folders_too(put: Put) -> None:
+def test_unlabelled_test_pictures_are_left_out_of_folders(put: Put) -> None:
     put("test", count=30)
     files = list_files(put("train/cat", "train/dog", count=10))
     assert sizes(files) == (("cat", "dog"), 18, 2)
     assert files.left_out == ("test/: 30 pictures, in none of the class folders",)
 
 
-def test_links_in_circles_end(put: Put) -> None:
+def test_circular_links_end(put: Put) -> None:
     folder = put("cat/young", "dog")
     (folder / "cat/young/again").symlink_to(folder, target_is_directory=True)
     (folder / "bird").symlink_to(folder / "dog", target_is_directory=True)
     assert sizes(list_files(folder)) == (("bird", "cat", "dog"), 6, 3)
 
 
-def test_pictures_of_nested_classes_are_the_same_in_memory_streamed_and_imported(home: Path, sandbox: Sandbox) -> None:
+def test_nested_classes_are_equal_in_memory_streamed_and_imported(home: Path, sandbox: Sandbox) -> None:
     files = classes("Training/cat/a", "Training/cat/b", "Training/dog/c", "Testing/cat", "Testing/dog/d")
     for name, content in files.items():
         path = home / "pets" / name
@@ -181,18 +179,18 @@ def test_pictures_of_nested_classes_are_the_same_in_memory_streamed_and_imported
         assert torch.equal(third.images, one.images) and torch.equal(third.labels, one.labels)
 
 
-def test_the_survey_shows_counts_what_was_assumed_and_what_is_left_out(put: Put) -> None:
+def test_survey_shows_counts_assumptions_and_omissions(put: Put) -> None:
     result = survey(f"folder:{put('cat/a', 'cat/b', 'dog/c', 'dog/masks')}")
     assert result.counts["train"] == {"cat": 4, "dog": 1}
     assert "a/, b/" in result.notes[0] and len(result.left_out) == 3
 
 
-def test_the_terminal_shows_the_classes_with_their_counts(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_shows_the_classes_with_their_counts(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
     _show_classes(put("Training/cat", "Training/dog", "Testing/cat"))
     assert capsys.readouterr().out == "2 classes, with pictures: cat 6, dog 3\n"
 
 
-def test_pages_offer_datasets_by_folders_in_folders_and_by_tables(
+def test_pages_offer_datasets_by_nested_folders_and_by_tables(
     put: Put, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VIT_DATA_ROOTS", str(home))

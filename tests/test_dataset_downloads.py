@@ -1,4 +1,4 @@
-"""Datasets of torchvision: their files, and how they are downloaded."""
+"""Datasets of torchvision: reading their files, and downloading them."""
 
 import gzip
 import hashlib
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def mnist(tmp_path: Path) -> Path:
-    """A folder in which torchvision finds 6 and 4 digits."""
+    """A folder in torchvision's layout with 6 training and 4 test digits."""
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for split, count in (("train", 6), ("t10k", 4)):
@@ -68,12 +68,12 @@ def test_part_of_the_training_digits_is_for_validation(mnist: Path, budget: int)
     for name, split in (("train", dataset.train), ("validation", dataset.validation)):
         ((images, labels),) = split.batches(torch.arange(len(split.labels)), 60, CPU)
         counts[name] = [(image.numpy().tobytes(), int(label)) for image, label in zip(images, labels, strict=True)]
-    assert (len(counts["train"]), len(counts["validation"])) == (48, 12)  # of each class a fifth
+    assert (len(counts["train"]), len(counts["validation"])) == (48, 12)  # a fifth of each class
     assert sorted(label for _, label in counts["validation"]) == [0] * 6 + [1] * 6
     assert sorted(counts["train"] + counts["validation"]) == sorted((pixels[i].tobytes(), i % 2) for i in range(60))
 
 
-def test_at_most_bounds_the_digits(mnist: Path) -> None:
+def test_at_most_limits_the_digits(mnist: Path) -> None:
     for budget in (0, 1 << 20):
         few = load_dataset("mnist", DIGITS, root=mnist, at_most=3, budget=budget, workers=0)
         everything = load_dataset("mnist", DIGITS, root=mnist)
@@ -82,7 +82,7 @@ def test_at_most_bounds_the_digits(mnist: Path) -> None:
         assert torch.equal(images, everything.train.images[labels])  # type: ignore[attr-defined]  label i is picture i
 
 
-def test_damaged_files_of_torchvision_are_told_in_a_sentence(mnist: Path) -> None:
+def test_damaged_torchvision_files_are_reported_in_one_sentence(mnist: Path) -> None:
     (mnist / "MNIST/raw/train-images-idx3-ubyte").write_bytes(b"")
     with pytest.raises(InvalidDataset, match=r"mnist in .* is damaged .* Delete") as caught:
         load_dataset("mnist", DIGITS, root=mnist)
@@ -99,7 +99,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def shop(mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of a server with packed digits; torchvision is told to look there, after an address that is dead."""
+    """Folder of a server with packed digits; torchvision tries its address after a dead one."""
     from torchvision.datasets import MNIST
 
     folder = tmp_path / "shop"
@@ -112,13 +112,13 @@ def shop(mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}/"
-        monkeypatch.setattr(MNIST, "mirrors", ["http://127.0.0.1:9/", address])  # nobody listens at the first
+        monkeypatch.setattr(MNIST, "mirrors", ["http://127.0.0.1:9/", address])  # the first port is closed
         monkeypatch.setattr(MNIST, "resources", resources)
         yield folder
         server.shutdown()
 
 
-def test_a_download_counts_its_bytes_and_then_loads(shop: Path, tmp_path: Path) -> None:
+def test_download_counts_its_bytes_and_then_loads(shop: Path, tmp_path: Path) -> None:
     root, steps = tmp_path / "new", []
     assert not is_downloaded("mnist", root)
     download("mnist", root, lambda done, total: steps.append((done, total)))
@@ -128,7 +128,7 @@ def test_a_download_counts_its_bytes_and_then_loads(shop: Path, tmp_path: Path) 
     assert len(load_dataset("mnist", DIGITS, root=root).train.labels) == 6
 
 
-def test_what_is_there_is_not_downloaded_again(shop: Path, tmp_path: Path) -> None:
+def test_existing_files_are_not_downloaded_again(shop: Path, tmp_path: Path) -> None:
     root = tmp_path / "new"
     download("mnist", root)
     for file in shop.iterdir():
@@ -136,11 +136,11 @@ def test_what_is_there_is_not_downloaded_again(shop: Path, tmp_path: Path) -> No
     download("mnist", root)
 
 
-def test_training_downloads_what_is_missing(shop: Path, tmp_path: Path) -> None:
+def test_training_downloads_missing_files(shop: Path, tmp_path: Path) -> None:
     assert len(load_dataset("mnist", DIGITS, root=tmp_path / "new").train.labels) == 6
 
 
-def test_files_put_there_by_hand_need_no_network(shop: Path, tmp_path: Path) -> None:
+def test_manually_placed_files_need_no_network(shop: Path, tmp_path: Path) -> None:
     raw = tmp_path / "new/MNIST/raw"
     raw.mkdir(parents=True)
     for file in shop.iterdir():
@@ -148,7 +148,7 @@ def test_files_put_there_by_hand_need_no_network(shop: Path, tmp_path: Path) -> 
     assert len(load_dataset("mnist", DIGITS, root=tmp_path / "new").test.labels) == 4
 
 
-def test_a_wrong_file_is_refused_and_not_kept(shop: Path, tmp_path: Path) -> None:
+def test_wrong_file_is_refused_and_deleted(shop: Path, tmp_path: Path) -> None:
     (shop / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"something else"))
     with pytest.raises(InvalidDataset, match="sent something else"):
         download("mnist", tmp_path / "new")
@@ -159,12 +159,12 @@ def test_a_wrong_file_is_refused_and_not_kept(shop: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("start", [download, partial(load_dataset, preprocess=DIGITS)])
-def test_without_a_network_the_message_says_which_files_to_put_where(
+def test_message_without_a_network_names_the_files_and_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[..., object]
 ) -> None:
     from torchvision.datasets import MNIST
 
-    monkeypatch.setattr(MNIST, "mirrors", ["http://127.0.0.1:9/"])  # nobody listens there
+    monkeypatch.setattr(MNIST, "mirrors", ["http://127.0.0.1:9/"])  # a closed port
     with pytest.raises(InvalidDataset, match=r"could not be downloaded.*folder of class folders") as caught:
         start("mnist", root=tmp_path)
     message = str(caught.value)
@@ -181,7 +181,7 @@ def test_cifars_message_names_its_one_file(tmp_path: Path, monkeypatch: pytest.M
         download("cifar10", tmp_path)
 
 
-def test_shapes_are_always_there_and_unknown_sets_never(tmp_path: Path) -> None:
+def test_shapes_are_always_available_and_unknown_sets_never(tmp_path: Path) -> None:
     download("shapes", tmp_path)
     assert is_downloaded("shapes", tmp_path)
     assert not any(is_downloaded(name, tmp_path) for name in (*TORCHVISION, "imagenet"))

@@ -1,4 +1,4 @@
-"""Datasets: what is read from which folder, how it is split, and what is refused with a sentence."""
+"""Datasets: reading folders, splitting, and refusals in one sentence."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ Fill = Callable[..., Path]
 
 @pytest.fixture
 def fill_folder(tmp_path: Path) -> Fill:
-    """`fill_folder(sub, count)`: put `count` different 8 px pictures into a folder below tmp_path."""
+    """Return `fill_folder(sub, count)`, which writes `count` different 8 px pictures to a folder below tmp_path."""
 
     def fill(sub: str, count: int = 1, mode: str = "RGB") -> Path:
         folder = tmp_path / sub
@@ -49,7 +49,7 @@ def refusal(root: Path, **options: object) -> str:
 
 
 @pytest.mark.parametrize("test", ["test", "val", "valid", "validation"])
-def test_a_folder_with_both_splits_keeps_them(fill_folder: Fill, test: str) -> None:
+def test_folder_with_both_splits_keeps_them(fill_folder: Fill, test: str) -> None:
     for name, count in (("train/bus", 3), ("train/car", 2), (f"{test}/car", 1)):
         root = fill_folder(name, count)
     dataset = load(root)
@@ -60,7 +60,7 @@ def test_a_folder_with_both_splits_keeps_them(fill_folder: Fill, test: str) -> N
 
 
 @pytest.mark.parametrize("validation", ["val", "valid", "validation"])
-def test_a_folder_with_three_splits_keeps_them(fill_folder: Fill, validation: str) -> None:
+def test_folder_with_three_splits_keeps_them(fill_folder: Fill, validation: str) -> None:
     for split, count in (("train", 3), (validation, 2), ("test", 1)):
         fill_folder(f"{split}/bus", count)
         root = fill_folder(f"{split}/car", count)
@@ -80,7 +80,7 @@ def test_validation_is_a_twentieth_of_a_class_and_at_least_ten_pictures_of_a_lar
 ) -> None:
     for name in ("train/bus", "train/car", "test/bus"):
         (tmp_path / name).mkdir(parents=True)
-        for i in range(pictures):  # only names are looked at
+        for i in range(pictures):  # only names are read
             (tmp_path / name / f"{i:03}.png").touch()
     result = list_files(tmp_path)
     assert [label for _, label in result.validation] == [0] * aside + [1] * aside
@@ -89,7 +89,7 @@ def test_validation_is_a_twentieth_of_a_class_and_at_least_ten_pictures_of_a_lar
     assert list_files(tmp_path) == result
 
 
-def test_pixels_come_through_unchanged_at_the_input_size(fill_folder: Fill) -> None:
+def test_pixels_are_unchanged_at_the_input_size(fill_folder: Fill) -> None:
     fill_folder("bus", 2)
     root = fill_folder("car", 2)
     images, labels = next(load(root).train.batches(torch.tensor([0]), 1, CPU))
@@ -99,7 +99,7 @@ def test_pixels_come_through_unchanged_at_the_input_size(fill_folder: Fill) -> N
     assert labels.tolist() == [0]
 
 
-def test_a_plain_folder_gives_a_tenth_of_each_class_to_testing_and_a_part_to_validation(fill_folder: Fill) -> None:
+def test_plain_folder_gives_a_tenth_of_each_class_to_testing_and_a_part_to_validation(fill_folder: Fill) -> None:
     fill_folder("bus", 30)
     root = fill_folder("car", 10)
     dataset = load(root)
@@ -108,7 +108,7 @@ def test_a_plain_folder_gives_a_tenth_of_each_class_to_testing_and_a_part_to_val
     assert torch.bincount(dataset.test.labels).tolist() == [3, 1]
 
 
-def test_the_split_is_always_the_same_and_shares_no_picture(fill_folder: Fill) -> None:
+def test_split_is_deterministic_and_disjoint(fill_folder: Fill) -> None:
     fill_folder("bus", 20)
     root = fill_folder("car", 20)
 
@@ -122,7 +122,7 @@ def test_the_split_is_always_the_same_and_shares_no_picture(fill_folder: Fill) -
     assert first == parts()
 
 
-def test_the_last_picture_of_a_class_stays_for_training(fill_folder: Fill) -> None:
+def test_last_picture_of_a_class_is_for_training(fill_folder: Fill) -> None:
     fill_folder("bus", 1)
     dataset = load(fill_folder("car", 2))
     assert dataset.train.labels.tolist() == [0, 1]
@@ -145,7 +145,7 @@ def test_unreadable_files_are_left_out_and_named(fill_folder: Fill, caplog: pyte
     assert "broken.png" in dataset.skipped[0] and "broken.png" in caplog.text
 
 
-def test_a_folder_in_which_nothing_can_be_read_is_refused(tmp_path: Path) -> None:
+def test_folder_without_readable_pictures_is_refused(tmp_path: Path) -> None:
     for name in ("bus", "car"):
         (tmp_path / name).mkdir()
         for i in range(2):
@@ -153,7 +153,7 @@ def test_a_folder_in_which_nothing_can_be_read_is_refused(tmp_path: Path) -> Non
     assert "could be read" in refusal(tmp_path)
 
 
-def test_other_files_and_hidden_folders_are_no_pictures(fill_folder: Fill) -> None:
+def test_other_files_and_hidden_folders_are_ignored(fill_folder: Fill) -> None:
     for name in ("bus", "car", ".thumbnails"):
         root = fill_folder(name, 4)
     (root / "bus/notes.txt").write_text("hello")
@@ -191,9 +191,7 @@ def test_streamed_pictures_equal_resident_ones(fill_folder: Fill, workers: int) 
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_decoding_could_give_follows_from_how_long_a_picture_takes(
-    workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decoding_rate_follows_from_the_time_per_picture(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("vit.data.pictures.clock", lambda: now[0])
 
@@ -210,7 +208,7 @@ def test_what_decoding_could_give_follows_from_how_long_a_picture_takes(
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 30])
-def test_pictures_beyond_the_limit_are_not_even_opened(fill_folder: Fill, budget: int) -> None:
+def test_pictures_beyond_the_limit_are_not_opened(fill_folder: Fill, budget: int) -> None:
     for name in ("train/bus", "train/car", "test/car"):
         root = fill_folder(name, 12)
     expected = load(root, budget=0, workers=0, limit=5)
@@ -226,7 +224,7 @@ def test_pictures_beyond_the_limit_are_not_even_opened(fill_folder: Fill, budget
     assert torch.equal(next(result.train.batches(torch.arange(5), 5, CPU))[0], images)
 
 
-def test_a_limit_decides_whether_pictures_fit_into_memory(fill_folder: Fill) -> None:
+def test_limit_decides_whether_pictures_fit_into_memory(fill_folder: Fill) -> None:
     fill_folder("bus", 20)
     root, sixteen = fill_folder("car", 20), 16 * 8 * 8 * 3  # [bytes]; five of each class are held out
     assert isinstance(load(root, budget=sixteen).train, Streamed)
@@ -242,7 +240,7 @@ def damage_every_fourth(root: Path) -> None:
 
 @pytest.fixture
 def four_folders(fill_folder: Fill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """30 pictures of each class and split; results of checks are kept apart from other tests."""
+    """30 pictures of each class and split; the cache of checks is not shared with other tests."""
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
     for name in ("train/bus", "train/car", "test/bus", "test/car"):
         fill_folder(f"data/{name}", 30)
@@ -269,7 +267,7 @@ def test_unreadable_pictures_are_left_out_alike_in_memory_and_streamed(
         assert torch.equal(images, one.images)
 
 
-def test_pictures_are_checked_once_and_again_where_one_of_them_changed(
+def test_pictures_are_checked_once_and_again_after_a_change(
     four_folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, real = list[int](), datasets.decode_image
@@ -284,7 +282,7 @@ def test_pictures_are_checked_once_and_again_where_one_of_them_changed(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_picture_that_goes_away_later_ends_reading_with_a_sentence(four_folders: Path, workers: int) -> None:
+def test_picture_deleted_after_the_check_is_reported_in_one_sentence(four_folders: Path, workers: int) -> None:
     test = load(four_folders, budget=0, workers=workers).test
     (four_folders / "test" / "car" / "01.png").write_bytes(b"no picture")
     with pytest.raises(InvalidDataset, match=r"can no longer be read: [^\n]*01\.png: [^\n]* Put it back") as found:
@@ -302,7 +300,7 @@ def test_relabelled_pictures_keep_their_pixels(fill_folder: Fill) -> None:
         assert torch.equal(images, next(dataset.train.batches(torch.arange(2), 2, CPU))[0])
 
 
-def test_a_missing_folder_is_refused_by_name(tmp_path: Path) -> None:
+def test_missing_folder_is_refused_by_name(tmp_path: Path) -> None:
     assert "nowhere" in refusal(tmp_path / "nowhere")
 
 
@@ -315,25 +313,25 @@ def test_train_without_test_is_split_like_any_folder(fill_folder: Fill) -> None:
     assert load(fill_folder("train/car", 2)).test.labels.tolist() == [0, 1]
 
 
-def test_test_without_train_is_refused_for_training_and_fine_for_testing(fill_folder: Fill) -> None:
+def test_without_train_is_refused_for_training_only(fill_folder: Fill) -> None:
     fill_folder("test/bus", 2)
     root = fill_folder("test/car", 1)
     assert "no class folders in train/" in refusal(root)
     assert load(root, only="test").test.labels.tolist() == [0, 0, 1]
 
 
-def test_a_class_that_only_testing_has_is_refused_by_name(fill_folder: Fill) -> None:
+def test_class_only_in_testing_is_refused_by_name(fill_folder: Fill) -> None:
     for name in ("train/bus", "train/car", "test/bus", "test/tram"):
         root = fill_folder(name)
     assert "tram" in refusal(root)
 
 
-def test_classes_may_be_called_train_and_test(fill_folder: Fill) -> None:
+def test_classes_may_be_named_train_and_test(fill_folder: Fill) -> None:
     fill_folder("train", 4)
     assert load(fill_folder("valid", 4)).classes == ("train", "valid")
 
 
-def test_only_test_leaves_training_pictures_unread(fill_folder: Fill) -> None:
+def test_loading_the_test_split_leaves_training_pictures_unread(fill_folder: Fill) -> None:
     fill_folder("bus", 10)
     dataset = load(fill_folder("car", 10), only="test")
     assert len(dataset.train.labels) == 0
@@ -342,13 +340,13 @@ def test_only_test_leaves_training_pictures_unread(fill_folder: Fill) -> None:
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 20])
-def test_at_most_reads_so_many_pictures_of_each_split_evenly_from_the_classes(fill_folder: Fill, budget: int) -> None:
+def test_at_most_limits_each_split_evenly_over_the_classes(fill_folder: Fill, budget: int) -> None:
     for split, count in (("train", 30), ("test", 12)):
         fill_folder(f"{split}/bus", count)
         fill_folder(f"{split}/car", 2)
         root = fill_folder(f"{split}/tram", count)
     for path in root.glob("*/car/*"):
-        path.write_bytes(b"no picture")  # shows what is opened
+        path.write_bytes(b"no picture")  # records which files are opened
     few, all_ = load(root, at_most=9, budget=budget), load(root)
     assert torch.bincount(few.train.labels).tolist() == [4, 0, 4]
     assert len(few.test.labels) == 7
@@ -370,13 +368,13 @@ def test_at_most_keeps_pictures_with_their_labels(fill_folder: Fill) -> None:
         assert of[image.numpy().tobytes()] == int(label)
 
 
-def test_at_most_bounds_the_shapes() -> None:
+def test_at_most_limits_the_shapes() -> None:
     few = load_dataset("shapes", INPUT, at_most=8)
     assert few.train.labels.bincount().tolist() == [2, 2, 2, 2]
     assert few.masks is not None and len(few.masks) == len(few.test.labels) == len(few.validation.labels) == 8
 
 
-def test_classes_take_turns() -> None:
+def test_classes_alternate() -> None:
     labels = [0] * 5 + [1] * 2 + [2] * 4
     order = in_turn(labels)
     assert sorted(order) == list(range(11))
@@ -385,16 +383,14 @@ def test_classes_take_turns() -> None:
     assert sorted(drawn[6:]) == [0, 0, 0, 2, 2]
 
 
-def test_an_unknown_name_is_refused_with_the_choices() -> None:
+def test_unknown_name_is_refused_with_the_choices() -> None:
     with pytest.raises(InvalidDataset, match="cifar10, cifar100, mnist"):
         load_dataset("imagenet", INPUT)
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 @pytest.mark.parametrize("spec", ["shapes", "folder"])
-def test_one_split_alone_is_the_same_as_among_all(
-    tmp_path: Path, preprocess: Preprocess, spec: str, split: Split
-) -> None:
+def test_one_split_alone_equals_that_among_all(tmp_path: Path, preprocess: Preprocess, spec: str, split: Split) -> None:
     if spec == "folder":
         for name, color in (("cat", 30), ("dog", 200)):
             (tmp_path / name).mkdir()
@@ -411,7 +407,7 @@ def test_one_split_alone_is_the_same_as_among_all(
     )
 
 
-def test_processes_that_decode_stay_for_the_next_epoch_and_forget_what_was_broken_off(fill_folder: Fill) -> None:
+def test_decoding_workers_survive_the_epoch_and_drop_interrupted_work(fill_folder: Fill) -> None:
     root = fill_folder("bus", 24)
     fill_folder("car", 24)
     resident = load(root).train
@@ -423,7 +419,7 @@ def test_processes_that_decode_stay_for_the_next_epoch_and_forget_what_was_broke
         for number, ((images, labels), (again, same)) in enumerate(pairs):
             assert torch.equal(images, again) and torch.equal(labels, same)
             if epoch == 1 and number == 1:
-                break  # a run that is stopped
+                break  # an interrupted epoch
         ((loader, _),) = streamed.loaders.values()  # type: ignore[attr-defined]
         workers |= {process.pid for process in loader._iterator._workers}
     assert len(workers) == 2

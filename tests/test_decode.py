@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from apart import printed
+from apart import output_of
 from drawn import difference, gradient
 from PIL import Image, ImageCms
 
@@ -18,7 +18,7 @@ from vit.errors import InvalidImage
 from vit.images.decode import decode_image
 from vit.images.file_checks import MAX_BYTES
 
-pytestmark = pytest.mark.usefixtures("silence")
+pytestmark = pytest.mark.usefixtures("assert_silence")
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,12 +41,12 @@ with contextlib.suppress(UserError):
 @pytest.mark.parametrize(
     ("door", "speaks"),
     [
-        ("", True),  # a library, which leaves such things to whoever uses it
+        ("", True),  # a library leaves logging to its user
         ("import app", False),
         ("from vit.cli.main import main; main(['classify', 'no.jpg'])", False),
     ],
 )
-def test_the_doors_silence_what_libraries_say_of_a_damaged_picture(door: str, speaks: bool) -> None:
+def test_entry_points_silence_libraries_on_a_damaged_picture(door: str, speaks: bool) -> None:
     done = subprocess.run(
         [sys.executable, "-c", f"{door}{SPEAKING}"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
     )
@@ -64,7 +64,7 @@ def chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def png(width: int, height: int, pixels: bytes = b"") -> bytes:
-    """An 8-bit grey PNG with any declared size."""
+    """Return an 8-bit grey PNG with any declared size."""
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(pixels)), chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
@@ -102,19 +102,19 @@ def test_every_usual_mode_opens_as_rgb(mode: str) -> None:
     assert decode_image(encode(image, format)).mode == "RGB"
 
 
-def test_a_phones_mpo_opens_at_its_first_frame() -> None:
+def test_phones_mpo_opens_at_its_first_frame() -> None:
     data = encode(gradient(), "MPO", save_all=True, append_images=[Image.new("RGB", (48, 32), "red")])
     assert difference(decode_image(data), gradient()) < 6
 
 
 @pytest.mark.parametrize("format", ["GIF", "TIFF", "WEBP", "PNG", "AVIF"])
-def test_the_first_of_several_frames_is_taken(format: str) -> None:
+def test_first_of_several_frames_is_used(format: str) -> None:
     frames = [Image.new("RGB", (40, 40), color) for color in ("red", "lime", "blue")]
     data = encode(frames[0], format, save_all=True, append_images=frames[1:])
     assert difference(decode_image(data), frames[0]) < 3
 
 
-def test_nothing_of_the_files_metadata_stays() -> None:
+def test_metadata_is_dropped() -> None:
     exif = Image.Exif()
     exif[0x010F] = "a camera"
     image = decode_image(encode(gradient(), "JPEG", exif=exif, comment=b"secret"))
@@ -151,7 +151,7 @@ def test_damaged_exif_does_not_spoil_the_picture() -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "PA"])
-def test_transparency_is_laid_on_white(mode: str) -> None:
+def test_transparency_is_composited_on_white(mode: str) -> None:
     clear = Image.new("RGBA", (8, 8), (0, 0, 0, 0)).convert(mode)
     assert decode_image(encode(clear, "TIFF" if mode == "PA" else "PNG")).getpixel((4, 4)) == (255, 255, 255)
 
@@ -162,7 +162,7 @@ def test_half_transparent_black_becomes_grey() -> None:
 
 
 @pytest.mark.parametrize("format", ["GIF", "PNG"])
-def test_a_transparent_palette_colour_becomes_white(format: str) -> None:
+def test_transparent_palette_colour_becomes_white(format: str) -> None:
     image = Image.new("P", (8, 8), 1)
     image.putpalette([0, 0, 0, 200, 10, 10])
     image.paste(0, (0, 0, 4, 8))
@@ -170,7 +170,7 @@ def test_a_transparent_palette_colour_becomes_white(format: str) -> None:
     assert decoded.getpixel((1, 1)) == (255, 255, 255) and decoded.getpixel((6, 1)) == (200, 10, 10)
 
 
-def test_a_transparent_colour_of_an_rgb_png_becomes_white() -> None:
+def test_transparent_colour_of_an_rgb_png_becomes_white() -> None:
     data = encode(Image.new("RGB", (8, 8), (9, 8, 7)), "PNG", transparency=(9, 8, 7))
     assert decode_image(data).getpixel((0, 0)) == (255, 255, 255)
 
@@ -201,7 +201,7 @@ def test_sixteen_bits_are_scaled_not_clipped(format: str) -> None:
         ([-3e38, 0.0, 3e38], [0, 128, 255]),
     ],
 )
-def test_floats_are_scaled_to_the_range_they_use(values: list[float], expected: list[int]) -> None:
+def test_floats_are_scaled_to_the_range_in_use(values: list[float], expected: list[int]) -> None:
     decoded = decode_image(encode(Image.fromarray(np.array([values], dtype=np.float32)), "TIFF"))
     assert [decoded.getpixel((x, 0))[0] for x in range(3)] == expected
 
@@ -210,13 +210,13 @@ def test_floats_are_scaled_to_the_range_they_use(values: list[float], expected: 
     ("values", "expected"),
     [([0, 128, 255], [0, 128, 255]), ([0, 32896, 65535], [0, 128, 255]), ([-100, 0, 100], [0, 128, 255])],
 )
-def test_int32_is_scaled_to_the_range_it_uses(values: list[int], expected: list[int]) -> None:
+def test_int32_is_scaled_to_the_range_in_use(values: list[int], expected: list[int]) -> None:
     decoded = decode_image(encode(Image.fromarray(np.array([values], dtype=np.int32)), "TIFF"))
     assert [decoded.getpixel((x, 0))[0] for x in range(3)] == expected
 
 
 def test_colours_with_another_profile_become_srgb() -> None:
-    # The profile swaps red and green: its primaries are those of sRGB in another order.
+    # The profile exchanges red and green: sRGB primaries in another order.
     profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
     profile[:] = profile.replace(b"rXYZ", b"tmp_").replace(b"gXYZ", b"rXYZ").replace(b"tmp_", b"gXYZ")
     profile[:] = profile.replace("sRGB".encode("utf-16-be"), "swap".encode("utf-16-be"))
@@ -226,13 +226,13 @@ def test_colours_with_another_profile_become_srgb() -> None:
     assert red < 30 and green > 225
 
 
-def test_an_srgb_profile_changes_nothing() -> None:
+def test_srgb_profile_changes_nothing() -> None:
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     assert difference(decode_image(encode(gradient(), "PNG", icc_profile=profile)), gradient()) == 0
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
-def test_a_broken_profile_is_passed_over(mode: str) -> None:
+def test_broken_profile_is_ignored(mode: str) -> None:
     data = encode(gradient().convert(mode), "TIFF", icc_profile=b"rubbish" * 30)
     assert difference(decode_image(data), gradient().convert(mode).convert("RGB")) == 0
 
@@ -247,14 +247,14 @@ def refusal(data: bytes) -> str:
 
 
 def jpeg_with_scans(scans: int) -> bytes:
-    """A progressive JPEG whose last scan comes again and again."""
+    """Return a progressive JPEG whose last scan is repeated many times."""
     data = encode(gradient(), "JPEG", progressive=True)
     last = data[data.rindex(b"\xff\xda") : -2]
     return data[:-2] + last * scans + b"\xff\xd9"
 
 
 def tiff_of_strips(strips: int) -> bytes:
-    """A grey TIFF, 20 pixels wide, of one-row strips that all share their bytes."""
+    """Return a grey TIFF, 20 pixels wide, of one-row strips that all share their bytes."""
     tags = [
         (256, 20),
         (257, strips),
@@ -276,7 +276,7 @@ def tiff_of_strips(strips: int) -> bytes:
 
 
 def gif_with_frame(width: int, height: int) -> bytes:
-    """A GIF of 10 x 10 pixels whose only frame declares another size."""
+    """Return a GIF of 10 x 10 pixels whose only frame declares another size."""
     data = bytearray(encode(Image.new("P", (10, 10)), "GIF"))
     frame = data.index(b"\x2c\0\0\0\0")
     data[frame + 5 : frame + 9] = struct.pack("<HH", width, height)
@@ -316,13 +316,13 @@ def gif_with_frame(width: int, height: int) -> bytes:
         (encode(gradient(), "ICO"), "not a picture"),
     ],
 )
-def test_a_hopeless_file_is_refused_in_one_sentence(data: bytes, said: str) -> None:
+def test_unusable_file_is_refused_in_one_sentence(data: bytes, said: str) -> None:
     message = refusal(data)
     assert said in message
     assert message.endswith(".") and "\n" not in message and "Error" not in message
 
 
-def test_more_bytes_than_the_limit_are_refused() -> None:
+def test_files_above_the_size_limit_are_refused() -> None:
     assert "100 MB" in refusal(bytes(MAX_BYTES + 1))
 
 
@@ -333,23 +333,23 @@ def test_a_file_cut_in_half_is_refused(format: str) -> None:
     assert "damaged" in refusal(data[: len(data) // 2])
 
 
-def test_a_postscript_file_is_refused_whatever_header_it_borrows() -> None:
+def test_postscript_file_is_refused_with_any_header() -> None:
     refusal(b"\xff\xd8\xff%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage")
 
 
-def test_the_video_after_a_motion_photo_does_no_harm() -> None:
+def test_video_after_a_motion_photo_is_ignored() -> None:
     video = b"\xff\xda\0\2" * 500
     assert difference(decode_image(encode(gradient(), "JPEG", quality=95) + video), gradient()) < 6
 
 
-def test_a_refused_file_leaves_pillows_settings_alone() -> None:
+def test_refused_file_leaves_pillows_settings_unchanged() -> None:
     before = Image.MAX_IMAGE_PIXELS
     refusal(png(60_000, 60_000))
     assert before == Image.MAX_IMAGE_PIXELS
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF"])
-def test_a_mutated_file_is_a_picture_or_refused(format: str) -> None:
+def test_mutated_file_is_a_picture_or_refused(format: str) -> None:
     dice = random.Random(7)
     options = {"compression": "tiff_lzw"} if format == "TIFF" else {}
     original = encode(gradient(24, 16), format, **options)
@@ -370,7 +370,7 @@ def test_a_mutated_file_is_a_picture_or_refused(format: str) -> None:
     ("mode", "format"), [("RGB", "PNG"), ("RGBA", "PNG"), ("I;16", "PNG"), ("F", "TIFF"), ("RGB", "WEBP")]
 )
 def test_fifty_megapixels_take_less_than_a_gigabyte(mode: str, format: str, tmp_path: Path) -> None:
-    """With a quarter of the pixels and of the memory, which grows with them."""
+    """Tested with a quarter of the pixels and of the memory, which are proportional."""
     path = tmp_path / "large"
     fast = {"PNG": {"compress_level": 1}, "TIFF": {"compression": "tiff_lzw"}, "WEBP": {"method": 0}}
     Image.new(mode, (4_080, 3_060)).save(path, format, **fast[format])
@@ -380,13 +380,13 @@ def test_fifty_megapixels_take_less_than_a_gigabyte(mode: str, format: str, tmp_
         "start = peak(); image = decode_image(Path(sys.argv[1]).read_bytes())\n"
         "print(*image.size, (peak() - start) / 1024)"
     )
-    width, height, megabytes = printed(code, path).split()
+    width, height, megabytes = output_of(code, path).split()
     assert (int(width), int(height)) == (4_080, 3_060)
     assert float(megabytes) < 250
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_a_large_jpeg_is_decoded_smaller_and_shrinks_to_the_same_picture(mode: str) -> None:
+def test_large_jpeg_is_decoded_smaller_and_shrinks_to_the_same_picture(mode: str) -> None:
     whole = gradient(1024, 768).convert(mode)
     data = encode(whole, "JPEG", quality=95)
     full, small = decode_image(data), decode_image(data, least=200)
@@ -395,7 +395,7 @@ def test_a_large_jpeg_is_decoded_smaller_and_shrinks_to_the_same_picture(mode: s
     assert difference(one, other) < 2.5
 
 
-def test_a_picture_is_never_decoded_smaller_than_is_enough() -> None:
+def test_picture_is_never_decoded_smaller_than_needed() -> None:
     data = encode(gradient(500, 400), "JPEG")
     for least in (1, 49, 50, 51, 100, 101, 399, 400, 401, 5000):
         decoded = decode_image(data, least=least)
@@ -403,7 +403,7 @@ def test_a_picture_is_never_decoded_smaller_than_is_enough() -> None:
     assert decode_image(encode(gradient(500, 400), "PNG"), least=10).size == (500, 400)
 
 
-def test_a_smaller_one_is_upright_too() -> None:
+def test_picture_decoded_smaller_is_upright() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     data = encode(gradient(800, 400), "JPEG", exif=exif)

@@ -1,4 +1,4 @@
-"""Kinds of picture files as cameras, phones and microscopes write them: opened right, or called what they are."""
+"""Picture files of cameras, phones and microscopes: decoded correctly, or identified in the refusal."""
 
 import io
 import struct
@@ -16,7 +16,7 @@ from vit.errors import InvalidImage
 from vit.images.decode import decode_image, used_range
 from vit.images.video import is_video
 
-pytestmark = pytest.mark.usefixtures("silence")
+pytestmark = pytest.mark.usefixtures("assert_silence")
 
 Entry = tuple[int, int, int | bytes]  # tag, type, value
 TWELVE_BITS = np.linspace(0, 4095, 90).astype(np.uint16)[None].repeat(60, 0)
@@ -37,7 +37,7 @@ def refusal(data: bytes) -> str:
 
 
 def tiff(values: np.ndarray, kind: int = 1, more: Sequence[Entry] = (), below: Sequence[Entry] = ()) -> bytes:
-    """A TIFF of any numbers: the format of its samples, other entries of its directory, and those of one below it."""
+    """Write a TIFF of any numbers, sample format and directory entries, optionally with a subdirectory."""
     height, width = values.shape[:2]
     channels, pixels = values.shape[2] if values.ndim == 3 else 1, values.tobytes()
     entries: dict[int, Entry] = {tag: (tag, 4, value) for tag, value in ((256, width), (257, height), (273, 8))}
@@ -60,7 +60,7 @@ def tiff(values: np.ndarray, kind: int = 1, more: Sequence[Entry] = (), below: S
 
 
 def png_of_16_bits(values: np.ndarray) -> bytes:
-    """A PNG of 16-bit colours, which Pillow does not write."""
+    """Return a PNG of 16-bit colours, which Pillow cannot write."""
     height, width, channels = values.shape
 
     def chunk(kind: bytes, content: bytes) -> bytes:
@@ -93,13 +93,13 @@ DNG = (50706, 1, b"\1\4\0\0")
         (b"FUJIFILMCCD-RAW 0201" + bytes(99), "RAF"),
     ],
 )
-def test_a_raw_photos_preview_is_not_taken_for_the_photo(data: bytes, kind: str) -> None:
+def test_raw_photos_preview_is_not_taken_for_the_photo(data: bytes, kind: str) -> None:
     message = refusal(data)
     assert f"raw photo of a camera ({kind})" in message and "JPEG or PNG" in message
     assert not is_video(data)
 
 
-def test_a_preview_of_another_picture_in_a_tiff_is_refused() -> None:
+def test_preview_of_another_picture_in_a_tiff_is_refused() -> None:
     assert "preview of another" in refusal(tiff(THUMBNAIL, more=[(254, 4, 1)]))
     assert decode_image(tiff(THUMBNAIL)).size == (12, 8)
 
@@ -119,7 +119,7 @@ def test_a_preview_of_another_picture_in_a_tiff_is_refused() -> None:
     ],
     ids=["PNG", "TIFF", "RGB PNG", "RGBA PNG", "RGB TIFF", "32 bits"],
 )
-def test_twelve_bits_in_sixteen_are_told_and_stretched(data: bytes) -> None:
+def test_twelve_bits_in_sixteen_are_reported_and_stretched(data: bytes) -> None:
     used = used_range(data)
     assert used and used.sentence == "uses 0 to 4,095 of 65,535, so it is dark."
     assert max(high for _, high in decode_image(data).getextrema()) <= 16
@@ -128,16 +128,16 @@ def test_twelve_bits_in_sixteen_are_told_and_stretched(data: bytes) -> None:
     assert np.abs(stretched[0, :, 0] - np.linspace(0, 255, 90)).max() < 17
 
 
-def test_what_uses_its_range_is_left_alone() -> None:
+def test_picture_that_uses_its_range_is_unchanged() -> None:
     for image in (TWELVE_BITS * 16, (TWELVE_BITS // 64).astype(np.uint8)):
         data = encode(Image.fromarray(image), "PNG")
         assert used_range(data) is None
-    assert decode_image(data, stretch=True).getextrema() == ((0, 63),) * 3  # 8 bits are seen as they are meant
+    assert decode_image(data, stretch=True).getextrema() == ((0, 63),) * 3  # 8-bit values are shown as they are
     pale = used_range(encode(Image.fromarray(TWELVE_BITS // 8 + 30000), "PNG"))
     assert pale and pale.sentence == "uses 30,000 to 30,511 of 65,535, so it shows little contrast."
 
 
-def test_large_numbers_without_a_sign_stay_in_their_order() -> None:
+def test_large_unsigned_numbers_keep_their_order() -> None:
     values = (np.arange(16, dtype=np.uint32) * (2**28))[None]
     assert list(np.asarray(decode_image(tiff(values)))[0, :, 0]) == sorted(round(i * 255 / 15) for i in range(16))
 
@@ -151,7 +151,7 @@ def test_large_numbers_without_a_sign_stay_in_their_order() -> None:
         (np.zeros((4, 4, 3), np.uint32), "32-bit whole numbers in 3 channels"),
     ],
 )
-def test_a_tiff_of_other_numbers_is_called_what_it_is(values: np.ndarray, what: str) -> None:
+def test_tiff_of_other_numbers_is_identified(values: np.ndarray, what: str) -> None:
     assert f"a TIFF of {what}," in refusal(tiff(values, 3 if values.dtype.kind == "f" else 1))
 
 
@@ -159,7 +159,7 @@ def test_a_tiff_of_other_numbers_is_called_what_it_is(values: np.ndarray, what: 
 
 
 @pytest.mark.parametrize("progressive", [False, True])
-def test_a_jpeg_without_its_end_marker_opens_whole(progressive: bool) -> None:
+def test_jpeg_without_its_end_marker_opens_whole(progressive: bool) -> None:
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8))
     for image in (gradient(), noise):
         data = encode(image, "JPEG", progressive=progressive)
@@ -171,7 +171,7 @@ def test_a_jpeg_without_its_end_marker_opens_whole(progressive: bool) -> None:
 
 
 @pytest.mark.parametrize("progressive", [False, True])
-def test_a_jpeg_without_its_last_few_blocks_opens_as_in_browsers(progressive: bool) -> None:
+def test_jpeg_without_its_last_blocks_opens_as_in_browsers(progressive: bool) -> None:
     data = encode(gradient(400, 300), "JPEG", progressive=progressive, quality=90)
     for lost in (3, 10, 20):
         unlike = np.asarray(decode_image(data[:-lost])) != np.asarray(decode_image(data))
@@ -179,12 +179,12 @@ def test_a_jpeg_without_its_last_few_blocks_opens_as_in_browsers(progressive: bo
     assert "ends before its picture does" in refusal(data[:-500])
 
 
-def test_a_progressive_jpeg_without_its_last_pass_is_refused() -> None:
+def test_progressive_jpeg_without_its_last_scan_is_refused() -> None:
     data = encode(gradient(), "JPEG", progressive=True)
     assert "ends before" in refusal(data[: data.rindex(b"\xff\xc4")])
 
 
-# --- Phones, and what is no picture -------------------------------------------------------------------------------
+# --- Phones, and other files --------------------------------------------------------------------------------------
 
 
 def test_heic_opens_upright() -> None:
@@ -208,11 +208,11 @@ def test_heic_opens_upright() -> None:
         (b'\x08\1\0\0\0\0\0\0{"head.weight":', "page Checkpoints opens those"),
     ],
 )
-def test_what_is_no_picture_is_called_what_it_is(start: bytes, what: str) -> None:
+def test_non_pictures_are_identified(start: bytes, what: str) -> None:
     assert what in refusal(start + bytes(200))
 
 
-def test_weights_are_no_archive_of_pictures() -> None:
+def test_weights_are_not_taken_for_an_archive_of_pictures() -> None:
     out = io.BytesIO()
     torch.save({"head.weight": torch.zeros(2)}, out)
     assert "page Checkpoints opens those" in refusal(out.getvalue())

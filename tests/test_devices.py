@@ -1,4 +1,4 @@
-"""GPUs as NVIDIA's library reports them, in torch's order; the library is replaced by a table."""
+"""GPUs as NVIDIA's library reports them, in torch's order; a table replaces the library."""
 
 import sys
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ GB = 1 << 30
 
 
 class Nvml(SimpleNamespace):
-    """What `pynvml` offers, over a list of (PCI address, identity, name, free memory, use)."""
+    """The functions of `pynvml` in use, over a list of (PCI address, identity, name, free memory, use)."""
 
     class NVMLError(Exception):
         pass
@@ -71,7 +71,7 @@ def test_hidden_gpus_are_not_offered_and_keep_their_numbers(monkeypatch: pytest.
     assert [device.name for device in list_devices()] == ["cpu", "cuda:1"]
 
 
-def test_without_a_driver_there_is_only_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_cpu_is_offered_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Nvml(driver=False))
     assert [device.name for device in list_devices()] == ["cpu"]
 
@@ -80,7 +80,7 @@ def test_without_a_driver_there_is_only_the_cpu(monkeypatch: pytest.MonkeyPatch)
     ("setting", "numbers"),
     [("", []), ("-1", []), ("0,-1,1", [0]), ("GPU-b,GPU-a", [0, 1]), ("GPU-", []), ("0,0", [0]), (" 1 ", [1])],
 )
-def test_visible_devices_are_read_as_cuda_does(setting: str, numbers: list[int]) -> None:
+def test_visible_devices_are_parsed_as_cuda_does(setting: str, numbers: list[int]) -> None:
     assert visible(setting, ["GPU-aa", "GPU-bb"]) == numbers
 
 
@@ -89,14 +89,14 @@ def test_memory_of_this_machine_is_known() -> None:
     assert 0 < free <= total
 
 
-def test_on_a_bare_machine_memory_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that only trains has torch and pydantic."""
+def test_memory_is_unknown_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training-only machine has just torch and pydantic."""
     monkeypatch.setitem(sys.modules, "psutil", None)
     assert memory() == (0, 0)
     assert list_devices()[0].name == "cpu"
 
 
-def test_a_model_that_was_moved_is_back_even_after_an_error() -> None:
+def test_moved_model_returns_even_after_an_error() -> None:
     moved: list[object] = []
 
     class Spy(nn.Linear):

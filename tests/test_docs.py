@@ -1,4 +1,4 @@
-"""What the documents say of each other and of the project is so: links, files, modules, commands."""
+"""Links, files, modules and commands in the documents exist."""
 
 import importlib
 import re
@@ -12,28 +12,28 @@ ROOT = Path(__file__).parents[1]
 DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 WORKFLOWS = sorted([*ROOT.glob(".github/workflows/*.yml"), ROOT / ".pre-commit-config.yaml"])
 FOLDERS = ("app.py", "pages", "vit", "checkpoints", "benchmarks", "tests", "docs", ".github", ".streamlit", ".ci")
-NOT_OURS = {".streamlit/secrets.toml"}  # written by whoever runs a server
+NOT_OURS = {".streamlit/secrets.toml"}  # created by a server's administrator
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 every_document = pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 def prose(text: str) -> str:
-    """A document without its blocks of code."""
+    """Return a document without its blocks of code."""
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def anchors(path: Path) -> set[str]:
-    """What a link can name behind "#": the headings, as GitHub writes them."""
+    """Return the headings of a document as GitHub's anchors."""
     headings = re.findall(r"^#+ +(.+)$", prose(path.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def dead_links(text: str, path: Path) -> set[str]:
-    """Links of a document at a path that lead nowhere within the project."""
+    """Return the relative links of a document, at a path, that resolve to nothing."""
     dead = set()
     for link in LINK.findall(prose(text)):
         if re.match(r"[a-z]+:", link):
-            continue  # to elsewhere
+            continue  # links to other sites
         file, _, anchor = link.partition("#")
         folder = path.parent / file if file else path
         if not folder.exists() or (anchor and anchor not in anchors(folder)):
@@ -42,7 +42,7 @@ def dead_links(text: str, path: Path) -> set[str]:
 
 
 def missing(text: str) -> set[str]:
-    """Files and names of the package that a document mentions as code and that do not exist."""
+    """Return files and names of the package that a document mentions as code and that do not exist."""
     spans = re.findall(r"`([^`\n]+)`", prose(text))
     files = {span for span in spans if re.fullmatch(r"[\w./-]+", span) and span.partition("/")[0] in FOLDERS}
     names = {span for span in spans if re.fullmatch(r"vit(\.\w+)+", span)}
@@ -51,7 +51,7 @@ def missing(text: str) -> set[str]:
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name is a module, or something in one."""
+    """Whether a dotted name is a module or an attribute of one."""
     place, *rest = name.split(".")
     result: Any = importlib.import_module(place)
     for part in rest:
@@ -72,12 +72,12 @@ def test_links_between_documents_resolve(path: Path) -> None:
 
 
 @every_document
-def test_documents_mention_no_file_that_does_not_exist(path: Path) -> None:
+def test_documents_mention_only_existing_files(path: Path) -> None:
     assert not missing(path.read_text())
 
 
 def test_every_document_can_be_reached_from_the_readme() -> None:
-    """By way of the list of all documents."""
+    """The README leads to the list of all documents."""
     every = ROOT / "docs" / "README.md"
 
     def linked(path: Path) -> set[Path]:
@@ -87,7 +87,7 @@ def test_every_document_can_be_reached_from_the_readme() -> None:
     assert {path for path in DOCS if path.name != "README.md"} <= linked(every)
 
 
-def test_what_leads_nowhere_would_be_noticed() -> None:
+def test_dead_links_and_missing_names_would_be_noticed() -> None:
     text = (
         "[a](docs/nothing.md) [b](README.md#nothing) [c](README.md#licence) `vit/nothing.py` `vit.files.no` `vit.files`"
     )
@@ -96,14 +96,14 @@ def test_what_leads_nowhere_would_be_noticed() -> None:
 
 
 @pytest.mark.parametrize("path", [*DOCS, *WORKFLOWS], ids=lambda path: path.name)
-def test_every_make_target_that_is_named_exists(path: Path) -> None:
+def test_every_make_target_in_the_documents_exists(path: Path) -> None:
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     named = re.findall(r"(?:`|^|run: )make ([a-z]+)", path.read_text(), re.MULTILINE)
     assert set(named) <= set(targets)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_workflows_run_what_is_there(path: Path) -> None:
+def test_workflows_run_existing_files_and_targets(path: Path) -> None:
     document = yaml.safe_load(path.read_text())
     steps = [step["run"] for job in document.get("jobs", {}).values() for step in job["steps"] if "run" in step]
     hooks = [hook["entry"] for repository in document.get("repos", []) for hook in repository["hooks"]]

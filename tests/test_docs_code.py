@@ -1,4 +1,4 @@
-"""What the documents give to type and to run does run: commands, Python, the shapes in its comments."""
+"""The documents' commands and Python blocks run, and give the shapes in their comments."""
 
 import ast
 import contextlib
@@ -30,19 +30,19 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """Of the blocks to type, what stands behind `python -m vit`."""
+    """Return the arguments after `python -m vit` in the code blocks."""
     lines = "\n".join(blocks(text, "bash")).splitlines()
     return [shlex.split(found[1], comments=True) for line in lines if (found := COMMAND.match(line))]
 
 
 def spans(text: str) -> list[list[str]]:
-    """The same of commands between words, which may leave out what everybody has to name."""
+    """Return the arguments after `python -m vit` in inline code, where required arguments may be missing."""
     found = [match[1] for span in re.findall(r"`([^`\n]+)`", text) if (match := COMMAND.match(span))]
     return [shlex.split(words) for words in found if not words.startswith("COMMAND")]
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_command_that_is_named_is_one(path: Path) -> None:
+def test_every_command_in_the_documents_exists(path: Path) -> None:
     text = path.read_text()
     for words in commands(text):
         parser().parse_args(words)
@@ -51,7 +51,7 @@ def test_every_command_that_is_named_is_one(path: Path) -> None:
 
 
 def unknown(words: list[str]) -> set[str]:
-    """Options that a command does not have; the command itself, where there is none."""
+    """Return options that a command lacks; the command itself if it does not exist."""
     printed = io.StringIO()
     with (
         contextlib.suppress(SystemExit),
@@ -64,7 +64,7 @@ def unknown(words: list[str]) -> set[str]:
     return {word for word in words[1:] if word.startswith("--")} - set(re.findall(r"--[\w-]+", printed.getvalue()))
 
 
-def test_a_command_or_an_option_that_is_none_would_be_noticed() -> None:
+def test_unknown_commands_and_options_would_be_noticed() -> None:
     text = (
         "```bash\n.venv/bin/python -m vit explain a.jpg --nothing 3 --out b.png  # as below\n```\n`vit explore --top 3`"
     )
@@ -74,8 +74,8 @@ def test_a_command_or_an_option_that_is_none_would_be_noticed() -> None:
 
 
 @pytest.fixture
-def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Any) -> dict[str, str]:
-    """A folder with what the examples name; tiny models in place of those that would be fetched."""
+def example_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Any) -> dict[str, str]:
+    """A folder with the files that the examples name; tiny models replace downloads."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photo.jpg").write_bytes(SAMPLES["cat"].path.read_bytes())
     for label, sample in (("cat", "cat"), ("dog", "horse")):
@@ -93,12 +93,12 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Any) -> dict[s
     }
 
 
-def test_the_commands_about_a_picture_run(named: dict[str, str]) -> None:
+def test_commands_on_a_picture_run(example_files: dict[str, str]) -> None:
     found = [words for words in commands((ROOT / "docs" / "command-line.md").read_text()) if words[0] in ONE_PICTURE]
     for words in found:
         Path("map.png").unlink(missing_ok=True)
         arguments = [
-            file for word in words for file in (sorted(glob(word)) if "*" in word else [named.get(word, word)])
+            file for word in words for file in (sorted(glob(word)) if "*" in word else [example_files.get(word, word)])
         ]
         assert main(arguments) == 0, words
         assert words[0] != "explain" or Path(words[words.index("--out") + 1]).exists()
@@ -107,11 +107,11 @@ def test_the_commands_about_a_picture_run(named: dict[str, str]) -> None:
     assert {"--text", "--template", "--examples", "--classifier"} <= said
 
 
-def test_the_python_runs_and_gives_the_shapes_that_it_names(named: dict[str, str]) -> None:
+def test_python_runs_and_gives_the_stated_shapes(example_files: dict[str, str]) -> None:
     names: dict[str, Any] = {}
     checked = 0
     for block in blocks((ROOT / "docs" / "python.md").read_text(), "python"):
-        for name, place in named.items():
+        for name, place in example_files.items():
             block = block.replace(f'"{name}"', repr(place))
         for statement in ast.parse(block).body:
             exec(compile(ast.Module([statement], []), "python.md", "exec"), names)

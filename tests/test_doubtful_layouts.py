@@ -1,4 +1,4 @@
-"""What opened as classes and was none: masks, splits, moments, tables at odds; and what lay one folder too deep."""
+"""Folders easily mistaken for classes: masks, splits, timestamps, conflicting tables; and files nested too deep."""
 
 import json
 import unicodedata
@@ -15,7 +15,7 @@ from vit.errors import InvalidDataset
 
 
 def labels_of(folder: Path, split: str = "") -> dict[str, str]:
-    """The class of each file, of one split or all."""
+    """Return the class of each file, of one split or all."""
     files = list_files(folder)
     every = getattr(files, split) if split else (*files.train, *files.validation, *files.test)
     return {path.name: files.classes[label] for path, label in every}
@@ -31,7 +31,7 @@ def rows(head: str, *lines: str) -> str:
     return "\n".join([head, *lines]) + "\n"
 
 
-def test_pictures_below_nested_splits_get_classes_from_tables_and_names(write: Write) -> None:
+def test_pictures_in_nested_splits_get_classes_from_tables_and_names(write: Write) -> None:
     """Kaggle's dogs-vs-cats as it unpacks, and train/images/ beside a table."""
     flat = {f"train/train/{name}.{number}.jpg": "" for name in ("cat", "dog") for number in range(6)}
     assert set(labels_of(write(flat | pictures("test1/test1/"))).values()) == {"cat", "dog"}
@@ -51,23 +51,23 @@ def test_masks_beside_pictures_are_no_class(write: Write) -> None:
     assert set(labels_of(write(pictures("mask/", "no_mask/"))).values()) == {"mask", "no_mask"}
 
 
-def test_a_folder_for_testing_that_is_read_as_a_class_is_told(write: Write) -> None:
+def test_folder_read_as_a_class_is_reported(write: Write) -> None:
     assert any("test images/" in note for note in list_files(write(pictures("cat/", "dog/", "test images/"))).notes)
     assert list_files(write(pictures("car/", "bus/", "train/"))).notes == ()
 
 
-def test_moments_in_names_of_files_are_no_classes(write: Write) -> None:
+def test_timestamps_in_file_names_are_no_classes(write: Write) -> None:
     for form in ("{}_12000{}.jpg", "signal-{}-12{}.jpg", "holiday {} 1{}.jpg"):
         for days in (("20230101", "20230102"), ("2023-01-01", "2023-01-02")):
             refusal(write({form.format(day, number): "" for day in days for number in range(4)}))
 
 
-def test_a_column_of_splits_is_no_class(write: Write) -> None:
+def test_column_of_splits_is_no_class(write: Write) -> None:
     table = rows("image_id,partition", *(f"{number}.jpg,{number % 3}" for number in range(6)))
     assert "no column that could be their class" in refusal(write({"list.csv": table} | pictures("")))
 
 
-def test_tables_that_name_different_classes_are_not_chosen_from(write: Write) -> None:
+def test_conflicting_tables_are_refused(write: Write) -> None:
     def table(*names: str) -> str:
         return rows("id,label", *(f"{number},{name}" for number, name in enumerate(names)))
 
@@ -80,7 +80,7 @@ def test_tables_that_name_different_classes_are_not_chosen_from(write: Write) ->
     assert len(labels_of(write(disjoint | pictures("")))) == 6
 
 
-def test_tables_of_splits_split_what_another_one_names_and_names_of_files_give_words(write: Write) -> None:
+def test_tables_of_splits_split_the_files_of_another_and_file_names_give_class_names(write: Write) -> None:
     """As Oxford's pets: list.txt of all, with numbers, and one list for each split."""
     names = [f"{breed}_{number}" for breed in ("Abyssinian", "shiba_inu") for number in range(1, 7)]
     lines = [f"{name} {1 + (name < 'B')} 1 1" for name in names]
@@ -91,7 +91,7 @@ def test_tables_of_splits_split_what_another_one_names_and_names_of_files_give_w
     assert labels_of(folder, "test") == {f"{name}.jpg": name[:-2] for name in names if name.endswith(("5", "6"))}
 
 
-def test_classes_of_several_words_stay_whole_in_lists_of_words(write: Write) -> None:
+def test_class_names_of_several_words_stay_whole_in_lists(write: Write) -> None:
     lines = [f"{number} {('707-320', 'Fokker 50', 'Fokker 100')[number % 3]}" for number in range(6)]
     assert labels_of(write({"variant.txt": rows(*lines)} | pictures("")))["1.jpg"] == "Fokker 50"
     lines = [f"my pets/{number} a.jpg {('red fox', 'cat')[number % 2]}" for number in range(6)]
@@ -99,7 +99,7 @@ def test_classes_of_several_words_stay_whole_in_lists_of_words(write: Write) -> 
     assert labels_of(write(spaces))["0 a.jpg"] == "red fox"
 
 
-def test_tables_that_are_too_long_are_told(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_tables_are_reported(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_MOST_ROWS", 4)
     long = rows("id,label", *(f"{number},{'ab'[number % 2]}" for number in range(6)))
     assert "labels.csv has more than 4 rows" in refusal(write({"labels.csv": long} | pictures("")))

@@ -1,4 +1,4 @@
-"""A dry run uses the training loop's own steps, in a process of its own, within its time, and leaves nothing behind."""
+"""A dry run takes the training loop's own steps in a separate process, within its time limit, and leaves no files."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from apart import printed
+from apart import output_of
 from PIL import Image
 
 from vit.errors import InvalidConfig, InvalidDataset
@@ -34,7 +34,7 @@ from vit.training.presets import train_config
 from vit.training.smaller_recipe import FITTING_SECONDS, fitting
 from vit.training.trainer import Trainer
 
-PATIENCE = 600  # [s] on a busy machine
+PATIENCE = 600  # timeout [s], for a busy machine
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def config() -> TrainConfig:
 
 
 def sample_of(config: TrainConfig, pictures: int = 9469, classes: int = 10) -> Sample:
-    """Of a dataset that nobody has to open."""
+    """Return a sample of a dataset without opening it."""
     model = config.vit_config(classes)
     images = torch.zeros(1, model.channels, *model.image_size, dtype=torch.uint8)
     return Sample(images, torch.zeros(1, dtype=torch.int64), tuple(map(str, range(classes))), pictures, 1000, 500, 0.01)
@@ -60,7 +60,7 @@ def test_several_devices_share_an_epoch_and_its_validation(config: TrainConfig) 
 
 
 @pytest.mark.slow
-def test_a_dry_run_measures_the_model_that_would_be_trained(config: TrainConfig) -> None:
+def test_dry_run_measures_the_model_that_would_be_trained(config: TrainConfig) -> None:
     *moments, result = try_steps(config, limit=PATIENCE)
     assert isinstance(result, DryRun)
     model = VisionTransformer(config.vit_config(4))
@@ -76,7 +76,7 @@ def test_a_dry_run_measures_the_model_that_would_be_trained(config: TrainConfig)
     ("fixed", "each", "seconds"),
     [(0.1, 0.01, 9.0), (0.2, 0.5, 9.0), (3.0, 1.0, 9.0), (0.0, 30.0, 9.0), (0.1, 0.5, 1.0)],
 )
-def test_batches_grow_as_long_as_there_is_time(fixed: float, each: float, seconds: float) -> None:
+def test_batches_grow_while_there_is_time(fixed: float, each: float, seconds: float) -> None:
     now, done = 0.0, []
 
     def step(count: int) -> None:
@@ -92,7 +92,7 @@ def test_batches_grow_as_long_as_there_is_time(fixed: float, each: float, second
     assert done[-1] == 256 or now + 2 * (fixed + each * following) > seconds, "no time is left for more"
 
 
-def test_what_was_not_timed_lies_on_the_line_of_what_was() -> None:
+def test_untimed_sizes_are_interpolated_linearly() -> None:
     fixed, each = extrapolated([(1, 2.5), (2, 3.0), (16, 10.0), (8, 6.0), (16, 11.0)])
     assert fixed + 256 * each == pytest.approx(2 + 256 * 0.5)
     assert extrapolated([(1, 3.0)]) == (0.0, 3.0)
@@ -104,7 +104,7 @@ def test_what_was_not_timed_lies_on_the_line_of_what_was() -> None:
     "settings",
     [dict(), dict(size="H/14", image_size=1022), dict(size="L/16", image_size=1024, depth=64), dict(size="Ti/8")],
 )
-def test_a_model_that_is_too_large_is_timed_on_a_part_of_it(settings: dict[str, Any]) -> None:
+def test_too_large_a_model_is_timed_on_a_part_of_it(settings: dict[str, Any]) -> None:
     from vit.explain.timing import products
 
     config = train_config("pictures", **settings)
@@ -154,18 +154,18 @@ print(now("VmHWM") - before, memory.count_memory(config.vit_config(10), config, 
     [
         (dict(size="S/16", depth=3, crop_padding=0, ema=0.999), 12),  # attention and MLPs
         (dict(size="B/16", image_size=64, depth=3, crop_padding=0), 2),  # weights and moments
-        (dict(size="S/16", image_size=448, depth=2, crop_padding=0), 4),  # no matrices of attention
+        (dict(size="S/16", image_size=448, depth=2, crop_padding=0), 4),  # no attention matrices
         (dict(size="cifar-small", image_size=64, patch_size=4, crop_padding=4, optimizer="muon"), 32),  # many tokens
     ],
 )
-def test_the_memory_that_is_counted_is_near_what_a_step_takes(settings: dict[str, Any], batch: int) -> None:
-    """In processes of their own, for their peak memory."""
+def test_memory_estimate_is_near_the_peak_of_a_step(settings: dict[str, Any], batch: int) -> None:
+    """Runs in separate processes, to measure their peak memory."""
     config = train_config("pictures", device="cpu", data="shapes", workers=0, **settings)
-    taken, counted = map(int, printed(PEAK, config.model_dump_json(), batch).split())
+    taken, counted = map(int, output_of(PEAK, config.model_dump_json(), batch).split())
     assert taken / MEMORY_FACTOR < counted < taken * MEMORY_FACTOR
 
 
-def test_a_step_that_the_memory_cannot_hold_is_refused_before_it_is_tried() -> None:
+def test_step_that_exceeds_the_memory_is_refused_before_it_is_tried() -> None:
     config = train_config("pictures", device="cpu")
     assert "GB are free" in too_large(config, 10, 256, 2 * 10**8)
     assert not too_large(config, 10, 1, 2 * 10**9) and not too_large(config, 10, 256, 0)
@@ -173,7 +173,7 @@ def test_a_step_that_the_memory_cannot_hold_is_refused_before_it_is_tried() -> N
 
 
 def dry_run_of(config: TrainConfig, seconds_per_epoch: float) -> DryRun:
-    """As if that had been found out."""
+    """Build a dry run with these measurements."""
     params = sum(p.numel() for p in VisionTransformer(model_config(config, 10)).parameters())
     return DryRun(
         params=params, tokens=197, classes=10, train_pictures=9469, test_pictures=1000, streamed=False, memory=10**9,
@@ -182,7 +182,7 @@ def dry_run_of(config: TrainConfig, seconds_per_epoch: float) -> DryRun:
     )  # fmt: skip
 
 
-def test_a_recipe_that_fits_is_offered_where_the_own_one_is_too_dear() -> None:
+def test_cheaper_recipe_is_offered_if_the_own_one_is_too_expensive() -> None:
     config = train_config("pictures")
     result = dry_run_of(config, 9 * 86400 / 100)
     assert result.seconds_per_epoch * config.epochs > DEAR_SECONDS
@@ -198,14 +198,14 @@ def test_a_recipe_that_fits_is_offered_where_the_own_one_is_too_dear() -> None:
     assert again and (again.params < actual.params or "epochs" in again.settings), "not the same once more"
 
 
-def test_a_given_model_is_offered_smaller_pictures_or_fewer_epochs() -> None:
+def test_fixed_model_is_offered_smaller_pictures_or_fewer_epochs() -> None:
     config = train_config("fine-tune", image_size=224, epochs=100)
     result = fitting(config, dry_run_of(config, 5000))
     assert result is not None and result.settings.keys() <= {"image_size", "crop_padding", "epochs"}
 
 
 def processes() -> list[str]:
-    """Dry runs that are going on below this process."""
+    """Return the running dry-run processes below this process."""
     result = []
     for path in Path("/proc/self/task").glob("*/children"):
         for child in path.read_text().split():
@@ -230,7 +230,7 @@ def test_closing_a_dry_run_ends_its_process(config: TrainConfig, begin: Callable
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_dry_run_ends_in_time_even_where_not_a_step_was_done() -> None:
+def test_dry_run_ends_in_time_even_without_a_finished_step() -> None:
     config = heavy()
     result = time_steps(config, sampled=sample_of(config), limit=0.1)
     assert not processes()
@@ -241,19 +241,19 @@ def test_a_dry_run_ends_in_time_even_where_not_a_step_was_done() -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_sound_model_learns_one_batch_by_heart(config: TrainConfig) -> None:
+def test_sound_model_overfits_one_batch(config: TrainConfig) -> None:
     points = [point for point in overfit(config, seconds=PATIENCE) if point]
     assert points[0].loss > 1 and points[0].accuracy < 0.6
     assert points[-1].accuracy == 1 and points[-1].loss < 0.1
 
 
-def test_what_cannot_be_done_is_one_sentence(config: TrainConfig, tmp_path: Path) -> None:
+def test_impossible_recipe_is_refused_in_one_sentence(config: TrainConfig, tmp_path: Path) -> None:
     with pytest.raises(InvalidDataset, match="no folder"):
         time_steps(config.model_copy(update={"data": f"folder:{tmp_path / 'none'}", "limit": None}))
 
 
 @pytest.mark.slow
-def test_a_second_dry_run_is_refused_while_one_is_under_way(config: TrainConfig) -> None:
+def test_second_dry_run_is_refused_while_one_is_running(config: TrainConfig) -> None:
     first = overfit(config)
     next(first)
     try:
@@ -270,7 +270,7 @@ def test_sample_is_the_same_for_the_same_seed(config: TrainConfig) -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 7])
-def test_a_limit_counts_for_a_folder_as_it_does_in_the_run(tmp_path: Path, limit: int | None) -> None:
+def test_limit_applies_to_a_folder_as_in_the_run(tmp_path: Path, limit: int | None) -> None:
     for label in ("bus", "car"):
         for i in range(20):
             (tmp_path / label).mkdir(exist_ok=True)
@@ -286,7 +286,7 @@ def test_a_limit_counts_for_a_folder_as_it_does_in_the_run(tmp_path: Path, limit
 
 
 def rows(sheet: np.ndarray, count: int) -> list[np.ndarray]:
-    """The preview's rows, without what lies between them."""
+    """Return the preview's rows, without the gaps between them."""
     filled = (sheet[..., 3] > 0).any(1)
     edges = np.flatnonzero(np.diff(np.concatenate([[0], filled.astype(int), [0]])))
     assert len(edges) == 2 * count

@@ -1,4 +1,4 @@
-"""The report of a model's mistakes: counted by hand, read back, and refused when damaged."""
+"""The report of a model's mistakes: counted by hand, read back, and refused if damaged."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def constant(tmp_path: Path, build: Build) -> Checkpoint:
-    """It takes everything for a dog, with probability 0.73, and knows birds too."""
+    """A model that classifies everything as a dog with probability 0.73, and has a class of birds, too."""
     model = build(num_classes=3)
     with torch.no_grad():
         model.head.weight.zero_()
@@ -46,7 +46,7 @@ def constant(tmp_path: Path, build: Build) -> Checkpoint:
     )
 
 
-def test_mistakes_are_those_counted_by_hand(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
+def test_mistakes_equal_those_counted_by_hand(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.npz"
     error_search.write(constant, f"folder:{folder}", file=file)
     result = error_report.read(file)
@@ -63,7 +63,7 @@ def test_mistakes_are_those_counted_by_hand(constant: Checkpoint, folder: Path, 
     assert result.overlays.shape == (3, 160, 160, 3)
 
 
-def test_the_surest_mistakes_come_first_whatever_the_batches(
+def test_most_confident_mistakes_come_first_for_any_batch_size(
     tmp_path: Path, build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = build(num_classes=2)
@@ -79,7 +79,7 @@ def test_the_surest_mistakes_come_first_whatever_the_batches(
     assert fewer.indices.tolist() == whole.indices[:1].tolist()
 
 
-def test_a_model_without_mistakes_has_a_report(tmp_path: Path, build: Build) -> None:
+def test_model_without_mistakes_has_a_report(tmp_path: Path, build: Build) -> None:
     for name in ("train/a", "train/b", "test/a"):
         (tmp_path / "data" / name).mkdir(parents=True)
         Image.new("RGB", (32, 32)).save(tmp_path / "data" / name / "0.png")
@@ -92,7 +92,7 @@ def test_a_model_without_mistakes_has_a_report(tmp_path: Path, build: Build) -> 
     assert error_report.read(tmp_path / "r.npz").accuracy == 1.0
 
 
-def test_a_damaged_report_is_one_sentence(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
+def test_damaged_report_is_refused_in_one_sentence(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.npz"
     with pytest.raises(UserError, match="not been evaluated"):
         error_report.read(file)
@@ -104,12 +104,12 @@ def test_a_damaged_report_is_one_sentence(constant: Checkpoint, folder: Path, tm
     with pytest.raises(UserError, match="damaged"):
         error_report.read(file)
     file.unlink()
-    os.mkfifo(file)  # nobody writes into it
+    os.mkfifo(file)  # a pipe without a writer
     with pytest.raises(UserError, match="damaged"):
         error_report.read(file)
 
 
-def test_a_report_without_the_checkpoint_s_identity_is_read(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
+def test_report_without_the_checkpoints_identity_is_read(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.npz"
     error_search.write(constant, f"folder:{folder}", file=file)
     with np.load(file) as arrays:
@@ -124,7 +124,7 @@ def wait(run: Path) -> error_report.State:
 
 
 @pytest.mark.slow
-def test_a_run_is_evaluated_beside_the_server(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
+def test_run_is_evaluated_in_a_separate_process(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(UserError, match="no checkpoint yet"):
         error_report.start(run, "shapes", "data")
@@ -140,7 +140,7 @@ def test_a_run_is_evaluated_beside_the_server(constant: Checkpoint, folder: Path
 
 
 @pytest.mark.slow
-def test_a_failed_evaluation_says_why_and_leaves_no_dead_process(
+def test_failed_evaluation_reports_the_reason_and_leaves_no_zombie(
     constant: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, started, real = tmp_path / "run", list[subprocess.Popen](), subprocess.Popen
@@ -154,7 +154,7 @@ def test_a_failed_evaluation_says_why_and_leaves_no_dead_process(
     assert started[0].returncode
 
 
-def test_progress_is_read_from_the_bar(tmp_path: Path) -> None:
+def test_progress_is_parsed_from_the_bar(tmp_path: Path) -> None:
     import fcntl
 
     (tmp_path / "report.log").write_bytes(b"\r 10%|#  | 1/10\r 40%|####  | 4/10")

@@ -26,7 +26,7 @@ Build = Callable[..., VisionTransformer]
 
 @pytest.fixture
 def constant(build: Build) -> VisionTransformer:
-    """Two classes; the logits are 1 and 0 whatever the picture."""
+    """A model of two classes whose logits are always 1 and 0."""
     model = build(num_classes=2)
     with torch.no_grad():
         model.head.weight.zero_()
@@ -51,11 +51,11 @@ def noise(labels: list[int]) -> Resident:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path, constant: VisionTransformer) -> Callable[[tuple[str, str]], Checkpoint]:
-    """`checkpoint(labels)`: one that always answers with the first of its labels."""
+    """Return `checkpoint(labels)`: one that always predicts the first of its labels."""
     return lambda labels: load_checkpoint(save_checkpoint(tmp_path / "constant", constant, labels, INPUT))
 
 
-def test_accuracy_and_loss_are_those_worked_out_by_hand(constant: VisionTransformer) -> None:
+def test_accuracy_and_loss_equal_those_worked_out_by_hand(constant: VisionTransformer) -> None:
     result = evaluate(constant, noise([0, 0, 0, 1]), Normalise(INPUT, CPU), device=CPU)
     right, wrong = math.log(1 + math.exp(-1)), math.log(1 + math.exp(1))
     assert result.accuracy == 0.75
@@ -63,7 +63,7 @@ def test_accuracy_and_loss_are_those_worked_out_by_hand(constant: VisionTransfor
     assert result.pictures == 4
 
 
-def test_the_batch_size_does_not_matter(build: Build) -> None:
+def test_batch_size_does_not_matter(build: Build) -> None:
     pictures, model = noise([0, 1, 2, 3, 4, 0, 1]), build()
     whole, parts = (evaluate(model, pictures, Normalise(INPUT, CPU), device=CPU, batch_size=n) for n in (7, 3))
     assert whole.accuracy == parts.accuracy
@@ -89,9 +89,7 @@ print(*result, sum(seen))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [3, 5])
-def test_processes_share_the_pictures_and_each_gets_what_one_alone_does(
-    build: Build, tmp_path: Path, world: int
-) -> None:
+def test_processes_share_the_pictures_and_each_gets_the_full_result(build: Build, tmp_path: Path, world: int) -> None:
     pictures, model = noise([0, 1, 2, 3, 4, 0, 1]), build()
     torch.save((model, pictures), tmp_path / "inputs.pt")
     before = torch.get_num_threads()
@@ -110,19 +108,19 @@ def test_processes_share_the_pictures_and_each_gets_what_one_alone_does(
     assert seen == {3: (3, 2, 2), 5: (2, 2, 2, 1, 0)}[world]
 
 
-def test_the_model_is_evaluated_without_dropout(build: Build) -> None:
+def test_model_is_evaluated_without_dropout(build: Build) -> None:
     pictures, model = noise([0, 1, 2, 3]), build(dropout=0.5, drop_path=0.5).train()
     first, second = (evaluate(model, pictures, Normalise(INPUT, CPU), device=CPU) for _ in range(2))
     assert first == second
 
 
-def test_batches_are_normalised_as_single_pictures_are() -> None:
+def test_batches_are_normalised_like_single_pictures() -> None:
     picture = Image.effect_noise((32, 32), 80).convert("RGB")
     seen = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8).reshape(1, 32, 32, 3).permute(0, 3, 1, 2)
     assert torch.allclose(Normalise(INPUT, CPU)(seen), INPUT(picture), atol=1e-5)
 
 
-def test_an_empty_split_is_refused(constant: VisionTransformer) -> None:
+def test_empty_split_is_refused(constant: VisionTransformer) -> None:
     with pytest.raises(ValueError, match="no pictures"):
         evaluate(constant, noise([]), Normalise(INPUT, CPU), device=CPU)
 
@@ -134,14 +132,12 @@ def test_classes_are_matched_by_name_not_by_order(
     assert evaluate_checkpoint(checkpoint(labels), f"folder:{folder}").accuracy == accuracy
 
 
-def test_a_class_that_the_checkpoint_does_not_know_is_named(
-    checkpoint: Callable[..., Checkpoint], folder: Path
-) -> None:
+def test_class_unknown_to_the_checkpoint_is_named(checkpoint: Callable[..., Checkpoint], folder: Path) -> None:
     with pytest.raises(InvalidDataset, match=r"does not know the class 'dog'.*cat, horse"):
         evaluate_checkpoint(checkpoint(("cat", "horse")), f"folder:{folder}")
 
 
-def test_the_preprocessing_of_the_checkpoint_is_used(build: Build, folder: Path, tmp_path: Path) -> None:
+def test_preprocessing_of_the_checkpoint_is_used(build: Build, folder: Path, tmp_path: Path) -> None:
     model, labels = build(num_classes=2), ("cat", "dog")
     plain = load_checkpoint(save_checkpoint(tmp_path / "plain", model, labels, INPUT))
     other = load_checkpoint(save_checkpoint(tmp_path / "other", model, labels, replace(INPUT, mean=(0.9, 0.1, 0.5))))

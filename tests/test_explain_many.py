@@ -1,4 +1,4 @@
-"""Many pictures at once: `explain` into a folder, and `vit.heatmap` of a list."""
+"""Several pictures at once: `explain` into a folder, and `vit.heatmap` of a list."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from vit.view.index_page import Tile, index_page
 
 @pytest.fixture
 def photos(tmp_path: Path) -> list[Path]:
-    """Three pictures, two of one name, in an order of their own."""
+    """Three pictures in unsorted order, two of them of one name."""
     paths = [tmp_path / "b" / "cat.png", tmp_path / "a" / "cat.png", tmp_path / "a" / "<b>&.png"]
     for seed, path in enumerate(paths):
         path.parent.mkdir(exist_ok=True)
@@ -24,7 +24,7 @@ def photos(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_each_picture_is_drawn_as_by_itself(command: Command, saved: Path, photos: list[Path], tmp_path: Path) -> None:
+def test_each_picture_is_drawn_as_alone(command: Command, saved: Path, photos: list[Path], tmp_path: Path) -> None:
     out, options = tmp_path / "maps", ("--checkpoint", saved, "--method=relevance", "--target=cat")
     result = command("explain", *photos, *options, "--out", out)
     assert (result.status, result.out.strip()) == (0, str(out / "index.html"))
@@ -33,7 +33,7 @@ def test_each_picture_is_drawn_as_by_itself(command: Command, saved: Path, photo
         assert np.array_equal(Image.open(out / name), Image.open(tmp_path / "one.png")), name
 
 
-def test_the_page_shows_all_and_fetches_nothing(
+def test_page_shows_all_and_fetches_nothing(
     command: Command, checkpoint: vit.Checkpoint, photos: list[Path], tmp_path: Path
 ) -> None:
     assert command("explain", *photos, "--checkpoint", checkpoint.path, "--out", tmp_path / "maps").status == 0
@@ -47,9 +47,7 @@ def test_the_page_shows_all_and_fetches_nothing(
         assert f"{checkpoint.labels[int(probabilities.argmax())]} {float(probabilities.max()):.1%}" in page
 
 
-def test_a_picture_that_cannot_be_read_costs_a_line(
-    command: Command, saved: Path, photos: list[Path], tmp_path: Path
-) -> None:
+def test_unreadable_picture_costs_one_line(command: Command, saved: Path, photos: list[Path], tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"nothing")
     files = [photos[0], tmp_path / "bad.png", tmp_path / "nowhere.png", photos[1]]
     result = command("explain", *files, "--checkpoint", saved, "--out", tmp_path / "maps")
@@ -70,13 +68,15 @@ def test_several_pictures_need_a_folder(command: Command, saved: Path, photos: l
     check_mistake(result, "file cannot be written: File exists.")
 
 
-def test_a_model_without_classes_has_maps_alone() -> None:
+def test_model_without_classes_has_only_maps() -> None:
     tile = Tile.of(Image.new("RGB", (2000, 100)), "one.png", "one.jpg")
     assert "one.jpg" in index_page("Maps", [tile]) and "%" not in index_page("Maps", [tile]).split("<ul>")[1]
 
 
 @pytest.mark.parametrize("method", ["attention", "relevance"])
-def test_maps_of_a_list_are_those_of_each_picture(checkpoint: vit.Checkpoint, photos: list[Path], method: str) -> None:
+def test_maps_of_a_list_equal_those_of_each_picture(
+    checkpoint: vit.Checkpoint, photos: list[Path], method: str
+) -> None:
     images = [Image.open(path) for path in photos]
     together = vit.heatmap(checkpoint, images, method)
     assert together.shape == (3, 4, 4)
@@ -85,6 +85,6 @@ def test_maps_of_a_list_are_those_of_each_picture(checkpoint: vit.Checkpoint, ph
     )
 
 
-def test_a_list_without_pictures_is_told(checkpoint: vit.Checkpoint) -> None:
+def test_empty_list_is_refused(checkpoint: vit.Checkpoint) -> None:
     with pytest.raises(vit.UserError, match="There is no picture to explain"):
         vit.heatmap(checkpoint, [])

@@ -1,4 +1,4 @@
-"""Input sizes that are offered, what they cost, and that what was promised is what comes."""
+"""Offered input sizes, their cost, and whether estimates hold."""
 
 import io
 import subprocess
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from apart import printed
+from apart import output_of
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
@@ -41,7 +41,7 @@ def photo() -> bytes:
 
 
 def of_size(checkpoint: Checkpoint, side: int, patch: int, depth: int = 2) -> Checkpoint:
-    """The same checkpoint, as if its model were another one; for what is computed from the config alone."""
+    """Return the checkpoint with a replaced config, for functions that compute from the config alone."""
     config = ViTConfig(
         **{"num_classes": 5, "dim": 64, "heads": 2, "mlp_dim": 128}
         | {"image_size": (side, side), "patch_size": patch, "depth": depth}
@@ -51,22 +51,20 @@ def of_size(checkpoint: Checkpoint, side: int, patch: int, depth: int = 2) -> Ch
     return replace(checkpoint, model=model, config=config, preprocess=Preprocess(size=(side, side)))
 
 
-def test_the_sizes_that_people_use_are_offered_in_whole_patches(checkpoint: Checkpoint) -> None:
+def test_usual_sizes_are_offered_in_whole_patches(checkpoint: Checkpoint) -> None:
     assert sizes(of_size(checkpoint, 224, 16)) == [(s, s) for s in (224, 384, 512, 768, 1024)]
     assert sizes(of_size(checkpoint, 518, 14)) == [(s, s) for s in (518, 770, 1022)]
     assert sizes(of_size(checkpoint, 32, 4)) == [(s, s) for s in (32, 64, 128, 256)]
 
 
-def test_a_size_that_the_memory_does_not_hold_is_not_offered(
-    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_size_that_exceeds_the_memory_is_not_offered(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = of_size(checkpoint, 224, 16), of_size(checkpoint, 224, 16, depth=48)
     monkeypatch.setattr(module, "memory", lambda: (2_000_000_000, 300_000_000))
     assert (1024, 1024) in sizes(small)
     assert (1024, 1024) not in sizes(large) and (224, 224) in sizes(large)
 
 
-def test_what_is_too_large_is_refused_before_anything_is_computed(checkpoint: Checkpoint, photo: bytes) -> None:
+def test_too_large_input_is_refused_before_anything_is_computed(checkpoint: Checkpoint, photo: bytes) -> None:
     def never(*args: Any) -> None:
         raise AssertionError
 
@@ -78,19 +76,19 @@ def test_what_is_too_large_is_refused_before_anything_is_computed(checkpoint: Ch
 
 
 @pytest.mark.parametrize("size", [(32, 32), (96, 64), (160, 160)])
-def test_the_cost_tells_tokens_and_bytes(checkpoint: Checkpoint, photo: bytes, size: tuple[int, int]) -> None:
+def test_cost_states_tokens_and_bytes(checkpoint: Checkpoint, photo: bytes, size: tuple[int, int]) -> None:
     estimate, result = cost(checkpoint, size), explain(checkpoint, photo, size)
     assert result.record.tokens == estimate.tokens == count_tokens(checkpoint.config, size)
     header, sections = unpack(result.payload)
     assert header["grid"] == [size[0] // 8, size[1] // 8]
     picture = sections.pop("picture")
     attention = sum(s.nbytes for name, s in sections.items() if not name.startswith("colormap"))
-    assert attention == pytest.approx(estimate.payload, rel=0.25)  # the scale of the colours comes on top
+    assert attention == pytest.approx(estimate.payload, rel=0.25)  # the scale of the colours is added
     assert len(result.payload) < 1.5 * estimate.payload + len(picture) + 20_000
     assert result.preprocess.size == size and result.input_image.size == size[::-1]
 
 
-def test_the_time_is_judged_by_what_pictures_took(
+def test_time_estimate_follows_from_measured_times(
     checkpoint: Checkpoint, photo: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = iter(range(10, 10_000, 10))  # as if everything took ten seconds
@@ -134,20 +132,20 @@ print(now("VmHWM") - before, told.memory, len(found.payload))
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_memory_stays_under_what_was_told_and_grows_with_the_tokens() -> None:
-    """In processes of their own, for their peak memory. Without the copies that the server makes on the way."""
+def test_memory_stays_below_the_estimate_and_grows_with_the_tokens() -> None:
+    """Runs in separate processes, to measure their peak memory, without the copies that the server makes."""
     estimates = {}
     for side in (512, 1024):
-        used, estimate, payload = map(int, printed(MEMORY, side).split())
+        used, estimate, payload = map(int, output_of(MEMORY, side).split())
         assert used < estimate
         assert estimate - module.COPIES * payload < 3 * used
         estimates[side] = estimate
-    # Four times the tokens, and sixteen times the matrices. The estimates are compared, since the allocator decides
-    # how much of the smaller peak is memory that it kept from before: 60 to 120 MB of one program.
+    # Four times the tokens, and sixteen times the matrices. The estimates are compared, because the allocator decides
+    # how much of the smaller peak is cached memory: 60 to 120 MB of the same program.
     assert estimates[1024] < 4 * estimates[512]
 
 
-def test_another_size_cuts_the_same_part_of_the_picture() -> None:
+def test_another_size_crops_the_same_part_of_the_picture() -> None:
     own = Preprocess(size=(224, 224), resize_to=256)
     picture = Image.new("RGB", (900, 600))
     box, larger = own.geometry(picture).box, resized(own, (512, 512)).geometry(picture).box
@@ -161,7 +159,7 @@ def test_sizes_keep_the_proportions_of_the_model(checkpoint: Checkpoint) -> None
     assert all(width == 2 * height for height, width in sizes(wide))
 
 
-def test_the_fast_precision_says_so_and_is_close(checkpoint: Checkpoint, photo: bytes) -> None:
+def test_fast_precision_is_stated_and_close(checkpoint: Checkpoint, photo: bytes) -> None:
     exact, fast = explain(checkpoint, photo), explain(checkpoint, photo, precision="bfloat16")
     assert fast.record.queries[0].dtype is torch.bfloat16 and exact.record.queries[0].dtype is torch.float32
     rows, expected = fast.record.rows(1, [0, 3]), exact.record.rows(1, [0, 3])
@@ -193,8 +191,8 @@ print(sorted({"torch._dynamo", "torchvision"} & sys.modules.keys()))
 
 
 @pytest.mark.slow
-def test_torchs_compiler_is_imported_by_what_compiles_alone(tmp_path: Path) -> None:
-    """It takes 2 s, for which pages and runs would begin later."""
+def test_torchs_compiler_is_imported_only_for_compiling(tmp_path: Path) -> None:
+    """The import takes 2 s, which would delay pages and runs."""
     command = [sys.executable, "-c", OPENED_AND_TRAINED, str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
@@ -202,7 +200,7 @@ def test_torchs_compiler_is_imported_by_what_compiles_alone(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("pool", ["cls", "mean", "map", "cls_mean"])
-def test_other_answers_read_the_same_pass(
+def test_other_answers_use_the_same_pass(
     tmp_path: Path, build: Callable[..., VisionTransformer], photo: bytes, pool: str, precision: Precision
 ) -> None:
     model = build(pool=pool, prefix=("cls",))

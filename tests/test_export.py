@@ -1,4 +1,4 @@
-"""What people take away: the numbers are the model's own, and say where they came from."""
+"""Exported numbers equal the model's, and state their origin."""
 
 import io
 import json
@@ -44,7 +44,7 @@ def explanation(checkpoint: Checkpoint, picture: Image.Image) -> Explanation:
 
 @pytest.fixture
 def pack(checkpoint: Checkpoint, picture: Image.Image) -> Callable[..., dict[str, Any]]:
-    """`pack(**view)`: what an NPZ file of the class token's attention in the last block holds."""
+    """Return `pack(**view)`: the contents of an NPZ file, by default of the last block's class-token attention."""
 
     def packed(**view: Any) -> dict[str, Any]:
         recorded = record(checkpoint.model, checkpoint.preprocess(picture))
@@ -65,20 +65,20 @@ def pack(checkpoint: Checkpoint, picture: Image.Image) -> Callable[..., dict[str
 
 
 def attentions(checkpoint: Checkpoint, picture: Image.Image) -> torch.Tensor:
-    """(L, H, N, N), as the model itself gives them."""
+    """Return the model's own attention: (L, H, N, N)."""
     with torch.inference_mode():
         output = checkpoint.model(checkpoint.preprocess(picture), output_attentions=True)
     return torch.stack([a[0] for a in output.attentions])
 
 
-def test_the_heatmap_is_the_attention_that_the_model_used(
+def test_heatmap_is_the_models_attention(
     pack: Callable[..., dict[str, Any]], checkpoint: Checkpoint, picture: Image.Image
 ) -> None:
     truth = attentions(checkpoint, picture)[-1].mean(0)[0, 1:].unflatten(0, (4, 4)).numpy()
     assert np.allclose(pack()["heatmap"], truth, atol=1e-6)
 
 
-def test_all_attention_comes_in_half_precision(
+def test_all_attention_is_in_half_precision(
     pack: Callable[..., dict[str, Any]], checkpoint: Checkpoint, picture: Image.Image
 ) -> None:
     every = pack()["attention"]
@@ -87,11 +87,11 @@ def test_all_attention_comes_in_half_precision(
     assert np.allclose(every, attentions(checkpoint, picture).numpy(), atol=1e-3)
 
 
-def test_other_methods_come_without_all_attention(pack: Callable[..., dict[str, Any]]) -> None:
+def test_other_methods_omit_the_full_attention(pack: Callable[..., dict[str, Any]]) -> None:
     assert "attention" not in pack(method="rollout")
 
 
-def test_the_file_says_where_its_numbers_came_from(pack: Callable[..., dict[str, Any]], checkpoint: Checkpoint) -> None:
+def test_file_states_the_origin_of_its_numbers(pack: Callable[..., dict[str, Any]], checkpoint: Checkpoint) -> None:
     meta = json.loads(str(pack(query="cls")["meta"]))
     assert meta["view"] == {"method": "attention", "query": "cls"}
     assert meta["labels"] == list(checkpoint.labels)
@@ -101,20 +101,18 @@ def test_the_file_says_where_its_numbers_came_from(pack: Callable[..., dict[str,
     assert meta["picture"] == {"width": 100, "height": 50, "box": [25.0, 0.0, 75.0, 50.0]}
 
 
-def test_more_attention_than_a_file_holds_is_refused(
-    pack: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large_attention_is_refused(pack: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "MAX_BYTES", 1000)
     with pytest.raises(UserError, match="Choose a smaller input size"):
         pack()
 
 
-def test_the_overlay_has_the_size_of_the_original(explanation: Explanation) -> None:
+def test_overlay_has_the_size_of_the_original(explanation: Explanation) -> None:
     for selection in (Selection(), Selection(view="rollout"), Selection(direction="to", scale="own", smooth=True)):
         assert Image.open(io.BytesIO(overlay_png(explanation, selection))).size == (100, 50)
 
 
-def test_an_overlay_of_no_opacity_shows_the_picture(explanation: Explanation, picture: Image.Image) -> None:
+def test_overlay_of_zero_opacity_shows_the_picture(explanation: Explanation, picture: Image.Image) -> None:
     drawn = Image.open(io.BytesIO(overlay_png(explanation, Selection(opacity=0.0)))).convert("RGB")
     seen = (25, 0, 75, 50)
     assert drawn.crop(seen).tobytes() == picture.crop(seen).tobytes()
@@ -125,13 +123,13 @@ def test_other_selections_draw_other_overlays(explanation: Explanation) -> None:
     assert len({overlay_png(explanation, selection) for selection in selections}) == len(selections)
 
 
-def test_the_grid_has_a_map_for_every_head_of_every_block(explanation: Explanation) -> None:
+def test_grid_has_a_map_for_every_head_of_every_block(explanation: Explanation) -> None:
     small, large = (Image.open(io.BytesIO(grid_png(explanation, Selection(), cell=c))).size for c in (32, 64))
     assert large[0] >= 2 * 64 and large[1] >= 2 * 64
     assert small < large
 
 
-def test_a_view_exports_the_numbers_that_it_shows(
+def test_view_exports_the_displayed_numbers(
     explanation: Explanation, checkpoint: Checkpoint, picture: Image.Image
 ) -> None:
     selection = Selection(block=0, head=1, token=6, direction="to")
@@ -142,7 +140,7 @@ def test_a_view_exports_the_numbers_that_it_shows(
 
 
 def npz(explanation: Explanation, selection: Selection, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Its arrays; `view` is what they say of themselves."""
+    """Return the file's arrays; `view` is its metadata."""
     with np.load(io.BytesIO(view_npz(explanation, selection, checkpoint))) as arrays:
         return dict(arrays) | {"view": json.loads(str(arrays["meta"]))["view"]}
 
@@ -165,7 +163,7 @@ def test_nearest_patches_export_their_cosines_and_features(explanation: Explanat
 
 
 def drawn(explanation: Explanation, **selection: Any) -> np.ndarray:
-    """The colours of the overlay alone, one per patch: (4, 4, 3)."""
+    """Return the overlay's colours alone, one per patch: (4, 4, 3)."""
     chosen = Selection(opacity=1.0, cover="film", colormap="gray", **selection)
     picture = Image.open(io.BytesIO(overlay_png(explanation, chosen))).convert("RGB")
     return np.asarray(picture.crop((25, 0, 75, 50)))[6::12, 6::12][:4, :4]
@@ -181,7 +179,7 @@ def test_nearest_patches_are_drawn_from_0_to_1(explanation: Explanation) -> None
     assert np.abs(drawn(explanation, view="similar", token=3)[..., 0] - levels).max() <= 1
 
 
-def test_on_its_own_scale_the_nearest_other_patch_ends_the_colours(explanation: Explanation) -> None:
+def test_nearest_other_patch_ends_the_colours_on_its_own_scale(explanation: Explanation) -> None:
     cosines = explanation.record.similarity(3)[1:].numpy()
     levels = drawn(explanation, view="similar", token=3, scale="own")[..., 0].ravel()
     others = np.delete(cosines, 2)
@@ -193,12 +191,12 @@ def test_on_its_own_scale_the_nearest_other_patch_ends_the_colours(explanation: 
 def pooling(
     tmp_path: Path, build: Callable[..., VisionTransformer], preprocess: Preprocess, labels: tuple[str, ...]
 ) -> Checkpoint:
-    """A checkpoint whose head reads what one learnt query gathers."""
+    """Return a checkpoint whose head reads the output of one learnt query."""
     model = build(prefix=(), pool="map")
     return load_checkpoint(save_checkpoint(tmp_path / "pooling", model, labels, preprocess))
 
 
-def test_the_pooling_query_exports_where_it_looks(pooling: Checkpoint, picture: Image.Image) -> None:
+def test_pooling_query_exports_its_attention(pooling: Checkpoint, picture: Image.Image) -> None:
     out = io.BytesIO()
     picture.save(out, "PNG")
     explanation = explain(pooling, out.getvalue())
@@ -217,7 +215,7 @@ def test_the_pooling_query_exports_where_it_looks(pooling: Checkpoint, picture: 
 
 
 @pytest.mark.parametrize("view", ["similar", "pool", "relevance"])
-def test_a_view_that_the_model_does_not_have_exports_attention(
+def test_view_unavailable_for_the_model_exports_attention(
     explanation: Explanation, checkpoint: Checkpoint, view: Any
 ) -> None:
     without = replace(explanation, record=replace(explanation.record, features=None, pool_attention=None))
@@ -234,9 +232,7 @@ SELECTIONS = [
 
 
 @pytest.mark.parametrize("selection", SELECTIONS)
-def test_json_holds_the_numbers_of_the_map_bit_by_bit(
-    explanation: Explanation, checkpoint: Checkpoint, selection: Selection
-) -> None:
+def test_json_holds_the_map_bit_by_bit(explanation: Explanation, checkpoint: Checkpoint, selection: Selection) -> None:
     truth = export.weights(explanation.record, selection)
     view = MapView.of(explanation.record, selection, explanation.payload)
     held = json.loads(view_json(explanation, view, checkpoint, "photo <1>.jpg"))
@@ -248,7 +244,7 @@ def test_json_holds_the_numbers_of_the_map_bit_by_bit(
     assert held["picture"]["name"] == "photo <1>.jpg"
 
 
-def test_json_says_of_itself_what_the_npz_file_says(explanation: Explanation, checkpoint: Checkpoint) -> None:
+def test_json_has_the_metadata_of_the_npz_file(explanation: Explanation, checkpoint: Checkpoint) -> None:
     selection = Selection(block=1, head="mean", token=6)
     with np.load(io.BytesIO(view_npz(explanation, selection, checkpoint))) as arrays:
         meta = json.loads(str(arrays["meta"]))
@@ -257,7 +253,7 @@ def test_json_says_of_itself_what_the_npz_file_says(explanation: Explanation, ch
     assert {name: held[name] for name in meta} == meta
 
 
-def test_files_say_whether_their_map_is_true(explanation: Explanation, checkpoint: Checkpoint) -> None:
+def test_files_state_whether_their_map_is_faithful(explanation: Explanation, checkpoint: Checkpoint) -> None:
     record, selection = explanation.record, Selection(block=1, head=0)
     view, (rows, cols) = MapView.of(record, selection), explanation.record.grid
     masks = random_masks(rows * cols, 50)
@@ -277,13 +273,13 @@ def test_files_say_whether_their_map_is_true(explanation: Explanation, checkpoin
     assert view.judged(record, None) == view
 
 
-def test_at_most_twenty_predictions_are_told(explanation: Explanation, checkpoint: Checkpoint) -> None:
+def test_at_most_twenty_predictions_are_exported(explanation: Explanation, checkpoint: Checkpoint) -> None:
     many = replace(explanation, predictions=explanation.predictions * 10)
     held = json.loads(view_json(many, MapView.of(many.record, Selection()), checkpoint))
     assert len(held["predictions"]) == 20
 
 
-def test_a_map_that_the_selection_does_not_tell_is_drawn_as_given(explanation: Explanation) -> None:
+def test_given_map_is_drawn_if_the_selection_does_not_determine_it(explanation: Explanation) -> None:
     numbers = torch.arange(17.0)
     view = MapView(numbers, {"method": "other"}, "Another.", 0.0, 16.0, "share")
     selection = Selection(opacity=1.0, cover="film", colormap="gray")
@@ -292,7 +288,7 @@ def test_a_map_that_the_selection_does_not_tell_is_drawn_as_given(explanation: E
     assert np.abs(levels.ravel() - 255 * numbers[1:].numpy() / 16).max() <= 1
 
 
-def test_a_map_that_the_selection_does_not_tell_is_in_the_npz_file_too(
+def test_given_map_is_in_the_npz_file_if_the_selection_does_not_determine_it(
     explanation: Explanation, checkpoint: Checkpoint
 ) -> None:
     view = MapView(torch.arange(17.0), {"method": "other", "target": "cat"}, "Another.", 0.0, 16.0, "share")
@@ -301,7 +297,7 @@ def test_a_map_that_the_selection_does_not_tell_is_in_the_npz_file_too(
         assert json.loads(str(arrays["meta"]))["view"] == view.facts
 
 
-def test_components_are_drawn_in_their_colours_and_written_with_their_numbers(
+def test_components_are_drawn_in_colour_and_written_as_numbers(
     explanation: Explanation, checkpoint: Checkpoint
 ) -> None:
     record = explanation.record
@@ -323,7 +319,7 @@ def test_components_are_drawn_in_their_colours_and_written_with_their_numbers(
     assert f"Red {float(of.shares[0]):.0%}" in figure and "multiples of uniform" not in figure
 
 
-def test_nearest_patches_after_a_block_say_which(explanation: Explanation) -> None:
+def test_nearest_patches_after_a_block_name_the_block(explanation: Explanation) -> None:
     selection = Selection(view="similar", token=3, after_block=0)
     assert export.facts_of(explanation.record, selection) == {"method": "similar", "query": 3, "block": 0}
     assert "after block 1." in export.MapView.of(explanation.record, selection).sentence

@@ -1,4 +1,4 @@
-"""SaCo, deletion and insertion: by hand, on a model whose reasons are known, and by the paper's own words."""
+"""SaCo, deletion and insertion: by hand, on a model with known weights, and against the paper's pseudocode."""
 
 import gc
 from collections.abc import Iterator
@@ -31,12 +31,12 @@ GRID, SIZE = (4, 5), (32, 40)
 
 
 class Weighing:
-    """A model whose logit for class 1 is a weighted sum of pixels, so what it relies on is known."""
+    """A model whose logit for class 1 is a weighted sum of pixels, so its true importances are known."""
 
     def __init__(self, weights: Tensor):
         self.weights = weights
         self.images = 0
-        self.config = "a weighted sum"  # what estimates of time are kept by
+        self.config = "a weighted sum"  # estimates of time are cached by it
 
     def parameters(self) -> Iterator[Tensor]:
         yield self.weights
@@ -52,7 +52,7 @@ class Weighing:
 
 @pytest.fixture
 def reasons() -> Tensor:
-    """(rows, cols), no two alike."""
+    """Return the true importances (rows, cols), no two equal."""
     return torch.randperm(20, generator=torch.Generator().manual_seed(2)).float().view(GRID)
 
 
@@ -63,14 +63,14 @@ def model(reasons: Tensor) -> Any:
 
 @pytest.fixture
 def pixels() -> Tensor:
-    """Brighter than its mean everywhere but in a corner, which holds the difference."""
+    """Return pixels brighter than their mean except in one corner, which balances the sum."""
     image = torch.ones(1, 3, *SIZE)
     image[..., :2, :2] = -100
     return image
 
 
 def by_the_paper(salience: list[float], drops: list[float]) -> float:
-    """Algorithm 1, one pair after the other."""
+    """Compute SaCo by algorithm 1 of the paper, pair by pair."""
     order = sorted(range(len(salience)), key=lambda i: -salience[i])
     s, d = [salience[i] for i in order], [drops[i] for i in order]
     score = total = 0.0
@@ -83,7 +83,7 @@ def by_the_paper(salience: list[float], drops: list[float]) -> float:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_saco_is_that_of_the_paper(seed: int) -> None:
+def test_saco_equals_that_of_the_paper(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     salience, drops = torch.rand(10, generator=generator), torch.randn(10, generator=generator)
     assert saco(salience, drops) == pytest.approx(by_the_paper(salience.tolist(), drops.tolist()))
@@ -92,7 +92,7 @@ def test_saco_is_that_of_the_paper(seed: int) -> None:
 def test_saco_ends_at_one_and_minus_one() -> None:
     rising = torch.arange(6.0)
     assert saco(rising, rising) == 1 and saco(rising, -rising) == -1
-    assert saco(torch.ones(6), rising) == 0  # a map that says nothing
+    assert saco(torch.ones(6), rising) == 0  # a constant map
 
 
 def test_groups_are_of_equal_size_and_ordered() -> None:
@@ -105,9 +105,9 @@ def test_groups_are_of_equal_size_and_ordered() -> None:
     torch.testing.assert_close(salience.sum(), pixel.double().sum())
 
 
-def test_the_true_map_wins_and_its_opposite_loses(model: Any, pixels: Tensor, reasons: Tensor) -> None:
+def test_true_map_wins_and_its_opposite_loses(model: Any, pixels: Tensor, reasons: Tensor) -> None:
     true, upside_down, flat = faithfulness(model, pixels, 1, [reasons, -reasons, torch.ones(GRID)])
-    assert model.images == 30  # ten forwards a map
+    assert model.images == 30  # ten forward passes per map
     assert true > 0.9 and upside_down < -0.9 and flat == 0
     chance = faithfulness(model, pixels, 1, [*(noise(GRID, seed) for seed in range(5)), centre(GRID)])
     assert max(map(abs, chance)) < true
@@ -115,7 +115,7 @@ def test_the_true_map_wins_and_its_opposite_loses(model: Any, pixels: Tensor, re
         assert other_class < -0.9
 
 
-def test_random_maps_are_near_zero_on_average(model: Any, pixels: Tensor) -> None:
+def test_random_maps_average_near_zero(model: Any, pixels: Tensor) -> None:
     result = faithfulness(model, pixels, 1, [noise(GRID, seed) for seed in range(200)])
     assert abs(sum(result) / 200) < 0.1
 
@@ -139,19 +139,19 @@ def test_curves_of_the_true_map_fall_and_rise_fastest(model: Any, pixels: Tensor
     assert gone.probabilities[-1] == pytest.approx(float(model(mean).logits.softmax(-1)[0, 1]))
 
 
-def test_a_curve_s_area_by_hand() -> None:
+def test_area_of_a_curve_by_hand() -> None:
     assert Curve((0.0, 0.5, 1.0), (1.0, 0.5, 0.0)).area == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
     ("probabilities", "leads"), [((0.9, 0.1, 0.8), False), ((0.9, 0.9, 0.7), True), ((0.0, 0.5), True)]
 )
-def test_a_curve_whose_ends_are_alike_says_little(probabilities: tuple[float, ...], leads: bool) -> None:
+def test_curve_with_equal_ends_is_uninformative(probabilities: tuple[float, ...], leads: bool) -> None:
     assert Curve((0.0,) * len(probabilities), probabilities).leads_somewhere == leads
 
 
 class Counting(Weighing):
-    """Counts at every batch the pictures that are held in memory, the batch's own included."""
+    """Counts for every batch the pictures held in memory, including the batch's own."""
 
     def __init__(self, weights: Tensor):
         super().__init__(weights)
@@ -165,7 +165,7 @@ class Counting(Weighing):
 
 @pytest.fixture
 def unseen() -> Iterator[None]:
-    """What is there before a test is no part of what `gc.get_objects` walks."""
+    """Hide objects from before the test from `gc.get_objects`."""
     gc.collect()
     gc.freeze()
     yield
@@ -184,13 +184,13 @@ def test_memory_does_not_grow_with_the_maps(
     model.held.clear()
     result = faithfulness(model, pixels, 1, every)
     assert len(model.held) == -(-70 // at_once)
-    assert max(model.held) <= 2 * min(at_once, 70) + 2  # its parts and the whole; what is explained, and what comes
+    assert max(model.held) <= 2 * min(at_once, 70) + 2  # its parts and the whole; this picture and the next batch
     assert result == expected
     curve = deletion(model, pixels, 1, every[0], 40)
     assert max(model.held) <= 2 * min(at_once, 70) + 3 and len(curve.probabilities) == 41
 
 
-def test_the_memory_that_is_told_is_that_of_a_batch() -> None:
+def test_memory_estimate_is_that_of_a_batch() -> None:
     config = ViTConfig(image_size=(224, 224))
     small, large = memory(config, (224, 224)), memory(config, (1024, 1024))
     assert 2 * 4 * 3 * 1024**2 * 2 < large < 1.5e9  # two pictures twice, and their pass
@@ -215,13 +215,13 @@ def test_pointing_and_overlap() -> None:
     assert not points_at(-heatmap, mask) and overlap(-heatmap, mask) < 0.01
 
 
-def test_the_blob_is_in_the_middle() -> None:
+def test_blob_is_in_the_middle() -> None:
     result = centre((5, 7))
     assert result.argmax() == 2 * 7 + 3
     torch.testing.assert_close(result, result.flip(0, 1))
 
 
-def test_the_model_is_asked_as_it_is(build: Any, pictures: Any) -> None:
+def test_model_is_used_as_it_is(build: Any, pictures: Any) -> None:
     model, image = build(), pictures(count=1)
     curve = deletion(model, image, 2, noise((4, 4), 0), steps=4)
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Foreign files: the same logits and attention as the library that they come from, or a clear refusal."""
+"""Files of other libraries: the same logits and attention as that library, or a clear refusal."""
 
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,13 @@ from vit.errors import InvalidCheckpoint
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
-pytestmark = pytest.mark.usefixtures("claimed_once")
+pytestmark = pytest.mark.usefixtures("claimed_by_one_family")
 
 TOLERANCE = 1e-5
 
 
 def ours(tensors: dict[str, torch.Tensor], document: dict[str, Any] | None = None, **kwargs: Any) -> VisionTransformer:
-    """The model that our reader makes of foreign tensors."""
+    """Build the model that our reader makes of these tensors."""
     reading = read(tensors, document, **kwargs)
     model = VisionTransformer(reading.config)
     model.load_state_dict(reading.tensors)
@@ -38,7 +38,7 @@ def ours(tensors: dict[str, torch.Tensor], document: dict[str, Any] | None = Non
 
 @torch.inference_mode()
 def torchvision_pass(model: nn.Module, images: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """torchvision's logits, and its attention, which it computes only when asked per head."""
+    """Return torchvision's logits and its attention, which it computes only if weights per head are requested."""
     collected: list[torch.Tensor] = []
 
     def ask(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -60,7 +60,7 @@ SMALL: dict[str, Any] = dict(patch_size=16, num_layers=3, num_heads=3, hidden_di
 
 @pytest.fixture(scope="module")
 def small() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """A small model of torchvision's with every parameter random, a picture, and the logits that it gives."""
+    """A small torchvision model with random parameters, a picture, and its logits."""
     model = fill(torchvision.models.VisionTransformer(image_size=64, **SMALL), seed=1)
     image = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(2))
     return model, image, torchvision_pass(model, image)[0]
@@ -111,7 +111,7 @@ def test_torchvision_parity_would_notice_swapped_queries_and_keys(small: Any) ->
 
 
 @torch.inference_mode()
-def test_torchvision_at_another_size_resizes_positions_as_torchvision_does(small: Any) -> None:
+def test_torchvision_positions_are_resized_as_torchvision_does(small: Any) -> None:
     theirs, _, _ = small
     resized = torchvision.models.vision_transformer.interpolate_embeddings(96, 16, theirs.state_dict())
     target = torchvision.models.VisionTransformer(image_size=96, **SMALL).eval()
@@ -120,7 +120,7 @@ def test_torchvision_at_another_size_resizes_positions_as_torchvision_does(small
     assert difference(ours(theirs.state_dict())(image).logits, target(image)) <= TOLERANCE
 
 
-def test_torchvision_old_names_are_read(small: Any) -> None:
+def test_torchvisions_old_names_are_read(small: Any) -> None:
     state = small[0].state_dict()
     old = {name.replace("mlp.0", "mlp.linear_1").replace("mlp.3", "mlp.linear_2"): t for name, t in state.items()}
     old = {f"module.{name.replace('heads.head', 'heads.0')}": t for name, t in old.items()}
@@ -130,7 +130,7 @@ def test_torchvision_old_names_are_read(small: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14"])
-def test_every_torchvision_vit_is_understood(name: str) -> None:
+def test_every_torchvision_vit_is_recognised(name: str) -> None:
     with torch.device("meta"):
         model = getattr(torchvision.models, name)()
     size, _, patch = name.removeprefix("vit_").partition("_")
@@ -147,14 +147,14 @@ def test_every_torchvision_vit_is_understood(name: str) -> None:
         ("mine", "usually have 12"),
     ],
 )
-def test_a_torchvision_name_tells_the_heads(name: str, why: str) -> None:
+def test_torchvisions_file_name_gives_the_number_of_heads(name: str, why: str) -> None:
     with torch.device("meta"):
         model = torchvision.models.vit_b_16()
     reading = read(model.state_dict(), name=name)
     assert reading.config.heads == 12 and why in reading.assumed["heads"]
 
 
-def test_a_published_torchvision_file_is_known_by_its_name() -> None:
+def test_published_torchvision_file_is_recognised_by_its_name() -> None:
     from vit.checkpoints.families.torchvision import FAMILY
 
     config = ViTConfig.preset("L/16")
@@ -169,7 +169,7 @@ def test_a_published_torchvision_file_is_known_by_its_name() -> None:
 
 
 def their_model(seed: int = 0, **changes: Any) -> ViTForImageClassification:
-    """A tiny random model of transformers."""
+    """Build a tiny random model of transformers."""
     values: dict[str, Any] = {
         "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96,
         "image_size": 32, "patch_size": 8, "num_labels": 5, "attn_implementation": "eager",
@@ -187,7 +187,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @torch.inference_mode()
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
-def test_a_folder_of_transformers_gives_the_same_logits_and_attention(
+def test_transformers_folder_gives_the_same_logits_and_attention(
     tmp_path: Path, pictures: Any, changes: dict[str, Any]
 ) -> None:
     theirs = their_model(**changes)
@@ -207,7 +207,7 @@ def test_a_folder_of_transformers_gives_the_same_logits_and_attention(
 
 
 @torch.inference_mode()
-def test_both_dialects_of_transformers_are_one(tmp_path: Path) -> None:
+def test_both_naming_schemes_of_transformers_are_equal(tmp_path: Path) -> None:
     theirs = their_model()
     theirs.save_pretrained(tmp_path)
     from safetensors.torch import load_file
@@ -222,7 +222,7 @@ def test_both_dialects_of_transformers_are_one(tmp_path: Path) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("size", [(64, 64), (40, 24)])
-def test_transformers_at_another_size_resizes_positions_the_same(pictures: Any, size: tuple[int, int]) -> None:
+def test_transformers_positions_are_resized_equally(pictures: Any, size: tuple[int, int]) -> None:
     theirs = their_model()
     model, images = ours(theirs.state_dict(), theirs.config.to_dict()), pictures(*size)
     expected = theirs(images, interpolate_pos_encoding=True).logits
@@ -241,7 +241,7 @@ def test_transformers_parity_would_notice_a_wrong_config(pictures: Any, field: s
 
 
 @torch.inference_mode()
-def test_a_model_without_head_gives_the_features_of_the_class_token(pictures: Any) -> None:
+def test_model_without_head_gives_the_features_of_the_class_token(pictures: Any) -> None:
     theirs = fill(ViTModel(their_model().config))
     document = theirs.config.to_dict()
     model = ours(theirs.state_dict(), document)
@@ -257,11 +257,11 @@ def test_weights_alone_leave_their_assumptions_visible(tmp_path: Path) -> None:
     )
     checkpoint = load_checkpoint(tmp_path / "lone.safetensors")
     assert set(checkpoint.assumed) == {"heads", "eps", "activation", "labels", "preprocess"}
-    assert checkpoint.config.heads == 3  # the usual number, and wrong here: that is why it is shown
+    assert checkpoint.config.heads == 3  # the usual number, wrong here: the reason to show assumptions
     assert load_checkpoint(tmp_path / "lone.safetensors", heads=6).config.heads == 6
 
 
-def test_heads_are_asked_for_where_no_custom_tells_them(tmp_path: Path) -> None:
+def test_heads_are_asked_for_if_no_convention_determines_them(tmp_path: Path) -> None:
     save_file(
         {name: t.contiguous() for name, t in their_model().state_dict().items()},
         tmp_path / "lone.safetensors",
@@ -277,7 +277,7 @@ def test_heads_are_asked_for_where_no_custom_tells_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dim", "heads"), [(192, 3), (384, 6), (768, 12), (1024, 16), (1280, 16), (1152, 16), (48, None)]
 )
-def test_the_usual_number_of_heads(dim: int, heads: int | None) -> None:
+def test_usual_number_of_heads(dim: int, heads: int | None) -> None:
     assert default_heads(dim) == heads
 
 
@@ -297,7 +297,7 @@ def test_the_usual_number_of_heads(dim: int, heads: int | None) -> None:
         ({"id2label": {"0": "a"}}, "1 classes"),
     ],
 )
-def test_a_config_at_odds_with_the_weights_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_config_that_contradicts_the_weights_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     import json
 
     their_model().save_pretrained(tmp_path)
@@ -308,14 +308,14 @@ def test_a_config_at_odds_with_the_weights_is_refused(tmp_path: Path, changes: d
 
 
 @pytest.mark.parametrize(("changes", "words"), [({"depth": 3}, "depth = 3"), ({"embed_dim": 128}, "embed_dim = 128")])
-def test_a_config_at_odds_is_told_in_the_words_of_its_own_library(changes: dict[str, Any], words: str) -> None:
+def test_contradiction_is_stated_in_the_terms_of_the_files_library(changes: dict[str, Any], words: str) -> None:
     tensors = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2).state_dict()
     document = {"architecture": "vit_tiny_patch16_224", "model_args": {"img_size": 32, "depth": 2} | changes}
     with pytest.raises(InvalidCheckpoint, match=f"config.json says {words}, the weights say"):
         read(tensors, document)
 
 
-def test_the_key_table_is_the_same_both_ways(build: Any) -> None:
+def test_key_table_is_its_own_inverse(build: Any) -> None:
     for changes in (
         {},
         {"prefix": ("cls", "reg1"), "layer_scale": 0.1, "pool": "mean"},
@@ -370,9 +370,9 @@ def test_unknown_tensors_are_refused_by_name() -> None:
         read({"x": torch.zeros(3)})
 
 
-def test_a_missing_tensor_is_named() -> None:
+def test_missing_tensor_is_named() -> None:
     theirs = their_model()
-    for name in theirs.state_dict().keys() - {"classifier.bias"}:  # a head may have none, which is said
+    for name in theirs.state_dict().keys() - {"classifier.bias"}:  # a missing head is an assumption
         tensors = theirs.state_dict()
         del tensors[name]
         with pytest.raises(InvalidCheckpoint):
@@ -380,13 +380,13 @@ def test_a_missing_tensor_is_named() -> None:
 
 
 def ours_checked(tensors: dict[str, torch.Tensor], document: dict[str, Any]) -> None:
-    """What `load_checkpoint` does between reading names and reading weights."""
+    """Do what `load_checkpoint` does between reading names and reading weights."""
     from vit.checkpoints.load import empty_model
 
     empty_model(read(tensors, document))
 
 
-def test_names_that_twice_mean_one_thing_in_a_model_are_refused() -> None:
+def test_duplicate_names_within_a_model_are_refused() -> None:
     theirs = their_model()
     state = theirs.state_dict()
     key = "vit.layers.0.mlp.fc1.weight"

@@ -1,4 +1,4 @@
-"""Features that are computed once: read back as they were, computed again where that cannot be."""
+"""Cached features: read back unchanged, and computed again if the cache is damaged or cannot be written."""
 
 import os
 from pathlib import Path
@@ -24,21 +24,21 @@ def never() -> Features:
     raise AssertionError("they were stored")
 
 
-def test_what_is_stored_is_read_and_not_computed_again(tmp_path: Path) -> None:
+def test_stored_features_are_read_and_not_computed_again(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "features"
     assert same(stored("a", folder, some), some()) and same(stored("a", folder, never), some())
     assert same(stored("b", folder, lambda: some(1)), some(1)) and same(stored("a", folder, never), some())
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"PK\x03\x04" + bytes(99), b"text"])
-def test_damaged_features_are_computed_anew(tmp_path: Path, content: bytes) -> None:
+def test_damaged_features_are_computed_again(tmp_path: Path, content: bytes) -> None:
     stored("a", tmp_path, some)
     (file,) = tmp_path.iterdir()
     file.write_bytes(content)
     assert same(stored("a", tmp_path, lambda: some(2)), some(2)) and same(stored("a", tmp_path, never), some(2))
 
 
-def test_another_npz_or_pickled_objects_are_no_features(tmp_path: Path) -> None:
+def test_another_npz_or_pickled_objects_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "other.npz"
     np.savez(file, vectors=np.zeros(3), labels=np.zeros(3), classes=np.array(["a"]))
     with pytest.raises(ValueError, match="holds no features"):
@@ -51,13 +51,13 @@ def test_another_npz_or_pickled_objects_are_no_features(tmp_path: Path) -> None:
         load(file)
 
 
-def test_where_nothing_can_be_written_they_are_computed_each_time(tmp_path: Path) -> None:
+def test_unwritable_folder_means_computing_each_time(tmp_path: Path) -> None:
     folder = tmp_path / "a file"
     folder.write_text("in the way")
     assert same(stored("a", folder, some), some()) and same(stored("a", folder, lambda: some(1)), some(1))
 
 
-def test_those_that_nobody_read_for_longest_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_recently_read_features_are_deleted_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in "abc":
         stored(key, tmp_path, some)
         for file in tmp_path.glob("*.npz"):

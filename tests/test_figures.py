@@ -1,4 +1,4 @@
-"""Figures for print: their size, their colours, and that words are words."""
+"""Figures for print: size, colours, and text as text."""
 
 import base64
 import io
@@ -49,7 +49,7 @@ def text_of(svg: bytes) -> str:
 
 
 @pytest.mark.parametrize("width", [85, 180])
-def test_a_figure_has_the_width_of_its_column_at_300_dpi(explanation: Explanation, width: float) -> None:
+def test_figure_has_the_width_of_its_column_at_300_dpi(explanation: Explanation, width: float) -> None:
     picture = Image.open(io.BytesIO(figure(explanation, Selection(), width=width)))
     assert picture.width == pytest.approx(width / 25.4 * DPI, abs=1)
     assert picture.info["dpi"][0] == pytest.approx(DPI, abs=1)
@@ -58,7 +58,7 @@ def test_a_figure_has_the_width_of_its_column_at_300_dpi(explanation: Explanatio
 
 
 def embedded(svg: bytes) -> list[np.ndarray]:
-    """The pictures inside."""
+    """Return the embedded pictures."""
     result = []
     for image in ElementTree.fromstring(svg).iter(f"{SVG}image"):
         address = image.get("{http://www.w3.org/1999/xlink}href") or ""
@@ -66,7 +66,7 @@ def embedded(svg: bytes) -> list[np.ndarray]:
     return result
 
 
-def test_the_second_picture_is_the_first_under_the_map(explanation: Explanation) -> None:
+def test_second_picture_is_the_first_under_the_map(explanation: Explanation) -> None:
     selection = Selection(block=1, head=0, token=3, opacity=1.0, cover="film", colormap="cividis")
     plain, under = embedded(figure(explanation, selection, kind="svg"))[:2]
     assert plain.shape == under.shape
@@ -81,7 +81,7 @@ def test_the_second_picture_is_the_first_under_the_map(explanation: Explanation)
 
 
 @pytest.mark.parametrize("contour", ["mass", "otsu"])
-def test_the_outline_is_drawn_and_told(explanation: Explanation, contour: Any) -> None:
+def test_outline_is_drawn_and_named(explanation: Explanation, contour: Any) -> None:
     plain = Selection(block=1, head=0, token=3, opacity=0.0)
     outlined = replace(plain, contour=contour, mass=0.3)
     before, after = (embedded(figure(explanation, selection, kind="svg"))[1] for selection in (plain, outlined))
@@ -91,7 +91,7 @@ def test_the_outline_is_drawn_and_told(explanation: Explanation, contour: Any) -
     assert expected in text_of(figure(explanation, outlined, kind="svg")).replace("  ", " ")
 
 
-def test_words_stay_words_in_svg_and_pdf(explanation: Explanation, checkpoint: Checkpoint) -> None:
+def test_text_stays_text_in_svg_and_pdf(explanation: Explanation, checkpoint: Checkpoint) -> None:
     selection = Selection(block=0, head=1, token=6)
     view = MapView.of(explanation.record, selection, explanation.payload)
     facts = caption(explanation, checkpoint, view.sentence, "photo.png")
@@ -124,7 +124,7 @@ def test_cosines_and_shares_have_their_own_unit(explanation: Explanation) -> Non
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
-def test_foreign_text_is_text(explanation: Explanation, checkpoint: Checkpoint, kind: Any) -> None:
+def test_foreign_text_is_escaped(explanation: Explanation, checkpoint: Checkpoint, kind: Any) -> None:
     facts = caption(explanation, checkpoint, "Sentence.", HOSTILE)
     content = figure(explanation, Selection(), facts, kind=kind)
     if kind == "svg":
@@ -133,20 +133,20 @@ def test_foreign_text_is_text(explanation: Explanation, checkpoint: Checkpoint, 
         assert "alert(1)" in text_of(content) and "frac{$" in text_of(content)
 
 
-def test_a_long_word_is_broken_to_fit(explanation: Explanation) -> None:
+def test_long_word_is_broken_to_fit(explanation: Explanation) -> None:
     content = figure(explanation, Selection(cover="film"), "x" * 300, kind="svg")
     lines = [line for line in re.findall(r">(x+)<", content.decode())]
     assert "".join(lines) == "x" * 300 and len(lines) >= 4
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
-def test_the_same_view_is_the_same_file(explanation: Explanation, kind: Any) -> None:
+def test_same_view_is_the_same_file(explanation: Explanation, kind: Any) -> None:
     assert figure(explanation, Selection(), kind=kind) == figure(explanation, Selection(), kind=kind)
 
 
 @pytest.mark.parametrize("resize", ["shortest", "squash"])
 @pytest.mark.parametrize("size", [(3000, 60), (60, 3000), (1, 1)])
-def test_a_figure_of_a_thin_or_tiny_picture_fits_a_page(
+def test_figure_of_a_thin_or_tiny_picture_fits_a_page(
     checkpoint: Checkpoint, size: tuple[int, int], resize: Any
 ) -> None:
     checkpoint = replace(checkpoint, preprocess=Preprocess((32, 32), resize=resize))
@@ -154,7 +154,7 @@ def test_a_figure_of_a_thin_or_tiny_picture_fits_a_page(
     assert drawn.height / DPI * 25.4 < 240
 
 
-def test_the_grid_has_a_map_for_every_head_and_their_numbers(explanation: Explanation, checkpoint: Checkpoint) -> None:
+def test_grid_has_a_map_for_every_head_and_their_numbers(explanation: Explanation, checkpoint: Checkpoint) -> None:
     selection = Selection(token=6, colormap="gray", direction="to")
     facts = caption(explanation, checkpoint, grid_sentence(explanation, selection))
     content = grid_figure(explanation, selection, facts, kind="svg")
@@ -172,11 +172,11 @@ def test_the_grid_has_a_map_for_every_head_and_their_numbers(explanation: Explan
             assert np.abs(drawn[centres[0]][:, centres[1]] - levels).max() <= 2
 
 
-def test_a_grid_without_one_scale_says_so(explanation: Explanation) -> None:
+def test_grid_without_a_shared_scale_says_so(explanation: Explanation) -> None:
     output = text_of(grid_figure(explanation, Selection(scale="own"), "Facts.", kind="svg"))
     assert "cannot be compared" in output and "×" not in output
 
 
-def test_a_grid_of_many_blocks_fits_a_page(explanation: Explanation) -> None:
+def test_grid_of_many_blocks_fits_a_page(explanation: Explanation) -> None:
     tall = Image.open(io.BytesIO(grid_figure(explanation, Selection(), "Facts.")))
     assert tall.height / DPI * 25.4 < 240

@@ -1,4 +1,4 @@
-"""Animations as input: which frames there are, what each shows, and what it may cost."""
+"""Animations as input: which frames are offered, what each shows, and limits on their cost."""
 
 import io
 from typing import Any
@@ -18,7 +18,7 @@ DURATIONS = [100, 200, 300, 100]  # [ms]
 
 
 def animation(kind: str, count: int = 4, size: tuple[int, int] = (60, 40), **options: Any) -> bytes:
-    """Frames of one grey each, 40 brighter than the one before, with a red corner."""
+    """Encode frames of one grey each, 40 brighter than the one before, with a red corner."""
     frames = [Image.new("RGB", size, (40 * i,) * 3) for i in range(count)]
     for frame in frames:
         frame.paste("red", (0, 0, 8, 8))
@@ -30,7 +30,7 @@ def animation(kind: str, count: int = 4, size: tuple[int, int] = (60, 40), **opt
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP"])
-def test_every_frame_is_shown_as_it_is_and_for_as_long(kind: str) -> None:
+def test_every_frame_has_its_picture_and_duration(kind: str) -> None:
     data = animation(kind, duration=DURATIONS)
     assert count_frames(data) == 4
     result = list(decode_frames(data, range(4)))
@@ -40,7 +40,7 @@ def test_every_frame_is_shown_as_it_is_and_for_as_long(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "AVIF"])
-def test_one_frame_alone_is_the_same_as_in_turn(kind: str) -> None:
+def test_single_frame_equals_that_in_sequence(kind: str) -> None:
     data = animation(kind)
     assert decode_image(data).tobytes() == decode_image(data, 0).tobytes()
     third = next(decode_frames(data, [2])).picture
@@ -48,7 +48,7 @@ def test_one_frame_alone_is_the_same_as_in_turn(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF", "BMP"])
-def test_a_still_picture_or_pages_are_one_frame(kind: str) -> None:
+def test_still_picture_or_pages_are_one_frame(kind: str) -> None:
     data = animation(kind, count=4 if kind == "TIFF" else 1)
     assert count_frames(data) == 1
     with pytest.raises(InvalidImage, match="no frame 1"):
@@ -56,12 +56,12 @@ def test_a_still_picture_or_pages_are_one_frame(kind: str) -> None:
 
 
 @pytest.mark.parametrize("frame", [-1, 4])
-def test_a_frame_that_is_not_there_is_refused(frame: int) -> None:
+def test_frame_out_of_range_is_refused(frame: int) -> None:
     with pytest.raises(InvalidImage, match="from 0 to 3"):
         decode_image(animation("GIF"), frame)
 
 
-def test_frames_are_bounded_in_number_and_in_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_are_limited_in_number_and_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "MAX_FRAMES", 3)
     assert [count_frames(animation(kind)) for kind in ("GIF", "PNG", "WEBP")] == [3, 3, 3]
     monkeypatch.setattr(decode, "MAX_FRAMES_PIXELS", 2 * 60 * 40)
@@ -71,7 +71,7 @@ def test_frames_are_bounded_in_number_and_in_pixels(monkeypatch: pytest.MonkeyPa
         decode_image(data, 2)
 
 
-def test_a_gif_of_very_many_frames_is_counted_no_further_than_it_may_be_asked_for() -> None:
+def test_frames_of_a_long_gif_are_counted_only_up_to_the_limit() -> None:
     head = animation("GIF", count=2, size=(8, 8))[:-1]
     picture = b"\x2c" + bytes(4) + b"\x01\0\x01\0\0" + b"\x02\x02\x44\x01\0"
     enough, very_many = (head + picture * count + b";" for count in (2 * decode.MAX_FRAMES, 200 * decode.MAX_FRAMES))
@@ -80,7 +80,7 @@ def test_a_gif_of_very_many_frames_is_counted_no_further_than_it_may_be_asked_fo
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP"])
-def test_a_torn_animation_is_one_sentence(kind: str) -> None:
+def test_truncated_animation_is_refused_in_one_sentence(kind: str) -> None:
     generator = np.random.default_rng(0)
     whole = animation(kind)
     for _ in range(200):
@@ -94,7 +94,7 @@ def test_a_torn_animation_is_one_sentence(kind: str) -> None:
             assert "\n" not in str(error)
 
 
-def test_frames_of_a_gif_that_grow_are_refused() -> None:
+def test_growing_frames_of_a_gif_are_refused() -> None:
     data = animation("GIF", size=(20, 20))
     second = data.index(b"\x2c", data.index(b"\x2c") + 10)
     while data[second + 1 : second + 5] != bytes(4):
@@ -105,7 +105,7 @@ def test_frames_of_a_gif_that_grow_are_refused() -> None:
         list(decode_frames(bytes(grown), range(4)))
 
 
-def test_the_frame_that_is_explained_is_the_one_asked_for(saved: Any) -> None:
+def test_requested_frame_is_explained(saved: Any) -> None:
     checkpoint, data = load_checkpoint(saved), animation("PNG")
     result = explain(checkpoint, data, frame=2)
     out = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Pictures to a model's input, and its patches back to pixels of the picture."""
+"""Pictures to a model's input, and patches back to pixels of the picture."""
 
 import numpy as np
 import pytest
@@ -9,10 +9,10 @@ from PIL import Image
 from vit.images.geometry import Box, Geometry
 from vit.images.preprocess import Preprocess
 
-pytestmark = pytest.mark.usefixtures("silence")
+pytestmark = pytest.mark.usefixtures("assert_silence")
 
 
-def test_the_input_has_the_size_asked_for() -> None:
+def test_input_has_the_requested_size() -> None:
     assert Preprocess((24, 32))(gradient()).shape == (1, 3, 24, 32)
 
 
@@ -25,7 +25,7 @@ def test_normalisation_by_hand() -> None:
     assert torch.allclose(pixels.flatten(), torch.tensor([1.0, 0.2, -0.5]))
 
 
-def test_a_picture_of_the_right_size_is_not_resampled() -> None:
+def test_picture_of_the_right_size_is_not_resampled() -> None:
     assert difference(Preprocess((32, 48), resize="squash").input_image(gradient()), gradient()) == 0
 
 
@@ -40,11 +40,11 @@ def test_squash_shows_the_whole_picture() -> None:
     assert geometry == Geometry(400, 300, Box(0, 0, 400, 300))
 
 
-def test_a_landscape_loses_its_sides() -> None:
+def test_landscape_loses_its_sides() -> None:
     assert Preprocess((32, 32)).geometry(Image.new("RGB", (400, 200))).box == (100, 0, 300, 200)
 
 
-def test_a_portrait_loses_top_and_bottom() -> None:
+def test_portrait_loses_top_and_bottom() -> None:
     assert Preprocess((32, 32)).geometry(Image.new("RGB", (200, 400))).box == (0, 100, 200, 300)
 
 
@@ -55,7 +55,7 @@ def test_resizing_beyond_the_input_cuts_all_four_sides() -> None:
 
 
 @pytest.mark.parametrize("size", [(400, 300), (300, 400), (333, 77), (20, 31), (4000, 3000)])
-def test_a_mark_shows_up_in_the_patch_that_covers_it(size: tuple[int, int]) -> None:
+def test_mark_shows_up_in_the_patch_that_covers_it(size: tuple[int, int]) -> None:
     preprocess = Preprocess((64, 64), resize_to=80)
     image = Image.new("RGB", size, "black")
     patch = preprocess.geometry(image).patch_box(1, 2, rows=4, cols=4)
@@ -72,12 +72,12 @@ def test_patches_tile_the_box() -> None:
     assert geometry.patch_box(1, 1, 3, 4) == (125, 100, 200, 200)
 
 
-def test_the_centre_of_a_patch_is_in_that_patch() -> None:
+def test_centre_of_a_patch_is_in_that_patch() -> None:
     geometry = Geometry(400, 300, Box(50.5, 0.25, 349.5, 299.75))
     for row, col in np.ndindex(7, 5):
         left, top, right, bottom = geometry.patch_box(row, col, 7, 5)
         assert geometry.patch_at((left + right) / 2, (top + bottom) / 2, 7, 5) == (row, col)
 
 
-def test_a_point_outside_what_is_seen_has_no_patch() -> None:
+def test_point_outside_the_crop_has_no_patch() -> None:
     assert Geometry(400, 300, Box(50, 0, 350, 300)).patch_at(49, 10, 4, 4) is None

@@ -1,4 +1,4 @@
-"""Google's .npz files: what timm reads of them is what we read; what is no such file is refused before it is read."""
+"""Google's .npz files: we read the same as timm, and refuse other files before reading their arrays."""
 
 import hashlib
 import io
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from apart import printed
+from apart import output_of
 from test_large import PEAK
 from test_parity import Answer, ask_timm
 from tiny import difference, fill
@@ -26,7 +26,7 @@ from vit.checkpoints.load import list_checkpoints, load_checkpoint, summarise
 from vit.errors import InvalidCheckpoint
 from vit.model.config import ViTConfig
 
-pytestmark = pytest.mark.usefixtures("claimed_once")
+pytestmark = pytest.mark.usefixtures("claimed_by_one_family")
 
 TINY: dict[str, Any] = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=5)
 TOLERANCE = 1e-5
@@ -34,17 +34,17 @@ Arrays = dict[str, np.ndarray]
 
 
 def timms(**changes: Any) -> nn.Module:
-    """A tiny model of timm's, every parameter random."""
+    """A tiny timm model, every parameter random."""
     return fill(timm.models.VisionTransformer(**TINY | changes))
 
 
 def written(model: Any, start: str = "", big_vision: bool = False, together: bool = False) -> Arrays:
-    """timm's model as Google writes it: the inverse of timm's `_load_weights`.
+    """Return a timm model's tensors under Google's names: the inverse of timm's `_load_weights`.
 
     Args:
-        start: of all names.
-        big_vision: as the second of Google's libraries calls its layers.
-        together: the tensors of all blocks are one array.
+        start: prefix of all names.
+        big_vision: use big_vision's names for layers.
+        together: stack the tensors of all blocks into one array.
     """
     state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     heads = model.blocks[0].attn.num_heads
@@ -107,7 +107,7 @@ def written(model: Any, start: str = "", big_vision: bool = False, together: boo
 
 
 class Case:
-    """A model of timm's, and how it is written."""
+    """A timm model, and the format it is written in."""
 
     def __init__(self, model: dict[str, Any] | None = None, config: dict[str, Any] | None = None, **how: Any):
         self.model, self.config, self.how = model or {}, config or {}, how
@@ -130,7 +130,7 @@ CASES = {
 
 @pytest.fixture(params=CASES)
 def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Case, nn.Module, Checkpoint]:
-    """A case, what timm makes of the file, and what we do."""
+    """A case, timm's model loaded from the file, and our checkpoint."""
     case = CASES[request.param]
     file = tmp_path / "theirs.npz"
     np.savez(file, **written(timms(**case.model), **case.how))
@@ -140,7 +140,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Case, nn.Modul
 
 
 @torch.inference_mode()
-def test_logits_and_attention_are_those_of_timm(both: Any, pictures: Any) -> None:
+def test_logits_and_attention_equal_timms(both: Any, pictures: Any) -> None:
     case, theirs, checkpoint = both
     images = pictures(channels=checkpoint.config.channels)
     expected: Answer = ask_timm(theirs, images)
@@ -179,7 +179,7 @@ def not_turned(arrays: Arrays) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("wrong", [swapped, other_heads, not_turned])
-def test_the_comparison_would_notice(tmp_path: Path, pictures: Any, wrong: Callable[[Arrays], None]) -> None:
+def test_comparison_would_notice_an_error(tmp_path: Path, pictures: Any, wrong: Callable[[Arrays], None]) -> None:
     model = timms()
     arrays = written(model)
     wrong(arrays)
@@ -189,7 +189,7 @@ def test_the_comparison_would_notice(tmp_path: Path, pictures: Any, wrong: Calla
 
 
 @torch.inference_mode()
-def test_at_another_size_positions_are_resized_as_timm_does_when_it_loads(tmp_path: Path, pictures: Any) -> None:
+def test_positions_are_resized_as_timm_does_on_loading(tmp_path: Path, pictures: Any) -> None:
     np.savez(tmp_path / "theirs.npz", **written(timms()))
     larger = timm.models.VisionTransformer(**TINY | dict(img_size=(48, 64))).eval()
     larger.load_pretrained(str(tmp_path / "theirs.npz"))
@@ -198,8 +198,8 @@ def test_at_another_size_positions_are_resized_as_timm_does_when_it_loads(tmp_pa
 
 
 @torch.inference_mode()
-def test_a_layer_before_the_head_ends_in_tanh(tmp_path: Path, pictures: Any) -> None:
-    """timm leaves it out, so this is compared with Google's own lines."""
+def test_layer_before_the_head_ends_in_tanh(tmp_path: Path, pictures: Any) -> None:
+    """timm drops this layer, so the reference is Google's own code."""
     model, generator = timms(), np.random.default_rng(0)
     kernel, bias = generator.normal(size=(64, 48)).astype("f4"), generator.normal(size=48).astype("f4")
     head = generator.normal(size=(48, 5)).astype("f4")
@@ -213,7 +213,7 @@ def test_a_layer_before_the_head_ends_in_tanh(tmp_path: Path, pictures: Any) -> 
 
 
 @torch.inference_mode()
-def test_what_else_a_training_writes_plays_no_part(tmp_path: Path, pictures: Any) -> None:
+def test_other_training_state_is_ignored(tmp_path: Path, pictures: Any) -> None:
     arrays = written(timms(), "opt/target/")
     np.savez(tmp_path / "plain.npz", **arrays)
     state = {name.replace("opt/target/", "opt/state/grad_ema/"): array for name, array in arrays.items()}
@@ -223,7 +223,7 @@ def test_what_else_a_training_writes_plays_no_part(tmp_path: Path, pictures: Any
 
 
 @pytest.mark.parametrize("kind", ["f2", "f4", "f8", "bfloat16", "columns"])
-def test_every_kind_of_number_and_order_is_read(tmp_path: Path, kind: str) -> None:
+def test_every_number_type_and_byte_order_is_read(tmp_path: Path, kind: str) -> None:
     arrays = written(timms())
     if kind == "bfloat16":
         kept: dict[str, Any] = {name: torch.tensor(array).bfloat16() for name, array in arrays.items()}
@@ -242,7 +242,7 @@ def test_every_kind_of_number_and_order_is_read(tmp_path: Path, kind: str) -> No
     assert result.hash == hashlib.sha256((tmp_path / "kind.npz").read_bytes()).hexdigest()[:16]
 
 
-def test_the_number_of_heads_is_read_and_cannot_be_overruled(tmp_path: Path) -> None:
+def test_number_of_heads_is_read_and_cannot_be_overridden(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", **written(timms(num_heads=8)))
     assert load_checkpoint(tmp_path / "x.npz").config.heads == 8
     assert load_checkpoint(tmp_path / "x.npz", heads=8).assumed.keys() == {"activation", "preprocess", "labels"}
@@ -251,13 +251,13 @@ def test_the_number_of_heads_is_read_and_cannot_be_overruled(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("classes", [1000, 21843])
-def test_a_thousand_classes_are_those_of_imagenet_and_more_have_no_names(tmp_path: Path, classes: int) -> None:
+def test_thousand_classes_are_imagenets_and_more_have_no_names(tmp_path: Path, classes: int) -> None:
     np.savez(tmp_path / "x.npz", **written(timms(num_classes=classes)))
     labels = load_checkpoint(tmp_path / "x.npz").labels
     assert labels == (torchvision.imagenet_labels() if classes == 1000 else tuple(f"class {i}" for i in range(classes)))
 
 
-def test_pictures_become_what_timm_makes_of_them_for_these_files(tmp_path: Path) -> None:
+def test_preprocessing_equals_timms_for_these_files(tmp_path: Path) -> None:
     theirs = timm.get_pretrained_cfg("vit_base_patch16_224.augreg_in21k_ft_in1k")
     assert theirs is not None
     preprocess, why = google.FAMILY.preprocess(ViTConfig.preset("B/16"), "B_16-i21k-300ep.npz")
@@ -268,7 +268,7 @@ def test_pictures_become_what_timm_makes_of_them_for_these_files(tmp_path: Path)
     assert "248 px" in why
 
 
-def test_it_is_kept_and_listed(tmp_path: Path) -> None:
+def test_file_is_stored_and_listed(tmp_path: Path) -> None:
     np.savez(tmp_path / "B_16.npz", **written(timms()))
     root = tmp_path / "shelf"
     folder = manage.add({"B_16.npz": io.BytesIO((tmp_path / "B_16.npz").read_bytes())}, "mine", root)
@@ -277,7 +277,7 @@ def test_it_is_kept_and_listed(tmp_path: Path) -> None:
     assert info.params == sum(p.numel() for p in load_checkpoint(folder).model.parameters())
 
 
-def test_an_index_of_blocks_beyond_reason_costs_nothing() -> None:
+def test_huge_block_index_costs_nothing() -> None:
     tensors = {"embedding/kernel": torch.empty(1, 1, 3, 4, device="meta")}
     tensors["pos_embedding"] = torch.empty(1, 4, 4, device="meta")
     tensors["Transformer/encoderblock/LayerNorm_0/scale"] = torch.empty(10**9, device="meta")
@@ -287,23 +287,23 @@ def test_an_index_of_blocks_beyond_reason_costs_nothing() -> None:
 
 @pytest.mark.slow
 def test_loading_holds_the_weights_once(tmp_path: Path) -> None:
-    """One tensor at a time is turned; beside the model there is at most one fused matrix with its parts."""
+    """Tensors are converted one by one; beside the model there is at most one fused matrix and its parts."""
     np.savez(tmp_path / "small.npz", **written(timms()))
     model = timm.models.VisionTransformer(depth=4, num_classes=10)
     np.savez(tmp_path / "large.npz", **{name: np.ascontiguousarray(a) for name, a in written(model).items()})
-    peak, parameters = map(int, printed(PEAK, tmp_path / "small.npz", tmp_path / "large.npz").split())
+    peak, parameters = map(int, output_of(PEAK, tmp_path / "small.npz", tmp_path / "large.npz").split())
     assert parameters == pytest.approx(sum(p.nbytes for p in model.parameters()), rel=0.01)
     assert peak < 1.6 * parameters
 
 
-# --- What is refused ------------------------------------------------------------------------------------------
+# --- Refusals -------------------------------------------------------------------------------------------------
 
 OUT = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1/out/kernel"
 QUERY = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1/query/kernel"
 
 
 def change(**changes: Any) -> Callable[[Arrays], Arrays]:
-    """The same arrays with some of them changed; None removes one."""
+    """Write the same arrays with some of them changed; None removes one."""
 
     def changed(arrays: Arrays) -> Arrays:
         made = {name.replace("__", "/"): value for name, value in changes.items()}
@@ -343,7 +343,7 @@ WRONG: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
 
 
 def refused(file: Path) -> str:
-    """The one sentence with which a file is refused."""
+    """Return the one-sentence message with which a file is refused."""
     with pytest.raises(InvalidCheckpoint) as caught:
         load_checkpoint(file)
     message = str(caught.value)
@@ -352,13 +352,13 @@ def refused(file: Path) -> str:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_no_plain_vit_is_refused(tmp_path: Path, name: str) -> None:
+def test_other_models_than_plain_vits_are_refused(tmp_path: Path, name: str) -> None:
     changed, why = WRONG[name]
     np.savez(tmp_path / "x.npz", **changed(written(timms())))
     assert re.search(why, refused(tmp_path / "x.npz"))
 
 
-def test_nothing_is_allocated_or_executed_for_what_a_header_says(tmp_path: Path) -> None:
+def test_header_alone_causes_no_allocation_or_execution(tmp_path: Path) -> None:
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': %s, }\n"
     shapes = [b"(1000000, 1000000)", b"(__import__('os').mkdir('evil'),)", b"(-1,)", b"(1.5,)", b"(" * 500, b"(1_0,)"]
     for shape in shapes:
@@ -380,7 +380,7 @@ def flipped(file: Path, plain: bytes) -> None:
 
 
 def overlapping(file: Path, plain: bytes) -> None:
-    """Two entries of the directory lead to one array."""
+    """Point two entries of the directory at one array."""
     directory = plain.rindex(b"PK\x05\x06")
     (start,) = struct.unpack_from("<I", plain, directory + 16)
     entry = plain.index(b"PK\x01\x02", start + 4)
@@ -425,14 +425,14 @@ DAMAGED: dict[str, tuple[Callable[[Path, bytes], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_or_hostile_file_is_refused(tmp_path: Path, name: str) -> None:
+def test_damaged_or_hostile_file_is_refused(tmp_path: Path, name: str) -> None:
     damage, why = DAMAGED[name]
     np.savez(tmp_path / "plain.npz", **written(timms()))
     damage(tmp_path / "x.npz", (tmp_path / "plain.npz").read_bytes())
     assert why in refused(tmp_path / "x.npz")
 
 
-def test_random_damage_is_refused_or_does_no_harm(tmp_path: Path) -> None:
+def test_random_damage_is_refused_or_harmless(tmp_path: Path) -> None:
     np.savez(tmp_path / "plain.npz", **written(timms(depth=1)))
     plain = (tmp_path / "plain.npz").read_bytes()
     generator = np.random.default_rng(0)
@@ -448,7 +448,7 @@ def test_random_damage_is_refused_or_does_no_harm(tmp_path: Path) -> None:
             assert "\n" not in str(error)
 
 
-def test_a_list_reads_no_weights(tmp_path: Path) -> None:
+def test_listing_reads_no_weights(tmp_path: Path) -> None:
     np.savez(tmp_path / "plain.npz", **written(timms()))
     flipped(tmp_path / "x.npz", (tmp_path / "plain.npz").read_bytes())
     (tmp_path / "plain.npz").unlink()

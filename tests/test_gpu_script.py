@@ -1,4 +1,4 @@
-"""The script for GPUs, tried where there is none: its steps run, tell what they found, and fail one by one."""
+"""The GPU script on a machine without a GPU: its steps run, report results, and fail independently."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 def call(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
-    """`call("--dry")`: what the script says; each step of it runs in a process of its own."""
+    """Return `call("--dry")`: the script's output; each of its steps runs in a separate process."""
 
     def said(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--out", str(tmp_path), *words])
@@ -36,7 +36,7 @@ def call(
 
 
 @pytest.mark.slow
-def test_a_step_leaves_its_result_and_is_not_done_again(call: Callable[..., str], tmp_path: Path) -> None:
+def test_finished_step_is_stored_and_not_repeated(call: Callable[..., str], tmp_path: Path) -> None:
     output = call("--dry", "--step", "record")
     report = json.loads((tmp_path / "record.json").read_text())
     assert report["outcome"] == "passed", output
@@ -49,14 +49,14 @@ def test_a_step_leaves_its_result_and_is_not_done_again(call: Callable[..., str]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["environment", "model", "relevance", "streaming"])
-def test_the_cheapest_steps_pass(script: ModuleType, tmp_path: Path, step: str) -> None:
+def test_cheapest_steps_pass(script: ModuleType, tmp_path: Path, step: str) -> None:
     script.run_step(step, script.Job("cpu", True, tmp_path, "shapes", 60.0))
     report = json.loads((tmp_path / f"{step}.json").read_text())
     assert report["outcome"] == "passed", report
     assert f"| {step} | passed |" in script.summary(tmp_path)
 
 
-def test_a_failed_step_keeps_its_traceback(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_step_keeps_its_traceback(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(job: object) -> None:
         raise ZeroDivisionError("a planted fault")
 
@@ -67,7 +67,7 @@ def test_a_failed_step_keeps_its_traceback(script: ModuleType, tmp_path: Path, m
     assert "in broken" in report["traceback"] and "in broken" in script.summary(tmp_path)
 
 
-def test_figures_apart_from_the_cpu_are_a_failure(script: ModuleType) -> None:
+def test_results_that_differ_from_the_cpus_are_a_failure(script: ModuleType) -> None:
     from gpu_job import within
 
     with pytest.raises(AssertionError, match="apart from the CPU"):
@@ -76,7 +76,7 @@ def test_figures_apart_from_the_cpu_are_a_failure(script: ModuleType) -> None:
         within({"logits": float("nan")}, 1e-4)
 
 
-def test_without_a_gpu_it_says_how_to_try_it(
+def test_message_without_a_gpu_names_the_dry_mode(
     call: Callable[..., str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)

@@ -1,4 +1,4 @@
-"""The guides for adding things work when followed literally: each builds an example, whose own test passes."""
+"""The guides for extensions work when followed literally: each builds an example, whose own test passes."""
 
 import inspect
 import os
@@ -19,7 +19,7 @@ BLOCK = re.compile(r"^```(python|diff)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def follow(guide: str, folder: Path) -> str:
-    """Write and change the files of a guide in a copy of the project; return the path of its test."""
+    """Write and change the files of a guide in a copy of the project, and return the path of its test."""
     test = ""
     for language, block in BLOCK.findall((ROOT / "docs" / guide).read_text()):
         header, _, body = block.partition("\n")
@@ -35,7 +35,7 @@ def follow(guide: str, folder: Path) -> str:
 
 
 def patched(text: str, diff: str) -> str:
-    """Apply the hunks of a diff without line numbers, each of which fits exactly one place."""
+    """Apply the hunks of a diff without line numbers, each of which matches exactly one place."""
     for hunk in diff.split("@@\n")[1:]:
         lines = hunk.splitlines(keepends=True)
         before = "".join(line[1:] for line in lines if line[0] != "+")
@@ -45,7 +45,7 @@ def patched(text: str, diff: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_examples_of_the_guides_pass_their_own_tests(tmp_path: Path) -> None:
+def test_examples_of_the_guides_pass_their_own_tests(tmp_path: Path) -> None:
     for name in ("vit", "pages", "tests", "checkpoints/cifar10", ".streamlit"):
         shutil.copytree(ROOT / name, tmp_path / name)
     for name in ("app.py", "pyproject.toml"):
@@ -57,16 +57,14 @@ def test_the_examples_of_the_guides_pass_their_own_tests(tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_hunk_that_fits_nowhere_or_twice_is_noticed() -> None:
+def test_hunk_that_matches_nowhere_or_twice_is_refused() -> None:
     assert patched("a\nb\n", "+++ x\n@@\n a\n-b\n+c\n") == "a\nc\n"
     for text in ("a\n", "a\nb\na\nb\n"):
         with pytest.raises(AssertionError):
             patched(text, "+++ x\n@@\n a\n-b\n")
 
 
-def test_the_example_of_a_method_is_in_the_table(
-    monkeypatch: pytest.MonkeyPatch, build: object, pictures: object
-) -> None:
+def test_example_method_is_in_the_table(monkeypatch: pytest.MonkeyPatch, build: object, pictures: object) -> None:
     monkeypatch.setattr(methods, "METHODS", dict(methods.METHODS))
     [(_, block)] = BLOCK.findall((ROOT / "docs" / "adding-a-method.md").read_text())
     assert inspect.isfunction(build) and inspect.isfunction(pictures)

@@ -1,4 +1,4 @@
-"""Heads over many pictures: the same mean and spread as one by one, however they are grouped; command, table, card."""
+"""Statistics of heads over many pictures: mean and spread equal those of single pictures; command, table, card."""
 
 import json
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def checkpoint(saved_shapes: Path) -> Checkpoint:
 
 @pytest.fixture
 def set_of_files(tmp_path: Path) -> Path:
-    """A folder of two classes, with three test pictures and one that is broken."""
+    """A folder of two classes, with three test pictures and a broken one."""
     root = tmp_path / "pictures"
     for split, count in (("train", 1), ("test", 2)):
         for label in ("cat", "dog"):
@@ -54,14 +54,14 @@ def set_of_files(tmp_path: Path) -> Path:
 
 
 def one_by_one(model: VisionTransformer, pixels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Of every statistic the values of each picture, (B, L, H)."""
+    """Return the values of every statistic for each picture, (B, L, H)."""
     every = [statistics(record(model, picture[None]), model.config.patch_size) for picture in pixels]
     return {name: torch.stack([one[name].values for one in every]).double() for name in every[0]}
 
 
 @pytest.mark.parametrize("sizes", [(7,), (1, 1, 1, 1, 1, 1, 1), (3, 0, 4), (2, 5)])
 @pytest.mark.parametrize("prefix", [("cls",), ("cls", "reg1", "reg2")])
-def test_mean_and_spread_are_those_of_single_pictures(
+def test_mean_and_spread_equal_those_of_single_pictures(
     build: Build, pictures: Any, prefix: tuple[str, ...], sizes: tuple[int, ...]
 ) -> None:
     model, pixels = build(prefix=prefix), pictures(count=7)
@@ -76,8 +76,8 @@ def test_mean_and_spread_are_those_of_single_pictures(
         assert values.std(0).min() > 1e-4  # else nothing was compared
 
 
-def test_many_numbers_far_from_zero_keep_their_spread() -> None:
-    """Where the difference of a sum of squares and a squared sum would have lost all digits."""
+def test_large_numbers_with_small_spread_keep_their_precision() -> None:
+    """The difference between a sum of squares and a squared sum would lose all digits here."""
     values = 1e6 + torch.randn(1000, 1, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     zero = torch.zeros(1, 1, dtype=torch.float64)
     result = sum((Tally(1, {"self": one}, {"self": zero}, {"self": 0.0}) for one in values), Tally())
@@ -85,13 +85,13 @@ def test_many_numbers_far_from_zero_keep_their_spread() -> None:
     assert deviation is not None and float(deviation) == pytest.approx(float(values.std()), rel=1e-6)
 
 
-def test_a_single_picture_has_no_spread_and_none_has_no_numbers(build: Build, pictures: Any) -> None:
+def test_single_picture_has_no_spread_and_none_has_no_numbers(build: Build, pictures: Any) -> None:
     result = tally(build(), pictures(count=1)).statistics()
     assert all(one.deviation is None and one.pictures == 1 for one in result.values())
     assert tally(build(), pictures(count=0)).statistics() == {}
 
 
-def test_a_tally_is_as_large_for_many_pictures_as_for_one(build: Build, pictures: Any) -> None:
+def test_size_of_a_tally_does_not_depend_on_the_number_of_pictures(build: Build, pictures: Any) -> None:
     model = build()
     one, many = tally(model, pictures(count=1)), sum((tally(model, pictures(count=9)) for _ in range(3)), Tally())
     assert many.pictures == 27
@@ -99,10 +99,10 @@ def test_a_tally_is_as_large_for_many_pictures_as_for_one(build: Build, pictures
         assert {name: t.shape for name, t in held.items()} == {name: t.shape for name, t in more.items()}
 
 
-def test_a_dataset_is_looked_at_evenly_and_to_its_limit(checkpoint: Checkpoint) -> None:
+def test_dataset_is_sampled_evenly_up_to_the_limit(checkpoint: Checkpoint) -> None:
     reports: list[tuple[int, int]] = []
     result = census(checkpoint, "shapes", 130, progress=lambda done, total: reports.append((done, total)))
-    assert reports == [(0, 130), (120, 130), (130, 130)]  # 120 pictures of 17 tokens are 2,040, and 2,048 go together
+    assert reports == [(0, 130), (120, 130), (130, 130)]  # 120 pictures of 17 tokens are 2,040, and 2,048 form a batch
     images = pictures_of("shapes", checkpoint.preprocess, limit=130)
     ((pixels, _),) = images.batches(torch.arange(130), 130, torch.device("cpu"))
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
@@ -112,7 +112,7 @@ def test_a_dataset_is_looked_at_evenly_and_to_its_limit(checkpoint: Checkpoint) 
     torch.testing.assert_close(some, normalise(pixels[5:8]))
 
 
-def test_files_that_are_no_pictures_are_named_and_not_counted(checkpoint: Checkpoint, set_of_files: Path) -> None:
+def test_non_pictures_are_named_and_not_counted(checkpoint: Checkpoint, set_of_files: Path) -> None:
     files = [(path.name, path.read_bytes()) for path in sorted((set_of_files / "test" / "dog").iterdir())]
     opened = decoded(files, checkpoint.preprocess)
     assert opened.pixels.shape == (1, 3, 32, 32) and len(opened.unreadable) == 1
@@ -120,19 +120,19 @@ def test_files_that_are_no_pictures_are_named_and_not_counted(checkpoint: Checkp
     assert decoded(files[1:], checkpoint.preprocess).pixels.shape == (0, 3, 32, 32)
 
 
-def test_a_model_without_classes_is_counted(tmp_path: Path, build: Build) -> None:
+def test_model_without_classes_is_counted(tmp_path: Path, build: Build) -> None:
     bare = save_checkpoint(tmp_path / "bare", build(num_classes=0), (), Preprocess((32, 32)))
     assert census(load_checkpoint(bare), "shapes", 3)["self"].pictures == 3
 
 
-def test_what_a_model_does_not_have_is_refused(checkpoint: Checkpoint) -> None:
+def test_unavailable_statistic_is_refused(checkpoint: Checkpoint) -> None:
     with pytest.raises(UserError, match=r"has no statistic 'registers'\. Choose from distance, entropy"):
         check_name(checkpoint, "registers")
     with pytest.raises(InvalidDataset, match="no dataset 'nope'"):
         census(checkpoint, "nope", 3)
 
 
-def test_the_table_has_a_row_for_each_block_and_says_what_it_holds() -> None:
+def test_table_has_a_row_per_block_and_a_legend() -> None:
     values = torch.tensor([[8.0, 12.0], [16.04, 20.06]])
     many = Statistic(values, 16.5, values / 10, 128)
     lines = table("distance", many)
@@ -142,7 +142,7 @@ def test_the_table_has_a_row_for_each_block_and_says_what_it_holds() -> None:
     assert "±" not in "".join(table("self", Statistic(values / 100, 0.1)))
 
 
-def test_the_command_prints_a_table_or_all_numbers_of_a_folder(
+def test_command_prints_a_table_or_all_numbers_of_a_folder(
     saved_shapes: Path, set_of_files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*words: str) -> tuple[int, str, str]:
@@ -162,7 +162,7 @@ def test_the_command_prints_a_table_or_all_numbers_of_a_folder(
         assert status == 2 and said in err and err.count("\n") == 1
 
 
-def test_the_card_carries_how_far_each_block_looks(checkpoint: Checkpoint, saved_shapes: Path) -> None:
+def test_card_states_the_attention_distance_of_each_block(checkpoint: Checkpoint, saved_shapes: Path) -> None:
     result = census(checkpoint, "shapes", 3)
     record_in_card(checkpoint, "shapes", result)
     after = load_checkpoint(saved_shapes)

@@ -1,4 +1,4 @@
-"""Checkpoints whose last layers are no plain linear head, wrappers of modules, and what stands before the model."""
+"""Checkpoints whose last layers are no linear head, wrapped modules, and layers before the model."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ APART: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("tensors", APART.values(), ids=APART)
-def test_what_is_no_linear_head_is_left_out(tmp_path: Path, tensors: dict[str, Any]) -> None:
+def test_nonlinear_head_is_left_out(tmp_path: Path, tensors: dict[str, Any]) -> None:
     names = {f"backbone.{name}": tensor for name, tensor in BACKBONE.state_dict().items()}
     checkpoint = load_checkpoint(saved(tmp_path, names | tensors))
     assert (
@@ -51,7 +51,7 @@ def test_what_is_no_linear_head_is_left_out(tmp_path: Path, tensors: dict[str, A
         assert difference(checkpoint.model(IMAGE).logits, BACKBONE(IMAGE)) < 1e-5
 
 
-def test_a_head_of_computed_weights_or_of_all_patches_is_left_out(tmp_path: Path) -> None:
+def test_head_with_computed_weights_or_over_all_patches_is_left_out(tmp_path: Path) -> None:
     whole = model(0)
     for head in (nn.utils.parametrizations.weight_norm(nn.Linear(192, 5)), nn.Linear(192 * 16, 5)):
         whole.head = head
@@ -60,7 +60,7 @@ def test_a_head_of_computed_weights_or_of_all_patches_is_left_out(tmp_path: Path
 
 
 def test_metas_classifier_reads_class_token_and_mean_of_patches(tmp_path: Path) -> None:
-    """`dinov2_vitb14_lc` of Meta's hub; that of four layers reads more than this app computes."""
+    """`dinov2_vitb14_lc` of Meta's hub; the variant over four layers reads more than this app computes."""
     whole = nn.ModuleDict({"backbone": model(0), "linear_head": nn.Linear(384, 7)})
     fill(whole)
     names = {**whole.state_dict(), "backbone.mask_token": torch.zeros(1, 192)}
@@ -73,7 +73,7 @@ def test_metas_classifier_reads_class_token_and_mean_of_patches(tmp_path: Path) 
     assert load_checkpoint(saved(tmp_path, names)).config.num_classes == 0
 
 
-def test_what_changes_pictures_before_the_model_is_refused(tmp_path: Path) -> None:
+def test_transforms_before_the_model_are_refused(tmp_path: Path) -> None:
     names = {f"vit.{name}": tensor for name, tensor in model().state_dict().items()}
     before = nn.ModuleDict({"to_rgb": nn.Sequential(nn.Conv2d(12, 16, 3), nn.ReLU(), nn.Conv2d(16, 3, 1))})
     with pytest.raises(InvalidCheckpoint, match=r"before the model sees them \(`to_rgb.2.weight`\)"):
@@ -94,7 +94,7 @@ def test_compiled_modules_and_lists_of_models_open(tmp_path: Path) -> None:
         load_checkpoint(saved(tmp_path, list(one.parameters())))
 
 
-def test_a_pooler_beside_a_head_of_ones_own_is_told_by_itself(tmp_path: Path) -> None:
+def test_pooler_beside_a_custom_head_is_reported_separately(tmp_path: Path) -> None:
     sizes = dict(hidden_size=48, num_hidden_layers=1, num_attention_heads=3, intermediate_size=96)
     whole = nn.ModuleDict()
     for pooling in (True, False):

@@ -1,4 +1,4 @@
-"""The door `vit.heatmap`: what the command line draws and what a page shows, by the names that people use."""
+"""`vit.heatmap` equals the command line and the page, and accepts names as people write them."""
 
 import json
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def image(tmp_path: Path) -> Image.Image:
 
 
 def drawn(checkpoint: vit.Checkpoint, out: Path, *options: str) -> tuple[np.ndarray, dict[str, Any]]:
-    """What the command line leaves: the map, and what names it."""
+    """Run the command line; return the map and its metadata."""
     arguments = ["explain", str(out.parent / "picture.png"), "--checkpoint", str(checkpoint.path), "--out", str(out)]
     assert main([*arguments, *options]) == 0
     with np.load(out) as arrays:
@@ -40,7 +40,7 @@ def drawn(checkpoint: vit.Checkpoint, out: Path, *options: str) -> tuple[np.ndar
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_it_is_what_the_command_line_draws(
+def test_heatmap_equals_that_of_the_command_line(
     checkpoint: vit.Checkpoint, image: Image.Image, tmp_path: Path, method: str
 ) -> None:
     result = vit.heatmap(checkpoint, image, method, "dog")
@@ -58,7 +58,7 @@ def test_settings_tokens_and_sizes_are_those_of_the_command_line(
 
 
 @pytest.mark.parametrize(("query", "token"), [("cls", 0), ((1, 2), 7), ("1,2", 7), (7, 7)])
-def test_a_token_is_named_by_its_name_its_place_or_its_number(
+def test_token_is_given_by_name_position_or_index(
     checkpoint: vit.Checkpoint, image: Image.Image, query: Any, token: int
 ) -> None:
     recorded = record(checkpoint.model, checkpoint.preprocess(image))
@@ -67,7 +67,7 @@ def test_a_token_is_named_by_its_name_its_place_or_its_number(
 
 
 @pytest.mark.parametrize(("target", "index"), [(None, None), ("ship", 2), ("3", 3), (4, 4)])
-def test_a_class_is_named_by_its_label_or_its_number(
+def test_class_is_given_by_label_or_index(
     checkpoint: vit.Checkpoint, image: Image.Image, target: Any, index: int | None
 ) -> None:
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(image), index)
@@ -86,7 +86,7 @@ def test_a_class_is_named_by_its_label_or_its_number(
         ({"query": 99}, "There is no token 99: they run from 0 to 16."),
     ],
 )
-def test_a_question_without_an_answer_is_told(
+def test_request_without_an_answer_is_refused(
     checkpoint: vit.Checkpoint, image: Image.Image, question: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(vit.UserError) as error:
@@ -94,10 +94,10 @@ def test_a_question_without_an_answer_is_told(
     assert str(error.value).startswith(said)
 
 
-def test_blocks_and_heads_are_told_as_both_count_them(
+def test_command_and_export_number_blocks_and_heads_both_ways(
     checkpoint: vit.Checkpoint, image: Image.Image, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Python, options and files count from 0, pages from 1: block 1 is what a page calls Block 2."""
+    """Python, options and files count from 0, pages from 1: block 1 is Block 2 on a page."""
     view = drawn(checkpoint, tmp_path / "map.npz", "--block=1", "--head=0")[1]
     assert (view["block"], view["head"], view["page"]) == (1, 0, {"block": "Block 2", "head": "Head 1"})
     assert "Block 1, head 0 (on the page Block 2, Head 1)" in capsys.readouterr().out
@@ -105,7 +105,7 @@ def test_blocks_and_heads_are_told_as_both_count_them(
     assert (view["block"], view["head"], view["page"]) == (2, "mean", {"block": "Block 3"})
 
 
-def test_what_a_pooling_query_looks_at_has_no_block(
+def test_attention_of_a_pooling_query_has_no_block(
     tmp_path: Path, image: Image.Image, build: Build, preprocess: vit.Preprocess
 ) -> None:
     pooled = vit.save_checkpoint(tmp_path / "pooled", build(pool="map", prefix=()), LABELS, preprocess)

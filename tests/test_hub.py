@@ -1,4 +1,4 @@
-"""Checkpoints from elsewhere: the Hub's protocol, what breaks off, what is refused, what a server cannot do to us."""
+"""Downloads of checkpoints: the Hub's protocol, interrupted downloads, refusals, and hostile servers."""
 
 import hashlib
 import json
@@ -41,13 +41,13 @@ TIMM = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_c
 
 @pytest.fixture(scope="session")
 def theirs() -> nn.Module:
-    """A tiny model of transformers."""
+    """A tiny transformers model."""
     return fill(transformers.ViTForImageClassification(transformers.ViTConfig(**SMALL)))
 
 
 @pytest.fixture(scope="session")
 def files(theirs: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What transformers writes of it, and what else lies in a repository."""
+    """Files that transformers writes for it, and other files as in a repository."""
     folder = tmp_path_factory.mktemp("transformers")
     theirs.save_pretrained(folder)
     transformers.ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
@@ -65,12 +65,12 @@ def server(tmp_path: Path) -> Iterator[HubServer]:
 
 @pytest.fixture
 def published(server: HubServer, files: dict[str, bytes]) -> str:
-    """The commit at which the tiny model is on the Hub."""
+    """Publish the tiny model, and return the commit."""
     return server.publish(REPOSITORY, files)
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """For a process of its own that may use the network."""
+    """Environment of a separate process with network access."""
     return {k: v for k, v in os.environ.items() if "OFFLINE" not in k} | changes
 
 
@@ -81,7 +81,7 @@ def images() -> Tensor:
 # --- The server of these tests ------------------------------------------------------------------------------------
 
 
-def test_the_server_is_one_that_huggingface_hub_itself_downloads_from(
+def test_huggingface_hub_itself_downloads_from_the_test_server(
     server: HubServer, published: str, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     api = huggingface_hub.HfApi(server.url)
@@ -96,10 +96,10 @@ def test_the_server_is_one_that_huggingface_hub_itself_downloads_from(
         api.hf_hub_download(REPOSITORY, "config.json", revision="no", local_dir=tmp_path)
 
 
-# --- What works ---------------------------------------------------------------------------------------------------
+# --- Downloads ----------------------------------------------------------------------------------------------------
 
 
-def test_a_name_of_the_hub_loads_equal_to_transformers(server: HubServer, published: str, theirs: nn.Module) -> None:
+def test_name_on_the_hub_loads_equal_to_transformers(server: HubServer, published: str, theirs: nn.Module) -> None:
     checkpoint = vit.load_checkpoint(REPOSITORY)
     with torch.inference_mode():
         assert torch.allclose(checkpoint.model(images()).logits, theirs(images()).logits, rtol=1e-5, atol=1e-5)
@@ -109,7 +109,7 @@ def test_a_name_of_the_hub_loads_equal_to_transformers(server: HubServer, publis
     assert not {"labels", "preprocess", "heads", "eps"} & checkpoint.assumed.keys()
 
 
-def test_timm_on_the_hub_loads_equal_to_timm(server: HubServer, tmp_path: Path) -> None:
+def test_timm_model_on_the_hub_loads_equal_to_timm(server: HubServer, tmp_path: Path) -> None:
     model = fill(timm.create_model("vit_base_patch16_224", **TIMM))
     timm.models.save_for_hf(model, tmp_path / "timm", model_config={"model_args": TIMM}, safe_serialization=True)
     server.publish("timm/vit_base_patch16_224.augreg2_in21k_ft_in1k", tmp_path / "timm")
@@ -119,7 +119,7 @@ def test_timm_on_the_hub_loads_equal_to_timm(server: HubServer, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_command_line_takes_a_name_of_the_hub(
+def test_command_line_takes_a_name_on_the_hub(
     server: HubServer, published: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Image.new("RGB", (40, 40), (200, 30, 30)).save(tmp_path / "photo.png")
@@ -140,7 +140,7 @@ def test_the_command_line_takes_a_name_of_the_hub(
     assert "has no repository 'ada/nothing'" in error and error.count("\n") == 1
 
 
-def test_only_what_a_checkpoint_needs_is_fetched_as_real_files(
+def test_only_the_files_of_a_checkpoint_are_fetched_as_regular_files(
     server: HubServer, published: str, files: dict[str, bytes]
 ) -> None:
     folder = hub.fetch(REPOSITORY).folder
@@ -151,9 +151,7 @@ def test_only_what_a_checkpoint_needs_is_fetched_as_real_files(
     assert not any("open_clip" in one.path or ".py" in one.path for one in server.requests)
 
 
-def test_a_tokenizer_comes_along_where_there_is_a_text_tower(
-    server: HubServer, tmp_path: Path, files: dict[str, bytes]
-) -> None:
+def test_tokenizer_is_fetched_with_a_text_tower(server: HubServer, tmp_path: Path, files: dict[str, bytes]) -> None:
     clip(tmp_path / "clip")
     server.publish("someone/clip", tmp_path / "clip")
     checkpoint = vit.load_checkpoint("someone/clip")
@@ -162,7 +160,7 @@ def test_a_tokenizer_comes_along_where_there_is_a_text_tower(
     assert not (hub.fetch("someone/plain").folder / "tokenizer.json").exists()
 
 
-def test_weights_of_pytorch_are_taken_where_there_are_no_others(
+def test_pytorch_weights_are_used_if_there_are_no_others(
     server: HubServer, files: dict[str, bytes], theirs: nn.Module, tmp_path: Path
 ) -> None:
     torch.save(theirs.state_dict(), tmp_path / "weights")
@@ -190,13 +188,13 @@ def test_code_in_the_weights_of_a_repository_is_not_run(
     assert not (tmp_path / "evil").exists()
 
 
-def test_a_repository_that_moved_is_found_under_its_old_name(server: HubServer, published: str) -> None:
+def test_moved_repository_is_found_under_its_old_name(server: HubServer, published: str) -> None:
     server.moved["bob/old-name"] = REPOSITORY
     assert hub.fetch("bob/old-name").name == Name("bob/old-name", published)
     assert vit.load_checkpoint("bob/old-name").labels == ("apple", "bus", "cat")
 
 
-def test_a_mirror_that_says_no_more_than_404_will_do(server: HubServer, files: dict[str, bytes]) -> None:
+def test_mirror_that_answers_only_404_is_supported(server: HubServer, files: dict[str, bytes]) -> None:
     server.plain = True
     server.publish("ada/bare", without(files, "preprocessor_config.json", "README.md"))
     assert vit.load_checkpoint("ada/bare").labels == ("apple", "bus", "cat")
@@ -204,7 +202,7 @@ def test_a_mirror_that_says_no_more_than_404_will_do(server: HubServer, files: d
     assert "has no repository 'ada/nothing'" in refusal("ada/nothing")
 
 
-def test_what_is_here_opens_without_asking_any_server(server: HubServer, published: str) -> None:
+def test_downloaded_checkpoint_opens_without_a_request(server: HubServer, published: str) -> None:
     first = vit.load_checkpoint(REPOSITORY)
     server.requests.clear()
     for name in (REPOSITORY, f"{REPOSITORY}@main", f"{REPOSITORY}@{published}"):
@@ -212,7 +210,9 @@ def test_what_is_here_opens_without_asking_any_server(server: HubServer, publish
     assert server.requests == []
 
 
-def test_a_branch_is_asked_again_and_a_commit_stays(server: HubServer, published: str, files: dict[str, bytes]) -> None:
+def test_branch_is_resolved_again_and_a_commit_is_not(
+    server: HubServer, published: str, files: dict[str, bytes]
+) -> None:
     pinned = hub.fetch(REPOSITORY)
     other = server.publish(REPOSITORY, files | {"README.md": b"# Another"})
     assert hub.find(REPOSITORY) == pinned
@@ -221,14 +221,14 @@ def test_a_branch_is_asked_again_and_a_commit_stays(server: HubServer, published
     assert hub.find(REPOSITORY) == hub.find(f"{REPOSITORY}@main") == newer
     assert hub.fetch(f"{REPOSITORY}@{published}").folder == pinned.folder
     assert vit.load_checkpoint(f"{REPOSITORY}@{published}").card == "# A tiny model"
-    server.publish(REPOSITORY, files)  # the branch goes back
+    server.publish(REPOSITORY, files)  # the branch is reset to an earlier commit
     assert hub.fetch(REPOSITORY).name.revision == hub.find(REPOSITORY).name.revision == published  # type: ignore[union-attr]
 
 
-def test_a_revision_by_its_hash_gives_that_very_one(server: HubServer, published: str, files: dict[str, bytes]) -> None:
+def test_revision_by_hash_gives_that_commit(server: HubServer, published: str, files: dict[str, bytes]) -> None:
     server.publish(REPOSITORY, files | {"README.md": b"# Another"})
     assert hub.fetch(f"{REPOSITORY}@{published}").name.revision == published
-    assert hub.find(REPOSITORY) is None  # nobody asked what the branch means
+    assert hub.find(REPOSITORY) is None  # the branch is not resolved
     branch = server.publish(REPOSITORY, files | {"README.md": b"# A third"}, branch="feature/x")
     server.repositories[REPOSITORY].branches["v1"] = published
     assert hub.fetch(f"{REPOSITORY}@v1").name.revision == published
@@ -236,7 +236,7 @@ def test_a_revision_by_its_hash_gives_that_very_one(server: HubServer, published
     assert hub.fetch(f"{REPOSITORY}@feature/x").name.revision == branch
 
 
-def test_a_local_folder_of_that_name_wins(
+def test_local_folder_of_that_name_has_priority(
     server: HubServer, published: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here" / "ada").mkdir(parents=True)
@@ -246,7 +246,7 @@ def test_a_local_folder_of_that_name_wins(
     assert server.requests == []
 
 
-def test_what_was_fetched_says_where_it_comes_from(server: HubServer, published: str) -> None:
+def test_downloaded_checkpoint_states_its_source(server: HubServer, published: str) -> None:
     fetched = hub.fetch(REPOSITORY)
     source = json.loads((fetched.folder / "source.json").read_text())
     assert source["name"] == str(fetched.name) == f"{REPOSITORY}@{published}"
@@ -268,7 +268,7 @@ NO_NAMES = (
 
 
 @pytest.mark.parametrize("text", NO_NAMES)
-def test_what_cannot_be_a_name_is_never_asked_for(server: HubServer, text: str) -> None:
+def test_impossible_name_is_never_requested(server: HubServer, text: str) -> None:
     assert hub.parse(text) is None
     assert hub.find(text) is None
     assert "is not the name of a checkpoint" in refusal(text)
@@ -277,7 +277,7 @@ def test_what_cannot_be_a_name_is_never_asked_for(server: HubServer, text: str) 
     assert server.requests == []
 
 
-def test_a_name_made_by_hand_is_checked_as_well(server: HubServer) -> None:
+def test_name_built_from_parts_is_validated(server: HubServer) -> None:
     for name in (Name("../../etc", "0" * 40), Name("a/b", "../c"), Name("torchvision/..", "x")):
         assert hub.find(name) is None
         with pytest.raises(Unavailable, match="is not the name of a checkpoint"):
@@ -289,24 +289,24 @@ def test_a_name_made_by_hand_is_checked_as_well(server: HubServer) -> None:
     "text",
     ["a/b", "google/vit-base-patch16-224", "a_b/c.d@v1.0", "a/b@refs/pr/1", "torchvision/vit_b_16.IMAGENET1K_V1"],
 )
-def test_a_name_is_written_as_it_was_read(text: str) -> None:
+def test_name_is_printed_as_it_was_read(text: str) -> None:
     assert str(hub.parse(text)) == text
 
 
-def test_a_path_is_never_a_name(server: HubServer, published: str) -> None:
+def test_path_is_never_a_name(server: HubServer, published: str) -> None:
     with pytest.raises(InvalidCheckpoint, match="There is no checkpoint"):
         vit.load_checkpoint(Path(REPOSITORY))
     assert server.requests == []
 
 
-# --- Weights in several files ---------------------------------------------------------------------------------------
+# --- Sharded weights ------------------------------------------------------------------------------------------------
 
 INDEX = "model.safetensors.index.json"
 
 
 @pytest.fixture
 def shards(server: HubServer, theirs: nn.Module, tmp_path: Path) -> dict[str, bytes]:
-    """The tiny model's weights in several files, as transformers writes them, published as ada/split."""
+    """Publish the tiny model's weights in several files, as transformers writes them, as ada/split."""
     theirs.save_pretrained(tmp_path / "split", max_shard_size="100KB")  # type: ignore[operator]
     files = {path.name: path.read_bytes() for path in (tmp_path / "split").iterdir()}
     server.publish("ada/split", files)
@@ -315,7 +315,7 @@ def shards(server: HubServer, theirs: nn.Module, tmp_path: Path) -> dict[str, by
     return result
 
 
-def test_weights_in_several_files_load_equal_to_transformers(
+def test_sharded_weights_load_equal_to_transformers(
     server: HubServer, shards: dict[str, bytes], theirs: nn.Module
 ) -> None:
     reports: list[tuple[int, int | None]] = []
@@ -328,7 +328,7 @@ def test_weights_in_several_files_load_equal_to_transformers(
         assert torch.allclose(logits, theirs(images()).logits, rtol=1e-5, atol=1e-5)
 
 
-def test_several_files_go_on_where_they_were(server: HubServer, shards: dict[str, bytes]) -> None:
+def test_interrupted_shards_resume(server: HubServer, shards: dict[str, bytes]) -> None:
     first = next(iter(shards))
 
     def stop(done: int, total: int | None) -> None:
@@ -343,17 +343,15 @@ def test_several_files_go_on_where_they_were(server: HubServer, shards: dict[str
     reports: list[int] = []
     folder = hub.fetch("ada/split", lambda done, total: reports.append(done)).folder
     assert {name: (folder / name).read_bytes() for name in shards} == shards
-    asked = [request.path.rpartition("/")[2] for request in server.asked("/blobs/")]
+    asked = [request.path.rpartition("/")[2] for request in server.requests_of("/blobs/")]
     hashes = [hashlib.sha256(content).hexdigest() for content in shards.values()]
-    assert set(hashes[2:]) <= set(asked) <= set(hashes[1:])  # of the second one all may have arrived at once
+    assert set(hashes[2:]) <= set(asked) <= set(hashes[1:])  # the second file may already be complete
     assert (
         reports[0] > len(shards[first]) and reports == sorted(reports) and reports[-1] == sum(map(len, shards.values()))
     )
 
 
-def test_a_file_that_the_index_names_and_the_hub_lacks_is_named_before_any_is_fetched(
-    server: HubServer, shards: dict[str, bytes]
-) -> None:
+def test_shard_missing_on_the_hub_is_named_before_any_is_fetched(server: HubServer, shards: dict[str, bytes]) -> None:
     _, commit = server.repositories["ada/split"].branches.popitem()
     files = server.repositories["ada/split"].commits[commit]
     last = list(shards)[-1]
@@ -372,11 +370,11 @@ def test_a_file_that_the_index_names_and_the_hub_lacks_is_named_before_any_is_fe
         assert "which is not a file of weights beside it" in refusal("ada/split")
     server.publish("ada/split", files | {INDEX: b"{}"})
     assert "has no weight_map" in refusal("ada/split")
-    assert server.asked("/blobs/") == []
+    assert server.requests_of("/blobs/") == []
     assert not list(downloads_folder().glob(".*.partial"))
 
 
-def test_there_must_be_room_for_all_files(
+def test_disk_must_have_room_for_all_shards(
     server: HubServer, shards: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in shards:
@@ -387,14 +385,14 @@ def test_there_must_be_room_for_all_files(
     usage = type("Usage", (), {"free": size + 500})
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: usage)
     assert "MB stay free" in refusal("ada/split", keep_free=501)
-    assert server.asked("/blobs/") == []
+    assert server.requests_of("/blobs/") == []
     hub.fetch("ada/split", keep_free=500)
 
 
-# --- What breaks off ----------------------------------------------------------------------------------------------
+# --- Interruptions ------------------------------------------------------------------------------------------------
 
 
-def test_progress_grows_to_the_whole(server: HubServer, published: str, files: dict[str, bytes]) -> None:
+def test_progress_grows_to_the_total(server: HubServer, published: str, files: dict[str, bytes]) -> None:
     reports: list[tuple[int, int | None]] = []
     hub.fetch(REPOSITORY, lambda *step: reports.append(step))
     size = len(files["model.safetensors"])
@@ -403,7 +401,7 @@ def test_progress_grows_to_the_whole(server: HubServer, published: str, files: d
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_dropped_connection_is_taken_up_again(
+def test_dropped_connection_is_resumed(
     server: HubServer, published: str, files: dict[str, bytes], ranges: bool
 ) -> None:
     server.drops, server.ranges = [100_000, 50_000], ranges
@@ -414,17 +412,17 @@ def test_a_dropped_connection_is_taken_up_again(
 
 
 @pytest.mark.slow
-def test_a_server_that_stays_away_is_given_up_and_what_came_is_kept(
+def test_unreachable_server_is_given_up_and_partial_files_are_kept(
     server: HubServer, published: str, files: dict[str, bytes]
 ) -> None:
     server.drops = [100_000, 0, 0, 0, 0, 0]
     assert "broke off after 0.1 of" in refusal(REPOSITORY)
     server.requests.clear()
     assert (hub.fetch(REPOSITORY).folder / "model.safetensors").read_bytes() == files["model.safetensors"]
-    assert [request.headers.get("range") for request in server.asked("/blobs/")] == ["bytes=100000-"]
+    assert [request.headers.get("range") for request in server.requests_of("/blobs/")] == ["bytes=100000-"]
 
 
-def test_stopping_leaves_no_checkpoint_and_the_next_goes_on(
+def test_stopped_download_leaves_no_checkpoint_and_resumes(
     server: HubServer, published: str, files: dict[str, bytes]
 ) -> None:
     def stop(done: int, total: int | None) -> None:
@@ -434,11 +432,11 @@ def test_stopping_leaves_no_checkpoint_and_the_next_goes_on(
         hub.fetch(REPOSITORY, stop)
     assert hub.cached() == [] and hub.find(REPOSITORY) is None
     assert (hub.fetch(REPOSITORY).folder / "model.safetensors").read_bytes() == files["model.safetensors"]
-    assert int(server.asked("/blobs/")[-1].headers["range"][len("bytes=") : -1]) > 0
+    assert int(server.requests_of("/blobs/")[-1].headers["range"][len("bytes=") : -1]) > 0
 
 
 @pytest.mark.slow
-def test_a_killed_process_leaves_no_checkpoint_and_the_next_goes_on(
+def test_killed_process_leaves_no_checkpoint_and_the_next_resumes(
     server: HubServer, published: str, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     wait = "lambda *_: (print('on', flush=True), time.sleep(60))"
@@ -454,7 +452,7 @@ def test_a_killed_process_leaves_no_checkpoint_and_the_next_goes_on(
     assert [path.name for path in (tmp_path / "downloads").iterdir() if path.is_dir()] == [hub.cached()[0].folder.name]
 
 
-def test_a_beginning_that_went_bad_is_noticed_and_thrown_away(
+def test_corrupt_partial_file_is_detected_and_deleted(
     server: HubServer, published: str, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     unfinished = tmp_path / "downloads" / f".ada--tiny-vit@{published}.partial"
@@ -464,7 +462,7 @@ def test_a_beginning_that_went_bad_is_noticed_and_thrown_away(
     assert (hub.fetch(REPOSITORY).folder / "model.safetensors").read_bytes() == files["model.safetensors"]
 
 
-def test_what_was_begun_at_an_older_commit_is_cleared_away(
+def test_partial_files_of_an_older_commit_are_deleted(
     server: HubServer, published: str, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     def stop(done: int, total: int | None) -> None:
@@ -478,14 +476,14 @@ def test_what_was_begun_at_an_older_commit_is_cleared_away(
     assert not list((tmp_path / "downloads").glob(".*.partial"))
 
 
-def test_two_who_ask_at_once_fetch_it_once(server: HubServer, published: str) -> None:
+def test_concurrent_requests_download_once(server: HubServer, published: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         result = list(pool.map(lambda _: hub.fetch(REPOSITORY, lambda *_: time.sleep(0.05)).folder, range(4)))
     assert len(set(result)) == 1
-    assert len(server.asked("/blobs/")) == 1
+    assert len(server.requests_of("/blobs/")) == 1
 
 
-# --- What is refused ----------------------------------------------------------------------------------------------
+# --- Refusals -----------------------------------------------------------------------------------------------------
 
 TOWERS = {"model_type": "blip", "vision_config": {"hidden_size": 64}}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -499,7 +497,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_vit_is_refused_before_its_weights_are_asked_for(
+def test_non_vit_is_refused_before_its_weights_are_requested(
     server: HubServer, files: dict[str, bytes], name: str
 ) -> None:
     config, why = REFUSED[name]
@@ -514,7 +512,7 @@ def without(files: dict[str, bytes], *names: str, **more: bytes) -> dict[str, by
     return {name: content for name, content in files.items() if name not in names}
 
 
-def test_a_repository_that_lacks_what_is_needed_says_so(server: HubServer, files: dict[str, bytes]) -> None:
+def test_repository_that_lacks_required_files_says_so(server: HubServer, files: dict[str, bytes]) -> None:
     server.publish("ada/no-config", without(files, "config.json"))
     server.publish("ada/no-weights", without(files, "model.safetensors"))
     server.publish("ada/broken", files | {"config.json": b"{"})
@@ -523,7 +521,7 @@ def test_a_repository_that_lacks_what_is_needed_says_so(server: HubServer, files
     assert "config.json is not valid JSON" in refusal("ada/broken")
 
 
-def test_names_that_are_not_there_say_so(server: HubServer, published: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_names_are_refused(server: HubServer, published: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "has no repository 'ada/nothing', or it is private: then set HF_TOKEN." in refusal("ada/nothing")
     assert "has no revision 'v9'" in refusal(f"{REPOSITORY}@v9")
     assert "has no revision" in refusal(f"{REPOSITORY}@{'0' * 40}")
@@ -532,7 +530,7 @@ def test_names_that_are_not_there_say_so(server: HubServer, published: str, monk
 
 
 @pytest.mark.parametrize(("closed", "said"), [("private", "set HF_TOKEN"), ("gated", "Accept them at")])
-def test_a_closed_repository_opens_to_the_token_which_stays_on_the_hub(
+def test_gated_repository_opens_with_the_token_which_is_sent_only_to_the_hub(
     server: HubServer, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, closed: str, said: str
 ) -> None:
     server.publish("ada/closed", files, closed=closed)
@@ -550,7 +548,7 @@ def test_a_closed_repository_opens_to_the_token_which_stays_on_the_hub(
     assert held == {"hub": {True}, "store": {False}}
 
 
-def test_without_network_it_says_so_and_lists_what_is_here(
+def test_message_without_network_lists_downloaded_checkpoints(
     server: HubServer, published: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -568,20 +566,20 @@ def test_without_network_it_says_so_and_lists_what_is_here(
 
 
 @pytest.mark.parametrize(("status", "said"), [(500, "answered 500"), (429, "asked too often"), (403, "answered 403")])
-def test_what_the_hub_does_not_give_is_told(server: HubServer, published: str, status: int, said: str) -> None:
+def test_errors_of_the_hub_are_reported(server: HubServer, published: str, status: int, said: str) -> None:
     server.status = status
     assert said in refusal(REPOSITORY)
 
 
-def test_too_much_is_refused_before_it_is_fetched(server: HubServer, published: str) -> None:
+def test_too_large_a_checkpoint_is_refused_before_download(server: HubServer, published: str) -> None:
     server.headers["model.safetensors"] = {"X-Linked-Size": str(16 << 30)}
     assert "have 17,180 MB; at most 12,885 MB" in refusal(REPOSITORY)
     server.headers.clear()
     assert "MB stay free" in refusal(REPOSITORY, keep_free=1 << 60)
-    assert server.asked("/blobs/") == []
+    assert server.requests_of("/blobs/") == []
 
 
-# --- What a server cannot do --------------------------------------------------------------------------------------
+# --- Hostile servers ----------------------------------------------------------------------------------------------
 
 LIES: dict[str, tuple[str, dict[str, str], str]] = {
     "commit as a path": ("config.json", {"X-Repo-Commit": "../../../evil"}, "names no commit"),
@@ -596,7 +594,7 @@ LIES: dict[str, tuple[str, dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_server_that_lies_is_refused(server: HubServer, published: str, tmp_path: Path, lie: str) -> None:
+def test_lying_server_is_refused(server: HubServer, published: str, tmp_path: Path, lie: str) -> None:
     file, headers, said = LIES[lie]
     server.headers[file] = headers
     assert said in refusal(REPOSITORY)
@@ -611,26 +609,24 @@ STRANGE = (
 
 
 @pytest.mark.parametrize("page", STRANGE)
-def test_a_page_in_place_of_the_hub_is_noticed(server: HubServer, published: str, page: bytes) -> None:
+def test_html_page_in_place_of_the_hub_is_detected(server: HubServer, published: str, page: bytes) -> None:
     server.page = page
     assert "does not answer as the Hugging Face Hub does" in refusal(REPOSITORY)
 
 
-def test_a_store_that_lacks_the_file_is_named_and_not_the_repository(server: HubServer, published: str) -> None:
+def test_error_names_the_store_if_it_lacks_the_file(server: HubServer, published: str) -> None:
     server.headers["model.safetensors"] = {"Location": f"{server.store}/blobs/none"}
     assert f"{server.store.removeprefix('http://')} answered 404" in refusal(REPOSITORY)
 
 
-def test_other_content_than_was_published_is_refused(
-    server: HubServer, published: str, files: dict[str, bytes]
-) -> None:
+def test_content_other_than_published_is_refused(server: HubServer, published: str, files: dict[str, bytes]) -> None:
     weights = files["model.safetensors"]
     server.sent["model.safetensors"] = weights[:-1] + bytes([weights[-1] ^ 1])
     assert "its hash differs" in refusal(REPOSITORY)
     assert not list(downloads_folder().glob(".*.partial"))
 
 
-# --- What is here -------------------------------------------------------------------------------------------------
+# --- Downloaded checkpoints ---------------------------------------------------------------------------------------
 
 
 def test_other_folders_are_not_taken_for_checkpoints(server: HubServer, published: str, tmp_path: Path) -> None:
@@ -649,7 +645,7 @@ def test_other_folders_are_not_taken_for_checkpoints(server: HubServer, publishe
     assert hub.called(tmp_path / f"ada--tiny-vit@{published}") is None
 
 
-def test_what_was_fetched_can_be_removed(server: HubServer, published: str, tmp_path: Path) -> None:
+def test_downloaded_checkpoint_can_be_removed(server: HubServer, published: str, tmp_path: Path) -> None:
     fetched = hub.fetch(REPOSITORY)
     with pytest.raises(Unavailable, match="is not among what was fetched"):
         hub.remove("../checkpoints")
@@ -658,7 +654,7 @@ def test_what_was_fetched_can_be_removed(server: HubServer, published: str, tmp_
     assert [path.name for path in (tmp_path / "downloads").iterdir()] == [".ada--tiny-vit.lock"]
 
 
-def test_what_was_fetched_long_ago_is_found_under_the_names_it_was_asked_for(server: HubServer, tmp_path: Path) -> None:
+def test_earlier_downloads_are_found_under_the_requested_names(server: HubServer, tmp_path: Path) -> None:
     pinned = f"{REPOSITORY}@{'0' * 40}"
     folder = tmp_path / "downloads" / pinned.replace("/", "--")
     folder.mkdir(parents=True)
@@ -669,7 +665,7 @@ def test_what_was_fetched_long_ago_is_found_under_the_names_it_was_asked_for(ser
     assert hub.find(f"{REPOSITORY}@v2") is None
 
 
-def test_a_damaged_note_of_the_source_does_not_matter(server: HubServer, published: str) -> None:
+def test_damaged_note_of_the_source_is_ignored(server: HubServer, published: str) -> None:
     fetched = hub.fetch(REPOSITORY)
     (fetched.folder / "source.json").write_text('{"asked": [')
     assert [one.name for one in hub.cached()] == [fetched.name]
@@ -678,7 +674,7 @@ def test_a_damaged_note_of_the_source_does_not_matter(server: HubServer, publish
 
 
 @pytest.mark.slow
-def test_nothing_of_the_network_is_imported_before_it_is_needed() -> None:
+def test_network_libraries_are_imported_only_when_needed() -> None:
     script = (
         "import sys, vit; from vit.checkpoints import hub\n"
         "vit.load_checkpoint('cifar10'); hub.cached(); hub.parse('a/b')\n"

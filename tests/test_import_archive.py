@@ -1,4 +1,4 @@
-"""ZIP and TAR archives of class folders become datasets, with what was left out named."""
+"""ZIP and TAR archives of class folders become datasets, and omitted files are named."""
 
 import lzma
 import random
@@ -16,7 +16,7 @@ from vit.errors import InvalidDataset
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_archive_is_known_by_its_content(sandbox: Sandbox, kind: str) -> None:
+def test_every_kind_of_archive_is_recognised_by_its_content(sandbox: Sandbox, kind: str) -> None:
     files = classes("cat", "dog", count=20)
     result = sandbox.pack(files, kind).read()
     assert result.classes == ("cat", "dog")
@@ -37,7 +37,7 @@ def test_files_keep_their_bytes_in_the_order_of_their_names(sandbox: Sandbox) ->
     ]
 
 
-def test_what_was_imported_loads_with_the_counts_that_were_told(sandbox: Sandbox) -> None:
+def test_imported_dataset_loads_with_the_reported_counts(sandbox: Sandbox) -> None:
     result = sandbox.pack(classes("cat", count=30) | classes("dog", count=11)).read()
     dataset = load_dataset(result.spec, INPUT)
     assert dataset.classes == result.classes
@@ -46,13 +46,13 @@ def test_what_was_imported_loads_with_the_counts_that_were_told(sandbox: Sandbox
         assert pictures.labels.bincount().tolist() == [result.counts[split][name] for name in result.classes]
 
 
-def test_the_package_exports_it() -> None:
+def test_package_exports_the_function() -> None:
     assert vit.import_dataset is import_dataset
 
 
 @pytest.mark.parametrize("test", ["test", "val", "valid", "validation", "Test"])
 @pytest.mark.parametrize("root", ["", "pets/", "download/pets/"])
-def test_splits_are_understood(sandbox: Sandbox, test: str, root: str) -> None:
+def test_splits_are_recognised(sandbox: Sandbox, test: str, root: str) -> None:
     files = classes(f"{root}train/cat", f"{root}train/dog") | classes(f"{root}{test}/cat", count=2)
     result = sandbox.pack(files).read()
     assert result.counts == {
@@ -73,7 +73,7 @@ def test_three_splits_are_kept(sandbox: Sandbox, validation: str) -> None:
     assert (sandbox.into / "val/dog/000001.png").read_bytes() == files[f"{validation}/dog/1.png"]
 
 
-def test_of_several_splits_to_validate_on_the_first_is_kept_and_the_other_named(sandbox: Sandbox) -> None:
+def test_first_of_several_validation_splits_is_kept_and_the_other_named(sandbox: Sandbox) -> None:
     splits = ("train", "test", "val", "valid")
     files = {k: v for split in splits for k, v in classes(f"{split}/cat", f"{split}/dog", count=1).items()}
     result = sandbox.pack(files).read()
@@ -94,29 +94,29 @@ def test_single_folders_around_everything_are_unwrapped(sandbox: Sandbox, root: 
     assert (sandbox.into / "cat/000000.png").is_file()
 
 
-def test_a_folder_of_the_same_name_in_every_class_is_unwrapped(sandbox: Sandbox) -> None:
+def test_folder_of_the_same_name_in_every_class_is_unwrapped(sandbox: Sandbox) -> None:
     files = classes("train/cat/images", "train/dog/images") | classes("val/cat/images", "val/dog/images")
     assert sandbox.pack(files).read().counts["test"] == {"cat": 3, "dog": 3}
 
 
-def test_a_split_in_a_folder_of_its_own_name_is_unwrapped(sandbox: Sandbox) -> None:
+def test_split_in_a_folder_of_its_own_name_is_unwrapped(sandbox: Sandbox) -> None:
     files = classes("train/train/cat", "train/train/dog", "val/val/cat", "val/val/dog")
     assert sandbox.pack(files).read().counts["test"] == {"cat": 3, "dog": 3}
 
 
-def test_an_xz_in_several_parts_is_read_whole(sandbox: Sandbox) -> None:
+def test_multi_stream_xz_is_read_whole(sandbox: Sandbox) -> None:
     content = pack(sandbox.archive, classes("cat", "dog"), "tar").read_bytes()
     half = len(content) // 2
     sandbox.archive.write_bytes(lzma.compress(content[:half]) + bytes(8) + lzma.compress(content[half:]) + bytes(4))
     assert sum(sum(own.values()) for own in sandbox.read().counts.values()) == 6
 
 
-def test_a_wrong_checksum_behind_the_last_file_is_noticed(sandbox: Sandbox) -> None:
+def test_wrong_checksum_after_the_last_file_is_detected(sandbox: Sandbox) -> None:
     sandbox.pack(classes("cat", "dog"), "tar.gz").edit(lambda data: data.__setitem__(-8, data[-8] ^ 1))
     assert "damaged" in sandbox.refusal()
 
 
-def test_classes_may_be_called_train_pool_and_valid(sandbox: Sandbox) -> None:
+def test_classes_may_be_named_train_pool_and_valid(sandbox: Sandbox) -> None:
     assert sandbox.pack(classes("train", "valid", "pool")).read().classes == ("pool", "train", "valid")
 
 
@@ -137,7 +137,7 @@ def test_junk_is_ignored_and_counted(sandbox: Sandbox) -> None:
     assert len(sandbox.pictures()) == 6
 
 
-def test_pictures_that_cannot_be_decoded_are_named_with_the_reason(sandbox: Sandbox) -> None:
+def test_undecodable_pictures_are_named_with_the_reason(sandbox: Sandbox) -> None:
     bad = {
         "cat/broken.png": b"\x89PNG nothing",
         "cat/empty.jpg": b"",
@@ -156,7 +156,7 @@ def test_pictures_outside_the_class_folders_are_named(sandbox: Sandbox) -> None:
     assert sum(own["cat"] for own in result.counts.values()) == 3
 
 
-def test_what_was_left_out_is_kept_beside_the_classes(sandbox: Sandbox) -> None:
+def test_omissions_are_recorded_beside_the_classes(sandbox: Sandbox) -> None:
     bad = {"cat/broken.png": b"\x89PNG nothing", "cover.png": picture(1), "readme.txt": b"hi", ".DS_Store": b"x"}
     result = sandbox.pack(classes("cat", "dog") | bad).read()
     note = left_out(sandbox.into)
@@ -165,15 +165,13 @@ def test_what_was_left_out_is_kept_beside_the_classes(sandbox: Sandbox) -> None:
     assert load_dataset(result.spec, INPUT).classes == ("cat", "dog")
 
 
-def test_of_very_many_files_that_were_left_out_the_first_are_kept(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_list_of_omissions_is_limited_to_the_first(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_archive, "_NOTED_LINES", 2)
     result = sandbox.pack(classes("cat", "dog") | {f"cat/bad{i}.png": b"no" for i in range(5)}).read()
     assert left_out(sandbox.into) == LeftOut(result.skipped[:2], 5)
 
 
-def test_where_nothing_was_left_out_or_nothing_is_known_nothing_is_told(sandbox: Sandbox) -> None:
+def test_no_omissions_are_shown_if_there_are_none_or_the_record_is_unreadable(sandbox: Sandbox) -> None:
     sandbox.pack(classes("cat", "dog")).read()
     assert left_out(sandbox.into) == left_out(sandbox.folder / "nowhere") == LeftOut()
     for damaged in (b"", b"[]", b"{}", b'{"lines": 1, "total": 2}', b"\xff"):
@@ -181,7 +179,7 @@ def test_where_nothing_was_left_out_or_nothing_is_known_nothing_is_told(sandbox:
         assert left_out(sandbox.into) == LeftOut()
 
 
-def test_the_suffix_is_that_of_the_content(sandbox: Sandbox) -> None:
+def test_suffix_is_that_of_the_content(sandbox: Sandbox) -> None:
     formats = {
         "JPEG": ".jpg",
         "PNG": ".png",
@@ -196,13 +194,13 @@ def test_the_suffix_is_that_of_the_content(sandbox: Sandbox) -> None:
     assert [path.suffix for path in sorted((sandbox.into / "cat").iterdir())] == list(formats.values())
 
 
-def test_names_of_files_play_no_part(sandbox: Sandbox) -> None:
+def test_file_names_do_not_matter(sandbox: Sandbox) -> None:
     names = ("; rm -rf.png", "a\nb.png", "\u202egnp.png", "x" * 240 + ".png", "%s.png", "CON.png")
     sandbox.pack(classes("dog") | {f"cat/{name}": picture(i) for i, name in enumerate(names)}, "tar").read()
     assert len(list((sandbox.into / "cat").glob("00000?.png"))) == len(names)
 
 
-def test_accents_in_zips_that_do_not_say_they_are_utf8_come_out_right(sandbox: Sandbox) -> None:
+def test_accents_in_zips_without_the_utf8_flag_are_decoded(sandbox: Sandbox) -> None:
     def unmark(data: bytearray) -> None:  # as the zips of macOS: UTF-8 without its flag
         for signature, offset in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
             at = -1
@@ -223,12 +221,12 @@ def test_progress_counts_the_archives_bytes(sandbox: Sandbox, kind: str) -> None
     assert steps == sorted(steps) and steps[-1] == (size, size) and {total for _, total in steps} == {size}
 
 
-def test_an_empty_folder_is_filled(sandbox: Sandbox) -> None:
+def test_empty_folder_is_filled(sandbox: Sandbox) -> None:
     sandbox.into.mkdir(parents=True)
     assert sandbox.pack(classes("cat", "dog")).read().classes == ("cat", "dog")
 
 
-def test_a_folder_with_something_in_it_is_left_alone(sandbox: Sandbox) -> None:
+def test_nonempty_folder_is_not_changed(sandbox: Sandbox) -> None:
     sandbox.into.mkdir(parents=True)
     (sandbox.into / "mine.txt").write_text("keep")
     assert "not empty" in sandbox.pack(classes("cat", "dog")).refusal()

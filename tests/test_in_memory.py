@@ -1,4 +1,4 @@
-"""Models of other libraries in memory: what their saved files compute, computed without a file."""
+"""In-memory models of other libraries give the same results as their saved files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ TIMM = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads
 
 
 def of_transformers(kind: str, **changes: Any) -> Callable[[], nn.Module]:
-    """A class of transformers by the first part of its name, for classification where it has such a class."""
+    """Return a builder of a transformers class by its prefix, for classification if there is such a class."""
 
     def build() -> nn.Module:
         config = getattr(transformers, f"{kind}Config")(**SIZES | changes)
@@ -68,7 +68,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
 
 
 def saved_by_its_library(module: nn.Module, folder: Path) -> vit.Checkpoint:
-    """The same model by way of a file."""
+    """Save the model with its own library, and load the file."""
     if isinstance(module, transformers.PreTrainedModel):
         module.save_pretrained(folder)
         return vit.load_checkpoint(folder)
@@ -81,7 +81,7 @@ def saved_by_its_library(module: nn.Module, folder: Path) -> vit.Checkpoint:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_module_computes_what_its_file_does(name: str, tmp_path: Path) -> None:
+def test_module_computes_the_same_as_its_file(name: str, tmp_path: Path) -> None:
     module = fill(MODULES[name]())
     here, there = checkpoint_from_module(module), saved_by_its_library(module, tmp_path)
     assert here.config == there.config
@@ -92,7 +92,7 @@ def test_a_module_computes_what_its_file_does(name: str, tmp_path: Path) -> None
     assert (here.labels, here.hash) == (there.labels, checkpoint_from_module(module).hash)
 
 
-def test_what_files_leave_open_the_module_tells() -> None:
+def test_module_answers_what_files_leave_open() -> None:
     module = fill(MODULES["timm"]())
     del module.pretrained_cfg, module.default_cfg
     checkpoint = checkpoint_from_module(module)
@@ -102,13 +102,13 @@ def test_what_files_leave_open_the_module_tells() -> None:
     assert "heads" not in checkpoint_from_module(of_torchvision()).assumed
 
 
-def test_our_own_model_is_one_too(build: Callable[..., vit.VisionTransformer]) -> None:
+def test_our_own_model_is_accepted(build: Callable[..., vit.VisionTransformer]) -> None:
     model = build()
     checkpoint = checkpoint_from_module(model, labels=list("abcde"), preprocess=Preprocess((32, 32)))
     assert (checkpoint.config, checkpoint.labels, checkpoint.assumed) == (model.config, tuple("abcde"), {})
 
 
-def test_the_checkpoint_stays_while_the_module_trains_on() -> None:
+def test_checkpoint_is_unaffected_by_further_training_of_the_module() -> None:
     module = fill(MODULES["torchvision"]())
     checkpoint = checkpoint_from_module(module)
     before = {name: tensor.clone() for name, tensor in checkpoint.model.state_dict().items()}
@@ -116,13 +116,13 @@ def test_the_checkpoint_stays_while_the_module_trains_on() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in checkpoint.model.state_dict().items())
 
 
-def test_wrapped_and_compiled_modules_are_opened() -> None:
+def test_wrapped_and_compiled_modules_are_accepted() -> None:
     module = fill(MODULES["ViT"]())
     for wrapped in (nn.DataParallel(module), torch.compile(module)):
         assert checkpoint_from_module(wrapped).identity == checkpoint_from_module(module).identity
 
 
-def test_preprocessing_is_what_the_caller_names() -> None:
+def test_callers_preprocessing_is_used() -> None:
     module = fill(MODULES["ViT"]())
     processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32}, image_mean=[0.1] * 3)
     for named in (processor, processor.to_dict(), Preprocess((32, 32), "squash", mean=(0.1,) * 3)):
@@ -130,7 +130,7 @@ def test_preprocessing_is_what_the_caller_names() -> None:
         assert checkpoint.preprocess.mean == (0.1,) * 3 and "preprocess" not in checkpoint.assumed
 
 
-def test_a_model_made_for_another_size_is_asked_at_that_size() -> None:
+def test_model_for_another_size_is_run_at_that_size() -> None:
     assert checkpoint_from_module(fill(MODULES["timm"]())).preprocess.size == (32, 32)  # its recipe says 224
 
 
@@ -157,14 +157,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_cannot_be_converted_is_refused_in_a_sentence(kind: str) -> None:
+def test_inconvertible_model_is_refused_in_one_sentence(kind: str) -> None:
     build, said = REFUSED[kind]
     with pytest.raises(InvalidCheckpoint, match=said) as error:
         checkpoint_from_module(build())
     assert "\n" not in str(error.value)
 
 
-def test_weights_that_are_no_numbers_are_refused() -> None:
+def test_non_finite_weights_are_refused() -> None:
     module = fill(MODULES["torchvision"]())
     with torch.no_grad():
         module.class_token.fill_(torch.nan)
@@ -172,7 +172,7 @@ def test_weights_that_are_no_numbers_are_refused() -> None:
         checkpoint_from_module(module)
 
 
-def test_what_the_caller_names_wrongly_is_told() -> None:
+def test_wrong_names_by_the_caller_are_refused() -> None:
     module = fill(MODULES["torchvision"]())
     for arguments, said in (
         ({"labels": ["one"]}, "There are 1 labels and the model's head has 5 classes."),

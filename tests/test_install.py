@@ -1,4 +1,4 @@
-"""What `pip install` brings: the package whole, a command that needs no Streamlit, ranges that hold the pins."""
+"""Installation with pip: the whole package, a command without Streamlit, and ranges that contain the pins."""
 
 import ast
 import importlib.metadata
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = SETTINGS["project"]
 
-# The command as pip's script runs it, where only the libraries of the bare installation can be imported.
+# The command as pip's script runs it, with only the libraries of the bare installation importable.
 COMMAND = """
 import importlib.metadata, sys
 
@@ -45,7 +45,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the project's wheel holds."""
+    """A folder with the contents of the project's wheel."""
     source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -60,7 +60,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def command(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """`command("classify", ...)`: run what is installed, in an empty folder."""
+    """Return `command("classify", ...)`, which runs the installed command in an empty folder."""
     for name in ("VIT_CHECKPOINTS", "VIT_DOWNLOADS"):
         monkeypatch.delenv(name, raising=False)
 
@@ -74,7 +74,7 @@ def command(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
-def test_all_files_of_the_package_are_installed_and_nothing_else(installed: Path) -> None:
+def test_wheel_holds_exactly_the_files_of_the_package(installed: Path) -> None:
     ours = {path.relative_to(ROOT) for path in (ROOT / "vit").rglob("*") if path.is_file()}
     ours = {path for path in ours if "__pycache__" not in path.parts}
     result = {path.relative_to(installed) for path in installed.rglob("*") if path.is_file()}
@@ -82,21 +82,21 @@ def test_all_files_of_the_package_are_installed_and_nothing_else(installed: Path
 
 
 @pytest.mark.slow
-def test_the_command_says_what_is_on_a_picture_without_the_libraries_of_the_app(command: Command) -> None:
+def test_command_classifies_without_the_libraries_of_the_app(command: Command) -> None:
     done = command("classify", SAMPLES["cat"].path, "--top", 1, "--checkpoint", ROOT / "checkpoints" / "cifar10")
     assert done.returncode == 0, done.stderr
     assert "%  cat " in done.stdout
 
 
 @pytest.mark.slow
-def test_the_command_looks_for_checkpoints_in_the_current_folder(command: Command, tmp_path: Path) -> None:
+def test_command_looks_for_checkpoints_in_the_current_folder(command: Command, tmp_path: Path) -> None:
     (tmp_path / "checkpoints").symlink_to(ROOT / "checkpoints")
     done = command("classify", SAMPLES["cat"].path, "--top", 1)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
-def test_without_any_checkpoint_the_command_says_in_one_sentence_what_to_do(command: Command) -> None:
+def test_command_without_any_checkpoint_says_in_one_sentence_what_to_do(command: Command) -> None:
     done = command("classify", SAMPLES["cat"].path)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -108,19 +108,19 @@ def test_without_any_checkpoint_the_command_says_in_one_sentence_what_to_do(comm
 
 
 @pytest.mark.slow
-def test_the_command_calls_itself_by_its_name(command: Command) -> None:
+def test_usage_shows_the_commands_name(command: Command) -> None:
     assert command("--help").stdout.startswith("usage: vit ")
 
 
 def requirements() -> dict[str, Requirement]:
-    """Of the package and all of its extras, by name."""
+    """Return the requirements of the package and all extras, by name."""
     lists = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
     result = [Requirement(text) for texts in lists for text in texts]
     return {canonicalize_name(one.name): one for one in result if one.name != PROJECT["name"]}
 
 
 def pins() -> dict[str, str]:
-    """The version of each library that the tests run with."""
+    """Return the pinned version of each library."""
     lines = [
         line
         for name in ("", "-dev", "-cluster", "-mlflow", "-firefox")
@@ -130,21 +130,21 @@ def pins() -> dict[str, str]:
     return {canonicalize_name(one[1]): one[2] for one in result if one}
 
 
-def test_every_range_holds_the_version_that_is_pinned() -> None:
+def test_every_range_contains_the_pinned_version() -> None:
     ranges = requirements()
     assert ranges.keys() == pins().keys()
     assert not {name: pin for name, pin in pins().items() if pin not in ranges[name].specifier}
 
 
-def test_what_mypy_says_does_not_depend_on_whether_ray_is_installed() -> None:
-    """Only the cluster tests bring Ray; `make check` runs with and without it."""
+def test_mypys_result_does_not_depend_on_whether_ray_is_installed() -> None:
+    """Only the cluster tests install Ray; `make check` runs with and without it."""
     pinned = re.findall(r"^(\w[\w-]*)", (ROOT / "requirements-cluster.txt").read_text(), re.MULTILINE)
     skipped = [one for one in SETTINGS["tool"]["mypy"]["overrides"] if one["follow_imports"] == "skip"]
     assert {f"{name}.*" for name in pinned} == {module for one in skipped for module in one["module"]}
 
 
 def imported(*places: str) -> dict[str, set[str]]:
-    """Modules of other projects that files import, by the top name, with the files."""
+    """Return the top-level names of third-party modules that the project imports, with the importing files."""
     found: dict[str, set[str]] = {}
     for path in (path for place in places for path in sorted(ROOT.glob(place))):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -156,11 +156,11 @@ def imported(*places: str) -> dict[str, set[str]]:
     return {name: files for name, files in found.items() if name not in ours}
 
 
-def test_every_library_that_is_imported_is_declared() -> None:
-    """Not only brought along by another one, which may stop to do so; Streamlit and Jupyter promise theirs."""
+def test_every_imported_library_is_declared() -> None:
+    """A transitive dependency may disappear; Streamlit's and Jupyter's are part of their interface."""
     brought = {"pandas", "starlette", "tornado", "IPython", "traitlets", "uvicorn"}
     owners = importlib.metadata.packages_distributions()
-    declared = {*requirements(), "pyarrow", "mlflow"}  # Ray and Streamlit bring the one, mlflow-skinny the other
+    declared = {*requirements(), "pyarrow", "mlflow"}  # dependencies of Ray and Streamlit, and of mlflow-skinny
     missing = {
         name: files
         for name, files in imported("vit/**/*.py", "pages/**/*.py", "app.py").items()

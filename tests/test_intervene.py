@@ -1,4 +1,4 @@
-"""Heads knocked out, patches hidden, answers after every block: against the model run plainly."""
+"""Ablated heads, masked patches and the logit lens, against plain passes of the model."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def silenced(model: Any, block: int, head: int) -> Any:
-    """The model with a head's columns of the projection cut off: another way to give zero."""
+    """Return the model with a head's columns of the projection set to zero: a second way to ablate it."""
     width = model.config.dim // model.config.heads
     with torch.no_grad():
         model.blocks[block].attn.proj.weight[:, head * width : (head + 1) * width] = 0
@@ -35,7 +35,7 @@ def silenced(model: Any, block: int, head: int) -> Any:
 
 
 @kinds
-def test_a_head_replaced_by_zero_is_a_head_cut_off(build: Any, pictures: Any, kind: str) -> None:
+def test_head_replaced_by_zero_equals_its_projection_removed(build: Any, pictures: Any, kind: str) -> None:
     model, image = build(**KINDS[kind]), pictures(32, 48, count=1)
     for block, head in ((0, 1), (1, 0)):
         result = record(model, image, hook=without([(block, head)]))
@@ -46,7 +46,7 @@ def test_a_head_replaced_by_zero_is_a_head_cut_off(build: Any, pictures: Any, ki
             torch.testing.assert_close(model(image, hook=without([(block, head)])).logits, expected.logits)
 
 
-def test_the_model_stays_as_it_was(build: Any, pictures: Any) -> None:
+def test_model_is_unchanged(build: Any, pictures: Any) -> None:
     model, image = build(), pictures(count=1)
     before = record(model, image).logits
     record(model, image, hook=without([(0, 0), (1, 1)]))
@@ -54,7 +54,7 @@ def test_the_model_stays_as_it_was(build: Any, pictures: Any) -> None:
 
 
 @kinds
-def test_means_are_those_of_the_heads_outputs(build: Any, pictures: Any, kind: str) -> None:
+def test_means_equal_those_of_the_heads_outputs(build: Any, pictures: Any, kind: str) -> None:
     model, images = build(**KINDS[kind]), pictures(count=3)
     means = head_means(model, images)
     first = len(model.config.prefix)
@@ -71,7 +71,7 @@ def test_means_are_those_of_the_heads_outputs(build: Any, pictures: Any, kind: s
 
 @kinds
 @pytest.mark.parametrize("by", ["mean", "zero"])
-def test_importance_is_one_head_after_the_other(
+def test_importance_equals_ablating_head_by_head(
     build: Any, pictures: Any, kind: str, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, image = build(**KINDS[kind]), pictures(48, 32, count=1)
@@ -86,11 +86,11 @@ def test_importance_is_one_head_after_the_other(
     shares: list[float] = []
     torch.testing.assert_close(importance(model, image, 3, means, shares.append), result, atol=2e-5, rtol=1e-4)
     assert shares == sorted(shares) and shares[-1] == 1
-    monkeypatch.setattr(head_ablation, "_HELD_NUMBERS", 1)  # what was left goes to the end before the next block begins
+    monkeypatch.setattr(head_ablation, "_HELD_NUMBERS", 1)  # the last batch of a block runs before the next begins
     torch.testing.assert_close(importance(model, image, 3, means), result, atol=2e-5, rtol=1e-4)
 
 
-def test_importance_starts_a_block_s_heads_in_that_block(build: Any, pictures: Any) -> None:
+def test_importance_starts_a_blocks_heads_in_that_block(build: Any, pictures: Any) -> None:
     model, passed = build(depth=4), []
     for block in model.blocks:
         block.register_forward_pre_hook(lambda _, args, passed=passed: passed.append(len(args[0])))
@@ -104,7 +104,7 @@ def test_importance_starts_a_block_s_heads_in_that_block(build: Any, pictures: A
 
 
 @pytest.mark.parametrize("baseline", ["mean", "blur", "noise"])
-def test_only_hidden_patches_change(pictures: Any, baseline: Any) -> None:
+def test_only_masked_patches_change(pictures: Any, baseline: Any) -> None:
     image: Tensor = pictures(32, 48, count=1) + 2
     result = hidden(image, [0, 8], 8, baseline)
     changed = (result != image).any(1)[0].view(4, 8, 6, 8).any(3).any(1)
@@ -112,12 +112,12 @@ def test_only_hidden_patches_change(pictures: Any, baseline: Any) -> None:
     assert torch.equal(hidden(image, [], 8, baseline), image)
     if baseline == "mean":
         torch.testing.assert_close(result[0, :, 0, 0], image.mean((2, 3))[0])
-    assert torch.equal(result, hidden(image, [0, 8], 8, baseline))  # noise too is the same each time
+    assert torch.equal(result, hidden(image, [0, 8], 8, baseline))  # the noise is the same each time
 
 
 @kinds
 @pytest.mark.parametrize("baseline", ["mean", "blur", "noise"])
-def test_occlusion_is_one_patch_after_the_other(
+def test_occlusion_equals_masking_patch_by_patch(
     build: Any, pictures: Any, kind: str, baseline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, image, off = build(**KINDS[kind]), pictures(32, 48, count=1), without([(0, 1)])
@@ -132,16 +132,16 @@ def test_occlusion_is_one_patch_after_the_other(
     assert len(shares) > 24 and not torch.allclose(result, occlusion(model, image, baseline))
 
 
-def test_there_is_no_patch_outside(pictures: Any) -> None:
+def test_patch_out_of_range_is_refused(pictures: Any) -> None:
     with pytest.raises(ValueError, match="0 to 23"):
         hidden(pictures(32, 48, count=1), [24], 8)
 
 
-# --- After every block ----------------------------------------------------------------------------------------
+# --- Logit lens -----------------------------------------------------------------------------------------------
 
 
 @kinds
-def test_the_lens_ends_with_the_answer(build: Any, pictures: Any, kind: str) -> None:
+def test_lens_ends_with_the_answer(build: Any, pictures: Any, kind: str) -> None:
     model, image = build(**KINDS[kind]), pictures(32, 48, count=1)
     result = logit_lens(model, image, 2)
     answer = record(model, image).logits[0].softmax(-1)
@@ -155,7 +155,7 @@ def test_the_lens_ends_with_the_answer(build: Any, pictures: Any, kind: str) -> 
         )
 
 
-def test_a_token_s_answer_is_that_of_a_picture_of_such_tokens(build: Any, pictures: Any) -> None:
+def test_answer_of_a_token_is_that_of_a_picture_of_such_tokens(build: Any, pictures: Any) -> None:
     model, image = build(prefix=(), pool="mean"), pictures(count=1)
     result = logit_lens(model, image, 1)
     x, (first, *_) = model.walk(image)
@@ -163,7 +163,7 @@ def test_a_token_s_answer_is_that_of_a_picture_of_such_tokens(build: Any, pictur
     assert float(result.targets[0, 5]) == pytest.approx(float(expected[1]), abs=1e-6)
 
 
-def test_the_lens_in_parts_is_the_same(build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lens_in_chunks_gives_the_same(build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, image = build(), pictures(count=1)
     whole = logit_lens(model, image, 1)
     monkeypatch.setattr("vit.explain.logit_lens.CACHED_NUMBERS", 1)
@@ -173,7 +173,7 @@ def test_the_lens_in_parts_is_the_same(build: Any, pictures: Any, monkeypatch: p
 @pytest.mark.parametrize(
     ("best", "block"), [([1, 2, 2, 2], 1), ([2, 2, 2, 2], 0), ([2, 1, 2, 1], 3), ([0, 2, 1, 1], 2)]
 )
-def test_the_block_that_decides(best: list[int], block: int) -> None:
+def test_deciding_block(best: list[int], block: int) -> None:
     answers = torch.nn.functional.one_hot(torch.tensor(best), 3).float()
     empty = torch.zeros(4, 1)
     assert Lens(answers, empty, empty, empty, empty).decided == block

@@ -1,4 +1,4 @@
-"""Flat pictures get their classes from tables beside them or from the names of their files."""
+"""Flat pictures get their classes from tables beside them or from their file names."""
 
 import json
 from collections import Counter
@@ -23,7 +23,7 @@ def rows(head: str, *values: Sequence[Any], mark: str = ",") -> str:
 
 
 def labels_of(folder: Path) -> dict[str, str]:
-    """The class of each file."""
+    """Return the class of each file."""
     files = list_files(folder)
     every = (*files.train, *files.validation, *files.test)
     return {str(path.relative_to(folder)): files.classes[label] for path, label in every}
@@ -51,17 +51,17 @@ TABLES = {
 
 
 @pytest.mark.parametrize(("name", "content"), TABLES.values(), ids=TABLES)
-def test_a_tables_columns_are_told_by_what_they_hold(write: Write, name: str, content: str) -> None:
+def test_columns_of_a_table_are_recognised_by_their_content(write: Write, name: str, content: str) -> None:
     folder = write({name: content} | pictures("images/"))
     assert labels_of(folder) == {f"images/{i}.jpg": PETS[i] for i in range(6)}
     assert name in list_files(folder).notes[0]
 
 
-def test_numbers_as_labels_are_not_taken_for_names_of_files(write: Write) -> None:
+def test_numeric_labels_are_not_taken_for_file_names(write: Write) -> None:
     assert labels_of(write({"labels.csv": rows("label,id", [0, 1] * 3, range(6))} | pictures("")))["3.jpg"] == "1"
 
 
-def test_an_archive_with_a_table_becomes_class_folders(sandbox: Sandbox) -> None:
+def test_archive_with_a_table_becomes_class_folders(sandbox: Sandbox) -> None:
     files: Files = {f"images/{i}.jpg": picture(i) for i in range(7)}
     files["labels.csv"] = rows("id,label", range(6), ["n/a", ".."] * 3).encode()
     result = sandbox.pack(files).read()
@@ -75,19 +75,19 @@ def test_an_archive_with_a_table_becomes_class_folders(sandbox: Sandbox) -> None
     assert dataset.classes == ("..", "n/a")
 
 
-def test_labels_that_differ_in_case_only_stay_apart(sandbox: Sandbox) -> None:
+def test_labels_differing_only_in_case_stay_distinct(sandbox: Sandbox) -> None:
     files: Files = {f"{i}.jpg": picture(i) for i in range(6)}
     files["a.csv"] = rows("id,label", range(6), ["Cat", "cat"] * 3).encode()
     assert sandbox.pack(files).read().classes == ("Cat", "cat")
     assert {Path(name).parent.name.casefold() for name in sandbox.pictures()} == {"pets", "cat 1", "cat 2"}
 
 
-def test_labels_that_no_page_can_show_are_refused(write: Write) -> None:
+def test_unprintable_labels_are_refused(write: Write) -> None:
     for label in ("x" * 200, "do\u202eg"):
         assert "The class " in refusal(write({"a.csv": rows("id,label", range(6), [label, "cat"] * 3)} | pictures("")))
 
 
-def test_what_a_table_leaves_open_is_said(write: Write) -> None:
+def test_gaps_of_a_table_are_reported(write: Write) -> None:
     two = {"labels.csv": rows("id,label", [0, 1], ["cat", "dog"])}
     message = refusal(write(two | pictures("images/")))
     assert "one picture per class" in message and "labels.csv" in message and "4 of 6 pictures" in message
@@ -115,7 +115,7 @@ def test_tables_of_splits_label_pictures_of_equal_names(write: Write) -> None:
     assert (labels["train", "0.jpg"], labels["test", "0.jpg"]) == ("cat", "dog")
 
 
-def test_made_up_answers_to_a_competition_are_no_labels(write: Write) -> None:
+def test_sample_submission_of_a_competition_has_no_labels(write: Write) -> None:
     files = pictures("train/") | {f"test/{i}.jpg": "" for i in range(10, 16)}
     files["train.csv"] = rows("id,label", range(6), PETS)
     files["sample_submission.csv"] = rows("id,label", range(10, 16), PETS)
@@ -123,7 +123,7 @@ def test_made_up_answers_to_a_competition_are_no_labels(write: Write) -> None:
     assert len(listed.train) + len(listed.validation) + len(listed.test) == 6 and len(listed.left_out) == 6
 
 
-def test_a_column_of_splits_is_one(write: Write) -> None:
+def test_column_of_splits_is_recognised(write: Write) -> None:
     table = rows("class id,filepaths,labels,data set", [1, 2] * 3, range(6), PETS, ["train"] * 4 + ["test"] * 2)
     listed = list_files(write({"birds.csv": table} | pictures("x/")))
     assert sorted(path.name for path, _ in listed.test) == ["4.jpg", "5.jpg"]
@@ -164,7 +164,7 @@ def test_coco_gives_the_class_of_pictures_with_one_category(write: Write) -> Non
 
 
 @pytest.mark.parametrize("form", ["{}.{}", "{}_{:03}", "{}-{}", "{} ({})", "{}{}", "great_{}_{}", "{1:04}_{0}"])
-def test_names_of_files_say_the_class_where_all_have_one_form(write: Write, form: str) -> None:
+def test_file_names_give_the_class_if_all_have_one_form(write: Write, form: str) -> None:
     files = {f"x/{form.format(name, number)}.jpg": "" for name in ("cat", "dog") for number in range(1, 5)}
     listed = list_files(write(files))
     prefix = "great_" if form.startswith("great") else ""
@@ -173,19 +173,19 @@ def test_names_of_files_say_the_class_where_all_have_one_form(write: Write, form
     assert "at least two" in refusal(write(files | {"x/cover.jpg": ""}))
 
 
-def test_pictures_of_cameras_have_no_classes_in_their_names(write: Write) -> None:
+def test_camera_file_names_have_no_classes(write: Write) -> None:
     names = [f"{camera}_{number:04}.jpg" for camera in ("IMG", "DSC") for number in range(4)]
     assert "at least two" in refusal(write(dict.fromkeys(names, "")))
 
 
-def test_names_in_a_folder_for_training_count_and_others_for_testing_are_left_out(write: Write) -> None:
+def test_file_names_in_a_training_folder_count_and_unlabelled_test_files_are_left_out(write: Write) -> None:
     files = {f"train/{name}.{number}.jpg": "" for name in ("cat", "dog") for number in range(5)}
     listed = list_files(write(files | pictures("test1/")))
     assert listed.classes == ("cat", "dog") and len(listed.left_out) == 6
-    assert list_files(write(pictures("train/", "test1/"))).classes == ("test1", "train")  # no form: folders as ever
+    assert list_files(write(pictures("train/", "test1/"))).classes == ("test1", "train")  # no common form: folders
 
 
-def test_folders_of_classes_come_before_tables_and_names(write: Write) -> None:
+def test_class_folders_have_priority_over_tables_and_names(write: Write) -> None:
     table = {"labels.csv": rows("id,label", range(6), PETS)}
     assert list_files(write(table | pictures("red/") | {"blue/cat_1.jpg": "", "blue/dog_2.jpg": ""})).classes == (
         "blue",
@@ -195,7 +195,7 @@ def test_folders_of_classes_come_before_tables_and_names(write: Write) -> None:
     assert list_files(write(classes)).classes == ("class1", "class2")
 
 
-def test_parts_of_a_download_are_no_classes_where_a_table_names_them(write: Write) -> None:
+def test_parts_of_a_download_are_no_classes_if_a_table_names_them(write: Write) -> None:
     files = {f"images_part_{1 + i // 6}/X_{i}.jpg": "" for i in range(12)}
     ids = [f"L{i // 2}" for i in range(12)], [f"X_{i}" for i in range(12)]
     table = rows("lesion_id,image_id,dx,age", *ids, ["mel", "nv"] * 6, range(12))
@@ -203,7 +203,7 @@ def test_parts_of_a_download_are_no_classes_where_a_table_names_them(write: Writ
     assert list_files(write(files)).classes == ("images_part_1", "images_part_2")
 
 
-def test_damaged_and_hostile_tables_name_nothing(write: Write) -> None:
+def test_damaged_and_hostile_tables_are_ignored(write: Write) -> None:
     deep = "[" * 100_000
     for name, content in (
         ("a.json", deep),
@@ -214,5 +214,5 @@ def test_damaged_and_hostile_tables_name_nothing(write: Write) -> None:
         assert "at least two" in refusal(write({name: content} | pictures("x/")))
 
 
-def test_a_table_that_would_fill_the_memory_is_not_read(write: Write) -> None:
+def test_table_that_would_fill_the_memory_is_not_read(write: Write) -> None:
     assert "at least two" in refusal(write({"a.csv": "," * 200_000} | pictures("x/")))

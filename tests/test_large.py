@@ -1,4 +1,4 @@
-"""Large models: nothing held twice, half precision kept, and products that are fast without being inexact."""
+"""Large models: nothing is held twice, half precision is kept, and fast matrix products are exact."""
 
 import hashlib
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from apart import printed
+from apart import output_of
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -27,7 +27,7 @@ MATMUL: Any = torch.backends.mkldnn.matmul
 
 @pytest.fixture
 def halved(saved: Path) -> Path:
-    """A checkpoint as other libraries save it, in float16."""
+    """Return a checkpoint as other libraries save it, in float16."""
     file = saved / "model.safetensors"
     save_file({name: tensor.half() for name, tensor in load_file(file).items()}, file)
     return saved
@@ -37,11 +37,11 @@ def dtypes(model: VisionTransformer) -> dict[str, torch.dtype]:
     return {name: parameter.dtype for name, parameter in model.named_parameters()}
 
 
-def test_a_small_model_in_half_precision_becomes_float32(halved: Path) -> None:
+def test_small_model_in_half_precision_becomes_float32(halved: Path) -> None:
     assert set(dtypes(load_checkpoint(halved).model).values()) == {torch.float32}
 
 
-def test_a_large_model_in_half_precision_stays_so_and_says_the_same(
+def test_large_model_keeps_half_precision_and_gives_the_same_answer(
     halved: Path, monkeypatch: pytest.MonkeyPatch, pictures: Any
 ) -> None:
     wide = load_checkpoint(halved).model
@@ -58,7 +58,7 @@ def test_a_large_model_in_half_precision_stays_so_and_says_the_same(
     assert all(torch.equal(a, b) for a, b in zip(ours.attentions, theirs.attentions, strict=True))
 
 
-def test_a_model_that_the_memory_does_not_hold_is_refused_before_it_is_read(
+def test_model_that_exceeds_the_memory_is_refused_before_it_is_read(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "LARGE_MODEL_BYTES", 0)
@@ -97,13 +97,13 @@ def test_loading_holds_the_weights_once(tmp_path: Path, saved: Path, kind: str) 
     if kind == "pth":
         torch.save(load_file(file), tmp_path / "large" / "pytorch_model.bin")
         file.unlink()
-    peak, parameters = map(int, printed(PEAK, saved, tmp_path / "large").split())
+    peak, parameters = map(int, output_of(PEAK, saved, tmp_path / "large").split())
     assert parameters == pytest.approx(size, rel=0.01)
-    assert peak < 1.6 * parameters  # a fused matrix is put together beside its parts
+    assert peak < 1.6 * parameters  # a fused matrix is assembled beside its parts
 
 
 @pytest.mark.parametrize("legacy", [None, False, True], ids=["safetensors", "zip", "legacy"])
-def test_the_hash_is_that_of_the_whole_file(saved: Path, legacy: bool | None) -> None:
+def test_hash_is_that_of_the_whole_file(saved: Path, legacy: bool | None) -> None:
     file = saved / "model.safetensors"
     if legacy is not None:
         tensors = load_file(file)
@@ -113,8 +113,8 @@ def test_the_hash_is_that_of_the_whole_file(saved: Path, legacy: bool | None) ->
     assert load_checkpoint(saved).hash == hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
-def test_views_of_one_storage_are_read_as_the_tensors_that_they_are(saved: Path) -> None:
-    """In a pickle, tensors may share numbers, lie transposed in them, and start anywhere."""
+def test_views_of_one_storage_are_read_as_separate_tensors(saved: Path) -> None:
+    """In a pickle, tensors may share storage, be transposed, and start at any offset."""
     plain = load_checkpoint(saved)
     tensors = load_file(saved / "model.safetensors")
     q, k, v = (f"vit.encoder.layer.0.attention.attention.{part}.weight" for part in ("query", "key", "value"))
@@ -129,17 +129,17 @@ def test_views_of_one_storage_are_read_as_the_tensors_that_they_are(saved: Path)
 # --- Products -------------------------------------------------------------------------------------------------
 
 
-def test_the_fast_products_are_exact_and_leave_the_setting_as_it_was(build: Any, pictures: Any) -> None:
+def test_fast_products_are_exact_and_restore_the_setting(build: Any, pictures: Any) -> None:
     model, before = build(), MATMUL.fp32_precision
     with torch.inference_mode():
         result = model(pictures())
     assert MATMUL.fp32_precision == before
-    expected = model.double()(pictures().double())  # float64 goes the plain way
+    expected = model.double()(pictures().double())  # float64 is not accelerated
     scale = expected.logits.abs().max()
     assert (result.logits - expected.logits).abs().max() < 2e-6 * scale
 
 
-def test_the_setting_is_put_back_after_an_error_and_by_the_last_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_is_restored_after_an_error_and_by_the_last_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "_onednn_is_exact", lambda: True)
     before = MATMUL.fp32_precision
     with pytest.raises(ZeroDivisionError), onednn():
@@ -154,7 +154,7 @@ def test_the_setting_is_put_back_after_an_error_and_by_the_last_one_out(monkeypa
     assert MATMUL.fp32_precision == before
 
 
-def test_where_it_would_round_it_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_products_are_not_used_where_they_round(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu._onednn_is_exact.cache_clear()
     plain = nn.functional.linear
 
@@ -168,13 +168,13 @@ def test_where_it_would_round_it_is_not_used(monkeypatch: pytest.MonkeyPatch) ->
         cpu._onednn_is_exact.cache_clear()
 
 
-def test_gradients_go_the_plain_way(build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_use_the_default_products(build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (attention, transformer):
         monkeypatch.setattr(module, "onednn", None)
     build()(pictures()).logits.sum().backward()
 
 
-def test_a_rounded_copy_leaves_its_model_alone(build: Any, pictures: Any) -> None:
+def test_rounded_copy_does_not_change_its_model(build: Any, pictures: Any) -> None:
     model = build()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     small = rounded(model)

@@ -1,4 +1,4 @@
-"""Packages hand out modules without importing them: what a file names at its top comes when it is used."""
+"""Packages expose modules without importing them: a module that a file imports at its top is loaded on first use."""
 
 import ast
 import subprocess
@@ -14,13 +14,13 @@ BOXES = ("checkpoints", "data", "explain", "images", "model", "runs", "training"
 
 
 def run(program: str) -> str:
-    """What a program prints, in a process where nothing was imported."""
+    """Run a program in a process without prior imports, and return its output."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def test_a_module_is_imported_when_something_of_it_is_used() -> None:
+def test_module_is_imported_on_first_use() -> None:
     output = run(
         "import sys; from vit.view import animation\n"
         "print('torch' in sys.modules, 'vit.view.animation' in sys.modules)\n"
@@ -31,14 +31,14 @@ def test_a_module_is_imported_when_something_of_it_is_used() -> None:
 
 
 @pytest.mark.parametrize("box", BOXES)
-def test_no_box_brings_torch_by_itself(box: str) -> None:
+def test_importing_a_package_does_not_import_torch(box: str) -> None:
     output = run(f"import sys, pkgutil, vit.{box} as box\n"
                "for _, name, _ in pkgutil.iter_modules(box.__path__): getattr(box, name)\n"
                "print('torch' in sys.modules)")  # fmt: skip
     assert output == "False"
 
 
-def test_what_is_replaced_in_a_stand_in_is_replaced_in_the_module_and_comes_back() -> None:
+def test_patching_a_lazy_module_patches_the_module_and_is_undone() -> None:
     output = run(
         "from pytest import MonkeyPatch; from vit.view import captions\n"
         "with MonkeyPatch.context() as patch:\n"
@@ -49,13 +49,13 @@ def test_what_is_replaced_in_a_stand_in_is_replaced_in_the_module_and_comes_back
     assert output.split("\n") == ["another another", "True True True"]
 
 
-def test_a_name_that_a_package_does_not_have_is_refused() -> None:
+def test_unknown_name_in_a_package_is_refused() -> None:
     with pytest.raises(ImportError, match=r"cannot import name 'nothing' from 'vit\.view'"):
         from vit.view import nothing  # type: ignore[attr-defined]  # noqa: F401
 
 
-def test_what_is_taken_from_a_package_is_there() -> None:
-    """Types do not say so: a package that hands out names lazily may, for them, hand out any."""
+def test_names_imported_from_packages_exist() -> None:
+    """Type checkers do not report this: for them, a package with lazy names may have any name."""
     missing, files = (
         [],
         [*ROOT.glob("vit/**/*.py"), *ROOT.glob("pages/**/*.py"), *ROOT.glob("tests/**/*.py"), ROOT / "app.py"],

@@ -1,4 +1,4 @@
-"""The lesson: its model is the checkpoint's, its file is small and closed, and no word of it is missing."""
+"""The lesson: its model equals the checkpoint's, its file is small and self-contained, and no text is missing."""
 
 import base64
 import hashlib
@@ -37,7 +37,7 @@ LANGUAGES = get_args(Language)
 
 @pytest.fixture
 def opened(preprocess: Preprocess) -> Callable[..., Checkpoint]:
-    """`opened(model)`: a checkpoint of that model, named tiny."""
+    """Return `opened(model)`: a checkpoint of that model, named tiny."""
     return lambda model: Checkpoint("tiny", Path(), model, model.config, LABELS, preprocess, {}, "", {}, "")
 
 
@@ -46,7 +46,7 @@ def weights_of(case: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("case", CASES["models"], ids=lambda case: case["name"])
-def test_torch_computes_what_the_javascript_is_held_to(case: dict[str, Any]) -> None:
+def test_torch_computes_the_expected_values_of_the_javascript_tests(case: dict[str, Any]) -> None:
     config = ViTConfig(**case["config"])
     model = VisionTransformer(replace(config, qkv_bias=True, layer_scale=None)).eval()
     weights = weights_of(case)
@@ -82,14 +82,14 @@ UNSUITED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("reason", UNSUITED)
-def test_what_the_lesson_does_not_compute_is_refused(
+def test_unsupported_model_is_refused(
     build: Callable[..., VisionTransformer], opened: Callable[..., Checkpoint], reason: str
 ) -> None:
     with pytest.raises(UserError, match=f"tiny does not fit into a lesson: .*{reason}"):
         lesson(opened(build(**UNSUITED[reason])))
 
 
-def test_pictures_that_are_taken_otherwise_are_refused(
+def test_unsupported_preprocessing_is_refused(
     build: Callable[..., VisionTransformer], opened: Callable[..., Checkpoint]
 ) -> None:
     nearest = Preprocess((32, 32), interpolation="nearest")
@@ -99,13 +99,13 @@ def test_pictures_that_are_taken_otherwise_are_refused(
         lesson(replace(opened(build()), labels=()))
 
 
-def test_a_model_without_large_matrices_keeps_its_weights(build: Callable[..., VisionTransformer]) -> None:
+def test_model_without_large_matrices_keeps_its_weights(build: Callable[..., VisionTransformer]) -> None:
     model = build(dim=8, heads=1, mlp_dim=8, depth=1, channels=1)
     for name, weights in unpack_weights(pack_weights(model)).items():
         assert (weights.ravel() == model.state_dict()[name].numpy().ravel()).all()
 
 
-def test_a_large_model_is_refused(
+def test_large_model_is_refused(
     build: Callable[..., VisionTransformer], opened: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_FILE", 100_000)
@@ -113,7 +113,7 @@ def test_a_large_model_is_refused(
         lesson(opened(build()))
 
 
-def test_the_shipped_photos_fit_and_nothing_but_the_files_own_script_may_run() -> None:
+def test_shipped_photos_fit_and_only_the_files_own_script_may_run() -> None:
     content = lesson(load_checkpoint("photos"))
     assert len(content) < MAX_FILE
     text = content.decode("utf-16")
@@ -125,13 +125,13 @@ def test_the_shipped_photos_fit_and_nothing_but_the_files_own_script_may_run() -
     assert not re.search(r'(?:src|href)="', text)
 
 
-def test_its_size_is_known_beforehand() -> None:
+def test_size_is_known_beforehand() -> None:
     checkpoint = load_checkpoint("cifar10")
     parameters = sum(one.numel() for one in checkpoint.model.parameters())
     assert len(lesson(checkpoint)) == pytest.approx(expected_size(parameters), rel=0.05)
 
 
-def test_letters_hold_any_bytes_and_none_that_html_reads_otherwise() -> None:
+def test_letters_encode_any_bytes_and_are_safe_in_html() -> None:
     for case in CASES["texts"]:
         text = as_text(base64.b64decode(case["bytes"]))
         assert text == case["text"]
@@ -139,10 +139,10 @@ def test_letters_hold_any_bytes_and_none_that_html_reads_otherwise() -> None:
         text.encode("utf-16-le")  # fails at half a pair
 
 
-# ---- words ----------------------------------------------------------------------------------------------------
+# ---- texts ----------------------------------------------------------------------------------------------------
 
 
-def test_every_word_is_there_in_every_language() -> None:
+def test_every_text_exists_in_every_language() -> None:
     for name, texts in WORDS.items():
         assert set(texts) == set(LANGUAGES), name
         assert all(text.strip() for text in texts.values()), name
@@ -150,7 +150,7 @@ def test_every_word_is_there_in_every_language() -> None:
         assert all(one == places[0] for one in places), name
 
 
-def test_nothing_is_said_that_has_no_words() -> None:
+def test_every_text_in_use_is_defined() -> None:
     scripts = "\n".join(path.read_text(encoding="utf-8") for path in sorted(WEB.glob("**/*.js")))
     said = set(re.findall(r'\btranslate\((?:to \? )?"([^"]+)"', scripts))
     said |= set(re.findall(r"\{\{(.+?)\}\}", read("lesson/lesson.html")))
@@ -163,7 +163,7 @@ def test_nothing_is_said_that_has_no_words() -> None:
         assert f"numbers.{kind}" in WORDS
 
 
-def test_english_words_of_the_viewer_are_those_that_it_says() -> None:
+def test_english_texts_equal_the_viewers() -> None:
     sources = joined("standalone.js") + read("viewer.html")
     for name, texts in WORDS.items():
         if name == texts["en"] and name not in sources:
@@ -173,9 +173,7 @@ def test_english_words_of_the_viewer_are_those_that_it_says() -> None:
 # ---- the command ----------------------------------------------------------------------------------------------
 
 
-def test_the_command_writes_the_file_in_the_language_that_is_named(
-    command: Command, saved: Path, tmp_path: Path
-) -> None:
+def test_command_writes_the_file_in_the_named_language(command: Command, saved: Path, tmp_path: Path) -> None:
     path = tmp_path / "lesson.html"
     result = command("lesson", path, "--checkpoint", saved, "--language", "de")
     assert result.status == 0 and str(path) in result.out
@@ -183,6 +181,6 @@ def test_the_command_writes_the_file_in_the_language_that_is_named(
     assert '<html lang="de">' in text and WORDS["title"]["de"] in text
 
 
-def test_what_the_command_cannot_write_is_told(command: Command, saved: Path, tmp_path: Path) -> None:
+def test_command_refuses_what_it_cannot_write(command: Command, saved: Path, tmp_path: Path) -> None:
     check_mistake(command("lesson", tmp_path / "lesson.txt", "--checkpoint", saved), "must end in .html")
     check_mistake(command("lesson", tmp_path / "no" / "l.html", "--checkpoint", saved), "cannot be written: No such")

@@ -1,4 +1,4 @@
-"""A module in somebody's training becomes one of our models: the same answers, and the module as it was."""
+"""A module in a foreign training loop converts to our model: equal answers, and the module unchanged."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ def timm_vit(**changes: Any) -> nn.Module:
 
 
 def unnamed_vit(**changes: Any) -> nn.Module:
-    """timm's class itself, which bears no name of an architecture."""
+    """Build timm's class directly, without the name of an architecture."""
     arguments = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 8, "num_classes": 5}
     return timm.models.VisionTransformer(**arguments | changes)
 
@@ -65,7 +65,7 @@ def image(module: nn.Module) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("make", MODULES.values(), ids=MODULES)
-def test_the_converted_model_answers_as_the_module(make: Callable[[], nn.Module]) -> None:
+def test_converted_model_answers_like_the_module(make: Callable[[], nn.Module]) -> None:
     module = fill(make()).train()
     live, pixels = find_vit(module), image(module)
     expected = own_logits(live, pixels)
@@ -77,7 +77,7 @@ def test_the_converted_model_answers_as_the_module(make: Callable[[], nn.Module]
     assert not live.assumed
 
 
-def test_a_model_that_answers_otherwise_is_noticed() -> None:
+def test_model_with_different_answers_is_detected() -> None:
     module = fill(timm_vit())
     live, pixels = find_vit(module), image(module)
     wrong = live._replace(facts=live.facts._replace(known=live.facts.known | {"heads": 8}))
@@ -103,9 +103,7 @@ WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
-def test_what_training_wraps_around_a_model_is_taken_off(
-    wrap: Callable[[nn.Module], nn.Module], one_process: None
-) -> None:
+def test_training_wrappers_are_removed(wrap: Callable[[nn.Module], nn.Module], one_process: None) -> None:
     module = fill(timm_vit())
     live = find_vit(wrap(module))
     expected = convert(find_vit(module), copy_tensors(find_vit(module))).state_dict()
@@ -114,18 +112,18 @@ def test_what_training_wraps_around_a_model_is_taken_off(
     assert all(torch.equal(tensors[name], expected[name]) for name in expected)
 
 
-def test_several_models_are_not_chosen_from() -> None:
+def test_ambiguous_models_are_refused() -> None:
     pair = nn.ModuleDict({"student": timm_vit(), "teacher": timm_vit()})
     with pytest.raises(InvalidCheckpoint, match="several Vision Transformers: `student`, `teacher`"):
         find_vit(pair)
 
 
-def test_another_network_is_told_by_its_name() -> None:
+def test_other_network_is_named() -> None:
     with pytest.raises(InvalidCheckpoint, match="resnet10t"):
         find_vit(timm.create_model("resnet10t", num_classes=5))
 
 
-def test_the_copy_shares_no_memory_with_the_module() -> None:
+def test_copy_shares_no_memory_with_the_module() -> None:
     module = timm_vit()
     live = find_vit(module)
     theirs = {tensor.data_ptr() for tensor in module.state_dict().values()}
@@ -133,7 +131,7 @@ def test_the_copy_shares_no_memory_with_the_module() -> None:
     assert theirs.isdisjoint(tensor.data_ptr() for tensor in model.state_dict().values())
 
 
-def test_a_pass_of_the_module_leaves_modes_and_random_numbers_as_they_were() -> None:
+def test_forward_pass_preserves_modes_and_random_state() -> None:
     module = fill(timm_vit(drop_rate=0.5, drop_path_rate=0.5)).train()
     module.blocks[0].eval()  # frozen
     modes = [part.training for part in module.modules()]
@@ -146,7 +144,7 @@ def test_a_pass_of_the_module_leaves_modes_and_random_numbers_as_they_were() -> 
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
-def test_a_half_precision_module_is_converted() -> None:
+def test_half_precision_module_is_converted() -> None:
     module = fill(timm_vit()).to(torch.bfloat16)
     live, pixels = find_vit(module), image(module)
     assert agrees(convert(live, copy_tensors(live)), pixels, own_logits(live, pixels))

@@ -1,4 +1,4 @@
-"""What people bring is kept whole or not at all; what they delete is gone at once."""
+"""Added checkpoints are stored completely or not at all, and deleted ones are gone at once."""
 
 import io
 import json
@@ -34,7 +34,7 @@ TINY: dict[str, Any] = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, nu
 
 @pytest.fixture(scope="module")
 def weights() -> bytes:
-    """A file of timm's, of a width for which no number of heads is usual."""
+    """A file of timm's, of a width without a usual number of heads."""
     model = fill(timm.create_model("vit_base_patch16_224", **TINY))
     return save({name: tensor.contiguous() for name, tensor in model.state_dict().items()})
 
@@ -44,14 +44,14 @@ def brought(weights: bytes, root: Path, name: str = "mine", **more: bytes) -> Pa
     return manage.add({key: io.BytesIO(value) for key, value in files.items()}, name, root)
 
 
-def test_what_is_brought_opens(weights: bytes, tmp_path: Path) -> None:
+def test_added_checkpoint_opens(weights: bytes, tmp_path: Path) -> None:
     folder = brought(weights, tmp_path)
     assert folder == find_checkpoint("mine", tmp_path)
     assert load_checkpoint(folder, heads=4).config.heads == 4
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]  # nothing hidden is left
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]  # no hidden files are left
 
 
-def test_a_missing_number_of_heads_can_be_chosen_afterwards(weights: bytes, tmp_path: Path) -> None:
+def test_missing_number_of_heads_can_be_set_later(weights: bytes, tmp_path: Path) -> None:
     brought(weights, tmp_path)
     (info,) = list_checkpoints(tmp_path)
     assert info.choices == (1, 2, 4, 8, 16) and "heads" in info.problem
@@ -61,7 +61,7 @@ def test_a_missing_number_of_heads_can_be_chosen_afterwards(weights: bytes, tmp_
     assert heads.choices == () and heads.problem == "" and heads.family.startswith("timm")
 
 
-def test_files_that_were_refused_can_be_brought_again(weights: bytes, tmp_path: Path) -> None:
+def test_refused_files_can_be_added_again(weights: bytes, tmp_path: Path) -> None:
     files = {"own.safetensors": io.BytesIO(weights), "config.json": io.BytesIO(b"{")}
     with pytest.raises(InvalidCheckpoint):
         manage.add(files, "mine", tmp_path)
@@ -70,14 +70,14 @@ def test_files_that_were_refused_can_be_brought_again(weights: bytes, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["", "../x", "A", "a/b", ".x", "x" * 65, "a.old", "mine"])
-def test_a_name_that_cannot_be_is_refused(weights: bytes, tmp_path: Path, name: str) -> None:
+def test_impossible_name_is_refused(weights: bytes, tmp_path: Path, name: str) -> None:
     brought(weights, tmp_path)
     with pytest.raises(InvalidCheckpoint, match="name"):
         brought(weights, tmp_path, name)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_what_is_no_checkpoint_leaves_nothing(weights: bytes, tmp_path: Path) -> None:
+def test_invalid_checkpoint_leaves_nothing(weights: bytes, tmp_path: Path) -> None:
     cases: list[tuple[dict[str, bytes], str]] = [
         ({}, "one file of weights"),
         ({"a.safetensors": weights, "b.pth": b""}, "one file of weights"),
@@ -92,7 +92,7 @@ def test_what_is_no_checkpoint_leaves_nothing(weights: bytes, tmp_path: Path) ->
         assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_leaves_nothing(weights: bytes, tmp_path: Path) -> None:
+def test_full_disk_leaves_nothing(weights: bytes, tmp_path: Path) -> None:
     with pytest.raises(InvalidCheckpoint, match="disk space"):
         manage.add({"a.safetensors": io.BytesIO(weights)}, "mine", tmp_path, keep_free=1 << 60)
     assert not list(tmp_path.iterdir())
@@ -106,7 +106,7 @@ ACTIONS: dict[str, Callable[[bytes, Path], object]] = {
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_a_folder_that_is_not_ours_to_change_is_said_so(
+def test_write_protected_folder_is_reported(
     weights: bytes, tmp_path: Path, read_only: Callable[[Path], Any], action: str
 ) -> None:
     (tmp_path / "shelf").mkdir()
@@ -117,13 +117,13 @@ def test_a_folder_that_is_not_ours_to_change_is_said_so(
         assert os.listdir(root) == ["mine"] and os.listdir(root / "mine") == ["own.safetensors"]
 
 
-def test_a_folder_that_cannot_be_made_is_said_so(weights: bytes, tmp_path: Path, read_only: Any) -> None:
+def test_folder_that_cannot_be_created_is_reported(weights: bytes, tmp_path: Path, read_only: Any) -> None:
     with read_only(tmp_path) as closed, pytest.raises(InvalidCheckpoint, match="Permission denied"):
         brought(weights, closed / "not there")
 
 
 @pytest.mark.parametrize("action", ["saved", "renamed"])
-def test_of_two_servers_that_give_one_name_the_second_is_told_so(
+def test_second_of_two_servers_that_use_one_name_is_refused(
     weights: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     brought(weights, tmp_path)
@@ -140,7 +140,7 @@ def test_of_two_servers_that_give_one_name_the_second_is_told_so(
     assert sorted(os.listdir(tmp_path)) == ["mine", "other"]
 
 
-def test_of_two_probes_that_are_kept_under_one_name_none_is_lost(
+def test_concurrently_saved_probes_of_one_name_are_both_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., VisionTransformer]
 ) -> None:
     backbone = save_checkpoint(tmp_path / "backbone", build(num_classes=0), [], Preprocess((32, 32)))
@@ -164,7 +164,7 @@ def test_of_two_probes_that_are_kept_under_one_name_none_is_lost(
 
 
 @pytest.mark.parametrize("to", ["transformers", "timm", "torchvision", "onnx"])
-def test_a_conversion_that_the_disk_refuses_is_one_sentence(tmp_path: Path, checkpoint: Checkpoint, to: Any) -> None:
+def test_conversion_on_a_full_disk_is_refused_in_one_sentence(tmp_path: Path, checkpoint: Checkpoint, to: Any) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # [bytes] of a file, as if the disk were full
     try:
@@ -174,7 +174,7 @@ def test_a_conversion_that_the_disk_refuses_is_one_sentence(tmp_path: Path, chec
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_without_a_folder_for_temporary_files_a_conversion_is_one_sentence(
+def test_conversion_without_a_temporary_folder_is_refused_in_one_sentence(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
@@ -195,7 +195,7 @@ def test_rename_and_delete(weights: bytes, tmp_path: Path) -> None:
             manage.delete(gone, tmp_path)
 
 
-def test_a_card_says_the_name_that_a_checkpoint_has(tmp_path: Path, build: Callable[..., VisionTransformer]) -> None:
+def test_card_states_the_checkpoints_name(tmp_path: Path, build: Callable[..., VisionTransformer]) -> None:
     folder = save_checkpoint(tmp_path / "best", build(), list("abcde"), Preprocess((32, 32)))
     expected = save_checkpoint(tmp_path / "cats", build(), list("abcde"), Preprocess((32, 32)))
     written = (expected / "README.md").read_bytes()
@@ -207,12 +207,12 @@ def test_a_card_says_the_name_that_a_checkpoint_has(tmp_path: Path, build: Calla
     assert "\n# copy\n" in load_checkpoint(copied).card
 
 
-def test_a_card_of_another_library_is_left_as_it_is(weights: bytes, tmp_path: Path) -> None:
+def test_card_of_another_library_is_unchanged(weights: bytes, tmp_path: Path) -> None:
     brought(weights, tmp_path, README__md=b"# mine\n")
     assert (manage.rename("mine", "new", tmp_path) / "README.md").read_bytes() == b"# mine\n"
 
 
-def test_a_zip_unpacks_to_a_folder_of_its_name_and_opens(weights: bytes, tmp_path: Path) -> None:
+def test_zip_unpacks_to_a_folder_of_its_name_and_opens(weights: bytes, tmp_path: Path) -> None:
     folder = brought(weights, tmp_path)
     archive = zipfile.ZipFile(io.BytesIO(b"".join(manage.zip_chunks(folder, "again"))))
     assert archive.testzip() is None
@@ -221,7 +221,7 @@ def test_a_zip_unpacks_to_a_folder_of_its_name_and_opens(weights: bytes, tmp_pat
     assert load_checkpoint(tmp_path / "again", heads=4).hash == load_checkpoint(folder, heads=4).hash
 
 
-def test_a_zip_comes_in_pieces_and_outlives_the_checkpoint(tmp_path: Path) -> None:
+def test_zip_is_streamed_and_outlives_the_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "large"
     folder.mkdir()
     content = os.urandom(20 * manage._CHUNK_BYTES)
@@ -236,7 +236,7 @@ def test_a_zip_comes_in_pieces_and_outlives_the_checkpoint(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "name", ["a b.safetensors", "../../a_b.safetensors", "c:\\x\\a$b.safetensors", "..a_b.safetensors"]
 )
-def test_a_file_lands_in_its_folder_whatever_it_is_called(weights: bytes, tmp_path: Path, name: str) -> None:
+def test_file_is_stored_in_its_folder_whatever_its_name(weights: bytes, tmp_path: Path, name: str) -> None:
     root = tmp_path / "deep" / "shelf"
     folder = manage.add({name: io.BytesIO(weights)}, "mine", root)
     assert [path.name for path in folder.iterdir()] == ["a_b.safetensors"]
@@ -244,9 +244,7 @@ def test_a_file_lands_in_its_folder_whatever_it_is_called(weights: bytes, tmp_pa
 
 
 @pytest.mark.parametrize(("to", "file"), [("timm", "mine-timm.zip"), ("torchvision", "mine.pth")])
-def test_a_checkpoint_is_handed_out_as_another_library_opens_it(
-    weights: bytes, tmp_path: Path, to: Any, file: str
-) -> None:
+def test_checkpoint_is_exported_in_another_librarys_format(weights: bytes, tmp_path: Path, to: Any, file: str) -> None:
     checkpoint = load_checkpoint(brought(weights, tmp_path), heads=4)
     name, content = manage.converted(checkpoint, to)
     assert name == file
@@ -273,7 +271,7 @@ def test_a_checkpoint_is_handed_out_as_another_library_opens_it(
         ("model.safetensors", None, "model"),
     ],
 )
-def test_a_file_without_a_name_of_its_own_is_called_what_its_config_says(
+def test_file_without_a_meaningful_name_is_named_after_its_config(
     tmp_path: Path, file: str, config: dict[str, Any] | None, name: str
 ) -> None:
     (tmp_path / "taken").mkdir()

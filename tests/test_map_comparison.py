@@ -1,4 +1,4 @@
-"""Differences and rank correlations against numbers computed by hand."""
+"""Differences and rank correlations of maps, against numbers computed by hand."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def test_difference_is_of_shares_and_sums_to_zero() -> None:
     assert float(result.sum()) == pytest.approx(0)
 
 
-def test_difference_of_a_map_with_nothing_is_the_other_one() -> None:
+def test_difference_to_an_empty_map_is_the_other_map() -> None:
     result = difference(torch.tensor([[-1.0, 0.0]]), torch.tensor([[1.0, 3.0]]))
     assert result.tolist() == [[-0.25, -0.75]]
 
@@ -36,35 +36,35 @@ def test_maps_of_different_grids_are_not_compared() -> None:
         rank_correlation(torch.ones(4), torch.ones(2))
 
 
-def test_rank_correlation_gives_equal_numbers_their_mean_rank() -> None:
+def test_rank_correlation_gives_ties_their_mean_rank() -> None:
     # ranks 1.5 1.5 3 4 and 1 3 3 3 (three share 2, 3 and 4): deviations -1 -1 .5 1.5 and -1.5 .5 .5 .5
     result = rank_correlation(torch.tensor([1.0, 1.0, 5.0, 9.0]), torch.tensor([0.0, 7.0, 7.0, 7.0]))
     assert result == pytest.approx((1.5 - 0.5 + 0.25 + 0.75) / (4.5 * 3) ** 0.5)
 
 
-def test_rank_correlation_is_that_of_pandas() -> None:
+def test_rank_correlation_equals_that_of_pandas() -> None:
     left, right = torch.randint(0, 9, (2, 7, 8), generator=torch.Generator().manual_seed(3)).float()
     ranks = pd.DataFrame({"left": left.flatten().numpy(), "right": right.flatten().numpy()}).rank()
     assert rank_correlation(left, right) == pytest.approx(ranks.corr().loc["left", "right"])
 
 
-def test_rank_correlation_knows_the_order_alone() -> None:
+def test_rank_correlation_depends_only_on_the_order() -> None:
     left = torch.rand(5, 5, generator=torch.Generator().manual_seed(0))
     assert rank_correlation(left, left.exp() * 7) == pytest.approx(1)
     assert rank_correlation(left, -left) == pytest.approx(-1)
 
 
-def test_a_flat_map_has_no_order() -> None:
+def test_flat_map_has_no_order() -> None:
     assert rank_correlation(torch.ones(4), torch.arange(4.0)) is None
     assert "no order" in agreement(None)
 
 
 @pytest.mark.parametrize(("correlation", "word"), [(0.9, "nearly"), (0.5, "similar"), (0.0, "little"), (-0.8, "last")])
-def test_agreement_is_said_in_words(correlation: float, word: str) -> None:
+def test_agreement_has_words(correlation: float, word: str) -> None:
     assert word in agreement(correlation)
 
 
-def test_counterparts_are_found_by_name_and_by_place() -> None:
+def test_counterparts_are_found_by_name_and_position() -> None:
     coarse, fine = Layout(("cls", "reg1"), (2, 2)), Layout(("reg1", "cls"), (4, 6))
     assert [counterpart(token, coarse, fine) for token in (0, 1)] == [1, 0]
     assert counterpart(2 + 3, coarse, fine) == 2 + 3 * 6 + 4
@@ -73,7 +73,7 @@ def test_counterparts_are_found_by_name_and_by_place() -> None:
 
 
 @pytest.mark.parametrize(("size", "kind"), [(32, "maps"), (136, "qk")])
-def test_attention_in_a_payload_can_be_computed_with(
+def test_attention_of_a_payload_can_be_used_for_computation(
     build: Callable[..., VisionTransformer], pictures: Callable[..., torch.Tensor], size: int, kind: str
 ) -> None:
     recorded = record(build(), pictures(size, size, 1))
@@ -98,7 +98,7 @@ def _rolled(kept: AttentionRecord, token: int) -> torch.Tensor:
     return kept.rollout(token)
 
 
-def test_picture_in_a_payload_and_where_its_patches_lie(
+def test_picture_of_a_payload_and_positions_of_its_patches(
     build: Callable[..., VisionTransformer], pictures: Callable[..., torch.Tensor]
 ) -> None:
     recorded = record(build(), pictures(32, 32, 1))
@@ -107,7 +107,7 @@ def test_picture_in_a_payload_and_where_its_patches_lie(
     assert box == pytest.approx((picture.width / 4, 0, 3 * picture.width / 4, picture.height))
 
 
-def test_red_is_above_zero_blue_below_and_the_picture_shows_where_nothing_differs() -> None:
+def test_red_is_above_zero_blue_below_and_zero_is_transparent() -> None:
     picture = Image.new("RGB", (60, 20), "black")
     drawn = np.asarray(signed_overlay(picture, np.array([[1.0, 0.0, -1.0]]), side=60), float)
     assert drawn.shape == (20, 60, 3)
@@ -117,6 +117,6 @@ def test_red_is_above_zero_blue_below_and_the_picture_shows_where_nothing_differ
     assert blue == pytest.approx(0.9 * np.array(BLUE) + 0.1 * grey, abs=1)
 
 
-def test_difference_is_drawn_over_the_patches_alone_even_beyond_the_picture() -> None:
+def test_difference_is_drawn_over_the_patches_only() -> None:
     drawn = signed_overlay(Image.new("RGB", (40, 20)), np.zeros((2, 2)), Box(0, -10, 40, 30), side=80)
     assert drawn.size == (80, 80)

@@ -1,4 +1,4 @@
-"""What passes and training steps hold of large inputs, what fits, and what is said where it does not."""
+"""Memory of passes and training steps on large inputs: usage, limits, and messages."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from apart import printed
+from apart import output_of
 
 from vit import devices, out_of_memory
 from vit.checkpoints.load import load_checkpoint
@@ -27,7 +27,7 @@ from vit.training.train import train
 
 LARGE = dict(image_size=(518, 518), patch_size=14, num_classes=3, dim=48, depth=2, heads=6, mlp_dim=96)
 
-# Of 1,370 tokens, where one picture's matrices take 45 MB in a block; all pictures' would take 5 GB.
+# For 1,370 tokens, one picture's matrices take 45 MB in a block; those of all pictures would take 5 GB.
 PEAK = """
 import sys, torch
 from pathlib import Path
@@ -84,7 +84,7 @@ print(now("VmHWM") - before)
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint whose positions were learnt at 518 px, as DINOv2's were, and that reads so many."""
+    """Build a checkpoint with positions learnt at 518 px, like DINOv2's, which also reads that size."""
     folder = tmp_path_factory.mktemp("large") / "model"
     save_checkpoint(folder, VisionTransformer(ViTConfig(**LARGE)), ("a", "b", "c"), Preprocess((518, 518)))
     return folder
@@ -92,7 +92,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shrinking(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model, whose preprocessing says 224 px."""
+    """Return the same model with a preprocessing of 224 px."""
     folder = tmp_path_factory.mktemp("shrinking") / "model"
     save_checkpoint(folder, VisionTransformer(ViTConfig(**LARGE)), ("a", "b", "c"), Preprocess((224, 224)))
     return folder
@@ -111,47 +111,47 @@ def shrinking(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "training",
     ],
 )
-def test_many_pictures_of_1370_tokens_hold_less_than_a_gigabyte(door: str, large: Path) -> None:
-    assert int(printed(PEAK, door, large).split()[-1]) < 1e9
+def test_many_pictures_of_1370_tokens_take_less_than_a_gigabyte(door: str, large: Path) -> None:
+    assert int(output_of(PEAK, door, large).split()[-1]) < 1e9
 
 
 # --- Sizes ----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_takes_the_size_that_the_preprocessing_says(shrinking: Path, tmp_path: Path) -> None:
+def test_run_uses_the_size_of_the_preprocessing(shrinking: Path, tmp_path: Path) -> None:
     config = TrainConfig(init_from=str(shrinking))
     base = resolve(config).base
     assert base and base.model.image_size == (224, 224)
     assert model_config(config, 5).image_size == (224, 224)
     assert model_config(config.model_copy(update={"image_size": 518}), 5).image_size == (518, 518)
     assert base_of(config, tmp_path).model.image_size == (224, 224)  # type: ignore[union-attr]
-    assert load_checkpoint(shrinking).config.image_size == (518, 518)  # whose positions stay as they were learnt
+    assert load_checkpoint(shrinking).config.image_size == (518, 518)  # positions stay as they were learnt
 
 
-# --- What fits ------------------------------------------------------------------------------------------------
+# --- Limits ---------------------------------------------------------------------------------------------------
 
 CONFIG = train_config("pictures", device="cpu", data="shapes", precision="float32")
 MODEL = ViTConfig(**LARGE | dict(dim=384, depth=12, mlp_dim=1536))
 
 
-def test_large_inputs_are_counted_without_matrices() -> None:
+def test_large_inputs_are_estimated_without_attention_matrices() -> None:
     one, other = (count_memory(MODEL, CONFIG, 64, on_gpu, half=False) for on_gpu in (False, True))
     assert one == other
 
 
-def test_a_frozen_backbone_keeps_nothing_to_go_back_through() -> None:
+def test_frozen_backbone_keeps_no_activations() -> None:
     config = TrainConfig(init_from="x", freeze="backbone")
     assert count_memory(MODEL, config, 64, False) < count_memory(MODEL, CONFIG, 64, False) / 8
 
 
 @pytest.mark.parametrize("free", [2e9, 4e9, 8e9, 16e9, 64e9])
-def test_a_batch_is_cut_into_parts_that_fit(free: float) -> None:
+def test_batch_is_split_into_parts_that_fit(free: float) -> None:
     parts = parts_that_fit(MODEL, CONFIG, 64, int(free))
     assert count_memory(MODEL, CONFIG, 64, False, parts=parts) <= free or parts == 64
-    assert parts == 1 or count_memory(MODEL, CONFIG, 64, False) > free / 2  # no more of them than there have to be
+    assert parts == 1 or count_memory(MODEL, CONFIG, 64, False) > free / 2  # as few parts as possible
 
 
-def test_where_the_memory_is_not_known_a_batch_is_whole() -> None:
+def test_batch_is_whole_if_the_memory_is_unknown() -> None:
     assert parts_that_fit(MODEL, CONFIG, 64, 0) == 1
 
 
@@ -159,7 +159,7 @@ def test_where_the_memory_is_not_known_a_batch_is_whole() -> None:
     ("model", "batch", "free", "setting"),
     [(MODEL, 65536, 12e9, "batch_size"), (MODEL, 1, 4.5e8, "image_size")],
 )
-def test_what_does_not_fit_is_refused_with_a_size_that_does(
+def test_too_large_input_is_refused_with_a_size_that_fits(
     model: ViTConfig, batch: int, free: float, setting: str
 ) -> None:
     with pytest.raises(InvalidConfig, match=f"GB are free. Set {setting} to [0-9]+, which fits") as refused:
@@ -172,7 +172,7 @@ def test_what_does_not_fit_is_refused_with_a_size_that_does(
     parts_that_fit(model, CONFIG, batch, int(free))
 
 
-def test_a_run_that_does_not_fit_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_does_not_fit_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vit.training.trainer.memory", lambda: (10**9, 10**6))
     with pytest.raises(InvalidConfig, match="GB are free"):
         train(train_config("shapes", device="cpu", limit=100), tmp_path / "run")
@@ -180,9 +180,7 @@ def test_a_run_that_does_not_fit_leaves_nothing_behind(tmp_path: Path, monkeypat
 
 
 @pytest.mark.exhaustive
-def test_a_run_says_in_how_many_parts_it_computes_and_learns_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_reports_its_number_of_parts_and_learns_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = train_config("shapes", device="cpu", limit=100, epochs=1, precision="float32", dropout=0.0, drop_path=0.0)
     train(config, tmp_path / "whole")
     monkeypatch.setattr("vit.training.trainer.memory", lambda: (10**9, 30 * 10**6))
@@ -193,7 +191,7 @@ def test_a_run_says_in_how_many_parts_it_computes_and_learns_the_same(
         assert torch.allclose(a, b, atol=1e-3)
 
 
-# --- What is free ---------------------------------------------------------------------------------------------
+# --- Free memory ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -203,7 +201,7 @@ def test_a_run_says_in_how_many_parts_it_computes_and_learns_the_same(
         ("4:memory:/job", "memory/job", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
     ],
 )
-def test_what_a_container_leaves_is_what_is_free(
+def test_free_memory_respects_the_containers_limit(
     group: str, place: str, files: tuple[str, str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "groups").write_text(f"{group}\n1:cpu:/other\n")
@@ -218,7 +216,7 @@ def test_what_a_container_leaves_is_what_is_free(
     assert not list(devices._limits(tmp_path / "groups", tmp_path / "root"))
 
 
-def test_a_limit_of_the_process_is_what_is_free() -> None:
+def test_free_memory_respects_the_processs_limit() -> None:
     program = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
@@ -229,10 +227,10 @@ print(*memory())
     assert total == 1 << 30 and 0 < free < total
 
 
-# --- Words ----------------------------------------------------------------------------------------------------
+# --- Messages -------------------------------------------------------------------------------------------------
 
 
-def test_an_allocation_that_failed_is_told_from_other_errors() -> None:
+def test_failed_allocation_is_distinguished_from_other_errors() -> None:
     with pytest.raises(RuntimeError) as refused:
         torch.empty(1 << 60, dtype=torch.uint8)
     assert out_of_memory.is_out_of_memory(refused.value)
@@ -242,14 +240,14 @@ def test_an_allocation_that_failed_is_told_from_other_errors() -> None:
     assert said.endswith(" are free. Choose a smaller input.")
 
 
-def test_who_ended_a_process_is_known_by_what_the_system_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killer_of_a_process_is_inferred_from_the_systems_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(out_of_memory, "kills", lambda: 4)
     assert out_of_memory.ended(-signal.SIGKILL, 3) == "The system ended it: out of memory"
     assert "killed, most often by the system" in out_of_memory.ended(-signal.SIGKILL, 4)
     assert not out_of_memory.ended(1, 3) and not out_of_memory.ended(-signal.SIGSEGV, 3)
 
 
-def test_a_command_that_was_killed_is_told_of_in_the_terminal(tmp_path: Path) -> None:
+def test_killed_command_is_reported_in_the_terminal(tmp_path: Path) -> None:
     program = "import os, signal, sys; from vit.cli.watched import watched; sys.exit(watched(lambda: {}))"
     kill = program.format("os.kill(os.getpid(), signal.SIGKILL)")
     done = subprocess.run([sys.executable, "-c", kill], capture_output=True, text=True, check=False)
@@ -259,7 +257,7 @@ def test_a_command_that_was_killed_is_told_of_in_the_terminal(tmp_path: Path) ->
     assert fine.returncode == 3 and not fine.stderr
 
 
-def test_a_command_gets_the_signals_of_its_parent() -> None:
+def test_command_gets_the_signals_of_its_parent() -> None:
     program = """
 import signal, sys
 from vit.cli.watched import watched
@@ -275,12 +273,12 @@ sys.exit(watched(work))
         assert process.wait(60) == 7
 
 
-def test_a_trial_that_was_killed_is_told_of_in_one_sentence(shrinking: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_trial_is_reported_in_one_sentence(shrinking: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = train_config("shapes", device="cpu", limit=100)
     going_on = dry_run.without_training(config.model_copy(update={"init_from": str(shrinking)}))
     next(going_on)
     child = next(one for one in _children() if "dry_run_process" in _command(one))
-    assert Path(f"/proc/{child}/oom_score_adj").read_text().strip() == "1000"  # it goes before the server
+    assert Path(f"/proc/{child}/oom_score_adj").read_text().strip() == "1000"  # it is killed before the server
     os.kill(child, signal.SIGKILL)
     with pytest.raises(InvalidConfig, match="out of memory"):
         list(going_on)
@@ -294,7 +292,7 @@ def _command(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text()
 
 
-def test_a_command_that_runs_out_of_memory_says_so_in_one_sentence(
+def test_command_out_of_memory_says_so_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def runs_out(options: object) -> None:

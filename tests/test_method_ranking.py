@@ -1,4 +1,4 @@
-"""The ranking of methods on a dataset: its numbers, its words, and the card that carries them."""
+"""The ranking of methods on a dataset: numbers, wording, and the card that contains it."""
 
 import json
 from pathlib import Path
@@ -50,8 +50,8 @@ def test_every_method_and_control_is_ranked_on_the_same_pictures(checkpoint: Che
         assert 0 <= one.points.mean <= 1 and 0 < one.overlap.mean < 1
 
 
-def test_a_mean_is_that_of_its_pictures() -> None:
-    """SaCo, correlation, whether that is better than chance, pointing game and overlap of three pictures."""
+def test_mean_is_that_of_its_pictures() -> None:
+    """SaCo, correlation, whether it beats chance, pointing game and overlap of three pictures."""
     known, chance, blob = np.array(True), np.zeros((1, 5)), np.full((1, 5), -0.5)
     rows = [(0.5, 0.1, 1.0, 1.0, 0.5), (-0.25, 0.2, 0.0, 0.0, 0.25), (0.5, 0.6, 0.0, 1.0, 0.0)]
     parts = [{"rollout": np.array([row]), RANDOM: chance, BLOB: blob, "objects are known": known} for row in rows]
@@ -63,7 +63,7 @@ def test_a_mean_is_that_of_its_pictures() -> None:
     assert (middle.name, middle.saco) == (RANDOM, (0, 0, 0)) and (last.name, last.saco) == (BLOB, (-0.5, -0.5, -0.5))
 
 
-def test_a_part_holds_the_score_that_its_own_picture_has_alone(checkpoint: Checkpoint) -> None:
+def test_score_of_a_picture_in_a_batch_equals_its_score_alone(checkpoint: Checkpoint) -> None:
     images = load_dataset("shapes", checkpoint.preprocess, only="test", at_most=3).test
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
     work = in_parts(checkpoint, "shapes", 3, names=["rollout"])
@@ -75,14 +75,14 @@ def test_a_part_holds_the_score_that_its_own_picture_has_alone(checkpoint: Check
         assert faithfulness(checkpoint.model, subject.pixels, subject.record.target, alone) == pytest.approx([score])
 
 
-def test_a_map_is_judged_by_masks_that_it_was_not_fitted_to(checkpoint: Checkpoint) -> None:
-    """The removal map, fitted to some, would reach 1 on these; a copy of another picture's map reaches nothing."""
+def test_map_is_judged_by_masks_that_it_was_not_fitted_to(checkpoint: Checkpoint) -> None:
+    """A removal map fitted to the same masks would reach 1; a copy of another picture's map reaches about 0."""
     result = {one.name: one for one in rank(checkpoint, "shapes", 4, names=["removal", "relevance"])}
     assert result["relevance"].correlation.mean < result["removal"].correlation.mean < 0.999
     assert abs(result[RANDOM].correlation.mean) < 0.3 and 0 <= result["removal"].better.mean <= 1
 
 
-def test_where_nothing_changes_every_map_has_a_score_of_one(checkpoint: Checkpoint) -> None:
+def test_every_map_has_a_score_of_one_if_nothing_changes(checkpoint: Checkpoint) -> None:
     """All drops are equal then, which SaCo counts as right for every map."""
     with torch.no_grad():
         checkpoint.model.head.weight.zero_()
@@ -96,7 +96,7 @@ def test_classes_must_be_known(saved_shapes: Path, tmp_path: Path, build: Any) -
         rank(load_checkpoint(other), "shapes", 2)
 
 
-def test_an_interval_narrows_with_more_pictures_and_holds_the_mean() -> None:
+def test_interval_narrows_with_more_pictures_and_contains_the_mean() -> None:
     few, many = (torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64) for n in (10, 1000))
     wide, narrow = interval(few), interval(many)
     assert wide.high - wide.low > 3 * (narrow.high - narrow.low)
@@ -105,7 +105,7 @@ def test_an_interval_narrows_with_more_pictures_and_holds_the_mean() -> None:
 
 
 def ranked(**saco: float) -> list[Ranked]:
-    """By name, with a correlation of half the SaCo."""
+    """Build results by name, with a correlation of half the SaCo."""
 
     def around(value: float) -> Interval:
         return Interval(value, value - 0.1, value + 0.1)
@@ -123,18 +123,18 @@ def ranked(**saco: float) -> list[Ranked]:
         ({"relevance": 0.1, "rollout": 0.2, "random": 0.3}, ("not within", "is not above", "rollout is not above")),
     ],
 )
-def test_the_verdict_says_so_where_it_is_not_as_published(numbers: dict[str, float], words: tuple[str, ...]) -> None:
+def test_verdict_states_disagreement_with_the_literature(numbers: dict[str, float], words: tuple[str, ...]) -> None:
     sentence = verdict(ranked(**numbers))
     assert all(word in sentence for word in words) and "Relevance" in sentence
 
 
-def test_the_table_has_a_line_for_each() -> None:
+def test_table_has_a_line_for_each_method() -> None:
     lines = table(ranked(relevance=0.4, random=0.01))
     assert lines[2] == "| Relevance | 0.400 (0.300 to 0.500) | 0.200 (0.100 to 0.300) | 25.0% |"
     assert lines[3].startswith("| Random |")
 
 
-def test_what_the_card_states_is_read_back(saved_shapes: Path) -> None:
+def test_table_of_the_card_is_read_back(saved_shapes: Path) -> None:
     result = ranked(relevance=0.4, random=-0.01) + ranked(**{"blob in the middle": 0.2})
     back = read_table(table(result))
     assert list(back) == [one.name for one in result]
@@ -145,26 +145,24 @@ def test_what_the_card_states_is_read_back(saved_shapes: Path) -> None:
     assert shipped == 500 and max(scores, key=lambda name: scores[name].saco.mean) == "removal"
     correlations = {name: one.correlation.mean for name, one in scores.items() if one.correlation}
     assert correlations.keys() == scores.keys() and max(correlations, key=correlations.__getitem__) == "removal"
-    assert scores[RANDOM].better == pytest.approx(0.05, abs=0.02)  # what chance gives
+    assert scores[RANDOM].better == pytest.approx(0.05, abs=0.02)  # the rate of chance
     assert {RANDOM, BLOB, "relevance", "rollout"} < scores.keys() <= {*METHODS, RANDOM, BLOB}
 
 
-def test_a_card_from_before_correlations_states_what_it_has() -> None:
+def test_older_card_without_correlations_is_read() -> None:
     back = read_table(["| Relevance | 0.400 (0.300 to 0.500) |", "| Rollout | 0.1 (0.2 to 0.3) |"])
     assert back == {"relevance": (Interval(0.4, 0.3, 0.5), None, None)}
 
 
 @pytest.mark.parametrize("lines", [None, 3, [], [3], ["| Relevance | 0.1 |"], ["Test pictures of a: x, by"]])
-def test_a_card_without_a_ranking_states_none(lines: Any) -> None:
+def test_card_without_a_ranking_has_none(lines: Any) -> None:
     assert recorded({} if lines is None else {"faithfulness": lines}) == (0, {})
 
 
 _OF_THE_CARD = ("README.md", "config.json")
 
 
-def test_the_command_ranks_and_the_card_carries_the_table(
-    saved_shapes: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_ranks_and_the_card_contains_the_table(saved_shapes: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*words: str) -> tuple[int, str, str]:
         command = ["faithfulness", "--checkpoint", str(saved_shapes), "--data", "shapes", *words]
         return main(command), *capsys.readouterr()
@@ -184,7 +182,7 @@ def test_the_command_ranks_and_the_card_carries_the_table(
     assert status == 2 and err.strip() == "--limit must be at least 1, not 0."
 
 
-def test_another_library_s_card_is_left_alone(saved_shapes: Path) -> None:
+def test_card_of_another_library_is_unchanged(saved_shapes: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     file = saved_shapes / "model.safetensors"

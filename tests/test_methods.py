@@ -1,4 +1,4 @@
-"""The list of methods: each gives one number per token, of any model, and is what its own module computes."""
+"""The table of methods: each gives one number per token for any model, and equals what its module computes."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def test_every_method_gives_a_number_for_every_patch(subject: Subject, name: str
 
 
 @names
-def test_tokens_can_be_asked_about_where_the_method_says_so(subject: Subject, name: str) -> None:
+def test_tokens_can_be_chosen_if_the_method_supports_it(subject: Subject, name: str) -> None:
     token = subject.record.patch(1, 2)
     if not METHODS[name].of_tokens:
         with pytest.raises(ValueError, match="the class as a whole"):
@@ -54,12 +54,12 @@ def test_tokens_can_be_asked_about_where_the_method_says_so(subject: Subject, na
 
 
 @names
-def test_the_class_itself_has_no_direction(subject: Subject, name: str) -> None:
+def test_class_map_has_no_direction(subject: Subject, name: str) -> None:
     assert torch.equal(heatmap_of(subject, name, direction="to"), heatmap_of(subject, name))
 
 
 @names
-def test_a_setting_at_its_default_changes_nothing(subject: Subject, name: str) -> None:
+def test_default_value_of_a_setting_changes_nothing(subject: Subject, name: str) -> None:
     assert torch.equal(weights(subject, name, **METHODS[name].settings), weights(subject, name))
 
 
@@ -74,12 +74,12 @@ def test_another_block_has_another_map(subject: Subject, name: str) -> None:
 
 
 @names
-def test_what_a_method_has_no_setting_for_is_refused(subject: Subject, name: str) -> None:
+def test_unknown_setting_of_a_method_is_refused(subject: Subject, name: str) -> None:
     with pytest.raises(ValueError, match=f"{METHODS[name].title} has no setting depth"):
         weights(subject, name, depth=1)
 
 
-def test_of_a_model_without_a_pooling_query_the_last_block_looks_last(subject: Subject) -> None:
+def test_last_block_is_last_for_a_model_without_a_pooling_query(subject: Subject) -> None:
     record = subject.record
     expected = record.read @ record.full(1).mean(0) if record.pool_attention is None else record.pool_attention.mean(0)
     torch.testing.assert_close(weights(subject, "attention"), expected)
@@ -87,7 +87,7 @@ def test_of_a_model_without_a_pooling_query_the_last_block_looks_last(subject: S
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.of_class])
-def test_methods_of_no_class_need_no_way_back(build: Any, pictures: Any, name: str) -> None:
+def test_methods_without_a_class_need_no_gradients(build: Any, pictures: Any, name: str) -> None:
     for changes in KINDS.values():
         model, image = build(**changes), pictures(count=1)
         torch.testing.assert_close(
@@ -96,7 +96,7 @@ def test_methods_of_no_class_need_no_way_back(build: Any, pictures: Any, name: s
 
 
 @names
-def test_only_methods_of_a_class_differ_from_class_to_class(build: Any, pictures: Any, name: str) -> None:
+def test_only_class_methods_depend_on_the_class(build: Any, pictures: Any, name: str) -> None:
     model, image = build(), pictures(count=1)
     one, other = (heatmap_of(Subject.of(model, image, target), name) for target in (0, 4))
     assert torch.allclose(one, other) != METHODS[name].of_class
@@ -107,7 +107,7 @@ CHANGES: dict[str, Any] = {"residual": 0.2, "fusion": "max", "discard": 0.5, "st
 
 @pytest.mark.parametrize("setting", CHANGES)
 @names
-def test_settings_count_where_the_method_says_so(build: Any, pictures: Any, name: str, setting: str) -> None:
+def test_settings_have_an_effect_if_the_method_has_them(build: Any, pictures: Any, name: str, setting: str) -> None:
     subject = Subject.of(build(depth=3), pictures(32, 48, count=1), 3)
     if setting not in METHODS[name].settings:
         with pytest.raises(ValueError, match="has no setting"):
@@ -117,7 +117,7 @@ def test_settings_count_where_the_method_says_so(build: Any, pictures: Any, name
     assert not torch.equal(changed, heatmap_of(subject, name))
 
 
-def test_settings_are_those_of_the_record(build: Any, pictures: Any) -> None:
+def test_settings_are_passed_to_the_record(build: Any, pictures: Any) -> None:
     subject = Subject.of(build(depth=3), pictures(count=1), 3)
     recorded = subject.record
 
@@ -127,18 +127,16 @@ def test_settings_are_those_of_the_record(build: Any, pictures: Any) -> None:
 
     assert torch.equal(changed("rollout", 0, "to"), recorded.heatmap(recorded.rollout(0, 0.2, "to", "max", 0.5)))
     relevance = recorded.relevance(9, "to", 1)
-    relevance[9] -= 1  # what it begins with
+    relevance[9] -= 1  # its default
     relevance /= relevance.sum()
     torch.testing.assert_close(changed("relevance", 9, "to"), recorded.heatmap(relevance))
-    gradient = recorded.heatmap(
-        recorded.gradient_rollout(None, "from", 0.5, 1)
-    )  # sums to 1, to the last digit or nearly
+    gradient = recorded.heatmap(recorded.gradient_rollout(None, "from", 0.5, 1))  # sums to 1, up to rounding
     torch.testing.assert_close(changed("gradient-rollout"), gradient)
 
 
 @names
-def test_maps_of_a_changed_model_are_those_of_a_model_cut_so(build: Any, pictures: Any, name: str) -> None:
-    """Heads that are off are heads whose columns of the projection are zero."""
+def test_maps_of_an_ablated_model_equal_those_with_zero_weights(build: Any, pictures: Any, name: str) -> None:
+    """Ablating heads is equivalent to zeroing their columns of the projection."""
     for changes in ({}, {"prefix": ("cls", "reg1")}, {"prefix": (), "pool": "mean"}):
         model, image = build(**changes), pictures(32, 48, count=1)
         off = without([(0, 1), (1, 0)])
@@ -150,7 +148,7 @@ def test_maps_of_a_changed_model_are_those_of_a_model_cut_so(build: Any, picture
         assert not torch.allclose(result, before)
 
 
-def test_of_the_class_token_they_are_what_the_record_says(build: Any, pictures: Any) -> None:
+def test_map_of_the_class_token_equals_the_records(build: Any, pictures: Any) -> None:
     model, image = build(), pictures(count=1)
     subject, recorded = Subject.of(model, image, 1), record(model, image)
     torch.testing.assert_close(heatmap_of(subject, "attention"), recorded.heatmap(recorded.weights(0)))
@@ -162,13 +160,13 @@ def test_of_the_class_token_they_are_what_the_record_says(build: Any, pictures: 
 
 
 @names
-def test_what_is_of_a_class_is_in_shares_of_the_whole_map(subject: Subject, name: str) -> None:
+def test_class_maps_are_shares_of_the_whole_map(subject: Subject, name: str) -> None:
     assert METHODS[name].unit == ("share" if METHODS[name].of_class else "weight")
     assert float(weights(subject, name).sum()) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["attention-gradient", "attention-gradient-last", "gradcam", "legrad"])
-def test_a_map_of_a_class_does_not_grow_with_the_logits(build: Any, pictures: Any, name: str) -> None:
+def test_class_map_does_not_grow_with_the_logits(build: Any, pictures: Any, name: str) -> None:
     """Raw sums of gradients grow with the last layer's weights, so that two pictures could not be compared."""
     model, image = build(), pictures(count=1)
     before = weights(Subject.of(model, image, 1), name)
@@ -193,8 +191,8 @@ def test_attention_of_a_pooling_query_is_its_own(build: Any, pictures: Any) -> N
 
 
 @pytest.mark.parametrize("token", [None, 0, 9])
-def test_the_browser_s_chain_is_relevance(build: Any, pictures: Any, token: int | None) -> None:
-    """What is sent to the browser, multiplied as it multiplies."""
+def test_chain_in_the_browser_equals_relevance(build: Any, pictures: Any, token: int | None) -> None:
+    """Multiply the payload as the browser does."""
     kept = Subject.of(build(prefix=("cls", "reg1")), pictures(count=1), 2).record
     row = kept.read if token is None else torch.eye(kept.tokens)[token]
     for block in reversed(range(kept.blocks)):

@@ -1,4 +1,4 @@
-"""A run's figures survive whatever happens to the process that writes them."""
+"""A run's metrics survive whatever happens to the writing process."""
 
 import os
 from pathlib import Path
@@ -41,13 +41,13 @@ def start(step: int, **values: object) -> dict[str, object]:
     return {"kind": "start", "step": step} | facts | values
 
 
-def test_what_is_written_is_read_back(path: Path) -> None:
+def test_written_records_are_read_back(path: Path) -> None:
     records = [{"kind": "step", "step": 1, "loss": 2.5}, {"kind": "step", "step": 2, "loss": 1.5}]
     write(path, *records)
     assert read_metrics(path) == records
 
 
-def test_a_file_that_is_not_there_yet_has_no_records(path: Path) -> None:
+def test_missing_file_has_no_records(path: Path) -> None:
     assert read_metrics(path) == []
 
 
@@ -76,7 +76,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_line_with_a_value_that_cannot_be_is_left_out_and_told(path: Path, damage: dict[str, object]) -> None:
+def test_line_with_an_impossible_value_is_left_out_and_reported(path: Path, damage: dict[str, object]) -> None:
     reader = followed(path, start(0), step(1), step(2, **damage), step(3))
     assert [record["step"] for record in reader.records["step"]] == [1, 3]
     assert reader.problem == "A line of metrics.jsonl cannot be read, and left out."
@@ -84,77 +84,77 @@ def test_a_line_with_a_value_that_cannot_be_is_left_out_and_told(path: Path, dam
 
 
 @pytest.mark.parametrize("damage", [{"steps_per_epoch": 0}, {"epochs": 0}, {"total_steps": -1}, {"attempt": []}])
-def test_a_start_that_cannot_be_is_none(path: Path, damage: dict[str, object]) -> None:
+def test_impossible_start_is_ignored(path: Path, damage: dict[str, object]) -> None:
     reader = followed(path, start(0, **damage), step(1))
     assert "start" not in reader.records and reader.problem
 
 
 @pytest.mark.parametrize("damage", [{"epoch": -1}, {"epoch": 1.5}, {"accuracy": 7}, {"loss": "low"}])
-def test_an_epoch_that_cannot_be_is_none(path: Path, damage: dict[str, object]) -> None:
+def test_impossible_epoch_is_ignored(path: Path, damage: dict[str, object]) -> None:
     assert "validation" not in followed(path, epoch(10, **damage)).records
 
 
-def test_what_is_nested_without_end_is_left_out(path: Path) -> None:
+def test_endless_nesting_is_left_out(path: Path) -> None:
     path.write_text("[" * 100_000 + "]" * 100_000 + '\n{"a":' * 1000 + "1" + "}" * 1000 + "\n")
     write(path, step(1))
     reader = followed(path)
     assert [record["step"] for record in reader.records["step"]] == [1] and reader.problem
 
 
-def test_half_a_character_is_replaced(path: Path) -> None:
+def test_incomplete_character_is_replaced(path: Path) -> None:
     path.write_text('{"kind": "note", "step": 1, "text": "a \\ud800 b"}\n')
     assert read_metrics(path)[0]["text"] == "a \ufffd b"
 
 
-def test_a_line_that_a_kill_tore_is_no_problem(path: Path) -> None:
+def test_line_torn_by_a_kill_is_no_problem(path: Path) -> None:
     path.write_text('{"kind": "step", "st\n')
     assert followed(path, step(1)).problem == ""
 
 
-def test_a_folder_in_place_of_the_file_is_told(path: Path) -> None:
+def test_folder_in_place_of_the_file_is_reported(path: Path) -> None:
     path.mkdir()
     reader = MetricsReader(path)
     assert not reader.update() and not reader.records
     assert reader.problem == "metrics.jsonl cannot be read: it is a folder."
 
 
-def test_a_pipe_in_place_of_the_file_is_not_waited_for(path: Path) -> None:
+def test_pipe_in_place_of_the_file_does_not_block(path: Path) -> None:
     os.mkfifo(path)
     reader = MetricsReader(path)
     assert not reader.update() and "no file" in reader.problem
 
 
-def test_a_file_of_any_length_is_not_taken_into_memory(path: Path) -> None:
+def test_huge_file_is_not_read_into_memory(path: Path) -> None:
     write(path, step(1))
     os.truncate(path, 1 << 40)
     reader = MetricsReader(path)
     assert not reader.update() and "MB are too many" in reader.problem
 
 
-def test_a_line_out_of_order_takes_its_place(path: Path) -> None:
+def test_out_of_order_line_is_sorted(path: Path) -> None:
     write(path, step(1), step(3), step(2))
     assert [record["step"] for record in read_metrics(path)] == [1, 2, 3]
 
 
-def test_a_writer_starts_a_line_of_its_own_after_a_torn_one(path: Path) -> None:
+def test_writer_starts_a_new_line_after_a_torn_one(path: Path) -> None:
     path.write_bytes(b'{"kind": "step", "step": 1, "loss": 1}\n{"kind": "st')
     write(path, step(2))
     assert [record["step"] for record in read_metrics(path)] == [1, 2]
 
 
-def test_a_writer_adds_no_empty_line_to_a_whole_file(path: Path) -> None:
+def test_writer_adds_no_empty_line_to_a_complete_file(path: Path) -> None:
     write(path, step(1))
     write(path, step(2))
     assert path.read_bytes().count(b"\n") == 2
 
 
-def test_the_latest_attempt_at_a_step_counts(path: Path) -> None:
+def test_latest_attempt_at_a_step_counts(path: Path) -> None:
     write(path, step(1, attempt=0), step(2, attempt=0))
     write(path, step(2, attempt=1))
     assert [(record["step"], record["attempt"]) for record in read_metrics(path)] == [(1, 0), (2, 1)]
 
 
-def test_a_step_and_an_epoch_at_the_same_step_are_both_kept(path: Path) -> None:
+def test_step_and_epoch_at_the_same_step_are_both_kept(path: Path) -> None:
     write(path, step(4), epoch(4))
     assert [record["kind"] for record in read_metrics(path)] == ["step", "validation"]
 
@@ -162,7 +162,7 @@ def test_a_step_and_an_epoch_at_the_same_step_are_both_kept(path: Path) -> None:
 # --- Following a run ----------------------------------------------------------------------------------------------
 
 
-def test_a_reader_takes_up_only_what_is_new(path: Path) -> None:
+def test_reader_parses_only_new_lines(path: Path) -> None:
     reader = MetricsReader(path)
     assert not reader.update()
     write(path, step(1))
@@ -172,7 +172,7 @@ def test_a_reader_takes_up_only_what_is_new(path: Path) -> None:
     assert [record["step"] for record in reader.records["step"]] == [1, 2]
 
 
-def test_a_reader_waits_for_the_rest_of_a_line(path: Path) -> None:
+def test_reader_waits_for_the_rest_of_a_line(path: Path) -> None:
     reader = MetricsReader(path)
     with path.open("ab", buffering=0) as file:
         for byte in b'{"kind": "step", "step": 1, "loss": 2}':
@@ -184,7 +184,7 @@ def test_a_reader_waits_for_the_rest_of_a_line(path: Path) -> None:
 
 
 @pytest.mark.parametrize("replaced", [True, False])
-def test_a_reader_begins_anew_with_another_file(path: Path, replaced: bool) -> None:
+def test_reader_starts_over_if_the_file_is_replaced(path: Path, replaced: bool) -> None:
     reader = MetricsReader(path)
     write(path, step(1), step(2), step(3))
     reader.update()
@@ -198,7 +198,7 @@ def test_a_reader_begins_anew_with_another_file(path: Path, replaced: bool) -> N
     assert [record["step"] for record in reader.records["step"]] == [7]
 
 
-def test_a_resumed_run_drops_what_it_is_about_to_repeat(path: Path) -> None:
+def test_resumed_run_drops_the_records_that_it_will_repeat(path: Path) -> None:
     write(path, start(0), step(10), epoch(10), step(20), start(10, attempt=1), step(15))
     assert [(r["kind"], r["step"]) for r in read_metrics(path)] == [
         ("start", 0), ("start", 10), ("step", 10), ("validation", 10), ("step", 15),
@@ -212,11 +212,11 @@ def followed(path: Path, *records: dict[str, object]) -> MetricsReader:
     return reader
 
 
-def test_there_is_no_progress_before_a_start(path: Path) -> None:
+def test_no_progress_before_a_start(path: Path) -> None:
     assert progress(followed(path, step(1)).records) is None
 
 
-def test_time_left_follows_the_pace_of_this_attempt_alone(path: Path) -> None:
+def test_remaining_time_follows_the_pace_of_this_attempt_alone(path: Path) -> None:
     slow = [start(0, t=0.0), step(10, t=1000.0)]
     quick = [start(10, t=5000.0, attempt=1), step(30, t=5010.0, pictures_per_second=40.0, memory=5)]
     now = progress(followed(path, *slow, *quick).records)
@@ -226,14 +226,14 @@ def test_time_left_follows_the_pace_of_this_attempt_alone(path: Path) -> None:
     assert (now.pictures_per_second, now.memory, now.accuracy) == (40.0, 5, None)
 
 
-def test_the_slower_of_decoding_and_model_is_the_bottleneck(path: Path) -> None:
+def test_slower_of_decoding_and_model_is_the_bottleneck(path: Path) -> None:
     for data, model, slower in ((9.0, 8.0, "The model"), (8.0, 9.0, "Decoding")):
         now = progress(followed(path, start(0), step(10, data_per_second=data, model_per_second=model)).records)
         assert now is not None and now.bottleneck.startswith(f"{slower} is the bottleneck: ")
         path.unlink()
 
 
-def test_progress_knows_the_best_accuracy(path: Path) -> None:
+def test_progress_includes_the_best_accuracy(path: Path) -> None:
     now = progress(followed(path, start(0), epoch(10, accuracy=0.4), epoch(20, accuracy=0.3)).records)
     assert now is not None and now.accuracy == 0.4
 
@@ -241,7 +241,7 @@ def test_progress_knows_the_best_accuracy(path: Path) -> None:
 # --- Validation and test -------------------------------------------------------------------------------------------
 
 
-def test_the_best_epoch_has_the_highest_accuracy_and_of_these_the_lowest_loss(path: Path) -> None:
+def test_best_epoch_has_the_highest_accuracy_then_the_lowest_loss(path: Path) -> None:
     rows = [(10, 0.5, 1.0), (20, 0.7, 0.9), (30, 0.7, 0.8), (40, 0.6, 0.1)]
     epochs = [epoch(step, epoch=step // 10, accuracy=accuracy, loss=loss) for step, accuracy, loss in rows]
     records = followed(path, start(0), *epochs).records
@@ -250,7 +250,7 @@ def test_the_best_epoch_has_the_highest_accuracy_and_of_these_the_lowest_loss(pa
     assert final_test(records) is None
 
 
-def test_the_test_belongs_to_what_validation_chose(path: Path) -> None:
+def test_result_belongs_to_the_epoch_chosen_by_validation(path: Path) -> None:
     test = {"kind": "test", "step": 20, "epoch": 1, "accuracy": 0.45, "loss": 1.1, "pictures": 8}
     records = followed(path, start(0), epoch(10), epoch(20, epoch=2, accuracy=0.4), test).records
     assert final_test(records) == test

@@ -1,4 +1,4 @@
-"""MLflow, from an environment of its own: what it stored, as its own client reads it."""
+"""MLflow in its own environment: what it stored, as read by its client."""
 
 import json
 import os
@@ -29,7 +29,7 @@ print(json.dumps(info | {"history": history}))
 
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLflow keeps files in a folder; it is told so by its own environment variables."""
+    """Let MLflow store in a folder, through its own environment variables."""
     if "mlflow" not in plugin.available():
         why = f"{plugin.PYTHON} names no Python with mlflow-skinny: make mlflow-test"
         (pytest.fail if "VIT_NEED_MLFLOW" in os.environ else pytest.skip)(why)
@@ -39,7 +39,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stored() -> dict[str, Any]:
-    """The one run that MLflow has."""
+    """Return MLflow's only run."""
     done = subprocess.run(
         [os.environ[plugin.PYTHON], "-c", READ], capture_output=True, text=True, timeout=300, check=True
     )
@@ -50,7 +50,7 @@ def notes(run: Path) -> list[str]:
     return [record["text"] for record in read_metrics(run / "metrics.jsonl") if record["kind"] == "note"]
 
 
-def test_mlflow_has_every_figure_of_a_run_and_its_resumption_in_one_run(tmp_path: Path) -> None:
+def test_mlflow_has_every_metric_of_a_run_and_its_resumption_in_one_run(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(tiny(track="mlflow", epochs=1), run)
     first = stored()
@@ -68,19 +68,19 @@ def test_mlflow_has_every_figure_of_a_run_and_its_resumption_in_one_run(tmp_path
         for name in names:
             series = second["history"][f"{shown}/{name}"]
             assert series[-1] == [records[-1]["step"], records[-1][name]]
-            if kind != "test":  # of which the file has the last one
+            if kind != "test":  # the file has only the last of them
                 assert series == [[record["step"], record[name]] for record in records]
     assert second["params"]["dim"] == "16" and second["params"]["data"] == "shapes"
 
 
-def test_a_store_that_refuses_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_that_refuses_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite-of-nobody:///store")
     train(tiny(track="mlflow", epochs=1), tmp_path / "run")
     [note] = notes(tmp_path / "run")
     assert note.startswith("Figures are no longer copied to mlflow: ")
 
 
-def test_a_server_that_does_not_answer_costs_the_end_of_a_run_a_limited_wait(
+def test_unresponsive_server_delays_the_end_of_a_run_by_a_limited_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vit.training import tracking

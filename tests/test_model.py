@@ -1,4 +1,4 @@
-"""The forward pass: shapes, probabilities, positions, sizes, training-only behaviour, and what a config refuses."""
+"""The forward pass: shapes, probabilities, positions, sizes, training-only behaviour, and validation of configs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +50,7 @@ def images(variant: VisionTransformer, pictures: Callable[..., torch.Tensor]) ->
 # --- Shapes and probabilities ---------------------------------------------------------------------------------
 
 
-def test_a_picture_of_224_px_in_patches_of_16_is_197_tokens_of_768() -> None:
+def test_picture_of_224_px_in_patches_of_16_is_197_tokens_of_768() -> None:
     config = ViTConfig(depth=1)
     model = VisionTransformer(config)
     assert config.tokens == 197
@@ -70,7 +70,7 @@ def test_rows_of_attention_sum_to_one(variant: VisionTransformer, images: torch.
 
 
 @torch.inference_mode()
-def test_the_three_ways_through_agree(variant: VisionTransformer, images: torch.Tensor) -> None:
+def test_three_kinds_of_passes_agree(variant: VisionTransformer, images: torch.Tensor) -> None:
     fast, explicit = variant(images), variant(images, output_attentions=True)
     recorded = variant(images, output_queries_keys=True)
     scale = fast.logits.abs().max()
@@ -82,8 +82,8 @@ def test_the_three_ways_through_agree(variant: VisionTransformer, images: torch.
 
 
 @torch.inference_mode()
-def test_attention_is_the_one_that_the_forward_pass_used(build: Any, pictures: Any) -> None:
-    """Rebuild the logits by hand from the returned matrices; a matrix of another block must not do."""
+def test_attention_is_that_of_the_forward_pass(build: Any, pictures: Any) -> None:
+    """Rebuild the logits by hand from the returned matrices; a matrix of another block must give others."""
     model, images = build(), pictures()
     output = model(images, output_attentions=True)
 
@@ -102,7 +102,7 @@ def test_attention_is_the_one_that_the_forward_pass_used(build: Any, pictures: A
 
 
 @torch.inference_mode()
-def test_the_agreement_would_notice_a_wrong_number_of_heads(build: Any, pictures: Any) -> None:
+def test_agreement_would_notice_a_wrong_number_of_heads(build: Any, pictures: Any) -> None:
     right, wrong = build(), build(heads=4)
     wrong.load_state_dict(right.state_dict())
     assert (right(pictures()).logits - wrong(pictures()).logits).abs().max() > 1e-2
@@ -144,12 +144,12 @@ def test_positions_are_resized_as_maps_with_rows_before_cols() -> None:
     assert (resized[1:, :, 0] >= resized[:-1, :, 0]).all() and resized[0, 0, 0] == 0 and resized[-1, 0, 0] == 3
 
 
-def test_positions_at_the_training_size_are_left_alone() -> None:
+def test_positions_at_the_training_size_are_unchanged() -> None:
     positions = torch.randn(1, 24, 2)
     assert resize_positions(positions, (4, 6), (4, 6), "bicubic_antialias") is positions
 
 
-def test_the_four_ways_to_resize_positions_differ() -> None:
+def test_four_ways_to_resize_positions_differ() -> None:
     positions = torch.randn(1, 16, 8, generator=torch.Generator().manual_seed(0))
     modes = ("bicubic", "bicubic_antialias", "bicubic_corners", "bilinear")
     results = [resize_positions(positions, (4, 4), (6, 6), mode) for mode in modes]
@@ -159,7 +159,7 @@ def test_the_four_ways_to_resize_positions_differ() -> None:
 
 
 @torch.inference_mode()
-def test_a_picture_is_read_row_by_row(build: Any) -> None:
+def test_picture_is_read_row_by_row(build: Any) -> None:
     """The token of patch (1, 2) changes with its pixels, and no other token does."""
     model = build(image_size=(24, 40))
     image = torch.zeros(1, 3, 24, 40)
@@ -185,7 +185,7 @@ def test_a_picture_is_read_row_by_row(build: Any) -> None:
 )
 def test_named_sizes_have_the_published_number_of_parameters(name: str, torchvision_params: int) -> None:
     config = ViTConfig.preset(name)
-    # Ours lacks one row: the position of the class token is part of the token.
+    # Ours lacks one row: the class token's position is part of the token.
     assert count(on_meta(config)) == torchvision_params - config.dim
 
 
@@ -208,22 +208,22 @@ def test_small_sizes_have_under_ten_million_parameters(name: str) -> None:
     assert count(on_meta(ViTConfig.preset(name))) < 10e6
 
 
-def test_a_named_size_takes_changes_and_an_unknown_one_lists_the_known() -> None:
+def test_named_size_takes_changes_and_an_unknown_one_lists_the_known() -> None:
     assert ViTConfig.preset("B/16", image_size=384).tokens == 577
     for name in ("B/17", "X/16", "B", ""):
         with pytest.raises(ValueError, match="B/16"):
             ViTConfig.preset(name)
 
 
-# --- Start and training ---------------------------------------------------------------------------------------
+# --- Initialisation and training ------------------------------------------------------------------------------
 
 
-def test_a_fresh_model_says_the_same_of_every_class(tiny: ViTConfig, pictures: Any) -> None:
+def test_untrained_model_has_equal_logits(tiny: ViTConfig, pictures: Any) -> None:
     assert VisionTransformer(tiny).eval()(pictures()).logits.abs().max() == 0
 
 
 @torch.no_grad()
-def test_fresh_weights_have_the_spread_of_the_paper() -> None:
+def test_initial_weights_have_the_spread_of_the_paper() -> None:
     torch.manual_seed(0)
     model = VisionTransformer(ViTConfig.preset("Ti/16", depth=2))
     dim = 192
@@ -234,13 +234,13 @@ def test_fresh_weights_have_the_spread_of_the_paper() -> None:
     assert model.prefix_tokens.abs().max() == 0
 
 
-def test_fresh_registers_differ_from_each_other() -> None:
+def test_initial_registers_differ_from_each_other() -> None:
     tokens = VisionTransformer(ViTConfig(depth=1, prefix=("cls", "reg1", "reg2"))).prefix_tokens[0]
     assert not torch.equal(tokens[1], tokens[2])
 
 
 @pytest.mark.parametrize("name", ["dropout", "drop_path"])
-def test_dropout_and_drop_path_act_in_training_only(build: Any, pictures: Any, name: str) -> None:
+def test_dropout_and_drop_path_act_only_in_training(build: Any, pictures: Any, name: str) -> None:
     plain, dropping, images = build(), build(**{name: 0.5}), pictures(count=8)
     assert torch.equal(dropping(images).logits, plain(images).logits)
     dropping.train()
@@ -291,7 +291,7 @@ def test_every_parameter_gets_a_gradient(variant: VisionTransformer, images: tor
         ({"layer_scale": float("inf")}, "layer_scale"),
     ],
 )
-def test_a_config_that_cannot_be_is_refused_by_the_name_of_its_field(
+def test_impossible_config_is_refused_by_the_name_of_its_field(
     tiny: ViTConfig, changes: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(ValueError, match=field):
@@ -307,7 +307,7 @@ def test_unknown_fields_and_wrong_types_are_refused(tiny: ViTConfig) -> None:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_config_survives_json(tiny: ViTConfig, name: str) -> None:
+def test_config_survives_json(tiny: ViTConfig, name: str) -> None:
     import json
 
     config = ViTConfig.from_dict(tiny.to_dict() | VARIANTS[name])
@@ -315,14 +315,14 @@ def test_a_config_survives_json(tiny: ViTConfig, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_pass_compiles_into_one_graph(build: Any, pictures: Any) -> None:
-    """A training loop compiles it: what breaks the graph would cost it at every step."""
+def test_pass_compiles_into_one_graph(build: Any, pictures: Any) -> None:
+    """A training loop may compile the model, where graph breaks would slow down every step."""
     model, images = build(depth=2), pictures()
     compiled = torch.compile(lambda x: model(x).logits, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(images), model(images).logits)
 
 
-def test_a_hook_sees_every_block_and_what_it_gives_counts(build: Any, pictures: Any) -> None:
+def test_hook_sees_every_block_and_its_return_value_replaces_the_output(build: Any, pictures: Any) -> None:
     model, images = build(depth=3), pictures()
     plain, collected = model(images), []
 
@@ -337,7 +337,7 @@ def test_a_hook_sees_every_block_and_what_it_gives_counts(build: Any, pictures: 
     torch.testing.assert_close(model(images, hook=lambda block, inputs: inputs.mixed()).logits, plain.logits)
 
 
-def test_a_walk_by_hand_is_the_pass(build: Any, pictures: Any) -> None:
+def test_blocks_called_by_hand_equal_the_pass(build: Any, pictures: Any) -> None:
     for changes in ({}, {"pool": "mean", "prefix": ()}, {"rope": 100.0, "prefix": ("cls", "reg1")}):
         model, images = build(**changes), pictures()
         x, steps = model.walk(images)

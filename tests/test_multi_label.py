@@ -1,4 +1,4 @@
-"""Models whose classes are questions of their own, or that have one output: sigmoids, as transformers has them."""
+"""Multi-label models and models with one output: sigmoids, as in transformers."""
 
 import json
 import math
@@ -43,7 +43,7 @@ NAMES = {0: "beach", 1: "sea", 2: "dog", 3: "night"}
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Callable[..., Path]:
-    """`theirs(**config)`: the folder of a model of transformers, every parameter random."""
+    """Return `theirs(**config)`: the folder of a transformers model with random parameters."""
 
     def save(**config: object) -> Path:
         folder = tmp_path / "theirs"
@@ -56,24 +56,24 @@ def theirs(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def several(theirs: Callable[..., Path]) -> Checkpoint:
-    """Four classes that may hold at once."""
+    """A checkpoint of four classes that are not mutually exclusive."""
     return vit.load_checkpoint(theirs(id2label=NAMES, problem_type="multi_label_classification"))
 
 
 def of_their_pipeline(folder: Path, picture: Path) -> dict[str, float]:
-    """What transformers' own pipeline answers."""
+    """Return the output of transformers' own pipeline."""
     model = ViTForImageClassification.from_pretrained(folder)
     pipeline = ImageClassificationPipeline(model=model, image_processor=ViTImageProcessor.from_pretrained(folder))
     return {one["label"]: one["score"] for one in pipeline(str(picture))}
 
 
-def test_probabilities_are_those_of_their_pipeline(
+def test_probabilities_equal_those_of_transformers_pipeline(
     several: Checkpoint, picture: Path, command: Command, tmp_path: Path
 ) -> None:
     expected = of_their_pipeline(several.path, picture)
     assert sum(expected.values()) != pytest.approx(1, abs=0.1)
     explained = explain(several, picture.read_bytes())
-    assert dict(explained.predictions) == pytest.approx(expected, abs=1e-2)  # their processor resizes otherwise
+    assert dict(explained.predictions) == pytest.approx(expected, abs=1e-2)  # their processor resizes differently
     printed = command("classify", picture, "--checkpoint", several.path, "--json")
     assert {
         one["label"]: one["probability"] for one in json.loads(printed.out)["results"][0]["predictions"]
@@ -82,7 +82,7 @@ def test_probabilities_are_those_of_their_pipeline(
     pixels = several.preprocess(decode_image(picture.read_bytes()))
     both = (one.model.probabilities(one.model(pixels).logits) for one in (several, checkpoint_from_module(module)))
     torch.testing.assert_close(*both)
-    # What follows in the explainers: the last block's answer, and the logit whose gradient is followed.
+    # Consumers of the explainers: the last block's answer, and the logit whose gradient is computed.
     torch.testing.assert_close(logit_lens(several.model, pixels, 1).answers[-1], torch.tensor(explained.probabilities))
     gradient = relevance_record(several.model, pixels, target=2).gradients
     vit_of_softmax = several.model.with_head(several.model.head, 4)
@@ -90,7 +90,7 @@ def test_probabilities_are_those_of_their_pipeline(
         torch.testing.assert_close(one, other)
 
 
-def test_one_output_is_a_yes_or_no(theirs: Callable[..., Path], picture: Path) -> None:
+def test_one_output_is_a_binary_classification(theirs: Callable[..., Path], picture: Path) -> None:
     folder = theirs(num_labels=1)
     opened = vit.load_checkpoint(folder)
     (answer,) = explain(opened, picture.read_bytes()).probabilities
@@ -100,13 +100,13 @@ def test_one_output_is_a_yes_or_no(theirs: Callable[..., Path], picture: Path) -
         evaluate_checkpoint(opened, "shapes")
 
 
-def test_numbers_of_a_regression_are_no_classes(theirs: Callable[..., Path]) -> None:
+def test_regression_outputs_are_no_classes(theirs: Callable[..., Path]) -> None:
     opened = vit.load_checkpoint(theirs(num_labels=2, problem_type="regression"))
     assert opened.labels == () and "regression" in opened.assumed["labels"]
 
 
 @pytest.mark.parametrize("to", ["transformers", "timm"])
-def test_conversions_keep_it(several: Checkpoint, to: str, tmp_path: Path) -> None:
+def test_conversions_keep_multi_label(several: Checkpoint, to: str, tmp_path: Path) -> None:
     again = vit.load_checkpoint(convert(several, tmp_path / "converted", to))
     assert again.config.multi_label and again.labels == several.labels
     assert json.loads((tmp_path / "converted" / "config.json").read_text())["problem_type"] == (
@@ -114,12 +114,12 @@ def test_conversions_keep_it(several: Checkpoint, to: str, tmp_path: Path) -> No
     )
 
 
-def test_what_excludes_each_other_is_saved_as_before(checkpoint: Checkpoint) -> None:
+def test_single_label_checkpoint_is_saved_as_before(checkpoint: Checkpoint) -> None:
     assert "multi_label" not in checkpoint.config.to_dict() and "multi_label" not in repr(checkpoint.config)
     assert "problem_type" not in json.loads((checkpoint.path / "config.json").read_text())
 
 
-def test_identity_tells_sigmoid_from_softmax(several: Checkpoint) -> None:
+def test_identity_distinguishes_sigmoid_from_softmax(several: Checkpoint) -> None:
     before = several.identity
     config = several.path / "config.json"
     document = json.loads(config.read_text())
@@ -128,12 +128,12 @@ def test_identity_tells_sigmoid_from_softmax(several: Checkpoint) -> None:
     assert vit.load_checkpoint(several.path).body == several.body
 
 
-def test_a_training_from_it_has_one_class_for_each_picture(several: Checkpoint) -> None:
+def test_training_from_it_has_one_class_per_picture(several: Checkpoint) -> None:
     config = TrainConfig(data="shapes", init_from=str(several.path)).vit_config(4, several.config)
     assert not config.multi_label and VisionTransformer(config).activation == "softmax"
 
 
-def test_pictures_followed_in_a_training_show_sigmoids(several: Checkpoint, tmp_path: Path) -> None:
+def test_snapshots_during_training_show_sigmoids(several: Checkpoint, tmp_path: Path) -> None:
     images = torch.randint(0, 256, (1, 3, 32, 32), dtype=torch.uint8)
     SnapshotWriter(tmp_path, images, [1], several.labels, several.preprocess).store(1, several.model)
     (snapshot,) = read_snapshots(tmp_path, 1)
@@ -142,7 +142,7 @@ def test_pictures_followed_in_a_training_show_sigmoids(several: Checkpoint, tmp_
     assert snapshot.probability == pytest.approx(float(expected[1]), abs=1e-4)
 
 
-def test_evaluation_counts_the_loss_of_each_class(several: Checkpoint, tmp_path: Path) -> None:
+def test_evaluation_sums_the_loss_of_each_class(several: Checkpoint, tmp_path: Path) -> None:
     with torch.no_grad():
         several.model.head.weight.zero_()
         several.model.head.bias.copy_(torch.tensor([0.0, 0.0, 3.0, 0.0]))

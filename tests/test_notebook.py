@@ -1,4 +1,4 @@
-"""`vit.view`, in a notebook: what a cell gets, from whatever holds a model, a picture or attention."""
+"""`vit.view` in a notebook: its output for anything that holds a model, a picture or attention."""
 
 import base64
 import gzip
@@ -35,7 +35,7 @@ def photo() -> Image.Image:
 
 
 def held(view: View) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """What the page in a cell holds: the viewer's data, and its payloads."""
+    """Return the contents of the page in a cell: the viewer's data and its payloads."""
     srcdoc = re.search(r'srcdoc="([^"]*)"', view._repr_html_())
     assert srcdoc
     page = html.unescape(srcdoc[1])
@@ -46,7 +46,7 @@ def held(view: View) -> tuple[dict[str, Any], dict[str, bytes]]:
     return document["data"], {name: gzip.decompress(base64.b64decode(text[1])) for name, text in texts.items() if text}
 
 
-def test_a_cell_holds_the_payload_of_the_page(checkpoint: vit.Checkpoint, photo: Image.Image, tmp_path: Path) -> None:
+def test_cell_holds_the_payload_of_the_page(checkpoint: vit.Checkpoint, photo: Image.Image, tmp_path: Path) -> None:
     photo.save(tmp_path / "photo.png")
     expected = explanation.explain(checkpoint, (tmp_path / "photo.png").read_bytes()).payload
     for anything in (checkpoint, checkpoint.path, str(checkpoint.path)):
@@ -55,7 +55,7 @@ def test_a_cell_holds_the_payload_of_the_page(checkpoint: vit.Checkpoint, photo:
     assert held(from_module)[1]["payload"] == expected
 
 
-def test_a_module_and_its_file_are_shown_alike(photo: Image.Image, tmp_path: Path) -> None:
+def test_module_and_its_file_are_shown_alike(photo: Image.Image, tmp_path: Path) -> None:
     module = fill(timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=3))
     timm.models.save_for_hf(module, tmp_path, model_args={"img_size": 32})
     saved = vit.load_checkpoint(tmp_path)
@@ -66,7 +66,7 @@ def test_a_module_and_its_file_are_shown_alike(photo: Image.Image, tmp_path: Pat
 
 
 @pytest.mark.parametrize("method", ["attention", "rollout", "relevance", "gradcam", "legrad"])
-def test_maps_are_those_of_the_other_doors(checkpoint: vit.Checkpoint, photo: Image.Image, method: str) -> None:
+def test_maps_equal_those_of_the_other_interfaces(checkpoint: vit.Checkpoint, photo: Image.Image, method: str) -> None:
     view = vit.view(checkpoint, photo, method=method, target="cat")
     assert view.selection.method == method
     torch.testing.assert_close(view.heatmap(), vit.heatmap(checkpoint, photo, method, "cat"))
@@ -77,7 +77,7 @@ def test_maps_are_those_of_the_other_doors(checkpoint: vit.Checkpoint, photo: Im
     assert ("chain" in payloads) == (method == "relevance")
 
 
-def test_what_is_set_in_code_is_shown(checkpoint: vit.Checkpoint, photo: Image.Image) -> None:
+def test_settings_from_code_are_shown(checkpoint: vit.Checkpoint, photo: Image.Image) -> None:
     view = vit.view(checkpoint, photo)
     view.block, view.head, view.query, view.direction = 0, 1, (1, 2), "to"
     assert view.selection == (0, 1, 7, "to", "attention")
@@ -88,13 +88,13 @@ def test_what_is_set_in_code_is_shown(checkpoint: vit.Checkpoint, photo: Image.I
     assert (view.selection.query, view.selection.method, view.target) == (None, "relevance", "dog")
 
 
-def test_the_same_can_be_named_at_once(checkpoint: vit.Checkpoint, photo: Image.Image) -> None:
+def test_settings_can_be_passed_at_construction(checkpoint: vit.Checkpoint, photo: Image.Image) -> None:
     view = vit.view(checkpoint, photo, block=0, head="max", query="cls", direction="to", size=64, smooth=True)
     assert view.selection == (0, "max", 0, "to", "attention")
     assert view.record.grid == (8, 8) and held(view)[0]["seed"]["smooth"] is True
 
 
-def test_a_frame_holds_all_that_it_needs_and_has_no_rights(checkpoint: vit.Checkpoint, photo: Image.Image) -> None:
+def test_frame_is_self_contained_and_sandboxed(checkpoint: vit.Checkpoint, photo: Image.Image) -> None:
     cell = vit.view(checkpoint, photo)._repr_html_()
     assert 'sandbox="allow-scripts"' in cell
     assert "default-src 'none'" in cell
@@ -102,13 +102,13 @@ def test_a_frame_holds_all_that_it_needs_and_has_no_rights(checkpoint: vit.Check
     assert cell.endswith("</iframe>") and "Trust this notebook" in cell
 
 
-def test_two_views_have_names_of_their_own(checkpoint: vit.Checkpoint, photo: Image.Image) -> None:
+def test_two_views_have_distinct_ids(checkpoint: vit.Checkpoint, photo: Image.Image) -> None:
     one, other = vit.view(checkpoint, photo), vit.view(checkpoint, photo)
     assert held(one)[0]["name"] != held(other)[0]["name"]
     assert held(one)[0]["name"] == held(one)[0]["name"]  # however often it is displayed
 
 
-def test_foreign_text_is_text(checkpoint: vit.Checkpoint, photo: Image.Image) -> None:
+def test_foreign_text_is_escaped(checkpoint: vit.Checkpoint, photo: Image.Image) -> None:
     hostile = '</iframe><script>hurt()</script>"onload="hurt()'
     labels = [hostile, *LABELS[1:]]
     view = vit.view(checkpoint.model, photo, labels=labels, method="relevance", target=0)
@@ -117,7 +117,7 @@ def test_foreign_text_is_text(checkpoint: vit.Checkpoint, photo: Image.Image) ->
     assert held(view)[0]["method"]["target"] == hostile
 
 
-# --- Attention alone ------------------------------------------------------------------------------------------
+# --- Attention without a model --------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -127,7 +127,7 @@ def attentions(build: Build, **changes: Any) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("shape", ["outputs", "one tensor", "numpy", "half"])
-def test_bare_attention_is_shown_as_it_is(build: Build, photo: Image.Image, shape: str) -> None:
+def test_bare_attention_is_shown_unchanged(build: Build, photo: Image.Image, shape: str) -> None:
     outputs = attentions(build)
     whole = torch.cat(outputs)  # (L, H, N, N)
     anything = {
@@ -145,12 +145,12 @@ def test_bare_attention_is_shown_as_it_is(build: Build, photo: Image.Image, shap
     np.testing.assert_allclose(drawn, whole[1, 0, 12, 1:], atol=3e-3)
 
 
-def test_weights_of_zero_stay_zero() -> None:
+def test_zero_weights_stay_zero() -> None:
     view = vit.view(torch.eye(16).expand(2, 3, 16, 16))
     assert view.heatmap().flatten()[1:].max() < 1e-6
 
 
-def test_what_a_square_tells_need_not_be_said(build: Build) -> None:
+def test_square_grid_is_inferred(build: Build) -> None:
     assert vit.view(attentions(build)).record.prefix == ("cls",)
     assert vit.view(attentions(build, prefix=(), pool="mean")).record.prefix == ()
     registers = vit.view(attentions(build, prefix=("cls", "reg1", "reg2")), grid=(4, 4))
@@ -158,7 +158,7 @@ def test_what_a_square_tells_need_not_be_said(build: Build) -> None:
 
 
 def test_large_maps_are_sent_as_maps() -> None:
-    """Their queries would be as wide as there are tokens."""
+    """Queries that reproduce such a map would be as wide as there are tokens."""
     view = vit.view(torch.rand(1, 1, 400, 400).softmax(-1), grid=(20, 20))
     assert unpack(held(view)[1]["payload"])[0]["kind"] == "maps"
 
@@ -177,13 +177,13 @@ REFUSED_ATTENTION = {
 
 
 @pytest.mark.parametrize("kind", REFUSED_ATTENTION)
-def test_attention_that_cannot_be_is_refused(kind: str) -> None:
+def test_invalid_attention_is_refused(kind: str) -> None:
     attention, said = REFUSED_ATTENTION[kind]
     with pytest.raises(UserError, match=said):
         vit.view(attention)
 
 
-def test_a_grid_that_does_not_fit_is_refused() -> None:
+def test_grid_that_does_not_fit_is_refused() -> None:
     with pytest.raises(UserError, match=r"17 tokens are not the 16 patches of grid=\(4, 4\) and the 2 tokens"):
         vit.view(ROWS, grid=(4, 4), prefix=("cls", "dist"))
 
@@ -192,7 +192,7 @@ def test_a_grid_that_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("form", ["file", "path", "bytes", "array", "reals", "tensor", "batch"])
-def test_a_picture_is_the_same_in_every_form(photo: Image.Image, tmp_path: Path, form: str) -> None:
+def test_picture_is_the_same_in_every_form(photo: Image.Image, tmp_path: Path, form: str) -> None:
     photo.save(tmp_path / "photo.png")
     array = np.asarray(photo)
     tensor = torch.from_numpy(array.copy()).permute(2, 0, 1)
@@ -208,7 +208,7 @@ def test_a_picture_is_the_same_in_every_form(photo: Image.Image, tmp_path: Path,
     assert np.array_equal(picture_of(forms[form]), array)
 
 
-def test_grey_pictures_are_pictures() -> None:
+def test_grey_pictures_are_accepted() -> None:
     levels = np.arange(12, dtype=np.uint8).reshape(3, 4)
     for grey in (levels, levels[..., None], torch.from_numpy(levels), torch.from_numpy(levels)[None]):
         assert np.array_equal(np.asarray(picture_of(grey))[..., 1], levels)
@@ -226,12 +226,12 @@ def test_grey_pictures_are_pictures() -> None:
         (3, "A int is no picture"),
     ],
 )
-def test_what_is_no_picture_is_refused(picture: Any, said: str) -> None:
+def test_non_picture_is_refused(picture: Any, said: str) -> None:
     with pytest.raises(InvalidImage, match=said):
         picture_of(picture)
 
 
-# --- Questions without an answer ------------------------------------------------------------------------------
+# --- Refusals -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_what_is_no_picture_is_refused(picture: Any, said: str) -> None:
         ({"grid": (4, 4)}, "grid and prefix are for attention alone"),
     ],
 )
-def test_a_question_without_an_answer_is_told(
+def test_request_without_an_answer_is_refused(
     checkpoint: vit.Checkpoint, photo: Image.Image, question: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(UserError) as error:
@@ -256,19 +256,19 @@ def test_a_question_without_an_answer_is_told(
     assert str(error.value).startswith(said)
 
 
-def test_attention_alone_has_neither_classes_nor_features() -> None:
+def test_bare_attention_has_neither_classes_nor_features() -> None:
     for method, said in (("relevance", "There are no classes here"), ("similar", "There is no method 'similar' here")):
         with pytest.raises(UserError, match=said):
             vit.view(ROWS, method=method)
 
 
-def test_what_cannot_be_shown_is_told(checkpoint: vit.Checkpoint) -> None:
+def test_unsupported_view_is_refused(checkpoint: vit.Checkpoint) -> None:
     for arguments, said in (((checkpoint,), "Which picture"), ((object(),), "A object cannot be shown")):
         with pytest.raises(UserError, match=said):
             vit.view(*arguments)
 
 
-def test_the_package_is_called_before_and_after_its_modules_are_there() -> None:
+def test_package_is_callable_before_and_after_its_modules_are_imported() -> None:
     code = (
         "import sys, vit; assert callable(vit.view) and 'torch' not in sys.modules\n"
         "import vit.view.selection; assert callable(vit.view) and 'torch' not in sys.modules\n"

@@ -1,4 +1,4 @@
-"""Pictures unlike those that a model learnt from: noticed where they are, and not more often than said where not."""
+"""Pictures out of distribution: detected, with the stated rate of false alarms."""
 
 import io
 import json
@@ -34,7 +34,7 @@ SHIPPED = Path(vit.__file__).parent.parent / "checkpoints" / "cifar10"
 
 @pytest.fixture(scope="module")
 def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset of two classes of noise."""
+    """Write a dataset of two classes of noise."""
     data = tmp_path_factory.mktemp("data") / "noise"
     generator = np.random.default_rng(0)
     for number in range(40):
@@ -54,7 +54,7 @@ def fitted(
     preprocess: Preprocess,
     noise: Path,
 ) -> Reference:
-    """Of the same checkpoint, in another folder."""
+    """Statistics of the same checkpoint, fitted in another folder."""
     folder = save_checkpoint(tmp_path_factory.mktemp("known") / "tiny", build(), labels, preprocess)
     return ood.fit(load_checkpoint(folder), "shapes", f"folder:{noise}", most=600)
 
@@ -64,27 +64,27 @@ def scores(checkpoint: Checkpoint, fitted: Reference, images: Tensor) -> Tensor:
     return fitted.score(checkpoint.model, pixels)
 
 
-def test_new_pictures_of_the_known_kind_are_called_unlike_as_rarely_as_said(
-    checkpoint: Checkpoint, fitted: Reference
-) -> None:
+def test_new_pictures_in_distribution_are_flagged_at_the_stated_rate(checkpoint: Checkpoint, fitted: Reference) -> None:
     new, _ = shapes(600, 32, seed=99)
     called = [fitted.judge(float(score)).known <= ALARM_SHARE for score in scores(checkpoint, fitted, new.images)]
     assert sum(called) / len(called) == pytest.approx(ALARM_SHARE, abs=0.05)
 
 
-def test_noise_is_unlike_shapes(fitted: Reference) -> None:
+def test_noise_is_out_of_distribution_for_shapes(fitted: Reference) -> None:
     assert fitted.noticed is not None and fitted.noticed > 0.6
     assert fitted.data == "shapes" and fitted.other_data == "noise"
 
 
-def test_one_picture_scores_as_in_a_batch(checkpoint: Checkpoint, fitted: Reference) -> None:
+def test_single_picture_scores_as_in_a_batch(checkpoint: Checkpoint, fitted: Reference) -> None:
     pictures, _ = shapes(5, 32, seed=5)
     together = scores(checkpoint, fitted, pictures.images)
     alone = torch.cat([scores(checkpoint, fitted, pictures.images[i : i + 1]) for i in range(5)])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_kept_is_read_back_for_the_same_checkpoint_only(checkpoint: Checkpoint, fitted: Reference) -> None:
+def test_stored_statistics_are_read_back_for_the_same_checkpoint_only(
+    checkpoint: Checkpoint, fitted: Reference
+) -> None:
     assert ood.read(checkpoint) is None
     ood.write(checkpoint, fitted)
     back = ood.read(checkpoint)
@@ -92,14 +92,14 @@ def test_what_is_kept_is_read_back_for_the_same_checkpoint_only(checkpoint: Chec
     assert ood.read(replace(checkpoint, labels=(*checkpoint.labels[:-1], "another"))) is None
 
 
-def test_without_foreign_pictures_nothing_is_said_of_them(checkpoint: Checkpoint, fitted: Reference) -> None:
+def test_no_statement_on_foreign_pictures_without_any(checkpoint: Checkpoint, fitted: Reference) -> None:
     alone = replace(fitted, others=None)
     ood.write(checkpoint, alone)
     back = ood.read(checkpoint)
     assert back is not None and back.noticed is None and back.judge(0.0).others is None
 
 
-def test_a_checkpoint_with_it_can_be_saved_anew(checkpoint: Checkpoint, fitted: Reference) -> None:
+def test_checkpoint_with_statistics_can_be_saved_again(checkpoint: Checkpoint, fitted: Reference) -> None:
     ood.write(checkpoint, fitted)
     save_checkpoint(checkpoint.path, checkpoint.model, checkpoint.labels, checkpoint.preprocess, facts={})
     assert not (checkpoint.path / FILE).exists()
@@ -132,7 +132,7 @@ def array(*shape: int) -> bytes:
         lambda whole, facts: packed(facts_json=b"[" * 100_000),
     ],
 )
-def test_a_damaged_file_counts_as_none(
+def test_damaged_file_is_ignored(
     checkpoint: Checkpoint, fitted: Reference, damage: Callable[[bytes, bytes], bytes]
 ) -> None:
     file = ood.write(checkpoint, fitted)
@@ -141,15 +141,13 @@ def test_a_damaged_file_counts_as_none(
     assert ood.read(checkpoint) is None
 
 
-def test_a_model_without_classes_is_refused(build: Callable, saved: Path) -> None:
+def test_model_without_classes_is_refused(build: Callable, saved: Path) -> None:
     folder = save_checkpoint(saved.parent / "bare", build(num_classes=0), (), load_checkpoint(saved).preprocess)
     with pytest.raises(UserError, match="no classes"):
         ood.fit(load_checkpoint(folder), "shapes", most=10)
 
 
-def test_the_command_says_what_it_found_and_keeps_it(
-    saved: Path, noise: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_prints_its_result_and_stores_it(saved: Path, noise: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["ood", "--checkpoint", str(saved), "--data", "shapes", "--others", f"folder:{noise}"]
     assert main([*arguments, "--keep"]) == 0
     said = re.search(r"Of the pictures of noise, (\d+)% exceed it\.", capsys.readouterr().out)
@@ -160,7 +158,7 @@ def test_the_command_says_what_it_found_and_keeps_it(
     assert document["data"] == "shapes" and document["others_called_unlike"] > 3 * document["known_called_unlike"]
 
 
-def test_the_shipped_checkpoint_knows_its_pictures() -> None:
+def test_shipped_checkpoint_recognises_its_pictures() -> None:
     checkpoint = load_checkpoint(SHIPPED)
     reference = ood.read(checkpoint)
     assert reference is not None and reference.noticed is not None and reference.noticed > 0.4

@@ -1,4 +1,4 @@
-"""Learning rate, optimizers and the average of weights."""
+"""Learning rate, optimizers, and averaged weights."""
 
 import pytest
 import torch
@@ -13,18 +13,18 @@ from vit.training.presets import train_config
 @pytest.mark.parametrize(
     ("step", "share"), [(0, 0.25), (1, 0.5), (3, 1.0), (4, 1.0), (6, 0.853553), (8, 0.5), (10, 0.146447)]
 )
-def test_the_learning_rate_warms_up_and_follows_a_cosine(step: int, share: float) -> None:
+def test_learning_rate_warms_up_and_follows_a_cosine(step: int, share: float) -> None:
     config = train_config(warmup_epochs=2, epochs=6)  # 2 steps per epoch: 4 of warm-up, 8 of cosine
     assert learning_rate_share(step, 12, 2, config) == pytest.approx(share, abs=1e-6)
 
 
-def test_a_constant_schedule_stays_at_the_peak() -> None:
+def test_constant_schedule_stays_at_the_peak() -> None:
     config = train_config(schedule="constant", warmup_epochs=1)
     assert [learning_rate_share(step, 10, 2, config) for step in (0, 1, 2, 9)] == [0.5, 1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("warmup", [0, 0.3, 1.25, 2.5, 100])
-def test_the_learning_rate_lies_above_0_and_never_over_its_peak(warmup: float) -> None:
+def test_learning_rate_is_positive_and_at_most_its_peak(warmup: float) -> None:
     config = train_config(warmup_epochs=warmup, epochs=4)
     shares = [learning_rate_share(step, 8, 2, config) for step in range(8)]
     assert all(0 < share <= 1 for share in shares)
@@ -47,7 +47,7 @@ def test_optimizers_cover_every_parameter_once_and_only_decay_matrices(
     assert decayed == products
 
 
-def test_muon_takes_the_matrices_of_the_blocks_and_no_others() -> None:
+def test_muon_updates_the_matrices_of_the_blocks_and_no_others() -> None:
     config = train_config("shapes", optimizer="muon")
     model = VisionTransformer(config.vit_config(4))
     muon = make_optimizers(model, config, torch.device("cpu"))[1]
@@ -56,7 +56,7 @@ def test_muon_takes_the_matrices_of_the_blocks_and_no_others() -> None:
 
 
 def _stepped(optimizer: type[torch.optim.Optimizer]) -> list[nn.Parameter]:
-    """Matrices of several shapes after three steps."""
+    """Return matrices of several shapes after three steps."""
     generator = torch.Generator().manual_seed(0)
     shapes = ((48, 16), (16, 16), (48, 16), (16, 48), (16, 16))
     matrices = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
@@ -69,19 +69,19 @@ def _stepped(optimizer: type[torch.optim.Optimizer]) -> list[nn.Parameter]:
 
 
 @pytest.mark.parametrize(("bfloat16", "apart"), [(True, 0.0), (False, 2e-3)])
-def test_muon_moves_matrices_as_torch_does(monkeypatch: pytest.MonkeyPatch, bfloat16: bool, apart: float) -> None:
+def test_muon_updates_matrices_as_torch_does(monkeypatch: pytest.MonkeyPatch, bfloat16: bool, apart: float) -> None:
     monkeypatch.setattr(optimizers, "has_bfloat16", lambda: bfloat16)
     expected, result = _stepped(torch.optim.Muon), _stepped(Muon)
     with torch.no_grad():
         assert max(float((one - other).abs().max()) for one, other in zip(expected, result, strict=True)) <= apart
 
 
-def test_the_decay_of_the_average_warms_up() -> None:
+def test_decay_of_the_average_warms_up() -> None:
     model, averaged = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.ones_(model.weight)
     torch.nn.init.zeros_(averaged.weight)
     left = []
-    for step in range(3):  # of the start is left: 1/10, of that 2/11, of that 3/12
+    for step in range(3):  # share of the start: 1/10, of that 2/11, of that 3/12
         average_(averaged, model, step, most=0.9998)  # type: ignore[arg-type]
         left.append(1 - averaged.weight.item())
     assert left == pytest.approx([0.1, 0.2 / 11, 0.6 / 132])

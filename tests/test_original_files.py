@@ -1,4 +1,4 @@
-"""Files of the authors themselves, which no library of the tests writes: OpenAI's, Meta's and tintn's tutorial's."""
+"""Files in the original authors' formats, which no library here writes: OpenAI's, Meta's and tintn's tutorial's."""
 
 import math
 import re
@@ -19,18 +19,18 @@ from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidCheckpoint
 from vit.model.positions import resize_positions
 
-pytestmark = pytest.mark.usefixtures("claimed_once")
+pytestmark = pytest.mark.usefixtures("claimed_by_one_family")
 
 
 def lone(folder: Path, tensors: dict[str, Tensor], name: str, heads: int | None = 4) -> Checkpoint:
-    """Tensors in a file of their own, opened; 64 wide, for which no number of heads is usual."""
+    """Save tensors as a file and load it; 64 wide, a width without a usual number of heads."""
     save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / name)
     return load_checkpoint(folder / name, heads)
 
 
 @torch.inference_mode()
-def test_openai_clip_is_that_of_timm(tmp_path: Path, pictures: Any) -> None:
-    """timm reads OpenAI's names; so the same file opens in both."""
+def test_openai_clip_equals_timms(tmp_path: Path, pictures: Any) -> None:
+    """timm reads OpenAI's names, so the same file opens in both."""
     made = timm.create_model("vit_base_patch16_clip_quickgelu_224", **TINY)
     tensors = {}
     for name, tensor in fill(made).state_dict().items():
@@ -59,8 +59,8 @@ def test_openai_clip_is_that_of_timm(tmp_path: Path, pictures: Any) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("registers", [0, 4])
-def test_metas_dinov2_is_that_of_timm(tmp_path: Path, pictures: Any, registers: int) -> None:
-    """timm reads Meta's names, blocks in groups aside; so the same file opens in both."""
+def test_metas_dinov2_equals_timms(tmp_path: Path, pictures: Any, registers: int) -> None:
+    """timm reads Meta's names except for grouped blocks, so the same file opens in both."""
     name = "vit_giant_patch14_reg4_dinov2" if registers else "vit_small_patch14_dinov2"
     arguments = TINY | {"num_classes": 0, "mlp_ratio": 4}
     tensors = dict(fill(timm.create_model(name, **arguments)).state_dict())
@@ -81,7 +81,7 @@ def test_metas_dinov2_is_that_of_timm(tmp_path: Path, pictures: Any, registers: 
 
 
 @pytest.mark.parametrize(("grid", "to"), [((4, 4), (6, 5)), ((37, 37), (16, 16))])
-def test_metas_dinov2_resizes_by_a_scale_and_not_by_a_size(grid: tuple[int, int], to: tuple[int, int]) -> None:
+def test_metas_dinov2_resizes_by_scale_and_not_by_size(grid: tuple[int, int], to: tuple[int, int]) -> None:
     """The definition: samples at (i + 1/2) / scale - 1/2 with a scale of (rows + 0.1) / old rows."""
     positions = torch.randn(1, math.prod(grid), 3, generator=torch.Generator().manual_seed(0))
     maps = positions.unflatten(1, grid).permute(0, 3, 1, 2)
@@ -161,7 +161,7 @@ class Tutorial(nn.Module):
 
 @torch.inference_mode()
 @pytest.mark.parametrize("per_head", [True, False])
-def test_the_tutorials_file_gives_the_tutorials_numbers(tmp_path: Path, pictures: Any, per_head: bool) -> None:
+def test_tutorials_file_gives_the_tutorials_numbers(tmp_path: Path, pictures: Any, per_head: bool) -> None:
     tutorial = Tutorial(per_head)
     path = tmp_path / "model_final.pt"
     torch.save(tutorial.tensors, path)
@@ -176,14 +176,14 @@ def test_the_tutorials_file_gives_the_tutorials_numbers(tmp_path: Path, pictures
 
 @pytest.mark.parametrize("shape", [(), (12,), (12, 47)])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_heads_that_do_not_go_together_are_refused(device: str, shape: tuple[int, ...]) -> None:
+def test_inconsistent_heads_are_refused(device: str, shape: tuple[int, ...]) -> None:
     tensors = {name: tensor.to(device) for name, tensor in Tutorial(per_head=True).tensors.items()}
     tensors["encoder.blocks.0.attention.heads.1.query.weight"] = torch.zeros(shape, device=device)
     with pytest.raises(InvalidCheckpoint, match="do not go together"):
         read(tensors)
 
 
-def test_halves_among_full_numbers_are_joined_alike_on_the_meta_device() -> None:
+def test_mixed_precisions_are_fused_alike_on_the_meta_device() -> None:
     tensors = Tutorial(per_head=True).tensors
     tensors["encoder.blocks.0.attention.heads.0.query.weight"] = torch.zeros(12, 48, dtype=torch.float16)
     name = "blocks.0.attn.qkv.weight"

@@ -1,4 +1,4 @@
-"""Heatmaps as pictures, and the gallery they are tried on."""
+"""Heatmaps as pictures, and the sample pictures."""
 
 import io
 from typing import get_args
@@ -6,7 +6,7 @@ from typing import get_args
 import matplotlib
 import numpy as np
 import pytest
-from apart import printed
+from apart import output_of
 from PIL import Image
 
 from vit.explain.names import spoken
@@ -22,8 +22,8 @@ def test_brightness_of_a_colormap_grows_steadily(name: str) -> None:
     assert (np.diff(luma) > -0.5).all() and luma[-1] - luma[0] > 150
 
 
-def test_the_colours_are_those_of_matplotlib() -> None:
-    """After a change on purpose: `np.save("vit/view/colormaps.npy", theirs)`."""
+def test_colours_equal_those_of_matplotlib() -> None:
+    """To update after an intended change: `np.save("vit/view/colormaps.npy", theirs)`."""
     maps = [matplotlib.colormaps[name](np.arange(256))[:, :3] for name in get_args(Colormap)]
     theirs = (np.stack(maps) * 255).round().astype(np.uint8)
     ours = np.stack([COLORMAPS[name] for name in get_args(Colormap)])
@@ -34,7 +34,7 @@ def test_values_outside_the_scale_take_its_end_colours() -> None:
     assert colorize(np.array([-5.0, 7.0]), "gray", vmax=1.0)[:, 0].tolist() == [0, 255]
 
 
-def test_a_map_of_zeros_is_all_first_colour() -> None:
+def test_map_of_zeros_has_the_first_colour() -> None:
     assert (colorize(np.zeros((2, 2)), "gray") == 0).all()
 
 
@@ -44,7 +44,7 @@ def test_nan_in_a_heatmap_is_a_bug_and_not_a_colour() -> None:
 
 
 def pixels(image: Image.Image) -> np.ndarray:
-    """(height, width) of a grey RGB picture."""
+    """Return a grey RGB picture as pixels (height, width)."""
     return np.asarray(image)[..., 0].astype(int)
 
 
@@ -54,7 +54,7 @@ def test_patches_cover_their_own_pixels_and_no_others() -> None:
     assert (result == np.repeat(np.repeat([[0, 255], [128, 64]], 2, axis=0), 3, axis=1)).all()
 
 
-def test_the_map_fills_the_box_and_the_rest_is_dimmed() -> None:
+def test_map_fills_the_box_and_the_rest_is_dimmed() -> None:
     result = pixels(
         overlay(
             Image.new("RGB", (10, 6), (100, 100, 100)),
@@ -71,7 +71,7 @@ def test_the_map_fills_the_box_and_the_rest_is_dimmed() -> None:
     ).all()
 
 
-def test_a_pixel_belongs_to_the_box_that_holds_its_centre() -> None:
+def test_pixel_belongs_to_the_box_that_holds_its_centre() -> None:
     result = pixels(
         overlay(
             Image.new("RGB", (6, 1)), np.ones((1, 1)), Box(1.4, 0, 4.6, 1), opacity=1, cover="film", colormap="gray"
@@ -80,7 +80,7 @@ def test_a_pixel_belongs_to_the_box_that_holds_its_centre() -> None:
     assert result[0].tolist() == [0, 255, 255, 255, 255, 0]
 
 
-def test_opacity_zero_leaves_the_picture_as_it_is() -> None:
+def test_zero_opacity_leaves_the_picture_unchanged() -> None:
     picture = decode_image(read("cat"))
     assert overlay(picture, np.random.default_rng(0).random((8, 8)), opacity=0).tobytes() == picture.tobytes()
 
@@ -93,7 +93,7 @@ def test_strong_values_cover_more_of_the_picture_than_weak_ones() -> None:
     assert abs(result[0, 3] - (254, 238, 101)).max() <= 1
 
 
-def test_the_picture_is_clear_where_values_are_below_their_mean() -> None:
+def test_picture_is_clear_where_values_are_below_their_mean() -> None:
     grey = Image.new("RGB", (40, 10), (100, 100, 100))
     result = np.asarray(overlay(grey, np.array([[0.0, 0.2, 0.4, 1.0]]), opacity=0.8)).astype(int)  # the mean is 0.4
     assert (result[:, :30] == 100).all()
@@ -101,7 +101,7 @@ def test_the_picture_is_clear_where_values_are_below_their_mean() -> None:
     assert abs(result[0, 35] - (100 + (strongest - 100) * 0.8**0.5)).max() <= 2
 
 
-def test_the_further_above_the_mean_the_more_is_covered() -> None:
+def test_coverage_grows_with_the_distance_above_the_mean() -> None:
     black = Image.new("RGB", (90, 1))
     heatmap = np.concatenate([np.zeros(20), np.linspace(0.1, 1, 10)])[None]
     covered = pixels(overlay(black, heatmap, colormap="gray"))[0, 61::3]
@@ -109,12 +109,12 @@ def test_the_further_above_the_mean_the_more_is_covered() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 0.3])
-def test_a_map_that_is_the_same_everywhere_leaves_the_picture_clear(value: float) -> None:
+def test_constant_map_leaves_the_picture_clear(value: float) -> None:
     picture = decode_image(read("cat"))
     assert overlay(picture, np.full((8, 8), value)).tobytes() == picture.tobytes()
 
 
-def test_smooth_keeps_the_value_at_each_patch_centre() -> None:
+def test_smoothing_keeps_the_value_at_each_patch_centre() -> None:
     heatmap = np.random.default_rng(0).random((3, 5))
     result = pixels(
         overlay(Image.new("RGB", (55, 33)), heatmap, opacity=1, cover="film", colormap="gray", smooth=True, vmax=1)
@@ -122,7 +122,7 @@ def test_smooth_keeps_the_value_at_each_patch_centre() -> None:
     assert (result[5::11, 5::11] == np.floor(heatmap * 255 + 0.5)).all()
 
 
-def test_smooth_stays_between_its_neighbours() -> None:
+def test_smoothing_stays_between_its_neighbours() -> None:
     result = pixels(
         overlay(
             Image.new("RGB", (40, 1)), np.array([[0.0, 1.0]]), opacity=1, cover="film", colormap="gray", smooth=True
@@ -151,7 +151,7 @@ def test_maps_with_one_vmax_can_be_compared() -> None:
 
 @pytest.mark.slow
 def test_fifty_megapixels_take_less_than_a_gigabyte() -> None:
-    """With a quarter of the pixels and of the memory, which grows with them."""
+    """Tested with a quarter of the pixels and of the memory, which are proportional."""
     code = (
         "import resource; import numpy as np; from PIL import Image\n"
         "from vit.view.overlay import overlay; from vit.images.geometry import Box\n"
@@ -160,10 +160,10 @@ def test_fifty_megapixels_take_less_than_a_gigabyte() -> None:
         "overlay(picture, np.random.rand(37, 37), Box(510, 0, 3570, 3060), smooth=True)\n"
         "print((peak() - start) / 1024)"
     )
-    assert float(printed(code)) < 250
+    assert float(output_of(code)) < 250
 
 
-def test_a_mosaic_has_a_row_per_block_and_a_column_per_head() -> None:
+def test_mosaic_has_a_row_per_block_and_a_column_per_head() -> None:
     heatmaps = np.array([[0.0, 0.25, 0.5], [0.75, 1.0, 0.5]])[:, :, None, None]
     tiles = pixels(mosaic(heatmaps, "gray", cell=10, labels=False))
     assert tiles.shape == (21, 32)
@@ -179,25 +179,25 @@ def test_cells_of_a_mosaic_have_the_aspect_of_their_maps() -> None:
     assert mosaic(np.ones((1, 1, 2, 4)), cell=20, labels=False).size == (20, 10)
 
 
-def test_labels_add_room_at_the_edges_and_ink_in_it() -> None:
+def test_labels_add_margins_with_text() -> None:
     bare, labelled = (mosaic(np.ones((2, 3, 2, 2)), labels=labels) for labels in (False, True))
     assert labelled.width > bare.width and labelled.height > bare.height
     assert pixels(labelled.crop((0, 0, labelled.width - bare.width, labelled.height))).min() < 100
 
 
-def test_a_mosaic_survives_as_png() -> None:
+def test_mosaic_survives_as_png() -> None:
     file = io.BytesIO()
     grid = mosaic(np.random.default_rng(0).random((2, 2, 3, 3)))
     grid.save(file, "PNG")
     assert decode_image(file.getvalue()).tobytes() == grid.tobytes()
 
 
-def test_people_count_from_one() -> None:
+def test_labels_count_from_one() -> None:
     assert spoken("Head", 11) == "Head 12"
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_sample_is_a_small_picture_with_a_credit(name: str) -> None:
+def test_sample_is_a_small_picture_with_a_credit(name: str) -> None:
     data = read(name)
     assert len(data) < 150_000 and max(decode_image(data).size) <= 800
     assert SAMPLES[name].credit and SAMPLES[name].licence
@@ -208,7 +208,7 @@ def test_every_sample_is_credited_in_the_readme() -> None:
     assert all(f"`{name}.jpg`" in readme for name in SAMPLES)
 
 
-def test_a_line_runs_around_marked_patches_and_nowhere_else() -> None:
+def test_outline_surrounds_marked_patches_and_nothing_else() -> None:
     marked = np.array([[True, True, False], [False, False, False]])
     grey = Image.new("RGB", (120, 80), (128, 128, 128))
     changed = pixels(bordered(grey, marked, Box(0, 0, 120, 80))) != 128
@@ -218,6 +218,6 @@ def test_a_line_runs_around_marked_patches_and_nowhere_else() -> None:
     assert pixels(grey).min() == 128
 
 
-def test_no_patch_has_no_line() -> None:
+def test_no_outline_without_a_patch() -> None:
     grey = Image.new("RGB", (30, 30), (128, 128, 128))
     assert (pixels(bordered(grey, np.zeros((3, 3), bool))) == 128).all()

@@ -1,4 +1,4 @@
-"""Checkpoints as people make them from a library's model: heads of their own, wrappers, losses, several models."""
+"""Checkpoints made from a library's model: custom heads, wrappers, losses, several models."""
 
 import io
 import json
@@ -51,7 +51,7 @@ def mlp() -> nn.Module:
 
 
 class Net(nn.Module):
-    """A module of one's own around a library's model."""
+    """A custom module around a library's model."""
 
     def __init__(self, model: nn.Module, head: nn.Module, name: str = "fc"):
         super().__init__()
@@ -93,7 +93,7 @@ LINEAR: dict[str, Callable[[], nn.Module]] = {
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", LINEAR)
-def test_one_linear_layer_is_the_head_under_any_name(name: str, tmp_path: Path) -> None:
+def test_single_linear_layer_is_the_head_under_any_name(name: str, tmp_path: Path) -> None:
     module = LINEAR[name]().eval()
     expected = module(IMAGE)
     here = checkpoint_from_module(module)
@@ -104,7 +104,7 @@ def test_one_linear_layer_is_the_head_under_any_name(name: str, tmp_path: Path) 
     file = keep({"state_dict": {f"net.{k}": v for k, v in module.state_dict().items()}}, tmp_path)
     there = load_checkpoint(file)
     assert there.config.num_classes == 5
-    if here.config == there.config:  # but for what files leave open, such as eps and pool
+    if here.config == there.config:  # except what files leave open, such as eps and pool
         assert torch.equal(here.model(IMAGE).logits, there.model(IMAGE).logits)
     assert any("criterion" in why for why in there.assumed.values()) == isinstance(module, Net)
 
@@ -127,7 +127,7 @@ OTHER: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", OTHER)
-def test_of_any_other_head_the_model_is_opened_and_the_rest_said_to_be_left_out(name: str, tmp_path: Path) -> None:
+def test_model_with_another_head_is_opened_without_it(name: str, tmp_path: Path) -> None:
     make, said = OTHER[name]
     module = make().eval()
     checkpoint = load_checkpoint(keep(module.state_dict(), tmp_path))
@@ -140,10 +140,10 @@ def test_of_any_other_head_the_model_is_opened_and_the_rest_said_to_be_left_out(
     assert all(map(torch.equal, output.attentions, expected.attentions))
     assert torch.equal(output.logits, expected.logits)
     assert checkpoint_from_module(module).config.num_classes == 0
-    assert find_vit(module).config.num_classes == (8 if "1000" in name else 0)  # what lies within has its own head
+    assert find_vit(module).config.num_classes == (8 if "1000" in name else 0)  # the inner model has its own head
 
 
-def test_what_may_change_the_attention_is_refused(tmp_path: Path) -> None:
+def test_layers_that_may_change_the_attention_are_refused(tmp_path: Path) -> None:
     state = of_timm().state_dict()
     for name, tensor in {
         "prompts": torch.zeros(1, 4, 192),
@@ -159,7 +159,7 @@ def test_what_may_change_the_attention_is_refused(tmp_path: Path) -> None:
         load_checkpoint(keep(merged, tmp_path))
 
 
-# --- What lies around a model -------------------------------------------------------------------------------------
+# --- Wrappers -----------------------------------------------------------------------------------------------------
 
 EXTRA = {"n_averaged": torch.tensor(3), "criterion.weight": torch.ones(5), "metric.total": torch.zeros(())}
 BESIDE: dict[str, Callable[[dict[str, Tensor]], Any]] = {
@@ -180,7 +180,7 @@ BESIDE: dict[str, Callable[[dict[str, Tensor]], Any]] = {
 
 
 @pytest.mark.parametrize("name", BESIDE)
-def test_the_model_is_found_whatever_lies_around_it(name: str, tmp_path: Path) -> None:
+def test_model_is_found_within_any_wrapper(name: str, tmp_path: Path) -> None:
     state = of_timm().state_dict()
     plain = load_checkpoint(keep(state, tmp_path, "plain.pth"))
     checkpoint = load_checkpoint(keep(BESIDE[name](state), tmp_path))
@@ -204,7 +204,7 @@ SEVERAL: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_of_several_models_the_usual_one_is_opened_and_the_others_by_their_names(name: str, tmp_path: Path) -> None:
+def test_first_of_several_models_is_opened_and_the_others_by_name(name: str, tmp_path: Path) -> None:
     one, other = of_timm(seed=1).state_dict(), of_timm(seed=2).state_dict()
     file = keep(SEVERAL[name](one, other), tmp_path, "several.pth")
     first = name.split()[0]
@@ -220,7 +220,7 @@ def test_of_several_models_the_usual_one_is_opened_and_the_others_by_their_names
         load_checkpoint(f"{file}#nobody")
 
 
-def test_several_models_in_memory_are_told_by_name_and_one_registered_twice_is_one() -> None:
+def test_several_models_in_memory_are_named_and_one_registered_twice_is_one() -> None:
     pair = nn.ModuleDict({"student": of_timm(seed=1), "teacher": of_timm(seed=2)})
     with pytest.raises(InvalidCheckpoint, match="several Vision Transformers: `teacher`, `student`"):
         checkpoint_from_module(pair)
@@ -231,7 +231,7 @@ def test_several_models_in_memory_are_told_by_name_and_one_registered_twice_is_o
     assert torch.equal(convert(live, copy_tensors(live)).head.weight, model.head.weight)
 
 
-def test_other_networks_are_called_by_their_names_in_any_dict(tmp_path: Path) -> None:
+def test_other_networks_are_named_in_any_dict(tmp_path: Path) -> None:
     for make, name in ((torchvision.models.swin_t, "Swin"), (torchvision.models.resnet18, "ResNet")):
         with torch.device("meta"):
             names = list(make().state_dict())
@@ -243,14 +243,14 @@ def test_other_networks_are_called_by_their_names_in_any_dict(tmp_path: Path) ->
 # --- CLIP ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_clip_model_of_timm_that_was_fine_tuned_has_classes(tmp_path: Path) -> None:
+def test_fine_tuned_timm_clip_model_has_classes(tmp_path: Path) -> None:
     checkpoint = load_checkpoint(keep(of_timm(5, pre_norm=True).state_dict(), tmp_path))
     assert checkpoint.labels == tuple(f"class {i}" for i in range(5))
     projection = load_checkpoint(keep(of_timm(512, pre_norm=True).state_dict(), tmp_path))
     assert projection.labels == () and "projection" in projection.assumed["labels"]
 
 
-# --- What lies in the folder --------------------------------------------------------------------------------------
+# --- Files in the folder ------------------------------------------------------------------------------------------
 
 SIZES: dict[str, Any] = dict(hidden_size=192, num_hidden_layers=1, num_attention_heads=6, intermediate_size=96)
 
@@ -267,7 +267,7 @@ def trained(folder: Path, **changes: Any) -> transformers.ViTForImageClassificat
 
 
 @torch.inference_mode()
-def test_the_folder_of_a_training_opens_at_once_and_can_be_brought_whole(tmp_path: Path) -> None:
+def test_folder_of_a_training_opens_and_can_be_added(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint-500"
     model = trained(folder, id2label={i: i * 10 for i in range(4)})
     with ExitStack() as stack:
@@ -283,7 +283,7 @@ def test_the_folder_of_a_training_opens_at_once_and_can_be_brought_whole(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["last.ckpt", "model_best.pth.tar", "epoch_3.pt.tar", "checkpoint.tar"])
-def test_files_of_training_are_brought_by_any_usual_name(name: str, tmp_path: Path) -> None:
+def test_files_of_training_are_added_under_any_usual_name(name: str, tmp_path: Path) -> None:
     state = of_timm().state_dict()
     file = keep({"state_dict": state}, tmp_path, name)
     with file.open("rb") as content:
@@ -292,7 +292,7 @@ def test_files_of_training_are_brought_by_any_usual_name(name: str, tmp_path: Pa
     assert load_checkpoint(file).labels == load_checkpoint(folder).labels
 
 
-def test_an_adapter_says_how_it_is_merged(tmp_path: Path) -> None:
+def test_refused_adapter_says_how_to_merge_it(tmp_path: Path) -> None:
     names = ["base_model.model.vit.encoder.layer.0.attention.attention.query.lora_A.weight"]
     (tmp_path / "adapter_config.json").write_text("{}")
     save_file({name: torch.zeros(2, 192) for name in names}, tmp_path / "adapter_model.safetensors")
@@ -303,7 +303,7 @@ def test_an_adapter_says_how_it_is_merged(tmp_path: Path) -> None:
         manage.add(files, "mine", tmp_path)
 
 
-def test_open_clip_s_config_says_what_its_weights_do_not(tmp_path: Path) -> None:
+def test_open_clips_config_adds_what_weights_lack(tmp_path: Path) -> None:
     tower = of_openai()
     text = {"token_embedding.weight": torch.zeros(9, 8), "transformer.resblocks.0.ln_1.weight": torch.zeros(8)}
     state = {f"module.visual.{k}": v for k, v in tower.items()} | {f"module.{k}": v for k, v in text.items()}
@@ -319,7 +319,7 @@ def test_open_clip_s_config_says_what_its_weights_do_not(tmp_path: Path) -> None
 
 
 def of_openai() -> dict[str, Tensor]:
-    """The tensors of OpenAI's picture tower."""
+    """Build the tensors of OpenAI's vision tower."""
     block = {"ln_1": (192,), "ln_2": (192,), "attn.in_proj": (576, 192), "attn.out_proj": (192, 192)}
     block |= {"mlp.c_fc": (768, 192), "mlp.c_proj": (192, 768)}
     tower = {f"transformer.resblocks.0.{name}": shape for name, shape in block.items()} | {

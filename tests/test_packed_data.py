@@ -1,4 +1,4 @@
-"""WebDataset tars and parquet: the same pictures as from class folders, in any order, through an index made once."""
+"""WebDataset tars and parquet: the same pictures as from class folders, in any order, through an index built once."""
 
 import io
 import json
@@ -45,7 +45,7 @@ def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def write_tars(root: Path) -> None:
-    """Two tars of each split, labels by turns."""
+    """Write two tars per split, with alternating labels."""
     for split, count in COUNTS.items():
         for part in range(2):
             with tarfile.open(root / f"{split}-{part:04}.tar", "w") as archive:
@@ -61,7 +61,7 @@ def write_tars(root: Path) -> None:
 
 
 def write_parquet(root: Path) -> None:
-    """As the Hub's `datasets` writes it."""
+    """Write parquet as the Hub's `datasets` does."""
     features = {"info": {"features": {"image": {"_type": "Image"}, "label": {"names": ["even", "odd"]}}}}
     (root / "data").mkdir()
     for split, count in (("train", 60), ("validation", 10), ("test", 8)):
@@ -103,7 +103,7 @@ def as_set(images: torch.Tensor, labels: torch.Tensor) -> set[tuple[bytes, int]]
     return {(image.numpy().tobytes(), label) for image, label in pairs}
 
 
-def test_the_pictures_are_those_of_class_folders(packed: Path, folders: Path) -> None:
+def test_pictures_equal_those_of_class_folders(packed: Path, folders: Path) -> None:
     one, other = load(packed), load(folders)
     assert one.classes == other.classes == ("even", "odd")
     for split, expected in zip(
@@ -114,7 +114,7 @@ def test_the_pictures_are_those_of_class_folders(packed: Path, folders: Path) ->
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_streamed_pictures_are_those_in_memory_in_any_order(packed: Path, workers: int) -> None:
+def test_streamed_pictures_equal_those_in_memory_in_any_order(packed: Path, workers: int) -> None:
     resident, streamed = load(packed).train, load(packed, budget=0, workers=workers).train
     assert isinstance(streamed, Streamed)
     for seed in range(2):
@@ -124,7 +124,7 @@ def test_streamed_pictures_are_those_in_memory_in_any_order(packed: Path, worker
     streamed.close()
 
 
-def test_the_index_is_made_once_and_anew_where_a_file_changed(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_is_built_once_and_again_after_a_change(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = shards.index(packed)
     assert (packed / shards.INDEX).is_file()
     made: list[Path] = []
@@ -141,7 +141,7 @@ def test_the_index_is_made_once_and_anew_where_a_file_changed(packed: Path, monk
     assert len(shards.index(packed).labels) == 78 and len(made) == 2
 
 
-def test_a_folder_that_cannot_be_written_is_read_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_protected_folder_is_indexed_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tars(tmp_path)
 
     def refuse(path: Path) -> object:
@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_written_is_read_each_time(tmp_path: Path, monke
     assert not (tmp_path / shards.INDEX).exists()
 
 
-def test_without_splits_they_are_cut_as_in_folders(tmp_path: Path) -> None:
+def test_data_without_splits_is_split_like_folders(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "all.tar", "w") as archive:
         for number in range(100):
             add(archive, f"{number}.png", picture("train", number))
@@ -164,12 +164,12 @@ def test_without_splits_they_are_cut_as_in_folders(tmp_path: Path) -> None:
     assert torch.equal(load(tmp_path).test.images, dataset.test.images)  # type: ignore[attr-defined]
 
 
-def test_a_damaged_picture_is_left_out_and_named(tmp_path: Path) -> None:
+def test_damaged_picture_is_left_out_and_named(tmp_path: Path) -> None:
     write_tars(tmp_path)
     with tarfile.open(tmp_path / "train-0002.tar", "w") as archive:
         add(archive, "broken.png", b"\x89PNG and no more")
         add(archive, "broken.cls", b"1")
-        add(archive, "alone.png", picture("train", 99))  # of which nobody says what it shows
+        add(archive, "alone.png", picture("train", 99))  # a picture without a label
         add(archive, "odd.cls", b"seven")
         add(archive, "odd.png", picture("train", 98))
     dataset = load(tmp_path)
@@ -187,7 +187,7 @@ def test_a_damaged_picture_is_left_out_and_named(tmp_path: Path) -> None:
         (lambda root: tarfile.open(root / "a.tar", "w").close(), "both a picture and a label"),
     ],
 )
-def test_what_is_no_data_is_told_in_a_sentence(tmp_path: Path, write: Callable[[Path], object], words: str) -> None:
+def test_invalid_data_is_refused_in_one_sentence(tmp_path: Path, write: Callable[[Path], object], words: str) -> None:
     write(tmp_path)
     with pytest.raises(InvalidDataset, match=words):
         load(tmp_path)
@@ -195,7 +195,7 @@ def test_what_is_no_data_is_told_in_a_sentence(tmp_path: Path, write: Callable[[
 
 
 def peak_of_indexing(folder: Path) -> int:
-    """Memory that indexing a folder takes at most [bytes], in a process of its own."""
+    """Return the peak memory [bytes] of indexing a folder, measured in a separate process."""
     code = (
         "import resource, sys; from pathlib import Path; from vit.data import shards; import pyarrow.parquet\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
@@ -206,7 +206,7 @@ def peak_of_indexing(folder: Path) -> int:
 
 
 @pytest.mark.exhaustive
-def test_a_small_parquet_of_large_rows_takes_no_more_memory_than_a_few_of_them(tmp_path: Path) -> None:
+def test_small_parquet_of_large_rows_takes_no_more_memory_than_a_few_of_them(tmp_path: Path) -> None:
     rows = 60
     table = pa.table({"image": [{"bytes": bytes(16 << 20), "path": "a"}] * rows, "label": [0, 1] * (rows // 2)})
     pq.write_table(table, tmp_path / "train.parquet", compression="zstd")
@@ -215,7 +215,7 @@ def test_a_small_parquet_of_large_rows_takes_no_more_memory_than_a_few_of_them(t
 
 
 @pytest.mark.exhaustive
-def test_a_small_parquet_of_large_texts_for_labels_takes_no_more_memory_than_a_few_of_them(tmp_path: Path) -> None:
+def test_small_parquet_of_large_text_labels_takes_no_more_memory_than_a_few_of_them(tmp_path: Path) -> None:
     rows = 60
     table = pa.table(
         {"image": [{"bytes": picture("train", 0), "path": "a"}] * rows, "label": ["x" * (16 << 20)] * rows}
@@ -227,7 +227,7 @@ def test_a_small_parquet_of_large_texts_for_labels_takes_no_more_memory_than_a_f
 
 
 @pytest.mark.parametrize("label", [1 << 20, 1 << 63, 10**30, -(1 << 63) - 1])
-def test_a_label_out_of_range_is_refused(tmp_path: Path, label: int) -> None:
+def test_label_out_of_range_is_refused(tmp_path: Path, label: int) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for number, text in enumerate(("0", str(label))):
             add(archive, f"{number}.png", picture("train", number))
@@ -237,7 +237,7 @@ def test_a_label_out_of_range_is_refused(tmp_path: Path, label: int) -> None:
 
 
 @pytest.mark.parametrize("damage", ["in a header", "between records", "in a picture", "a header overwritten"])
-def test_a_tar_that_is_cut_off_or_damaged_anywhere_is_refused(tmp_path: Path, damage: str) -> None:
+def test_tar_truncated_or_damaged_anywhere_is_refused(tmp_path: Path, damage: str) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for number in range(20):
             add(archive, f"{number}.png", picture("train", number))
@@ -256,7 +256,7 @@ def test_a_tar_that_is_cut_off_or_damaged_anywhere_is_refused(tmp_path: Path, da
 
 
 @pytest.mark.parametrize("place", [0.3, 0.5, 0.99])
-def test_a_damaged_parquet_is_refused_with_a_reason(tmp_path: Path, place: float) -> None:
+def test_damaged_parquet_is_refused_with_a_reason(tmp_path: Path, place: float) -> None:
     write_parquet(tmp_path)
     file = next((tmp_path / "data").iterdir())
     content = bytearray(file.read_bytes())
@@ -281,7 +281,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_index_that_says_what_cannot_be_is_made_anew(tmp_path: Path, change: str) -> None:
+def test_invalid_index_is_rebuilt(tmp_path: Path, change: str) -> None:
     write_tars(tmp_path)
     made = shards.index(tmp_path, bar=False)
     with np.load(tmp_path / shards.INDEX) as stored:
@@ -294,7 +294,7 @@ def test_an_index_that_says_what_cannot_be_is_made_anew(tmp_path: Path, change: 
     assert (again.labels.tolist(), again.split.tolist()) == (made.labels.tolist(), made.split.tolist())
 
 
-def test_labels_below_zero_are_refused(tmp_path: Path) -> None:
+def test_negative_labels_are_refused(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for number in (-1, 0):
             add(archive, f"{number + 5}.png", picture("train", number + 5))
@@ -303,7 +303,7 @@ def test_labels_below_zero_are_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_it_is_offered_and_surveyed_like_any_folder(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_data_is_offered_and_surveyed_like_any_folder(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIT_DATA_ROOTS", str(packed.parent))
     assert f"folder:{packed}" in catalog.list_folders()
     assert catalog.check_spec(f"folder:{packed}") == f"folder:{packed}"
@@ -314,7 +314,7 @@ def test_it_is_offered_and_surveyed_like_any_folder(packed: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_a_run_trains_the_same_weights_from_memory_streamed_and_resumed(
+def test_run_trains_the_same_weights_from_memory_streamed_and_resumed(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = train_config(
@@ -337,7 +337,7 @@ def test_a_run_trains_the_same_weights_from_memory_streamed_and_resumed(
     assert len(weights) == 1
 
 
-def test_an_index_of_a_million_records_is_read_as_whole_arrays(tmp_path: Path) -> None:
+def test_index_of_a_million_records_is_read_as_whole_arrays(tmp_path: Path) -> None:
     count = 1_280_000
     write_tars(tmp_path)
     shards.index(tmp_path)
@@ -354,5 +354,5 @@ def test_an_index_of_a_million_records_is_read_as_whole_arrays(tmp_path: Path) -
         split=np.zeros(count, np.int8),
     )
     read = list[shards.Index]()
-    assert calls_in(lambda: read.append(shards.index(tmp_path))) < count / 100  # no step of Python for each
+    assert calls_in(lambda: read.append(shards.index(tmp_path))) < count / 100  # no Python step per record
     assert len(read[0].labels) == count

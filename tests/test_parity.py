@@ -1,7 +1,7 @@
-"""Every family: their own library's model, every parameter random, saved as they save it, opened by us, equal.
+"""Every family: the library's own model with random parameters, saved by the library and loaded by us, is equal.
 
-The models are tiny. Logits and every attention matrix agree within 1e-5, at the size of the training and at another;
-eps and activation, which a comparison of numbers can hardly see, are compared with the config of their model.
+The models are tiny. Logits and every attention matrix agree within 1e-5, at the training's size and at another; eps and
+activation, which a comparison of numbers can hardly see, are compared with the config of their model.
 """
 
 import re
@@ -27,28 +27,28 @@ from vit.errors import InvalidCheckpoint
 from vit.model.config import PositionResize, ViTConfig
 from vit.model.transformer import VisionTransformer
 
-pytestmark = pytest.mark.usefixtures("claimed_once")
+pytestmark = pytest.mark.usefixtures("claimed_by_one_family")
 
 TOLERANCE = 1e-5
 
 
 class Answer(NamedTuple):
-    """What a model gives for pictures: (B, C) and L times (B, H, N, N)."""
+    """A model's output for pictures: logits (B, C) and L attention matrices (B, H, N, N)."""
 
     logits: Tensor
     attentions: list[Tensor]
 
 
 class Case(NamedTuple):
-    """One model of a foreign library, and how to ask and save it.
+    """A model of another library, and how to run and save it.
 
     Attributes:
         build: makes the model.
-        ask: the library's own logits and attention.
-        save: into a folder, as the library does it.
-        config: what ours must say of it, besides what the numbers show.
-        assumed: what our reader cannot know and must say so.
-        other: pictures of another size (height, width) that it takes; None if it takes only one.
+        ask: returns the library's own logits and attention.
+        save: writes to a folder, as the library does.
+        config: fields that ours must have, besides what the numbers show.
+        assumed: fields that our reader cannot determine and must list as assumptions.
+        other: size (height, width) of other pictures that it accepts; None if it accepts only one.
     """
 
     build: Callable[[], nn.Module]
@@ -69,7 +69,7 @@ TEXT = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermed
 
 
 def theirs(kind: str, settings: str = "", two_towers: bool = False, **changes: Any) -> Callable[[], nn.Module]:
-    """A tiny random model of transformers, by the name of its class."""
+    """Build a tiny random model of transformers, by the name of its class."""
 
     def build() -> nn.Module:
         values = {k: v for k, v in (SMALL | changes).items() if v is not None}
@@ -82,7 +82,7 @@ def theirs(kind: str, settings: str = "", two_towers: bool = False, **changes: A
 
 
 def ask_transformers(model: nn.Module, images: Tensor) -> Answer:
-    """Their logits, or what they call the pooled output, and their attention."""
+    """Return their logits, or their pooled output, and their attention."""
     arguments: dict[str, Any] = {"output_attentions": True}
     native = tuple(images.shape[2:]) == (32, 32)
     if "Dinov2" not in type(model).__name__ and "DINOv3" not in type(model).__name__ and not native:
@@ -98,7 +98,7 @@ def ask_transformers(model: nn.Module, images: Tensor) -> Answer:
         return Answer(result.last_hidden_state[:, 0], list(result.attentions))
     pooled = getattr(result, name)
     if name == "pooler_output" and hasattr(model, "pooler"):
-        pooled = result.last_hidden_state[:, 0]  # their pooler is no part of the model that was published
+        pooled = result.last_hidden_state[:, 0]  # their pooler is not part of the published model
     return Answer(pooled, list(result.attentions))
 
 
@@ -173,7 +173,7 @@ TRANSFORMERS = {
 
 
 CLASSES = {i: name for i, name in enumerate(("ant", "bee", "cow", "dog", "elk", "fox", "gnu"))}
-CUT = {  # classifier, what is left without its head, settings of both
+CUT = {  # classifier, suffix of the model without its head, settings of both
     "ViT": ("ViTForImageClassification", "ViTModel", {}),
     "DeiT": ("DeiTForImageClassification", "DeiTModel", {}),
     "MSN": ("ViTMSNForImageClassification", "ViTMSNModel", {}),
@@ -182,7 +182,7 @@ CUT = {  # classifier, what is left without its head, settings of both
 
 
 @pytest.mark.parametrize(("classifier", "backbone", "settings"), CUT.values(), ids=CUT)
-def test_a_backbone_cut_from_a_classifier_leaves_the_names_of_classes_behind(
+def test_backbone_cut_from_a_classifier_drops_the_class_names(
     tmp_path: Path, classifier: str, backbone: str, settings: dict[str, Any]
 ) -> None:
     whole = theirs(classifier, num_labels=None, id2label=CLASSES, **settings)()
@@ -204,9 +204,7 @@ def test_a_backbone_cut_from_a_classifier_leaves_the_names_of_classes_behind(
         ("SiglipVisionModel", "SiglipVisionConfig", 0),
     ],
 )
-def test_a_tower_of_another_task_leaves_the_names_of_classes_behind(
-    tmp_path: Path, kind: str, settings: str, outputs: int
-) -> None:
+def test_tower_of_another_task_drops_the_class_names(tmp_path: Path, kind: str, settings: str, outputs: int) -> None:
     more = {"projection_dim": outputs} if outputs else {}
     tower = theirs(kind, settings, num_labels=None, id2label=CLASSES, **more)()
     tower.save_pretrained(tmp_path)
@@ -226,7 +224,7 @@ TINY = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_c
 def of_timm(
     architecture: str, config: dict[str, Any], *, assumed: frozenset[str] = frozenset(), **changes: Any
 ) -> Case:
-    """A timm model made tiny, its config.json beside it as timm's own export writes it."""
+    """Return a tiny timm model, saved with config.json as timm's own export does."""
     arguments = {k: v for k, v in (TINY | changes).items() if v is not None}
 
     def save(model: nn.Module, folder: Path) -> Path:
@@ -237,7 +235,7 @@ def of_timm(
 
 
 def ask_timm(model: nn.Module, images: Tensor) -> Answer:
-    """timm's logits, and its attention, seen where it is dropped out in training."""
+    """Return timm's logits, and its attention, captured at the attention dropout."""
     collected: list[Tensor] = []
     handles = []
     for block in model.blocks:
@@ -287,7 +285,7 @@ CASES = {f"{library} · {name}": case for library, cases in (("transformers", TR
 
 @cache
 def opened(name: str) -> tuple[Case, nn.Module, Checkpoint]:
-    """A case, their model, and what we made of the files that their library wrote."""
+    """A case, their model, and our checkpoint loaded from their files."""
     case = CASES[name]
     model = case.build().eval()
     with tempfile.TemporaryDirectory() as folder:
@@ -296,7 +294,7 @@ def opened(name: str) -> tuple[Case, nn.Module, Checkpoint]:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", CASES)
-def test_logits_and_attention_are_those_of_the_library(pictures: Any, name: str) -> None:
+def test_logits_and_attention_equal_the_librarys(pictures: Any, name: str) -> None:
     case, model, checkpoint = opened(name)
     images = pictures(32, 32)
     expected, result = case.ask(model, images), checkpoint.model(images, output_attentions=True)
@@ -315,7 +313,7 @@ def test_positions_are_resized_as_the_library_does(pictures: Any, name: str) -> 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_the_numbers_hardly_show_is_that_of_the_library(name: str) -> None:
+def test_config_fields_that_numbers_hardly_show_are_equal(name: str) -> None:
     case, _, checkpoint = opened(name)
     assert {field: getattr(checkpoint.config, field) for field in case.config} == case.config
     assert set(checkpoint.assumed) == case.assumed
@@ -335,7 +333,7 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
 
 @torch.inference_mode()
 @pytest.mark.parametrize("what", WRONG)
-def test_the_comparison_would_notice_a_wrong_config(pictures: Any, what: str) -> None:
+def test_comparison_would_notice_a_wrong_config(pictures: Any, what: str) -> None:
     name, changes = WRONG[what]
     case, model, checkpoint = opened(name)
     wrong = VisionTransformer(ViTConfig.from_dict(checkpoint.config.to_dict() | changes)).eval()
@@ -346,7 +344,7 @@ def test_the_comparison_would_notice_a_wrong_config(pictures: Any, what: str) ->
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.other])
-def test_only_one_way_of_resizing_is_theirs(pictures: Any, name: str) -> None:
+def test_only_one_way_of_resizing_equals_theirs(pictures: Any, name: str) -> None:
     case, model, checkpoint = opened(name)
     if checkpoint.config.rope:
         return  # turned, not resized
@@ -358,13 +356,13 @@ def test_only_one_way_of_resizing_is_theirs(pictures: Any, name: str) -> None:
         assert difference(other(images).logits, expected) > 1e-4, how
 
 
-# --- timm, all of it ------------------------------------------------------------------------------------------
+# --- All timm models ------------------------------------------------------------------------------------------
 
 ENTRIES = [name for module in ("vision_transformer", "deit", "eva") for name in timm.list_models(module=module)]
 
 
 def truth(model: Any) -> dict[str, Any]:
-    """What a timm model computes, read from its modules."""
+    """Return what a timm model computes, read from its modules."""
     block = model.blocks[0]
     act = type(block.mlp.act).__name__
     distilled = hasattr(model, "head_dist")
@@ -387,8 +385,8 @@ def truth(model: Any) -> dict[str, Any]:
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_every_model_of_timm_is_read_right_or_refused() -> None:
-    """With two blocks each, as further ones are like them; of sapiens2, whose blocks differ, with all."""
+def test_every_timm_model_is_read_correctly_or_refused() -> None:
+    """With two blocks each, since further ones are alike; with all blocks for sapiens2, whose blocks differ."""
     right, refused = [], []
     for name in ENTRIES:
         with torch.device("meta"):
@@ -412,7 +410,7 @@ def test_every_model_of_timm_is_read_right_or_refused() -> None:
 @pytest.mark.parametrize(
     "name", ["vit_base_patch16_224", "vit_small_patch14_reg4_dinov2", "flexivit_small", "deit3_small_patch16_224"]
 )
-def test_timm_at_another_size_resizes_positions_the_same(tmp_path: Path, pictures: Any, name: str) -> None:
+def test_timm_positions_are_resized_equally(tmp_path: Path, pictures: Any, name: str) -> None:
     small = fill(timm.create_model(name, **TINY)).eval()
     timm.models.save_for_hf(small, tmp_path, model_config={"model_args": TINY}, safe_serialization=True)
     overlay = {"file": str(tmp_path / "model.safetensors"), "num_classes": 5, "custom_load": False}
@@ -437,7 +435,7 @@ WRAPPED: dict[str, Callable[[dict[str, Tensor]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("wrapper", WRAPPED)
-def test_the_usual_wrappers_are_taken_off(tmp_path: Path, wrapper: str) -> None:
+def test_usual_wrappers_are_removed(tmp_path: Path, wrapper: str) -> None:
     tensors = dict(fill(timm.create_model("vit_base_patch16_224", **TINY)).state_dict())
     torch.save(tensors, tmp_path / "bare.pth")
     torch.save(WRAPPED[wrapper](tensors), tmp_path / "wrapped.pth")

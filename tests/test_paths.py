@@ -1,4 +1,4 @@
-"""Folders are the project's own unless the environment names others, wherever a process is started."""
+"""Folders default to the project's own, the environment can override them, and the current directory is irrelevant."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
         (lambda: paths.data_roots()[0], "VIT_DATA_ROOTS", "data"),
     ],
 )
-def test_a_folder_is_the_projects_or_the_one_that_is_named(
+def test_folder_is_the_projects_or_the_environments(
     folder: Callable[[], Path], variable: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(variable, raising=False)

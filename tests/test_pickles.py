@@ -1,4 +1,4 @@
-"""Files of torch.save with objects beside the tensors: read as data, nothing called, sizes bounded."""
+"""Files of torch.save with objects beside the tensors: read as data, nothing is called, sizes are limited."""
 
 import datetime
 import enum
@@ -28,17 +28,17 @@ FORMATS: tuple[dict[str, Any], ...] = (
 
 
 class Phase(enum.Enum):
-    """How far a training is."""
+    """Progress of a training."""
 
     WARM = 1
 
 
 class Settings(dict):  # type: ignore[type-arg]
-    """A dict of a class of one's own."""
+    """A custom subclass of dict."""
 
 
 class Recorded:
-    """Notes that it was called, unpickled or given a state."""
+    """Records that it was called, unpickled or given a state."""
 
     calls: ClassVar[list[str]] = []
 
@@ -71,7 +71,7 @@ def saved(content: Any, folder: Path, **how: Any) -> Path:
     return folder / "x.pth"
 
 
-def test_objects_beside_the_tensors_are_passed_over_and_never_called(tmp_path: Path) -> None:
+def test_objects_beside_the_tensors_are_skipped_and_never_called(tmp_path: Path) -> None:
     beside = {
         "best": np.float64(0.9), "scores": np.arange(3.0), "path": PosixPath("/data"), "log": defaultdict(list, a=[1]),
         "args": Namespace(lr=0.1), "phase": Phase.WARM, "when": datetime.datetime(2026, 1, 1), "count": Counter("aab"),
@@ -89,7 +89,7 @@ def test_objects_beside_the_tensors_are_passed_over_and_never_called(tmp_path: P
     assert Recorded.calls == []
 
 
-def test_a_whole_module_is_read_as_its_state_dict(tmp_path: Path) -> None:
+def test_whole_module_is_read_as_its_state_dict(tmp_path: Path) -> None:
     module = model()
     module.register_buffer("scratch", torch.zeros(1, 192), persistent=False)
     for content in (module, {"model": module, "optimizer": torch.optim.AdamW(module.parameters())}):
@@ -99,7 +99,7 @@ def test_a_whole_module_is_read_as_its_state_dict(tmp_path: Path) -> None:
             assert torch.equal(checkpoint.model.blocks[0].mlp.fc1.weight, module.blocks[0].mlp.fc1.weight)
 
 
-def test_numbers_of_every_width_and_order_are_read(tmp_path: Path) -> None:
+def test_every_number_type_and_byte_order_is_read(tmp_path: Path) -> None:
     state = model().state_dict()
     state["head.weight"] = state["head.weight"].double()
     state["norm.weight"] = state["norm.weight"].bfloat16()
@@ -127,14 +127,14 @@ HOSTILE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_pickles_that_are_no_checkpoint_are_refused(name: str, tmp_path: Path) -> None:
+def test_pickles_without_a_checkpoint_are_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "x.pth").write_bytes(HOSTILE[name])
     with pytest.raises(InvalidCheckpoint, match=r"torch\.save\(model\.state_dict\(\)"):
         load_checkpoint(tmp_path / "x.pth")
 
 
-def test_objects_that_hold_each_other_again_and_again_are_refused(tmp_path: Path) -> None:
-    """A hundred dicts, each twice in the next: 2 to the 100 ways to one tensor."""
+def test_exponentially_shared_objects_are_refused(tmp_path: Path) -> None:
+    """A hundred dicts, each twice in the next: 2 to the 100 paths to one tensor."""
     inner: Any = {"a": torch.zeros(2)}
     for _ in range(50):
         inner = {"a": inner, "b": inner}
@@ -145,7 +145,7 @@ def test_objects_that_hold_each_other_again_and_again_are_refused(tmp_path: Path
             load_checkpoint(saved(content, tmp_path))
 
 
-def test_one_tensor_for_all_blocks_takes_no_more_memory_than_the_file_has(tmp_path: Path) -> None:
+def test_one_tensor_for_all_blocks_takes_no_more_memory_than_the_file(tmp_path: Path) -> None:
     state = model().state_dict()
     for i in range(1, 90):
         state |= {k.replace("blocks.0", f"blocks.{i}"): v for k, v in state.items() if k.startswith("blocks.0.")}
@@ -154,7 +154,7 @@ def test_one_tensor_for_all_blocks_takes_no_more_memory_than_the_file_has(tmp_pa
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_what_only_an_attack_holds_is_named(protocol: int, tmp_path: Path) -> None:
+def test_malicious_global_is_named(protocol: int, tmp_path: Path) -> None:
     for function in (eval, exec):
 
         class Attack:
@@ -165,7 +165,7 @@ def test_what_only_an_attack_holds_is_named(protocol: int, tmp_path: Path) -> No
             load_checkpoint(saved({"a": Attack(), "b": torch.zeros(1)}, tmp_path, pickle_protocol=protocol))
 
 
-def test_a_refusal_says_what_to_write(tmp_path: Path) -> None:
+def test_refusal_says_what_to_write(tmp_path: Path) -> None:
     content = {"weights": {name: tensor.numpy() for name, tensor in model().state_dict().items()}}
     with pytest.raises(InvalidCheckpoint, match=r"no tensors by name.*torch\.save\(model\.state_dict\(\), "):
         load_checkpoint(saved(content, tmp_path))

@@ -1,4 +1,4 @@
-"""Uploaded pictures on the server's disk: private, bounded, found by their key alone."""
+"""Uploaded pictures on the server's disk: private, limited, and found only by their key."""
 
 import hashlib
 import os
@@ -22,7 +22,7 @@ def age(path: Path, seconds: float) -> None:
     os.utime(path, (then, then))
 
 
-def test_a_picture_is_found_by_the_hash_of_its_content(shelf: Path) -> None:
+def test_picture_is_found_by_the_hash_of_its_content(shelf: Path) -> None:
     key = uploaded_pictures.keep(b"a picture")
     assert key == hashlib.sha256(b"a picture").hexdigest() == uploaded_pictures.keep(b"a picture")
     assert uploaded_pictures.find(key) == b"a picture" and len(list(shelf.iterdir())) == 1
@@ -42,7 +42,7 @@ def test_several_are_found_with_their_names_by_one_key(shelf: Path) -> None:
         assert uploaded_pictures.find_all(other) == []
 
 
-def test_only_the_server_reads_the_folder(shelf: Path) -> None:
+def test_only_the_server_can_read_the_folder(shelf: Path) -> None:
     shelf.mkdir(mode=0o755)
     path = shelf / uploaded_pictures.keep(b"a picture")
     assert stat.S_IMODE(shelf.stat().st_mode) == 0o700 and stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -55,7 +55,7 @@ def test_another_key_opens_nothing(shelf: Path, key: str) -> None:
     assert uploaded_pictures.find(key) is None
 
 
-def test_what_is_not_the_content_of_its_name_is_not_shown(shelf: Path) -> None:
+def test_content_that_does_not_match_its_name_is_not_shown(shelf: Path) -> None:
     keys = [uploaded_pictures.keep(content) for content in (b"one", b"two")]
     (shelf / keys[0]).write_bytes(b"another")
     (shelf / keys[1]).unlink()
@@ -64,7 +64,7 @@ def test_what_is_not_the_content_of_its_name_is_not_shown(shelf: Path) -> None:
     assert [uploaded_pictures.find(key) for key in keys] == [None, None]
 
 
-def test_a_day_after_it_was_last_opened_it_goes(shelf: Path) -> None:
+def test_picture_is_deleted_a_day_after_it_was_last_opened(shelf: Path) -> None:
     keys = [uploaded_pictures.keep(content) for content in (b"one", b"two")]
     for key in keys:
         age(shelf / key, uploaded_pictures.DAY - 60)
@@ -73,7 +73,7 @@ def test_a_day_after_it_was_last_opened_it_goes(shelf: Path) -> None:
     assert uploaded_pictures.find(keys[1]) is None and [path.name for path in shelf.iterdir()] == keys[:1]
 
 
-def test_the_longest_unopened_ones_give_way(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_recently_opened_pictures_are_deleted_first(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploaded_pictures, "MOST_PICTURES", 2)
     monkeypatch.setattr(uploaded_pictures, "MOST_BYTES", 100)
     keys = []
@@ -86,11 +86,11 @@ def test_the_longest_unopened_ones_give_way(shelf: Path, monkeypatch: pytest.Mon
     assert uploaded_pictures.keep(b"5" * 101) == ""
 
 
-def test_a_folder_that_cannot_be_written_keeps_nothing(shelf: Path) -> None:
+def test_unwritable_folder_stores_nothing(shelf: Path) -> None:
     shelf.write_text("no folder")
     assert uploaded_pictures.keep(b"a picture") == "" and uploaded_pictures.find("a" * 64) is None
 
 
-def test_a_full_disk_keeps_nothing(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_stores_nothing(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploaded_pictures, "FREE_BYTES", 1 << 62)
     assert uploaded_pictures.keep(b"a picture") == "" and not list(shelf.iterdir())

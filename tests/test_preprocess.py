@@ -1,4 +1,4 @@
-"""From photo to input: the pixels that a checkpoint's own library would give its model."""
+"""From photo to input: the same pixels as with the checkpoint's own library."""
 
 import io
 import json
@@ -26,20 +26,20 @@ from vit.model.config import ViTConfig
 
 @pytest.fixture(scope="module", params=["whole", "portrait"])
 def photo(request: Any) -> Image.Image:
-    """A photo, once broad and once tall."""
+    """A photo, in landscape and in portrait format."""
     picture = Image.open(io.BytesIO(samples.read("cat"))).convert("RGB")
     width, height = picture.size
     return picture if request.param == "whole" else picture.crop((width // 4, 0, width // 4 + height // 2, height))
 
 
 def grey_levels(preprocess: Preprocess, pixels: Tensor) -> np.ndarray:
-    """An input (1, 3, height, width) as numbers from 0 to 255."""
+    """Return an input (1, 3, height, width) as numbers from 0 to 255."""
     mean, std = (torch.tensor(values)[:, None, None] for values in (preprocess.mean, preprocess.std))
     return ((pixels[0] * std + mean) * 255).numpy()
 
 
 def assert_equal(preprocess: Preprocess, photo: Image.Image, theirs: Tensor, often: float = 0.0) -> None:
-    """At most 1 grey level apart, in no more than this share of the pixels."""
+    """Allow a difference of 1 grey level, in at most this share of the pixels."""
     ours = preprocess(photo)
     assert ours.shape == theirs.shape
     apart = np.abs(grey_levels(preprocess, ours) - grey_levels(preprocess, theirs))
@@ -47,8 +47,8 @@ def assert_equal(preprocess: Preprocess, photo: Image.Image, theirs: Tensor, oft
     assert (apart > 0.5).mean() <= often
 
 
-# With Pillow, as this project does it. With torch, which is their default, transformers' own answer differs from that
-# by up to 2 grey levels where width and height shrink differently; DINOv3 exists with torch only, unrounded.
+# With Pillow, as here. With torch, which is their default, transformers' own result differs from that by up to 2 grey
+# levels where width and height shrink differently; DINOv3 exists with torch only, unrounded.
 PROCESSORS: dict[str, Any] = {
     "ViT": lambda: transformers.ViTImageProcessorPil(),
     "DeiT": lambda: transformers.DeiTImageProcessorPil(),
@@ -62,7 +62,7 @@ PROCESSORS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_pixels_are_those_of_transformers(tmp_path: Path, photo: Image.Image, name: str) -> None:
+def test_pixels_equal_transformers(tmp_path: Path, photo: Image.Image, name: str) -> None:
     processor = PROCESSORS[name]()
     processor.save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "preprocessor_config.json").read_text())
@@ -82,7 +82,7 @@ def test_pixels_are_those_of_transformers(tmp_path: Path, photo: Image.Image, na
         "vit_medium_patch16_reg4_gap_256.sbb_in12k_ft_in1k",
     ],
 )
-def test_pixels_are_those_of_timm(tmp_path: Path, photo: Image.Image, name: str) -> None:
+def test_pixels_equal_timms(tmp_path: Path, photo: Image.Image, name: str) -> None:
     model = fill(timm.create_model(name, embed_dim=64, depth=1, num_heads=4))
     settings = timm.data.resolve_model_data_config(model)
     theirs = timm.data.create_transform(**settings, is_training=False)(photo)[None]
@@ -98,14 +98,14 @@ SIZES = ("B_16", "B_32", "L_16", "L_32", "H_14")
 @pytest.mark.parametrize(
     "weights", [member for size in SIZES for member in getattr(torchvision.models, f"ViT_{size}_Weights")], ids=str
 )
-def test_pixels_are_those_of_torchvision(photo: Image.Image, weights: Any) -> None:
+def test_pixels_equal_torchvisions(photo: Image.Image, weights: Any) -> None:
     theirs = weights.transforms()
     config = ViTConfig.preset("B/16", image_size=theirs.crop_size[0] // 16 * 16)
     preprocess, _ = TORCHVISION.preprocess(config, Path(weights.url).name)
     assert_equal(preprocess, photo, theirs(photo)[None])
 
 
-def test_the_comparison_would_notice_another_filter(photo: Image.Image) -> None:
+def test_comparison_would_notice_another_filter(photo: Image.Image) -> None:
     processor = transformers.CLIPImageProcessor()
     theirs = processor(photo, return_tensors="pt")["pixel_values"]
     document = json.loads(processor.to_json_string())
@@ -121,8 +121,8 @@ PLAIN = [
 ]
 
 
-def test_most_files_of_timm_that_lie_alone_are_cut_as_timm_cuts_them() -> None:
-    """By their names; a few training runs differ from others of the same name and size."""
+def test_most_single_files_of_timm_are_cropped_as_timm_does() -> None:
+    """By their names; a few training recipes differ from others of the same name and size."""
     right = []
     for name in PLAIN:
         settings = timm.models.get_pretrained_cfg(name)
@@ -133,7 +133,7 @@ def test_most_files_of_timm_that_lie_alone_are_cut_as_timm_cuts_them() -> None:
 
 
 @pytest.mark.parametrize("name", ["vit_small_patch14_dinov2.lvd142m", "vit_base_patch16_384.augreg_in1k"])
-def test_what_is_trained_on_large_pictures_sees_all_of_the_shorter_side(name: str) -> None:
+def test_models_of_large_pictures_see_the_full_shorter_side(name: str) -> None:
     assert timm.models.get_pretrained_cfg(name).crop_pct == 1
     preprocess, why = TIMM.preprocess(ViTConfig.preset("S/16", image_size=384), name)
     assert preprocess.resize_to == 384 and "384 px" in why

@@ -1,4 +1,4 @@
-"""preprocessor_config.json: read as its processor means it, written, refused by the name of what is wrong."""
+"""preprocessor_config.json: read as its processor interprets it, written, and refused with the wrong field named."""
 
 import warnings
 
@@ -10,7 +10,7 @@ from PIL import Image
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 
-pytestmark = pytest.mark.usefixtures("silence")
+pytestmark = pytest.mark.usefixtures("assert_silence")
 
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 
@@ -71,7 +71,7 @@ def test_writing_and_reading_a_config_changes_nothing(preprocess: Preprocess) ->
         ),
     ],
 )
-def test_a_config_is_read_as_its_processor_means_it(config: dict[str, object], expected: Preprocess) -> None:
+def test_config_is_read_as_its_processor_interprets_it(config: dict[str, object], expected: Preprocess) -> None:
     assert Preprocess.from_config(config) == expected
 
 
@@ -110,13 +110,13 @@ def test_a_config_is_read_as_its_processor_means_it(config: dict[str, object], e
         {"image_processor_type": ["ViT"]},
     ],
 )
-def test_a_wrong_value_in_a_config_is_refused_by_name(wrong: dict[str, object]) -> None:
+def test_wrong_value_in_a_config_is_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidCheckpoint, match=next(iter(wrong)).split("_")[-1]):
         Preprocess.from_config(wrong)
 
 
 def reference(config: dict[str, object], image: Image.Image) -> torch.Tensor:
-    """What transformers' Pillow backend makes of the picture."""
+    """Return the output of transformers' Pillow backend."""
     import transformers
 
     with warnings.catch_warnings():
@@ -158,7 +158,7 @@ def test_pixels_equal_those_of_transformers(config: dict[str, object]) -> None:
     assert (ours - theirs).abs().max() < 1e-5
 
 
-def test_the_comparison_with_transformers_notices_another_filter() -> None:
+def test_comparison_with_transformers_notices_another_filter() -> None:
     config = {"image_processor_type": "ViTImageProcessor", "resample": 2}
     ours = Preprocess.from_config({**config, "resample": 3})(NOISE)
     assert (ours - reference(config, NOISE)).abs().max() > 0.1

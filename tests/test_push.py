@@ -1,4 +1,4 @@
-"""Pushing to the Hub: what arrives opens as what was pushed, nothing else arrives, a refusal is one sentence."""
+"""Pushing to the Hub: the pushed checkpoint loads equally, nothing else is uploaded, refusals are one sentence."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from vit.errors import UserError
 
 REPOSITORY = "ada/tiny"
 FILES = {"config.json", "model.safetensors", "preprocessor_config.json", "README.md"}
-# What a run leaves in the folder of its checkpoint, and what a person may have written there.
+# Files that a run leaves in its checkpoint's folder, and a user's notes.
 FACTS = {
     "accuracy": 0.75,
     "accuracy_on": "100 test pictures, looked at once",
@@ -46,7 +46,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServe
 
 @pytest.fixture
 def folder(checkpoint: Checkpoint, tmp_path: Path) -> Path:
-    """A checkpoint with all that a run records, and other files beside it."""
+    """A checkpoint with all files of a run, and other files beside it."""
     folder = tmp_path / "checkpoints" / "tiny"
     save_checkpoint(folder, checkpoint.model, LABELS, checkpoint.preprocess, FACTS)
     (folder / "first_view.zip").write_bytes(b"of the explorer")
@@ -55,7 +55,7 @@ def folder(checkpoint: Checkpoint, tmp_path: Path) -> Path:
 
 
 def refusal(folder: Path, repository: str = REPOSITORY, **how: Any) -> str:
-    """The one sentence with which a push is refused."""
+    """Return the one-sentence message with which a push is refused."""
     with pytest.raises(UserError) as caught:
         push(plan_push(folder, repository, **how))
     message = str(caught.value)
@@ -73,10 +73,10 @@ def metadata(card: str) -> dict[str, Any]:
     return yaml.safe_load(card.split("---")[1])
 
 
-# --- What arrives -------------------------------------------------------------------------------------------------
+# --- Content ------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_pushed_opens_by_its_name_and_gives_equal_logits(server: HubServer, folder: Path) -> None:
+def test_pushed_checkpoint_opens_by_its_name_with_equal_logits(server: HubServer, folder: Path) -> None:
     name, url = push(plan_push(folder, REPOSITORY))
     assert str(name) == f"{REPOSITORY}@{server.repositories[REPOSITORY].branches['main']}"
     assert url == f"{server.url}/{REPOSITORY}/commit/{name.revision}"
@@ -87,7 +87,7 @@ def test_what_was_pushed_opens_by_its_name_and_gives_equal_logits(server: HubSer
     assert after.identity == before.identity and after.labels == before.labels
 
 
-def test_transformers_opens_what_was_pushed(server: HubServer, folder: Path) -> None:
+def test_transformers_opens_the_pushed_checkpoint(server: HubServer, folder: Path) -> None:
     import transformers
 
     there = hub.fetch(push(plan_push(folder, REPOSITORY)).name).folder
@@ -97,7 +97,7 @@ def test_transformers_opens_what_was_pushed(server: HubServer, folder: Path) -> 
         assert torch.allclose(theirs(images).logits, ours.model(images).logits, rtol=1e-5, atol=1e-5)
 
 
-def test_the_checkpoint_is_uploaded_and_nothing_else(server: HubServer, folder: Path) -> None:
+def test_checkpoint_is_uploaded_and_nothing_else(server: HubServer, folder: Path) -> None:
     plan = plan_push(folder, REPOSITORY)
     push(plan, message="Two epochs")
     files = pushed_files(server)
@@ -106,7 +106,7 @@ def test_the_checkpoint_is_uploaded_and_nothing_else(server: HubServer, folder: 
     assert server.repositories[REPOSITORY].messages == ["Two epochs"]
 
 
-def test_nothing_that_is_uploaded_says_where_files_lie_here(server: HubServer, folder: Path) -> None:
+def test_uploads_contain_no_local_paths(server: HubServer, folder: Path) -> None:
     push(plan_push(folder, REPOSITORY))
     files = pushed_files(server)
     for name in FILES:
@@ -115,17 +115,17 @@ def test_nothing_that_is_uploaded_says_where_files_lie_here(server: HubServer, f
     assert json.loads(files["config.json"])["training"]["note"] == "evaluated with folder:pets, kept in tiny"
 
 
-def test_looking_changes_nothing_on_the_hub(server: HubServer, folder: Path) -> None:
+def test_dry_run_changes_nothing_on_the_hub(server: HubServer, folder: Path) -> None:
     plan_push(folder, REPOSITORY)
     assert not server.repositories and {request.method for request in server.requests} <= {"GET", "HEAD"}
 
 
-def test_the_token_goes_to_the_hub_alone(server: HubServer, folder: Path) -> None:
+def test_token_is_sent_only_to_the_hub(server: HubServer, folder: Path) -> None:
     push(plan_push(folder, REPOSITORY))
     assert all("authorization" not in request.headers for request in server.requests if request.host == "store")
 
 
-def test_progress_is_told_until_all_weights_are_sent(server: HubServer, folder: Path) -> None:
+def test_progress_is_reported_until_all_weights_are_sent(server: HubServer, folder: Path) -> None:
     told: list[tuple[int, int | None]] = []
     push(plan_push(folder, REPOSITORY), progress=lambda done, total: told.append((done, total)))
     size = (folder / "model.safetensors").stat().st_size
@@ -136,7 +136,7 @@ def test_progress_is_told_until_all_weights_are_sent(server: HubServer, folder: 
 # --- The repository -----------------------------------------------------------------------------------------------
 
 
-def test_a_private_repository_is_seen_by_nobody_else(
+def test_private_repository_is_invisible_to_others(
     server: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_push(folder, REPOSITORY, private=True)
@@ -147,7 +147,7 @@ def test_a_private_repository_is_seen_by_nobody_else(
         huggingface_hub.HfApi(server.url).model_info(REPOSITORY)
 
 
-def test_a_second_push_replaces_what_is_there_and_says_so_before(server: HubServer, folder: Path) -> None:
+def test_second_push_replaces_the_files_and_announces_it(server: HubServer, folder: Path) -> None:
     first = push(plan_push(folder, REPOSITORY, private=True))
     plan = plan_push(folder, REPOSITORY, license="mit")
     assert set(plan.replaced) == FILES and plan.private and plan.parent == first.name.revision
@@ -160,7 +160,7 @@ def test_a_second_push_replaces_what_is_there_and_says_so_before(server: HubServ
 # --- Cards --------------------------------------------------------------------------------------------------------
 
 
-def test_the_card_holds_metadata_of_the_hub(folder: Path) -> None:
+def test_card_has_the_hubs_metadata(folder: Path) -> None:
     card = write_hub_card(vit.load_checkpoint(folder), REPOSITORY, "apache-2.0")
     known = huggingface_hub.ModelCard(card).data
     assert (known.license, known.library_name, known.pipeline_tag) == (
@@ -176,18 +176,16 @@ def test_the_card_holds_metadata_of_the_hub(folder: Path) -> None:
     "facts",
     [
         {"data": "cifar10", "validation_accuracy": 0.9},
-        {"data": "cifar10", "accuracy": 0.9},  # on which pictures is not said
+        {"data": "cifar10", "accuracy": 0.9},  # the pictures are not stated
         {"data": "noise of ours", "accuracy": 0.9, "accuracy_on": "10 test pictures"},
     ],
 )
-def test_no_result_is_claimed_that_was_not_measured_on_known_test_pictures(
-    checkpoint: Checkpoint, facts: dict[str, Any]
-) -> None:
+def test_only_results_on_known_test_pictures_are_claimed(checkpoint: Checkpoint, facts: dict[str, Any]) -> None:
     known = metadata(write_hub_card(replace(checkpoint, facts=facts), REPOSITORY))
     assert "model-index" not in known and "license" not in known
 
 
-def test_a_card_of_other_authors_stays_theirs(checkpoint: Checkpoint) -> None:
+def test_card_of_other_authors_is_unchanged(checkpoint: Checkpoint) -> None:
     theirs = "---\nlicense: mit\n---\n# Theirs\n"
     copied = replace(checkpoint, card=theirs, facts={"converted_from": "google/vit", "params": 10})
     assert write_hub_card(copied, REPOSITORY) == theirs
@@ -195,41 +193,41 @@ def test_a_card_of_other_authors_stays_theirs(checkpoint: Checkpoint) -> None:
         write_hub_card(copied, REPOSITORY, "apache-2.0")
 
 
-def test_relative_paths_and_addresses_are_no_paths_of_this_machine() -> None:
+def test_relative_paths_and_urls_are_no_local_paths() -> None:
     note = "folder:data/pets, 3/4 of https://example.com/a/b/c, and/or"
     assert public_facts({"note": note, "more": [note]}) == {"note": note, "more": [note]}
 
 
-# --- What is refused ----------------------------------------------------------------------------------------------
+# --- Refusals -----------------------------------------------------------------------------------------------------
 
 
-def test_without_a_token_nothing_is_asked(server: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_requested_without_a_token(server: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN")
     assert not download.has_token()
     assert "HF_TOKEN" in refusal(folder) and not server.requests
 
 
-def test_a_token_that_is_not_valid_is_said_to_be_none(
-    server: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_token_is_reported(server: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     assert "does not accept the token" in refusal(folder)
 
 
-def test_who_may_not_write_is_told_so(server: HubServer, folder: Path, files: dict[str, bytes]) -> None:
-    assert "may not write to bob/tiny" in refusal(folder, "bob/tiny")  # to be made
+def test_missing_write_permission_is_reported(server: HubServer, folder: Path, files: dict[str, bytes]) -> None:
+    assert "may not write to bob/tiny" in refusal(folder, "bob/tiny")  # to be created
     server.publish("bob/other", files)
-    assert "may not write to bob/other" in refusal(folder, "bob/other")  # there already
+    assert "may not write to bob/other" in refusal(folder, "bob/other")  # existing
 
 
-def test_a_name_that_something_else_has_is_taken(server: HubServer, folder: Path, files: dict[str, bytes]) -> None:
+def test_name_of_another_kind_of_repository_is_refused(
+    server: HubServer, folder: Path, files: dict[str, bytes]
+) -> None:
     server.taken.append(REPOSITORY)
     assert "taken by something that is no model" in refusal(folder)
     server.publish("ada/other", files | {"pytorch_model.bin": b"weights"})
     assert "holds other weights (pytorch_model.bin)" in refusal(folder, "ada/other")
 
 
-def test_a_public_repository_is_never_taken_for_a_private_one(
+def test_public_repository_is_never_taken_for_a_private_one(
     server: HubServer, folder: Path, files: dict[str, bytes]
 ) -> None:
     server.publish(REPOSITORY, files)
@@ -237,19 +235,17 @@ def test_a_public_repository_is_never_taken_for_a_private_one(
     assert pushed_files(server) == files
 
 
-def test_offline_is_said(server: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_mode_is_reported(server: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE is set" in refusal(folder)
 
 
-def test_a_hub_that_does_not_answer_is_said(server: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_hub_is_reported(server: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert "127.0.0.1:9 cannot be reached" in refusal(folder)
 
 
-def test_what_somebody_else_changed_in_the_meantime_stays(
-    server: HubServer, folder: Path, files: dict[str, bytes]
-) -> None:
+def test_concurrent_changes_are_not_overwritten(server: HubServer, folder: Path, files: dict[str, bytes]) -> None:
     server.publish(REPOSITORY, files)
     theirs = files | {"README.md": b"# Theirs"}
     server.before_commit = lambda: server.publish(REPOSITORY, theirs)
@@ -257,7 +253,7 @@ def test_what_somebody_else_changed_in_the_meantime_stays(
     assert pushed_files(server) == theirs
 
 
-def test_a_checkpoint_that_changed_after_the_look_is_not_pushed(server: HubServer, folder: Path) -> None:
+def test_checkpoint_changed_after_the_preview_is_not_pushed(server: HubServer, folder: Path) -> None:
     plan = plan_push(folder, REPOSITORY)
     other = vit.load_checkpoint(folder)
     save_checkpoint(folder.parent / "other", other.model, LABELS, other.preprocess)
@@ -267,14 +263,14 @@ def test_a_checkpoint_that_changed_after_the_look_is_not_pushed(server: HubServe
     assert not server.repositories
 
 
-def test_a_licence_that_the_hub_does_not_know_is_refused_before_the_upload(server: HubServer, folder: Path) -> None:
+def test_unknown_licence_is_refused_before_the_upload(server: HubServer, folder: Path) -> None:
     assert "license" in refusal(folder, license="none-such")
     assert not server.blobs
     assert "is not a licence" in refusal(folder, license="My own!")
 
 
 @pytest.mark.parametrize("name", ["tiny", "ada/tiny/more", "torchvision/vit_b_16", "ada/tiny@main", "../tiny", ""])
-def test_a_name_that_is_no_repository_is_refused(server: HubServer, folder: Path, name: str) -> None:
+def test_invalid_repository_name_is_refused(server: HubServer, folder: Path, name: str) -> None:
     assert "is not the name of a repository" in refusal(folder, name)
 
 
@@ -287,13 +283,11 @@ def test_weights_of_another_library_are_refused(server: HubServer, checkpoint: C
 
 @pytest.fixture
 def files() -> dict[str, bytes]:
-    """What a repository may hold already."""
+    """Files that a repository may hold already."""
     return {"README.md": b"# Before"}
 
 
-def test_the_command_says_what_goes_where_and_ends_with_the_commit(
-    server: HubServer, folder: Path, command: Command
-) -> None:
+def test_command_prints_the_plan_and_ends_with_the_commit(server: HubServer, folder: Path, command: Command) -> None:
     result = command("push", "tiny", REPOSITORY, "--private", "--message", "First")
     revision = server.repositories[REPOSITORY].branches["main"]
     assert result.status == 0, result.err
@@ -303,13 +297,13 @@ def test_the_command_says_what_goes_where_and_ends_with_the_commit(
     assert server.repositories[REPOSITORY].messages == ["First"]
 
 
-def test_a_dry_run_only_says_it(server: HubServer, folder: Path, command: Command) -> None:
+def test_dry_run_only_prints_the_plan(server: HubServer, folder: Path, command: Command) -> None:
     result = command("push", folder, REPOSITORY, "--dry-run")
     assert result.status == 0 and "a new public repository" in result.err and not server.repositories
 
 
 @pytest.mark.parametrize("by_path", [False, True])
-def test_a_run_is_pushed_by_its_id_or_folder(
+def test_run_is_pushed_by_its_id_or_folder(
     server: HubServer, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_path: bool
 ) -> None:
     runs = tmp_path / "runs"
@@ -321,6 +315,6 @@ def test_a_run_is_pushed_by_its_id_or_folder(
     assert pushed_files(server)["model.safetensors"] == best
 
 
-def test_a_source_that_is_neither_is_named(server: HubServer, command: Command) -> None:
+def test_unknown_source_is_named(server: HubServer, command: Command) -> None:
     result = command("push", "nothing", REPOSITORY)
     check_mistake(result, "neither a checkpoint nor a run 'nothing'")

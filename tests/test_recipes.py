@@ -1,4 +1,4 @@
-"""Descriptions of runs: presets that fit, settings that are checked, and mistakes told in a sentence."""
+"""Configs of runs: presets, validation of settings, and mistakes reported in one sentence."""
 
 import subprocess
 import sys
@@ -17,12 +17,12 @@ def test_every_preset_describes_a_model_that_can_be_built(name: str) -> None:
     assert model_config(config, num_classes=3).num_classes == 3
 
 
-def test_settings_replace_what_the_preset_says() -> None:
+def test_settings_override_the_preset() -> None:
     assert train_config("cifar", epochs=3).epochs == 3
     assert train_config("cifar", epochs=3).batch_size == train_config("cifar").batch_size
 
 
-def test_a_description_survives_its_file() -> None:
+def test_config_survives_its_file() -> None:
     config = train_config("cifar", registers=2, layer_scale=1e-4)
     assert TrainConfig.model_validate_json(config.model_dump_json()) == config
 
@@ -53,7 +53,7 @@ def test_augmentation_gets_the_settings_of_the_same_name() -> None:
         (None, {"heads": 5}, "heads 5 does not divide dim 48."),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence(preset: str | None, settings: dict[str, object], said: str) -> None:
+def test_mistake_is_reported_in_one_sentence(preset: str | None, settings: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         train_config(preset, **settings)
     assert said in str(caught.value)
@@ -65,13 +65,13 @@ def test_one_epoch_is_enough_for_any_preset() -> None:
         assert train_config(name, epochs=1).epochs == 1
 
 
-def test_the_overview_names_every_preset_and_setting() -> None:
+def test_overview_lists_every_preset_and_setting() -> None:
     text = describe()
     assert all(name in text for name in (*PRESETS, *TrainConfig.model_fields))
 
 
-def test_a_run_is_described_without_torch() -> None:
-    """Page Train and each process that launches a run would wait seconds for it."""
+def test_config_is_created_without_torch() -> None:
+    """Otherwise page Train and each launching process would wait seconds for the import."""
     code = (
         "import sys\n"
         "from vit import runs\n"

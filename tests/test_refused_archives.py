@@ -1,4 +1,4 @@
-"""Archives that are no dataset, damaged or hostile are refused in a sentence, and leave nothing behind."""
+"""Damaged, hostile and non-dataset archives are refused in one sentence and leave no files."""
 
 import errno
 import gzip
@@ -29,7 +29,7 @@ from vit.errors import InvalidDataset
 
 @contextmanager
 def peak_below(most: int) -> Iterator[None]:
-    """What is done here takes less memory than so many bytes at once."""
+    """Check that the peak memory of the block is below this number of bytes."""
     tracemalloc.start()
     try:
         yield
@@ -50,7 +50,7 @@ def test_one_picture_per_class_is_refused(sandbox: Sandbox) -> None:
     assert "none to test on" in sandbox.pack(classes("cat", "dog", count=1)).refusal()
 
 
-def test_classes_that_only_testing_has_are_refused_by_name(sandbox: Sandbox) -> None:
+def test_classes_only_in_testing_are_refused_by_name(sandbox: Sandbox) -> None:
     files = classes("train/cat", "train/dog", "test/cat", "test/tram")
     assert "tram" in sandbox.pack(files).refusal()
 
@@ -66,23 +66,23 @@ def test_classes_that_only_testing_has_are_refused_by_name(sandbox: Sandbox) -> 
         (b"PK\3\4" + bytes(99), "damaged"),
     ],
 )
-def test_other_files_are_refused_by_what_they_are(sandbox: Sandbox, content: bytes, told: str) -> None:
+def test_other_files_are_refused_by_their_kind(sandbox: Sandbox, content: bytes, told: str) -> None:
     sandbox.archive.write_bytes(content)
     assert told in sandbox.refusal()
 
 
-def test_a_gzip_of_something_else_is_refused(sandbox: Sandbox) -> None:
+def test_gzip_of_something_else_is_refused(sandbox: Sandbox) -> None:
     sandbox.archive.write_bytes(gzip.compress(b"digits " * 1000))
     assert "neither a zip nor a tar" in sandbox.refusal()
 
 
-def test_a_missing_archive_is_refused(sandbox: Sandbox) -> None:
+def test_missing_archive_is_refused(sandbox: Sandbox) -> None:
     assert "no archive" in sandbox.refusal()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("share", [0.3, 0.9, 0.99])
-def test_a_truncated_archive_is_refused(sandbox: Sandbox, kind: str, share: float) -> None:
+def test_truncated_archive_is_refused(sandbox: Sandbox, kind: str, share: float) -> None:
     sandbox.pack(classes("cat", "dog", count=40), kind)
     content = sandbox.archive.read_bytes()
     if kind == "tar":
@@ -91,7 +91,7 @@ def test_a_truncated_archive_is_refused(sandbox: Sandbox, kind: str, share: floa
     assert "damaged" in sandbox.refusal()
 
 
-def test_a_tar_cut_between_two_files_is_refused(sandbox: Sandbox) -> None:
+def test_tar_cut_between_two_files_is_refused(sandbox: Sandbox) -> None:
     sandbox.pack(classes("cat", "dog"), "tar")
     with tarfile.open(sandbox.archive) as archive:
         last = archive.getmembers()[-1].offset
@@ -100,7 +100,7 @@ def test_a_tar_cut_between_two_files_is_refused(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_damage_gets_past_as_anything_but_a_refusal(sandbox: Sandbox, kind: str) -> None:
+def test_any_damage_leads_to_a_refusal_or_an_import(sandbox: Sandbox, kind: str) -> None:
     sandbox.pack(classes("cat", "dog"), kind)
     whole, chance = sandbox.archive.read_bytes(), random.Random(0)
     for _ in range(60):
@@ -136,13 +136,13 @@ ESCAPES = (
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 @pytest.mark.parametrize("name", ESCAPES)
-def test_paths_that_leave_the_folder_are_refused(sandbox: Sandbox, kind: str, name: str) -> None:
+def test_paths_outside_the_folder_are_refused(sandbox: Sandbox, kind: str, name: str) -> None:
     files = classes("cat", "dog") | {name: picture()}
     assert "could lead out of its folder" in sandbox.pack(files, kind).refusal()
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_folders_without_end_are_refused(sandbox: Sandbox, kind: str) -> None:
+def test_endless_folders_are_refused(sandbox: Sandbox, kind: str) -> None:
     assert "deep" in sandbox.pack(classes("cat", "dog", "a/" * 200), kind).refusal()
 
 
@@ -162,7 +162,7 @@ def test_devices_in_a_tar_are_refused(sandbox: Sandbox, type: bytes) -> None:
     assert "device" in sandbox.refusal() or "damaged" in sandbox.refusal()
 
 
-def test_a_link_as_a_class_folder_is_refused_before_anything_is_written_through_it(
+def test_link_as_a_class_folder_is_refused_before_anything_is_written_through_it(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
     with tarfile.open(sandbox.archive, "w") as archive:
@@ -185,7 +185,7 @@ def test_links_and_devices_in_a_zip_are_refused(sandbox: Sandbox, kind: int, tol
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_name_that_comes_twice_is_refused(sandbox: Sandbox, kind: str) -> None:
+def test_duplicate_name_is_refused(sandbox: Sandbox, kind: str) -> None:
     sandbox.pack(classes("cat", "dog"), kind)
     if kind == "zip":
         with zipfile.ZipFile(sandbox.archive, "a") as zipped:
@@ -209,18 +209,18 @@ def test_a_name_that_comes_twice_is_refused(sandbox: Sandbox, kind: str) -> None
         ("Train/cat/a.png", "train/cat/b.png"),
     ],
 )
-def test_names_that_a_disk_may_take_for_one_are_refused(sandbox: Sandbox, kind: str, first: str, second: str) -> None:
+def test_names_that_a_file_system_may_confuse_are_refused(sandbox: Sandbox, kind: str, first: str, second: str) -> None:
     files = classes("dog", "cow") | {first: picture(1), second: picture(2)}
     assert "differ only in" in sandbox.pack(files, kind).refusal()
 
 
 @pytest.mark.parametrize("odd", ["\x07", "\n", "\x7f", "\u202e", "\u2066", "\u200f", "\u2028", "\ufeff"])
-def test_unseen_characters_in_class_names_are_refused(sandbox: Sandbox, odd: str) -> None:
+def test_invisible_characters_in_class_names_are_refused(sandbox: Sandbox, odd: str) -> None:
     sentence = sandbox.pack(classes("cat", f"do{odd}g"), "tar").refusal()
     assert f"U+{ord(odd):04X}" in sentence and odd not in sentence
 
 
-def test_class_names_that_are_no_text_are_refused(sandbox: Sandbox) -> None:
+def test_undecodable_class_names_are_refused(sandbox: Sandbox) -> None:
     sandbox.pack(classes("cat", "dXg"), "tar").edit(
         lambda data: data.__setitem__(slice(None), data.replace(b"dXg", b"d\xffg"))
     )
@@ -248,7 +248,7 @@ def test_bombs_are_refused_while_they_unpack(sandbox: Sandbox, kind: str, monkey
         assert "times its size" in sandbox.refusal()
 
 
-def test_a_bomb_that_is_no_picture_is_never_unpacked_from_a_zip_and_refused_in_a_tar(
+def test_non_picture_bomb_is_never_unpacked_from_a_zip_and_refused_in_a_tar(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_readers, "RATIO_FLOOR", 1_000_000)
@@ -258,7 +258,7 @@ def test_a_bomb_that_is_no_picture_is_never_unpacked_from_a_zip_and_refused_in_a
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_picture_over_the_limit_is_refused_by_name(
+def test_picture_over_the_limit_is_refused_by_name(
     sandbox: Sandbox, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(import_archive, "MAX_FILE_BYTES", 1000)
@@ -267,7 +267,7 @@ def test_a_picture_over_the_limit_is_refused_by_name(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_too_many_bytes_in_all_are_refused(sandbox: Sandbox, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_bytes_in_total_are_refused(sandbox: Sandbox, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_readers, "MAX_BYTES", 2000)
     assert "unpacks to more than" in sandbox.pack(classes("cat", "dog", count=20), kind).refusal()
 
@@ -289,7 +289,7 @@ def test_too_many_entries_are_refused(sandbox: Sandbox, kind: str, monkeypatch: 
     assert "more than 20 entries" in sandbox.pack(files, kind).refusal()
 
 
-def test_a_zip_with_an_endless_list_of_files_is_refused_before_it_is_read(
+def test_zip_with_an_endless_list_of_files_is_refused_before_it_is_read(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (archive_readers, import_archive):
@@ -299,7 +299,7 @@ def test_a_zip_with_an_endless_list_of_files_is_refused_before_it_is_read(
 
 
 @pytest.mark.parametrize("kind", ["zip", "zip-local"])
-def test_sizes_that_a_zip_claims_are_not_believed(sandbox: Sandbox, kind: str) -> None:
+def test_claimed_sizes_of_a_zip_are_not_trusted(sandbox: Sandbox, kind: str) -> None:
     sandbox.pack(classes("cat", "dog", count=2))
 
     def lie(data: bytearray) -> None:
@@ -310,11 +310,11 @@ def test_sizes_that_a_zip_claims_are_not_believed(sandbox: Sandbox, kind: str) -
     sandbox.edit(lie)
     if kind == "zip":
         assert "damaged" in sandbox.refusal()
-    else:  # Python reads the list of files only
+    else:  # Python reads only the list of files
         assert len(sandbox.read().classes) == 2
 
 
-def test_a_zip_that_claims_less_than_it_holds_never_fills_the_memory(
+def test_zip_that_claims_less_than_it_holds_never_fills_the_memory(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox.pack(classes("cat", "dog") | {"cat/bomb.bmp": bytes(80_000_000)})
@@ -341,7 +341,7 @@ def test_other_compression_in_a_zip_is_refused_by_name(sandbox: Sandbox, method:
     assert name in sandbox.pack(classes("cat", "dog")).edit(claim).refusal()
 
 
-def test_files_that_overlap_in_a_zip_are_refused(sandbox: Sandbox) -> None:
+def test_overlapping_files_in_a_zip_are_refused(sandbox: Sandbox) -> None:
     def overlap(data: bytearray) -> None:  # the second file points at the first
         at = data.find(b"PK\1\2", data.find(b"PK\1\2") + 1)
         data[at + 42 : at + 46] = bytes(4)
@@ -349,20 +349,20 @@ def test_files_that_overlap_in_a_zip_are_refused(sandbox: Sandbox) -> None:
     assert "over each other" in sandbox.pack(classes("cat", "dog")).edit(overlap).refusal()
 
 
-def test_a_long_header_in_a_tar_is_refused_before_it_is_read(sandbox: Sandbox) -> None:
+def test_long_header_in_a_tar_is_refused_before_it_is_read(sandbox: Sandbox) -> None:
     with tarfile.open(sandbox.archive, "w:gz", format=tarfile.PAX_FORMAT) as archive:
         archive.addfile(entry("cat/0.png", pax_headers={"comment": "x" * 50_000_000}))
     with peak_below(5_000_000):
         assert "header of more than" in sandbox.refusal()
 
 
-def test_a_tar_of_headers_in_headers_is_refused(sandbox: Sandbox) -> None:
+def test_tar_of_nested_headers_is_refused(sandbox: Sandbox) -> None:
     header = entry("x", type=b"x", size=0).tobuf()
     sandbox.archive.write_bytes(header * 5000 + bytes(1024))
     assert "header" in sandbox.refusal()
 
 
-def test_a_tar_with_a_negative_size_is_refused(sandbox: Sandbox) -> None:
+def test_tar_with_a_negative_size_is_refused(sandbox: Sandbox) -> None:
     block = bytearray(entry("cat/0.png").tobuf(tarfile.USTAR_FORMAT))
     block[124:136] = b"\xff" * 10 + struct.pack(">h", -1024)
     block[148:156] = b"        "
@@ -371,7 +371,7 @@ def test_a_tar_with_a_negative_size_is_refused(sandbox: Sandbox) -> None:
     assert "damaged" in sandbox.refusal()
 
 
-def test_xz_that_asks_for_too_much_memory_is_refused(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_xz_that_requires_too_much_memory_is_refused(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_readers, "_MAX_DICTIONARY", 1 << 20)
     assert "damaged" in sandbox.pack(classes("cat", "dog"), "tar.xz").refusal()
 
@@ -379,14 +379,14 @@ def test_xz_that_asks_for_too_much_memory_is_refused(sandbox: Sandbox, monkeypat
 # --- The disk -------------------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_is_nearly_full_is_refused(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearly_full_disk_is_refused(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(archive_readers.shutil, "disk_usage", lambda _: usage(1 << 40, 1 << 40, 900_000_000))
     assert "0.9 GB free" in sandbox.pack(classes("cat", "dog")).refusal()
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_disk_that_fills_up_meanwhile_is_told_in_a_sentence(
+def test_disk_that_fills_up_during_the_import_is_reported_in_one_sentence(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     write = Path.write_bytes
@@ -401,7 +401,7 @@ def test_a_disk_that_fills_up_meanwhile_is_told_in_a_sentence(
     assert sandbox.written() == set()
 
 
-def test_an_import_that_is_interrupted_leaves_nothing(sandbox: Sandbox) -> None:
+def test_interrupted_import_leaves_nothing(sandbox: Sandbox) -> None:
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
@@ -411,7 +411,7 @@ def test_an_import_that_is_interrupted_leaves_nothing(sandbox: Sandbox) -> None:
     assert sandbox.written() == set()
 
 
-def test_a_folder_that_is_not_ours_to_write_is_told_in_a_sentence(
+def test_write_protected_folder_is_reported_in_one_sentence(
     tmp_path_factory: pytest.TempPathFactory, read_only: Any
 ) -> None:
     content = pack(tmp_path_factory.mktemp("archive") / "pets.zip", classes("cat", "dog")).parent

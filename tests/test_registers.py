@@ -1,4 +1,4 @@
-"""A register at test time: planted neurons are found and moved, and the model itself stays as it is."""
+"""Test-time registers: planted neurons are found and moved, and the model itself is unchanged."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from vit.model.transformer import VisionTransformer
 
 
 def lengths(model: VisionTransformer, pixels: Tensor) -> Tensor:
-    """Of all tokens after every block: (L, N)."""
+    """Return the norms of all tokens after every block: (L, N)."""
     after = []
     x, steps = model.walk(pixels, every=True)
     with torch.inference_mode():
@@ -29,7 +29,7 @@ def lengths(model: VisionTransformer, pixels: Tensor) -> Tensor:
 def planted(
     build: Callable[..., VisionTransformer], pictures: Callable[..., Tensor], request: Any
 ) -> tuple[Any, Tensor]:
-    """A model with neurons that write great lengths into two patches of a picture; and that picture."""
+    """Build a model with neurons that write great norms into two patches of a picture; return both."""
     torch.manual_seed(0)
     model, pixels = build(depth=3, **getattr(request, "param", {})), pictures(count=1)
     plant(model, pixels)
@@ -57,12 +57,12 @@ def test_planted_neurons_are_found_and_moved(planted: tuple[VisionTransformer, T
     after = lengths(changed, pixels)
     usual = before[1, first:].median()
     assert float(after[1, first + 1 :].max()) < 3 * float(usual) < float(before[1, first:].max())
-    assert float(after[1, first]) > 3 * float(usual)  # it has the lengths
+    assert float(after[1, first]) > 3 * float(usual)  # the register receives the norms
     others = with_register(model, [(1, 3), (1, 11)])
     assert float(lengths(others, pixels)[1, first + 1 :].max()) > 0.8 * float(before[1, first:].max())
 
 
-def test_the_model_itself_stays_as_it_is(planted: tuple[VisionTransformer, Tensor]) -> None:
+def test_model_itself_is_unchanged(planted: tuple[VisionTransformer, Tensor]) -> None:
     model, pixels = planted
     with torch.inference_mode():
         before = model(pixels).logits
@@ -84,7 +84,7 @@ def test_attention_is_recorded_with_the_register(planted: tuple[VisionTransforme
     torch.testing.assert_close(result.full(2).sum(-1), torch.ones(result.heads, result.tokens))
 
 
-def test_without_tokens_that_stand_out_there_is_nothing_to_move(
+def test_nothing_to_move_without_outlier_tokens(
     build: Callable[..., VisionTransformer], pictures: Callable[..., Tensor]
 ) -> None:
     model, pixels = build(), torch.zeros_like(pictures(count=1))  # all patches are alike

@@ -1,4 +1,4 @@
-"""Explanations of a class: exactly what explicit matrices and autograd on them give, in little memory."""
+"""Class explanations equal explicit matrices with autograd, in little memory."""
 
 import copy
 import sys
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from apart import printed
+from apart import output_of
 from torch import Tensor
 
 import vit.explain.relevance
@@ -20,7 +20,7 @@ from vit.model.transformer import VisionTransformer, rounded
 
 pytestmark = [pytest.mark.slow, pytest.mark.matrix]
 
-TOLERANCE = 1e-9  # of models in float64, relative to the largest number
+TOLERANCE = 1e-9  # for models in float64, relative to the largest number
 TARGET = 3
 
 CASES: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
@@ -52,7 +52,7 @@ class Case(NamedTuple):
 
 
 def explicit(model: VisionTransformer, pixels: Tensor, target: int) -> tuple[Tensor, Tensor]:
-    """Every matrix and what the class's logit gains by each of its numbers, both (L, H, N, N)."""
+    """Return every attention matrix and the gradient of the class's logit, both (L, H, N, N)."""
     output = model(pixels, output_attentions=True)
     gradients = torch.autograd.grad(output.logits[0, target], output.attentions)
     return torch.stack(output.attentions)[:, 0].detach(), torch.stack(gradients)[:, 0]
@@ -75,7 +75,7 @@ def differ(one: Tensor, other: Tensor) -> bool:
     return bool((one - other).abs().max() > 1e-3 * other.abs().max())
 
 
-# --- Full products, as the definitions have them ------------------------------------------------------------------
+# --- Full products, by definition ---------------------------------------------------------------------------------
 
 
 def full_relevance(attention: Tensor, gradient: Tensor, start_block: int = 0) -> Tensor:
@@ -98,7 +98,7 @@ def full_gradient_rollout(attention: Tensor, gradient: Tensor, discard: float, p
 
 
 def row(matrix: Tensor, kept: GradientRecord, query: int | None, direction: str = "from") -> Tensor:
-    """Of one token or, as definitions have it for a pooled answer, on average of the tokens that the head reads."""
+    """Return one token's row or, for a pooled answer, the average over the tokens that the head reads."""
     matrix = matrix if direction == "from" else matrix.T
     return kept.read @ matrix if query is None else matrix[query]
 
@@ -106,7 +106,7 @@ def row(matrix: Tensor, kept: GradientRecord, query: int | None, direction: str 
 # --- The record ---------------------------------------------------------------------------------------------------
 
 
-def test_the_gradient_of_attention_is_autograds(case: Case) -> None:
+def test_gradient_of_attention_equals_autograds(case: Case) -> None:
     for block in range(case.kept.blocks):
         gradient = case.kept.gradients[block] @ case.kept.values[block].transpose(-2, -1)
         check(gradient, case.gradient[block])
@@ -116,7 +116,7 @@ def test_the_gradient_of_attention_is_autograds(case: Case) -> None:
     check(case.kept.full(0), case.attention[0].float(), 1e-5)
 
 
-def test_the_logits_are_those_of_the_plain_pass(case: Case) -> None:
+def test_logits_equal_those_of_the_plain_pass(case: Case) -> None:
     with torch.inference_mode():
         expected = case.model(case.pixels).logits
     check(case.kept.logits, expected)
@@ -124,7 +124,7 @@ def test_the_logits_are_those_of_the_plain_pass(case: Case) -> None:
     assert relevance_record(case.model, case.pixels).target == expected.argmax()
 
 
-def test_the_gradient_of_the_pixels_is_autograds(case: Case) -> None:
+def test_gradient_of_the_pixels_equals_autograds(case: Case) -> None:
     pixels, side = case.pixels.clone().requires_grad_(), case.model.config.patch_size
     (gradient,) = torch.autograd.grad(case.model(pixels).logits[0, TARGET], pixels)
     expected = torch.nn.functional.unfold(gradient, side, stride=side)[0].norm(dim=0)  # (P,)
@@ -133,7 +133,7 @@ def test_the_gradient_of_the_pixels_is_autograds(case: Case) -> None:
     assert (result[:prefix] == 0).all()
 
 
-def test_a_change_counts_in_the_pass_and_the_model_stays(case: Case) -> None:
+def test_change_applies_to_the_pass_and_not_to_the_model(case: Case) -> None:
     off = without([(0, 0)])
     changed = relevance_record(case.model, case.pixels, TARGET, off)
     with torch.inference_mode():
@@ -142,7 +142,7 @@ def test_a_change_counts_in_the_pass_and_the_model_stays(case: Case) -> None:
     check(relevance_record(case.model, case.pixels, TARGET).logits, case.kept.logits)
 
 
-def test_what_the_head_reads_sums_to_one(case: Case) -> None:
+def test_head_inputs_sum_to_one(case: Case) -> None:
     read, config = case.kept.read, case.model.config
     assert read.sum() == pytest.approx(1)
     if config.pool == "cls":
@@ -192,7 +192,7 @@ def test_gradient_rollout_is_a_row_or_column_of_the_full_product(
 
 
 @pytest.mark.parametrize("direction", ["from", "to"])
-def test_attention_times_gradient_is_its_definition(case: Case, chunk: None, direction: Any) -> None:
+def test_attention_times_gradient_equals_its_definition(case: Case, chunk: None, direction: Any) -> None:
     every = (case.attention * case.gradient).relu()  # (L, H, N, N)
     for query in (None, 0, case.kept.tokens - 1):
         for block, head, flow in (
@@ -208,7 +208,7 @@ def test_attention_times_gradient_is_its_definition(case: Case, chunk: None, dir
                 assert not case.kept.attention_gradient(query, block, head, direction).any()
 
 
-def test_gradcam_is_its_definition(case: Case) -> None:
+def test_gradcam_equals_its_definition(case: Case) -> None:
     tokens: list[Tensor] = []
     handles = [
         block.norm1.register_forward_hook(lambda *args: tokens.append(args[2]))  # type: ignore[union-attr, operator]
@@ -228,7 +228,7 @@ def test_gradcam_is_its_definition(case: Case) -> None:
     check(case.kept.gradcam("mean"), torch.stack(maps).mean(0))
 
 
-def test_legrad_is_its_definition(case: Case) -> None:
+def test_legrad_equals_its_definition(case: Case) -> None:
     model, config = case.model, case.model.config
     leaving: list[Tensor] = []
     handles = [block.register_forward_hook(lambda *args: leaving.append(args[2])) for block in model.blocks]
@@ -237,7 +237,7 @@ def test_legrad_is_its_definition(case: Case) -> None:
         handle.remove()
     maps = []
     for x, attention in zip(leaving, attentions, strict=True):
-        if config.pool in ("cls", "cls_dist"):  # as the authors: the mean of all tokens takes the class token's place
+        if config.pool in ("cls", "cls_dist"):  # as in the authors' code: the mean replaces the class token
             x = torch.cat([x.mean(1, keepdim=True)] * x.shape[1], 1)
         logits = model.classify(x[:, model.read])
         (gradient,) = torch.autograd.grad(logits[0, TARGET], attention, retain_graph=True)
@@ -259,11 +259,11 @@ def test_other_classes_and_pictures_have_other_maps(case: Case) -> None:
     assert differ(legrad(case.model, case.pixels, TARGET - 1), legrad(case.model, case.pixels, TARGET))
 
 
-# --- Traps --------------------------------------------------------------------------------------------------------
+# --- Pitfalls -----------------------------------------------------------------------------------------------------
 
 
-def test_blocks_paired_with_gradients_of_others_would_be_noticed(build: Any, pictures: Any) -> None:
-    """Backward hooks fire last block first: zipped with forward attention they pair the wrong blocks."""
+def test_mispaired_blocks_and_gradients_would_be_noticed(build: Any, pictures: Any) -> None:
+    """Backward hooks run from the last block to the first: zipped with forward attention they pair wrong blocks."""
     model, pixels = build(depth=3).double(), pictures(count=1).double()
     attention, gradient = explicit(model, pixels, TARGET)
     recorded = relevance_record(model, pixels, TARGET)
@@ -272,7 +272,7 @@ def test_blocks_paired_with_gradients_of_others_would_be_noticed(build: Any, pic
     assert differ(recorded.gradient_rollout(), full_gradient_rollout(attention, gradient.flip(0), 0, 1)[0])
 
 
-def test_rows_divided_by_sums_of_others_would_be_noticed(build: Any, pictures: Any) -> None:
+def test_rows_divided_by_wrong_sums_would_be_noticed(build: Any, pictures: Any) -> None:
     model, pixels = build(pool="mean").double(), pictures(count=1).double()
     attention, gradient = explicit(model, pixels, TARGET)
     identity = wrong = torch.eye(attention.shape[-1], dtype=attention.dtype)
@@ -283,7 +283,7 @@ def test_rows_divided_by_sums_of_others_would_be_noticed(build: Any, pictures: A
     assert any(differ(recorded.gradient_rollout(token), wrong[token]) for token in range(recorded.tokens))
 
 
-def test_a_picture_leaves_nothing_behind_for_the_next(build: Any, pictures: Any) -> None:
+def test_picture_leaves_no_state_for_the_next(build: Any, pictures: Any) -> None:
     model = build()
     one, other = pictures(count=2).split(1)
     first = relevance_record(model, one, 1).relevance()
@@ -314,7 +314,7 @@ def test_fused_attention_gives_the_same_gradients(
 
 
 def test_every_prefix_column_is_protected_in_every_row() -> None:
-    """Not only number [0, 0]; and each row loses its own weakest patches."""
+    """Not only element [0, 0]; and each row loses its own weakest patches."""
     rows = torch.rand(2, 11, 11, generator=torch.Generator().manual_seed(0)) + 1
     rows[..., :3] = 1e-3  # weaker than every patch
     left = discarded(rows, 0.5, prefix=3)
@@ -325,7 +325,7 @@ def test_every_prefix_column_is_protected_in_every_row() -> None:
     assert (smallest > lost).all()
 
 
-def test_the_map_of_a_wide_picture_is_wide(build: Any, pictures: Any) -> None:
+def test_map_of_a_wide_picture_is_wide(build: Any, pictures: Any) -> None:
     model, pixels = build(prefix=("cls", "reg1"), image_size=(24, 40)), pictures(24, 40, count=1)
     recorded = relevance_record(model, pixels, TARGET)
     relevance = recorded.relevance()
@@ -334,7 +334,7 @@ def test_the_map_of_a_wide_picture_is_wide(build: Any, pictures: Any) -> None:
     assert recorded.heatmap(legrad(model, pixels, TARGET)).shape == (3, 5)
 
 
-def test_threads_that_share_a_model_do_not_mix(build: Any, pictures: Any) -> None:
+def test_threads_that_share_a_model_do_not_interfere(build: Any, pictures: Any) -> None:
     model, images = build(depth=3), pictures(count=8).split(1)
     questions = [(image, index % 5) for index, image in enumerate(images)] * 4
 
@@ -349,11 +349,11 @@ def test_threads_that_share_a_model_do_not_mix(build: Any, pictures: Any) -> Non
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-# --- What is left of a model, and what is refused -------------------------------------------------------------------
+# --- State of the model, and refusals -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_the_model_is_left_as_it_was(build: Any, pictures: Any, training: bool) -> None:
+def test_model_is_unchanged(build: Any, pictures: Any, training: bool) -> None:
     model = build(dropout=0.5, drop_path=0.5).train(training)
     model.head.weight.requires_grad_(False)
     before, parameters = copy.deepcopy(model.state_dict()), dict(model.named_parameters())
@@ -371,7 +371,7 @@ def test_the_model_is_left_as_it_was(build: Any, pictures: Any, training: bool) 
     assert torch.equal(recorded.relevance(), relevance_record(model.eval(), pictures(count=1), TARGET).relevance())
 
 
-def test_it_works_where_gradients_are_off(build: Any, pictures: Any) -> None:
+def test_gradients_are_computed_within_no_grad(build: Any, pictures: Any) -> None:
     model = build()
     expected = relevance_record(model, pictures(count=1), TARGET).relevance()
     for off in (torch.no_grad, torch.inference_mode):
@@ -381,7 +381,7 @@ def test_it_works_where_gradients_are_off(build: Any, pictures: Any) -> None:
             assert legrad(model, pixels, TARGET).shape == expected.shape
 
 
-def test_matrices_in_half_precision_give_what_their_numbers_give_in_full(build: Any, pictures: Any) -> None:
+def test_half_precision_matrices_give_the_same_as_their_values_in_full(build: Any, pictures: Any) -> None:
     half = rounded(build(depth=3)).requires_grad_(True)
     full = copy.deepcopy(half).float()
     assert half.blocks[0].mlp.fc1.weight.dtype is torch.bfloat16
@@ -403,13 +403,13 @@ def test_single_precision_is_close_to_double(build: Any, pictures: Any) -> None:
     check(single.relevance().double(), double.relevance(), 1e-5)
 
 
-def test_a_model_without_classes_is_refused(build: Any, pictures: Any) -> None:
+def test_model_without_classes_is_refused(build: Any, pictures: Any) -> None:
     for ask in (relevance_record, legrad):
         with pytest.raises(UserError, match="has no classes, so there is no class to explain"):
             ask(build(num_classes=0), pictures(count=1))
 
 
-def test_questions_that_have_no_answer_are_refused(build: Any, pictures: Any) -> None:
+def test_requests_without_an_answer_are_refused(build: Any, pictures: Any) -> None:
     model, pixels = build(), pictures(count=1)
     for ask in (relevance_record, legrad):
         for target in (-1, 5):
@@ -438,8 +438,8 @@ def test_questions_that_have_no_answer_are_refused(build: Any, pictures: Any) ->
 
 @pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_picture_of_1024_px_needs_a_fraction_of_its_matrices() -> None:
-    """4,097 tokens, four narrow blocks of two heads: one head's attention takes 67 MB, all with its gradient 1.1 GB."""
+def test_picture_of_1024_px_needs_a_fraction_of_its_matrices() -> None:
+    """4,097 tokens, four narrow blocks of two heads: one head's attention takes 67 MB, all with gradients 1.1 GB."""
     code = """
 import torch
 from pathlib import Path
@@ -458,6 +458,6 @@ for ask in (lambda x: legrad(model, x), lambda x: relevance_record(model, x).rel
     assert ask(torch.randn(1, 3, 1024, 1024)).shape == (4097,)
     print(now("VmHWM") - before)
 """
-    class_gains, relevance = map(float, printed(code).split())
+    class_gains, relevance = map(float, output_of(code).split())
     print(f"LeGrad +{class_gains:.0f} MB, relevance +{relevance:.0f} MB")
-    assert class_gains < 90 and relevance < 160  # 50 and 120 here: one head's matrix more is noticed
+    assert class_gains < 90 and relevance < 160  # measured: 50 and 120; one more matrix of a head exceeds the limit

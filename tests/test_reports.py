@@ -1,4 +1,4 @@
-"""Documents to print: as many pages as they need, with the words and pictures of what was shown."""
+"""PDF reports: number of pages, and the text and pictures of the view."""
 
 import io
 import re
@@ -25,10 +25,10 @@ def pages_of(pdf: bytes) -> int:
 
 
 def words_of(pdf: bytes) -> str:
-    """The text of all pages, as far as it is ASCII, without spaces."""
+    """Return the ASCII text of all pages without spaces."""
     text = b""
     for stream in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL):
-        try:  # not `decompress`: where the last byte of a stream is a carriage return, the pattern above takes it
+        try:  # not `decompress`: if the last byte of a stream is a carriage return, the pattern above takes it
             content = zlib.decompressobj().decompress(stream)
         except zlib.error:  # a picture
             continue
@@ -40,7 +40,7 @@ def pictures_in(pdf: bytes) -> int:
     return len(re.findall(rb"/Subtype /Image", pdf))
 
 
-def test_rows_go_to_the_next_page_where_they_do_not_fit() -> None:
+def test_rows_that_do_not_fit_go_to_the_next_page() -> None:
     drawn: list[tuple[int, float]] = []
     sheets: list[object] = []
 
@@ -53,10 +53,10 @@ def test_rows_go_to_the_next_page_where_they_do_not_fit() -> None:
     assert pages_of(document([half, half, half])) == 2
     assert [page for page, _ in drawn] == [1, 1, 2] and drawn[0][1] == drawn[2][1] < drawn[1][1]
     assert pages_of(document([half, half])) == 1
-    assert pages_of(document([Row(CONTENT_HEIGHT + 50, draw)])) == 1  # what fits nowhere has a page of its own
+    assert pages_of(document([Row(CONTENT_HEIGHT + 50, draw)])) == 1  # an oversized element has a page of its own
 
 
-def test_the_same_input_gives_the_same_bytes() -> None:
+def test_same_input_gives_the_same_bytes() -> None:
     rows = text_rows("The same words, " * 40)
     assert len(rows) > 3 and document(rows) == document(rows)
     assert "Thesamewords," in words_of(document(rows))
@@ -94,7 +94,7 @@ def look(name: str) -> Judged:
 
 
 @pytest.mark.parametrize(("count", "pages"), [(1, 1), (30, 2), pytest.param(130, 6, marks=pytest.mark.exhaustive)])
-def test_a_sheet_of_many_pictures(count: int, pages: int) -> None:
+def test_sheet_of_many_pictures(count: int, pages: int) -> None:
     captions = [f"cat 50 %\nnumber {number}\nspread 0.25" for number in range(count)]
     pdf = reports.of_sheet([look(str(number)) for number in range(count)], captions, "Facts.")
     words = words_of(pdf)
@@ -102,7 +102,7 @@ def test_a_sheet_of_many_pictures(count: int, pages: int) -> None:
     assert (f"{pages}/{pages}" in words) == (pages > 1)
 
 
-def test_a_tower_fits_the_page() -> None:
+def test_tower_fits_the_page() -> None:
     [row] = picture_rows([(Image.new("RGB", (10, 400)), "tall"), (Image.new("RGB", (400, 10)), "wide")], 2)
     assert row.height < CONTENT_HEIGHT / 1.5
 

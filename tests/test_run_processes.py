@@ -1,6 +1,6 @@
-"""The processes of runs: they outlive whoever started them, stop, die, go on to the same bits, and meet a full disk.
+"""The processes of runs: they outlive the server, stop, die, resume with the same bits, and handle a full disk.
 
-A trainer takes seconds to start, so tests share runs: one is trained to its end, and one never ends.
+A trainer takes seconds to start, so tests share runs: one finishes, and one never ends.
 """
 
 import fcntl
@@ -17,20 +17,20 @@ import pytest
 from patience import PATIENCE
 from short_runs import (
     TRAINS,
-    begun,
+    advance,
     command_of,
-    dead,
-    done,
-    ended,
     endless,
-    goes_on,
-    place_for_runs,
+    last_step,
     status,
     supervisor_of,
+    temporary_runs_folder,
     tiny,
     trainers,
     until,
+    wait_for_first_steps,
+    wait_until_ended,
     weights,
+    write_dead_run,
 )
 
 import vit
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with place_for_runs(tmp_path_factory.mktemp("processes") / "runs") as root:
+    with temporary_runs_folder(tmp_path_factory.mktemp("processes") / "runs") as root:
         yield root
 
 
@@ -57,11 +57,11 @@ LONG = tiny(epochs=5, limit=160, seed=3, device="cpu")  # 400 steps
 
 @pytest.fixture(scope="module")
 def finished() -> registry.Run:
-    """A run that nothing interrupted."""
-    return ended(control.launch(LONG, name="My first run!", notes="a note"))
+    """A run without interruption."""
+    return wait_until_ended(control.launch(LONG, name="My first run!", notes="a note"))
 
 
-def test_a_run_trains_and_leaves_all_that_it_promises(finished: registry.Run) -> None:
+def test_run_trains_and_leaves_all_promised_files(finished: registry.Run) -> None:
     run = finished
     assert (run.status, run.reason) == ("finished", "")
     assert re.fullmatch(r"\d{8}-\d{6}-my-first-run-[0-9a-f]{4}", run.id)
@@ -79,34 +79,34 @@ def test_a_run_trains_and_leaves_all_that_it_promises(finished: registry.Run) ->
 
 
 @pytest.mark.exhaustive
-def test_a_run_stopped_and_then_killed_at_random_steps_ends_with_the_same_bits(finished: registry.Run) -> None:
-    run = begun(control.launch(LONG))
+def test_run_stopped_and_killed_at_random_steps_ends_with_the_same_bits(finished: registry.Run) -> None:
+    run = wait_for_first_steps(control.launch(LONG))
     control.stop(run.id)
     statuses: list[str] = []
     until(lambda: statuses.append(status(run)) or statuses[-1] == "stopped", "the end")
     assert list(dict.fromkeys(statuses)) == ["stopping", "stopped"]  # from the click to the end of its process
     assert "Resume continues there" in registry.find_run(run.id).reason
-    stopped = done(run)
+    stopped = last_step(run)
     assert 0 < stopped < 400
     assert control.resume(run.id).id == run.id
     until(lambda: status(run) in TRAINS, "its training")
     (trainer,) = trainers(run)
-    goes_on(run, 80)  # past the end of an epoch, so that another state is saved
+    advance(run, 80)  # past the end of an epoch, so that another state is saved
     os.kill(trainer, signal.SIGKILL)
-    failed = ended(run)
+    failed = wait_until_ended(run)
     assert failed.status == "failed" and "out of memory" in failed.reason
     control.resume(run.id)
-    assert ended(run).status == "finished"
+    assert wait_until_ended(run).status == "finished"
     first, second, third = [r["step"] for r in read_metrics(run.folder / "metrics.jsonl") if r["kind"] == "start"]
     assert first == 0 and second == stopped and third % 80 == 0 and third > stopped
     assert weights(run.folder) == weights(finished.folder)
 
 
-def test_a_finished_run_continues_only_with_more_epochs(folder: Path) -> None:
+def test_finished_run_continues_only_with_more_epochs(folder: Path) -> None:
     train(tiny(epochs=1), folder / "short")
     with pytest.raises(InvalidRun, match="Give it more epochs"):
         control.resume("short")
-    run = ended(control.resume("short", devices=("cpu",), epochs=2))
+    run = wait_until_ended(control.resume("short", devices=("cpu",), epochs=2))
     assert run.status == "finished"
     assert run.folder.joinpath("metrics.jsonl").read_text().count('"kind": "validation"') == 2
 
@@ -124,13 +124,13 @@ time.sleep(1000)
 
 @pytest.fixture(scope="module")
 def orphan() -> registry.Run:
-    """A run that trains, and whose server was killed."""
+    """A training run whose server was killed."""
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER, endless().model_dump_json()], stdout=subprocess.PIPE, text=True
     )
     assert server.stdout
     run = registry.find_run(server.stdout.readline().strip())
-    begun(run)
+    wait_for_first_steps(run)
     server.kill()
     server.wait()
     return run
@@ -138,7 +138,7 @@ def orphan() -> registry.Run:
 
 @pytest.fixture
 def running(orphan: registry.Run) -> registry.Run:
-    """The same, resumed where the test before has ended it."""
+    """The same run, resumed if the previous test ended it."""
     if not registry.find_run(orphan.id).alive:
         control.resume(orphan.id)
     until(lambda: status(orphan) in TRAINS, "its training")
@@ -146,11 +146,11 @@ def running(orphan: registry.Run) -> registry.Run:
 
 
 @pytest.mark.exhaustive
-def test_a_run_goes_on_when_the_server_that_started_it_is_killed(orphan: registry.Run) -> None:
-    assert goes_on(orphan).status in TRAINS
+def test_run_continues_after_its_server_is_killed(orphan: registry.Run) -> None:
+    assert advance(orphan).status in TRAINS
 
 
-def test_a_reader_follows_a_run_while_it_is_written(running: registry.Run) -> None:
+def test_reader_follows_a_run_while_it_is_written(running: registry.Run) -> None:
     reader = MetricsReader(running.folder / "metrics.jsonl")
     reader.update()
     seen = begin = reader.records["step"][-1]["step"]
@@ -161,7 +161,7 @@ def test_a_reader_follows_a_run_while_it_is_written(running: registry.Run) -> No
             seen = every[-1]
 
 
-def test_a_folder_is_trained_by_one_process_only(running: registry.Run) -> None:
+def test_folder_is_trained_by_only_one_process(running: registry.Run) -> None:
     with pytest.raises(InvalidRun, match="Another process trains"):
         train(endless(), running.folder, resume=True)
     with pytest.raises(InvalidRun, match="going on already"):
@@ -169,12 +169,12 @@ def test_a_folder_is_trained_by_one_process_only(running: registry.Run) -> None:
     assert status(running) in TRAINS
 
 
-def test_a_shared_device_is_not_waited_for_and_what_a_person_did_wrong_is_the_reason(
+def test_shared_device_is_not_waited_for_and_a_users_mistake_is_the_reason(
     running: registry.Run, tmp_path: Path
 ) -> None:
     wrong = tiny(data=f"folder:{tmp_path / 'nowhere'}")
     assert control.launch(wrong).status == "waiting"
-    run = ended(control.launch(wrong, share=True))
+    run = wait_until_ended(control.launch(wrong, share=True))
     assert run.status == "failed"
     assert run.reason.startswith("There is no folder") and "Traceback" not in run.reason
     assert status(running) in TRAINS
@@ -182,28 +182,28 @@ def test_a_shared_device_is_not_waited_for_and_what_a_person_did_wrong_is_the_re
     control.kill(waiting.id)
 
 
-def test_a_killed_supervisor_leaves_a_run_that_trains_and_can_be_stopped(running: registry.Run) -> None:
+def test_run_whose_supervisor_was_killed_trains_and_can_be_stopped(running: registry.Run) -> None:
     os.kill(supervisor_of(running), signal.SIGKILL)
-    assert goes_on(running).status in TRAINS
+    assert advance(running).status in TRAINS
     control.stop(running.id)
-    assert ended(running).status == "stopped"
+    assert wait_until_ended(running).status == "stopped"
 
 
 def test_kill_ends_a_run_even_without_its_supervisor(running: registry.Run) -> None:
     os.kill(supervisor_of(running), signal.SIGKILL)
     local.kill(running.folder, patience=0.5)
-    assert ended(running).status == "stopped"
+    assert wait_until_ended(running).status == "stopped"
     assert local.lock_holders(running.folder) == []
 
 
 def test_kill_keeps_the_last_state(running: registry.Run) -> None:
-    learnt = done(running)
+    learnt = last_step(running)
     control.kill(running.id)
     assert (status(running), registry.find_run(running.id).reason) == ("stopped", attempts.KILLED)
     control.resume(running.id)
     until(lambda: status(running) in TRAINS, "its training")
     starts = [r["step"] for r in read_metrics(running.folder / "metrics.jsonl") if r["kind"] == "start"]
-    assert learnt - 40 <= starts[-1]  # of an epoch's length, or later
+    assert learnt - 40 <= starts[-1]  # at the end of an epoch, or later
     control.kill(running.id)
 
 
@@ -212,11 +212,11 @@ def test_kill_keeps_the_last_state(running: registry.Run) -> None:
 
 @pytest.mark.exhaustive
 def test_two_processes_train_one_run_and_stop_together() -> None:
-    run = begun(control.launch(endless(), devices=("cpu", "cpu")))
+    run = wait_for_first_steps(control.launch(endless(), devices=("cpu", "cpu")))
     assert json.loads((run.folder / "environment.json").read_text())["devices"] == 2
     assert sum("torch.distributed.run" in command_of(pid) for pid in trainers(run)) == 1
     control.stop(run.id)
-    assert ended(run).status == "stopped"
+    assert wait_until_ended(run).status == "stopped"
 
 
 STAND_IN = """
@@ -230,8 +230,8 @@ supervisor.supervise(Path(sys.argv[1]), int(sys.argv[2]))
 
 
 def test_no_rank_survives_the_kill_of_its_launcher(folder: Path) -> None:
-    """With a shell for torchrun, which is killed when its ranks have begun."""
-    run = dead(folder, "ranks")
+    """A shell replaces torchrun, and is killed when its ranks have started."""
+    run = write_dead_run(folder, "ranks")
     with (run / "alive.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         command = [sys.executable, "-c", STAND_IN, str(run), str(lock.fileno())]

@@ -1,4 +1,4 @@
-"""The queue: who waits for a device, in which order, and that no two runs ever have the same one."""
+"""The queue: which runs wait for a device, in which order, and that no two runs share one."""
 
 import itertools
 import json
@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 from patience import PATIENCE
-from short_runs import begun, dead, ended, endless, place_for_runs, status, supervisor_of, until
+from short_runs import (
+    endless,
+    status,
+    supervisor_of,
+    temporary_runs_folder,
+    until,
+    wait_for_first_steps,
+    wait_until_ended,
+    write_dead_run,
+)
 
 from vit.runs import control, registry, scheduler, supervisor
 from vit.training import run_folder
@@ -21,11 +30,11 @@ from vit.training.metrics import read_metrics
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[Path]:
-    with place_for_runs(tmp_path / "runs") as root:
+    with temporary_runs_folder(tmp_path / "runs") as root:
         yield root
 
 
-def test_a_run_whose_device_is_free_never_waits(folder: Path) -> None:
+def test_run_with_a_free_device_never_waits(folder: Path) -> None:
     first = control.launch(endless())
     assert (first.status, first.queue_position, registry.queue()) == ("starting", 0, [])
     second = control.launch(endless())
@@ -46,32 +55,32 @@ for name in "one", "two":
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_runs_of_two_servers_share_no_device_and_start_in_order_by_themselves(folder: Path) -> None:
+def test_runs_of_two_servers_share_no_device_and_start_in_order(folder: Path) -> None:
     command = [sys.executable, "-c", SERVER, endless().model_dump_json()]
     servers = [subprocess.Popen(command) for _ in range(2)]
     for server in servers:
         assert server.wait(PATIENCE) == 0
     second, third, fourth = registry.queue()
     (first,) = (run for run in registry.list_runs() if run.status != "waiting")
-    begun(first)
+    wait_for_first_steps(first)
     assert [run.queue_position for run in registry.queue()] == [1, 2, 3]
     control.move(fourth.id, 0)
     assert [run.id for run in registry.queue()] == [fourth.id, second.id, third.id]
     control.stop(third.id)
-    cancelled = ended(third)
+    cancelled = wait_until_ended(third)
     assert (cancelled.status, cancelled.reason) == ("stopped", "Cancelled while it waited for its turn.")
-    os.kill(supervisor_of(second), signal.SIGKILL)  # a dead one holds nobody up
+    os.kill(supervisor_of(second), signal.SIGKILL)  # a dead run does not block the queue
     control.stop(first.id)
-    begun(fourth)
+    wait_for_first_steps(fourth)
     assert status(first) == "stopped"
     assert status(second) == "interrupted"
     control.resume(second.id)
     until(lambda: status(second) == "waiting", "its place in the queue")
     control.stop(fourth.id)
-    begun(second)
+    wait_for_first_steps(second)
     assert status(fourth) == "stopped"
     control.stop(second.id)
-    ended(second)
+    wait_until_ended(second)
     spans = []
     for run in (first, second, fourth):
         times = [record["t"] for record in read_metrics(run.folder / "metrics.jsonl")]
@@ -86,28 +95,31 @@ def allocate(root: Path, queue: dict[str, Any], run: str, *gpus: str) -> tuple[s
     return scheduler.assign_devices(root / run, lambda: gpus)
 
 
-def test_a_run_for_two_gpus_is_not_overtaken_for_ever(folder: Path) -> None:
-    pair = dead(folder, "pair", devices=["gpu", "gpu"])
-    single = dead(folder, "single", devices=["gpu"])
-    holder = dead(folder, "holder", devices=["cuda:0"])
+def test_run_for_two_gpus_is_not_overtaken_forever(folder: Path) -> None:
+    pair = write_dead_run(folder, "pair", devices=["gpu", "gpu"])
+    single = write_dead_run(folder, "single", devices=["gpu"])
+    holder = write_dead_run(folder, "holder", devices=["cuda:0"])
     queue = {"waiting": ["pair", "single"], "held": {"cuda:0": "holder"}}
     with run_folder.hold_run(pair), run_folder.hold_run(single):
         with run_folder.hold_run(holder):
             assert allocate(folder, queue, "pair", "cuda:0", "cuda:1") is None
-        assert allocate(folder, queue, "single", "cuda:0", "cuda:1") is None  # the pair is before it
+        assert allocate(folder, queue, "single", "cuda:0", "cuda:1") is None  # the run for two is ahead
         assert allocate(folder, queue, "pair", "cuda:0", "cuda:1") == ("cuda:0", "cuda:1")
 
 
-def test_a_run_overtakes_those_that_wait_for_other_devices(folder: Path) -> None:
-    ahead, behind = dead(folder, "ahead", devices=["cuda:0"]), dead(folder, "behind", devices=["cuda:1"])
-    holder = dead(folder, "holder")
+def test_run_overtakes_those_that_wait_for_other_devices(folder: Path) -> None:
+    ahead, behind = (
+        write_dead_run(folder, "ahead", devices=["cuda:0"]),
+        write_dead_run(folder, "behind", devices=["cuda:1"]),
+    )
+    holder = write_dead_run(folder, "holder")
     with run_folder.hold_run(ahead), run_folder.hold_run(behind), run_folder.hold_run(holder):
         queue = {"waiting": ["ahead", "behind"], "held": {"cuda:0": "holder"}}
         assert allocate(folder, queue, "behind") == ("cuda:1",)
 
 
-def test_a_damaged_queue_is_begun_anew(folder: Path) -> None:
-    run = dead(folder, "run")
+def test_damaged_queue_is_replaced(folder: Path) -> None:
+    run = write_dead_run(folder, "run")
     with run_folder.hold_run(run):
         (folder / ".queue").mkdir()
         (folder / ".queue" / "queue.json").write_text('{"waiting": [1, {}], "held": "x')
@@ -115,7 +127,7 @@ def test_a_damaged_queue_is_begun_anew(folder: Path) -> None:
         assert json.loads((folder / ".queue" / "queue.json").read_text()) == {"waiting": [], "held": {"cpu": "run"}}
 
 
-def test_each_gpu_run_sees_its_own_devices_only() -> None:
+def test_each_gpu_run_sees_only_its_own_devices() -> None:
     assert supervisor.environment(["cuda:2", "cuda:0"])["CUDA_VISIBLE_DEVICES"] == "2,0"
     assert "--nproc-per-node=2" in supervisor.command(Path("run"), ["cuda:2", "cuda:0"])
     assert "torch.distributed.run" not in supervisor.command(Path("run"), ["cuda:2"])

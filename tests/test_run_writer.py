@@ -1,4 +1,4 @@
-"""A run's folder out of somebody else's loop: what it holds, how it is, and that the loop does not notice."""
+"""Run folders written from a foreign training loop: contents, status, and that the loop is not affected."""
 
 import logging
 import os
@@ -56,7 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def open_writer(folder: Path) -> Iterator[Callable[..., RunWriter]]:
-    """`open_writer(...)`: of a run with three epochs of three steps; closed at the end."""
+    """Return `open_writer(...)`: a writer for three epochs of three steps, closed at the end."""
     writers = []
 
     def make(name: str = "theirs", **changes: Any) -> RunWriter:
@@ -73,7 +73,7 @@ def open_writer(folder: Path) -> Iterator[Callable[..., RunWriter]]:
 def train(
     model: nn.Module, writer: RunWriter | None, epochs: int = 3, accuracy: tuple[float, ...] = (0.4, 0.8, 0.6)
 ) -> None:
-    """A loop with dropout, that evaluates after each epoch."""
+    """Run a loop with dropout that evaluates after each epoch."""
     generator = torch.Generator().manual_seed(1)
     images, labels = torch.randn(12, 3, 32, 32, generator=generator), torch.arange(12) % 3
     optimizer, step = torch.optim.AdamW(model.parameters(), 1e-3), 0
@@ -108,11 +108,11 @@ def run_of(writer: RunWriter) -> registry.Run:
     return registry.find_run(writer.folder.name)
 
 
-# --- The loop does not notice ---------------------------------------------------------------------------------------
+# --- The loop is not affected ---------------------------------------------------------------------------------------
 
 
 def everything(model: nn.Module) -> list[Any]:
-    """The bits that a training ends with: weights, gradients, modes, and the next random numbers."""
+    """Return the bits that a training ends with: weights, gradients, modes, and the next random numbers."""
     tensors = [*model.state_dict().values(), *(parameter.grad for parameter in model.parameters())]
     bits = [tensor.numpy().tobytes() for tensor in tensors]
     modes = [part.training for part in model.modules()]
@@ -130,7 +130,7 @@ def test_training_has_the_same_bits_with_and_without_the_writer(open_writer: Cal
     assert results[0] == results[1]
 
 
-def test_settings_of_the_process_stay_while_the_thread_works(
+def test_process_settings_are_unchanged_while_the_thread_works(
     open_writer: Callable[..., RunWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = set()
@@ -176,7 +176,7 @@ def test_no_error_reaches_the_loop(
     assert said and len(said) == len(set(said)), "each thing is said once"
 
 
-def test_a_model_that_cannot_be_converted_costs_one_warning(
+def test_unconvertible_model_causes_one_warning(
     open_writer: Callable[..., RunWriter], caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = open_writer()
@@ -187,7 +187,7 @@ def test_a_model_that_cannot_be_converted_costs_one_warning(
     assert len(records_of(writer.folder)["validation"]) == 3, "its curves are there all the same"
 
 
-def test_a_model_that_answers_otherwise_than_its_copy_is_not_shown(open_writer: Callable[..., RunWriter]) -> None:
+def test_model_with_answers_unlike_its_copy_is_not_shown(open_writer: Callable[..., RunWriter]) -> None:
     class Inverted(type(new_model())):  # type: ignore[misc]
         def forward(self, images: Tensor) -> Tensor:
             return super().forward(-images)
@@ -201,10 +201,10 @@ def test_a_model_that_answers_otherwise_than_its_copy_is_not_shown(open_writer: 
     assert not list_epochs(writer.folder / "probes") and run_of(writer).best is None
 
 
-# --- What is written ------------------------------------------------------------------------------------------------
+# --- Files ----------------------------------------------------------------------------------------------------------
 
 
-def test_attention_of_an_epoch_is_what_its_checkpoint_computes(open_writer: Callable[..., RunWriter]) -> None:
+def test_attention_of_an_epoch_equals_that_of_its_checkpoint(open_writer: Callable[..., RunWriter]) -> None:
     writer, model = open_writer(), new_model()
     train(model, writer, accuracy=(0.4, 0.6, 0.8))
     writer.close()
@@ -224,7 +224,7 @@ def test_attention_of_an_epoch_is_what_its_checkpoint_computes(open_writer: Call
         assert difference(model.eval()(pixels).detach(), output.logits.detach()) < 1e-5
 
 
-def test_the_best_epoch_is_kept(open_writer: Callable[..., RunWriter]) -> None:
+def test_best_epoch_is_kept(open_writer: Callable[..., RunWriter]) -> None:
     writer = open_writer()
     train(new_model(), writer, accuracy=(0.4, 0.8, 0.6))
     writer.close()
@@ -232,7 +232,7 @@ def test_the_best_epoch_is_kept(open_writer: Callable[..., RunWriter]) -> None:
     assert best_epoch(records_of(writer.folder))["epoch"] == 2
 
 
-def test_without_an_accuracy_the_lowest_loss_is_best(open_writer: Callable[..., RunWriter]) -> None:
+def test_lowest_loss_is_best_without_an_accuracy(open_writer: Callable[..., RunWriter]) -> None:
     writer, model = open_writer(), new_model()
     for epoch, loss in enumerate((2.0, 1.0, 3.0), 1):
         writer.log_epoch(epoch, model, val_loss=loss)
@@ -241,7 +241,7 @@ def test_without_an_accuracy_the_lowest_loss_is_best(open_writer: Callable[..., 
     assert best_epoch(records_of(writer.folder))["epoch"] == 2
 
 
-def test_without_any_validation_the_last_epoch_is_kept(open_writer: Callable[..., RunWriter]) -> None:
+def test_last_epoch_is_kept_without_validation(open_writer: Callable[..., RunWriter]) -> None:
     writer, model = open_writer(), new_model()
     for epoch in (1, 2):
         writer.log_epoch(epoch, model, train_loss=1 / epoch, lr=0.1)
@@ -265,7 +265,7 @@ def test_losses_are_recorded_as_means(open_writer: Callable[..., RunWriter]) -> 
     assert steps[0]["lr"] == 0.2 and steps[0]["pictures_per_second"] > 0
 
 
-def test_what_is_no_number_is_said_and_left_out(open_writer: Callable[..., RunWriter]) -> None:
+def test_non_finite_numbers_are_reported_and_left_out(open_writer: Callable[..., RunWriter]) -> None:
     writer = open_writer()
     writer.log_step(1, loss=float("nan"))
     writer.log_epoch(1, val_loss=float("inf"), val_accuracy=71.2)
@@ -274,7 +274,7 @@ def test_what_is_no_number_is_said_and_left_out(open_writer: Callable[..., RunWr
     assert "nan by step 1" in notes(writer.folder)[0] and "71.2" in notes(writer.folder)[1]
 
 
-def test_a_model_without_classes_is_followed(open_writer: Callable[..., RunWriter]) -> None:
+def test_model_without_classes_is_supported(open_writer: Callable[..., RunWriter]) -> None:
     writer, model = open_writer(labels=None, classes=None), new_model()
     model.reset_classifier(0)
     writer.log_epoch(1, model)
@@ -285,7 +285,7 @@ def test_a_model_without_classes_is_followed(open_writer: Callable[..., RunWrite
     assert vit.load_checkpoint(run_of(writer).best).labels == ()
 
 
-def test_what_is_assumed_is_said(open_writer: Callable[..., RunWriter]) -> None:
+def test_assumptions_are_reported(open_writer: Callable[..., RunWriter]) -> None:
     writer, model = open_writer(preprocess=None, classes=("one", "two"), labels=None), new_model()
     model.pretrained_cfg = {}
     writer.log_epoch(1, model)
@@ -295,7 +295,7 @@ def test_what_is_assumed_is_said(open_writer: Callable[..., RunWriter]) -> None:
 
 
 class Hybrid(nn.Module):
-    """Attention over the pixels of a convolution: none of the families."""
+    """Attention over the pixels of a convolution: no supported family."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -315,7 +315,7 @@ def attention_of(model: nn.Module, pixels: Tensor) -> Any:
     return model(pixels, attention=True)
 
 
-def test_attention_of_a_model_that_cannot_be_converted_is_its_own(open_writer: Callable[..., RunWriter]) -> None:
+def test_attention_of_an_unconvertible_model_is_its_own(open_writer: Callable[..., RunWriter]) -> None:
     writer, model = open_writer(attention=attention_of), Hybrid()
     train(model, writer)
     followed = writer._snapshots._writer
@@ -336,7 +336,7 @@ def test_attention_of_a_model_that_cannot_be_converted_is_its_own(open_writer: C
     assert not run_of(writer).best and "Checkpoints are left out" in " ".join(notes(writer.folder))
 
 
-def test_a_loop_whose_attention_is_read_computes_the_same_bits(open_writer: Callable[..., RunWriter]) -> None:
+def test_loop_whose_attention_is_read_computes_the_same_bits(open_writer: Callable[..., RunWriter]) -> None:
     watched, alone = Hybrid(), Hybrid()
     torch.manual_seed(1)
     train(watched, open_writer(attention=attention_of))
@@ -354,7 +354,7 @@ def test_a_loop_whose_attention_is_read_computes_the_same_bits(open_writer: Call
         (lambda model, pixels: 1 / 0, "division by zero"),
     ],
 )
-def test_attention_that_is_none_costs_one_note(
+def test_invalid_attention_causes_one_note(
     open_writer: Callable[..., RunWriter], attention: Any, sentence: str
 ) -> None:
     writer = open_writer(attention=attention)
@@ -364,7 +364,7 @@ def test_attention_that_is_none_costs_one_note(
     assert len(records_of(writer.folder)["validation"]) == 3 and not list_epochs(writer.folder / "probes")
 
 
-def test_a_model_that_can_be_converted_is(open_writer: Callable[..., RunWriter]) -> None:
+def test_attention_function_is_not_called_for_a_convertible_model(open_writer: Callable[..., RunWriter]) -> None:
     writer = open_writer(attention=lambda model, pixels: pytest.fail("called"))
     train(new_model(), writer)
     writer.close()
@@ -376,10 +376,10 @@ def test_attention_needs_the_preprocessing(open_writer: Callable[..., RunWriter]
         open_writer(attention=attention_of, preprocess=None)
 
 
-# --- How it is ------------------------------------------------------------------------------------------------------
+# --- Status ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_alive_until_it_is_closed(open_writer: Callable[..., RunWriter]) -> None:
+def test_run_is_alive_until_it_is_closed(open_writer: Callable[..., RunWriter]) -> None:
     writer = open_writer(settings={"lr": 0.1}, name="theirs")
     run = run_of(writer)
     assert (run.status, run.loop, run.name, run.config) == ("running", "PyTorch", "theirs", {"lr": 0.1, "epochs": 3})
@@ -396,7 +396,9 @@ def test_a_run_is_alive_until_it_is_closed(open_writer: Callable[..., RunWriter]
 @pytest.mark.parametrize(
     ("error", "status"), [(ValueError("shapes"), "failed"), (KeyboardInterrupt(), "stopped")], ids=repr
 )
-def test_an_error_of_the_loop_is_told(error: BaseException, status: str, open_writer: Callable[..., RunWriter]) -> None:
+def test_error_of_the_loop_is_reported(
+    error: BaseException, status: str, open_writer: Callable[..., RunWriter]
+) -> None:
     with pytest.raises(type(error)), open_writer() as writer:
         raise error
     assert run_of(writer).status == status
@@ -413,14 +415,14 @@ os.kill(os.getpid(), int(sys.argv[2])) if sys.argv[2] != "0" else None
 
 
 @pytest.mark.parametrize("end", [int(signal.SIGKILL), 0], ids=["killed", "without close"])
-def test_a_process_that_is_gone_reads_as_interrupted(end: int, folder: Path) -> None:
+def test_vanished_process_reads_as_interrupted(end: int, folder: Path) -> None:
     path = folder / "dead"
     subprocess.run([sys.executable, "-c", KILLED, str(path), str(end)], env=os.environ | {"PYTHONPATH": str(ROOT)})
     run = registry.find_run("dead")
     assert run.status == "interrupted" and "Resume it" not in run.reason
 
 
-def test_a_run_is_continued_by_its_own_program(open_writer: Callable[..., RunWriter]) -> None:
+def test_run_is_continued_by_its_own_program(open_writer: Callable[..., RunWriter]) -> None:
     model = new_model()
     writer = open_writer()
     train(model, writer, epochs=2, accuracy=(0.4, 0.9))
@@ -444,7 +446,7 @@ def test_only_the_leading_process_writes(
     assert writer.folder is None and not folder.exists()
 
 
-def test_a_forked_process_writes_nothing(open_writer: Callable[..., RunWriter]) -> None:
+def test_forked_process_writes_nothing(open_writer: Callable[..., RunWriter]) -> None:
     writer = open_writer()
     before = (writer.folder / "metrics.jsonl").read_bytes()
     child = os.fork()
@@ -470,7 +472,7 @@ assert is_alive(writer.folder)
 
 
 @pytest.mark.exhaustive
-def test_the_end_of_a_forked_process_is_not_that_of_the_run(folder: Path) -> None:
+def test_end_of_a_forked_process_is_not_that_of_the_run(folder: Path) -> None:
     program = [sys.executable, "-c", FORKED, str(folder / "forked")]
     assert subprocess.run(program, env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode == 0
 
@@ -492,14 +494,14 @@ def test_the_end_of_a_forked_process_is_not_that_of_the_run(folder: Path) -> Non
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_wrong_argument_is_refused_at_once(
+def test_wrong_argument_is_refused_at_once(
     wrong: dict[str, Any], words: str, open_writer: Callable[..., RunWriter]
 ) -> None:
     with pytest.raises((InvalidConfig, InvalidRun), match=words):
         open_writer(**wrong)
 
 
-def test_a_folder_that_holds_something_is_refused(open_writer: Callable[..., RunWriter], folder: Path) -> None:
+def test_nonempty_folder_is_refused(open_writer: Callable[..., RunWriter], folder: Path) -> None:
     open_writer().close()
     with pytest.raises(InvalidConfig, match="not empty"):
         open_writer()

@@ -1,4 +1,4 @@
-"""Runs as their folders tell of them: alive or dead, how they are and how they ended, and what a person may ask for."""
+"""The status of runs from their folders: alive or dead, how they ended, and which actions are allowed."""
 
 import fcntl
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from short_runs import dead, endless, place_for_runs, tiny
+from short_runs import endless, temporary_runs_folder, tiny, write_dead_run
 
 import vit
 from vit import files
@@ -28,23 +28,23 @@ from vit.training.train import Diverged, train
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[Path]:
-    with place_for_runs(tmp_path / "runs") as root:
+    with temporary_runs_folder(tmp_path / "runs") as root:
         yield root
 
 
 # --- Alive or dead ------------------------------------------------------------------------------------------------
 
 
-def test_a_lock_that_nobody_holds_is_a_dead_run(folder: Path) -> None:
-    stale = dead(folder)
+def test_run_without_a_held_lock_is_dead(folder: Path) -> None:
+    stale = write_dead_run(folder)
     (stale / "alive.lock").write_text("")
     run = registry.find_run(stale.name)
     assert run.status == "interrupted" and not run.alive
     assert "Resume it" in run.reason
 
 
-def test_a_process_id_that_is_in_use_again_does_not_make_a_run_alive(folder: Path) -> None:
-    stale = dead(folder)
+def test_reused_process_id_does_not_make_a_run_alive(folder: Path) -> None:
+    stale = write_dead_run(folder)
     for name in ("alive.lock", "pid", "heartbeat"):
         (stale / name).write_text(str(os.getpid()))
     assert registry.find_run(stale.name).status == "interrupted"
@@ -53,8 +53,8 @@ def test_a_process_id_that_is_in_use_again_does_not_make_a_run_alive(folder: Pat
         control.kill(stale.name)
 
 
-def test_asking_whether_a_run_lives_does_not_make_it_alive(folder: Path) -> None:
-    stale = dead(folder)
+def test_checking_whether_a_run_is_alive_does_not_make_it_alive(folder: Path) -> None:
+    stale = write_dead_run(folder)
     with (stale / "alive.lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_SH)
         assert run_folder.is_alive(stale)
@@ -62,8 +62,8 @@ def test_asking_whether_a_run_lives_does_not_make_it_alive(folder: Path) -> None
         assert not any(run_folder.is_alive(stale) for _ in range(100))
 
 
-def test_a_run_that_says_nothing_for_long_is_stalled(folder: Path) -> None:
-    silent = dead(folder)
+def test_run_without_a_recent_heartbeat_is_stalled(folder: Path) -> None:
+    silent = write_dead_run(folder)
     with run_folder.hold_run(silent):
         assert registry.find_run(silent.name).status == "starting"
         (silent / "heartbeat").touch()
@@ -73,8 +73,8 @@ def test_a_run_that_says_nothing_for_long_is_stalled(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("moved", [-86_400, 86_400])
-def test_a_clock_that_was_set_neither_hides_nor_invents_silence(folder: Path, moved: int) -> None:
-    run = dead(folder)
+def test_changed_clock_neither_hides_nor_invents_a_stall(folder: Path, moved: int) -> None:
+    run = write_dead_run(folder)
     heartbeat = run / "heartbeat"
     with run_folder.hold_run(run):
         files.beat(heartbeat)
@@ -86,8 +86,8 @@ def test_a_clock_that_was_set_neither_hides_nor_invents_silence(folder: Path, mo
         assert registry.find_run(run.name).status == "stalled"
 
 
-def test_a_heartbeat_of_another_machine_counts_by_its_files_time(folder: Path) -> None:
-    heartbeat = dead(folder) / "heartbeat"
+def test_heartbeat_of_another_machine_counts_by_its_files_time(folder: Path) -> None:
+    heartbeat = write_dead_run(folder) / "heartbeat"
     heartbeat.write_text('{"boot": "another", "at": 1.0}')
     long_ago = 1_000_000
     os.utime(heartbeat, (time.time() - long_ago,) * 2)
@@ -95,10 +95,10 @@ def test_a_heartbeat_of_another_machine_counts_by_its_files_time(folder: Path) -
 
 
 @pytest.mark.parametrize("ahead", [-86_400, 86_400])
-def test_a_wrong_clock_of_another_machine_neither_hides_nor_invents_silence(
+def test_wrong_clock_of_another_machine_neither_hides_nor_invents_a_stall(
     folder: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
-    run, now, begun = dead(folder), time.monotonic(), time.time()
+    run, now, begun = write_dead_run(folder), time.monotonic(), time.time()
     heartbeat = run / "heartbeat"
     monkeypatch.setattr(files.time, "monotonic", lambda: now)
 
@@ -108,7 +108,7 @@ def test_a_wrong_clock_of_another_machine_neither_hides_nor_invents_silence(
 
     with run_folder.hold_run(run):
         beat(0)
-        assert registry.find_run(run.name).status == ("running" if ahead > 0 else "stalled")  # the first look
+        assert registry.find_run(run.name).status == ("running" if ahead > 0 else "stalled")  # the first check
         beat(2)
         assert registry.find_run(run.name).status == "running"
         now += registry.STALLED_SECONDS - 1
@@ -119,8 +119,8 @@ def test_a_wrong_clock_of_another_machine_neither_hides_nor_invents_silence(
         assert registry.find_run(run.name).status == "running"
 
 
-def test_stopping_holds_until_the_process_is_gone(folder: Path) -> None:
-    run = dead(folder)
+def test_stopping_lasts_until_the_process_is_gone(folder: Path) -> None:
+    run = write_dead_run(folder)
     with run_folder.hold_run(run):
         (run / "heartbeat").touch()
         control.stop(run.name)
@@ -131,8 +131,8 @@ def test_stopping_holds_until_the_process_is_gone(folder: Path) -> None:
         assert registry.find_run(run.name).status == "starting"
 
 
-def test_a_run_that_has_recorded_its_outcome_is_ending(folder: Path) -> None:
-    run = dead(folder)
+def test_run_with_a_recorded_outcome_is_ending(folder: Path) -> None:
+    run = write_dead_run(folder)
     with run_folder.hold_run(run):
         (run / "heartbeat").touch()
         run_folder.record_outcome(run, "finished")
@@ -144,8 +144,8 @@ def test_a_run_that_has_recorded_its_outcome_is_ending(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("doing", "words"), [("validating", "the current validation"), ("testing", "the current test")]
 )
-def test_an_evaluation_is_told_with_its_share_until_the_training_goes_on(folder: Path, doing: str, words: str) -> None:
-    run = dead(folder)
+def test_evaluation_is_shown_with_its_progress_until_training_continues(folder: Path, doing: str, words: str) -> None:
+    run = write_dead_run(folder)
     facts = {"total_steps": 80, "steps_per_epoch": 40, "batch_size": 2, "epochs": 2, "lr": 1e-3}
     with run_folder.hold_run(run), Recorder(run, 0, Process(torch.device("cpu"), False), 0, facts) as recorder:
         assert status_of(run) == ("running", None, 0)
@@ -164,13 +164,13 @@ def status_of(folder: Path) -> tuple[str, float | None, int]:
     return run.status, run.evaluated, run.step
 
 
-def test_a_run_from_the_command_line_is_one_like_the_others(folder: Path) -> None:
+def test_run_from_the_command_line_is_listed_like_the_others(folder: Path) -> None:
     train(tiny(epochs=1), folder / "20261121-000000-terminal")
     (run,) = registry.list_runs()
     assert (run.id, run.status) == ("20261121-000000-terminal", "finished")
 
 
-def test_a_loss_that_is_no_number_is_the_reason_with_its_step(folder: Path) -> None:
+def test_non_finite_loss_is_the_reason_with_its_step(folder: Path) -> None:
     wild = dict(lr=10, weight_decay=10, warmup_epochs=0, schedule="constant", grad_clip=0)
     with pytest.raises(Diverged):
         train(endless(**wild, precision="float32"), folder / "run")
@@ -179,7 +179,7 @@ def test_a_loss_that_is_no_number_is_the_reason_with_its_step(folder: Path) -> N
     assert re.search(r"The loss became (nan|inf) by step \d+", run.reason)
 
 
-def test_early_stopping_ends_a_run_that_gets_no_better(folder: Path) -> None:
+def test_early_stopping_ends_a_run_without_improvement(folder: Path) -> None:
     train(tiny(epochs=500, lr=1e-8, patience=2), folder / "run")
     run = registry.find_run("run")
     assert run.status == "finished" and "not better in 2 epochs" in run.reason
@@ -187,22 +187,22 @@ def test_early_stopping_ends_a_run_that_gets_no_better(folder: Path) -> None:
     assert 3 <= len(epochs) < 500
 
 
-# --- What a person may ask for ------------------------------------------------------------------------------------
+# --- Actions ------------------------------------------------------------------------------------------------------
 
 
-def test_no_run_starts_on_a_disk_that_is_nearly_full(folder: Path) -> None:
+def test_no_run_starts_on_a_nearly_full_disk(folder: Path) -> None:
     with pytest.raises(InvalidConfig, match=r"are kept free\. Delete old runs first"):
         control.launch(tiny(), limits=control.Limits(free_bytes=1 << 60))
     assert registry.list_runs() == []
 
 
-def test_a_form_sent_twice_starts_one_run(folder: Path) -> None:
+def test_form_sent_twice_starts_one_run(folder: Path) -> None:
     first, second = (control.launch(endless(), nonce="form 1") for _ in range(2))
     assert first.id == second.id
     assert len(registry.list_runs()) == 1
 
 
-def test_each_person_may_have_so_many_runs(folder: Path) -> None:
+def test_number_of_runs_per_person_is_limited(folder: Path) -> None:
     limits = control.Limits(runs_per_person=1, free_bytes=0)
     control.launch(endless(), owner="ann@example.org", limits=limits)
     with pytest.raises(InvalidConfig, match="You have 1 runs waiting or running, and 1 are allowed"):
@@ -211,18 +211,18 @@ def test_each_person_may_have_so_many_runs(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("devices", [(), ("cpu", "cuda:0"), ("cpu; rm",), ("tpu",)])
-def test_devices_that_make_no_sense_are_refused(folder: Path, devices: tuple[str, ...]) -> None:
+def test_invalid_devices_are_refused(folder: Path, devices: tuple[str, ...]) -> None:
     with pytest.raises(InvalidConfig, match="devices"):
         control.launch(tiny(), devices=devices)
 
 
 @pytest.mark.parametrize("run_id", ["", "..", ".queue", "../runs", "/etc", "a/b", "Ä", "none", "x" * 200, "a\0b", None])
-def test_an_id_is_looked_up_and_never_joined(folder: Path, run_id: Any) -> None:
+def test_id_is_looked_up_and_never_joined(folder: Path, run_id: Any) -> None:
     with pytest.raises(InvalidRun, match="no such run"):
         registry.find_run(run_id)
 
 
-def test_a_link_is_no_run(folder: Path, tmp_path: Path) -> None:
+def test_link_is_no_run(folder: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "config.json").write_text("{}")
@@ -233,7 +233,7 @@ def test_a_link_is_no_run(folder: Path, tmp_path: Path) -> None:
 
 
 def test_names_and_notes_change_and_the_folder_stays(folder: Path) -> None:
-    run = dead(folder)
+    run = write_dead_run(folder)
     control.rename(run.name, "  New\n name " + "x" * 100)
     control.annotate(run.name, "why")
     result = registry.find_run(run.name)
@@ -243,15 +243,15 @@ def test_names_and_notes_change_and_the_folder_stays(folder: Path) -> None:
         control.rename(run.name, " ")
 
 
-def test_a_deleted_run_is_gone_and_a_living_one_stays(folder: Path) -> None:
-    run = dead(folder)
+def test_deleted_run_is_gone_and_a_running_one_is_kept(folder: Path) -> None:
+    run = write_dead_run(folder)
     with run_folder.hold_run(run), pytest.raises(InvalidRun, match="Stop it first"):
         control.delete(run.name)
     control.delete(run.name)
     assert registry.list_runs() == [] and not any(path.name.startswith(".2") for path in folder.iterdir())
 
 
-def test_a_run_is_kept_as_a_checkpoint_under_a_free_name(
+def test_run_is_kept_as_a_checkpoint_under_a_free_name(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path / "checkpoints"))
@@ -265,14 +265,14 @@ def test_a_run_is_kept_as_a_checkpoint_under_a_free_name(
         with pytest.raises(InvalidCheckpoint, match="name"):
             control.keep("run", name)
     with pytest.raises(InvalidRun, match="no checkpoint yet"):
-        control.keep(dead(folder).name, "none")
+        control.keep(write_dead_run(folder).name, "none")
 
 
 @pytest.mark.parametrize(
     ("written", "status"), [({}, "interrupted"), ({"format": FORMAT}, "interrupted"), ({"format": 99}, "unreadable")]
 )
-def test_a_run_of_a_later_version_is_told_and_left_alone(folder: Path, written: dict[str, int], status: str) -> None:
-    run = dead(folder)
+def test_run_of_a_later_version_is_reported_and_unchanged(folder: Path, written: dict[str, int], status: str) -> None:
+    run = write_dead_run(folder)
     (run / "environment.json").write_text(json.dumps({"attempt": 0} | written))
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     listed = registry.find_run(run.name)
@@ -284,9 +284,9 @@ def test_a_run_of_a_later_version_is_told_and_left_alone(folder: Path, written: 
         assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
-def test_files_of_a_run_that_hold_nonsense_do_not_break_the_list(folder: Path) -> None:
+def test_invalid_files_of_a_run_do_not_break_the_list(folder: Path) -> None:
     for number, text in enumerate(("", "[]", '{"name": 3, "created": "x", "devices": 5, "owner": null}', "\xff")):
-        run = dead(folder, f"run-{number}")
+        run = write_dead_run(folder, f"run-{number}")
         (run / "about.json").write_text(text, encoding="latin-1")
         (run / "outcome.json").write_text(text, encoding="latin-1")
         (run / "config.json").write_text(text, encoding="latin-1")

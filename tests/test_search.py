@@ -1,4 +1,4 @@
-"""Random search: what is drawn, which trials end early, and what a driver makes of what another one left."""
+"""Random search: which values are drawn, which trials end early, and how a driver continues another's search."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from commands import Command, check_mistake
 from short_runs import tiny
-from written_searches import end, held, write_search, write_trial
+from written_searches import end, hold_lock, write_search, write_trial
 
 from vit.errors import InvalidConfig, UserError
 from vit.runs import registry
@@ -33,24 +33,24 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # --- The space ----------------------------------------------------------------------------------------------------
 
 
-def test_the_same_seed_draws_the_same_trials_and_another_one_others() -> None:
+def test_same_seed_draws_the_same_trials_and_another_one_others() -> None:
     assert draw(SPACE, 3, 12) == draw(SPACE, 3, 12)
     assert draw(SPACE, 3, 12) != draw(SPACE, 4, 12)
 
 
-def test_more_trials_leave_the_first_ones_as_they_were() -> None:
+def test_more_trials_leave_the_first_ones_unchanged() -> None:
     assert draw(SPACE, 3, 20)[:12] == draw(SPACE, 3, 12)
 
 
-def test_what_is_drawn_lies_in_its_range_and_no_trial_comes_twice() -> None:
+def test_draws_lie_in_their_range_without_duplicates() -> None:
     drawn = draw(SPACE, 0, 60)
     assert all(1e-4 <= one["lr"] <= 1e-2 and one["depth"] in (1, 2, 3, 4) for one in drawn)
     assert len({json.dumps(one) for one in drawn}) == 60
     below = sum(one["lr"] < 1e-3 for one in drawn)
-    assert 15 < below < 45  # by the logarithm half of them; else a tenth
+    assert 15 < below < 45  # half of them on the logarithmic scale; else a tenth
 
 
-def test_a_space_with_fewer_combinations_than_trials_is_refused() -> None:
+def test_space_with_fewer_combinations_than_trials_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="hardly more than 2 combinations"):
         draw({"flip": parse("flip", "true,false")}, 0, 3)
 
@@ -68,13 +68,13 @@ def test_a_space_with_fewer_combinations_than_trials_is_refused() -> None:
         ("nonsense", "1,2", "no setting 'nonsense'"),
     ],
 )
-def test_a_range_that_makes_no_sense_is_one_sentence(name: str, text: str, words: str) -> None:
+def test_invalid_range_is_refused_in_one_sentence(name: str, text: str, words: str) -> None:
     with pytest.raises(InvalidConfig, match=words):
         parse(name, text)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_what_is_proposed_reads_back_from_its_text_and_makes_runs(preset: str) -> None:
+def test_proposed_space_survives_its_text_and_makes_runs(preset: str) -> None:
     config = train_config(preset, patch_size=None)
     for name in offered(config.model_dump()):
         if dimension := proposed(config, name):
@@ -82,7 +82,7 @@ def test_what_is_proposed_reads_back_from_its_text_and_makes_runs(preset: str) -
     make_plan(name="all", config=config, space={name: str(one) for name, one in usual(config).items()})
 
 
-def test_settings_that_change_nothing_are_neither_proposed_nor_accepted() -> None:
+def test_settings_without_effect_are_neither_proposed_nor_accepted() -> None:
     adamw = train_config("mnist")
     assert "muon_lr" not in usual(adamw) and "layer_decay" not in usual(adamw)
     assert "muon_lr" in usual(train_config("shapes"))
@@ -91,24 +91,24 @@ def test_settings_that_change_nothing_are_neither_proposed_nor_accepted() -> Non
     assert make_plan(name="", config=adamw, space={"muon_lr": "0.01:0.1", "optimizer": "adamw,muon"})
 
 
-def test_from_a_checkpoint_its_own_settings_are_searched() -> None:
+def test_search_from_a_checkpoint_uses_the_settings_of_adaptation() -> None:
     config = TrainConfig(data="shapes", init_from="cifar10", lora_rank=4)
     assert {"lr", "weight_decay", "layer_decay", "lora_rank"} <= set(usual(config))
     assert "depth" not in offered(config.model_dump())
 
 
-def test_a_trial_that_would_make_no_run_is_refused_before_any_begins() -> None:
+def test_trial_that_would_make_no_run_is_refused_before_any_starts() -> None:
     with pytest.raises(InvalidConfig, match="heads 3 does not divide"):
         make_plan(name="", config=tiny(), space={"heads": "2,3"}, trials=2)
 
 
-def test_values_and_ranges_are_told_apart() -> None:
+def test_values_and_ranges_are_distinguished() -> None:
     assert parse("mixup", "0, 0.4") == Choices((0, 0.4))
     assert parse("freeze", "last:2,last:4") == Choices(("last:2", "last:4"))
     assert parse("dropout", "0:0.3") == Range(0.0, 0.3)
 
 
-def test_no_trial_is_judged_while_the_learning_rate_rises() -> None:
+def test_no_trial_is_judged_during_warm_up() -> None:
     config = tiny(epochs=20, warmup_epochs=5)
     plan = make_plan(
         name="", config=config, space={"lr": "1e-4:1e-2:log"}, min_epochs=usual_min_epochs(config), trials=2
@@ -128,13 +128,13 @@ def ended(driver: Driver) -> dict[str, int]:
     return {how: driver.study.ended(how) for how in ("COMPLETE", "PRUNED", "FAIL")}
 
 
-def test_the_worse_trials_are_ended_early_and_read_so(root: Path) -> None:
+def test_worse_trials_are_ended_early_and_listed_so(root: Path) -> None:
     search = write_search(root)
     good = [write_trial(search, i, [0.5, 0.6 + i / 100, 0.7, 0.7, 0.8, 0.8, 0.8, 0.8]) for i in range(3)]
     bad = write_trial(search, 3, [0.1, 0.2], outcome="")
     driver = Driver(search)
-    with held(bad):
-        for _ in range(2):  # begins them, then looks
+    with hold_lock(bad):
+        for _ in range(2):  # the first step starts them, the second compares
             assert driver.step()
         assert (bad / "stop").exists()
         assert status(bad)[0] == "stopping"
@@ -144,23 +144,23 @@ def test_the_worse_trials_are_ended_early_and_read_so(root: Path) -> None:
     assert not driver.step()
     assert ended(driver) == {"COMPLETE": 3, "PRUNED": 1, "FAIL": 0}
     assert [status(run)[0] for run in good] == ["finished"] * 3
-    forget_attempt(bad)  # as every attempt begins
+    forget_attempt(bad)  # cleared at the start of every attempt
     end(bad, "stopped", "Stopped after 3 epochs.")
     assert status(bad) == ("stopped", "Stopped after 3 epochs.")
 
 
-def test_no_trial_ends_before_the_first_look(root: Path) -> None:
+def test_no_trial_ends_before_the_first_comparison(root: Path) -> None:
     search = write_search(root, trials=2)
     write_trial(search, 0, [0.9] * 8)
     bad = write_trial(search, 1, [0.1], outcome="")
     driver = Driver(search)
-    with held(bad):
+    with hold_lock(bad):
         for _ in range(3):
             driver.step()
         assert not (bad / "stop").exists()
 
 
-def test_what_is_over_before_anybody_looked_is_complete(root: Path) -> None:
+def test_trial_that_ends_before_a_comparison_is_complete(root: Path) -> None:
     search = write_search(root, trials=2)
     write_trial(search, 0, [0.9] * 8)
     bad = write_trial(search, 1, [0.1] * 8)
@@ -171,12 +171,12 @@ def test_what_is_over_before_anybody_looked_is_complete(root: Path) -> None:
     assert status(bad)[0] == "finished"
 
 
-def test_a_trial_that_a_person_stopped_is_not_taken_for_one_that_ended_early(root: Path) -> None:
+def test_trial_stopped_by_a_user_is_not_taken_for_one_ended_early(root: Path) -> None:
     search = write_search(root, trials=2)
     write_trial(search, 0, [0.9] * 8)
     run = write_trial(search, 1, [0.5], outcome="")
     driver = Driver(search)
-    with held(run):
+    with hold_lock(run):
         driver.step()
         driver.step()
     end(run, "stopped", "Stopped after 1 epochs.")
@@ -186,12 +186,12 @@ def test_a_trial_that_a_person_stopped_is_not_taken_for_one_that_ended_early(roo
     assert ended(driver) == {"COMPLETE": 1, "PRUNED": 0, "FAIL": 1}
 
 
-def test_a_search_goes_on_after_a_trial_was_deleted(root: Path) -> None:
+def test_search_continues_after_a_trial_was_deleted(root: Path) -> None:
     search = write_search(root, trials=2)
     write_trial(search, 0, [0.9] * 8)
     gone = write_trial(search, 1, [0.5], outcome="")
     driver = Driver(search)
-    with held(gone):
+    with hold_lock(gone):
         driver.step()
     gone.rename(root.parent / "elsewhere")
     while driver.step():
@@ -199,7 +199,7 @@ def test_a_search_goes_on_after_a_trial_was_deleted(root: Path) -> None:
     assert ended(driver)["FAIL"] == 1
 
 
-def test_a_search_whose_first_trials_all_fail_ends_with_the_reason(root: Path) -> None:
+def test_search_whose_first_trials_all_fail_ends_with_the_reason(root: Path) -> None:
     search = write_search(root)
     for number in range(4):
         end(write_trial(search, number, [], outcome="failed"), "failed", "There is no folder x.")
@@ -209,10 +209,10 @@ def test_a_search_whose_first_trials_all_fail_ends_with_the_reason(root: Path) -
             pass
 
 
-def test_another_driver_takes_up_what_a_killed_one_left_in_the_middle_of_a_line(root: Path) -> None:
+def test_another_driver_continues_after_a_kill_in_the_middle_of_a_line(root: Path) -> None:
     search = write_search(root, at_once=2)
     runs = [write_trial(search, number, [0.5, 0.5], outcome="") for number in range(4)]
-    with held(runs[0]), held(runs[1]), held(runs[2]), held(runs[3]):
+    with hold_lock(runs[0]), hold_lock(runs[1]), hold_lock(runs[2]), hold_lock(runs[3]):
         first = Driver(search)
         first.step()
         first.step()
@@ -223,11 +223,11 @@ def test_another_driver_takes_up_what_a_killed_one_left_in_the_middle_of_a_line(
         assert (second.study.begun, second.study.running) == (2, [0, 1])
         assert [second.study.run_of(number) for number in (0, 1)] == [runs[0].name, runs[1].name]
         second.step()
-        assert second.study.begun == 2  # the first one is over only when its processes are gone
+        assert second.study.begun == 2  # the first trial ends only when its processes are gone
     assert len(registry.list_runs()) == 4
 
 
-def test_a_driver_killed_before_it_noted_a_launch_finds_the_run_and_starts_no_other(root: Path) -> None:
+def test_driver_killed_before_recording_a_launch_finds_the_run_and_starts_no_other(root: Path) -> None:
     search = write_search(root, trials=1)
     first = Driver(search)
     number = first.study.begin(first.drawn[0])
@@ -240,13 +240,13 @@ def test_a_driver_killed_before_it_noted_a_launch_finds_the_run_and_starts_no_ot
     assert [one.id for one in registry.list_runs()] == [run.name]
 
 
-# --- As a folder --------------------------------------------------------------------------------------------------
+# --- Folders ------------------------------------------------------------------------------------------------------
 
 
-def test_whether_a_search_is_at_work_is_asked_of_its_lock(root: Path) -> None:
+def test_lock_decides_whether_a_search_is_running(root: Path) -> None:
     search = write_search(root)
     assert control.find_search(search.name).status == "interrupted"
-    with held(search):
+    with hold_lock(search):
         assert control.find_search(search.name).status == "searching"
         control.stop(search.name)
         assert control.find_search(search.name).status == "stopping"
@@ -261,7 +261,7 @@ def test_whether_a_search_is_at_work_is_asked_of_its_lock(root: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["", "{}", "[1]", '{"name": 1}', '{"name": "a", "config": {}, "space": {"lr": "x"}}']
 )
-def test_a_damaged_search_is_one_sentence_and_hides_no_other(root: Path, content: str) -> None:
+def test_damaged_search_is_reported_in_one_sentence_and_hides_no_other(root: Path, content: str) -> None:
     sound, damaged = write_search(root), write_search(root, "20261121-000001-shapes-0000")
     (damaged / "search.json").write_text(content)
     with pytest.raises(UserError, match="cannot be read"):
@@ -270,7 +270,7 @@ def test_a_damaged_search_is_one_sentence_and_hides_no_other(root: Path, content
 
 
 @pytest.mark.parametrize("search_id", ["", "..", "../x", "nowhere", "A B"])
-def test_only_searches_that_exist_are_found(root: Path, search_id: str) -> None:
+def test_only_existing_searches_are_found(root: Path, search_id: str) -> None:
     write_search(root)
     with pytest.raises(UserError, match="no such search"):
         control.find_search(search_id)
@@ -291,7 +291,7 @@ def test_only_searches_that_exist_are_found(root: Path, search_id: str) -> None:
         (["--resume", "nowhere"], "no such search"),
     ],
 )
-def test_a_mistake_is_one_line_and_starts_nothing(root: Path, command: Command, options: list[str], words: str) -> None:
+def test_mistake_is_one_line_and_starts_nothing(root: Path, command: Command, options: list[str], words: str) -> None:
     check_mistake(command("search", *options), words)
     assert list(root.iterdir()) == []
 
@@ -304,13 +304,13 @@ def test_searches_are_listed(root: Path, command: Command) -> None:
     assert search.name in result.out and "interrupted" in result.out and "1/4 trials" in result.out
 
 
-def test_runs_names_what_ended_early(root: Path, command: Command) -> None:
+def test_runs_ended_early_are_named(root: Path, command: Command) -> None:
     run = write_trial(write_search(root), 0, [0.5, 0.4], outcome="stopped")
     (run / "pruned.json").write_text('{"reason": "Ended early by its search."}')
     assert "pruned" in command("runs").out and "Ended early by its search." in command("runs").out
 
 
-def test_a_trial_in_words_reads_back_as_settings() -> None:
+def test_text_of_a_trial_survives_parsing() -> None:
     drawn: dict[str, Any] = draw(SPACE, 0, 1)[0]
     words = dict(part.split(" ") for part in space.in_words(drawn).split(", "))
     assert {name: json.loads(text) for name, text in words.items()} == drawn

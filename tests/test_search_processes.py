@@ -1,4 +1,4 @@
-"""A search as a process: it outlives who started it, is killed, goes on without a trial twice, and stops politely."""
+"""The process of a search: it outlives its server, is killed, resumes without repeating a trial, stops gracefully."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from commands import Command
-from short_runs import TRAINS, place_for_runs, tiny, until
+from short_runs import TRAINS, temporary_runs_folder, tiny, until
 
 from vit.runs import registry
 from vit.runs.engines import local
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with place_for_runs(tmp_path_factory.mktemp("searches") / "runs") as root:
+    with temporary_runs_folder(tmp_path_factory.mktemp("searches") / "runs") as root:
         yield root
         for search in control.list_searches():
             for driver in local.lock_holders(search.folder):
@@ -31,7 +31,7 @@ def now(search: Search) -> Search:
 
 
 @pytest.mark.exhaustive
-def test_a_search_stops_politely_is_killed_and_goes_on_without_a_trial_twice(command: Command) -> None:
+def test_search_stops_gracefully_is_killed_and_resumes_without_repeating_a_trial(command: Command) -> None:
     search = control.start(
         config=tiny(epochs=3, limit=160), space={"lr": "1e-4:1e-2:log"}, trials=3, at_once=2, min_epochs=2
     )

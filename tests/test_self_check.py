@@ -1,4 +1,4 @@
-"""The self-check agrees with a right model and notices wrong ones."""
+"""The self-check accepts a correct model and detects wrong ones."""
 
 import threading
 from itertools import count
@@ -13,7 +13,9 @@ from vit.model import attention
 
 
 @pytest.mark.parametrize("changes", [{}, {"rope": 100.0}, {"prefix": ("cls", "reg1"), "layer_scale": 0.3}])
-def test_shown_attention_gives_what_the_blocks_gave(build: Any, randomise: Any, pictures: Any, changes: Any) -> None:
+def test_recorded_attention_reproduces_the_blocks_outputs(
+    build: Any, randomise: Any, pictures: Any, changes: Any
+) -> None:
     model = randomise(build(**changes))
     result = verify(model, pictures()[:1])
     assert 0 < result.error < 1e-5
@@ -21,7 +23,7 @@ def test_shown_attention_gives_what_the_blocks_gave(build: Any, randomise: Any, 
 
 
 @pytest.mark.parametrize("wrong", ["scale", "order", "rotation"])
-def test_another_attention_than_the_one_used_is_noticed(
+def test_other_attention_than_the_models_is_detected(
     build: Any, randomise: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     model = randomise(build(rope=100.0))
@@ -35,9 +37,7 @@ def test_another_attention_than_the_one_used_is_noticed(
     assert verify(model, pictures()[:1]).error > 1e-3
 
 
-def test_the_block_that_is_wrong_is_named(
-    build: Any, randomise: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_block_is_named(build: Any, randomise: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, calls, right = randomise(build(depth=3)), count(), attention.mixed
     monkeypatch.setattr(attention, "mixed", lambda q, k, v: right(q, k, v) * (0.9 if next(calls) == 1 else 1))
     result = verify(model, pictures()[:1])
@@ -45,7 +45,7 @@ def test_the_block_that_is_wrong_is_named(
     assert torch.is_inference_mode_enabled() is False
 
 
-def test_what_others_ask_the_model_meanwhile_does_not_count(build: Any, randomise: Any, pictures: Any) -> None:
+def test_concurrent_passes_of_the_model_do_not_count(build: Any, randomise: Any, pictures: Any) -> None:
     model, over = randomise(build(depth=3)), threading.Event()
 
     def ask() -> None:

@@ -1,4 +1,4 @@
-"""Is a map true, by random masks taken away: against brute force, planted answers, and the chance of random maps."""
+"""Faithfulness of a map by random masks: against brute force, planted answers, and random maps."""
 
 import copy
 import gc
@@ -35,13 +35,13 @@ PATCHES = ROWS * COLS
 
 
 def smooth(seed: int) -> Tensor:
-    """A random map whose neighbours are alike: (rows, cols)."""
+    """Return a random map with similar neighbours: (rows, cols)."""
     noise = torch.rand(1, 1, ROWS, COLS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return F.avg_pool2d(F.pad(noise, (1, 1, 1, 1), mode="circular"), 3, stride=1)[0, 0]
 
 
 def planted(count: int = 512, noise: float = 0.0, seed: int = 1) -> tuple[Tensor, Tensor, Tensor]:
-    """Parts, what they cost a model that is linear in its patches, and its weights."""
+    """Return masks, the drops of a model that is linear in its patches, and its weights."""
     weights, masks = smooth(99).flatten() - 0.3, random_masks(PATCHES, count, seed)
     drops = masks.double() @ weights
     spread = noise * drops.std() * torch.randn(count, generator=torch.Generator().manual_seed(seed)).double()
@@ -49,7 +49,7 @@ def planted(count: int = 512, noise: float = 0.0, seed: int = 1) -> tuple[Tensor
 
 
 @pytest.mark.parametrize("patches", [1, 2, 49, 196])
-def test_every_part_has_three_tenths_and_more_parts_begin_with_the_same(patches: int) -> None:
+def test_every_mask_hides_three_tenths_and_more_masks_begin_with_the_same(patches: int) -> None:
     masks = random_masks(patches, 150)
     assert (masks.sum(1) == max(1, round(MASKED_SHARE * patches))).all()
     assert torch.equal(random_masks(patches, 70), masks[:70]) and random_masks(patches, 0).shape == (0, patches)
@@ -58,7 +58,7 @@ def test_every_part_has_three_tenths_and_more_parts_begin_with_the_same(patches:
 
 @pytest.mark.parametrize("pool", ["cls", "mean", "map"])
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid", "none"])
-def test_costs_are_those_of_one_part_after_the_other(
+def test_drops_equal_those_of_one_mask_after_the_other(
     build: Callable[..., VisionTransformer], pictures: Callable[..., Tensor], pool: str, activation: Activation
 ) -> None:
     model = build(pool=pool)
@@ -78,7 +78,7 @@ def test_costs_are_those_of_one_part_after_the_other(
     assert score_drops(model, pixels, 2, masks[:0]).shape == (0,)
 
 
-def test_who_measures_hears_of_every_block_and_can_end_it_there(
+def test_callback_is_called_for_every_block_and_can_end_the_measurement(
     build: Callable[..., VisionTransformer], pictures: Callable[..., Tensor]
 ) -> None:
     model, pixels, masks = build(), pictures(count=1), random_masks(16, 9)
@@ -96,14 +96,14 @@ def test_who_measures_hears_of_every_block_and_can_end_it_there(
     assert len(passes) == 1  # of the picture without masks
 
 
-def test_correlations_are_pearsons_whatever_a_maps_scale() -> None:
+def test_correlations_equal_pearsons_for_any_scale_of_the_map() -> None:
     masks, drops, _ = planted(100, noise=0.5)
     maps = torch.stack([smooth(seed).flatten() for seed in range(4)]).view(2, 2, PATCHES)
     result = correlations(maps, masks, drops)
     for i, j in np.ndindex(2, 2):
         sums = masks.numpy() @ maps[i, j].numpy()
         assert float(result[i, j]) == pytest.approx(np.corrcoef(sums, drops.numpy())[0, 1], abs=1e-12)
-    torch.testing.assert_close(correlations(7 * maps - 3, masks, drops), result)  # every part has as many patches
+    torch.testing.assert_close(correlations(7 * maps - 3, masks, drops), result)  # all masks hide equally many patches
     assert correlations(torch.full((PATCHES,), 0.1), masks, drops) == 0 == correlations(maps[0, 0], masks, drops * 0)
 
 
@@ -116,7 +116,7 @@ def test_copies_are_all_shifts_of_the_map_and_its_mirror_image() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_of_a_model_that_is_linear_in_its_patches_the_removal_map_is_its_weights(seed: int) -> None:
+def test_removal_map_of_a_model_linear_in_its_patches_is_its_weights(seed: int) -> None:
     masks, drops, weights = planted(seed=seed)
     result = removal(masks, drops)
     assert result.ceiling > 0.999
@@ -125,23 +125,23 @@ def test_of_a_model_that_is_linear_in_its_patches_the_removal_map_is_its_weights
     assert verdict.correlation > 0.9999 and verdict.p == 1 / (2 * PATCHES) and verdict.word == "better than chance"
 
 
-def test_errors_of_the_removal_map_are_as_large_as_it_errs() -> None:
+def test_estimated_errors_of_the_removal_map_equal_its_actual_errors() -> None:
     apart = []
     for seed in range(20):
         masks, drops, weights = planted(512, noise=1.0, seed=seed)
         result = removal(masks, drops)
         true = weights - weights.mean() + result.weights.mean()
         apart.append(((result.weights - true) / result.errors).square().mean())
-    assert 0.5 < float(torch.stack(apart).mean().sqrt()) < 2.5  # a ridge draws weights together, so it errs more
+    assert 0.5 < float(torch.stack(apart).mean().sqrt()) < 2.5  # ridge regression shrinks weights and so errs more
 
 
-def test_the_removal_map_is_that_of_scikit_learn() -> None:
+def test_removal_map_equals_that_of_scikit_learn() -> None:
     masks, drops, _ = planted(256, noise=0.7)
     reference = RidgeCV(_STRENGTHS.numpy()).fit(masks.double().numpy(), drops.numpy())
     assert np.corrcoef(reference.coef_, removal(masks, drops).weights.numpy())[0, 1] > 0.99
 
 
-def test_shuffled_answers_say_nothing() -> None:
+def test_shuffled_answers_give_no_correlation() -> None:
     masks, drops, weights = planted(256)
     ceilings = [
         removal(masks, drops[torch.randperm(256, generator=torch.Generator().manual_seed(s))]).ceiling for s in range(8)
@@ -157,7 +157,7 @@ def test_one_in_twenty_random_maps_is_called_better_than_chance() -> None:
     assert 30 <= words.count("better than chance") <= 74
 
 
-def test_what_few_parts_cannot_tell_is_told_by_many() -> None:
+def test_many_masks_decide_what_few_cannot() -> None:
     weights = planted()[2].view(ROWS, COLS)
     few, many = ((masks, drops) for masks, drops, _ in (planted(8, noise=3.0), planted(2048, noise=3.0)))
     assert judge(weights, *few).word == "cannot be decided yet"
@@ -165,7 +165,7 @@ def test_what_few_parts_cannot_tell_is_told_by_many() -> None:
     assert judge(-weights, *many).word == "no better than chance"
 
 
-def test_the_words_of_a_verdict() -> None:
+def test_wording_of_a_verdict() -> None:
     assert Verdict(0.2, 0.3, 0.05, 0.0).word == "better than chance"
     assert Verdict(0.2, 0.3, 0.06, 0.06).word == "cannot be decided yet"
     assert Verdict(0.2, 0.3, 0.06, 0.04).word == "no better than chance"
@@ -173,20 +173,20 @@ def test_the_words_of_a_verdict() -> None:
 
 @pytest.fixture
 def large(build: Callable[..., VisionTransformer], monkeypatch: pytest.MonkeyPatch) -> VisionTransformer:
-    """A model that counts as large, on a processor that counts as fast in bfloat16; without units it is slow."""
+    """A model counted as large, on a processor counted as fast in bfloat16; without bfloat16 units it is slow."""
     monkeypatch.setattr(sensitivity, "has_bfloat16", lambda: True)
     monkeypatch.setattr(sensitivity, "_ROUNDED_PRODUCTS", 0)
     return build()
 
 
 def exact_drops(model: VisionTransformer, pixels: Tensor, masks: Tensor, hook: Hook | None = None) -> Tensor:
-    """In float32, as on a processor without units."""
+    """Return the drops in float32, as on a processor without bfloat16 units."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sensitivity, "has_bfloat16", lambda: False)
         return score_drops(model, pixels, 2, masks, hook=hook)
 
 
-def test_a_large_model_rounds_to_bfloat16_and_no_figure_shows_it(
+def test_large_model_uses_bfloat16_without_changing_any_displayed_figure(
     large: VisionTransformer, pictures: Callable[..., Tensor]
 ) -> None:
     pixels, masks = pictures(count=1), random_masks(16, 256)
@@ -198,7 +198,7 @@ def test_a_large_model_rounds_to_bfloat16_and_no_figure_shows_it(
 
 
 @pytest.mark.parametrize("reason", ["it does not agree", "small drops", "a hook", "a small model", "another precision"])
-def test_where_rounding_could_show_passes_stay_exact(
+def test_passes_stay_exact_where_rounding_could_show(
     large: VisionTransformer, pictures: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     pixels, masks, hook = pictures(count=1), random_masks(16, 20), None
@@ -215,10 +215,10 @@ def test_where_rounding_could_show_passes_stay_exact(
     assert torch.equal(score_drops(large, pixels, 2, masks, hook=hook), exact_drops(large, pixels, masks, hook))
 
 
-def test_drops_that_are_all_equal_do_not_keep_a_model_from_rounding(
+def test_equal_drops_do_not_keep_a_model_from_rounding(
     large: VisionTransformer, pictures: Callable[..., Tensor]
 ) -> None:
-    even = torch.zeros_like(pictures(count=1))  # whatever is masked looks the same
+    even = torch.zeros_like(pictures(count=1))  # any masked picture looks the same
     masks = random_masks(16, 20)
     assert torch.equal(score_drops(large, even, 2, masks), exact_drops(large, even, masks))
     pixels = pictures(count=1)
@@ -226,10 +226,10 @@ def test_drops_that_are_all_equal_do_not_keep_a_model_from_rounding(
 
 
 @pytest.mark.parametrize("shrink", [1, 1e4])
-def test_whether_rounding_agrees_is_found_out_once_and_forgotten_with_the_model(
+def test_check_of_rounding_runs_once_and_is_dropped_with_the_model(
     large: VisionTransformer, pictures: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch, shrink: float
 ) -> None:
-    """Whatever the drops are: a page asks for a few masks at a time."""
+    """Its result does not depend on the drops: a page asks for a few masks at a time."""
     large.head.weight.data /= shrink
     measured, real = list[int](), sensitivity._drops
 

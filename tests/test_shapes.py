@@ -1,4 +1,4 @@
-"""Dataset `shapes`: drawn pictures and their masks."""
+"""Dataset `shapes`: generated pictures and their masks."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_masks_lie_on_the_shapes() -> None:
     assert (inside > outside + 20).all()
 
 
-def test_each_shape_covers_the_area_that_geometry_says() -> None:
+def test_each_shape_covers_the_area_of_its_geometry() -> None:
     _, masks = shapes(400, 64, seed=0)
     height, width = masks.any(2).sum(1).float(), masks.any(1).sum(1).float()
     filled = masks.sum((1, 2)) / (height * width)
@@ -38,7 +38,7 @@ def test_each_shape_covers_the_area_that_geometry_says() -> None:
     assert cross < circle
 
 
-def test_the_shapes_dataset_has_masks_for_its_test_pictures() -> None:
+def test_shapes_dataset_has_masks_for_its_test_pictures() -> None:
     dataset = load_dataset("shapes", INPUT, only="test")
     assert dataset.masks is not None
     assert dataset.masks.shape == (len(dataset.test.labels), 8, 8)

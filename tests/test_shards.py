@@ -1,4 +1,4 @@
-"""Weights in several files with an index, as transformers writes large models: all is checked before any is read."""
+"""Sharded weights with an index, as transformers writes large models: all is validated before weights are read."""
 
 import hashlib
 import io
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from apart import printed
+from apart import output_of
 from safetensors.torch import load_file, save_file
 from test_large import PEAK
 from test_parity import ask_transformers
@@ -32,7 +32,7 @@ TOLERANCE = 1e-5
 
 
 def model(**changes: Any) -> nn.Module:
-    """A tiny model of transformers, every parameter random."""
+    """A tiny transformers model, every parameter random."""
     config = transformers.ViTConfig(**SMALL | changes)
     config._attn_implementation = "eager"
     return fill(transformers.ViTForImageClassification(config))
@@ -40,7 +40,7 @@ def model(**changes: Any) -> nn.Module:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What transformers writes of it, in at least three files."""
+    """Its files as transformers writes them, in at least three shards."""
     model().save_pretrained(tmp_path / "split", max_shard_size="100KB")  # type: ignore[operator]
     assert len(shards(tmp_path / "split")) >= 3 and not (tmp_path / "split" / "model.safetensors").exists()
     return tmp_path / "split"
@@ -51,7 +51,7 @@ def shards(folder: Path) -> list[Path]:
 
 
 def to_pytorch(folder: Path) -> None:
-    """The same as older versions of transformers wrote it."""
+    """Convert to the format of older versions of transformers."""
     index = json.loads((folder / INDEX).read_text())
     for path in shards(folder):
         torch.save(load_file(path), folder / path.name.replace("model", "pytorch_model").replace("safetensors", "bin"))
@@ -65,7 +65,7 @@ def to_pytorch(folder: Path) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
-def test_logits_and_attention_are_those_of_transformers(folder: Path, pictures: Any, kind: str) -> None:
+def test_logits_and_attention_equal_transformers(folder: Path, pictures: Any, kind: str) -> None:
     if kind == "bin":
         to_pytorch(folder)
     theirs = transformers.ViTForImageClassification.from_pretrained(folder, attn_implementation="eager")
@@ -78,7 +78,7 @@ def test_logits_and_attention_are_those_of_transformers(folder: Path, pictures: 
 
 
 @torch.inference_mode()
-def test_the_comparison_would_notice_a_tensor_of_another_file(folder: Path, pictures: Any) -> None:
+def test_comparison_would_notice_a_tensor_of_another_file(folder: Path, pictures: Any) -> None:
     path = shards(folder)[1]
     tensors = load_file(path)
     one, other = [name for name, tensor in tensors.items() if tensor.shape == (64, 64)][:2]
@@ -88,7 +88,7 @@ def test_the_comparison_would_notice_a_tensor_of_another_file(folder: Path, pict
     assert difference(result, ask_transformers(model(), pictures()).logits) > 1e-3
 
 
-def test_the_hash_is_that_of_all_files_in_the_order_of_their_names(folder: Path) -> None:
+def test_hash_covers_all_files_in_the_order_of_their_names(folder: Path) -> None:
     before = load_checkpoint(folder).hash
     assert before == hashlib.sha256(b"".join(path.read_bytes() for path in shards(folder))).hexdigest()[:16]
     to_pytorch(folder)
@@ -96,7 +96,7 @@ def test_the_hash_is_that_of_all_files_in_the_order_of_their_names(folder: Path)
     assert load_checkpoint(folder).hash == expected != before
 
 
-def test_the_index_opens_as_its_folder_and_one_file_comes_first(folder: Path) -> None:
+def test_index_opens_like_its_folder_and_a_single_file_has_priority(folder: Path) -> None:
     assert load_checkpoint(folder / INDEX).name == "split"
     assert load_checkpoint(folder / INDEX).hash == load_checkpoint(folder).hash
     other = fill(model(), 3)
@@ -106,14 +106,14 @@ def test_the_index_opens_as_its_folder_and_one_file_comes_first(folder: Path) ->
     assert load_checkpoint(folder).hash == whole  # as transformers does
 
 
-def test_a_list_tells_the_size_of_all(folder: Path) -> None:
+def test_listing_shows_the_total_size(folder: Path) -> None:
     info = summarise(folder)
     assert info.size == sum(path.stat().st_size for path in shards(folder))
     assert (info.labels, info.problem) == (3, "")
     assert info.params == sum(p.numel() for p in load_checkpoint(folder).model.parameters())
 
 
-def test_what_people_bring_may_be_in_several_files(folder: Path, tmp_path: Path) -> None:
+def test_added_checkpoint_may_be_sharded(folder: Path, tmp_path: Path) -> None:
     files = {path.name: io.BytesIO(path.read_bytes()) for path in folder.iterdir()}
     kept = manage.add(files, "mine", tmp_path / "shelf")
     assert load_checkpoint(kept).hash == load_checkpoint(folder).hash
@@ -128,12 +128,12 @@ def test_loading_holds_the_weights_once(folder: Path, tmp_path: Path) -> None:
     large = model(hidden_size=768, num_hidden_layers=4, num_attention_heads=12, intermediate_size=3072)
     large.save_pretrained(tmp_path / "large", max_shard_size="15MB")  # type: ignore[operator]
     assert len(shards(tmp_path / "large")) > 4
-    peak, parameters = map(int, printed(PEAK, folder, tmp_path / "large").split())
+    peak, parameters = map(int, output_of(PEAK, folder, tmp_path / "large").split())
     assert parameters == pytest.approx(sum(p.nbytes for p in large.parameters()), rel=0.01)
     assert peak < 1.6 * parameters
 
 
-# --- What is refused ------------------------------------------------------------------------------------------
+# --- Refusals -------------------------------------------------------------------------------------------------
 
 
 def mapped(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
@@ -164,14 +164,14 @@ def linked(folder: Path) -> None:
 
 
 def repeated(folder: Path) -> None:
-    """A tensor in two files."""
+    """Store a tensor in two files."""
     first, second, *_ = shards(folder)
     tensors = load_file(first)
     save_file(load_file(second) | {name: tensors[name] for name in list(tensors)[:1]}, second)
 
 
 def elsewhere(folder: Path) -> None:
-    """The index says the wrong one of two files."""
+    """Exchange the file of a tensor in the index."""
     index_naming(shards(folder)[-1].name)(folder)
 
 
@@ -212,7 +212,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_index_or_file_is_refused_before_weights_are_read(
+def test_bad_index_or_shard_is_refused_before_weights_are_read(
     folder: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil, sentence = BAD[case]
@@ -225,7 +225,7 @@ def test_a_bad_index_or_file_is_refused_before_weights_are_read(
     assert summarise(folder).problem == message
 
 
-def test_files_that_are_too_large_together_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_with_too_large_a_total_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     total = sum(path.stat().st_size for path in shards(folder))
     monkeypatch.setattr(files, "MAX_WEIGHTS", total - 1)
     with pytest.raises(InvalidCheckpoint, match="MB in all; at most"):

@@ -1,4 +1,4 @@
-"""Pictures that are explained after every epoch: what is kept of them, how much, and that training does not notice."""
+"""Pictures explained after every epoch: contents, size, and that training is not affected."""
 
 import os
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_what_is_read_is_what_the_model_says(writer: SnapshotWriter, build: Build, images: Tensor) -> None:
+def test_stored_attention_equals_the_models(writer: SnapshotWriter, build: Build, images: Tensor) -> None:
     model = build()
     writer.store(1, model)
     with torch.inference_mode():
@@ -58,7 +58,7 @@ def test_what_is_read_is_what_the_model_says(writer: SnapshotWriter, build: Buil
     assert np.abs(maps - attention).max() < 2 / 510
 
 
-def test_where_a_pooling_query_looks_is_kept_too(writer: SnapshotWriter, build: Build, images: Tensor) -> None:
+def test_attention_of_a_pooling_query_is_stored(writer: SnapshotWriter, build: Build, images: Tensor) -> None:
     model = build(pool="map", prefix=())
     writer.store(1, model)
     with torch.inference_mode():
@@ -69,7 +69,7 @@ def test_where_a_pooling_query_looks_is_kept_too(writer: SnapshotWriter, build: 
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_stays_as_it_was(writer: SnapshotWriter, build: Build, training: bool) -> None:
+def test_model_is_unchanged(writer: SnapshotWriter, build: Build, training: bool) -> None:
     model = build(dropout=0.5).train(training)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     torch.manual_seed(3)
@@ -88,7 +88,7 @@ def test_grey_pictures_are_explained(tmp_path: Path, build: Build) -> None:
     assert unpack(read_payload(writer.folder, 1, 0))[0]["grid"] == [4, 4]
 
 
-def test_a_large_model_keeps_fewer_pictures(
+def test_large_model_stores_fewer_pictures(
     writer: SnapshotWriter, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.store(1, build())
@@ -99,7 +99,7 @@ def test_a_large_model_keeps_fewer_pictures(
     assert [len(read_snapshots(writer.folder, epoch)) for epoch in (1, 2, 3)] == [3, 2, 1]
 
 
-def test_the_size_of_a_payload_is_foreseen(build: Build, writer: SnapshotWriter) -> None:
+def test_size_of_a_payload_is_predicted(build: Build, writer: SnapshotWriter) -> None:
     for changes in ({}, {"image_size": (256, 256)}):
         model = build(**changes)
         height, width = model.config.image_size
@@ -110,7 +110,7 @@ def test_the_size_of_a_payload_is_foreseen(build: Build, writer: SnapshotWriter)
         assert snapshot_writer._payload_bytes(model.config) == pytest.approx(result, rel=0.5)
 
 
-def test_the_folder_stays_small(writer: SnapshotWriter, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_stays_small(writer: SnapshotWriter, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build()
     writer.store(1, model)
     size = (writer.folder / "epoch-00001.zip").stat().st_size
@@ -124,7 +124,7 @@ def test_the_folder_stays_small(writer: SnapshotWriter, build: Build, monkeypatc
     assert len(set(np.diff(epochs[:-1]))) == 1, "the epochs between are spread evenly"
 
 
-def test_a_resumed_run_leaves_the_same_files(
+def test_resumed_run_leaves_the_same_files(
     writer: SnapshotWriter, build: Build, images: Tensor, tmp_path: Path, labels: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -138,13 +138,13 @@ def test_a_resumed_run_leaves_the_same_files(
         assert content(writer.folder) == content(again.folder)
 
 
-def test_epochs_that_a_resumed_run_repeats_are_forgotten(writer: SnapshotWriter, build: Build) -> None:
+def test_epochs_that_a_resumed_run_repeats_are_deleted(writer: SnapshotWriter, build: Build) -> None:
     for epoch in (1, 2, 3, 4, 2):
         writer.store(epoch, build())
     assert list_epochs(writer.folder) == [1, 2]
 
 
-def test_trouble_with_the_model_does_not_end_a_run(
+def test_error_in_the_model_does_not_end_a_run(
     writer: SnapshotWriter, build: Build, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = build(image_size=(16, 16)).train()
@@ -154,14 +154,14 @@ def test_trouble_with_the_model_does_not_end_a_run(
     assert model.training and list_epochs(writer.folder) == []
 
 
-def test_numbers_that_are_none_do_not_end_a_run(writer: SnapshotWriter, build: Build) -> None:
+def test_non_finite_numbers_do_not_end_a_run(writer: SnapshotWriter, build: Build) -> None:
     model = build()
     with torch.no_grad():
         model.head.weight.fill_(torch.nan)
     writer.store(1, model)
 
 
-def test_a_full_disk_is_told_and_leaves_no_half_file(
+def test_full_disk_is_reported_and_leaves_no_partial_file(
     writer: SnapshotWriter, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.store(1, build())
@@ -175,7 +175,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(
     assert list(content(writer.folder)) == ["epoch-00001.zip"]
 
 
-def test_reading_says_what_is_missing(writer: SnapshotWriter, build: Build) -> None:
+def test_reader_names_what_is_missing(writer: SnapshotWriter, build: Build) -> None:
     assert list_epochs(writer.folder) == []
     writer.store(7, build())
     with pytest.raises(InvalidRun, match="epoch 3 are not kept"):
@@ -189,7 +189,7 @@ def test_reading_says_what_is_missing(writer: SnapshotWriter, build: Build) -> N
             with pytest.raises(InvalidRun, match="damaged"):
                 read()
         path.unlink()
-        os.mkfifo(path)  # nobody writes into it
+        os.mkfifo(path)  # a pipe without a writer
 
 
 def test_pictures_are_spread_over_the_classes() -> None:

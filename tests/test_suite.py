@@ -1,4 +1,4 @@
-"""The suite itself: browser tests without a browser, and combinations that `make test` leaves to `make test-all`."""
+"""The test suite itself: browser tests without a browser, and combinations that only `make test-all` runs."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def suite(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a part of the suite in a process of its own."""
+    """Run a part of the suite in a separate process."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | environment
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     return subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=False)
@@ -23,7 +23,7 @@ def suite(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("ci", ["", pytest.param("true", marks=pytest.mark.exhaustive)])
-def test_without_a_chromium_browser_tests_are_left_out_in_one_line_but_not_in_ci(tmp_path: Path, ci: str) -> None:
+def test_browser_tests_without_chromium_are_skipped_in_one_line_but_not_in_ci(tmp_path: Path, ci: str) -> None:
     nowhere = str(tmp_path)
     done = suite("tests/browser/test_appearance.py", PATH=nowhere, PLAYWRIGHT_BROWSERS_PATH=nowhere, CI=ci)
     said = [line for line in done.stdout.splitlines() if "browser tests were left out. No Chromium starts here" in line]
@@ -32,8 +32,8 @@ def test_without_a_chromium_browser_tests_are_left_out_in_one_line_but_not_in_ci
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_of_a_matrix_every_value_stays_and_most_combinations_are_exhaustive() -> None:
-    """Methods times kinds of models; their names hold no brackets."""
+def test_matrix_keeps_every_value_and_marks_most_combinations_exhaustive() -> None:
+    """Methods times kinds of models; their names have no brackets."""
     test = "tests/test_methods.py::test_every_method_gives_a_number_for_every_patch"
     found = []
     for mark in ("unit", "unit and not exhaustive"):

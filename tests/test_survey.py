@@ -1,4 +1,4 @@
-"""What the survey tells of a dataset, and which folders a page may offer."""
+"""The survey of a dataset, and the folders that a page may offer."""
 
 import io
 import json
@@ -24,7 +24,7 @@ Fill = Callable[..., Path]
 
 @pytest.fixture
 def fill(tmp_path: Path) -> Fill:
-    """`fill(sub, count, size)`: put `count` different pictures into a folder below tmp_path."""
+    """Return `fill(sub, count, size)`, which writes `count` different pictures to a folder below tmp_path."""
 
     def put(sub: str, count: int = 1, size: tuple[int, int] = (8, 8)) -> Path:
         folder = tmp_path / sub
@@ -64,7 +64,7 @@ def test_counts_are_those_of_each_split_and_class(pets: Path) -> None:
     assert (result.repeated, result.leaked, result.contradicting, result.unreadable) == (0, 0, 0, ())
 
 
-def test_a_folder_without_splits_is_counted_as_it_will_be_split(fill: Fill) -> None:
+def test_folder_without_splits_is_counted_as_it_will_be_split(fill: Fill) -> None:
     fill("cat", 20)
     assert look(fill("dog", 10)).counts == {
         "train": {"cat": 15, "dog": 8},
@@ -89,13 +89,13 @@ def test_pictures_in_both_splits_are_leaks(pets: Path) -> None:
     assert result.repeats == (("train/cat/00.png", "test/cat/copy.png"),)
 
 
-def test_pictures_twice_in_one_split_are_repeats(pets: Path) -> None:
+def test_duplicates_within_a_split_are_reported(pets: Path) -> None:
     for name in ("a", "b"):
         (pets / f"train/cat/{name}.png").write_bytes((pets / "train/cat/00.png").read_bytes())
     assert look(pets).repeated + look(pets).leaked == 2  # one of the three may be for validation
 
 
-def test_one_picture_in_two_classes_is_a_contradiction(pets: Path) -> None:
+def test_picture_in_two_classes_is_a_contradiction(pets: Path) -> None:
     (pets / "train/dog/copy.png").write_bytes((pets / "train/cat/00.png").read_bytes())
     assert (look(pets).repeated + look(pets).leaked, look(pets).contradicting) == (1, 1)
 
@@ -107,7 +107,7 @@ def test_files_of_equal_size_are_not_taken_for_equal(pets: Path) -> None:
     assert look(pets).repeated == 0
 
 
-def test_files_that_cannot_be_read_are_named_with_the_reason(pets: Path) -> None:
+def test_unreadable_files_are_named_with_the_reason(pets: Path) -> None:
     (pets / "train/cat/broken.png").write_bytes(b"\x89PNG nothing")
     result = look(pets)
     assert len(result.unreadable) == 1
@@ -115,7 +115,7 @@ def test_files_that_cannot_be_read_are_named_with_the_reason(pets: Path) -> None
     assert (result.opened, result.counts["train"]["cat"] + result.counts["validation"]["cat"]) == (13, 5)
 
 
-def test_pictures_that_use_a_small_part_of_16_bits_are_told(pets: Path) -> None:
+def test_pictures_that_use_a_small_part_of_16_bits_are_reported(pets: Path) -> None:
     assert survey(f"folder:{pets}").notes == ()
     values = np.linspace(0, 4095, 64, dtype=np.uint16).reshape(8, 8)
     for split in ("train", "test"):
@@ -124,7 +124,7 @@ def test_pictures_that_use_a_small_part_of_16_bits_are_told(pets: Path) -> None:
     assert note.startswith("2 pictures of 14 that were opened use a small part of their 16 bits")
 
 
-def test_only_so_many_pictures_are_opened_and_that_is_said(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_opened_pictures_is_limited_and_stated(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surveys, "MAX_OPENED", 5)
     assert look(pets).opened == 5
     monkeypatch.setattr(surveys, "MAX_OPENED_BYTES", 700)
@@ -132,7 +132,7 @@ def test_only_so_many_pictures_are_opened_and_that_is_said(pets: Path, monkeypat
     assert 0 < result.opened < 5
 
 
-def test_only_so_many_files_are_compared_and_that_is_said(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_compared_files_is_limited_and_stated(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(8):
         (pets / f"train/cat/{i}.png").write_bytes(b"same" * 1000)
     assert (look(pets).compared, look(pets).repeated + look(pets).leaked) == (20, 7)
@@ -158,7 +158,7 @@ def test_each_row_of_the_contact_sheet_shows_its_class(tmp_path: Path) -> None:
             assert pixel == ((*colour, 255) if column < 3 else (0, 0, 0, 0))
 
 
-def test_the_contact_sheet_of_many_classes_stays_small(fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contact_sheet_of_many_classes_stays_small(fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surveys, "MAX_ROWS", 2)
     for name in ("a", "b", "c"):
         root = fill(name, 2)
@@ -167,7 +167,7 @@ def test_the_contact_sheet_of_many_classes_stays_small(fill: Fill, monkeypatch: 
     assert result.contact_sheet.height == 2 * (CELL + GAP) - GAP
 
 
-def test_a_dataset_in_which_nothing_can_be_read_has_no_sizes(tmp_path: Path) -> None:
+def test_dataset_without_readable_pictures_has_no_sizes(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
         for i in range(2):
@@ -175,7 +175,7 @@ def test_a_dataset_in_which_nothing_can_be_read_has_no_sizes(tmp_path: Path) -> 
     assert look(tmp_path).sizes is None
 
 
-def test_the_shapes_are_surveyed_too(tmp_path: Path) -> None:
+def test_shapes_are_surveyed(tmp_path: Path) -> None:
     result = survey("shapes", tmp_path)
     assert result.counts["train"] == dict.fromkeys(result.classes, 1000)
     assert result.sizes == ((32, 32),) * 3
@@ -198,20 +198,20 @@ def test_torchvisions_digits_are_surveyed_in_their_own_size(tmp_path: Path) -> N
     assert sum(result.counts["train"].values()) == 6
 
 
-def test_a_survey_downloads_nothing(tmp_path: Path) -> None:
+def test_survey_downloads_nothing(tmp_path: Path) -> None:
     with pytest.raises(InvalidDataset, match="Download it first"):
         survey("cifar10", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("spec", ["imagenet", "folder:/nowhere/at/all", "", "folder:"])
-def test_what_is_no_dataset_is_refused(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_dataset_is_refused(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidDataset):
         survey(spec)
 
 
-# --- Which folders ----------------------------------------------------------------------------------------------
+# --- Permitted folders ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -232,23 +232,23 @@ def test_datasets_are_found_below_the_roots(roots: tuple[Path, Path]) -> None:
         assert len(survey(spec).classes) == 2
 
 
-def test_a_root_may_be_a_dataset_itself(roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_may_be_a_dataset_itself(roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIT_DATA_ROOTS", str(roots[1] / "birds"))
     assert list_folders() == [f"folder:{roots[1]}/birds"]
 
 
-def test_missing_roots_hold_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_roots_contain_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "nowhere"))
     assert list_folders() == []
 
 
-def test_the_projects_data_folder_is_the_root_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_projects_data_folder_is_the_default_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VIT_DATA_ROOTS", raising=False)
     (root,) = data_roots()
     assert root.is_absolute() and root.name == "data" and (root.parent / "vit").is_dir()
 
 
-def test_what_is_offered_is_accepted(roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offered_folders_are_accepted(roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     for spec in ("shapes", "cifar10", "fashion-mnist", *list_folders()):
         assert check_spec(spec) == spec
     monkeypatch.chdir(roots[1])
@@ -291,7 +291,7 @@ def upload(roots: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyP
     return roots[0] / "uploads" / "pets-0123abcd"
 
 
-def test_an_upload_goes_with_all_that_it_holds(upload: Path) -> None:
+def test_upload_is_deleted_with_all_its_files(upload: Path) -> None:
     delete_upload(f"folder:{upload}")
     assert list(upload.parent.iterdir()) == []
     with pytest.raises(InvalidDataset, match="no dataset"):
@@ -299,7 +299,7 @@ def test_an_upload_goes_with_all_that_it_holds(upload: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["", "/a", "/../pets-0123abcd"])
-def test_an_upload_stays_while_a_run_needs_it(upload: Path, tmp_path: Path, place: str) -> None:
+def test_upload_is_kept_while_a_run_needs_it(upload: Path, tmp_path: Path, place: str) -> None:
     run = tmp_path / "runs" / "20260101-000000-pets-0000"
     run.mkdir(parents=True)
     (run / "config.json").write_text(json.dumps({"data": f"folder:{upload}{place}"}))
@@ -319,7 +319,7 @@ def test_runs_on_other_data_do_not_keep_an_upload(upload: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("sent", ["shapes", "folder:{two}/birds", "folder:{one}/uploads", "folder:{one}/../secret", ""])
-def test_nothing_but_uploads_is_deleted(upload: Path, roots: tuple[Path, Path], sent: str) -> None:
+def test_only_uploads_are_deleted(upload: Path, roots: tuple[Path, Path], sent: str) -> None:
     before = set(roots[0].parent.rglob("*"))
     with pytest.raises(InvalidDataset):
         delete_upload(sent.format(one=roots[0], two=roots[1]))

@@ -1,4 +1,4 @@
-"""Numbers to take away: what CSV and JSON hold is what pages draw."""
+"""Exported tables: CSV and JSON have the numbers that pages draw."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ def read(data: bytes) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(data.decode())))
 
 
-def test_both_kinds_hold_the_same_numbers() -> None:
+def test_both_formats_have_the_same_numbers() -> None:
     rows: list[Any] = [
         {"name": 'é, "b"', "share": 0.1 + 0.2, "known": None},
         {"name": "c", "share": 1e-9, "known": True},
@@ -39,7 +39,7 @@ def test_names_of_pictures_are_no_formulas(name: str) -> None:
     assert row["picture"] == f"'{name}" and float(row["number"]) == -1.5
 
 
-def test_a_row_for_each_head(build: Any, pictures: Any) -> None:
+def test_table_has_a_row_per_head(build: Any, pictures: Any) -> None:
     model, pixels = build(), pictures(count=1)
     by_name = statistics(record(model, pixels), model.config.patch_size)
     rows = tables.of_heads(by_name)
@@ -48,7 +48,7 @@ def test_a_row_for_each_head(build: Any, pictures: Any) -> None:
     assert rows[1]["entropy"] == pytest.approx(float(by_name["entropy"].values[0, 1]))
 
 
-def test_a_row_for_each_block_and_class(build: Any, pictures: Any) -> None:
+def test_table_has_a_row_per_block_and_class(build: Any, pictures: Any) -> None:
     model, pixels = build(), pictures(count=1)
     labels = [f"kind {i}" for i in range(model.config.num_classes)]
     rows = tables.of_layers(logit_lens(model, pixels, 0), labels)
@@ -58,7 +58,7 @@ def test_a_row_for_each_block_and_class(build: Any, pictures: Any) -> None:
     assert last == pytest.approx(dict(zip(labels, answer.tolist(), strict=True)), abs=1e-6)
 
 
-def test_a_row_for_each_patch_and_picture() -> None:
+def test_table_has_a_row_per_patch_and_picture() -> None:
     left, right = torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 1.0]])
     rows = tables.of_maps(left, right, torch.tensor([[-0.25, 0.25]]))
     assert rows[1] == {"row": 0, "col": 1, "left": 3.0, "right": 1.0, "difference_of_shares": 0.25}

@@ -1,4 +1,4 @@
-"""Estimates, by a clock that only the tests move."""
+"""Estimates of durations, with a clock that only the tests advance."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ SMALL, LARGE = Kind("verdict", (32, 32)), Kind("verdict", (64, 64))
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that only advances explicitly."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -23,7 +23,7 @@ class Clock:
         return self.now
 
     def taking(self, *seconds: float) -> Callable[[], None]:
-        """Work that takes so long the first time, the second time, and from then on."""
+        """Return work that takes `first` on its first call, the next on its second, and the last from then on."""
         left = list(seconds)
 
         def work() -> None:
@@ -33,12 +33,12 @@ class Clock:
 
 
 class Architecture:
-    """Anything that can be told from others."""
+    """An object that can be distinguished from others."""
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what took how long before."""
+def clear_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start without earlier measurements."""
     monkeypatch.setattr(timing, "PACE", Pace())
 
 
@@ -47,60 +47,60 @@ def clock() -> Clock:
     return Clock()
 
 
-def told(
+def estimate(
     one: Pace, model: Architecture, kind: Kind, passes: float, work: Callable[[], Any], products: float = 1.0
 ) -> float:
-    """As if a piece were one pass at 32 px, of one product."""
+    """Estimate with pieces of one pass at 32 px, of one product."""
     return one.expected(model, kind, passes, products, lambda: Piece(SMALL, 1.0, work))
 
 
-def test_the_fastest_of_several_pieces_counts(clock: Clock) -> None:
-    assert told(Pace(clock), Architecture(), SMALL, 10, clock.taking(0.9, 0.02, 0.03)) == pytest.approx(0.2)
+def test_fastest_of_several_pieces_counts(clock: Clock) -> None:
+    assert estimate(Pace(clock), Architecture(), SMALL, 10, clock.taking(0.9, 0.02, 0.03)) == pytest.approx(0.2)
 
 
-def test_pieces_end_soon_where_they_take_long(clock: Clock) -> None:
-    assert told(Pace(clock), Architecture(), SMALL, 10, clock.taking(5, 3)) == pytest.approx(30)
+def test_slow_pieces_are_timed_only_twice(clock: Clock) -> None:
+    assert estimate(Pace(clock), Architecture(), SMALL, 10, clock.taking(5, 3)) == pytest.approx(30)
     assert clock.now == 8
 
 
-def test_a_piece_is_timed_once(clock: Clock) -> None:
+def test_piece_is_timed_once(clock: Clock) -> None:
     one, model = Pace(clock), Architecture()
-    first = told(one, model, SMALL, 10, clock.taking(0.2))
+    first = estimate(one, model, SMALL, 10, clock.taking(0.2))
     spent = clock.now
-    assert told(one, model, SMALL, 20, clock.taking(99)) == pytest.approx(2 * first)
-    assert told(one, model, LARGE, 10, clock.taking(99), products=6) == pytest.approx(6 * first)
+    assert estimate(one, model, SMALL, 20, clock.taking(99)) == pytest.approx(2 * first)
+    assert estimate(one, model, LARGE, 10, clock.taking(99), products=6) == pytest.approx(6 * first)
     assert clock.now == spent
 
 
-def test_what_was_done_is_told_as_long_as_it_took(clock: Clock) -> None:
+def test_estimate_follows_measured_durations(clock: Clock) -> None:
     one, model = Pace(clock), Architecture()
-    assert told(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(132)
+    assert estimate(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(132)
     for seconds in (3.8, 1.9, 7.9):
         with one.doing(model, SMALL, 220):
             clock.now += seconds
-    assert told(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(1.9)
+    assert estimate(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(1.9)
     for _ in range(3):  # the machine has become slower
         with one.doing(model, SMALL, 110):
             clock.now += 4
-    assert told(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(8)
+    assert estimate(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(8)
 
 
-def test_what_one_model_took_corrects_what_is_told_of_another(clock: Clock) -> None:
+def test_measurement_of_one_model_corrects_the_estimate_of_another(clock: Clock) -> None:
     one, known, new = Pace(clock), Architecture(), Architecture()
-    told(one, known, SMALL, 10, clock.taking(1))
+    estimate(one, known, SMALL, 10, clock.taking(1))
     with one.doing(known, SMALL, 10):
         clock.now += 3  # not 10
-    assert told(one, new, SMALL, 10, clock.taking(2)) == pytest.approx(20 * 0.3)
-    assert told(one, new, Kind("census", (32, 32)), 10, clock.taking(2)) == pytest.approx(20), "that is other work"
-    assert told(one, new, LARGE, 10, clock.taking(2), products=4) == pytest.approx(80), "from a smaller piece"
+    assert estimate(one, new, SMALL, 10, clock.taking(2)) == pytest.approx(20 * 0.3)
+    assert estimate(one, new, Kind("census", (32, 32)), 10, clock.taking(2)) == pytest.approx(20), "that is other work"
+    assert estimate(one, new, LARGE, 10, clock.taking(2), products=4) == pytest.approx(80), "from a smaller piece"
 
 
-def test_work_that_failed_says_nothing(clock: Clock) -> None:
+def test_failed_work_is_not_measured(clock: Clock) -> None:
     one, model = Pace(clock), Architecture()
     with pytest.raises(KeyError), one.doing(model, SMALL, 10):
         clock.now += 1
         raise KeyError
-    assert told(one, model, SMALL, 10, clock.taking(2)) == pytest.approx(20)
+    assert estimate(one, model, SMALL, 10, clock.taking(2)) == pytest.approx(20)
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_work_that_failed_says_nothing(clock: Clock) -> None:
     [
         ((32, 32), 1, (1, 32)),
         ((32, 32), 50, (50, 32)),
-        ((32, 32), 9999, (120, 32)),  # of 17 tokens each: 2,040, and 2,048 go together
+        ((32, 32), 9999, (120, 32)),  # of 17 tokens each: 2,040, and 2,048 form a batch
         ((160, 160), 9999, (5, 160)),
     ],
 )
-def test_a_piece_is_done_in_batches_as_the_work_is(
+def test_piece_is_done_in_the_batches_of_the_work(
     build: Any, size: tuple[int, int], per_batch: int, batch: tuple[int, int]
 ) -> None:
     collected: list[torch.Tensor] = []
@@ -131,17 +131,17 @@ def test_models_of_one_architecture_are_timed_once(build: Any) -> None:
         assert expected(other, kind, 10, collected.append) > 0 and len(collected) > before
 
 
-def test_a_large_picture_is_told_from_a_smaller_one(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_picture_is_estimated_from_a_smaller_one(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build()
     assert piece_size(model.config, (256, 256)) == (256, 256), "this model is small"
     monkeypatch.setattr(timing, "PIECE_PRODUCTS", 1.0)
     assert piece_size(model.config, (1024, 1024)) == (64, 64) and piece_size(model.config, (32, 48)) == (32, 48)
 
 
-def test_what_was_done_refreshes_what_is_told(
+def test_measured_durations_replace_estimates(
     build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
-    """Through the functions that do the work, each with a second of the clock in every look at it."""
+    """Call the functions that do the work, with a clock that advances by 1 s at every reading."""
 
     def later() -> float:
         clock.now += 1
@@ -152,7 +152,7 @@ def test_what_was_done_refreshes_what_is_told(
     sensitivity.score_drops(model, image, 1, sensitivity.random_masks(16, 6))
     occlusion.occlusion(model, image)
     head_ablation.importance(model, image, 1)
-    assert sensitivity.seconds(model, (32, 32), 13) == pytest.approx(2)  # each mask a pass, and one without
+    assert sensitivity.seconds(model, (32, 32), 13) == pytest.approx(2)  # one pass per mask, and one without
     assert occlusion.occlusion_seconds(model, (32, 32)) == pytest.approx(1)
     assert head_ablation.importance_seconds(model, (32, 32)) == pytest.approx(1)
 
@@ -165,5 +165,5 @@ def test_what_was_done_refreshes_what_is_told(
         (3600, "about an hour"), (40_000, "about 11 hours"), (86_400 * 9.4, "about 9 days"), (1e12, "years"),
     ],
 )  # fmt: skip
-def test_durations_are_told_by_their_order(seconds: float, words: str) -> None:
+def test_durations_are_worded_by_their_order(seconds: float, words: str) -> None:
     assert about(seconds) == words

@@ -1,7 +1,7 @@
-"""timm's architectures that differ from a plain ViT in positions, norms or pool: equal to timm, or refused.
+"""timm architectures with other positions, norms or pools than a plain ViT: equal to timm, or refused.
 
-Every parameter is random; logits and every attention matrix agree within 1e-5. Files that no config.json names are
-told apart by their tensors, whatever the file is called.
+Every parameter is random; logits and every attention matrix agree within 1e-5. Files without a config.json are
+distinguished by their tensors, whatever their name.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ TINY: dict[str, Any] = dict(img_size=32, patch_size=8, embed_dim=48, depth=2, nu
 
 
 def ask(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """timm's logits, and its attention, seen where it is dropped out in training."""
+    """Return timm's logits, and its attention, captured at the attention dropout."""
     attentions: list[Tensor] = []
     for block in model.blocks:
         block.attn.fused_attn = False
@@ -50,7 +50,7 @@ def assert_equal(checkpoint: vit.Checkpoint, model: nn.Module, size: tuple[int, 
 
 
 def save(model: nn.Module, path: Path) -> Path:
-    """A lone file, without config.json."""
+    """Save a single file, without config.json."""
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, path)
     return path
@@ -76,7 +76,7 @@ TINY_MODELS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", TINY_MODELS)
-def test_what_config_json_names_is_equal_to_timm_and_survives_saving(tmp_path: Path, name: str) -> None:
+def test_model_with_config_json_equals_timms_and_survives_saving(tmp_path: Path, name: str) -> None:
     arguments = TINY | TINY_MODELS[name]
     model = fill(timm.create_model(name, **arguments)).eval()
     timm.models.save_for_hf(model, tmp_path / "theirs", model_config={"model_args": arguments}, safe_serialization=True)
@@ -119,7 +119,7 @@ UNNAMED = {
 
 
 @pytest.mark.parametrize("name", UNNAMED)
-def test_a_file_that_nothing_names_is_equal_to_timm(tmp_path: Path, name: str) -> None:
+def test_single_file_equals_timms_model(tmp_path: Path, name: str) -> None:
     model = fill(timm.create_model(name, **UNNAMED[name])).eval()
     checkpoint = load_checkpoint(save(model, tmp_path / "weights.safetensors"))
     assert_equal(checkpoint, model, tuple(model.patch_embed.img_size))
@@ -142,7 +142,7 @@ def test_a_file_that_nothing_names_is_equal_to_timm(tmp_path: Path, name: str) -
         ),
     ],
 )
-def test_what_tensors_cannot_tell_is_refused_and_named(
+def test_architecture_that_tensors_cannot_determine_is_refused_and_named(
     tmp_path: Path, name: str, changes: dict[str, Any], said: str
 ) -> None:
     model = timm.create_model(name, depth=1, img_size=64, **changes)
@@ -150,7 +150,7 @@ def test_what_tensors_cannot_tell_is_refused_and_named(
         load_checkpoint(save(model, tmp_path / "model.safetensors"))
 
 
-def test_heads_that_published_models_of_one_shape_do_not_share_are_asked_for(tmp_path: Path) -> None:
+def test_heads_are_asked_for_if_published_models_of_one_shape_differ(tmp_path: Path) -> None:
     path = save(timm.create_model("vit_base_patch16_gap_224", depth=1), tmp_path / "model.safetensors")
     with pytest.raises(UnknownHeads):
         load_checkpoint(path)
@@ -163,13 +163,13 @@ NAMES = (
 )  # fmt: skip
 
 
-def test_no_name_makes_a_plain_vit_another_model(tmp_path: Path) -> None:
+def test_file_name_does_not_change_a_plain_vit(tmp_path: Path) -> None:
     model = fill(timm.create_model("vit_tiny_patch16_224", depth=1, img_size=64)).eval()
     for name in NAMES:
         assert_equal(load_checkpoint(save(model, tmp_path / f"{name}.safetensors")), model, (64, 64))
 
 
-def test_the_grid_is_that_of_the_config_and_else_said_to_be_assumed(tmp_path: Path) -> None:
+def test_grid_is_that_of_the_config_or_a_stated_assumption(tmp_path: Path) -> None:
     arguments = dict(img_size=(32, 128), depth=1, embed_dim=192, num_classes=4)
     model = fill(timm.create_model("vit_tiny_patch16_224", **arguments)).eval()
     lone = load_checkpoint(save(model, tmp_path / "model.safetensors"))

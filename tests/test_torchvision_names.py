@@ -1,4 +1,4 @@
-"""torchvision's published weights by name: fetched once, whole, and equal to what torchvision makes of them."""
+"""torchvision's published weights by name: fetched once, completely, with results equal to torchvision's."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def server(tmp_path: Path) -> Iterator[HubServer]:
 
 @pytest.fixture
 def torchvision_file(server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., nn.Module]:
-    """`torchvision_file(weights, **changes)`: publish a tiny model at the address of these weights."""
+    """Return `torchvision_file(weights, **changes)`, which publishes a tiny model at the address of these weights."""
 
     def publish(weights: Any, digits: int = 8, patch: int = 8) -> nn.Module:
         model = torchvision.models.VisionTransformer(
@@ -38,7 +38,7 @@ def torchvision_file(server: HubServer, tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(weights.value, "url", f"{server.store}/models/{file}")
         return model
 
-    torchvision_family.imagenet_labels()  # by the names of the true files
+    torchvision_family.imagenet_labels()  # hashes in the names of the real files
     yield publish
     torchvision_family._published.cache_clear()
 
@@ -72,7 +72,7 @@ def test_torchvision_weights_by_name_are_fetched_once(
     assert [request.method for request in server.requests] == ["HEAD", "GET"]
 
 
-def test_torchvision_is_not_told_the_token_of_the_hub(
+def test_hub_token_is_not_sent_to_torchvision(
     server: HubServer, torchvision_file: Callable[..., nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", server.token)
@@ -81,13 +81,13 @@ def test_torchvision_is_not_told_the_token_of_the_hub(
     assert server.requests and not any("authorization" in request.headers for request in server.requests)
 
 
-def test_a_torchvision_download_goes_on_where_it_broke_off(
+def test_torchvision_download_resumes(
     server: HubServer, torchvision_file: Callable[..., nn.Module], tmp_path: Path
 ) -> None:
     torchvision_file(torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1)
     server.drops = [100_000]
     folder = hub.fetch("torchvision/vit_b_16").folder
-    assert [request.headers.get("range") for request in server.asked("/models/")] == [None, "bytes=100000-"]
+    assert [request.headers.get("range") for request in server.requests_of("/models/")] == [None, "bytes=100000-"]
     assert {path.name for path in folder.iterdir()} == {*server.files, "source.json"}
 
     hub.remove("torchvision/vit_b_16.IMAGENET1K_V1")
@@ -98,7 +98,7 @@ def test_a_torchvision_download_goes_on_where_it_broke_off(
     assert (hub.fetch("torchvision/vit_b_16").folder / file).read_bytes() == server.files[file]
 
 
-def test_what_torchvision_did_not_publish_is_refused(
+def test_weights_unpublished_by_torchvision_are_refused(
     server: HubServer, torchvision_file: Callable[..., nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torchvision_file(torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1)
@@ -112,7 +112,7 @@ def test_what_torchvision_did_not_publish_is_refused(
     assert "127.0.0.1:9 cannot be reached" in refusal("torchvision/vit_b_16")
 
 
-def test_unknown_names_of_torchvision_list_the_known_ones(server: HubServer) -> None:
+def test_unknown_torchvision_name_lists_the_known_ones(server: HubServer) -> None:
     assert "There are: vit_b_16, vit_b_32, vit_h_14, vit_l_16, vit_l_32." in refusal("torchvision/swin_t")
     assert "There are: IMAGENET1K_V1." in refusal("torchvision/vit_b_32.V7")
     assert server.requests == []

@@ -1,4 +1,4 @@
-"""Experiment trackers: they get every figure once, also over a resumption, and whatever they do costs no bit."""
+"""Experiment trackers: they get every metric once, also after a resumption, and never change a bit of the training."""
 
 import json
 import struct
@@ -44,7 +44,7 @@ def notes(run: Path) -> list[str]:
 
 
 def figures(run: Path) -> dict[str, list[tuple[int, float]]]:
-    """What a tracker got, by name, in the order in which it came."""
+    """Return a tracker's metrics by name, in order of arrival."""
     series: dict[str, list[tuple[int, float]]] = {}
     for line in tracked(run):
         for name, value in line.get("figures", {}).items():
@@ -56,7 +56,7 @@ def recorded(run: Path, kind: str, name: str) -> list[tuple[int, float]]:
     return [(one["step"], one[name]) for one in read_metrics(run / "metrics.jsonl") if one["kind"] == kind]
 
 
-# --- Without harm -------------------------------------------------------------------------------------------------
+# --- Isolation ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_weights_have_the_same_bits_whatever_the_tracker_does(
     assert len(notes(run)) == bool(what) and all(what in note and track in note for note in notes(run))
 
 
-def test_a_tracker_that_fails_is_one_line_of_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_failing_tracker_is_one_line_of_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     train(tiny(track="raises"), tmp_path / "run")
     lines = [line for line in capfd.readouterr().err.splitlines() if "raises" in line]
     assert lines == notes(tmp_path / "run")
-    assert "Traceback" in (tmp_path / "run" / tracking.LOG).read_text()  # for whoever wrote the plug-in
+    assert "Traceback" in (tmp_path / "run" / tracking.LOG).read_text()  # for the plug-in's author
 
 
-def test_an_interpreter_that_is_not_there_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_interpreter_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(plugin.PYTHON, str(tmp_path / "no-python"))
     train(tiny(track="works", epochs=1), tmp_path / "run")
     [note] = notes(tmp_path / "run")
@@ -115,10 +115,10 @@ def test_only_the_leading_process_has_a_tracker(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("tracking*"))
 
 
-# --- What it gets -------------------------------------------------------------------------------------------------
+# --- Input --------------------------------------------------------------------------------------------------------
 
 
-def test_a_tracker_gets_every_figure_once_and_how_it_ended(tmp_path: Path) -> None:
+def test_tracker_gets_every_metric_once_and_the_outcome(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(tiny(track="works"), run)
     series = figures(run)
@@ -133,7 +133,7 @@ def test_a_tracker_gets_every_figure_once_and_how_it_ended(tmp_path: Path) -> No
     assert tracked(run)[-1] == {"finish": "finished"}
 
 
-def test_a_tracker_is_told_the_settings_but_no_folder_of_this_machine(tmp_path: Path) -> None:
+def test_tracker_gets_the_settings_but_no_local_folder(tmp_path: Path) -> None:
     run = tmp_path / write_run(tmp_path, "Ada's", data="folder:/home/ada/pets", track="works")
     follow(run)
     first = tracked(run)[0]
@@ -142,7 +142,7 @@ def test_a_tracker_is_told_the_settings_but_no_folder_of_this_machine(tmp_path: 
     assert "/home" not in json.dumps(first) and "data_root" not in first["settings"]
 
 
-def test_a_resumed_run_goes_on_where_the_tracker_has_it(tmp_path: Path) -> None:
+def test_resumed_run_continues_its_tracker(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(tiny(track="works", epochs=1), run)
     train(tiny(track="works", epochs=2), run, resume=True)
@@ -153,23 +153,23 @@ def test_a_resumed_run_goes_on_where_the_tracker_has_it(tmp_path: Path) -> None:
     assert figures(run)["validation/accuracy"] == recorded(run, "validation", "accuracy")
 
 
-def test_another_tracker_may_be_chosen_when_a_run_is_resumed(tmp_path: Path) -> None:
+def test_another_tracker_may_be_chosen_on_resumption(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(tiny(epochs=1), run)
     train(tiny(track="works", epochs=2), run, resume=True)
-    assert len(figures(run)["validation/accuracy"]) == 2  # those of before, too
+    assert len(figures(run)["validation/accuracy"]) == 2  # including the earlier ones
 
 
-def test_a_run_that_fails_is_told_as_failed(tmp_path: Path) -> None:
+def test_failed_run_is_reported_as_failed(tmp_path: Path) -> None:
     wild = dict(lr=10, weight_decay=10, warmup_epochs=0, schedule="constant", grad_clip=0, precision="float32")
     with pytest.raises(Diverged):
         train(tiny(track="works", epochs=1000, **wild), tmp_path / "run")
     assert tracked(tmp_path / "run")[-1] == {"finish": "failed"}
 
 
-def test_a_trainer_that_is_killed_leaves_an_interrupted_run(tmp_path: Path) -> None:
+def test_killed_trainer_leaves_an_interrupted_run(tmp_path: Path) -> None:
     run = tmp_path / write_run(tmp_path, "Killed", outcome="", track="works")
-    follow(run)  # whose standard input ends at once, without a word
+    follow(run)  # its standard input is closed without a last message
     assert tracked(run)[-1] == {"finish": "interrupted"}
     assert len(figures(run)["validation/accuracy"]) == EPOCHS and figures(run)["test/accuracy"][0][0] == EPOCHS * STEPS
 
@@ -179,20 +179,20 @@ def follow(run: Path, name: str = "works") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
 
 
-# --- Which there are ----------------------------------------------------------------------------------------------
+# --- Available trackers -------------------------------------------------------------------------------------------
 
 
 def test_plug_ins_of_other_packages_can_be_chosen() -> None:
     assert {"works", "hangs", "wandb"} <= set(plugin.available())
 
 
-def test_the_command_refuses_a_tracker_that_is_not_there(command: Command, tmp_path: Path) -> None:
+def test_command_refuses_an_unavailable_tracker(command: Command, tmp_path: Path) -> None:
     result = command("train", "--preset", "shapes", "--set", "track=mlfow", "--run-dir", tmp_path / "run")
     check_mistake(result, "There is no tracker 'mlfow'. Choose from: hangs, mlflow")
     assert not (tmp_path / "run").exists()
 
 
-def test_the_command_says_what_a_tracker_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_names_the_requirements_of_a_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin, "find_spec", lambda name: None)
     plugin.available.cache_clear()
     with pytest.raises(InvalidConfig, match="needs mlflow-skinny: pip install mlflow-skinny"):
@@ -203,7 +203,7 @@ def test_the_command_says_what_a_tracker_needs(monkeypatch: pytest.MonkeyPatch) 
 
 
 def offline_records(file: Path) -> list[Any]:
-    """What Weights & Biases kept: its own messages, in the framing of LevelDB's log after a header of 7 bytes.
+    """Read the messages that Weights & Biases stored, in the framing of LevelDB's log after a header of 7 bytes.
 
     Source: github.com/google/leveldb/blob/main/doc/log_format.md.
     """
@@ -213,19 +213,19 @@ def offline_records(file: Path) -> list[Any]:
     assert content.startswith(b":W&B")
     records, partial, at = [], b"", 7
     while at + 7 <= len(content):
-        if block - at % block < 7:  # a block's end that holds no header
+        if block - at % block < 7:  # the end of a block is too short for a header
             at += block - at % block
             continue
         _, length, kind = struct.unpack_from("<IHB", content, at)
         partial += content[at + 7 : at + 7 + length]
         at += 7 + length
-        if kind in (1, 4):  # whole, or its last part
+        if kind in (1, 4):  # a full record, or its last part
             records.append(wandb_internal_pb2.Record.FromString(partial))
             partial = b""
     return records
 
 
-def test_weights_and_biases_keeps_every_figure_offline_under_one_id(
+def test_weights_and_biases_stores_every_metric_offline_under_one_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -1,4 +1,4 @@
-"""Training: it learns, it leaves a whole folder behind, and a kill at any moment changes nothing."""
+"""Training: the model learns, the run folder is complete, and a kill at any moment changes nothing."""
 
 import json
 import math
@@ -41,7 +41,7 @@ from vit.training.trainer import Trainer
 
 pytestmark = pytest.mark.slow
 
-# Everything that draws random numbers or keeps a state, on a model that trains in a second.
+# Everything that draws random numbers or has state, on a model that trains in a second.
 EVERYTHING: dict[str, Any] = dict(
     image_size=16, dim=24, heads=2, depth=2, mlp_dim=48, registers=1, epochs=8, batch_size=8, device="cpu",
     optimizer="muon", start="mimetic", warmup_epochs=2, label_smoothing=0.1, ema=0.9, dropout=0.1, drop_path=0.2,
@@ -51,7 +51,7 @@ EVERYTHING: dict[str, Any] = dict(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """16 training, 4 validation and 4 test pictures of each of 2 classes: noise, light or dark."""
+    """16 training, 4 validation and 4 test pictures of each of 2 classes: light or dark noise."""
     root = tmp_path_factory.mktemp("pictures")
     random_numbers = np.random.default_rng(0)
     for label, light in (("dark", 0), ("light", 60)):
@@ -72,7 +72,7 @@ def weights(run: Path, name: str = "last") -> bytes:
 
 
 def figures(run: Path) -> list[dict[str, Any]]:
-    """What was learnt, without what time and the machine decide."""
+    """Return the metrics without those that depend on time and machine."""
     aside = ("t", "seconds", "attempt", "pictures_per_second", "data_per_second", "model_per_second", "memory")
     return [
         {key: value for key, value in record.items() if key not in aside}
@@ -87,13 +87,13 @@ def last_step(run: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing interrupted."""
+    """A run without interruption."""
     run = tmp_path_factory.mktemp("runs") / "whole"
     train(describe(folder), run)
     return run
 
 
-# --- What a run leaves behind -----------------------------------------------------------------------------------
+# --- Files of a run ---------------------------------------------------------------------------------------------
 
 
 def test_shapes_are_learnt_in_a_few_steps(tmp_path: Path) -> None:
@@ -111,20 +111,20 @@ def test_best_and_last_open_as_checkpoints(whole: Path) -> None:
         assert checkpoint.facts["recipe"]["ema"] == 0.9
 
 
-def test_the_card_states_the_accuracy_that_evaluation_prints(whole: Path, folder: Path) -> None:
+def test_card_states_the_accuracy_that_evaluation_prints(whole: Path, folder: Path) -> None:
     checkpoint = vit.load_checkpoint(whole / "checkpoints" / "best")
     assert evaluate_checkpoint(checkpoint, f"folder:{folder}").accuracy == checkpoint.facts["accuracy"]
     assert "8 test pictures, looked at once" in checkpoint.facts["accuracy_on"]
     assert f"Accuracy: {checkpoint.facts['accuracy']:.2%}" in checkpoint.card
 
 
-def test_a_card_names_the_data_without_the_path_to_it(whole: Path, folder: Path) -> None:
+def test_card_names_the_data_without_its_path(whole: Path, folder: Path) -> None:
     checkpoint = vit.load_checkpoint(whole / "checkpoints" / "best")
     assert checkpoint.facts["data"] == f"folder {folder.name}"
     assert str(folder.parent) not in checkpoint.card + (checkpoint.path / "config.json").read_text()
 
 
-def test_best_is_the_epoch_of_the_highest_accuracy_and_of_these_of_the_lowest_loss(whole: Path) -> None:
+def test_best_epoch_has_the_highest_accuracy_then_the_lowest_loss(whole: Path) -> None:
     epochs = [record for record in figures(whole) if record["kind"] == "validation"]
     highest = [record for record in epochs if record["accuracy"] == max(r["accuracy"] for r in epochs)]
     best = min(highest, key=lambda record: record["loss"])
@@ -133,7 +133,7 @@ def test_best_is_the_epoch_of_the_highest_accuracy_and_of_these_of_the_lowest_lo
     assert facts["weights"] == best["weights"]
 
 
-def test_test_pictures_are_looked_at_once_by_what_validation_chose(whole: Path) -> None:
+def test_split_is_evaluated_once_by_the_checkpoint_chosen_on_validation(whole: Path) -> None:
     tests = [record for record in figures(whole) if record["kind"] == "test"]
     facts = vit.load_checkpoint(whole / "checkpoints" / "best").facts
     assert [(r["step"], r["epoch"], r["pictures"]) for r in tests] == [(32, facts["epoch"], 8)]
@@ -144,14 +144,14 @@ def test_test_pictures_are_looked_at_once_by_what_validation_chose(whole: Path) 
 def test_other_test_pictures_change_no_weight_and_no_choice(whole: Path, folder: Path, tmp_path: Path) -> None:
     other = shutil.copytree(folder, tmp_path / "other")
     for file in (other / "test").rglob("*.png"):
-        Image.new("RGB", (16, 16)).save(file)  # all black: half of them right, whatever the model
+        Image.new("RGB", (16, 16)).save(file)  # all black: half of them right for any model
     result = train(describe(other), tmp_path / "run")
     assert weights(tmp_path / "run", "best") == weights(whole, "best")
     assert result.test is not None and result.test.accuracy == 0.5
 
 
 def test_other_validation_pictures_choose_another_epoch(folder: Path, tmp_path: Path) -> None:
-    """Validation pictures with their labels exchanged prefer the worst epoch."""
+    """Validation pictures with exchanged labels prefer the worst epoch."""
     other = shutil.copytree(folder, tmp_path / "other")
     (other / "val" / "dark").rename(other / "val" / "x")
     (other / "val" / "light").rename(other / "val" / "dark")
@@ -165,7 +165,7 @@ def test_other_validation_pictures_choose_another_epoch(folder: Path, tmp_path: 
 
 
 def test_averaged_weights_leave_their_start_within_a_short_run(folder: Path, tmp_path: Path) -> None:
-    """With 0.9998 from the first step, 32 steps would leave 99 % of the start in the average."""
+    """With a decay of 0.9998 from the first step, 32 steps would leave 99 % of the start in the average."""
     config = describe(folder, ema=0.9998)
     run = Trainer(config, tmp_path / "run", set_up_process(config))
     start = {name: value.clone() for name, value in run.update.models["averaged"].state_dict().items()}
@@ -177,7 +177,7 @@ def test_averaged_weights_leave_their_start_within_a_short_run(folder: Path, tmp
     assert not torch.equal(state["averaged"][name], state["raw"][name])
 
 
-def test_the_better_of_raw_and_averaged_weights_is_kept_and_named(whole: Path) -> None:
+def test_better_of_raw_and_averaged_weights_is_kept_and_named(whole: Path) -> None:
     records = [record for record in figures(whole) if record["kind"] == "validation"]
     for record in records:
         both = {kind: record[f"{kind}_accuracy"] for kind in ("raw", "averaged")}
@@ -189,21 +189,21 @@ def test_the_better_of_raw_and_averaged_weights_is_kept_and_named(whole: Path) -
     assert f"Weights: {records[-1]['weights']}" in vit.load_checkpoint(whole / "checkpoints" / "last").card
 
 
-def test_the_folder_says_what_was_done_and_where(whole: Path, folder: Path) -> None:
+def test_folder_records_settings_and_environment(whole: Path, folder: Path) -> None:
     assert train_config(**json.loads((whole / "config.json").read_text())) == describe(folder)
     environment = json.loads((whole / "environment.json").read_text())
     assert environment["torch"] == torch.__version__
     assert environment["attempt"] == 0
 
 
-def test_every_epoch_is_on_record_once(whole: Path) -> None:
+def test_every_epoch_is_recorded_once(whole: Path) -> None:
     records = figures(whole)
     assert [r["epoch"] for r in records if r["kind"] == "validation"] == list(range(1, 9))
     assert [r["step"] for r in records if r["kind"] == "step"] == [4 * epoch for epoch in range(1, 9)]
     assert all(math.isfinite(r["loss"]) for r in records if r["kind"] == "step")
 
 
-def test_tensorboard_reads_the_same_figures(whole: Path) -> None:
+def test_tensorboard_reads_the_same_metrics(whole: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(whole / "events")).Reload()
@@ -216,14 +216,14 @@ def test_tensorboard_reads_the_same_figures(whole: Path) -> None:
         assert [(e.step, e.value) for e in events.Scalars(tag)] == [(s, pytest.approx(v)) for s, v in expected]
 
 
-def test_nothing_half_written_is_left(whole: Path) -> None:
+def test_no_partial_files_are_left(whole: Path) -> None:
     assert not list(whole.rglob("*.partial"))
     assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == [
         "best", "last", "state.previous.pt", "state.pt",
     ]  # fmt: skip
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_one_others(folder: Path, tmp_path: Path) -> None:
+def test_same_seed_gives_the_same_weights_and_another_one_others(folder: Path, tmp_path: Path) -> None:
     for name, seed in (("one", 1), ("same", 1), ("other", 2)):
         train(describe(folder, epochs=1, seed=seed), tmp_path / name)
     assert weights(tmp_path / "one") == weights(tmp_path / "same")
@@ -243,7 +243,7 @@ def test_streamed_pictures_train_the_same_weights(
 
 
 @pytest.mark.parametrize(("decoding", "learning", "slower"), [(0.02, 0.1, "Decoding is"), (0.01, 0.4, "The model is")])
-def test_a_run_records_the_pace_of_decoding_and_of_learning(
+def test_run_records_the_speed_of_decoding_and_of_learning(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoding: float, learning: float, slower: str
 ) -> None:
     now, forward, decode = [0.0], TrainStep.gradients, pictures.as_tensor
@@ -269,9 +269,7 @@ def test_a_run_records_the_pace_of_decoding_and_of_learning(
     assert slower in bottleneck(pace)
 
 
-def test_validation_may_wait_for_several_epochs_and_comes_after_the_last(
-    whole: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_validation_may_skip_epochs_but_not_the_last(whole: Path, folder: Path, tmp_path: Path) -> None:
     every = describe(folder).epochs
     train(describe(folder, validate_every=2), tmp_path / "run")
     evaluated = [r["epoch"] for r in figures(tmp_path / "run") if r["kind"] == "validation"]
@@ -283,20 +281,20 @@ def test_validation_may_wait_for_several_epochs_and_comes_after_the_last(
 
 
 def start(config: TrainConfig, run: Path) -> Any:
-    """`train(config, run, resume=True)` in a process of its own, forked from one that has imported all it needs."""
+    """Run `train(config, run, resume=True)` in a process forked from one that has imported everything."""
     process = apart.context().Process(target=train, args=(config, run), kwargs={"resume": True})
     process.start()
     return process
 
 
-def test_a_run_killed_at_random_moments_ends_with_the_same_bits(whole: Path, folder: Path, tmp_path: Path) -> None:
+def test_run_killed_at_random_moments_ends_with_the_same_bits(whole: Path, folder: Path, tmp_path: Path) -> None:
     run, chance = tmp_path / "killed", random.Random()
     metrics = run / "metrics.jsonl"
 
     def wrote(process: Any, size: int) -> bool:
         return not process.is_alive() or (metrics.exists() and metrics.stat().st_size >= size)
 
-    for records in (0, chance.randint(1, 3), chance.randint(1, 3)):  # an epoch writes two of about 150 bytes
+    for records in (0, chance.randint(1, 3), chance.randint(1, 3)):  # an epoch writes two lines of about 150 bytes
         before = metrics.stat().st_size if metrics.exists() else 0
         process = start(describe(folder), run)
         until(partial(wrote, process, before + 400 + records * 150), "records", pause=0.001)
@@ -315,7 +313,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(whole: Path, fol
     assert json.loads((run / "environment.json").read_text())["attempt"] in (2, 3)  # the first kill may come early
 
 
-def test_a_kill_while_a_file_is_written_leaves_the_old_one(tmp_path: Path) -> None:
+def test_kill_during_a_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "state.pt"
     path.write_bytes(b"good")
     child = os.fork()
@@ -328,9 +326,7 @@ def test_a_kill_while_a_file_is_written_leaves_the_old_one(tmp_path: Path) -> No
     assert path.read_bytes() == b"good"
 
 
-def test_checkpoints_and_figures_newer_than_the_state_are_written_again(
-    whole: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_checkpoints_and_metrics_newer_than_the_state_are_rewritten(whole: Path, folder: Path, tmp_path: Path) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
     (run / "checkpoints" / "state.pt").unlink()  # as if killed before it was saved
     train(describe(folder), run, resume=True)
@@ -339,7 +335,7 @@ def test_checkpoints_and_figures_newer_than_the_state_are_written_again(
 
 
 @pytest.mark.parametrize("damage", ["deleted", "truncated", "empty", "something else"])
-def test_a_damaged_state_falls_back_to_the_one_before_it_and_says_so(
+def test_damaged_state_falls_back_to_the_previous_one_and_says_so(
     whole: Path, folder: Path, tmp_path: Path, damage: str
 ) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
@@ -357,7 +353,7 @@ def test_a_damaged_state_falls_back_to_the_one_before_it_and_says_so(
         assert torch.load(run / "checkpoints" / name)["step"] == 32
 
 
-def test_the_state_before_the_last_epoch_is_kept(folder: Path, tmp_path: Path) -> None:
+def test_state_before_the_last_epoch_is_kept(folder: Path, tmp_path: Path) -> None:
     config = describe(folder, epochs=3)
     run = Trainer(config, tmp_path, set_up_process(config))
     steps = []
@@ -367,7 +363,7 @@ def test_the_state_before_the_last_epoch_is_kept(folder: Path, tmp_path: Path) -
     assert steps == [[4], [8, 4], [12, 8]]
 
 
-def test_a_damaged_state_is_never_put_in_place_of_the_sound_one(whole: Path, folder: Path, tmp_path: Path) -> None:
+def test_damaged_state_never_replaces_the_sound_one(whole: Path, folder: Path, tmp_path: Path) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
     (run / "checkpoints" / "state.pt").write_bytes(b"torn")
     config = describe(folder)
@@ -378,7 +374,7 @@ def test_a_damaged_state_is_never_put_in_place_of_the_sound_one(whole: Path, fol
 
 
 @pytest.mark.parametrize("left", [["best", "last"], ["last"], ["best"]])
-def test_a_run_without_its_state_is_not_begun_again_over_what_it_learnt(
+def test_run_without_its_state_is_not_restarted_over_its_results(
     whole: Path, folder: Path, tmp_path: Path, left: list[str]
 ) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
@@ -392,7 +388,7 @@ def test_a_run_without_its_state_is_not_begun_again_over_what_it_learnt(
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
-def test_the_command_that_begins_anew_from_a_lost_run_works(
+def test_suggested_command_restarts_a_lost_run(
     whole: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
@@ -417,7 +413,7 @@ def test_resuming_a_finished_run_changes_nothing(folder: Path, tmp_path: Path) -
     assert weights(tmp_path) == before
 
 
-def test_other_settings_or_pictures_do_not_resume_a_run(folder: Path, tmp_path: Path) -> None:
+def test_run_with_other_settings_or_pictures_is_not_resumed(folder: Path, tmp_path: Path) -> None:
     train(describe(folder, epochs=1), tmp_path)
     with pytest.raises(InvalidConfig, match=r"batch_size was 8 in this run, not 16"):
         train(describe(folder, epochs=1, batch_size=16), tmp_path, resume=True)
@@ -428,13 +424,13 @@ def test_other_settings_or_pictures_do_not_resume_a_run(folder: Path, tmp_path: 
     assert (tmp_path / "config.json").exists()
 
 
-def test_more_epochs_may_be_asked_for_when_resuming(folder: Path, tmp_path: Path) -> None:
+def test_more_epochs_can_be_requested_on_resumption(folder: Path, tmp_path: Path) -> None:
     train(describe(folder, epochs=1), tmp_path)
     train(describe(folder, epochs=2), tmp_path, resume=True)
     assert [r["epoch"] for r in figures(tmp_path) if r["kind"] == "validation"] == [1, 2]
 
 
-def test_the_log_of_a_resumed_run_knows_the_best_epoch_before(
+def test_log_of_a_resumed_run_includes_the_earlier_best_epoch(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(describe(folder, epochs=1), tmp_path)
@@ -447,7 +443,7 @@ def test_the_log_of_a_resumed_run_knows_the_best_epoch_before(
     assert "(best 100.00%)" in capsys.readouterr().out
 
 
-def test_a_run_of_a_version_without_validation_is_not_resumed(folder: Path, tmp_path: Path) -> None:
+def test_run_of_a_version_without_validation_is_not_resumed(folder: Path, tmp_path: Path) -> None:
     train(describe(folder, epochs=1), tmp_path)
     for name in ("state.pt", "state.previous.pt"):
         state = torch.load(tmp_path / "checkpoints" / name)
@@ -457,7 +453,7 @@ def test_a_run_of_a_version_without_validation_is_not_resumed(folder: Path, tmp_
         train(describe(folder, epochs=1), tmp_path, resume=True)
 
 
-def test_the_test_pictures_wait_until_a_stopped_run_has_ended(folder: Path, tmp_path: Path) -> None:
+def test_evaluation_on_the_test_split_waits_until_a_stopped_run_has_finished(folder: Path, tmp_path: Path) -> None:
     config = describe(folder, epochs=2)
     process = start(config, tmp_path / "run")
     while not (tmp_path / "run" / "metrics.jsonl").exists():
@@ -473,7 +469,7 @@ def test_the_test_pictures_wait_until_a_stopped_run_has_ended(folder: Path, tmp_
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04torn", b"no archive at all"])
-def test_a_damaged_state_is_told_in_a_sentence(folder: Path, tmp_path: Path, content: bytes) -> None:
+def test_damaged_state_is_reported_in_one_sentence(folder: Path, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "state.pt").write_bytes(content)
     with pytest.raises(InvalidRun, match="damaged"):
@@ -528,39 +524,39 @@ def test_two_processes_agree_with_each_other_and_with_one(folder: Path, tmp_path
 # --- Mistakes -----------------------------------------------------------------------------------------------------
 
 
-def test_a_loss_that_is_no_number_stops_the_run_with_a_sentence(folder: Path, tmp_path: Path) -> None:
+def test_non_finite_loss_stops_the_run_with_a_sentence(folder: Path, tmp_path: Path) -> None:
     wild = dict(lr=10, weight_decay=10, optimizer="adamw", warmup_epochs=0, ema=0, schedule="constant")
     with pytest.raises(Diverged, match=r"The loss became .* Lower the learning rate"):
         train(describe(folder, **wild, epochs=30), tmp_path / "run")
-    vit.load_checkpoint(tmp_path / "run" / "checkpoints" / "last")  # of the last epoch that was sound
+    vit.load_checkpoint(tmp_path / "run" / "checkpoints" / "last")  # of the last epoch with finite numbers
 
 
-def test_a_folder_in_use_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_folder_in_use_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(InvalidConfig, match="not empty"):
         train(describe(folder), tmp_path)
 
 
-def test_a_run_that_could_not_begin_leaves_no_folder(tmp_path: Path) -> None:
+def test_run_that_could_not_start_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(InvalidDataset):
         train(describe(tmp_path / "nowhere"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(folder: Path, tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_reported_in_one_sentence(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidConfig, match="cannot be written"):
         train(describe(folder), tmp_path / "file" / "run")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_missing_device_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="no CUDA GPU"):
         set_up_process(train_config(device="cuda"))
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0"])
-def test_a_gpu_is_taken_by_its_number(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_gpu_is_selected_by_its_number(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """`torch.cuda.set_device` refuses a device without a number."""
     chosen: list[torch.device] = []
     for function, answer in {"is_available": True, "device_count": 1}.items():
@@ -574,7 +570,7 @@ def test_a_gpu_is_taken_by_its_number(monkeypatch: pytest.MonkeyPatch, name: str
     assert [device.index for device in chosen] == [0]
 
 
-def test_more_pictures_per_step_than_there_are_is_one_step(folder: Path, tmp_path: Path) -> None:
+def test_batch_size_above_the_number_of_pictures_is_one_step(folder: Path, tmp_path: Path) -> None:
     train(describe(folder, epochs=1, batch_size=1000), tmp_path)
     assert [r["step"] for r in figures(tmp_path)] == [1, 1, 1]
 
@@ -585,7 +581,7 @@ def test_more_pictures_per_step_than_there_are_is_one_step(folder: Path, tmp_pat
 def small_memory(
     monkeypatch: pytest.MonkeyPatch, most: int, error: type[RuntimeError] = torch.OutOfMemoryError, words: str = ""
 ) -> None:
-    """A device whose memory ends when more than `most` pictures are trained on at once."""
+    """Simulate a device that runs out of memory when trained on more than `most` pictures at once."""
     forward = VisionTransformer.forward
 
     def limited(self: VisionTransformer, images: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -611,7 +607,7 @@ def test_too_little_memory_splits_batches_and_says_so(
 
 
 @pytest.mark.parametrize("words", ["CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", ""])
-def test_memory_that_ends_in_a_library_splits_batches_and_other_errors_do_not(
+def test_library_running_out_of_memory_splits_batches_and_other_errors_do_not(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     small_memory(monkeypatch, most=3, error=RuntimeError, words=words or "CUDA error: device-side assert triggered")
@@ -626,11 +622,11 @@ def test_memory_that_ends_in_a_library_splits_batches_and_other_errors_do_not(
 
 
 @pytest.mark.parametrize("parts", [2, 3, 8])
-def test_a_batch_in_parts_has_the_gradient_of_the_whole(folder: Path, tmp_path: Path, parts: int) -> None:
+def test_batch_in_parts_has_the_gradient_of_the_whole(folder: Path, tmp_path: Path, parts: int) -> None:
     config = describe(folder, dropout=0, drop_path=0, precision="float32")
     run = Trainer(config, tmp_path, set_up_process(config))
     model = run.update.model
-    torch.nn.init.normal_(model.head.weight)  # a head of zeros lets no gradient through
+    torch.nn.init.normal_(model.head.weight)  # a zero head passes no gradient on
     inputs, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 2
     result = []
     for run.update.parts in (1, parts):
@@ -641,7 +637,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(folder: Path, tmp_path: 
     assert all(torch.allclose(whole, split, atol=1e-6) for whole, split in zip(*result, strict=True))
 
 
-def test_memory_too_small_for_one_picture_is_told_in_a_sentence(
+def test_memory_too_small_for_one_picture_is_reported_in_one_sentence(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_memory(monkeypatch, most=0)
@@ -654,13 +650,13 @@ def test_memory_too_small_for_one_picture_is_told_in_a_sentence(
 # --- From a checkpoint --------------------------------------------------------------------------------------------
 
 
-def test_fine_tuning_begins_with_the_checkpoint_it_names(whole: Path, folder: Path, tmp_path: Path) -> None:
+def test_fine_tuning_starts_from_the_named_checkpoint(whole: Path, folder: Path, tmp_path: Path) -> None:
     best = whole / "checkpoints" / "best"
     before = vit.load_checkpoint(best)
     same = train_config(data=f"folder:{folder}", init_from=str(best), epochs=1, lr=1e-12, batch_size=8, device="cpu")
     result = train(same, tmp_path / "same")
     assert result.validation is not None and result.test is not None
-    assert result.validation.accuracy == before.facts["validation_accuracy"]  # nothing was learnt, and nothing lost
+    assert result.validation.accuracy == before.facts["validation_accuracy"]  # nothing was learnt or lost
     assert result.test.accuracy == before.facts["accuracy"]
     after = vit.load_checkpoint(tmp_path / "same" / "checkpoints" / "last")
     assert after.preprocess == before.preprocess
@@ -691,7 +687,7 @@ def test_fine_tuning_refuses_another_model_size(whole: Path, tmp_path: Path, set
     assert not (tmp_path / "run").exists()
 
 
-def test_padding_is_checked_against_the_input_of_the_checkpoint(whole: Path) -> None:
+def test_padding_is_validated_against_the_input_of_the_checkpoint(whole: Path) -> None:
     best = str(whole / "checkpoints" / "best")
     with pytest.raises(InvalidConfig, match="more than half of the input of 16 px"):
         resolve(train_config(init_from=best, crop_padding=9))
@@ -702,7 +698,7 @@ def test_padding_is_checked_against_the_input_of_the_checkpoint(whole: Path) -> 
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which checkpoints are opened to start from; the cache of what follows from them is empty."""
+    """Record which base checkpoints are loaded, starting with an empty cache."""
     opened: list[str] = []
 
     def counted(name: str) -> Any:
@@ -715,7 +711,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return opened
 
 
-def test_no_checkpoint_is_opened_to_describe_a_run(loads: list[str], whole: Path) -> None:
+def test_no_checkpoint_is_loaded_to_describe_a_run(loads: list[str], whole: Path) -> None:
     best = str(whole / "checkpoints" / "best")
     for lr in (1e-4, 1e-3):
         config = train_config("fine-tune", init_from=best, lr=lr)
@@ -727,7 +723,7 @@ def test_no_checkpoint_is_opened_to_describe_a_run(loads: list[str], whole: Path
     assert loads == ["best"]
 
 
-def test_another_checkpoint_of_the_same_name_is_opened_anew(loads: list[str], whole: Path, tmp_path: Path) -> None:
+def test_another_checkpoint_of_the_same_name_is_loaded_again(loads: list[str], whole: Path, tmp_path: Path) -> None:
     base = shutil.copytree(whole / "checkpoints" / "best", tmp_path / "base")
     config = train_config(init_from=str(base))
     first = resolve(config).base
@@ -738,7 +734,7 @@ def test_another_checkpoint_of_the_same_name_is_opened_anew(loads: list[str], wh
     assert (first.model.dim, second.model.dim) == (24, 128)
 
 
-def test_a_fine_tuned_run_goes_on_when_its_base_is_gone(
+def test_fine_tuned_run_resumes_after_its_base_was_deleted(
     loads: list[str], whole: Path, folder: Path, tmp_path: Path
 ) -> None:
     base = shutil.copytree(whole / "checkpoints" / "best", tmp_path / "base")
@@ -746,7 +742,7 @@ def test_a_fine_tuned_run_goes_on_when_its_base_is_gone(
     train(config, tmp_path / "run")
     longer = config.model_copy(update={"epochs": 2})
     train(longer, tmp_path / "whole")
-    assert loads == ["base", "base", "best", "base", "best"]  # sizes once; weights, and the choice to test, per run
+    assert loads == ["base", "base", "best", "base", "best"]  # sizes once; the rest per run
     shutil.rmtree(base)
     fine_tuning._open_base.cache_clear()
     result = train(longer, tmp_path / "run", resume=True)

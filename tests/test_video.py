@@ -1,4 +1,4 @@
-"""Videos: those we write play where people need them, those people bring are read safely and as players show them."""
+"""Videos: written ones play everywhere, uploaded ones are read safely and as players show them."""
 
 import contextlib
 import io
@@ -36,20 +36,20 @@ pytestmark = pytest.mark.slow
 
 
 def noise(count: int, width: int, height: int) -> list[Image.Image]:
-    """Pictures of coarse colours, as maps are."""
+    """Return pictures of coarse colours, as maps have."""
     colours = np.random.default_rng(0).integers(0, 256, (count, 3, 4, 3), dtype=np.uint8)
     return [Image.fromarray(few).resize((width, height), Image.Resampling.NEAREST) for few in colours]
 
 
-def test_an_mp4_is_what_every_browser_plays() -> None:
+def test_mp4_plays_in_every_browser() -> None:
     data = mp4(noise(3, 96, 64), [100, 100, 100])
-    assert data.index(b"moov") < data.index(b"mdat")  # it starts before all of it has arrived
+    assert data.index(b"moov") < data.index(b"mdat")  # playback can start before the download has finished
     with av.open(io.BytesIO(data)) as container:
         stream = container.streams.video[0]
         assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
 
 
-def test_an_mp4_shows_each_picture_in_its_colours_for_as_long_as_asked() -> None:
+def test_mp4_shows_each_picture_in_its_colours_for_the_requested_time() -> None:
     pictures, durations = noise(4, 96, 64), [700, 40, 33, 1500]
     data = mp4(pictures, durations)
     with av.open(io.BytesIO(data)) as container:
@@ -58,7 +58,7 @@ def test_an_mp4_shows_each_picture_in_its_colours_for_as_long_as_asked() -> None
         pixels = [np.asarray(frame.to_image()).astype(int) for frame in container.decode(video=0)]
     assert lengths == durations
     for picture, result in zip(pictures, pixels, strict=True):
-        # Colours are kept for every second pixel only, so edges between them blur; most of a patch does not.
+        # Chroma has half the resolution, so edges between colours blur; most of a patch does not.
         assert np.median(np.abs(result - np.asarray(picture))) <= 3 and np.abs(result - np.asarray(picture)).mean() < 6
 
 
@@ -71,7 +71,7 @@ def test_odd_sides_repeat_their_last_pixels(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.exhaustive
-def test_nothing_that_starts_with_the_app_imports_pyav() -> None:
+def test_starting_the_app_does_not_import_pyav() -> None:
     modules = "sys, vit, vit.view.explanation, vit.images.decode, vit.view.animation, pages.panels.downloads"
     program = f"import {modules}; sys.exit('av' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
@@ -100,10 +100,10 @@ def clip(
     coding: tuple[str, str, str, dict[str, str]] = MP4,
     prepare: Callable[[Any], None] = lambda stream: None,
 ) -> bytes:
-    """Frames of one grey each, 8 brighter than the one before, red in the upper left corner; 30 a second.
+    """Write frames of one grey each, 8 brighter than the one before, red in the upper left corner; 30 a second.
 
-    In a thread of its own: as root, SVT-AV1 gives the thread that calls it a real-time priority, which every process
-    that is started later would have too.
+    This runs in a separate thread: as root, SVT-AV1 gives the calling thread a real-time priority, which every process
+    started later would inherit.
     """
     with ThreadPoolExecutor(1) as alone:
         made = alone.submit(_clip, count, size, coding, prepare).result()
@@ -133,7 +133,7 @@ def _clip(
 
 
 def greys(data: bytes, count: int = 200) -> list[int]:
-    """The grey of each frame that is kept."""
+    """Return the grey level of each kept frame."""
     pictures = [decode_image(frame) for frame in read_video(data, count).frames]
     return [picture.getpixel((picture.width - 9, picture.height - 9))[1] for picture in pictures]  # type: ignore[index]
 
@@ -144,7 +144,7 @@ def forgotten() -> None:
 
 
 @pytest.mark.parametrize("coding", CODINGS)
-def test_every_frame_is_read_in_its_turn(coding: str) -> None:
+def test_every_frame_is_read_in_order(coding: str) -> None:
     data = clip(coding=CODINGS[coding])
     assert is_video(data) and count_frames(data) == 30
     assert np.abs(np.array(greys(data)) - 8 * np.arange(30)).max() < 8
@@ -152,7 +152,7 @@ def test_every_frame_is_read_in_its_turn(coding: str) -> None:
 
 
 @pytest.mark.parametrize("coding", ["mp4", "open groups", "webm, vp9"])
-def test_of_many_frames_those_are_read_that_are_evenly_chosen(coding: str) -> None:
+def test_frames_of_a_long_video_are_sampled_evenly(coding: str) -> None:
     data = clip(coding=CODINGS[coding])
     every = greys(data)
     for count in (2, 3, 7, 29):
@@ -162,19 +162,19 @@ def test_of_many_frames_those_are_read_that_are_evenly_chosen(coding: str) -> No
         assert sum(kept.durations) == pytest.approx(1000, abs=20)
 
 
-def test_only_packets_that_are_needed_are_decoded() -> None:
+def test_only_required_packets_are_decoded() -> None:
     packets = [_Packet(time, time % 10 == 0, True) for time in range(1000)]
     expected, runs, total = _plan(packets, 5)
     assert total == 1000 and expected[0] == 0 and expected[-1] == 999
     assert sum(stop - start for start, stop in runs) <= 5 * 10
 
 
-def test_frames_that_lean_on_what_was_cut_off_are_not_offered() -> None:
+def test_frames_that_depend_on_missing_ones_are_not_offered() -> None:
     packets = [_Packet(3, False, True), _Packet(4, True, True), _Packet(2, False, True), _Packet(5, False, True)]
     assert _plan(packets, 9) == ([4, 5], [(1, 4)], 2)
 
 
-# Where the red corner is after players have turned the frame; angles are counterclockwise.
+# Position of the red corner after players have rotated the frame; angles are counterclockwise.
 TURNS: dict[str, tuple[Callable[[Any], None], tuple[int, int]]] = {
     "as it is": (lambda stream: None, (0, 0)),
     "90": (lambda stream: stream.set_display_rotation(90), (0, -1)),
@@ -184,7 +184,7 @@ TURNS: dict[str, tuple[Callable[[Any], None], tuple[int, int]]] = {
 
 
 @pytest.mark.parametrize("turn", TURNS)
-def test_a_video_from_a_phone_is_upright(turn: str) -> None:
+def test_video_from_a_phone_is_upright(turn: str) -> None:
     prepare, (x, y) = TURNS[turn]
     picture = next(decode_frames(clip(3, prepare=prepare), [2])).picture
     assert picture.size == ((64, 96) if turn in ("90", "270") else (96, 64))
@@ -193,8 +193,8 @@ def test_a_video_from_a_phone_is_upright(turn: str) -> None:
 
 
 @pytest.mark.parametrize("matrix", [(1, 0, 0, 1), *video._UPRIGHT], ids=lambda matrix: ",".join(map(str, matrix)))
-def test_every_display_matrix_puts_pixels_where_it_says(matrix: tuple[int, int, int, int]) -> None:
-    # A pixel (x, y) is shown at (a x + c y, b x + d y), moved to begin at 0.
+def test_every_display_matrix_moves_pixels_as_specified(matrix: tuple[int, int, int, int]) -> None:
+    # A pixel (x, y) is shown at (a x + c y, b x + d y), shifted to start at 0.
     a, b, c, d = matrix
     stored = np.arange(6).reshape(2, 3)
     x, y = np.meshgrid(range(3), range(2))
@@ -205,7 +205,7 @@ def test_every_display_matrix_puts_pixels_where_it_says(matrix: tuple[int, int, 
     assert np.array_equal(np.asarray(picture if turn is None else picture.transpose(turn)), shown)
 
 
-def test_pixels_that_are_no_squares_become_some() -> None:
+def test_non_square_pixels_become_square() -> None:
     def prepare(stream: Any) -> None:
         stream.codec_context.sample_aspect_ratio = Fraction(3, 2)
 
@@ -213,7 +213,7 @@ def test_pixels_that_are_no_squares_become_some() -> None:
 
 
 @pytest.mark.parametrize("height", [480, 720])
-def test_colours_that_the_file_does_not_name_are_those_of_its_size(height: int) -> None:
+def test_unspecified_colours_are_those_of_the_frame_size(height: int) -> None:
     out, space = io.BytesIO(), "itu709" if height > 576 else "itu601"
     with av.open(out, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=30)
@@ -228,20 +228,20 @@ def test_colours_that_the_file_does_not_name_are_those_of_its_size(height: int) 
     assert np.abs(np.subtract(pixel, (200, 30, 60))).max() <= 5
 
 
-def test_large_frames_are_kept_smaller() -> None:
+def test_large_frames_are_stored_smaller() -> None:
     assert next(decode_frames(clip(2, (1920, 1080)), [0])).picture.size == (1280, 720)
 
 
-def test_a_video_is_known_by_its_content() -> None:
+def test_video_is_recognised_by_its_content() -> None:
     gif, avif = io.BytesIO(), io.BytesIO()
     Image.new("RGB", (9, 9)).save(gif, "GIF")
     Image.new("RGB", (9, 9)).save(avif, "AVIF")
     assert not is_video(gif.getvalue()) and not is_video(avif.getvalue()) and not is_video(b"")
     with pytest.raises(InvalidImage, match="This is a video"):
-        decode_image(clip(1))  # what reads data sets wants pictures
+        decode_image(clip(1))  # datasets accept only pictures
 
 
-def test_the_frame_that_is_explained_is_the_one_asked_for(saved: Path, tmp_path: Path) -> None:
+def test_requested_frame_is_explained(saved: Path, tmp_path: Path) -> None:
     checkpoint, data = load_checkpoint(saved), clip(5)
     result = explain(checkpoint, data, frame=3)
     assert result.picture.getpixel((80, 50))[1] == pytest.approx(24, abs=3)
@@ -253,7 +253,7 @@ def test_the_frame_that_is_explained_is_the_one_asked_for(saved: Path, tmp_path:
     assert torch.equal(left["weights"], result.record.weights(0, 0, 0))
 
 
-# --- What is refused ------------------------------------------------------------------------------------------
+# --- Refusals -------------------------------------------------------------------------------------------------
 
 
 def sound() -> bytes:
@@ -268,7 +268,7 @@ def sound() -> bytes:
 
 
 def lying(width: int, height: int) -> bytes:
-    """A video whose container says another size than what is coded."""
+    """Write a video whose container states another size than the codec."""
     data = bytearray(clip(2))
     entry = data.index(b"avc1", data.index(b"stsd"))
     data[entry + 28 : entry + 32] = width.to_bytes(2, "big") + height.to_bytes(2, "big")
@@ -287,21 +287,21 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_cannot_be_read_is_refused_in_one_sentence(kind: str) -> None:
+def test_unreadable_video_is_refused_in_one_sentence(kind: str) -> None:
     make, sentence = REFUSED[kind]
     with pytest.raises(InvalidImage, match=sentence) as told:
         count_frames(make())
     assert "\n" not in str(told.value)
 
 
-def test_what_is_coded_counts_and_not_what_the_container_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coded_size_counts_and_not_that_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(decode_frames(lying(4000, 4000), [0])).picture.height == 64
     monkeypatch.setattr(video, "MAX_PIXELS", 95 * 64)
     with pytest.raises((InvalidImage, av.FFmpegError)):
         list(video._decode_frames(lying(8, 8), 9))
 
 
-def test_a_video_that_would_take_too_long_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_slow_a_video_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video, "MAX_DECODED_PIXELS", 10 * 96 * 64)
     monkeypatch.setattr(video, "_decode_packets", None)
     with pytest.raises(InvalidImage, match=r"30 frames of 96 x 64 pixels.*cut out a part of 33\.3%"):
@@ -311,13 +311,13 @@ def test_a_video_that_would_take_too_long_is_refused_before_it_is_decoded(monkey
         list(video._decode_frames(clip(), 30))
 
 
-def test_a_video_that_takes_too_long_nevertheless_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_video_that_exceeds_its_estimate_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video, "PATIENCE_SECONDS", 0.01)
     with pytest.raises(InvalidImage, match="takes more than"):
         read_video(clip(), 30)
 
 
-def test_torn_videos_are_one_sentence_or_frames() -> None:
+def test_truncated_videos_are_one_sentence_or_frames() -> None:
     generator = np.random.default_rng(0)
     for whole in (clip(8), clip(8, coding=CODINGS["webm, vp8"])):
         for _ in range(15):
@@ -332,7 +332,7 @@ def test_torn_videos_are_one_sentence_or_frames() -> None:
 
 @contextmanager
 def listening() -> Iterator[tuple[str, list[str]]]:
-    """A web server, and what it was asked for."""
+    """Run a web server; yield its requests."""
     requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -377,16 +377,16 @@ def test_ffmpeg_would_follow_a_playlist() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")
 @pytest.mark.parametrize("act", ["open('/etc/hosts')", "socket.socket()", "bytes(5 * 10**9)"])
-def test_the_process_that_decodes_has_given_its_rights_away(act: str) -> None:
+def test_decoding_process_has_dropped_its_privileges(act: str) -> None:
     program = f"import socket; from vit.images import video; video._restrict(0); {act}"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "Too many open files" in ended.stderr or "MemoryError" in ended.stderr
 
 
-# --- What is remembered ---------------------------------------------------------------------------------------
+# --- Cache ----------------------------------------------------------------------------------------------------
 
 
-def test_a_video_is_decoded_once_and_told_how_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_video_is_decoded_once_with_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     data, reports = clip(10), []
     first = read_video(data, 5, reports.append)
     assert reports == [0.2, 0.4, 0.6, 0.8, 1.0]
@@ -398,13 +398,13 @@ def test_a_video_is_decoded_once_and_told_how_far(monkeypatch: pytest.MonkeyPatc
         read_video(data[:500], 5)
 
 
-def test_a_long_film_of_black_4k_frames_is_refused_at_once() -> None:
-    """97 kB once held the only decoder for 35 s: what is decoded counts, not what is sent."""
+def test_long_film_of_black_4k_frames_is_refused_at_once() -> None:
+    """A film of 97 kB once blocked the only decoder for 35 s: the limit is on decoded pixels, not on the file size."""
     frames, size = 2400, (3840, 2160)
     assert frames * size[0] * size[1] > video.MAX_DECODED_PIXELS > 100 * 30 * 1920 * 1080
 
 
-def test_a_few_videos_are_read_at_once_and_the_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_concurrently_read_videos_is_limited_and_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video, "BEAT_SECONDS", 0.01)
     films = [clip(count) for count in (5, 6, 7)]
     begun, go, waiting = threading.Semaphore(0), threading.Event(), threading.Event()
@@ -428,7 +428,7 @@ def test_a_few_videos_are_read_at_once_and_the_others_are_told(monkeypatch: pyte
     assert not video._being_read
 
 
-def test_a_video_that_two_ask_for_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_requests_read_a_video_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video, "BEAT_SECONDS", 0.01)
     film, result = clip(8), []
     begun, waiting = threading.Event(), threading.Event()
@@ -447,7 +447,7 @@ def test_a_video_that_two_ask_for_is_read_once(monkeypatch: pytest.MonkeyPatch) 
     assert result[0] is result[1]
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = clip(3), clip(4)
     monkeypatch.setattr(video, "REMEMBERED_BYTES", 100)
     for data in (one, other):
@@ -455,7 +455,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(video._remembered) == 1
 
 
-def test_whoever_leaves_while_a_video_is_read_ends_the_reading() -> None:
+def test_leaving_visitor_cancels_the_decoding() -> None:
     class Gone(Exception):
         pass
 

@@ -1,4 +1,4 @@
-"""What the viewer is given and what it may be asked to show."""
+"""The viewer's payload and selection."""
 
 import io
 import re
@@ -31,11 +31,11 @@ def a_record(blocks=2, heads=3, grid=(4, 5), prefix=("cls", "reg1"), width=8, sh
     return AttentionRecord(torch.zeros(1, 4), tuple(queries), tuple(keys), prefix, grid)
 
 
-def test_every_button_of_a_switch_is_explained_on_hover() -> None:
+def test_every_segmented_control_has_a_tooltip() -> None:
     page = (Path(web.__file__).parent / "viewer.html").read_text()
     buttons = re.findall(r'<button type="button" data-value="(\w+)"([^>]*)>', page)
     unexplained = [value for value, attributes in buttons if 'title="' not in attributes]
-    assert unexplained == ["relevance"]  # whose words come from the table of methods
+    assert unexplained == ["relevance"]  # its texts come from the table of methods
     assert len(buttons) > 8
 
 
@@ -44,7 +44,7 @@ def packed(record: AttentionRecord):
 
 
 def attention_of(header, sections) -> np.ndarray:
-    """Every map (L, H, N, N) that a payload holds, as a reader of the format computes it."""
+    """Return every map (L, H, N, N) of a payload, as a reader of the format computes it."""
     if header["kind"] == "maps":
         patches = sections["maps"] * (sections["scales"][..., None] / 255)
         return np.concatenate([sections["prefix"].astype(np.float32), patches], -1)
@@ -56,14 +56,14 @@ def full(record: AttentionRecord) -> np.ndarray:
     return torch.stack([record.full(block) for block in range(record.blocks)]).numpy()
 
 
-def test_maps_come_back_within_half_a_step_of_the_row_maximum():
+def test_maps_are_exact_to_half_a_step_of_the_row_maximum():
     record = a_record()
     truth = full(record)
     error = np.abs(attention_of(*packed(record)) - truth).max(-1)
     assert (error <= truth.max(-1) / 510 + 1e-7).all()
 
 
-def test_a_sink_does_not_cost_the_patches_their_precision():
+def test_sink_does_not_cost_the_patches_their_precision():
     record = a_record(sharpness=0.2)
     queries = tuple(torch.cat([q, torch.full_like(q[..., :1], 8.0)], -1) for q in record.queries)
     keys = tuple(torch.cat([k, torch.zeros_like(k[..., :1])], -1) for k in record.keys)
@@ -90,7 +90,7 @@ def test_queries_and_keys_give_rows_and_columns_within_one_percent():
     np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-5)
 
 
-def test_keys_far_from_float16_survive():
+def test_keys_beyond_float16_are_supported():
     record = a_record(grid=(16, 17))
     record = AttentionRecord(
         record.logits,
@@ -104,7 +104,7 @@ def test_keys_far_from_float16_survive():
     np.testing.assert_allclose(attention_of(header, sections)[0, :, :5], full(record)[0, :, :5], rtol=0.1, atol=1e-3)
 
 
-def test_the_change_to_queries_and_keys_is_at_256_tokens():
+def test_payload_uses_queries_and_keys_from_256_tokens():
     assert packed(a_record(grid=(16, 16), prefix=()))[0]["kind"] == "maps"
     assert packed(a_record(grid=(16, 16), prefix=("cls",)))[0]["kind"] == "qk"
 
@@ -120,16 +120,16 @@ def test_payloads_are_small(blocks, heads, side, limit):
 
 
 def cosines_of(sections) -> np.ndarray:
-    """(N, N), as a reader of the format computes them."""
+    """Return cosines (N, N), as a reader of the format computes them."""
     features, units = sections["features"].astype(np.int64), sections["units"]
     return (features @ features.T) * units * units[:, None]
 
 
 @pytest.mark.parametrize(("huge", "bound"), [(0, 0.002), (20, 0.01)])
-def test_cosines_of_features_come_back_within_the_digits_that_are_shown(huge, bound):
+def test_cosines_of_features_are_exact_to_the_displayed_digits(huge, bound):
     record = a_record()
     features = torch.randn(record.tokens, 384)
-    features[:, 7] += huge * torch.rand(record.tokens)  # a channel that trained models have
+    features[:, 7] += huge * torch.rand(record.tokens)  # a massive channel, as in trained models
     record = replace(record, features=features)
     cosines = cosines_of(packed(record)[1])
     truth = torch.stack([record.similarity(token) for token in range(record.tokens)]).numpy()
@@ -143,7 +143,7 @@ def test_features_take_a_byte_per_number():
     assert with_them - without < 22 * (768 + 4) + 200
 
 
-def test_features_after_a_block_come_back_with_colours():
+def test_features_after_a_block_have_colours():
     features, colours = torch.randn(7, 16), torch.rand(2, 3, 3)
     header, sections = unpack(pack_features(features, (2, 3), 4, colours, (0.5, 0.25, 0.125)))
     assert (header["kind"], header["block"], header["shares"]) == ("features", 4, [0.5, 0.25, 0.125])
@@ -153,20 +153,20 @@ def test_features_after_a_block_come_back_with_colours():
     assert "colours" not in unpack(pack_features(features, (2, 3), 0))[1]
 
 
-def test_a_token_without_features_is_like_no_other():
+def test_token_without_features_is_similar_to_no_other():
     features = torch.randn(22, 16)
     features[3] = 0
     cosines = cosines_of(packed(replace(a_record(), features=features))[1])
     assert (cosines[3] == 0).all() and np.isfinite(cosines).all()
 
 
-def test_what_a_record_does_not_keep_is_not_in_its_payload():
+def test_data_missing_in_a_record_is_missing_in_its_payload():
     header, sections = packed(a_record())
     assert not {"features", "units", "pool"} & set(sections)
     assert "pool_top" not in header
 
 
-def test_the_pooling_query_of_a_model_without_prefix_comes_back(build, pictures):
+def test_pooling_query_of_a_model_without_prefix_is_stored(build, pictures):
     model = build(prefix=(), pool="map", num_classes=0)
     recorded = record_attention(model, pictures(count=1))
     _, sections = packed(recorded)
@@ -176,7 +176,7 @@ def test_the_pooling_query_of_a_model_without_prefix_comes_back(build, pictures)
     np.testing.assert_allclose(cosines_of(sections), truth, atol=0.01)
 
 
-def test_the_scale_of_the_pooling_query_lies_above_every_second_head():
+def test_scale_of_the_pooling_query_lies_above_every_second_head():
     pool = (torch.randn(4, 22) * torch.tensor([1.0, 2.0, 3.0, 4.0])[:, None]).softmax(-1)
     pool[0, :2] = 0.45  # prefix tokens do not count
     top = packed(replace(a_record(heads=4), pool_attention=pool))[0]["pool_top"]
@@ -190,7 +190,7 @@ def test_sections_are_aligned_for_typed_arrays():
     assert all(offset % 8 == 0 for offset, _ in header["sections"].values())
 
 
-def test_the_header_keeps_original_pixels_and_the_displayed_picture_is_capped():
+def test_header_keeps_original_pixels_and_the_displayed_picture_is_limited():
     big = Image.new("RGB", (5000, 2500))
     payload = pack(a_record(), big, (-10.5, 0, 5000, 2500), COLORMAPS)
     header, _ = unpack(payload)
@@ -201,7 +201,7 @@ def test_the_header_keeps_original_pixels_and_the_displayed_picture_is_capped():
     assert max(pixels.size) <= 2048
 
 
-def test_small_pictures_are_kept_without_loss():
+def test_small_pictures_are_stored_losslessly():
     payload = pack(a_record(), PICTURE, (0, 0, 40, 30), COLORMAPS)
     assert read_header(payload)["picture"]["type"] == "image/png"
 
@@ -211,15 +211,15 @@ def test_both_kinds_end_the_shared_scale_at_the_same_weight(monkeypatch):
     maps = packed(record)[1]["tops"]
     monkeypatch.setattr("vit.view.payload.MAPS_UP_TO", 0)
     same = np.isclose(packed(record)[1]["tops"], maps, rtol=1e-5)
-    assert same.mean() > 0.9  # float16 may tip one over to the next round number
+    assert same.mean() > 0.9  # float16 may round one up to the next round number
 
 
-def test_the_shared_scale_of_uniform_attention_leaves_room_above_it():
+def test_shared_scale_of_uniform_attention_has_headroom():
     record = a_record(sharpness=0.0)
     np.testing.assert_allclose(packed(record)[1]["tops"], 4 / record.tokens, rtol=1e-6)
 
 
-def test_the_shared_scale_of_one_head_ends_at_or_just_above_its_strongest_patch():
+def test_shared_scale_of_one_head_ends_at_or_just_above_its_strongest_patch():
     record = a_record(blocks=1, heads=1)
     truth = full(record)[0, 0]
     from_each, to_each = packed(record)[1]["tops"]
@@ -230,17 +230,17 @@ def test_the_shared_scale_of_one_head_ends_at_or_just_above_its_strongest_patch(
 
 
 @pytest.mark.parametrize("box", [(0, 0, 0, 10), (5, 0, 4, 10), (0, 0, float("nan"), 10)])
-def test_an_empty_box_is_refused(box):
+def test_empty_box_is_refused(box):
     with pytest.raises(ValueError, match="box"):
         pack(a_record(), PICTURE, box, COLORMAPS)
 
 
-def test_a_wrong_colour_map_is_refused():
+def test_wrong_colour_map_is_refused():
     with pytest.raises(ValueError, match="Colour map"):
         pack(a_record(), PICTURE, (0, 0, 1, 1), {"x": np.zeros((256, 4), np.uint8)})
 
 
-def test_other_bytes_are_no_payload():
+def test_other_bytes_are_refused():
     with pytest.raises(ValueError, match="not a viewer payload"):
         unpack(b"GIF89a" + bytes(100))
 
@@ -250,7 +250,7 @@ def test_packing_needs_no_streamlit():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_selection_survives_a_link():
+def test_selection_survives_a_link():
     chosen = Selection(
         block="max", head=2, token=30, pinned=True, view="rollout", direction="to",
         colormap="magma", opacity=0.3, cover="film", smooth=True, scale="own",
@@ -268,13 +268,13 @@ def test_every_view_survives_a_link(view):
 
 
 @pytest.mark.parametrize(("tokens", "smooth"), [(65, False), (257, False), (577, True), (1370, True)])
-def test_where_patches_are_small_the_map_is_smooth_until_somebody_wants_squares(tokens, smooth):
+def test_maps_of_small_patches_are_smooth_by_default(tokens, smooth):
     assert Selection.from_query({}, 12, 3, tokens).smooth is smooth
     assert not Selection.from_query({"smooth": "0"}, 12, 3, tokens).smooth
     assert Selection.from_query({"smooth": "1"}, 12, 3, tokens).smooth
 
 
-def test_an_empty_link_shows_the_last_block():
+def test_empty_link_shows_the_last_block():
     assert Selection.from_query({}, 12, 3, 197) == Selection(block=11, after_block=11)
     assert [Selection.from_query({"after_block": text}, 12, 3, 197).after_block for text in ("99", "mean", "2")] == [
         11,
@@ -284,12 +284,12 @@ def test_an_empty_link_shows_the_last_block():
 
 
 @pytest.mark.parametrize(("asked", "shown"), [("999", 11), ("-1", 11), ("-999", 0), ("3", 3), (5, 5), ("min", "min")])
-def test_a_block_out_of_range_becomes_the_nearest(asked, shown):
+def test_block_out_of_range_becomes_the_nearest(asked, shown):
     assert Selection.from_query({"block": asked}, 12, 3, 197).block == shown
 
 
 @pytest.mark.parametrize("token", ["197", "-1", "1e400", "99999999999999999999"])
-def test_a_token_out_of_range_is_the_default_and_not_pinned(token):
+def test_token_out_of_range_is_the_default_and_not_pinned(token):
     selected = Selection.from_query({"token": token, "pinned": "1"}, 12, 3, 197)
     assert (selected.token, selected.pinned) == (0, False)
 
@@ -302,7 +302,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("value", HOSTILE, ids=lambda value: repr(value)[:20])
 @pytest.mark.parametrize("name", list(Selection().to_query()))
-def test_hostile_values_become_something_that_can_be_shown(name, value):
+def test_hostile_values_become_a_valid_selection(name, value):
     selected = Selection.from_query({name: value}, 12, 3, 197)
     for count, index in ((12, selected.block), (3, selected.head)):
         assert index in ("mean", "max", "min") or (type(index) is int and 0 <= index < count)
@@ -323,7 +323,7 @@ def test_hostile_values_become_something_that_can_be_shown(name, value):
     assert isinstance(selected.colormap, str) and len(selected.colormap) <= 32
 
 
-def test_a_chain_comes_back_within_a_thousandth_however_small_its_numbers():
+def test_chain_is_exact_to_a_thousandth_for_any_magnitude():
     torch.manual_seed(0)
     matrices, start = [torch.rand(6, 6) * 10.0**-power for power in (0, 9, 20)], torch.rand(6)
     header, sections = unpack(pack_chain(matrices, start))
@@ -333,6 +333,6 @@ def test_a_chain_comes_back_within_a_thousandth_however_small_its_numbers():
         np.testing.assert_allclose(result.astype(np.float32) * scale, expected, rtol=1e-3, atol=1e-6 * float(scale))
 
 
-def test_a_chain_of_nothing_is_finite():
+def test_chain_of_zeros_is_finite():
     _, sections = unpack(pack_chain([torch.zeros(4, 4)], torch.ones(4)))
     assert not sections["matrices"].any() and np.isfinite(sections["scales"]).all()

@@ -1,4 +1,4 @@
-"""What clusters are asked in the background: all that wait together, and what is wrong with one spoils no other."""
+"""Background polling of clusters: pending questions are combined, and an error of one run affects no other."""
 
 import os
 import threading
@@ -22,7 +22,7 @@ def handles(folder: Path, count: int) -> list[Handle]:
 
 
 class AllAtOnce(Fake):
-    """Answers once somebody lets it; notes how many runs each question was about."""
+    """A cluster that answers once released, and records the number of runs per question."""
 
     gate = threading.Event()
     asked: list[int]
@@ -55,19 +55,19 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AllAtOnce:
     return engine
 
 
-def test_a_thousand_runs_are_a_few_questions(lab: AllAtOnce, tmp_path: Path) -> None:
+def test_thousand_runs_take_a_few_questions(lab: AllAtOnce, tmp_path: Path) -> None:
     runs = handles(tmp_path, MANY)
-    assert [watch.look(run) for run in runs] == [watch.Answer()] * MANY  # nobody waits
+    assert [watch.look(run) for run in runs] == [watch.Answer()] * MANY  # the call does not block
     lab.gate.set()
     until(lambda: sum(lab.asked) >= MANY, "a question about each")
-    assert len(lab.asked) <= 4  # the first alone perhaps, then 500 at most
+    assert len(lab.asked) <= 4  # the first perhaps alone, then 500 at most
     looks = [watch.look(run, patience=5) for run in runs]
     assert [look.nodes for look, _ in looks if look] == [(run.job,) for run in [runs[0], *runs[3:]]]
     assert looks[1] == (None, "Its storage does not answer.")
     assert looks[2][0] is None and "cannot be understood" in looks[2][1]
 
 
-def test_a_place_that_knows_nothing_says_so_of_each(lab: AllAtOnce, tmp_path: Path) -> None:
+def test_cluster_without_an_answer_reports_it_for_each_run(lab: AllAtOnce, tmp_path: Path) -> None:
     def unreachable() -> Callable[[Handle], Look]:
         raise Unreachable("lab does not answer.")
 
@@ -88,7 +88,7 @@ END
 """
 
 
-def test_squeue_is_asked_once_about_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_squeue_is_called_once_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "squeue").write_text(SQUEUE.format(asked=tmp_path / "asked"))
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

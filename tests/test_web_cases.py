@@ -1,4 +1,4 @@
-"""What Python and the viewer's JavaScript both compute, by the cases in `web/cases.json` that both are held to."""
+"""Functions that exist in Python and in the viewer's JavaScript, tested on the shared cases in `web/cases.json`."""
 
 import base64
 import json
@@ -30,12 +30,12 @@ GENERATED = {case["name"]: case for case in CASES["generated"]}
 
 
 def a_record(prefix: list[str], grid: list[int], **kept: Any) -> AttentionRecord:
-    """A record of nothing but its layout."""
+    """Return a record that has only a layout."""
     empty = torch.zeros(1, len(prefix) + grid[0] * grid[1], 1)
     return AttentionRecord(torch.zeros(1, 1), (empty,), (empty,), tuple(prefix), (grid[0], grid[1]), **kept)
 
 
-def test_the_viewers_javascript_passes_its_own_tests() -> None:
+def test_viewers_javascript_passes_its_own_tests() -> None:
     files = sorted(map(str, FOLDER.glob("*.test.js")))
     assert files
     done = subprocess.run([NODE, "--test", *files], capture_output=True, text=True, timeout=300)
@@ -95,7 +95,7 @@ def test_selections_beyond_a_model(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES["views"])
-def test_views_of_what_is_not_there(case: dict[str, Any]) -> None:
+def test_views_of_missing_data(case: dict[str, Any]) -> None:
     record = a_record(["cls"], [1, 1])
     record = replace(record, features=torch.ones(2, 1) if case["features"] else None)
     record = replace(record, pool_attention=torch.ones(1, 2) if case["pool"] else None)
@@ -115,7 +115,7 @@ def test_float16_by_its_bits() -> None:
 
 
 @pytest.mark.parametrize("case", CASES["fused"])
-def test_maps_become_one(case: dict[str, Any]) -> None:
+def test_fused_maps(case: dict[str, Any]) -> None:
     assert fuse(torch.tensor(case["maps"]), case["how"]).tolist() == case["one"]
 
 
@@ -127,7 +127,7 @@ def test_weakest_patches_left_out(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES["left_out"])
-def test_how_many_are_left_out(case: dict[str, Any]) -> None:
+def test_number_left_out(case: dict[str, Any]) -> None:
     row = torch.arange(1.0, case["patches"] + 1)
     assert int((discarded(row, case["share"], 0) == 0).sum()) == case["count"]
 
@@ -142,7 +142,7 @@ def test_rollout(case: dict[str, Any], answer: dict[str, Any]) -> None:
     token, direction = answer["token"], answer.get("direction", "from")
     matrix = rollout(attentions, **settings, prefix=len(case["prefix"]))
     np.testing.assert_allclose(matrix[token] if direction == "from" else matrix[:, token], answer["row"], atol=1e-6)
-    # A record whose attention this is: queries are the logarithms, keys take one of them each.
+    # A record with this attention: queries are the logarithms, keys select one of them each.
     tokens = attentions.shape[-1]
     queries = attentions.clamp_min(1e-30).log() * tokens**0.5
     keys = torch.eye(tokens).expand_as(queries)
@@ -156,7 +156,7 @@ CHAINS = [(case, answer) for case in CASES["chains"] for answer in case["answers
 
 @pytest.mark.parametrize(("case", "answer"), CHAINS)
 def test_chains(case: dict[str, Any], answer: dict[str, Any]) -> None:
-    """By the record that computes the maps of methods, with its matrices as they come back from the payload."""
+    """Compute with the record of the map methods, from its matrices as the payload gives them."""
     matrices, start = [torch.tensor(matrix, dtype=torch.float32) for matrix in case["matrices"]], case["start"]
     _, sections = unpack(pack_chain(matrices, torch.tensor(start, dtype=torch.float32)))
     packed = torch.from_numpy(sections["matrices"].astype(np.float32) * sections["scales"][:, None, None])
@@ -210,7 +210,7 @@ def test_how_much_a_colour_covers(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_what_python_reads_from_a_payload(name: str) -> None:
+def test_reading_a_payload_in_python(name: str) -> None:
     case = GENERATED[name]
     payload = base64.b64decode(case["payload"])
     for row in case["rows"]:

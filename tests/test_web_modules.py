@@ -1,4 +1,4 @@
-"""The viewer's modules become one text that a page takes, or are refused."""
+"""The viewer's JavaScript modules are bundled into one text, or refused."""
 
 import re
 import subprocess
@@ -25,7 +25,7 @@ EXPORTING = ENTRIES[:3]
 
 @pytest.fixture
 def join(tmp_path: Path) -> Callable[..., str]:
-    """`join(main="...", other="...")` joins modules of this text, `main` last."""
+    """Return `join(main="...", other="...")`, which bundles modules with these texts, `main` last."""
 
     def write(**modules: str) -> str:
         for name, text in modules.items():
@@ -36,13 +36,13 @@ def join(tmp_path: Path) -> Callable[..., str]:
 
 
 def run(script: str) -> str:
-    """What a module prints."""
+    """Run a module and return its output."""
     command = [NODE, "--input-type=module", "--eval", script]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout.strip()
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_what_the_pages_get_imports_nothing_and_ends_no_script(entry: str) -> None:
+def test_bundle_imports_nothing_and_contains_no_closing_script_tag(entry: str) -> None:
     text = joined(entry)
     assert not re.search(r"^\s*import\b|\bimport\s*\(", text, re.M)
     assert len(re.findall(r"^export ", text, re.M)) == (entry in EXPORTING)
@@ -50,13 +50,13 @@ def test_what_the_pages_get_imports_nothing_and_ends_no_script(entry: str) -> No
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_what_the_pages_get_is_javascript(entry: str, tmp_path: Path) -> None:
+def test_bundle_is_valid_javascript(entry: str, tmp_path: Path) -> None:
     file = tmp_path / "joined.mjs"
     file.write_text(joined(entry))
     subprocess.run([NODE, "--check", str(file)], check=True, timeout=PATIENCE)
 
 
-def test_modules_do_in_one_text_what_they_do_apart(join: Callable[..., str]) -> None:
+def test_bundled_modules_behave_like_separate_ones(join: Callable[..., str]) -> None:
     text = join(
         main='import { twice, Counter } from "./other.js";\nimport { base } from "./base.js";\n\n'
         "const step = 5; // of this module\nconsole.log(twice(base), new Counter().next(), step);\n",
@@ -67,7 +67,7 @@ def test_modules_do_in_one_text_what_they_do_apart(join: Callable[..., str]) -> 
     assert run(text) == "once\n42 22 5"
 
 
-def test_modules_of_a_folder_below_import_from_it_and_from_above(tmp_path: Path) -> None:
+def test_modules_of_a_subfolder_import_from_it_and_from_above(tmp_path: Path) -> None:
     (tmp_path / "part").mkdir()
     (tmp_path / "base.js").write_text("export const base = 21;\n")
     (tmp_path / "part" / "base.js").write_text(
@@ -79,7 +79,7 @@ def test_modules_of_a_folder_below_import_from_it_and_from_above(tmp_path: Path)
     assert run(joined("part/main.js", tmp_path)) == "21 42"
 
 
-def test_the_entry_keeps_its_default_export(join: Callable[..., str]) -> None:
+def test_entry_keeps_its_default_export(join: Callable[..., str]) -> None:
     text = join(main='import { f } from "./a.js";\n\nexport default f;\n', a="export async function f() {}\n")
     assert text.endswith("\nexport default f;\n")
 
@@ -105,16 +105,16 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_cannot_be_joined_is_refused(join: Callable[..., str], kind: str) -> None:
+def test_unsupported_syntax_is_refused(join: Callable[..., str], kind: str) -> None:
     main, other = REFUSED[kind]
     with pytest.raises(ValueError, match=r"export|each other"):
         join(main=main, a=other)
 
 
-def test_a_refusal_names_the_line(join: Callable[..., str]) -> None:
+def test_refusal_names_the_line(join: Callable[..., str]) -> None:
     with pytest.raises(ValueError, match=re.escape("a.js:2: only plain imports and exports")):
         join(main='import { f } from "./a.js";', a="export const f = 1;\nexport { f as g };\n")
 
 
-def test_a_word_in_a_comment_is_no_import(join: Callable[..., str]) -> None:
+def test_word_in_a_comment_is_no_import(join: Callable[..., str]) -> None:
     assert "import it" in join(main="// To\n// import it\nconst a = 1;\n")

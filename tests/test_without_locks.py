@@ -1,4 +1,4 @@
-"""Looking at pictures needs nothing that Windows lacks; what needs file locks says so in one sentence."""
+"""Without the Unix modules that Windows lacks, pictures can be analysed; what needs locks is refused in a sentence."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from vit.images.samples import SAMPLES
 
 ROOT = Path(__file__).parents[1]
 
-# What Python has on Windows, as far as this package could miss it: no fcntl and resource, no folders among open files.
+# Emulates Python on Windows as far as this package depends on it: no fcntl and resource, no opening of folders.
 WINDOWS = """
 import os, sys
 import psutil  # what it asks of this system it would not ask there

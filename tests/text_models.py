@@ -1,4 +1,4 @@
-"""Random models of pictures with texts, as the Hub has them, with tokenizers made here."""
+"""Random text-and-picture models in the Hub's format, with generated tokenizers."""
 
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ PICTURE = dict(SIZES, image_size=32, patch_size=8)
 
 
 def clip(folder: Path, text: dict[str, Any] = SIZES, picture: dict[str, Any] = PICTURE, shared: int = 24) -> None:
-    """A random CLIP whose tokenizer knows single bytes.
+    """Build a random CLIP with a byte-level tokenizer.
 
     Args:
-        text, picture: the sizes of the two towers.
-        shared: width of what is compared.
+        text, picture: sizes of the two towers.
+        shared: width of the joint embedding.
     """
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
@@ -28,7 +28,7 @@ def clip(folder: Path, text: dict[str, Any] = SIZES, picture: dict[str, Any] = P
 
 
 def siglip(folder: Path) -> None:
-    """A random SigLIP whose tokenizer knows three words."""
+    """Build a random SigLIP with a tokenizer of three words."""
     tokenizer = Tokenizer(models.WordLevel({"</s>": 0, "<unk>": 1, "a": 2, "cat": 3, "dog": 4}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])

@@ -1,4 +1,4 @@
-"""A tiny model with every parameter random, and how far two answers are apart."""
+"""A tiny model with random parameters, and the difference between two outputs."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ LABELS = ("apple", "bus", "cat", "dog", "éléphant")
 
 
 def fill(model: Any, seed: int = 0) -> Any:
-    """Give every parameter random values of a scale at which attention is uneven and no error can hide.
+    """Set every parameter to random values of a scale that makes attention uneven.
 
-    Zero heads and LayerScale of 1e-5, as models start with, would hide almost any mistake.
+    The usual initial values, zero heads and LayerScale of 1e-5, would hide almost any mistake.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -35,5 +35,5 @@ def fill(model: Any, seed: int = 0) -> Any:
 
 
 def difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Largest difference relative to the largest value."""
+    """Return the largest difference relative to the largest value."""
     return float((one - other).abs().max() / other.abs().max())

@@ -1,6 +1,6 @@
-"""Trackers as another package would bring them, by entry points: one that works, one that raises, one that hangs.
+"""Trackers as another package would provide them through entry points: one that works, one that raises, one that hangs.
 
-What they get is kept in `tracked.jsonl` in the run's folder, one line per call.
+Their calls are recorded in `tracked.jsonl` in the run's folder, one line per call.
 """
 
 import json
@@ -46,7 +46,7 @@ NAMES = ("works", "raises", "hangs", "refuses")
 
 @contextmanager
 def installed_trackers(site: Path) -> Iterator[None]:
-    """A package with these trackers, which this process and those that it starts find."""
+    """Install a package with these trackers for this process and its children."""
     metadata = site / "tracked-1.0.dist-info"
     metadata.mkdir(parents=True)
     (site / "tracked.py").write_text(MODULE)
@@ -65,5 +65,5 @@ def installed_trackers(site: Path) -> Iterator[None]:
 
 
 def tracked(run: Path) -> list[dict[str, Any]]:
-    """What a tracker of these was told of a run."""
+    """Return the recorded calls of a run's tracker."""
     return [json.loads(line) for line in (run / "tracked.jsonl").read_text().splitlines()]

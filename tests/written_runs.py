@@ -1,4 +1,4 @@
-"""Runs as training leaves them, without training."""
+"""Write run folders as training leaves them, without training."""
 
 import json
 import time
@@ -30,17 +30,17 @@ def write_run(
     sweep: str = "",
     **config: Any,
 ) -> str:
-    """Make a run of four epochs of 50 steps, of a tiny model that knows five classes.
+    """Write a run of four epochs of 50 steps, of a tiny model with five classes.
 
     Args:
-        folder: where runs are.
-        outcome: "" while it goes on.
-        done: epochs behind it.
-        probes: whether it kept the attention of each of them.
+        folder: folder of runs.
+        outcome: "" for a run in progress.
+        done: number of finished epochs.
+        probes: whether the attention of each epoch is stored.
         config: settings.
 
     Returns:
-        Its id.
+        The run's id.
     """
     run = folder / control.new_id(name)
     run.mkdir()

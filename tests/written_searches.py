@@ -1,4 +1,4 @@
-"""Searches and their trials as drivers and trainers leave them, without a process."""
+"""Write the folders of searches and trials as drivers and trainers leave them, without a process."""
 
 import fcntl
 import json
@@ -14,11 +14,11 @@ from short_runs import tiny
 from vit.runs.search.control import nonce_of
 from vit.runs.search.plan import make_plan
 
-STEPS = 10  # of an epoch
+STEPS = 10  # per epoch
 
 
 def write_search(root: Path, search_id: str = "20261121-000000-shapes-0000", **values: Any) -> Path:
-    """The folder of a search of eight epochs, which looks after 2 and 4 and lets the better half go on."""
+    """Write a search of eight epochs that keeps the better half of the trials after epochs 2 and 4."""
     usual = dict(
         name="Shapes", config=tiny(epochs=8), space={"lr": "1e-4:1e-2:log", "weight_decay": "0:0.1"},
         trials=4, at_once=4, min_epochs=2, reduction_factor=2,
@@ -32,10 +32,10 @@ def write_search(root: Path, search_id: str = "20261121-000000-shapes-0000", **v
 def write_trial(
     search: Path, number: int, accuracies: Sequence[float], outcome: str = "finished", **settings: Any
 ) -> Path:
-    """The run of a trial that reached these accuracies, one after each epoch.
+    """Write the run of a trial with these accuracies, one per epoch.
 
     Args:
-        outcome: "" for one that is under way, or was cut off.
+        outcome: "" for a trial in progress or interrupted.
     """
     root = search.parents[1]
     run = root / f"20261121-00000{number}-trial-{number}-aaaa"
@@ -64,8 +64,8 @@ def end(run: Path, outcome: str, reason: str = "") -> None:
 
 
 @contextmanager
-def held(run: Path) -> Iterator[None]:
-    """The lock of a run, or of a search, as its process holds it."""
+def hold_lock(run: Path) -> Iterator[None]:
+    """Hold the lock of a run or search, as its process does."""
     lock = os.open(run / "alive.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_SH)
     try:

@@ -1,11 +1,11 @@
-"""What axe-core finds on a page."""
+"""Run axe-core on a page."""
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 
 def violations(page: Page) -> list[str]:
-    """Serious and critical findings, each with the element."""
+    """Return serious and critical violations, each with its element."""
     return [
         f"{one['id']}: {node['html'][:120]}"
         for one in Axe().run(page).response["violations"]

@@ -1,4 +1,4 @@
-"""A real browser in front of a real server."""
+"""Fixtures for tests in a real browser with a real server."""
 
 import re
 from collections.abc import Callable, Generator, Iterator
@@ -16,14 +16,14 @@ from .viewer import PAGE, Viewer
 from .waiting import LOOK, Conversation
 
 expect.set_options(timeout=PATIENCE)
-collect_ignore = ["viewer_page.py", "watchdog_page.py"]  # pages, run by Streamlit
+collect_ignore = ["viewer_page.py", "watchdog_page.py"]  # pages run by Streamlit
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Function, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What a page looked like when its test failed: a picture of it, in `test-results/`."""
+    """Save a screenshot of the page to `test-results/` when its test fails."""
     report = yield
     if report.failed and call.when == "call":
         pages = [page for one in item.funcargs.values() if isinstance(page := getattr(one, "page", one), Page)]
@@ -37,14 +37,14 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
-    """Of pytest-playwright, with a browser that is there, whose tabs share a process."""
+    """Override pytest-playwright's options: use an installed browser whose tabs share a process."""
     arguments = [*browser_type_launch_args.get("args", []), *BROWSER_ARGUMENTS, "--process-per-site"]
     return {**browser_type_launch_args, **chromium(), "args": arguments}
 
 
-# Nothing moves: a processor that draws what slides and pulses, 60 times a second, has little time left for the page.
-# And what moves is missed: Playwright takes a group that begins to slide for steady, and a click that goes down on it
-# and up beside it is none.
+# Disable animations: drawing transitions and pulses 60 times a second leaves the processor little time for the page.
+# They also lose clicks: Playwright takes a group that starts to slide for stable, and a click whose mouse-down and
+# mouse-up hit different elements counts for none.
 STILL = """const animate = Element.prototype.animate;
 Element.prototype.animate = function (frames) { return animate.call(this, frames, 0); };
 addEventListener("DOMContentLoaded", () => {
@@ -54,7 +54,7 @@ addEventListener("DOMContentLoaded", () => {
 });"""
 
 
-# Streamlit remembers in the browser whether its sidebar was left open: every tab begins as a newcomer's.
+# Streamlit stores in the browser whether its sidebar was open; clear it, so that every tab starts with the default.
 FORGET_SIDEBAR = """try {
   for (const key of Object.keys(localStorage)) if (key.startsWith("stSidebarCollapsed")) localStorage.removeItem(key);
 } catch { /* an empty page has no storage */ }"""
@@ -62,11 +62,12 @@ FORGET_SIDEBAR = """try {
 
 @pytest.fixture(scope="session")
 def shared_context(browser: Browser, browser_context_args: dict[str, Any]) -> Iterator[BrowserContext]:
-    """One for all tests, so that Streamlit's own files are fetched and compiled once: 2 s of a core for every tab."""
+    """One context for all tests, so that Streamlit's files are fetched and compiled once: 2 s of a core per tab."""
     context = browser.new_context(**browser_context_args, reduced_motion="reduce")
     context.add_init_script(STILL)
     context.add_init_script(FORGET_SIDEBAR)
-    keep_alive = context.new_page()  # of the site of all servers, whose process ends with its last tab
+    # All servers are one site, whose process ends with its last tab.
+    keep_alive = context.new_page()
     keep_alive.route("**", lambda route: route.fulfill(body=""))
     keep_alive.goto("http://127.0.0.1/")
     yield context
@@ -75,7 +76,7 @@ def shared_context(browser: Browser, browser_context_args: dict[str, Any]) -> It
 
 @pytest.fixture
 def page(shared_context: BrowserContext) -> Iterator[Page]:
-    """A tab of its own."""
+    """A separate tab."""
     page = shared_context.new_page()
     page.set_default_timeout(PATIENCE)
     page.wait_for_function = partial(page.wait_for_function, polling=LOOK)  # not with every frame
@@ -84,14 +85,14 @@ def page(shared_context: BrowserContext) -> Iterator[Page]:
 
 
 @pytest.fixture
-def talk(page: Page) -> Conversation:
-    """What the page and its server say to each other; before the page is opened."""
+def conversation(page: Page) -> Conversation:
+    """Record the messages between the page and its server; request it before opening the page."""
     return Conversation(page)
 
 
 @pytest.fixture(scope="session")
 def serve() -> Iterator[Callable[..., str]]:
-    """`serve(page, **environment)` runs a Streamlit page, once per session, and returns its address."""
+    """Return `serve(page, **environment)`, which runs a Streamlit page once per session, and returns its address."""
     running: dict[Any, str] = {}
     with ExitStack() as stack:
 
@@ -106,20 +107,20 @@ def serve() -> Iterator[Callable[..., str]]:
 
 @pytest.fixture(scope="module")
 def tab(shared_context: BrowserContext) -> Iterator[Viewer]:
-    """One page for all tests of this file."""
+    """One page for all tests of a file."""
     yield Viewer(shared_context.new_page())
 
 
 @pytest.fixture
 def open_viewer(tab: Viewer, serve: Callable[..., str]) -> Iterator[Callable[..., Viewer]]:
-    """`open_viewer(query)` shows a viewer of its own."""
+    """Return `open_viewer(query)`, which shows a viewer in the shared tab."""
     yield lambda query="case=small": tab.open(serve(PAGE), query)
     assert not tab.errors, tab.errors.clear()
 
 
 @pytest.fixture
 def open_page(page: Page, serve: Callable[..., str]) -> Iterator[Callable[..., Viewer]]:
-    """`open_page(query)` shows a viewer on a page of its own."""
+    """Return `open_page(query)`, which shows a viewer in a separate tab."""
     viewer = Viewer(page)
     yield lambda query="case=small": viewer.open(serve(PAGE), query)
     assert not viewer.errors
@@ -134,8 +135,8 @@ def explorer(shared_context: BrowserContext, serve: Callable[..., str]) -> Itera
 
 @pytest.fixture
 def app(explorer: App) -> Iterator[App]:
-    """Page Explore, to be opened."""
+    """Page Explore, not yet opened."""
     explorer.page.set_viewport_size({"width": 1280, "height": 1000})
     yield explorer
     assert not explorer.errors, explorer.errors.clear()
-    assert not explorer.foreign, explorer.foreign.clear()  # the page asked another machine for something
+    assert not explorer.foreign, explorer.foreign.clear()  # the page sent a request to another machine

@@ -1,4 +1,4 @@
-"""Page Explore, as tests drive it."""
+"""Page object of Explore for tests."""
 
 import re
 from typing import Any
@@ -8,13 +8,13 @@ from playwright.sync_api import Page, expect
 from .serving import FIND
 from .waiting import Conversation
 
-PATIENCE = 180_000  # [ms] on a busy machine
+PATIENCE = 180_000  # timeout [ms], for a busy machine
 
 
 def open_model(page: Page) -> None:
-    """Show what is about the model: the sidebar, which a browser keeps as it was left."""
+    """Show the controls of the model in the sidebar, whose state the browser stores."""
     sidebar = page.get_by_test_id("stSidebar")
-    expect(sidebar).to_be_attached()  # no other page has one
+    expect(sidebar).to_be_attached()  # only Explore has it
     if sidebar.get_attribute("data-collapsed") == "true":
         page.get_by_test_id("stExpandSidebarButton").click()
 
@@ -26,33 +26,33 @@ class App:
         self.page, self.url = page, url
         self.foreign: list[str] = []
         self.errors: list[str] = []
-        self.talk = Conversation(page)
+        self.conversation = Conversation(page)
         page.set_default_timeout(PATIENCE)
         page.on("request", lambda r: None if r.url.startswith((url, "blob:", "data:")) else self.foreign.append(r.url))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
 
     def open(self, query: str = "?sample=cat") -> "App":
-        """Another view, as a person who opens this link finds it; a page that is there is not loaded again."""
+        """Follow a link without reloading a page that is open already."""
         if self.page.url.split("?")[0] == f"{self.url}/":
             self.page.mouse.move(0, 0)
             self.page.keyboard.press("Escape")
-            self.still()  # the server's answer to the test before would put its own link into the address
-            self.talk.follow(f"{self.url}/{query}")
+            self.wait_until_idle()  # the previous test's pending response would overwrite the address with its own link
+            self.conversation.follow(f"{self.url}/{query}")
         else:
             self.page.goto(f"{self.url}/{query}")
         expect(self.page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)
-        self.still()
+        self.wait_until_idle()
         return self
 
-    def still(self) -> None:
-        """Wait until the page has painted everything, and has the server's answer to all that it asked."""
-        self.talk.finish()
+    def wait_until_idle(self) -> None:
+        """Wait until the page has painted everything and the server has answered everything."""
+        self.conversation.finish()
 
-    def ask(self, code: str) -> Any:
+    def evaluate(self, code: str) -> Any:
         """Evaluate a JavaScript expression of `viewer`."""
         return self.page.evaluate(f"() => {{ const viewer = {FIND}; return {code}; }}")
 
-    def shows(self, field: str, value: int) -> None:
+    def wait_for_payload(self, field: str, value: int) -> None:
         """Wait until the viewer's payload has this value."""
         self.page.wait_for_function(f"() => {FIND}?.payload?.{field} === {value}")
 
@@ -61,20 +61,20 @@ class App:
         over.scroll_into_view_if_needed()
         area = over.bounding_box()
         assert area
-        rows, cols = self.ask("[viewer.payload.rows, viewer.payload.cols]")
+        rows, cols = self.evaluate("[viewer.payload.rows, viewer.payload.cols]")
         return area["x"] + (col + 0.5) / cols * area["width"], area["y"] + (row + 0.5) / rows * area["height"]
 
     def sample(self, title: str) -> None:
-        """Choose the sample whose title begins so."""
+        """Choose the sample with this title prefix."""
         self.page.get_by_text("Samples", exact=True).click()
         self.page.get_by_role("button", name=re.compile(f"^{title}")).click()
 
     def open_model(self) -> None:
-        """Show what is about the model."""
+        """Show the controls of the model."""
         open_model(self.page)
 
     def open_display(self) -> None:
-        """Show how the viewer's display can be set."""
+        """Show the controls of the viewer's display."""
         display = self.page.locator(".display").first
         if not display.evaluate("(display) => display.open"):
             display.locator("summary").click()
@@ -83,7 +83,7 @@ class App:
         return self.page.locator("canvas.over").evaluate("canvas => canvas.toDataURL()")
 
     def size(self) -> list[int]:
-        return self.ask("[viewer.payload.header.picture.width, viewer.payload.header.picture.height]")
+        return self.evaluate("[viewer.payload.header.picture.width, viewer.payload.header.picture.height]")
 
     def download(self, label: str) -> bytes:
         with self.page.expect_download(timeout=PATIENCE) as started:

@@ -1,4 +1,4 @@
-"""Start and stop JupyterLab on this machine, with settings and keys of its own, and drive a notebook in it."""
+"""Start and stop JupyterLab on this machine with isolated settings, and drive a notebook in it."""
 
 import os
 import secrets
@@ -16,20 +16,20 @@ from playwright.sync_api import Frame, Page, expect
 
 from .serving import ROOT, START
 
-STOP = 10  # [s]
+STOP = 10  # timeout [s]
 _FOLDERS = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
 _FOLDERS_OF_LAB = ("JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Variables by which Jupyter leaves the user's own files alone, and kernels find the package."""
+    """Return environment variables that isolate Jupyter from the user's files and let kernels find the package."""
     places = {name: str(folder / name.lower()) for name in (*_FOLDERS, *_FOLDERS_OF_LAB)}
     return {**os.environ, **places, "PYTHONPATH": str(ROOT), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
 
 
 @contextmanager
 def jupyter_lab(folder: Path) -> Iterator[str]:
-    """Serve the notebooks of a folder on this machine; gives the address of the first, up to its name.
+    """Serve the notebooks of a folder on this machine; yield the URL prefix of its notebooks.
 
     Raises:
         RuntimeError: it did not start; the message is its log.
@@ -45,13 +45,13 @@ def jupyter_lab(folder: Path) -> Iterator[str]:
         server = subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=said, stderr=said)
         try:
             _wait_for(f"http://127.0.0.1:{port}/api/status?token={token}", server, log)
-            yield f"http://127.0.0.1:{port}/lab/tree/{{name}}?token={token}&reset"  # no tabs of before
+            yield f"http://127.0.0.1:{port}/lab/tree/{{name}}?token={token}&reset"  # no tabs from earlier sessions
         finally:
             _end(server, f"http://127.0.0.1:{port}/api/shutdown?token={token}")
 
 
 def _end(server: subprocess.Popen[bytes], address: str) -> None:
-    """Stop a server and its kernels; what does not stop is killed, and its kernels then end by themselves."""
+    """Stop a server and its kernels; kill the server if it does not stop, which ends its kernels."""
     with suppress(OSError):
         urllib.request.urlopen(urllib.request.Request(address, method="POST"), timeout=STOP).close()
     try:
@@ -77,7 +77,7 @@ class Notebook:
     """A notebook in JupyterLab.
 
     Attributes:
-        hosts: that were asked for anything; "" for what the page itself holds.
+        hosts: hosts of all requests; "" for data within the page.
     """
 
     def __init__(self, page: Page, address: str):
@@ -96,7 +96,7 @@ class Notebook:
             self.page.locator(".lm-MenuBar-itemLabel, .lm-Menu-itemLabel").get_by_text(name, exact=True).click()
 
     def run(self, cell: int) -> str:
-        """Run a cell, counted from 0; gives the text of its output."""
+        """Run a cell, counted from 0, and return the text of its output."""
         found = self.panel.locator(".jp-Cell").nth(cell)
         found.locator(".jp-InputPrompt").click()
         before = found.locator(".jp-InputPrompt").inner_text()
@@ -106,7 +106,7 @@ class Notebook:
         return "\n".join(found.locator(".jp-OutputArea-output").all_inner_texts())
 
     def frame(self, number: int = 0) -> Frame:
-        """A view, once it is drawn."""
+        """Return a view's frame, once it is drawn."""
         element = self.panel.locator("iframe.vit-view").nth(number)
         expect(element).to_be_visible()
         handle = element.element_handle()

@@ -1,4 +1,4 @@
-"""Start and stop Streamlit, and find a browser: for tests and benchmarks."""
+"""Start and stop Streamlit, and find a browser, for tests and benchmarks."""
 
 import os
 import shutil
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-START = 90  # [s] for a server on a busy machine
-# JavaScript for the viewer on a page, wherever its shadow root is; undefined without one.
+START = 90  # timeout [s], for a busy machine
+# JavaScript for the page's viewer, in any shadow root; undefined without one.
 FIND = """(() => {
   const search = (node) => {
     for (const element of node.querySelectorAll("*")) {
@@ -25,7 +25,7 @@ FIND = """(() => {
   };
   return search(document);
 })()"""
-# All viewers of a page, in its order.
+# All viewers of a page, in document order.
 VIEWERS = """(() => {
   const found = [];
   const search = (node) => {
@@ -37,24 +37,24 @@ VIEWERS = """(() => {
   search(document);
   return found;
 })()"""
-# The first one has no window to draw, as Playwright's own: a page takes 2.1 s of a core and not 3.0.
+# The first variant is headless without a window, like Playwright's own: a page takes 2.1 s of a core instead of 3.0.
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 BROWSER_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 def chromium() -> dict[str, str]:
-    """Launch options: the machine's Chromium if there is one, else Playwright's own."""
+    """Return launch options: the machine's Chromium if there is one, else Playwright's own."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     return {"executable_path": found} if found else {}
 
 
 @contextmanager
 def streamlit(page: Path, cwd: Path = ROOT, **environment: str) -> Iterator[str]:
-    """Run `page` on a free port of this machine; gives its address.
+    """Run `page` on a free port of this machine; yield its address.
 
     Args:
-        cwd: whose `.streamlit/config.toml` holds.
-        environment: variables beside this process's own.
+        cwd: folder whose `.streamlit/config.toml` is used.
+        environment: variables in addition to this process's own.
 
     Raises:
         RuntimeError: it did not start; the message is its log.
@@ -110,7 +110,7 @@ def _healthy(process: subprocess.Popen, url: str) -> bool:
 
 
 def why_no_chromium() -> str:
-    """Why no Chromium starts here, in a line; "" where one does."""
+    """Return in one line why no Chromium starts here; "" if one does."""
     from playwright.sync_api import Error, sync_playwright
 
     try:
@@ -121,5 +121,5 @@ def why_no_chromium() -> str:
     return ""
 
 
-if __name__ == "__main__":  # whether a Chromium starts, for the Makefile
+if __name__ == "__main__":  # for the Makefile: whether a Chromium starts
     sys.exit(bool(why_no_chromium()))

@@ -1,4 +1,4 @@
-"""Attention that looks like a trained model's, from a seed: near and far heads, a subject, a class-token sink."""
+"""Seeded attention that resembles a trained model's: local and global heads, a subject, a class-token sink."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from vit.explain.sensitivity import random_masks
 
 
 def picture(width: int, height: int) -> Image.Image:
-    """A smooth background with a bright disc right of the middle."""
+    """Return a smooth background with a bright disc right of the middle."""
     y, x = np.mgrid[0:height, 0:width]
     disc = ((x / width - 0.62) ** 2 * (width / height) ** 2 + (y / height - 0.45) ** 2) < 0.05
     base = np.stack([90 + 60 * x / width, 110 + 50 * y / height, 120 - 40 * y / height], -1)
@@ -17,7 +17,7 @@ def picture(width: int, height: int) -> Image.Image:
 
 
 def chain(record: AttentionRecord, seed: int = 3) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Matrices of a class's chain and the row that it begins with: mean attention, weighed by chance."""
+    """Return the matrices of a class's chain and its first row: mean attention with random weights."""
     generator = torch.Generator().manual_seed(seed)
     matrices = []
     for block in range(record.blocks):
@@ -29,13 +29,13 @@ def chain(record: AttentionRecord, seed: int = 3) -> tuple[list[torch.Tensor], t
 
 
 def mask_drops(record: AttentionRecord, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Masks and what they cost a class that sums up the patches which the first head of the second block looks at."""
+    """Return masks and drops of a class that sums the patches which the first head of the second block attends to."""
     masks = random_masks(record.grid[0] * record.grid[1], count)
     return masks, masks.double() @ record.weights(0, 1, 0)[len(record.prefix) :].double()
 
 
 def traced(matrices: list[torch.Tensor], row: torch.Tensor, direction: str = "from") -> torch.Tensor:
-    """The chain by its definition, with the full product, less the row itself, as shares."""
+    """Compute the chain by definition: the full product minus the initial row, as shares."""
     product = torch.eye(len(row), dtype=torch.float64)
     for matrix in matrices:
         product = product + matrix.double() @ product
@@ -53,10 +53,10 @@ def record(
     dim: int = 0,
     pooled: bool = False,
 ) -> AttentionRecord:
-    """Early heads look nearby, late ones at the subject; prefix tokens take a growing share.
+    """Build a record whose early heads attend locally and late ones to the subject; prefix tokens get a growing share.
 
-    Features, where `dim` is not 0, tell the subject from the background and near from far; a pooling query, where
-    there is one, looks at the subject.
+    If `dim` is not 0, features separate the subject from the background and near from far; the pooling query, if there
+    is one, attends to the subject.
     """
     torch.manual_seed(seed)
     rows, cols = grid

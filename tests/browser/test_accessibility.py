@@ -1,4 +1,4 @@
-"""The pages for people who use a screen reader or the keyboard."""
+"""Accessibility of the pages for screen readers and keyboards."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from .axe import violations
 from .serving import ROOT
 from .waiting import Conversation
 
-READY = {  # something that each page shows when it is complete
+READY = {  # an element that each page shows when it is complete
     "": "canvas.over",
     "compare": "canvas.over",
     "checkpoints": "[data-testid=stFileUploader]",
@@ -31,20 +31,24 @@ FOCUSED = """() => {
 @pytest.mark.parametrize(
     "path", [path if not path else pytest.param(path, marks=pytest.mark.exhaustive) for path in READY]
 )
-def test_axe_finds_nothing_serious(page: Page, talk: Conversation, serve: Callable[..., str], path: str) -> None:
+def test_axe_finds_nothing_serious(
+    page: Page, conversation: Conversation, serve: Callable[..., str], path: str
+) -> None:
     page.goto(f"{serve(ROOT / 'app.py')}/{path}")
     expect(page.locator(READY[path]).first).to_be_visible()
-    talk.finish()
+    conversation.finish()
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)
         assert violations(page) == []
 
 
-def test_the_keyboard_walks_explore_as_it_is_seen(page: Page, talk: Conversation, serve: Callable[..., str]) -> None:
+def test_keyboard_order_on_explore_is_the_visual_order(
+    page: Page, conversation: Conversation, serve: Callable[..., str]
+) -> None:
     page.set_viewport_size({"width": 1280, "height": 800})
     page.goto(f"{serve(ROOT / 'app.py')}/?sample=cat")
     expect(page.locator("canvas.over")).to_be_visible()
-    talk.finish()
+    conversation.finish()
     walked: list[dict[str, Any]] = []
     while len(walked) < 100:
         page.keyboard.press("Tab")
@@ -52,7 +56,7 @@ def test_the_keyboard_walks_explore_as_it_is_seen(page: Page, talk: Conversation
         if one is None or (walked and one == walked[0]):  # past the last one
             break
         walked.append(one)
-    assert [one["name"] for one in walked if one["right"] < 0] == []  # of the sidebar, which is closed
+    assert [one["name"] for one in walked if one["right"] < 0] == []  # in the closed sidebar
     names = [one["name"] for one in walked]
     start = names.index("Samples")
     assert {"Display", "Class and methodexpand_more"} <= set(names[start:])

@@ -1,4 +1,4 @@
-"""How the pages look: words can be read in both themes."""
+"""Layout of the pages, and contrast of text in both themes."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 from .serving import ROOT
 from .waiting import Conversation
 
-# Texts with less than 4.5 : 1 against what is behind them (WCAG 2.2, 1.4.3); what is disabled does not count.
+# Texts with a contrast below 4.5 : 1 against their background (WCAG 2.2, 1.4.3), except disabled ones.
 FAINT = """() => {
   const all = (root) => [...root.querySelectorAll("*")].flatMap((e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
   const above = (e) => e.parentElement ?? e.getRootNode().host ?? null;
@@ -40,21 +40,21 @@ FAINT = """() => {
 
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.exhaustive)])
-def test_all_words_stand_out_from_what_is_behind_them(
-    page: Page, talk: Conversation, serve: Callable[..., str], theme: str
+def test_all_texts_have_sufficient_contrast(
+    page: Page, conversation: Conversation, serve: Callable[..., str], theme: str
 ) -> None:
     page.emulate_media(color_scheme=theme)
     page.goto(f"{serve(ROOT / 'app.py')}/?tour=1&sample=coffee&checkpoint=cifar10&panel=what-if")
-    expect(page.get_by_role("radio", name="What if?")).to_be_checked()  # a segment that is chosen
+    expect(page.get_by_role("radio", name="What if?")).to_be_checked()  # a selected segment
     expect(page.get_by_role("button", name="Next")).to_be_visible()  # and a primary button
-    talk.finish()
+    conversation.finish()
     assert page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).colorScheme") == theme
     assert page.evaluate(FAINT) == []
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("width", [1280, 390])
-def test_names_of_classes_are_whole(page: Page, serve: Callable[..., str], width: int) -> None:
+def test_class_names_are_not_truncated(page: Page, serve: Callable[..., str], width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(f"{serve(ROOT / 'app.py')}/?sample=raccoon&checkpoint=photos")
     page.get_by_role("button", name="Answer").click()
@@ -71,13 +71,13 @@ def test_names_of_classes_are_whole(page: Page, serve: Callable[..., str], width
         ((390, 844), 260, 340),
     ],
 )
-def test_the_picture_is_whole_in_the_window_below_its_answer(
-    page: Page, talk: Conversation, serve: Callable[..., str], window: tuple[int, int], top: int, stage: int
+def test_picture_fits_the_window_below_its_answer(
+    page: Page, conversation: Conversation, serve: Callable[..., str], window: tuple[int, int], top: int, stage: int
 ) -> None:
     page.set_viewport_size({"width": window[0], "height": window[1]})
     page.goto(serve(ROOT / "app.py"))
     expect(page.locator("canvas.over")).to_be_visible()
-    talk.finish()
+    conversation.finish()
     area = page.locator(".stage").bounding_box()
     assert area and area["y"] <= top and area["width"] >= stage
     parts = [".stage", ".st-key-answer", *([".mosaic", "[data-field=view]"] if window[0] > 1000 else [])]
@@ -85,21 +85,21 @@ def test_the_picture_is_whole_in_the_window_below_its_answer(
         expect(page.locator(part).first).to_be_in_viewport(ratio=1)
 
 
-def test_both_pictures_of_compare_are_whole_in_the_window_at_one_height(
-    page: Page, talk: Conversation, serve: Callable[..., str]
+def test_both_pictures_of_compare_fit_the_window_at_equal_height(
+    page: Page, conversation: Conversation, serve: Callable[..., str]
 ) -> None:
     page.set_viewport_size({"width": 1280, "height": 800})
     page.goto(f"{serve(ROOT / 'app.py')}/compare")
     stages = page.locator(".stage")
     expect(stages).to_have_count(2)
-    talk.finish()
+    conversation.finish()
     left, right = (stages.nth(number).bounding_box() for number in (0, 1))
     assert left and right and left["y"] == right["y"] <= 260 and left["width"] == right["width"] >= 480
     for number in (0, 1):
         expect(stages.nth(number)).to_be_in_viewport(ratio=1)
 
 
-def test_data_recipe_and_start_of_a_run_are_in_the_window_together(page: Page, serve: Callable[..., str]) -> None:
+def test_data_recipe_and_start_of_a_run_fit_the_window_together(page: Page, serve: Callable[..., str]) -> None:
     page.set_viewport_size({"width": 1280, "height": 800})
     page.goto(f"{serve(ROOT / 'app.py')}/train")
     start = page.get_by_role("button", name="Start", exact=True)
@@ -112,6 +112,6 @@ def test_data_recipe_and_start_of_a_run_are_in_the_window_together(page: Page, s
     assert len(tops) == 3 and tops == sorted(tops)
 
 
-def test_what_keeps_a_checkpoint_from_opening_is_said_beside_the_picture(page: Page, serve: Callable[..., str]) -> None:
+def test_reason_why_a_checkpoint_cannot_open_is_beside_the_picture(page: Page, serve: Callable[..., str]) -> None:
     page.goto(f"{serve(ROOT / 'app.py')}/?checkpoint=nobody")
     expect(page.get_by_test_id("stMain").get_by_text("There is no checkpoint nobody.")).to_be_in_viewport()

@@ -1,4 +1,4 @@
-"""A model from elsewhere: brought or fetched, opened, asked about, handed on, renamed, deleted."""
+"""Checkpoints from elsewhere: uploaded or downloaded, opened, completed, exported, renamed, deleted."""
 
 import io
 import json
@@ -27,12 +27,12 @@ from .explorer import open_model
 from .serving import FIND
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 180_000  # [ms] on a busy machine
+PATIENCE = 180_000  # timeout [ms], for a busy machine
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 class Places(NamedTuple):
-    """Folders of this file's own, the Hub that its server asks, and a model of transformers' that was published."""
+    """Folders for this file's tests, the Hub that the server uses, and a published transformers model."""
 
     shelf: Path
     downloads: Path
@@ -52,7 +52,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
 
 @pytest.fixture
 def url(places: Places, serve: Callable[..., str], page: Page) -> str:
-    """The app with an empty shelf and nothing fetched."""
+    """The app with an empty shelf and no downloads."""
     for folder in (places.shelf, places.downloads):
         shutil.rmtree(folder, ignore_errors=True)
     page.set_viewport_size({"width": 1280, "height": 1000})
@@ -70,13 +70,13 @@ def url(places: Places, serve: Callable[..., str], page: Page) -> str:
 
 @pytest.fixture
 def kept(url: str, places: Places) -> str:
-    """The name of the published model, which is on the shelf."""
+    """The published model's name, which is on the shelf."""
     files = {file: io.BytesIO((places.published / file).read_bytes()) for file in (WEIGHTS, CONFIG)}
     return manage.add(files, "tiny", places.shelf).name
 
 
 def headless() -> bytes:
-    """A lone file of timm's, of a width from which nobody can tell the number of heads."""
+    """A single timm file of a width that does not determine the number of heads."""
     size = dict(img_size=32, patch_size=8, embed_dim=64, depth=1, num_heads=4, num_classes=3)
     model = fill(timm.create_model("vit_base_patch16_224", **size))
     return save({name: tensor.contiguous() for name, tensor in model.state_dict().items()})
@@ -85,16 +85,16 @@ def headless() -> bytes:
 def upload(page: Page, files: dict[str, bytes]) -> None:
     chosen = [{"name": name, "mimeType": "application/octet-stream", "buffer": files[name]} for name in files]
     page.locator("input[type=file]").set_input_files(chosen)
-    page.get_by_role("button", name="Add", exact=True).dblclick()  # an impatient person
+    page.get_by_role("button", name="Add", exact=True).dblclick()  # clicks again without waiting
 
 
 def row(page: Page, name: str) -> Locator:
-    """A checkpoint's row of the table, as screen readers have it: what is seen is painted."""
+    """Return a checkpoint's row of the table in the accessibility tree; the visible one is a canvas."""
     return page.locator("canvas tbody tr").filter(has=page.locator("td").get_by_text(name, exact=True))
 
 
 def expect_map(page: Page, **payload: int) -> None:
-    """Wait until the viewer holds a payload of these sizes, and paints over the picture."""
+    """Wait until the viewer has a payload of these sizes and has drawn its map."""
     page.wait_for_function(
         """sizes => {
             const viewer = VIEWER;
@@ -119,7 +119,7 @@ def download(page: Page) -> bytes:
 
 
 def opened(model: Any, checkpoint: Path) -> None:
-    """Assert that another library's model gives the logits of ours."""
+    """Assert that another library's model gives our logits."""
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         theirs = model.eval()(images)
@@ -127,18 +127,18 @@ def opened(model: Any, checkpoint: Path) -> None:
     assert torch.allclose(getattr(theirs, "logits", theirs), ours, atol=1e-5)
 
 
-def test_a_model_that_is_brought_is_listed_and_opens_with_one_click(page: Page, url: str, places: Places) -> None:
+def test_uploaded_model_is_listed_and_opens_with_one_click(page: Page, url: str, places: Places) -> None:
     page.goto(f"{url}/checkpoints")
     expect(page.get_by_text("There is no checkpoint yet.")).to_be_visible()
     upload(page, {name: (places.published / name).read_bytes() for name in (WEIGHTS, CONFIG)})
-    expect(row(page, "vit")).to_contain_text("transformers")  # after what its config says
+    expect(row(page, "vit")).to_contain_text("transformers")  # follows the values from its config
     expect(page.get_by_test_id("stAlert")).not_to_be_attached()
     page.get_by_role("link", name="Open in Explore").click()
     expect(page).to_have_url(re.compile("checkpoint=vit"))
     expect_map(page, blocks=2, heads=4, tokens=17)
 
 
-def test_the_heads_that_no_file_states_are_asked_for(page: Page, url: str) -> None:
+def test_unspecified_number_of_heads_is_asked_for(page: Page, url: str) -> None:
     page.goto(f"{url}/checkpoints")
     upload(page, {"theirs.safetensors": headless()})
     expect(row(page, "theirs")).to_contain_text("Heads unknown")
@@ -150,7 +150,7 @@ def test_the_heads_that_no_file_states_are_asked_for(page: Page, url: str) -> No
     expect_map(page, heads=4)
 
 
-def test_a_converted_checkpoint_arrives_and_opens_in_other_libraries(
+def test_converted_checkpoint_downloads_and_opens_in_other_libraries(
     page: Page, url: str, places: Places, kept: str, tmp_path: Path
 ) -> None:
     page.goto(f"{url}/?checkpoint={kept}")
@@ -168,7 +168,7 @@ def test_a_converted_checkpoint_arrives_and_opens_in_other_libraries(
     opened(timm.create_model(f"local-dir:{tmp_path / 'timm' / kept}", pretrained=True), places.shelf / kept)
 
 
-def test_a_model_is_fetched_by_name_while_a_bar_says_how_far_it_is(page: Page, url: str, places: Places) -> None:
+def test_model_is_downloaded_by_name_with_a_progress_bar(page: Page, url: str, places: Places) -> None:
     commit = places.hub.publish("ada/tiny", places.published)
     places.hub.gate.clear()
     try:
@@ -187,7 +187,7 @@ def test_a_model_is_fetched_by_name_while_a_bar_says_how_far_it_is(page: Page, u
 
 
 @pytest.mark.exhaustive
-def test_a_checkpoint_is_renamed_and_deleted(page: Page, url: str, places: Places, kept: str) -> None:
+def test_checkpoint_is_renamed_and_deleted(page: Page, url: str, places: Places, kept: str) -> None:
     page.goto(f"{url}/checkpoints?name={kept}")
     page.get_by_role("button", name="Rename").click()
     page.get_by_role("textbox", name="New name").fill("better")
@@ -204,14 +204,12 @@ def test_a_checkpoint_is_renamed_and_deleted(page: Page, url: str, places: Place
     dialog.get_by_role("button", name="Delete").dblclick()
     expect(page.get_by_text("There is no checkpoint yet.")).to_be_visible()
     expect(row(page, "better")).not_to_be_attached()
-    expect(page.get_by_test_id("stAlert")).to_have_count(1)  # and no word of a checkpoint that is not there
+    expect(page.get_by_test_id("stAlert")).to_have_count(1)  # and no error about a missing checkpoint
     expect(dialog).not_to_be_attached()
     assert not list(places.shelf.iterdir())
 
 
-def test_a_file_that_cannot_be_is_refused_where_it_was_given_and_leaves_nothing(
-    page: Page, url: str, places: Places
-) -> None:
+def test_impossible_file_is_refused_at_its_uploader_and_leaves_nothing(page: Page, url: str, places: Places) -> None:
     header = json.dumps({"cls_token": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}).encode()
     page.goto(f"{url}/checkpoints")
     upload(page, {"evil.safetensors": len(header).to_bytes(8, "little") + header})
@@ -223,7 +221,7 @@ def test_a_file_that_cannot_be_is_refused_where_it_was_given_and_leaves_nothing(
 
 
 @pytest.mark.exhaustive
-def test_a_larger_input_has_more_patches_and_a_link(page: Page, url: str, kept: str) -> None:
+def test_larger_input_has_more_patches_and_a_link(page: Page, url: str, kept: str) -> None:
     page.goto(f"{url}/?checkpoint={kept}")
     expect_map(page, tokens=17)
     open_model(page)
@@ -235,8 +233,8 @@ def test_a_larger_input_has_more_patches_and_a_link(page: Page, url: str, kept: 
 
 
 @pytest.mark.exhaustive
-def test_the_fast_pass_is_in_the_link_and_shows_another_map(page: Page, url: str, kept: str) -> None:
-    """Offered where the processor is faster at it; a link opens it anywhere, and it can be switched off there."""
+def test_fast_pass_is_in_the_link_and_shows_another_map(page: Page, url: str, kept: str) -> None:
+    """It is offered where the processor is faster at it; a link enables it anywhere, and it can be disabled there."""
     page.goto(f"{url}/?checkpoint={kept}")
     expect_map(page, tokens=17)
     exact = page.evaluate(f"() => {FIND}.payloadId")
@@ -251,8 +249,8 @@ def test_the_fast_pass_is_in_the_link_and_shows_another_map(page: Page, url: str
     page.wait_for_function(f"exact => {FIND}.payloadId === exact", arg=exact)
 
 
-def test_the_uploader_states_the_limit_that_the_server_has(page: Page, url: str) -> None:
-    """Streamlit's words have no decimals, and are in GB from 500 MB on."""
+def test_uploader_states_the_servers_limit(page: Page, url: str) -> None:
+    """Streamlit's text has no decimals, and is in GB from 500 MB on."""
     with (ROOT / ".streamlit" / "config.toml").open("rb") as file:
         most = tomllib.load(file)["server"]["maxUploadSize"]
     page.goto(f"{url}/checkpoints")

@@ -1,4 +1,4 @@
-"""Page Compare as a visitor meets it: two viewers with one cursor, their difference, and many pictures."""
+"""Page Compare: two viewers with one cursor, their difference, and contact sheets."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ from vit.model.transformer import VisionTransformer
 from .serving import ROOT, VIEWERS
 from .waiting import Conversation
 
-PATIENCE = 180_000  # [ms] on a busy machine
+PATIENCE = 180_000  # timeout [ms], for a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def url(serve: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def open_page(page: Page, url: str) -> Iterator[Callable[[str], Page]]:
-    """`open_page(query)` opens the page and waits for both viewers."""
+    """Return `open_page(query)`, which opens the page and waits for both viewers."""
     errors: list[str] = []
     page.set_default_timeout(PATIENCE)
     page.set_viewport_size({"width": 1280, "height": 1600})
@@ -56,7 +56,7 @@ def open_page(page: Page, url: str) -> Iterator[Callable[[str], Page]]:
     assert errors == []
 
 
-def ask(page: Page, code: str) -> Any:
+def evaluate(page: Page, code: str) -> Any:
     """Evaluate a JavaScript expression of the viewers `a` and `b`."""
     return page.evaluate(f"() => {{ const [a, b] = {VIEWERS}; return {code}; }}")
 
@@ -66,16 +66,16 @@ def wait(page: Page, code: str) -> None:
 
 
 def at(page: Page, which: int, row: int, col: int) -> tuple[float, float]:
-    """The middle of a patch of a viewer's picture."""
+    """Return the middle of a patch of a viewer's picture."""
     over = page.locator("canvas.over").nth(which)
     over.scroll_into_view_if_needed()
     area = over.bounding_box()
-    rows, cols = ask(page, f"[{'ab'[which]}.payload.rows, {'ab'[which]}.payload.cols]")
+    rows, cols = evaluate(page, f"[{'ab'[which]}.payload.rows, {'ab'[which]}.payload.cols]")
     return area["x"] + (col + 0.5) / cols * area["width"], area["y"] + (row + 0.5) / rows * area["height"]
 
 
 def test_hovering_and_pinning_on_the_left_moves_the_right_and_the_difference(
-    open_page: Callable[..., Page], talk: Conversation
+    open_page: Callable[..., Page], conversation: Conversation
 ) -> None:
     page = open_page()
     expect(page.get_by_text("attention, block 6, mean of heads")).to_be_visible()
@@ -84,12 +84,12 @@ def test_hovering_and_pinning_on_the_left_moves_the_right_and_the_difference(
     before = page.get_by_test_id("stMetricValue").inner_text()
     page.mouse.click(*at(page, 0, 2, 5))
     wait(page, "b.selection.pinned && b.selection.token === 1 + 2 * 8 + 5")
-    assert ask(page, "[a.selection.view, b.selection.view]") == ["attention", "relevance"]
+    assert evaluate(page, "[a.selection.view, b.selection.view]") == ["attention", "relevance"]
     expect(page.get_by_test_id("stMetricValue")).not_to_have_text(before)
     expect(page).to_have_url(re.compile(r"token=22"))
-    talk.finish()
-    assert ask(page, "[a, b].map((viewer) => viewer.selection.pinned && viewer.selection.token)") == [22, 22]
-    # the right one leads as well, in its own view
+    conversation.finish()
+    assert evaluate(page, "[a, b].map((viewer) => viewer.selection.pinned && viewer.selection.token)") == [22, 22]
+    # the right viewer leads as well, in its own view
     page.locator(".grid").nth(1).scroll_into_view_if_needed()
     page.get_by_role("button", name="Rollout").nth(1).click()
     wait(page, "b.selection.view === 'rollout' && a.selection.view === 'attention'")
@@ -102,23 +102,23 @@ def test_hovering_and_pinning_on_the_left_moves_the_right_and_the_difference(
 
 @pytest.mark.exhaustive
 def test_another_checkpoint_on_the_right_has_the_same_cursor_and_scale(
-    open_page: Callable[..., Page], talk: Conversation
+    open_page: Callable[..., Page], conversation: Conversation
 ) -> None:
     page = open_page("?a_view=attention&b_view=attention")
     expect(page.get_by_role("img", name="Left map minus right map")).to_be_visible()
-    talk.finish()
+    conversation.finish()
     page.get_by_role("combobox", name=re.compile("Right checkpoint")).click()
     page.get_by_role("option", name="coarse").click()
     wait(page, "b.payload.rows === 4")
     expect(page.get_by_text(re.compile("There is no difference map"))).to_be_visible()
     page.mouse.move(*at(page, 0, 7, 0))
     wait(page, "b.query === 1 + 3 * 4")
-    assert ask(page, "a.group.sharedTop(a.query, 'from') === b.group.sharedTop(b.query, 'from')")
+    assert evaluate(page, "a.group.sharedTop(a.query, 'from') === b.group.sharedTop(b.query, 'from')")
     page.mouse.click(*at(page, 1, 1, 2))
     wait(page, "a.selection.pinned && a.selection.token === 1 + 3 * 8 + 5")
     expect(page).to_have_url(re.compile(r"token=30"))
-    talk.finish()
-    assert ask(page, "[a.selection.token, b.selection.token]") == [30, 1 + 1 * 4 + 2]
+    conversation.finish()
+    assert evaluate(page, "[a.selection.token, b.selection.token]") == [30, 1 + 1 * 4 + 2]
     page.reload()
     page.wait_for_function(f"() => {VIEWERS}.filter((viewer) => viewer.payload).length === 2")
     wait(page, "b.payload.rows === 4 && a.selection.token === 30 && b.selection.token === 7")
@@ -127,7 +127,7 @@ def test_another_checkpoint_on_the_right_has_the_same_cursor_and_scale(
 def test_maps_of_one_kind_share_a_scale(open_page: Callable[..., Page]) -> None:
     page = open_page("?a_view=relevance&b_view=relevance&b_sample=horse")
     wait(page, "a.group.ownMap.top > 0 && b.group.ownMap.top > 0 && a.group.ownMap.view === b.group.ownMap.view")
-    assert ask(page, "a.group.ownMap.top !== b.group.ownMap.top")
+    assert evaluate(page, "a.group.ownMap.top !== b.group.ownMap.top")
     wait(page, "a.page.find('.legend').ariaLabel === b.page.find('.legend').ariaLabel")
     expect(page.get_by_role("img", name=re.compile("One scale for both maps"))).to_have_count(2)
     page.locator(".display summary").first.click()
@@ -136,7 +136,7 @@ def test_maps_of_one_kind_share_a_scale(open_page: Callable[..., Page]) -> None:
 
 
 @pytest.mark.exhaustive
-def test_both_maps_and_the_sheet_are_taken_away_as_numbers(open_page: Callable[[str], Page], url: str) -> None:
+def test_maps_and_contact_sheet_download_as_numbers(open_page: Callable[[str], Page], url: str) -> None:
     page = open_page("?a_sample=cat&b_sample=horse&apart=1")
 
     def download(label: str) -> bytes:
@@ -151,37 +151,37 @@ def test_both_maps_and_the_sheet_are_taken_away_as_numbers(open_page: Callable[[
     page.goto(f"{url}/compare?mode=many&m_count=60")
     looks = page.get_by_role("button", name="Look at 8 pictures")
     expect(looks.or_(page.get_by_role("button", name="Sheet as CSV")).first).to_be_visible()
-    if looks.is_visible():  # the machine is busy
+    if looks.is_visible():  # a busy machine
         looks.click()
     rows = list(csv.DictReader(io.StringIO(download("Sheet as CSV").decode())))
     assert len(rows) == len(samples.SAMPLES) and {row["prediction"] for row in rows} & {"cat", "horse"}
     assert download("Sheet as PDF").startswith(b"%PDF")
 
 
-def test_a_patch_is_looked_for_in_the_other_picture(open_page: Callable[[str], Page], talk: Conversation) -> None:
+def test_patch_is_matched_in_the_other_picture(open_page: Callable[[str], Page], conversation: Conversation) -> None:
     page = open_page("?a_sample=cat&b_sample=raccoon&a_view=similar&b_view=similar&apart=1")
-    talk.finish()
+    conversation.finish()
     wait(page, "a.settled && b.settled && a.state.view === 'similar' && b.state.view === 'similar'")
-    before = talk.runs
+    before = conversation.runs
     page.locator("canvas.over").first.hover(position={"x": 150, "y": 120})
     wait(page, "a.settled && b.settled && b.map.cosineFeatures[1] === a.features && b.map.cosineToken === a.query")
-    own, other = ask(page, "[[...a.map.nearest], [...b.map.nearest]]")
-    assert own != other and talk.runs == before  # no message
+    own, other = evaluate(page, "[[...a.map.nearest], [...b.map.nearest]]")
+    assert own != other and conversation.runs == before  # no message
     expect(page.get_by_text("of the other picture, after the last block; a double line")).to_have_count(1)
     outlined = "[...b.root.querySelectorAll('.near:not([hidden])')].length"
-    assert ask(page, outlined) == 5
-    assert ask(page, "b.root.querySelectorAll('.near.mutual').length") == sum(ask(page, "[...b.map.mutual]"))
+    assert evaluate(page, outlined) == 5
+    assert evaluate(page, "b.root.querySelectorAll('.near.mutual').length") == sum(evaluate(page, "[...b.map.mutual]"))
     page.locator("canvas.over").last.hover(position={"x": 100, "y": 100})
     wait(page, "a.settled && a.map.cosineFeatures[1] === b.features && b.map.cosineFeatures[1] === b.features")
 
 
 @pytest.mark.exhaustive
-def test_many_pictures_lead_to_the_explorer(page: Page, url: str) -> None:
+def test_contact_sheet_leads_to_the_explorer(page: Page, url: str) -> None:
     page.set_default_timeout(PATIENCE)
     page.goto(f"{url}/compare?mode=many")
     asks, open_in_explore = page.get_by_role("button", name="Look at 8 pictures"), page.get_by_text("Open in Explore")
     expect(asks.or_(open_in_explore).first).to_be_visible()
-    if asks.is_visible():  # the machine is busy
+    if asks.is_visible():  # a busy machine
         asks.click()
     expect(open_in_explore).to_have_count(len(samples.SAMPLES))
     page.get_by_text("Are the maps true?").click()
@@ -199,7 +199,7 @@ def test_many_pictures_lead_to_the_explorer(page: Page, url: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_the_way_back_from_an_uploaded_picture_leads_to_the_sheet(page: Page, url: str) -> None:
+def test_back_from_an_uploaded_picture_leads_to_the_sheet(page: Page, url: str) -> None:
     page.set_default_timeout(PATIENCE)
     page.goto(f"{url}/compare?mode=many&m_from=upload")
     out = io.BytesIO()
@@ -217,21 +217,23 @@ def test_the_way_back_from_an_uploaded_picture_leads_to_the_sheet(page: Page, ur
 COLOURS = "[a, b].map((viewer) => [...viewer.features.colours])"
 
 
-def test_components_of_both_pictures_have_one_basis(open_page: Callable[[str], Page], talk: Conversation) -> None:
+def test_components_of_both_pictures_share_one_basis(
+    open_page: Callable[[str], Page], conversation: Conversation
+) -> None:
     page = open_page("?a_sample=cat&b_sample=raccoon&a_view=components&b_view=components&apart=1&after_block=2")
-    talk.finish()
+    conversation.finish()
     wait(page, "a.settled && b.settled && a.map.colours && b.map.colours && a.features.block === 2")
     checkpoint = vit.load_checkpoint("cifar10")
     pictures = [checkpoint.preprocess(vit.decode_image(samples.read(name))) for name in ("cat", "raccoon")]
     truth = components([patch_features(checkpoint.model, one, 2) for one in pictures])
-    for drawn, colours in zip(ask(page, COLOURS), truth.colours, strict=True):
+    for drawn, colours in zip(evaluate(page, COLOURS), truth.colours, strict=True):
         assert np.abs(np.array(drawn) / 255 - colours.numpy().ravel()).max() <= 1 / 255
-    before = talk.runs
+    before = conversation.runs
     page.locator("canvas.over").first.hover(position={"x": 150, "y": 120})
     wait(page, "a.settled && b.settled && b.map.cosineFeatures[1] === a.features && b.map.cosineToken === a.query")
     expect(page.get_by_text("of the other picture, after block 3; a double line")).to_have_count(1)
-    assert talk.runs == before  # no message
-    assert ask(page, "(a.useFeatures('of another picture'), a.features)") is None  # never those of the last one
+    assert conversation.runs == before  # no message
+    assert evaluate(page, "(a.useFeatures('of another picture'), a.features)") is None  # not those of the previous one
     page.get_by_label("Features after block").first.fill("6")
     page.get_by_label("Features after block").first.press("Enter")
     wait(page, "a.settled && b.settled && a.map.colours && b.map.colours && b.features.block === 5")

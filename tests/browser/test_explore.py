@@ -1,4 +1,4 @@
-"""The app as a visitor meets it: a photo in, its attention out, and a link back to the same view."""
+"""Page Explore as a visitor uses it: upload a photo, see its attention, and share a link to the view."""
 
 import base64
 import io
@@ -27,7 +27,7 @@ PASTE = """(encoded) => {
 
 
 def photo(width: int, height: int) -> bytes:
-    """A JPEG as phones make them: stored on its side, with an EXIF note to turn it."""
+    """Write a JPEG as phones do: stored on its side, with an EXIF orientation."""
     exif = Image.Exif()
     exif[0x0112] = 6
     out = io.BytesIO()
@@ -39,99 +39,99 @@ def test_photo_from_a_phone_is_upright_and_explained(app: App) -> None:
     app.open()
     upload = {"name": "IMG_1234.JPG", "mimeType": "image/jpeg", "buffer": photo(600, 900)}
     app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
-    app.shows("header.picture.height", 900)
+    app.wait_for_payload("header.picture.height", 900)
     assert app.size() == [600, 900]
-    app.still()  # Streamlit keeps the old chart until the new one is drawn
+    app.wait_until_idle()  # Streamlit keeps the old chart until the new one is drawn
     app.page.get_by_role("button", name="Answer").click()
     expect(app.page.get_by_role("img", name="Predictions")).to_contain_text("%", timeout=PATIENCE)
 
 
-def test_the_way_back_from_an_upload_leads_to_what_was_there(app: App) -> None:
+def test_back_from_an_upload_leads_to_the_previous_view(app: App) -> None:
     app.open()
     upload = {"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)}
     app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
     expect(app.page).to_have_url(re.compile("upload=phone.jpg.*picture="))
-    app.still()
+    app.wait_until_idle()
     app.page.go_back()
     expect(app.page).to_have_url(re.compile(r"\?sample=cat$"))
-    app.still()
+    app.wait_until_idle()
     assert "upload=" not in app.page.url
     assert app.size() == list(Image.open(samples.SAMPLES["cat"].path).size)
     app.page.go_forward()
-    app.shows("header.picture.height", 900)
-    app.still()
+    app.wait_for_payload("header.picture.height", 900)
+    app.wait_until_idle()
     expect(app.page).to_have_url(re.compile("upload=phone.jpg.*picture="))
 
 
 @pytest.mark.exhaustive
-def test_the_first_view_is_the_first_step_and_back_leads_to_it(app: App) -> None:
+def test_first_view_is_a_history_entry(app: App) -> None:
     app.page.goto("about:blank")
     before = app.page.evaluate("() => history.length")
     app.page.goto(f"{app.url}/")
-    app.shows("tokens", 257)
-    app.still()
+    app.wait_for_payload("tokens", 257)
+    app.wait_until_idle()
     first = app.page.url
     assert "size=64" in first and app.page.evaluate("() => history.length") == before + 1
     upload = {"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)}
     app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
-    app.shows("header.picture.height", 900)
-    app.still()
+    app.wait_for_payload("header.picture.height", 900)
+    app.wait_until_idle()
     app.page.go_back()
-    app.shows("tokens", 257)
-    app.still()
+    app.wait_for_payload("tokens", 257)
+    app.wait_until_idle()
     assert app.page.url == first
     app.page.go_back()
     app.page.wait_for_url("about:blank")
 
 
 @pytest.mark.exhaustive
-def test_an_input_size_that_was_chosen_stays_with_the_next_upload(app: App) -> None:
+def test_chosen_input_size_is_kept_for_the_next_upload(app: App) -> None:
     app.open()
     upload = app.page.locator('[data-testid="stFileUploader"] input[type="file"]')
     upload.set_input_files({"name": "first.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)})
-    app.shows("header.picture.height", 900)
-    app.still()
+    app.wait_for_payload("header.picture.height", 900)
+    app.wait_until_idle()
     app.page.goto(f"{app.page.url}&size=64")
-    app.shows("tokens", 257)
-    app.still()
+    app.wait_for_payload("tokens", 257)
+    app.wait_until_idle()
     upload.set_input_files({"name": "second.jpg", "mimeType": "image/jpeg", "buffer": photo(500, 700)})
-    app.shows("header.picture.height", 700)
-    app.still()
+    app.wait_for_payload("header.picture.height", 700)
+    app.wait_until_idle()
     expect(app.page).to_have_url(re.compile("size=64"))
-    app.shows("tokens", 257)
+    app.wait_for_payload("tokens", 257)
 
 
-def test_each_thing_that_is_done_is_one_step_back(app: App) -> None:
+def test_each_action_is_one_history_entry(app: App) -> None:
     app.open()
     steps = "() => history.length"
     before, upload = app.page.evaluate(steps), app.page.locator('[data-testid="stFileUploader"] input[type="file"]')
     upload.set_input_files({"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)})
-    app.shows("header.picture.height", 900)
-    app.still()
+    app.wait_for_payload("header.picture.height", 900)
+    app.wait_until_idle()
     assert app.page.evaluate(steps) == before + 1
     app.page.mouse.click(*app.at(2, 5))
     expect(app.page).to_have_url(re.compile("pinned=1"))
-    app.still()
+    app.wait_until_idle()
     assert app.page.evaluate(steps) == before + 2
     app.sample("Raccoon")
     expect(app.page).to_have_url(re.compile("sample=raccoon"))
-    app.still()
+    app.wait_until_idle()
     assert app.page.evaluate(steps) == before + 3
 
     app.page.go_back()
-    app.shows("header.picture.height", 900)
-    app.still()
+    app.wait_for_payload("header.picture.height", 900)
+    app.wait_until_idle()
     expect(app.page).to_have_url(re.compile("upload=phone.jpg.*pinned=1"))
     app.page.go_back()
     expect(app.page).to_have_url(re.compile(r"upload=phone.jpg(?!.*pinned)"))
-    app.still()
+    app.wait_until_idle()
     assert app.size() == [600, 900]
     app.page.go_back()
     expect(app.page).to_have_url(re.compile(r"\?sample=cat$"))
-    app.shows("header.picture.height", Image.open(samples.SAMPLES["cat"].path).height)
+    app.wait_for_payload("header.picture.height", Image.open(samples.SAMPLES["cat"].path).height)
 
 
-def test_each_upload_is_one_step_and_back_and_reload_name_the_picture_that_is_shown(app: App) -> None:
+def test_each_upload_is_one_history_entry_and_the_picture_has_its_name(app: App) -> None:
     app.open()
     steps, before = "() => history.length", app.page.evaluate("() => history.length")
     upload = app.page.locator('[data-testid="stFileUploader"] input[type="file"]')
@@ -141,29 +141,29 @@ def test_each_upload_is_one_step_and_back_and_reload_name_the_picture_that_is_sh
         upload.set_input_files({"name": name, "mimeType": "image/jpeg", "buffer": content})
         if not content:
             expect(app.page.get_by_test_id("stAlert")).to_contain_text(name)
-        app.shows("header.picture.height", heights[name])
-        app.still()
+        app.wait_for_payload("header.picture.height", heights[name])
+        app.wait_until_idle()
     assert app.page.evaluate(steps) == before + 2
 
-    def shows(name: str) -> None:
-        app.shows("header.picture.height", heights[name])
-        app.still()
+    def expect_picture(name: str) -> None:
+        app.wait_for_payload("header.picture.height", heights[name])
+        app.wait_until_idle()
         expect(app.page.get_by_text(f"This is {name}.")).to_be_visible()
         expect(app.page).to_have_url(re.compile(f"upload={name}"))
         expect(app.page.get_by_test_id("stFileUploaderFileName")).to_have_count(0)  # no other name beside it
 
-    shows("second.jpg")
+    expect_picture("second.jpg")
     app.page.go_back()
-    shows("first.jpg")
+    expect_picture("first.jpg")
     app.page.reload()
-    shows("first.jpg")
+    expect_picture("first.jpg")
     app.page.go_forward()
-    shows("second.jpg")
+    expect_picture("second.jpg")
     app.sample("Raccoon")
     expect(app.page).to_have_url(re.compile("sample=raccoon"))
-    app.still()
+    app.wait_until_idle()
     app.page.go_back()
-    shows("second.jpg")
+    expect_picture("second.jpg")
 
 
 @pytest.mark.exhaustive
@@ -171,30 +171,30 @@ def test_each_upload_is_one_step_and_back_and_reload_name_the_picture_that_is_sh
     "there",
     ["Train", *(pytest.param(page, marks=pytest.mark.exhaustive) for page in ("Compare", "Checkpoints", "Runs"))],
 )
-def test_another_page_and_the_way_from_it_are_one_step_each(app: App, there: str) -> None:
+def test_another_page_and_the_way_back_are_one_history_entry_each(app: App, there: str) -> None:
     app.open("?sample=raccoon&view=similar")
     steps = [app.page.url]
     before = app.page.evaluate("() => history.length")
     for name in (there, "Explore"):
         app.page.get_by_role("link", name=name, exact=True).first.click()
         expect(app.page).to_have_url(re.compile(f"/{there.lower()}" if name == there else "sample=raccoon"))
-        app.still()
+        app.wait_until_idle()
         steps.append(app.page.url)
     assert app.page.evaluate("() => history.length") == before + 2
     assert not re.search("[?&]sample=", steps[1]) and steps[2] == steps[0]
     for address in (steps[1], steps[0]):
         app.page.go_back()
-        app.still()
+        app.wait_until_idle()
         assert app.page.url == address
-    app.shows("header.picture.width", Image.open(samples.SAMPLES["raccoon"].path).width)
+    app.wait_for_payload("header.picture.width", Image.open(samples.SAMPLES["raccoon"].path).width)
     for address in (steps[1], steps[2]):
         app.page.go_forward()
-        app.still()
+        app.wait_until_idle()
         assert app.page.url == address
 
 
 @pytest.mark.exhaustive
-def test_each_step_of_the_tour_outlines_a_control_and_notices_that_it_is_used(app: App) -> None:
+def test_each_tour_step_outlines_a_control_and_detects_its_use(app: App) -> None:
     page, grid = app.page, app.page.locator("canvas.grid")
     uses = (
         app.open_display,
@@ -214,7 +214,7 @@ def test_each_step_of_the_tour_outlines_a_control_and_notices_that_it_is_used(ap
     app.open("?tour=1&sample=cat&checkpoint=cifar10")
     for number, use in enumerate(uses, 1):
         expect(page.get_by_text(f"{number} of 7.")).to_be_visible()
-        app.still()
+        app.wait_until_idle()
         page.wait_for_function(outlined, arg="rgb(201, 128, 58)")
         expect(page.get_by_text("✓ Done")).to_be_hidden()
         use()
@@ -223,12 +223,12 @@ def test_each_step_of_the_tour_outlines_a_control_and_notices_that_it_is_used(ap
         if number < len(uses):
             page.get_by_role("button", name="Next").click()
     page.get_by_role("button", name="Done", exact=True).click()
-    app.still()
+    app.wait_until_idle()
     page.wait_for_function(f"(colour) => !({outlined})(colour)", arg="rgb(")
 
 
 @pytest.mark.exhaustive
-def test_steps_of_the_tour_leave_the_map_in_view(app: App) -> None:
+def test_tour_steps_leave_the_map_in_view(app: App) -> None:
     app.open()
     seen = f"""() => {{
       const {{ top, bottom }} = {FIND}.root.querySelector("canvas.over").getBoundingClientRect();
@@ -239,10 +239,10 @@ def test_steps_of_the_tour_leave_the_map_in_view(app: App) -> None:
     for button in ("New here?", "Next"):
         app.page.get_by_role("button", name=button).click()
         app.page.wait_for_function(seen)
-        app.still()
+        app.wait_until_idle()
         assert app.page.evaluate(seen)
     app.page.get_by_role("button", name="End the tour").click()
-    app.still()
+    app.wait_until_idle()
 
 
 def test_pasted_picture_is_explained(app: App) -> None:
@@ -250,11 +250,11 @@ def test_pasted_picture_is_explained(app: App) -> None:
     out = io.BytesIO()
     Image.new("RGB", (333, 222), "olive").save(out, "PNG")
     app.page.evaluate(PASTE, base64.b64encode(out.getvalue()).decode())
-    app.shows("header.picture.width", 333)
+    app.wait_for_payload("header.picture.width", 333)
     assert app.size() == [333, 222]
 
 
-def test_broken_upload_says_so_and_keeps_the_page(app: App) -> None:
+def test_broken_upload_is_reported_and_keeps_the_page(app: App) -> None:
     app.open()
     upload = {"name": "broken.png", "mimeType": "image/png", "buffer": b"\x89PNG not really"}
     app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
@@ -262,27 +262,27 @@ def test_broken_upload_says_so_and_keeps_the_page(app: App) -> None:
     expect(app.page.locator("canvas.over")).to_be_visible()
 
 
-def test_hover_changes_the_picture_and_sends_nothing(app: App) -> None:
+def test_hovering_changes_the_picture_without_requests(app: App) -> None:
     app.open()
     app.page.mouse.move(*app.at(1, 1))
-    app.still()
-    before, asked = app.picture(), app.talk.runs
+    app.wait_until_idle()
+    before, asked = app.picture(), app.conversation.runs
     app.page.mouse.move(*app.at(6, 5))
-    app.still()
+    app.wait_until_idle()
     assert app.picture() != before
-    assert app.talk.runs == asked
+    assert app.conversation.runs == asked
 
 
-def test_sample_pin_and_head_come_back_from_the_link(app: App) -> None:
+def test_sample_pin_and_head_are_restored_from_the_link(app: App) -> None:
     app.open()
     app.sample("Raccoon")
     width, height = Image.open(samples.SAMPLES["raccoon"].path).size
-    app.shows("header.picture.width", width)
-    app.still()
+    app.wait_for_payload("header.picture.width", width)
+    app.wait_until_idle()
     app.page.mouse.click(*app.at(2, 5))
     app.page.locator("canvas.over").press("PageUp")
-    app.still()
-    chosen = app.ask("viewer.selection")
+    app.wait_until_idle()
+    chosen = app.evaluate("viewer.selection")
     assert chosen["token"] == 1 + 2 * 8 + 5 and chosen["pinned"]
     expect(app.page).to_have_url(re.compile(r"sample=raccoon"))
     expect(app.page).to_have_url(re.compile(rf"token={chosen['token']}"))
@@ -291,12 +291,12 @@ def test_sample_pin_and_head_come_back_from_the_link(app: App) -> None:
 
     app.page.goto("about:blank")
     app.open(link.partition("/?")[2] and "?" + link.partition("/?")[2])
-    again = app.ask("viewer.selection")
+    again = app.evaluate("viewer.selection")
     assert {key: again[key] for key in chosen} == chosen
     assert app.size() == [width, height]
 
 
-def test_downloads_hold_what_is_shown(app: App) -> None:
+def test_downloads_contain_the_displayed_data(app: App) -> None:
     token, block, head = 1 + 3 * 8 + 4, 2, 1
     app.open(f"?sample=cat&block={block}&head={head}&token={token}&pinned=1")
     checkpoint = vit.load_checkpoint("cifar10")
@@ -315,21 +315,21 @@ def test_downloads_hold_what_is_shown(app: App) -> None:
 
 
 @pytest.mark.exhaustive
-def test_larger_input_hovers_with_queries_and_keys(app: App) -> None:
+def test_larger_input_supports_hovering_with_queries_and_keys(app: App) -> None:
     app.open()
     app.open_model()
     app.page.get_by_role("combobox", name=re.compile("Input size")).click()
     app.page.get_by_role("option", name=re.compile("^128 px")).click()
-    app.shows("tokens", 1025)
-    app.still()
+    app.wait_for_payload("tokens", 1025)
+    app.wait_until_idle()
     checkpoint = vit.load_checkpoint("cifar10")
     record = explain(checkpoint, samples.read("cat"), (128, 128)).record
     app.page.mouse.move(*app.at(20, 9))
-    app.still()
-    token = app.ask("viewer.engine.token")
+    app.wait_until_idle()
+    token = app.evaluate("viewer.engine.token")
     assert token == 1 + 20 * 32 + 9
     fill = "viewer.payload.fill(3, 2, viewer.engine.token, 'from', row, 0)"
-    row = np.array(app.ask(f"(() => {{ const row = new Float32Array(1025); {fill}; return [...row]; }})()"))
+    row = np.array(app.evaluate(f"(() => {{ const row = new Float32Array(1025); {fill}; return [...row]; }})()"))
     expected = record.rows(3, [token])[2, 0].numpy()
     assert np.abs(row - expected).max() < 0.01 * expected.max()
 
@@ -340,61 +340,61 @@ def test_two_downloads_in_a_row_both_arrive(app: App) -> None:
         assert Image.open(io.BytesIO(app.download(label))).width > 100
 
 
-def test_pinned_class_token_comes_back_from_the_link(app: App) -> None:
+def test_pinned_class_token_is_restored_from_the_link(app: App) -> None:
     app.open()
     app.page.get_by_role("button", name=re.compile("Class token")).click()
-    app.still()
-    assert app.ask("viewer.selection.pinned")
+    app.wait_until_idle()
+    assert app.evaluate("viewer.selection.pinned")
     app.page.reload()
     expect(app.page.locator("canvas.over")).to_be_visible()
-    app.still()
-    assert app.ask("viewer.selection.pinned") and app.ask("viewer.selection.token") == 0
+    app.wait_until_idle()
+    assert app.evaluate("viewer.selection.pinned") and app.evaluate("viewer.selection.token") == 0
 
 
-def test_escape_releases_wherever_the_focus_is(app: App) -> None:
+def test_escape_unpins_wherever_the_focus_is(app: App) -> None:
     app.open()
     chip = app.page.get_by_role("button", name=re.compile("Class token"))
     chip.click()
     chip.press("Escape")
-    assert not app.ask("viewer.selection.pinned")
+    assert not app.evaluate("viewer.selection.pinned")
 
 
-def test_panorama_shows_its_patches_large_enough_to_point_at(app: App) -> None:
+def test_panorama_shows_patches_large_enough_to_point_at(app: App) -> None:
     app.open()
     out = io.BytesIO()
     Image.linear_gradient("L").resize((6000, 400)).save(out, "PNG")
     upload = {"name": "panorama.png", "mimeType": "image/png", "buffer": out.getvalue()}
     app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
-    app.shows("header.picture.width", 6000)
+    app.wait_for_payload("header.picture.width", 6000)
     area = app.page.locator("canvas.over").bounding_box()
     assert area and min(area["width"], area["height"]) > 100
 
 
-def test_the_first_click_on_the_class_s_map_shows_it(app: App) -> None:
-    """What it needs comes to the page, and the viewer stays mounted as it is."""
+def test_first_click_on_the_class_map_shows_it(app: App) -> None:
+    """The required data is sent, and the viewer stays mounted."""
     app.open()
     app.page.evaluate(f"() => {{ window.first = {FIND}; }}")
     relevance = app.page.get_by_role("button", name="Relevance", exact=True).first
     relevance.click()
     app.page.wait_for_function(f"() => {FIND}?.map?.relevance.some((value) => value > 0)")
     expect(app.page.locator(".sentence")).to_have_text("Relevance: what speaks for “cat”.")
-    app.still()
-    assert app.ask("viewer === window.first && viewer.selection.view") == "relevance"
+    app.wait_until_idle()
+    assert app.evaluate("viewer === window.first && viewer.selection.view") == "relevance"
     app.page.get_by_role("button", name="Rollout", exact=True).first.click()
-    app.still()
+    app.wait_until_idle()
     expect(app.page.locator(".sentence")).to_have_text(re.compile("^Rollout"))
-    assert app.ask("viewer === window.first && viewer.selection.view") == "rollout"
+    assert app.evaluate("viewer === window.first && viewer.selection.view") == "rollout"
 
 
-def test_the_class_that_is_named_is_the_one_that_is_explained(app: App) -> None:
-    """Streamlit leaves a control at its old words unless it is told."""
+def test_selected_class_is_the_explained_class(app: App) -> None:
+    """Streamlit does not relabel a control by itself."""
     app.open("?view=relevance")
     popover = app.page.get_by_role("button", name="Class and method")
     field = app.page.locator('[data-testid="stSelectbox"]', has_text=re.compile("^Class")).first
     for name, label in (("horse", "horse"), ("temple", None), ("cat", "cat")):
         app.sample(samples.SAMPLES[name].title)
         app.page.wait_for_function(f"() => !{FIND}.root.hasAttribute('data-waiting')")
-        app.still()
+        app.wait_until_idle()
         heading = app.page.locator(".sentence").inner_text()
         explained = re.search("“(.+)”", heading)
         assert explained and explained[1] == (label or explained[1])
@@ -406,12 +406,12 @@ def test_the_class_that_is_named_is_the_one_that_is_explained(app: App) -> None:
     for name in ("dog" if "dog" in samples.SAMPLES else "raccoon", "horse", "flower", "temple", "cat"):
         app.sample(samples.SAMPLES[name].title)
         app.page.wait_for_timeout(60)
-    app.still()
+    app.wait_until_idle()
     assert "target" not in app.page.url and app.page.get_by_test_id("stException").count() == 0
 
 
-def test_clicks_that_a_browser_sends_together_all_count(app: App) -> None:
-    """One in the fragment of the viewer, one outside of it; Streamlit reruns only the fragment then."""
+def test_simultaneous_clicks_all_count(app: App) -> None:
+    """One is in the viewer's fragment, one outside; Streamlit then reruns only the fragment."""
     app.open("?sample=cat")
     width, _ = Image.open(samples.SAMPLES["raccoon"].path).size
     app.page.evaluate("""() => {
@@ -425,61 +425,61 @@ def test_clicks_that_a_browser_sends_together_all_count(app: App) -> None:
         find(document, (button) => button.textContent.trim() === "Heads").click();
         find(document, (button) => /Raccoon/.test(button.getAttribute("aria-label"))).click();
     }""")
-    app.shows("header.picture.width", width)
-    app.still()
+    app.wait_for_payload("header.picture.width", width)
+    app.wait_until_idle()
     expect(app.page).to_have_url(re.compile("panel=heads"))
     expect(app.page).to_have_url(re.compile("sample=raccoon"))
 
 
 @pytest.mark.exhaustive
-def test_a_look_at_many_pictures_hears_stop(app: App) -> None:
+def test_computation_over_many_pictures_can_be_stopped(app: App) -> None:
     app.open("?panel=heads&size=128")
     main = app.page.get_by_test_id("stMain")
     main.get_by_text("many pictures", exact=True).click()
-    app.still()  # a list that is open closes when the page scrolls, as it does where it gets shorter
+    app.wait_until_idle()  # an open list closes when the page scrolls, which it does as it gets shorter
     main.get_by_test_id("stSelectbox").filter(has_text="Pictures").last.locator("input").click()
     app.page.get_by_role("option").filter(has_text="Shapes").click()
     main.get_by_role("button", name=re.compile(r"Look at 128 pictures \(.+\)")).click()
     main.get_by_role("button", name="Stop", exact=True).click()
     expect(main.get_by_text("Stopped after")).to_be_visible(timeout=PATIENCE)
     expect(main.get_by_role("button", name="Go on")).to_be_visible()
-    app.still()  # and the browser asks for no more of it
+    app.wait_until_idle()  # and the browser does not request the rest
 
 
 @pytest.mark.exhaustive
-def test_coming_back_from_another_page_finds_everything_as_it_was(app: App) -> None:
+def test_returning_from_another_page_restores_everything(app: App) -> None:
     app.open("?sample=raccoon&view=similar&token=30&pinned=1")
     app.open_display()
     app.page.get_by_role("button", name="Own scales").first.click()
-    app.still()
+    app.wait_until_idle()
     upload = {"name": "mine.png", "mimeType": "image/png", "buffer": photo(333, 222)}
     app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
-    app.shows("header.picture.width", 333)
-    app.still()
+    app.wait_for_payload("header.picture.width", 333)
+    app.wait_until_idle()
     app.page.get_by_role("link", name="Runs").click()
     expect(app.page).to_have_url(re.compile("/runs"))
-    app.still()
+    app.wait_until_idle()
     app.page.get_by_role("link", name="Explore").click()
-    app.shows("header.picture.width", 333)
-    app.still()
-    chosen = app.ask("viewer.selection")
+    app.wait_for_payload("header.picture.width", 333)
+    app.wait_until_idle()
+    chosen = app.evaluate("viewer.selection")
     assert (chosen["view"], chosen["token"], chosen["scale"], chosen["pinned"]) == ("similar", 30, "own", True)
     for part in ("sample=raccoon", "view=similar", "scale=own", "upload=mine.png"):
         expect(app.page).to_have_url(re.compile(part))
     app.page.goto(app.page.url)
-    app.shows("header.picture.width", 333)
+    app.wait_for_payload("header.picture.width", 333)
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
-def test_a_step_of_the_tour_stays_in_sight_and_leads_to_what_it_explains(app: App, width: int, height: int) -> None:
+def test_tour_step_stays_visible_and_leads_to_its_subject(app: App, width: int, height: int) -> None:
     app.page.set_viewport_size({"width": width, "height": height})
     app.open("?tour=3&sample=cat&block=2&head=0&token=31&pinned=1")
     box = app.page.get_by_test_id("stBottomBlockContainer")
 
     def sees(step: str, seen: Any) -> None:
-        """The step is at the bottom of the window, and this above it."""
+        """Whether this element is visible above the step at the bottom of the window."""
         expect(box.get_by_text(step)).to_be_in_viewport(ratio=1)
-        app.still()
+        app.wait_until_idle()
         area, below = seen.bounding_box(), box.bounding_box()
         assert area and below and area["y"] >= 0 and area["y"] + 80 < below["y"] < height * 0.9
 
@@ -488,42 +488,42 @@ def test_a_step_of_the_tour_stays_in_sight_and_leads_to_what_it_explains(app: Ap
     for step, panel, where in ((4, "Heads", ".table"), (5, "Layers", None)):
         box.get_by_role("button", name="Next").click()
         expect(box.get_by_text(f"{step} of 7")).to_be_visible()
-        app.still()
+        app.wait_until_idle()
         chosen = app.page.locator('[data-testid*="segmented_controlActive"], [aria-checked="true"]')
         expect(chosen.filter(has_text=re.compile(f"^{panel}$"))).to_be_visible()
         box.get_by_role("link", name=panel).click()
         sees(f"{step} of 7", app.page.locator(where).first if where else app.page.get_by_text("Decided at block 3"))
     box.get_by_role("link", name="See").click()
-    sees("5 of 7", app.page.locator("canvas.grid"))  # it is what this step is about
+    sees("5 of 7", app.page.locator("canvas.grid"))  # the subject of this step
 
 
 @pytest.mark.exhaustive
-def test_several_pictures_are_stepped_through_here_and_on_page_compare(app: App) -> None:
+def test_several_pictures_can_be_stepped_through_here_and_on_compare(app: App) -> None:
     app.open()
     heights = {"first.jpg": 900, "second.jpg": 700, "third.jpg": 800}
     files = [{"name": name, "mimeType": "image/jpeg", "buffer": photo(600, height)} for name, height in heights.items()]
     app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(files)
 
-    def shows(name: str) -> None:
-        app.shows("header.picture.height", heights[name])
-        app.still()
+    def expect_picture(name: str) -> None:
+        app.wait_for_payload("header.picture.height", heights[name])
+        app.wait_until_idle()
         expect(app.page.get_by_text(f"This is {name}.")).to_be_visible()
         expect(app.page.get_by_role("button", name=name)).to_have_attribute("aria-pressed", "true")
 
-    shows("first.jpg")
+    expect_picture("first.jpg")
     expect(app.page.get_by_role("button", name="Previous")).to_be_disabled()
     app.page.get_by_role("button", name="Next").click()
-    shows("second.jpg")
+    expect_picture("second.jpg")
     app.page.get_by_role("button", name="third.jpg").click()
-    shows("third.jpg")
+    expect_picture("third.jpg")
     app.page.reload()
-    shows("third.jpg")
+    expect_picture("third.jpg")
     app.page.go_back()
-    shows("second.jpg")
+    expect_picture("second.jpg")
     app.sample("Raccoon")
     expect(app.page.get_by_text("3 pictures")).to_be_visible()  # none of them is shown
     app.page.go_back()
-    shows("second.jpg")
+    expect_picture("second.jpg")
     app.page.get_by_role("link", name="Compare").click()
     expect(app.page).to_have_url(re.compile("a_picture=[0-9a-f]+&a_which=2"), timeout=PATIENCE)
     expect(app.page.get_by_text("2 of 3")).to_be_visible(timeout=PATIENCE)
@@ -531,7 +531,7 @@ def test_several_pictures_are_stepped_through_here_and_on_page_compare(app: App)
     expect(app.page).to_have_url(re.compile("a_which=3"), timeout=PATIENCE)
 
 
-def test_on_a_phone_every_view_is_within_the_screen(app: App) -> None:
+def test_every_view_fits_a_phones_screen(app: App) -> None:
     app.page.set_viewport_size({"width": 390, "height": 844})
     app.open("?sample=cat")
     buttons = app.page.locator("[data-field=view] button:visible")

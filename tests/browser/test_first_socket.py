@@ -1,4 +1,4 @@
-"""A page that no web socket reaches says so, and names what a proxy has to do; all others never do."""
+"""A page without a working websocket says so and names the proxy settings; other pages never do."""
 
 from collections.abc import Callable
 
@@ -7,22 +7,22 @@ from playwright.sync_api import Page, WebSocketRoute, expect
 
 from .serving import ROOT
 
-TEN_SECONDS = 10_000 + 1000  # [ms] of the page's clock, and two looks
+TEN_SECONDS = 10_000 + 1000  # [ms] of the page's clock; two checks
 
 
 def close(socket: WebSocketRoute) -> None:
-    """As a proxy that knows no web sockets, or passes another Host."""
+    """Close like a proxy that does not support websockets or passes another Host."""
     socket.close()
 
 
 @pytest.fixture
 def address(page: Page, serve: Callable[..., str]) -> str:
-    """Of the app; the page's clock goes on by `page.clock` alone."""
+    """Address of the app; only `page.clock` advances the page's clock."""
     page.clock.install()
     return serve(ROOT / "app.py")
 
 
-def test_a_page_that_no_socket_reaches_says_so(page: Page, address: str) -> None:
+def test_page_without_a_socket_says_so(page: Page, address: str) -> None:
     page.route_web_socket("**/_stcore/stream", close)
     page.goto(address)
     expect(page.get_by_test_id("stAppSkeleton")).to_be_visible()
@@ -34,7 +34,7 @@ def test_a_page_that_no_socket_reaches_says_so(page: Page, address: str) -> None
 
 
 @pytest.mark.exhaustive
-def test_an_open_socket_that_brings_nothing_is_told_apart(page: Page, address: str) -> None:
+def test_silent_open_socket_is_distinguished(page: Page, address: str) -> None:
     page.route_web_socket("**/_stcore/stream", lambda socket: None)
     page.goto(address)
     expect(page.get_by_test_id("stAppSkeleton")).to_be_visible()
@@ -45,7 +45,7 @@ def test_an_open_socket_that_brings_nothing_is_told_apart(page: Page, address: s
 
 
 @pytest.mark.exhaustive
-def test_with_a_socket_nothing_is_said(page: Page, address: str) -> None:
+def test_no_message_with_a_working_socket(page: Page, address: str) -> None:
     page.goto(address)
     page.wait_for_function("'__vitWatchdog' in window")
     page.clock.run_for(4 * TEN_SECONDS)

@@ -1,4 +1,4 @@
-"""What only a browser shows of the guard: nobody frames the app, and a checkpoint comes by its link."""
+"""The guard as seen by a browser: no foreign page can frame the app, and a checkpoint downloads by its link."""
 
 import re
 import threading
@@ -14,7 +14,7 @@ from .serving import ROOT
 
 @pytest.fixture
 def elsewhere() -> Iterator[Callable[[str], str]]:
-    """`elsewhere(html)`: the address of such a page on another port of this machine."""
+    """Return `elsewhere(html)`: the address of such a page on another port of this machine."""
     shown: list[str] = []
 
     class Answer(BaseHTTPRequestHandler):
@@ -32,7 +32,7 @@ def elsewhere() -> Iterator[Callable[[str], str]]:
     server.shutdown()
 
 
-def test_a_foreign_page_cannot_frame_the_app(
+def test_foreign_page_cannot_frame_the_app(
     page: Page, serve: Callable[..., str], elsewhere: Callable[[str], str]
 ) -> None:
     app = serve(ROOT / "app.py")
@@ -41,7 +41,7 @@ def test_a_foreign_page_cannot_frame_the_app(
     assert "frame-ancestors" in said.value.text
 
 
-def test_a_foreign_page_of_this_machine_gets_no_socket(
+def test_foreign_page_of_this_machine_gets_no_socket(
     page: Page, serve: Callable[..., str], elsewhere: Callable[[str], str]
 ) -> None:
     app = serve(ROOT / "app.py").replace("http", "ws", 1)
@@ -57,7 +57,7 @@ def test_a_foreign_page_of_this_machine_gets_no_socket(
     assert opened is False
 
 
-def test_a_checkpoint_comes_by_its_link(page: Page, serve: Callable[..., str]) -> None:
+def test_checkpoint_downloads_by_its_link(page: Page, serve: Callable[..., str]) -> None:
     page.goto(f"{serve(ROOT / 'app.py')}/checkpoints?name=cifar10")
     link = page.get_by_role("link", name=re.compile(r"Download \("))
     expect(link).to_be_visible()

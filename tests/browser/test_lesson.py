@@ -1,4 +1,4 @@
-"""The lesson as a class has it: one file, opened from the disk, without a network."""
+"""The lesson as a class uses it: one file, opened from the disk, without a network."""
 
 import base64
 import json
@@ -23,12 +23,12 @@ from .serving import FIND
 ROOT = Path(__file__).parents[2]
 WORDS = json.loads((ROOT / "vit" / "view" / "web" / "lesson" / "words.json").read_text(encoding="utf-8"))
 MODELS = json.loads((ROOT / "tests" / "web" / "lesson_cases.json").read_text(encoding="utf-8"))["models"]
-LAST = 8  # the number of the last step
+LAST = 8  # index of the last step
 NAMES = ("Vision Transformer Rollout Softmax Token token MLP GELU patch query key value", "Abnar Zuidema",
          "Page Up Page Down Home End Enter Space Esc", "tiny", "JPEG PNG", "WebAssembly")  # fmt: skip
 SCREENS = {"wide": (1280, 900), "phone": (390, 844)}
-PROBABILITY, ATTENTION = 1e-4, 1e-5  # the largest differences to torch
-# In the model's thread: what its last pass left. Base64, as Playwright reads long lists number by number.
+PROBABILITY, ATTENTION = 1e-4, 1e-5  # largest differences from torch
+# In the model's thread: results of its last pass, in Base64, as Playwright reads long lists number by number.
 PASSED = """async () => {
   const { transformer } = await model;
   const { blocks, tokens, space } = transformer;
@@ -40,7 +40,7 @@ PASSED = """async () => {
 
 
 class Lesson:
-    """The file in a browser without a network; nothing may go wrong there, and nothing may be fetched."""
+    """The file in a browser without a network; errors and requests fail the test."""
 
     def __init__(self, browser: Browser, path: Path, screen: str = "wide", scheme: Any = "light"):
         width, height = SCREENS[screen]
@@ -54,34 +54,34 @@ class Lesson:
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(path.as_uri())
-        self.still()
+        self.wait_until_idle()
 
-    def still(self) -> None:
-        """The model has answered, and all that it said is drawn."""
+    def wait_until_idle(self) -> None:
+        """Wait until the model has answered and everything is drawn."""
         self.page.wait_for_function(
             f"() => document.querySelector('main').dataset.state === 'ready' && {FIND}?.settled"
         )
 
     def step(self, number: int) -> None:
         self.page.locator(".steps button").nth(number).click()
-        self.still()
+        self.wait_until_idle()
 
     def look(self, file: Path) -> None:
         """Open a picture."""
         before = self.page.evaluate(f"() => {FIND}.payloadId")
         self.page.locator(".own input").set_input_files(file)
         self.page.wait_for_function(f"(before) => {FIND}.payloadId !== before", arg=before)
-        self.still()
+        self.wait_until_idle()
 
     def computes_with(self, engine: str) -> None:
         expect(self.page.locator(".facts")).to_contain_text(f"Here it computes with {engine}")
 
     def thread(self, code: str, arg: Any = None) -> Any:
-        """What code gives in the model's thread."""
+        """Evaluate code in the model's thread."""
         return self.page.workers[0].evaluate(code, arg)
 
     def check_numbers(self, checkpoint: Checkpoint, picture: Image.Image) -> None:
-        """What the last pass left is what torch computes of the picture."""
+        """Check the results of the last pass against torch."""
         probabilities, letters = self.thread(PASSED)
         with torch.inference_mode():
             output = checkpoint.model(checkpoint.preprocess(picture), output_attentions=True)
@@ -93,7 +93,7 @@ class Lesson:
 
     @property
     def done(self) -> Locator:
-        """What is said once the step is done."""
+        """Return the sentence shown after the step is done."""
         return self.page.locator(".card .done span")
 
     def numbers(self, code: str) -> np.ndarray:
@@ -102,7 +102,7 @@ class Lesson:
 
 @pytest.fixture
 def open_lesson(browser: Browser, checkpoint: Checkpoint, tmp_path: Path) -> Iterator[Callable[..., Lesson]]:
-    """`open_lesson(language="en", screen="wide", scheme="light")`: of the tiny checkpoint, or another `of` them."""
+    """Return `open_lesson(language="en", screen="wide", scheme="light")`, for the tiny checkpoint or `of`."""
     opened: list[Lesson] = []
 
     def start(language: Language = "en", of: Checkpoint = checkpoint, **options: Any) -> Lesson:
@@ -118,11 +118,11 @@ def open_lesson(browser: Browser, checkpoint: Checkpoint, tmp_path: Path) -> Ite
         assert all(url.startswith(("file:", "blob:")) for url in one.asked)
 
 
-def test_a_picture_goes_in_its_map_is_hovered_and_an_exercise_is_done(
+def test_picture_is_opened_its_map_hovered_and_an_exercise_done(
     open_lesson: Callable[..., Lesson], checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
     opened = open_lesson()
-    expect(opened.page.locator("canvas.over")).to_be_visible()  # a sample is there from the beginning
+    expect(opened.page.locator("canvas.over")).to_be_visible()  # a sample is shown initially
     opened.page.get_by_label("Patch lines").check()
     expect(opened.done).to_have_text("Done. On to the next one.")
 
@@ -141,14 +141,14 @@ def test_a_picture_goes_in_its_map_is_hovered_and_an_exercise_is_done(
     area = opened.page.locator("canvas.over").bounding_box()
     assert area
     opened.page.mouse.move(area["x"] + 2.5 / 4 * area["width"], area["y"] + 1.5 / 4 * area["height"])
-    opened.still()
+    opened.wait_until_idle()
     token = 1 + 1 * 4 + 2
     assert opened.numbers("[viewer.query]") == [token]
     drawn = opened.numbers("viewer.map.values.slice(viewer.map.at, viewer.map.at + viewer.payload.tokens)")
     assert np.allclose(drawn, output.attentions[-1][0].mean(0)[token], atol=0.002)
 
 
-def test_one_head_is_shown_by_its_numbers(open_lesson: Callable[..., Lesson]) -> None:
+def test_head_is_explained_with_its_numbers(open_lesson: Callable[..., Lesson]) -> None:
     opened = open_lesson()
     opened.step(6)
     numbers = opened.page.locator(".numbers")
@@ -164,7 +164,7 @@ def test_one_head_is_shown_by_its_numbers(open_lesson: Callable[..., Lesson]) ->
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-def test_nothing_moves_when_an_exercise_is_done(open_lesson: Callable[..., Lesson], screen: str) -> None:
+def test_layout_is_stable_when_an_exercise_is_done(open_lesson: Callable[..., Lesson], screen: str) -> None:
     opened = open_lesson(screen=screen)
     card, box = opened.page.locator(".card"), opened.page.get_by_label("Patch lines")
     box.evaluate("(box) => box.closest('label').scrollIntoView({ block: 'nearest' })")  # as the lesson does
@@ -174,7 +174,7 @@ def test_nothing_moves_when_an_exercise_is_done(open_lesson: Callable[..., Lesso
     assert (card.bounding_box(), box.bounding_box()) == before
 
 
-def test_the_class_token_asks_only_when_somebody_points_at_it(open_lesson: Callable[..., Lesson]) -> None:
+def test_class_token_attention_is_computed_only_on_hover(open_lesson: Callable[..., Lesson]) -> None:
     opened = open_lesson()
     opened.step(1)
     token = opened.page.locator(".tokens button").first
@@ -184,7 +184,7 @@ def test_the_class_token_asks_only_when_somebody_points_at_it(open_lesson: Calla
     expect(opened.done).to_contain_text("Done.")
 
 
-def test_hidden_patches_change_the_answer_and_come_back(open_lesson: Callable[..., Lesson]) -> None:
+def test_hidden_patches_change_the_answer_and_can_be_restored(open_lesson: Callable[..., Lesson]) -> None:
     opened = open_lesson()
     opened.step(LAST)
     result = opened.page.locator(".result")
@@ -197,7 +197,7 @@ def test_hidden_patches_change_the_answer_and_come_back(open_lesson: Callable[..
     expect(result).to_have_text(whole)
 
 
-def test_a_file_that_is_no_picture_is_told(open_lesson: Callable[..., Lesson], tmp_path: Path) -> None:
+def test_non_picture_is_reported(open_lesson: Callable[..., Lesson], tmp_path: Path) -> None:
     opened = open_lesson()
     (tmp_path / "text.png").write_text("no picture")
     opened.page.locator(".own input").set_input_files(tmp_path / "text.png")
@@ -205,7 +205,7 @@ def test_a_file_that_is_no_picture_is_told(open_lesson: Callable[..., Lesson], t
     expect(opened.page.locator("canvas.over")).to_be_visible()
 
 
-def test_keys_are_enough(open_lesson: Callable[..., Lesson]) -> None:
+def test_keyboard_suffices(open_lesson: Callable[..., Lesson]) -> None:
     opened = open_lesson()
     keyboard = opened.page.keyboard
 
@@ -219,7 +219,7 @@ def test_keys_are_enough(open_lesson: Callable[..., Lesson]) -> None:
     go_to("[data-field=lines]")
     keyboard.press("Space")
     expect(opened.done).to_contain_text("Done.")
-    opened.page.locator("h1").click()  # to the beginning of the page
+    opened.page.locator("h1").click()  # to the start of the page
     for _ in range(3):  # on to the heads
         go_to(".next")
         keyboard.press("Enter")
@@ -243,7 +243,7 @@ def test_axe_finds_nothing_serious(open_lesson: Callable[..., Lesson], screen: s
 
 
 @pytest.mark.parametrize("language", ["de", "zh"])
-def test_every_word_on_the_page_is_in_the_language(
+def test_every_text_on_the_page_is_in_the_language(
     open_lesson: Callable[..., Lesson], checkpoint: Checkpoint, language: Language
 ) -> None:
     opened = open_lesson(language)

@@ -1,5 +1,6 @@
-"""The example notebook: run without a browser, then opened in JupyterLab, untrusted, trusted, alive, and without its
-kernel."""
+"""The example notebook: executed without a browser, then opened in JupyterLab: untrusted, trusted, with and without its
+kernel.
+"""
 
 import os
 import re
@@ -22,7 +23,7 @@ SHOW, SET, SELECTION = 1, 3, 5  # cells of the example
 
 
 def drawn(frame: Frame) -> str:
-    """The map that is drawn, once nothing is left to draw."""
+    """Return the map once everything is drawn."""
     frame.wait_for_function(f"() => {VIEWER}.settled")
     return frame.locator("canvas.over").evaluate("canvas => canvas.toDataURL()")
 
@@ -35,7 +36,7 @@ def hovering_changes_the_map(frame: Frame) -> None:
 
 @pytest.fixture
 def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nbformat.NotebookNode:
-    """The example as it is after it was run from the first cell to the last."""
+    """The example after running all its cells."""
     for name, value in environment(tmp_path).items():
         monkeypatch.setitem(os.environ, name, value)
     return NotebookClient(nbformat.read(EXAMPLE, 4), timeout=300, resources={"metadata": {"path": tmp_path}}).execute()
@@ -43,7 +44,7 @@ def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nbformat.Notebo
 
 @pytest.fixture
 def notebook(browser: Browser, tmp_path: Path) -> Iterator[Notebook]:
-    """JupyterLab in a tab, for the notebooks of the test's folder."""
+    """JupyterLab in a tab, with the notebooks of the test's folder."""
     with jupyter_lab(tmp_path) as address:
         page = browser.new_page(viewport={"width": 1280, "height": 1400})
         yield Notebook(page, address)
@@ -64,13 +65,13 @@ def test_the_example_in_jupyterlab(notebook: Notebook, tmp_path: Path, executed:
     assert notebook.page.locator("iframe.vit-view").count() == 0
 
     notary.sign(nbformat.read(tmp_path / "trusted.ipynb", 4))
-    notebook.open("trusted.ipynb")  # its kernel knows nothing of what was run before
+    notebook.open("trusted.ipynb")  # its kernel has no state of the earlier execution
     hovering_changes_the_map(notebook.frame())
     assert notebook.frame().evaluate(f"{VIEWER}.alone") is True
 
     notebook.run(SHOW)
     frame = notebook.frame()
-    expect(frame.get_by_role("button", name="Relevance")).to_be_visible()  # which the kernel computes
+    expect(frame.get_by_role("button", name="Relevance")).to_be_visible()  # computed by the kernel
     hovering_changes_the_map(frame)
     frame.get_by_role("button", name="Relevance").click()
     expect(frame.locator(".sentence")).to_have_text(re.compile("Relevance: what speaks for “cat”"))
@@ -81,10 +82,10 @@ def test_the_example_in_jupyterlab(notebook: Notebook, tmp_path: Path, executed:
     frame.locator("canvas.grid").focus()
     frame.page.keyboard.press("ArrowDown")
     expect(frame.locator(".sentence")).to_have_text(re.compile("^Block 4"))
-    drawn(frame)  # keys are told once they have settled
+    drawn(frame)  # keys are sent once they have settled
     assert "block=3" in notebook.run(SELECTION)
     other = notebook.frame(1)
-    assert other.evaluate(f"{VIEWER}.selection.block") != 3  # each view for itself
+    assert other.evaluate(f"{VIEWER}.selection.block") != 3  # each view independently
 
     notebook.menu("File", "Save Notebook")
     expect(notebook.page.locator(".lm-TabBar-tab.jp-mod-current.jp-mod-dirty")).to_have_count(0)

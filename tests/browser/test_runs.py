@@ -1,4 +1,4 @@
-"""A run as a person lives with it: watched, reloaded, stopped, resumed, opened in the explorer."""
+"""The life of a run on page Runs: watched, reloaded, stopped, resumed, opened in the explorer."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -17,12 +17,12 @@ from .serving import FIND
 from .waiting import Conversation
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 180_000  # [ms] on a busy machine
+PATIENCE = 180_000  # timeout [ms], for a busy machine
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the runs of this file are; what still goes on at the end is killed."""
+    """Folder for the runs of this file; those still running at the end are killed."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VIT_RUNS", str(folder))
@@ -48,13 +48,13 @@ def wait(run: registry.Run, *status: str) -> registry.Run:
 
 
 def bar(page: Page) -> float:
-    """How full the bar is, 0 to 100."""
+    """Return the bar's progress, 0 to 100."""
     element = page.get_by_test_id("stProgress").first.get_by_role("progressbar")
     return float(element.get_attribute("aria-valuenow") or 0)
 
 
-def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> None:
-    small = dict(patch_size=16, dim=32, depth=1, heads=1, mlp_dim=64)  # whose epochs take less than a second
+def test_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> None:
+    small = dict(patch_size=16, dim=32, depth=1, heads=1, mlp_dim=64)  # epochs that take less than a second
     run = control.launch(train_config("shapes", limit=1000, compile=False, epochs=400, **small), name="Watched")
     page.goto(f"{url}/runs?run={run.id}")
     expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible(timeout=PATIENCE)
@@ -71,7 +71,7 @@ def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> No
     expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible(timeout=PATIENCE)
     assert registry.find_run(run.id).alive
 
-    main = page.get_by_test_id("stMain")  # while the page is drawn, Streamlit's header has a Stop of its own
+    main = page.get_by_test_id("stMain")  # while the page is drawn, Streamlit's header has a Stop button of its own
     main.get_by_role("button", name="Stop", exact=True).click()
     assert "Resume continues there" in wait(run, "stopped").reason
     page.get_by_role("button", name="Resume").click()
@@ -92,34 +92,34 @@ def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> No
 
 
 @pytest.mark.exhaustive
-def test_the_way_back_unticks_what_was_ticked(page: Page, url: str, folder: Path) -> None:
+def test_back_unticks_ticked_runs(page: Page, url: str, folder: Path) -> None:
     first, second = (write_run(folder, name) for name in ("Later", "Latest"))
-    talk = Conversation(page)
+    conversation = Conversation(page)
     page.goto(f"{url}/runs")
     page.get_by_placeholder("Filter by name").fill("late")
     page.keyboard.press("Enter")
-    talk.finish()
+    conversation.finish()
 
     def tick(row: int, shown: set[str]) -> None:
         page.locator(".dvn-scroller").first.click(position={"x": 18, "y": 38 + 35 * row + 17})
-        page.wait_for_url(lambda link: set(re.findall(r"run=([^&]+)", link)) == shown)  # it tells with a delay
-        talk.finish()
+        page.wait_for_url(lambda link: set(re.findall(r"run=([^&]+)", link)) == shown)  # it is sent with a delay
+        conversation.finish()
 
     tick(1, {first})
     tick(0, {first, second})
     before = page.locator(".dvn-scroller").first.element_handle()
     page.go_back()
     page.wait_for_function("table => !table.isConnected", arg=before)
-    talk.finish()
+    conversation.finish()
     expect(page.get_by_role("heading", name="Later", exact=True)).to_be_visible()
     tick(0, {first, second})
 
 
 @pytest.mark.exhaustive
-def test_a_reload_keeps_how_curves_are_seen(page: Page, url: str, folder: Path) -> None:
+def test_reload_keeps_the_display_of_curves(page: Page, url: str, folder: Path) -> None:
     run = write_run(folder, "Seen")
     page.goto(f"{url}/runs?run={run}")
-    sliders = page.get_by_test_id("stSlider")  # by their names: while the page is drawn, the first one may be another
+    sliders = page.get_by_test_id("stSlider")  # by name: while the page is drawn, another one may be first
     smoothing, zoom = (sliders.filter(has_text=name).get_by_role("slider").first for name in ("Smoothing", "Zoom"))
     smoothing.press("ArrowRight")
     expect(page).to_have_url(re.compile("smoothing=0.61"))
@@ -128,7 +128,7 @@ def test_a_reload_keeps_how_curves_are_seen(page: Page, url: str, folder: Path) 
     page.get_by_text("Logarithmic loss").click()
     expect(page).to_have_url(re.compile("log=1"))
     page.reload()
-    page.get_by_role("radio", name="Log", exact=True).click()  # and a look at another view
+    page.get_by_role("radio", name="Log", exact=True).click()  # and another view
     expect(page).to_have_url(re.compile("view=log"))
     page.get_by_role("radio", name="Curves", exact=True).click()
     expect(smoothing).to_have_value("0.61")
@@ -137,8 +137,8 @@ def test_a_reload_keeps_how_curves_are_seen(page: Page, url: str, folder: Path) 
     expect(page).to_have_url(re.compile(f"run={run}"))
 
 
-def test_attention_follows_the_slider_and_the_choice_stays(
-    page: Page, url: str, folder: Path, talk: Conversation
+def test_attention_follows_the_slider_and_the_choice_is_kept(
+    page: Page, url: str, folder: Path, conversation: Conversation
 ) -> None:
     run = write_run(folder, "Probed", probes=True)
     page.goto(f"{url}/runs?run={run}&view=attention")
@@ -147,7 +147,7 @@ def test_attention_follows_the_slider_and_the_choice_stays(
     ask = f"(() => {{ const v = {FIND}; return {shown}; }})()"
     page.wait_for_function(f"() => {ask}")
     page.locator("canvas.over").press("PageUp")
-    talk.finish()
+    conversation.finish()
     first = page.evaluate(ask)
     slider = page.get_by_role("slider", name=re.compile("Epoch"))
     slider.press("ArrowLeft")
@@ -155,7 +155,7 @@ def test_attention_follows_the_slider_and_the_choice_stays(
     assert page.evaluate(ask)[1:] == first[1:]
 
 
-def test_several_chosen_rows_are_compared(page: Page, url: str, folder: Path) -> None:
+def test_several_selected_rows_are_compared(page: Page, url: str, folder: Path) -> None:
     some = [write_run(folder, f"Depth {depth}", depth=depth) for depth in (1, 2)]
     page.goto(f"{url}/runs?" + "&".join(f"run={run}" for run in some))
     expect(page.locator(".st-key-compared-accuracy canvas, .st-key-compared\\ accuracy canvas").first).to_be_visible()
@@ -165,7 +165,7 @@ def test_several_chosen_rows_are_compared(page: Page, url: str, folder: Path) ->
     assert "Blocks" in text and "Depth 1" in text
 
 
-def test_the_page_fits_a_phone(page: Page, url: str, folder: Path) -> None:
+def test_page_fits_a_phone(page: Page, url: str, folder: Path) -> None:
     run = write_run(folder, "Small")
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{url}/runs?run={run}")
@@ -173,8 +173,8 @@ def test_the_page_fits_a_phone(page: Page, url: str, folder: Path) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_the_table_covers_no_control(page: Page, url: str, folder: Path) -> None:
-    """Its tools come as soon as somebody touches it, and lie above it."""
+def test_table_covers_no_control(page: Page, url: str, folder: Path) -> None:
+    """The table's toolbar appears on hover, above the table."""
     write_run(folder, "Listed")
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{url}/runs")
@@ -187,7 +187,7 @@ def test_the_table_covers_no_control(page: Page, url: str, folder: Path) -> None
 
 
 @pytest.mark.exhaustive
-def test_a_refusal_does_not_close_what_is_corrected(page: Page, url: str, folder: Path) -> None:
+def test_refusal_does_not_close_the_form(page: Page, url: str, folder: Path) -> None:
     run = write_run(folder, "Named")
     page.goto(f"{url}/runs?run={run}")
     page.get_by_role("button", name="Edit").click()
@@ -203,13 +203,13 @@ def test_a_refusal_does_not_close_what_is_corrected(page: Page, url: str, folder
 
 
 @pytest.mark.exhaustive
-def test_the_names_of_many_curves_are_not_cut(page: Page, url: str, folder: Path) -> None:
+def test_names_of_many_curves_are_not_truncated(page: Page, url: str, folder: Path) -> None:
     words = "(Long) name that is much longer than a legend has room for"
     some = [write_run(folder, f"{words} {number}") for number in (1, 2)]
     page.goto(f"{url}/runs?" + "&".join(f"run={run}" for run in some))
     canvas = page.locator(".st-key-compared-accuracy canvas, .st-key-compared\\ accuracy canvas").first
     expect(canvas).to_be_visible()
-    # rows of the canvas, right of the title, that hold ink of the names: as many as the letters are high
+    # rows of the canvas, right of the title, with pixels of the names: as many as the letters are high
     count = """(canvas) => { const scale = canvas.width / canvas.clientWidth;
       const [left, wide, high] = [160 * scale, 60 * scale, 36 * scale];
       const { data, width } = canvas.getContext('2d').getImageData(left, 0, wide, high);
@@ -219,7 +219,7 @@ def test_the_names_of_many_curves_are_not_cut(page: Page, url: str, folder: Path
     page.wait_for_function(f"(canvas) => ({count})(canvas) >= 12", arg=canvas.element_handle())  # as high as brackets
 
 
-def test_a_browser_that_refuses_notifications_is_told(page: Page, url: str, folder: Path) -> None:
+def test_refused_notifications_are_reported(page: Page, url: str, folder: Path) -> None:
     write_run(folder, "Quiet")
     page.add_init_script("Object.defineProperty(Notification, 'permission', { get: () => 'denied' })")
     page.goto(f"{url}/runs")

@@ -1,4 +1,4 @@
-"""The first moments of a page: words before Streamlit's programs, and a map before PyTorch."""
+"""The first moments of a page: text before Streamlit's scripts, and a map before PyTorch."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from .waiting import Conversation
 
 
 @pytest.mark.parametrize("path", ["", "train"])
-def test_words_are_there_before_any_program(browser: Browser, serve: Callable[..., str], path: str) -> None:
+def test_text_is_there_before_any_script(browser: Browser, serve: Callable[..., str], path: str) -> None:
     with browser.new_context(java_script_enabled=False) as context:
         page = context.new_page()
         page.goto(f"{serve(ROOT / 'app.py')}/{path}")
@@ -28,7 +28,7 @@ def test_every_request_of_a_page_is_answered(page: Page, serve: Callable[..., st
     assert answers and [(one.status, one.url) for one in answers if one.status >= 400] == []
 
 
-def test_what_is_chosen_before_pytorch_is_there_stays(page: Page) -> None:
+def test_choices_made_before_pytorch_is_loaded_are_kept(page: Page) -> None:
     with streamlit(ROOT / "app.py") as url:
         page.goto(url)
         page.wait_for_function(f"() => {FIND}?.stats.draws && !{FIND}.root.matches('[data-unready], [data-waiting]')")
@@ -44,7 +44,7 @@ def test_what_is_chosen_before_pytorch_is_there_stays(page: Page) -> None:
         assert page.evaluate(f"() => {FIND}.root.kept") and page.evaluate(f"() => {FIND}.selection") == chosen
 
 
-# The next request of a page is followed at once by the one that `again` holds, as where both meet.
+# The next request of a page is immediately followed by the one that `again` holds, as when both coincide.
 REPEAT = """const send = WebSocket.prototype.send;
 WebSocket.prototype.send = function (message) {
   send.call(this, message);
@@ -55,17 +55,17 @@ WebSocket.prototype.send = function (message) {
 
 
 @pytest.mark.exhaustive
-def test_what_a_page_asks_that_was_left_does_not_empty_the_next_one(
-    page: Page, talk: Conversation, serve: Callable[..., str]
+def test_late_request_of_the_previous_page_does_not_empty_the_next_one(
+    page: Page, conversation: Conversation, serve: Callable[..., str]
 ) -> None:
     page.add_init_script(REPEAT)
     page.goto(serve(ROOT / "app.py"))
     page.get_by_text("All methods on this picture").click()
     expect(page).to_have_url(re.compile("ranking"))
-    talk.finish()
+    conversation.finish()
     page.evaluate("again = sent")  # a fragment's
     page.get_by_role("link", name="Checkpoints").click()
     expect(page).to_have_url(re.compile("/checkpoints"))
-    talk.finish()
+    conversation.finish()
     expect(page.get_by_role("heading", name="Checkpoints")).to_be_visible()
     expect(page.get_by_text("Open in Explore").first).to_be_visible()

@@ -1,6 +1,6 @@
-"""Somebody hasty: clicks, uploads, other pages and ways back, faster than the server answers.
+"""A hasty visitor: clicks, uploads and page changes, faster than the server answers.
 
-VIT_SOAK=600 does so for ten minutes; VIT_SEED repeats a red run.
+VIT_SOAK=600 runs it for ten minutes; VIT_SEED repeats a failed run.
 """
 
 import io
@@ -19,12 +19,12 @@ from .serving import ROOT
 
 SECONDS = float(os.environ.get("VIT_SOAK", "8"))
 SEED = int(os.environ.get("VIT_SEED", time.time_ns() % 10**6))
-HASTE = 3000  # [ms] for a click before something else is tried
+HASTE = 3000  # timeout [ms] of a click before another action is tried
 pytestmark = pytest.mark.slow
 
 
 def picture(seed: int) -> dict[str, object]:
-    """A file that the page has not seen yet."""
+    """Return a file that was not uploaded before."""
     noise = np.random.default_rng(seed).integers(0, 256, (60, 80, 3), np.uint8)
     out = io.BytesIO()
     Image.fromarray(noise).save(out, "PNG")
@@ -32,7 +32,7 @@ def picture(seed: int) -> dict[str, object]:
 
 
 class Hasty:
-    """What they do, each by chance."""
+    """A visitor with random actions."""
 
     def __init__(self, page: Page, chance: random.Random):
         self.page, self.chance, self.done = page, chance, 0
@@ -67,7 +67,7 @@ class Hasty:
         self.page.get_by_role("link", name="Explore").first.click(timeout=HASTE)
 
     def act(self) -> None:
-        """One of these; what cannot be clicked while the page changes is left."""
+        """Perform a random action; skip it if the target cannot be clicked while the page changes."""
         kinds = (self.samples, self.samples, self.upload, self.viewer, self.viewer, self.panel, self.class_, self.leave)
         with suppress(Error):
             self.chance.choice(kinds)()
@@ -76,11 +76,11 @@ class Hasty:
 
 
 @pytest.mark.exhaustive
-def test_a_page_survives_a_hasty_visitor(page: Page, serve: Callable[..., str]) -> None:
+def test_page_survives_a_hasty_visitor(page: Page, serve: Callable[..., str]) -> None:
     print(f"VIT_SEED={SEED}")
     page.goto(serve(ROOT / "app.py"))
     expect(page.locator("canvas.over").first).to_be_visible()
-    page.evaluate("window.first = true")  # gone where the watchdog had to reload
+    page.evaluate("window.first = true")  # gone if the watchdog had to reload
     hasty, until = Hasty(page, random.Random(SEED)), time.monotonic() + SECONDS
     while time.monotonic() < until:
         hasty.act()

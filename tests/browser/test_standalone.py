@@ -32,7 +32,7 @@ HOSTILE = """</title></h1><script>window.hurt = 1</script><img src=x onerror="wi
 
 @pytest.fixture
 def kept(build: Callable[..., VisionTransformer], preprocess: Preprocess) -> AttentionRecord:
-    """A picture of 17 tokens."""
+    """A record of 17 tokens."""
     return record(build(), preprocess(photo()))
 
 
@@ -45,7 +45,7 @@ def packed(kept: AttentionRecord) -> bytes:
 
 
 class File:
-    """The file, opened in a browser without a network; nothing may go wrong there."""
+    """The file in a browser without a network; errors and requests fail the test."""
 
     def __init__(self, browser: Browser, folder: Path, **options: Any):
         self.folder = folder
@@ -62,13 +62,13 @@ class File:
         path.write_bytes(content)
         self.page.goto(path.as_uri())
         expect(self.page.locator("canvas.over")).to_be_visible()
-        self.still()
+        self.wait_until_idle()
         return self
 
-    def still(self) -> None:
+    def wait_until_idle(self) -> None:
         self.page.wait_for_function(f"() => {FIND}.settled")
 
-    def ask(self, code: str) -> Any:
+    def evaluate(self, code: str) -> Any:
         return self.page.evaluate(f"() => {{ const viewer = {FIND}; return {code}; }}")
 
     def map(self) -> str:
@@ -78,7 +78,7 @@ class File:
         area = self.page.locator("canvas.over").bounding_box()
         assert area
         self.page.mouse.move(area["x"] + (col + 0.5) / 4 * area["width"], area["y"] + (row + 0.5) / 4 * area["height"])
-        self.still()
+        self.wait_until_idle()
 
 
 @pytest.fixture
@@ -96,18 +96,18 @@ def test_hovering_changes_the_map(opened: File, kept: AttentionRecord) -> None:
     before = opened.map()
     opened.hover(1, 2)
     assert opened.map() != before
-    assert opened.ask("viewer.query") == 1 + 1 * 4 + 2
+    assert opened.evaluate("viewer.query") == 1 + 1 * 4 + 2
 
 
-def test_it_opens_with_what_was_selected(opened: File, kept: AttentionRecord) -> None:
+def test_file_opens_with_the_saved_selection(opened: File, kept: AttentionRecord) -> None:
     chosen = Selection(block=1, head="max", token=7, pinned=True, direction="to", colormap="magma", opacity=0.4)
     opened.open(standalone(packed(kept), chosen, "A picture"))
-    assert opened.ask("viewer.selection") == asdict(chosen) | {"hidden": [], "after_block": 1}
-    values = opened.ask("[...viewer.engine.values.slice(viewer.engine.offset(2, 0)).slice(0, 17)]")
+    assert opened.evaluate("viewer.selection") == asdict(chosen) | {"hidden": [], "after_block": 1}
+    values = opened.evaluate("[...viewer.engine.values.slice(viewer.engine.offset(2, 0)).slice(0, 17)]")
     assert np.allclose(values, kept.weights(7, 1, "max", "to"), atol=0.002)
 
 
-def test_maps_are_judged_in_the_file_too(opened: File, kept: AttentionRecord) -> None:
+def test_maps_are_judged_in_the_file(opened: File, kept: AttentionRecord) -> None:
     masks, drops = mask_drops(kept, 64)
     planted = pack_masks(masks, drops, kept.grid, HOSTILE, ceiling=1.0, decidable=True)
     opened.open(standalone(packed(kept), Selection(block=1, head=0), "A picture", masks=planted))
@@ -119,7 +119,7 @@ def test_maps_are_judged_in_the_file_too(opened: File, kept: AttentionRecord) ->
     assert opened.page.evaluate("window.hurt") is None
 
 
-def test_faithfulness_says_that_it_is_an_estimate_while_masks_are_measured(opened: File, kept: AttentionRecord) -> None:
+def test_faithfulness_is_called_an_estimate_while_masks_are_measured(opened: File, kept: AttentionRecord) -> None:
     masks, drops = mask_drops(kept, 64)
     first = pack_masks(masks, drops, kept.grid, "cat", ceiling=1.0, decidable=True, complete=False)
     opened.open(standalone(packed(kept), Selection(block=1, head=0), "A picture", masks=first))
@@ -127,7 +127,7 @@ def test_faithfulness_says_that_it_is_an_estimate_while_masks_are_measured(opene
     expect(opened.page.locator(".faithfulness dd").first).to_have_text("≈ 1.00")
 
 
-def test_foreign_text_is_text(opened: File, kept: AttentionRecord) -> None:
+def test_foreign_text_is_escaped(opened: File, kept: AttentionRecord) -> None:
     renamed = replace(kept, prefix=("<script>window.hurt = 1</script>",))
     selection = replace(Selection(), colormap="</script><script>window.hurt = 1</script>")
     opened.open(standalone(packed(renamed), selection, HOSTILE, [HOSTILE, "Second."]))
@@ -139,7 +139,7 @@ def test_foreign_text_is_text(opened: File, kept: AttentionRecord) -> None:
     assert opened.page.locator("main img").count() == 1
 
 
-def test_a_script_that_got_in_would_not_run(opened: File, kept: AttentionRecord) -> None:
+def test_injected_script_would_not_run(opened: File, kept: AttentionRecord) -> None:
     content = standalone(packed(kept), Selection(), "A picture")
     opened.open(content.replace(b"<main>", b"<main><script>window.hurt = 1</script>"))
     assert opened.page.evaluate("window.hurt") is None
@@ -148,7 +148,7 @@ def test_a_script_that_got_in_would_not_run(opened: File, kept: AttentionRecord)
 
 
 @pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
-def test_it_is_light_or_dark_as_the_reader_wants(
+def test_theme_follows_the_reader(
     browser: Browser, tmp_path: Path, kept: AttentionRecord, scheme: str, dark: bool
 ) -> None:
     file = File(browser, tmp_path, color_scheme=scheme).open(standalone(packed(kept), Selection(), "A picture"))
@@ -158,7 +158,7 @@ def test_it_is_light_or_dark_as_the_reader_wants(
     file.context.close()
 
 
-def test_what_only_python_computes_is_shown_and_nothing_is_waited_for(
+def test_data_from_python_is_shown_and_nothing_is_pending(
     opened: File, build: Callable[..., VisionTransformer], tmp_path: Path
 ) -> None:
     large = record(build(), Preprocess((160, 160))(photo()))  # 401 tokens: no rollout in the browser
@@ -166,23 +166,23 @@ def test_what_only_python_computes_is_shown_and_nothing_is_waited_for(
     selection = Selection(view="rollout", token=30, pinned=True)
     computed["settings"] = selection.settings()
     opened.open(standalone(packed(large), selection, "A picture", computed=computed))
-    assert np.allclose(opened.ask("[...viewer.map.rollout]"), large.rollout(30), rtol=1e-5)
+    assert np.allclose(opened.evaluate("[...viewer.map.rollout]"), large.rollout(30), rtol=1e-5)
     assert opened.page.locator(".note").is_hidden()
     opened.page.get_by_role("button", name="Who looks at it").click()
-    opened.still()
+    opened.wait_until_idle()
     expect(opened.page.locator(".note")).to_have_text("This map is computed in the app")
 
 
-def test_a_chain_of_a_class_comes_along(opened: File, kept: AttentionRecord) -> None:
+def test_chain_of_a_class_is_included(opened: File, kept: AttentionRecord) -> None:
     matrices = [kept.full(block).mean(0) for block in range(2)]
     chain = pack_chain(matrices, kept.rows(1, [0]).mean(0)[0])
     method = {"title": "Method", "target": "cat", "chain": "elsewhere", "tokens": True, "settings": []}
     opened.open(standalone(packed(kept), Selection(view="relevance"), "A picture", method=method, chain=chain))
     expect(opened.page.locator(".sentence")).to_have_text("Method: what speaks for “cat”.")
-    assert opened.ask("viewer.map.relevance.reduce((a, b) => a + b)") == pytest.approx(1, abs=0.01)
+    assert opened.evaluate("viewer.map.relevance.reduce((a, b) => a + b)") == pytest.approx(1, abs=0.01)
 
 
-def test_components_come_along(opened: File, kept: AttentionRecord) -> None:
+def test_components_are_included(opened: File, kept: AttentionRecord) -> None:
     assert kept.features is not None
     colours = torch.rand(4, 4, 3)
     features = pack_features(kept.features, kept.grid, 0, colours, (0.5, 0.3, 0.1))
@@ -190,17 +190,17 @@ def test_components_come_along(opened: File, kept: AttentionRecord) -> None:
     opened.open(standalone(packed(kept), chosen, "A picture", features=features))
     expect(opened.page.locator(".sentence")).to_contain_text("Components of the features after block 1 as colours")
     expect(opened.page.get_by_text("Red 50 %, green 30 %, blue 10 % of how the patches differ")).to_be_visible()
-    pixels = np.array(opened.ask("[...viewer.page.over.getContext('2d').getImageData(0, 0, 4, 4).data]"))
+    pixels = np.array(opened.evaluate("[...viewer.page.over.getContext('2d').getImageData(0, 0, 4, 4).data]"))
     assert np.abs(pixels.reshape(4, 4, 4)[..., :3] / 255 - colours.numpy()).max() <= 1 / 255
-    opened.page.get_by_label("Features after block").fill("2")  # which nobody can read here
+    opened.page.get_by_label("Features after block").fill("2")  # unavailable in the file
     opened.page.get_by_label("Features after block").press("Enter")
     expect(opened.page.get_by_text("This map is computed in the app")).to_be_visible()
 
 
-def test_without_features_there_are_no_components(opened: File, kept: AttentionRecord) -> None:
+def test_no_components_without_features(opened: File, kept: AttentionRecord) -> None:
     opened.open(standalone(packed(kept), Selection(view="components"), "A picture"))
     expect(opened.page.get_by_role("button", name="Components")).to_be_hidden()
-    assert opened.ask("viewer.state.view") == "attention"
+    assert opened.evaluate("viewer.state.view") == "attention"
 
 
 SELECTIONS = [
@@ -215,7 +215,7 @@ SELECTIONS = [
 ]
 
 
-def test_sentences_are_those_of_the_viewer(
+def test_sentences_equal_the_viewers(
     opened: File, build: Callable[..., VisionTransformer], preprocess: Preprocess
 ) -> None:
     kept = record(build(prefix=("cls", "dist", "reg1")), preprocess(photo()))
@@ -223,12 +223,12 @@ def test_sentences_are_those_of_the_viewer(
     for selection in SELECTIONS:
         wanted = asdict(replace(selection, block=selection.block if selection.block != -1 else 1))
         chosen = f"Object.assign(viewer.selection, {json.dumps(wanted)})"
-        opened.ask(f"({chosen}, viewer.fitSelection(), viewer.draw())")
+        opened.evaluate(f"({chosen}, viewer.fitSelection(), viewer.draw())")
         said = MapView.of(kept, selection).sentence
         expect(opened.page.locator(".sentence")).to_have_text(said)
 
 
-def test_the_pooling_query_has_the_viewers_sentence(
+def test_pooling_query_has_the_viewers_sentence(
     opened: File, build: Callable[..., VisionTransformer], preprocess: Preprocess
 ) -> None:
     kept = record(build(prefix=(), pool="map"), preprocess(photo()))
@@ -238,12 +238,12 @@ def test_the_pooling_query_has_the_viewers_sentence(
         expect(opened.page.locator(".sentence")).to_have_text(MapView.of(kept, selection).sentence)
 
 
-def test_more_than_a_browser_opens_is_refused(kept: AttentionRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_a_file_is_refused(kept: AttentionRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PAYLOAD", 1000)
     with pytest.raises(UserError, match="Choose a smaller input size"):
         standalone(packed(kept), Selection(), "A picture")
 
 
-def test_what_is_no_payload_is_refused() -> None:
+def test_invalid_payload_is_refused() -> None:
     with pytest.raises(ValueError, match="not a viewer payload"):
         standalone(b"nothing", Selection(), "A picture")

@@ -1,4 +1,4 @@
-"""`streamlit run app.py` as a newcomer starts it: nothing asked, nobody else listening in."""
+"""`streamlit run app.py` for a new user: no prompts, and reachable only from this machine."""
 
 import http.client
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 90  # [s]
+PATIENCE = 90  # timeout [s]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path
         port = free.getsockname()[1]
     home = tmp_path_factory.mktemp("home")
     log = home / "log.txt"
-    # BROWSER stands in for the visitor's browser; with DISPLAY set, Streamlit believes that there is a screen.
+    # BROWSER replaces the user's browser; DISPLAY makes Streamlit assume a screen.
     environment = os.environ | {"HOME": str(home), "DISPLAY": ":99", "BROWSER": "true"}
     command = [sys.executable, "-m", "streamlit", "run", "app.py", f"--server.port={port}"]
     with log.open("w") as out:
@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path
 
 
 def upgrade(port: int, host: str) -> int:
-    """HTTP status of opening the page's websocket under a host name."""
+    """Return the HTTP status of opening the page's websocket with a host name."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     headers = {
         "Host": host,
@@ -53,12 +53,12 @@ def upgrade(port: int, host: str) -> int:
     return connection.getresponse().status
 
 
-def test_first_start_asks_for_nothing(server: tuple[int, Path]) -> None:
+def test_first_start_prompts_for_nothing(server: tuple[int, Path]) -> None:
     text = server[1].read_text()
     assert "URL:" in text and "mail" not in text
 
 
-def test_only_names_of_this_machine_reach_the_page(server: tuple[int, Path]) -> None:
+def test_page_is_reachable_only_by_names_of_this_machine(server: tuple[int, Path]) -> None:
     port, _ = server
     assert upgrade(port, f"localhost:{port}") == 101
     assert upgrade(port, "evil.example") == 403

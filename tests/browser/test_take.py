@@ -1,4 +1,4 @@
-"""What people take away from the page: every file, as a browser gets it."""
+"""Downloads: every file of the page, as a browser receives it."""
 
 import csv
 import io
@@ -38,11 +38,11 @@ def more(app: App) -> None:
 def choose(app: App, *names: str) -> None:
     for name in names:
         app.page.get_by_test_id("stPopoverBody").get_by_role("radio", name=name).click()
-        app.still()
+        app.wait_until_idle()
 
 
 @pytest.mark.exhaustive
-def test_panels_give_their_numbers(app: App) -> None:
+def test_panels_download_their_numbers(app: App) -> None:
     app.open("?sample=cat&panel=heads")
     rows = list(csv.DictReader(io.StringIO(app.download("Heads as CSV").decode())))
     assert len(rows) == 24 and all(float(row["entropy"]) <= 1 for row in rows)
@@ -58,13 +58,13 @@ def test_panels_give_their_numbers(app: App) -> None:
     assert count_frames(app.download("Colours over blocks as GIF")) == 6
 
 
-def test_numbers_blocks_page_and_code_are_of_the_view_that_is_shown(app: App, tmp_path: Path) -> None:
+def test_numbers_blocks_page_and_code_are_of_the_displayed_view(app: App, tmp_path: Path) -> None:
     app.open(LINK)
     more(app)
     told = json.loads(app.download("Numbers as JSON"))
     named = {"block": f"Block {BLOCK + 1}", "head": f"Head {HEAD + 1}"}
     asked = {"method": "attention", "block": BLOCK, "head": HEAD, "query": TOKEN, "direction": "from"}
-    told["view"].pop("faithfulness", None)  # there where somebody had the map of this picture judged on this server
+    told["view"].pop("faithfulness", None)  # present if the map of this picture was judged on this server
     assert told["view"] == asked | {"page": named}
     assert told["picture"]["name"] == "cat.jpg" and len(told["values"]) == 65
     assert (
@@ -84,16 +84,20 @@ def test_numbers_blocks_page_and_code_are_of_the_view_that_is_shown(app: App, tm
 
     app.page.goto(file.as_uri())
     expect(app.page.locator("canvas.over")).to_be_visible()
-    assert app.ask("[viewer.selection.block, viewer.selection.head, viewer.selection.token]") == [BLOCK, HEAD, TOKEN]
+    assert app.evaluate("[viewer.selection.block, viewer.selection.head, viewer.selection.token]") == [
+        BLOCK,
+        HEAD,
+        TOKEN,
+    ]
     expect(app.page.locator("h1")).to_have_text("cat.jpg · cifar10")
     app.foreign.clear()  # the file itself
 
 
 @pytest.mark.parametrize("pinned", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
-def test_the_map_of_a_class_is_taken_away_as_it_is_shown(app: App, tmp_path: Path, pinned: bool) -> None:
+def test_map_of_a_class_downloads_as_displayed(app: App, tmp_path: Path, pinned: bool) -> None:
     app.open("?sample=cat&view=relevance" + (f"&token={TOKEN}&pinned=1" if pinned else ""))
     app.page.wait_for_function(f"() => {FIND}?.map?.relevanceKey")
-    shown, said = app.ask("[...viewer.map.relevance]"), app.page.locator(".sentence").first.inner_text()
+    shown, said = app.evaluate("[...viewer.map.relevance]"), app.page.locator(".sentence").first.inner_text()
     more(app)
     told = json.loads(app.download("Numbers as JSON"))
     assert np.allclose(told["values"], shown, atol=0.002) and told["sentence"] == said
@@ -103,32 +107,32 @@ def test_the_map_of_a_class_is_taken_away_as_it_is_shown(app: App, tmp_path: Pat
     file.write_bytes(app.download(re.compile("Viewer as HTML")))  # type: ignore[arg-type]
     app.page.goto(file.as_uri())
     expect(app.page.locator(".sentence")).to_have_text(said)
-    assert np.allclose(app.ask("[...viewer.map.relevance]"), shown, atol=1e-5)
+    assert np.allclose(app.evaluate("[...viewer.map.relevance]"), shown, atol=1e-5)
     app.foreign.clear()  # the file itself
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("method", ["relevance", "gradcam"])
-def test_a_page_saved_while_attention_is_shown_has_the_map_of_the_class(app: App, tmp_path: Path, method: str) -> None:
+def test_page_saved_while_attention_is_shown_has_the_map_of_the_class(app: App, tmp_path: Path, method: str) -> None:
     link = f"?sample=cat&method={method}"
     app.open(f"{link}&view=relevance")
     app.page.wait_for_function(f"() => {FIND}?.map?.relevanceKey")
-    relevance = app.ask("[...viewer.map.relevance]")
+    relevance = app.evaluate("[...viewer.map.relevance]")
     app.open(f"{link}&view=attention&block=2")
     more(app)
     file = tmp_path / "viewer.html"
     file.write_bytes(app.download(re.compile("Viewer as HTML")))  # type: ignore[arg-type]
     app.page.goto(file.as_uri())
     expect(app.page.locator("canvas.over")).to_be_visible()
-    assert app.ask("viewer.selection.view") == "attention"
+    assert app.evaluate("viewer.selection.view") == "attention"
     app.page.locator("[data-value=relevance]").click()
     app.page.wait_for_function(f"() => {FIND}?.map?.relevanceKey")
-    assert np.allclose(app.ask("[...viewer.map.relevance]"), relevance, atol=1e-5)
+    assert np.allclose(app.evaluate("[...viewer.map.relevance]"), relevance, atol=1e-5)
     app.foreign.clear()  # the file itself
 
 
 @pytest.mark.exhaustive
-def test_figures_come_as_asked_for(app: App) -> None:
+def test_figures_have_the_requested_format(app: App) -> None:
     app.open(LINK)
     more(app)
     picture = Image.open(io.BytesIO(app.download("Figure")))
@@ -141,7 +145,7 @@ def test_figures_come_as_asked_for(app: App) -> None:
     assert app.download("Figure").startswith(b"%PDF")
 
 
-def test_an_animation_is_shown_by_frame_and_taken_away_as_a_whole(app: App) -> None:
+def test_animation_is_shown_by_frame_and_downloaded_whole(app: App) -> None:
     app.open()
     noise = np.random.default_rng(0).integers(0, 256, (3, 90, 120, 3), dtype=np.uint8)
     frames = [Image.fromarray(pixels) for pixels in noise]
@@ -149,12 +153,12 @@ def test_an_animation_is_shown_by_frame_and_taken_away_as_a_whole(app: App) -> N
     frames[0].save(out, "GIF", save_all=True, append_images=frames[1:], duration=[100, 200, 300])
     upload = {"name": "wheel.gif", "mimeType": "image/gif", "buffer": out.getvalue()}
     app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
-    app.shows("header.picture.width", 120)
-    app.still()
-    before = app.ask("viewer.payloadId")
+    app.wait_for_payload("header.picture.width", 120)
+    app.wait_until_idle()
+    before = app.evaluate("viewer.payloadId")
     app.page.get_by_role("slider", name="Frame").press("ArrowRight")
     app.page.wait_for_function(f"() => {FIND}?.payloadId !== {json.dumps(before)}")
-    app.still()
+    app.wait_until_idle()
     more(app)
     app.page.get_by_role("button", name="Animate all frames").click()
     expect(app.page.get_by_role("button", name="Frames as GIF")).to_be_visible(timeout=PATIENCE)
@@ -163,18 +167,18 @@ def test_an_animation_is_shown_by_frame_and_taken_away_as_a_whole(app: App) -> N
 
 
 @pytest.mark.exhaustive
-def test_a_video_is_shown_by_frame_and_the_map_of_a_class_taken_away_of_all(app: App) -> None:
+def test_video_is_shown_by_frame_and_class_maps_are_downloaded_for_all(app: App) -> None:
     app.open("?sample=cat&view=relevance&target=5&method=gradient-rollout")
     data = turned_video(6)
     upload = {"name": "IMG_0001.MOV", "mimeType": "video/quicktime", "buffer": data}
     app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
-    app.shows("header.picture.height", 120)  # upright
-    app.still()
-    before = app.ask("viewer.payloadId")
+    app.wait_for_payload("header.picture.height", 120)  # upright
+    app.wait_until_idle()
+    before = app.evaluate("viewer.payloadId")
     app.page.get_by_role("slider", name="Frame").press("ArrowRight")
     app.page.wait_for_function(f"() => {FIND}?.payloadId !== {json.dumps(before)}")
-    app.still()
-    assert "target=5" in app.page.url  # the class stays, though its probability is another one
+    app.wait_until_idle()
+    assert "target=5" in app.page.url  # the class is kept, with another probability
     expect(app.page.locator(".sentence").first).to_contain_text("dog")
     more(app)
     app.page.get_by_role("button", name="Animate all frames").click()
@@ -188,7 +192,7 @@ def test_a_video_is_shown_by_frame_and_the_map_of_a_class_taken_away_of_all(app:
         assert np.abs(found - truth).mean() < 1
 
 
-def test_a_video_that_cannot_be_read_is_one_sentence(app: App) -> None:
+def test_unreadable_video_is_one_sentence(app: App) -> None:
     app.open()
     upload = {"name": "clip.mp4", "mimeType": "video/mp4", "buffer": turned_video(6)[:900]}
     app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
@@ -197,13 +201,13 @@ def test_a_video_that_cannot_be_read_is_one_sentence(app: App) -> None:
 
 
 def pictures(data: bytes) -> list[np.ndarray]:
-    """What an MP4 shows, each (height, width, 3)."""
+    """Return the frames of an MP4, each (height, width, 3)."""
     with av.open(io.BytesIO(data)) as container:
         return [np.asarray(frame.to_image()).astype(int) for frame in container.decode(video=0)]
 
 
 def turned_video(count: int) -> bytes:
-    """Noise as a phone writes it: 120 x 90, to be shown turned."""
+    """Write noise as a phone does: 120 x 90 with a rotation."""
     blocks = np.random.default_rng(0).integers(0, 256, (count, 9, 12, 3), dtype=np.uint8)
     out = io.BytesIO()
     with av.open(out, "w", format="mov") as container:
@@ -219,7 +223,7 @@ def turned_video(count: int) -> bytes:
 
 
 @pytest.mark.exhaustive
-def test_the_epochs_of_a_run_come_as_one_animation(
+def test_epochs_of_a_run_download_as_one_animation(
     page: Page,
     serve: Callable[..., str],
     tmp_path: Path,
@@ -237,6 +241,6 @@ def test_the_epochs_of_a_run_come_as_one_animation(
     app = App(page, serve(ROOT / "app.py", VIT_RUNS=str(tmp_path)))
     page.goto(f"{app.url}/runs?run={run.name}&view=attention")
     expect(page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)
-    app.still()
+    app.wait_until_idle()
     assert count_frames(app.download("Epochs as GIF")) == count_frames(app.download("Epochs as MP4")) == 3
     assert not app.errors and not app.foreign

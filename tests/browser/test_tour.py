@@ -1,4 +1,4 @@
-"""The tour's panel and what it points at: they share the window, and the panel is in front."""
+"""The tour's panel and its target: they share the window, and the panel is in front."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from .explorer import PATIENCE, App
 from .serving import ROOT
 
 WINDOWS = ((1280, 900), (1280, 720), (390, 844))
-# The one control that is outlined lies whole between the menu above and the panel below.
+# The single outlined control lies entirely between the menu above and the panel below.
 FREE = """() => {
   const all = (root) => [...root.querySelectorAll("*")].flatMap((e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
   const outlined = all(document).filter((e) => e.style?.outline.includes("solid"));
@@ -20,13 +20,13 @@ FREE = """() => {
 
 
 @pytest.mark.exhaustive
-def test_the_panel_of_no_step_covers_the_control_that_it_points_at(app: App) -> None:
+def test_panel_never_covers_the_control_that_it_points_at(app: App) -> None:
     page = app.page
     see = page.get_by_test_id("stBottom").get_by_role("link", name="See it")
     app.open("?tour=1&sample=cat&checkpoint=cifar10")
     for number in range(1, 8):
         expect(page.get_by_text(f"{number} of 7.")).to_be_visible()
-        app.still()
+        app.wait_until_idle()
         for width, height in WINDOWS:
             page.set_viewport_size({"width": width, "height": height})
             page.wait_for_function(FREE)
@@ -37,7 +37,7 @@ def test_the_panel_of_no_step_covers_the_control_that_it_points_at(app: App) -> 
 
 
 @pytest.mark.exhaustive
-def test_whoever_scrolls_away_from_a_step_is_left_there(app: App) -> None:
+def test_scrolling_away_from_a_step_is_not_undone(app: App) -> None:
     app.open("?tour=1&sample=cat&checkpoint=cifar10")
     app.page.wait_for_function(FREE)
     app.page.mouse.move(800, 300)
@@ -48,7 +48,9 @@ def test_whoever_scrolls_away_from_a_step_is_left_there(app: App) -> None:
     assert app.page.evaluate(at_top)
 
 
-def test_on_a_phone_menu_and_tour_are_named_and_fingers_tap(browser: Browser, serve: Callable[..., str]) -> None:
+def test_menu_and_tour_on_a_phone_are_named_and_large_enough_to_tap(
+    browser: Browser, serve: Callable[..., str]
+) -> None:
     phone = {"width": 390, "height": 844}
     with browser.new_context(viewport=phone, has_touch=True, is_mobile=True) as context:
         page = context.new_page()

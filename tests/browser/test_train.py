@@ -1,4 +1,4 @@
-"""From an empty page to a model of one's own: described, started, watched, stopped, resumed, asked."""
+"""From an empty page to a custom model: described, started, watched, stopped, resumed, used."""
 
 import io
 import shutil
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 from playwright.sync_api import Page, Route, expect
-from written_searches import held
+from written_searches import hold_lock
 
 from vit.runs import control, registry
 from vit.training.ladder import rung_config
@@ -21,12 +21,12 @@ from vit.training.train import train
 from .explorer import open_model
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 180_000  # [ms] on a busy machine
+PATIENCE = 180_000  # timeout [ms], for a busy machine
 
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Folders of this file's own for runs and data; no run outlives it."""
+    """Folders for the runs and data of this file; no run outlives it."""
     root = tmp_path_factory.mktemp("train")
     folders = {"VIT_RUNS": str(root / "runs"), "VIT_DATA_ROOTS": str(root / "data")}
     with pytest.MonkeyPatch.context() as patch:
@@ -47,7 +47,7 @@ def url(places: dict[str, str], serve: Callable[..., str], page: Page) -> str:
 
 
 def circle() -> bytes:
-    """A bright circle on a dark, noisy ground, as the `shapes` data has them."""
+    """Draw a bright circle on a dark, noisy ground, as in the `shapes` data."""
     noise = np.random.default_rng(0).integers(0, 70, (64, 64, 3), dtype=np.uint8)
     picture = Image.fromarray(noise)
     ImageDraw.Draw(picture).ellipse((14, 14, 50, 50), fill=(230, 200, 60))
@@ -57,7 +57,7 @@ def circle() -> bytes:
 
 
 def until(page: Page, status: str) -> registry.Run:
-    """Wait for the only run to be so; what a person sees of it is asserted elsewhere."""
+    """Wait for this state of the only run; the tests check its display elsewhere."""
     for _ in range(PATIENCE // 300):
         (run,) = registry.list_runs()
         if run.status == status:
@@ -66,13 +66,13 @@ def until(page: Page, status: str) -> registry.Run:
     raise AssertionError((run.status, run.reason, (run.folder / "log.txt").read_text()[-1000:]))
 
 
-def test_a_model_is_trained_from_the_page_and_names_a_circle(page: Page, url: str) -> None:
-    page.goto(f"{url}/train?patch_size=8&depth=2&epochs=5")  # a sixth of the work learns as well
+def test_model_is_trained_from_the_page_and_recognises_a_circle(page: Page, url: str) -> None:
+    page.goto(f"{url}/train?patch_size=8&depth=2&epochs=5")  # a sixth of the steps suffices
     start = page.get_by_role("button", name="Start", exact=True)
     expect(start).to_be_enabled()
     page.get_by_role("textbox", name="Name").fill("My shapes")
     page.get_by_role("textbox", name="Name").press("Enter")
-    start.dblclick()  # an impatient person
+    start.dblclick()  # clicks again without waiting
 
     page.wait_for_url("**/runs?run=*")
     assert [run.name for run in registry.list_runs()] == ["My shapes"]
@@ -92,7 +92,7 @@ def test_a_model_is_trained_from_the_page_and_names_a_circle(page: Page, url: st
     expect(page.locator("[aria-label^='Predictions: circle'], [alt^='Predictions: circle']").first).to_be_attached()
 
 
-def test_a_form_survives_a_reload_and_back_undoes_a_change(page: Page, url: str) -> None:
+def test_form_survives_a_reload_and_back_undoes_a_change(page: Page, url: str) -> None:
     page.goto(f"{url}/train")
     start = page.get_by_role("button", name="Start", exact=True)
     epochs, seed = (page.get_by_role("spinbutton", name=name, exact=True) for name in ("Epochs", "Seed"))
@@ -120,8 +120,8 @@ def test_a_form_survives_a_reload_and_back_undoes_a_change(page: Page, url: str)
 
 
 @pytest.mark.exhaustive
-def test_a_group_that_opens_is_open_at_once(page: Page, url: str) -> None:
-    """Or the next group slides away from under a click of a test."""
+def test_group_opens_without_animation(page: Page, url: str) -> None:
+    """Otherwise the next group moves away from under a test's click."""
     page.goto(f"{url}/train")
     expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled()
     moving = """async (group) => {
@@ -134,7 +134,7 @@ def test_a_group_that_opens_is_open_at_once(page: Page, url: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_number_that_is_typed_out_of_range_is_refused_in_words(page: Page, url: str) -> None:
+def test_typed_number_out_of_range_is_refused_in_words(page: Page, url: str) -> None:
     page.goto(f"{url}/train")
     start = page.get_by_role("button", name="Start", exact=True)
     epochs = page.get_by_role("spinbutton", name="Epochs", exact=True)
@@ -149,7 +149,7 @@ def test_a_number_that_is_typed_out_of_range_is_refused_in_words(page: Page, url
     expect(epochs).to_have_value("8")
 
 
-def test_an_archive_becomes_data_says_what_was_left_out_and_can_be_deleted(
+def test_archive_becomes_data_with_reported_omissions_and_can_be_deleted(
     page: Page, url: str, places: dict[str, str]
 ) -> None:
     out = io.BytesIO()
@@ -176,7 +176,7 @@ def test_an_archive_becomes_data_says_what_was_left_out_and_can_be_deleted(
     assert not list(Path(places["VIT_DATA_ROOTS"], "uploads").iterdir())
 
 
-def test_a_hostile_archive_is_refused_in_one_sentence(page: Page, url: str, places: dict[str, str]) -> None:
+def test_hostile_archive_is_refused_in_one_sentence(page: Page, url: str, places: dict[str, str]) -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("../../escaped.png", circle())
@@ -191,7 +191,7 @@ def test_a_hostile_archive_is_refused_in_one_sentence(page: Page, url: str, plac
 
 
 def dry_runs(places: dict[str, str]) -> list[str]:
-    """Processes of dry runs that this file's server started."""
+    """Return the processes of dry runs that this file's server started."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -201,8 +201,8 @@ def dry_runs(places: dict[str, str]) -> list[str]:
     return found
 
 
-def test_nothing_moves_when_the_pictures_come(page: Page, url: str) -> None:
-    """A button that goes away between press and release was not clicked."""
+def test_layout_is_stable_when_the_pictures_arrive(page: Page, url: str) -> None:
+    """A button that disappears between press and release is not clicked."""
     held: list[Route] = []
     page.route("**/media/**", lambda route: held.append(route))
     page.goto(f"{url}/train", wait_until="commit")
@@ -230,14 +230,14 @@ def test_cancelling_a_dry_run_ends_its_process(page: Page, url: str, places: dic
 
 
 @pytest.mark.exhaustive
-def test_what_the_ladder_offers_stays_below_the_pointer(page: Page, url: str, places: dict[str, str]) -> None:
-    """Pressed while a run is under way and released after its end, with many drawings of the ladder in between."""
+def test_buttons_of_the_ladder_stay_below_the_pointer(page: Page, url: str, places: dict[str, str]) -> None:
+    """The button is pressed during a run and released after its end, with many redraws of the ladder in between."""
     config = train_config("fine-tune", data="shapes", init_from="cifar10", limit=60, epochs=1, device="cpu")
     run = Path(places["VIT_RUNS"]) / "20261125-000000-rung-0000"
     train(rung_config(config, "last"), run)
     (run / "outcome.json").unlink()
     try:
-        with held(run):
+        with hold_lock(run):
             (run / "heartbeat").touch()
             page.goto(f"{url}/train?preset=fine-tune&data=shapes&init_from=cifar10&limit=60&epochs=1")
             link = page.get_by_role("link", name="Open in Explore")

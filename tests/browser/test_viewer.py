@@ -1,4 +1,4 @@
-"""The viewer as people meet it: pointer, keys, touch, links, narrow screens."""
+"""Interaction with the viewer: pointer, keyboard, touch, links, narrow screens."""
 
 import re
 
@@ -11,121 +11,121 @@ from .viewer import PAGE, Viewer
 OTHER = f"{VIEWERS}[1]"
 
 
-def test_hovering_redraws_everything_and_tells_the_server_nothing(open_viewer):
+def test_hovering_redraws_everything_without_requests(open_viewer):
     viewer = open_viewer()
-    over, grid, frames = viewer.pixels(".over"), viewer.pixels(".grid"), viewer.talk.runs
+    over, grid, frames = viewer.pixels(".over"), viewer.pixels(".grid"), viewer.conversation.runs
     viewer.point(1, 2)
-    viewer.says("Block 3, mean of heads: where patch (row 2, col 3) looks.")
+    viewer.expect_sentence("Block 3, mean of heads: where patch (row 2, col 3) looks.")
     assert viewer.pixels(".over") != over
     assert viewer.pixels(".grid") != grid
     viewer.leave()
-    viewer.says("Block 3, mean of heads: where the class token looks.")
+    viewer.expect_sentence("Block 3, mean of heads: where the class token looks.")
     assert viewer.pixels(".over") == over
-    viewer.still()
-    assert viewer.talk.runs == frames
+    viewer.wait_until_idle()
+    assert viewer.conversation.runs == frames
 
 
-def test_a_click_pins_and_escape_releases(open_viewer):
+def test_click_pins_and_escape_unpins(open_viewer):
     viewer = open_viewer()
     viewer.click(2, 4)
-    viewer.told("token=19", "pinned=1")
+    viewer.expect_selection("token=19", "pinned=1")
     viewer.point(0, 0)
-    viewer.says(re.compile("row 3, col 5"))
+    viewer.expect_sentence(re.compile("row 3, col 5"))
     expect(viewer.page.locator(".readings")).to_contain_text("Patch (row 1, col 1)")
     viewer.over.focus()
     viewer.page.keyboard.press("Escape")
-    viewer.told("token=0", "pinned=0")
+    viewer.expect_selection("token=0", "pinned=0")
     viewer.leave()
-    viewer.says(re.compile("the class token"))
+    viewer.expect_sentence(re.compile("the class token"))
 
 
-def test_clicking_the_pinned_patch_releases_it(open_viewer):
+def test_clicking_the_pinned_patch_unpins_it(open_viewer):
     viewer = open_viewer()
     viewer.click(1, 1)
-    viewer.told("pinned=1")
+    viewer.expect_selection("pinned=1")
     viewer.click(1, 1)
-    viewer.told("pinned=0")
+    viewer.expect_selection("pinned=0")
 
 
-def test_pointing_at_a_map_previews_it_and_a_click_chooses_it(open_viewer):
+def test_pointing_at_a_map_previews_it_and_a_click_selects_it(open_viewer):
     viewer = open_viewer()
-    frames = viewer.talk.runs
+    frames = viewer.conversation.runs
     viewer.point_at_map(1, 2)
-    viewer.says("Block 1, head 2: where the class token looks.")
-    assert viewer.talk.runs == frames
+    viewer.expect_sentence("Block 1, head 2: where the class token looks.")
+    assert viewer.conversation.runs == frames
     viewer.page.mouse.down()
     viewer.page.mouse.up()
-    viewer.told("block=0", "head=1")
+    viewer.expect_selection("block=0", "head=1")
     viewer.leave()
-    viewer.says("Block 1, head 2: where the class token looks.")
+    viewer.expect_sentence("Block 1, head 2: where the class token looks.")
 
 
-def test_the_direction_turns(open_viewer):
+def test_direction_can_be_switched(open_viewer):
     viewer = open_viewer()
     viewer.page.get_by_role("button", name="Who looks at it").click()
-    viewer.says("Block 3, mean of heads: who looks at the class token.")
-    viewer.told("direction=to")
+    viewer.expect_sentence("Block 3, mean of heads: who looks at the class token.")
+    viewer.expect_selection("direction=to")
 
 
-def test_everything_is_reached_by_keys(open_viewer):
+def test_everything_is_reached_by_keyboard(open_viewer):
     viewer = open_viewer()
     viewer.over.focus()
     press = viewer.page.keyboard.press
     press("ArrowRight")  # from the class token into the middle
-    viewer.says(re.compile(r"row 3, col 4"))
+    viewer.expect_sentence(re.compile(r"row 3, col 4"))
     press("ArrowUp")
     press("ArrowLeft")
-    viewer.says(re.compile(r"row 2, col 3"))
+    viewer.expect_sentence(re.compile(r"row 2, col 3"))
     press("Enter")
-    viewer.told("token=11", "pinned=1")
+    viewer.expect_selection("token=11", "pinned=1")
     press("PageUp")
     press("]")
-    viewer.says(re.compile("^Block 2, head 1"))
+    viewer.expect_sentence(re.compile("^Block 2, head 1"))
     press("d")
-    viewer.says(re.compile("who looks at patch"))
-    viewer.told("block=1", "head=0", "direction=to")
+    viewer.expect_sentence(re.compile("who looks at patch"))
+    viewer.expect_selection("block=1", "head=0", "direction=to")
     press("c")
-    viewer.says(re.compile("the class token"))
-    viewer.told("token=0", "pinned=0")
+    viewer.expect_sentence(re.compile("the class token"))
+    viewer.expect_selection("token=0", "pinned=0")
     expect(viewer.page.locator(".live")).to_contain_text("who looks at the class token")
     viewer.page.locator("canvas.grid").focus()
     press("ArrowUp")
-    viewer.told("block=0")
+    viewer.expect_selection("block=0")
 
 
-def test_a_link_opens_where_it_was_copied(open_viewer):
+def test_link_opens_the_copied_view(open_viewer):
     viewer = open_viewer("case=small&block=0&head=1&token=20&pinned=1&direction=to&colormap=magma&smooth=1")
-    viewer.says("Block 1, head 2: who looks at patch (row 3, col 6).")
+    viewer.expect_sentence("Block 1, head 2: who looks at patch (row 3, col 6).")
     expect(viewer.page.get_by_label("Colours")).to_have_value("magma")
     expect(viewer.page.get_by_label("Smooth")).to_be_checked()
 
 
-def test_a_hostile_link_opens_the_default(open_viewer):
+def test_hostile_link_opens_the_default(open_viewer):
     viewer = open_viewer("case=small&block=<script>&head=1e9&token=-7&pinned=1&colormap=../x&opacity=nan")
-    viewer.says("Block 3, mean of heads: where the class token looks.")
+    viewer.expect_sentence("Block 3, mean of heads: where the class token looks.")
 
 
-def test_python_moves_the_viewer_and_the_browser_moves_on(open_viewer):
+def test_python_sets_the_selection_and_the_browser_continues_from_it(open_viewer):
     viewer = open_viewer()
     viewer.click(2, 4)
-    viewer.told("pinned=1")
+    viewer.expect_selection("pinned=1")
     viewer.page.get_by_role("button", name="Go to block 2, head 1").click()
-    viewer.says(re.compile("^Block 2, head 1"))
-    viewer.told("block=1", "head=0")
+    viewer.expect_sentence(re.compile("^Block 2, head 1"))
+    viewer.expect_selection("block=1", "head=0")
     viewer.page.get_by_role("button", name="Who looks at it").click()
-    viewer.told("direction=to", "block=1")
+    viewer.expect_selection("direction=to", "block=1")
 
 
-def test_the_view_may_come_before_its_data(open_page):
+def test_view_may_arrive_before_its_data(open_page):
     viewer = open_page("case=small&view-first=1")
-    viewer.says(re.compile("the class token looks"))
+    viewer.expect_sentence(re.compile("the class token looks"))
 
 
 def test_viewers_of_a_group_move_together_and_share_a_scale(open_viewer):
     viewer = open_viewer("case=small&pair=finer")
     viewer.page.wait_for_function(f"{OTHER}?.payload")
     viewer.point(1, 2)  # of 4 x 6; the other one has 8 x 12
-    viewer.says(re.compile(r"patch \(row 2, col 3\)"))
+    viewer.expect_sentence(re.compile(r"patch \(row 2, col 3\)"))
     viewer.page.wait_for_function(f"{OTHER}.query === {OTHER}.payload.split + 3 * 12 + 5")
     tops = viewer.page.evaluate(
         f"""(() => {{
@@ -135,22 +135,22 @@ def test_viewers_of_a_group_move_together_and_share_a_scale(open_viewer):
     )
     assert tops[0] == pytest.approx(tops[1]) and tops[0] >= tops[2]
     viewer.click(0, 0)
-    viewer.told("token=3", "pinned=1")
+    viewer.expect_selection("token=3", "pinned=1")
     viewer.page.wait_for_function(f"{OTHER}.selection.pinned && {OTHER}.selection.token === {OTHER}.payload.split + 13")
     viewer.page.get_by_role("button", name="Rollout").first.click()
     viewer.page.wait_for_function(f"{OTHER}.selection.view === 'rollout'")
     assert viewer.errors == []
 
 
-def test_the_answer_without_the_patch_under_the_pointer_is_told(open_viewer):
+def test_answer_without_the_patch_under_the_pointer_is_shown(open_viewer):
     viewer = open_viewer("case=small&occlusion=1")
     told = viewer.page.locator(".occlusion")
     expect(told).to_have_text("Point at a patch to replace it.")
-    frames = viewer.talk.runs
+    frames = viewer.conversation.runs
     viewer.point(0, 2)
     expect(told).to_have_text("Without the patch (row 1, col 3): “cat” 48 % (−2.0 points).")
-    assert viewer.talk.runs == frames
-    viewer.ask("viewer.change({ hidden: [7] })")
+    assert viewer.conversation.runs == frames
+    viewer.evaluate("viewer.change({ hidden: [7] })")
     viewer.point(1, 1)
     expect(told).to_have_text("This patch is hidden already.")
     viewer.point(0, 5)
@@ -158,7 +158,7 @@ def test_the_answer_without_the_patch_under_the_pointer_is_told(open_viewer):
         "Without the patch (row 1, col 6): “cat” 45 % (−5.0 points). The answer becomes “<b>dog</b>”."
     )
     viewer.click(1, 1)
-    viewer.told("pinned=1")
+    viewer.expect_selection("pinned=1")
     viewer.point(0, 2)
     expect(told).to_have_text("Without the patch (row 1, col 3): “cat” 48 % (−2.0 points).")
 
@@ -179,31 +179,31 @@ def test_dragging_hides_patches_and_shows_them_again(open_viewer):
         page.mouse.up()
 
     drag(1, 3, 1)
-    viewer.told("hidden=7-9", "pinned=0")
+    viewer.expect_selection("hidden=7-9", "pinned=0")
     drag(2, 2, 1)
-    viewer.told("hidden=7.9")
+    viewer.expect_selection("hidden=7.9")
     drag(5, 5, 3)
-    viewer.told("hidden=7.9.23")
+    viewer.expect_selection("hidden=7.9.23")
     page.get_by_role("button", name="Keep only these").click()
-    viewer.told("hidden=0-6.8.10-22")
+    viewer.expect_selection("hidden=0-6.8.10-22")
     page.get_by_role("button", name="Show all").click()
-    viewer.told("hidden=")
+    viewer.expect_selection("hidden=")
     expect(page.get_by_role("button", name="Keep only these")).to_be_hidden()
     page.get_by_label("Hide patches by dragging").uncheck()
     viewer.click(1, 1)
-    viewer.told("pinned=1")
+    viewer.expect_selection("pinned=1")
 
 
-def test_a_link_hides_patches(open_viewer):
+def test_link_hides_patches(open_viewer):
     viewer = open_viewer("case=small&paint=1&hidden=0-2.23.99")
-    assert viewer.ask("viewer.selection.hidden") == [0, 1, 2, 23]
-    painted = viewer.ask(
+    assert viewer.evaluate("viewer.selection.hidden") == [0, 1, 2, 23]
+    painted = viewer.evaluate(
         "[...viewer.page.find('.covered').getContext('2d').getImageData(0, 0, 6, 4).data].filter((_, i) => i % 4 === 3)"
     )
     assert [i for i, alpha in enumerate(painted) if alpha] == [0, 1, 2, 23]
 
 
-def test_what_the_model_does_not_see_is_outside_the_map(open_viewer):
+def test_cropped_part_of_the_picture_is_outside_the_map(open_viewer):
     viewer = open_viewer("case=maps")
     stage, over = viewer.page.locator(".stage").bounding_box(), viewer.over.bounding_box()
     assert stage["width"] / stage["height"] == pytest.approx(900 / 700, rel=0.01)
@@ -211,7 +211,7 @@ def test_what_the_model_does_not_see_is_outside_the_map(open_viewer):
     assert over["width"] / stage["width"] == pytest.approx(700 / 900, abs=0.005)
 
 
-def test_names_are_text_and_nothing_else(open_viewer):
+def test_names_are_escaped(open_viewer):
     viewer = open_viewer("case=hostile")
     expect(viewer.page.locator(".tokens")).to_contain_text("<img src=x onerror=alert(1)>")
     expect(viewer.page.locator(".sentence")).to_contain_text("<img src=x onerror=alert(1)>")
@@ -229,21 +229,21 @@ def test_narrow_screens_get_one_column(open_page, page, case):
     assert viewer.over.bounding_box()["width"] > 300
 
 
-def test_a_tap_pins(browser, serve):
+def test_tap_pins(browser, serve):
     context = browser.new_context(has_touch=True, viewport={"width": 390, "height": 844})
     viewer = Viewer(context.new_page()).open(serve(PAGE), "case=small")
     viewer.over.scroll_into_view_if_needed()
     area = viewer.over.bounding_box()
     viewer.page.touchscreen.tap(area["x"] + area["width"] * 0.25, area["y"] + area["height"] * 0.4)
-    viewer.told("token=10", "pinned=1")
+    viewer.expect_selection("token=10", "pinned=1")
     context.close()
 
 
-def test_a_new_theme_keeps_what_is_shown(open_page, page):
+def test_theme_change_keeps_the_view(open_page, page):
     viewer = open_page()
     viewer.click(1, 1)
-    viewer.told("pinned=1")
+    viewer.expect_selection("pinned=1")
     page.emulate_media(color_scheme="dark")
-    viewer.still()
+    viewer.wait_until_idle()
     viewer.leave()
-    viewer.says(re.compile("row 2, col 2"))
+    viewer.expect_sentence(re.compile("row 2, col 2"))

@@ -1,4 +1,4 @@
-"""The numbers behind the colours of the viewer: those of the record in Python, in every view and for every query."""
+"""The numbers behind the viewer's colours equal the record's in Python, in every view and for every query."""
 
 import re
 
@@ -24,7 +24,7 @@ POOLED = (3, 2, (4, 6), (), 16, 0, 48, True)
 POOLED_LARGE = (2, 3, (16, 18), (), 18, 0, 50, True)
 
 
-def test_a_read_weight_is_the_true_one(open_viewer):
+def test_displayed_weight_is_exact(open_viewer):
     viewer = open_viewer("case=small&block=1&head=1&token=19&pinned=1")
     record = synthetic.record(*SMALL[0])
     row = record.rows(1, [19])[1, 0]
@@ -40,19 +40,19 @@ def test_a_read_weight_is_the_true_one(open_viewer):
 
 def test_heads_and_blocks_are_fused(open_viewer):
     viewer = open_viewer("case=small&block=max&head=min")
-    viewer.says("Max of blocks, min of heads: where the class token looks.")
+    viewer.expect_sentence("Max of blocks, min of heads: where the class token looks.")
     record = synthetic.record(*SMALL[0])
     truth = np.max([record.rows(block, [0])[:, 0].min(0).values.numpy() for block in range(3)], 0)
-    values = viewer.ask("[...viewer.engine.values.subarray(0, viewer.payload.tokens)]")
+    values = viewer.evaluate("[...viewer.engine.values.subarray(0, viewer.payload.tokens)]")
     np.testing.assert_allclose(values, truth, atol=2e-3)
     viewer.open_display()
     viewer.page.get_by_label("How to combine heads").select_option("max")
-    viewer.says("Max of all blocks and heads: where the class token looks.")
-    viewer.told("block=max", "head=max")
+    viewer.expect_sentence("Max of all blocks and heads: where the class token looks.")
+    viewer.expect_selection("block=max", "head=max")
 
 
 @pytest.mark.parametrize("direction", ["from", "to"])
-def test_maps_give_the_numbers_of_the_record(open_viewer, direction):
+def test_maps_equal_the_records_numbers(open_viewer, direction):
     viewer = open_viewer()
     record = synthetic.record(*SMALL[0])
     for block, head, token in [(0, 0, 0), (1, 1, 5), (2, 0, 26)]:
@@ -63,7 +63,7 @@ def test_maps_give_the_numbers_of_the_record(open_viewer, direction):
 
 
 @pytest.mark.parametrize("direction", ["from", "to"])
-def test_queries_and_keys_give_the_numbers_of_the_record(open_viewer, direction):
+def test_queries_and_keys_give_the_records_numbers(open_viewer, direction):
     viewer = open_viewer("case=small-qk")
     record = synthetic.record(2, 2, (16, 18), ("cls",), 18)
     for block, head, token in [(0, 0, 0), (1, 1, 5), (1, 0, 288)]:
@@ -73,7 +73,7 @@ def test_queries_and_keys_give_the_numbers_of_the_record(open_viewer, direction)
 
 @pytest.mark.parametrize("fusion", ["mean", "max", "min"])
 @pytest.mark.parametrize("direction", ["from", "to"])
-def test_rollout_is_that_of_the_record(open_viewer, direction, fusion):
+def test_rollout_equals_the_records(open_viewer, direction, fusion):
     viewer = open_viewer("case=small")
     record = synthetic.record(*SMALL[0])
     code = """(() => {
@@ -85,57 +85,59 @@ def test_rollout_is_that_of_the_record(open_viewer, direction, fusion):
         for token in (0, 12):
             settings = {"residual": residual, "fusion": fusion, "discard": discard}
             truth = record.rollout(token, direction=direction, **settings)
-            np.testing.assert_allclose(viewer.ask(code, token, direction, settings), truth, atol=2e-3)
+            np.testing.assert_allclose(viewer.evaluate(code, token, direction, settings), truth, atol=2e-3)
 
 
-def test_settings_of_rollout_are_there_with_rollout_and_move_at_once(open_viewer):
+def test_rollout_settings_appear_with_rollout_and_take_effect_at_once(open_viewer):
     viewer = open_viewer("case=small")
     stays = viewer.page.get_by_label("Share that stays")
     expect(stays).to_be_hidden()
     viewer.page.get_by_role("button", name="Rollout").click()
-    viewer.told("view=rollout")
+    viewer.expect_selection("view=rollout")
     expect(viewer.page.get_by_label("First block")).to_be_hidden()
     before, runs = viewer.pixels(".over"), viewer.page.get_by_text("runs ").inner_text()
     stays.evaluate("(slider) => { slider.value = 0.2; slider.dispatchEvent(new Event('input')); }")
-    viewer.says("Rollout through all blocks (20 % staying): what the class token is made of.")
+    viewer.expect_sentence("Rollout through all blocks (20 % staying): what the class token is made of.")
     assert viewer.pixels(".over") != before
     assert viewer.page.get_by_text("runs ").inner_text() == runs
     stays.fill("0.3")
     viewer.page.get_by_label("Combine the heads of a block by").select_option("max")
-    viewer.told("residual=0.3", "fusion=max")
+    viewer.expect_selection("residual=0.3", "fusion=max")
     np.testing.assert_allclose(
-        viewer.ask("[...viewer.map.rollout]"), synthetic.record(*SMALL[0]).rollout(0, 0.3, "from", "max"), atol=2e-3
+        viewer.evaluate("[...viewer.map.rollout]"),
+        synthetic.record(*SMALL[0]).rollout(0, 0.3, "from", "max"),
+        atol=2e-3,
     )
 
 
-def test_settings_of_a_large_model_s_rollout_come_from_python(open_viewer):
+def test_rollout_settings_of_a_large_model_are_computed_in_python(open_viewer):
     viewer = open_viewer("case=small-qk&view=rollout&token=59&pinned=1")
     viewer.page.get_by_label("Share left out").fill("0.5")
-    viewer.told("discard=0.5")
+    viewer.expect_selection("discard=0.5")
     expect(viewer.page.locator(".note")).to_be_hidden()
     truth = synthetic.record(2, 2, (16, 18), ("cls",), 18).rollout(59, discard=0.5)
-    np.testing.assert_allclose(viewer.ask("[...viewer.map.rollout]"), truth, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(viewer.evaluate("[...viewer.map.rollout]"), truth, rtol=1e-4, atol=1e-7)
 
 
-def test_relevance_begins_at_the_chosen_block(open_viewer):
+def test_relevance_starts_at_the_selected_block(open_viewer):
     viewer = open_viewer("case=small&method=chain&view=relevance&token=12&pinned=1")
     first = viewer.page.get_by_label("First block")
     expect(viewer.page.get_by_label("Share that stays")).to_be_hidden()
     first.fill("3")
     first.press("Enter")
-    viewer.told("start_block=2")
-    viewer.says("Relevance (from block 3 on) for “<b>cat</b>”: what patch (row 2, col 4) drew on.")
+    viewer.expect_selection("start_block=2")
+    viewer.expect_sentence("Relevance (from block 3 on) for “<b>cat</b>”: what patch (row 2, col 4) drew on.")
     matrices, start = synthetic.chain(synthetic.record(*SMALL[0]))
     truth = synthetic.traced(matrices[2:], torch.eye(len(start))[12], "from")
-    np.testing.assert_allclose(viewer.ask("[...viewer.map.relevance]"), truth, rtol=0.005, atol=1e-6)
+    np.testing.assert_allclose(viewer.evaluate("[...viewer.map.relevance]"), truth, rtol=0.005, atol=1e-6)
     first.fill("99")
     first.press("Enter")
     expect(first).to_have_value("3")
 
 
 @pytest.mark.parametrize("view", ["attention", "rollout", "relevance", "similar"])
-def test_what_is_painted_is_what_is_read(open_viewer, view):
-    """The cover of each patch grows with its number, so their orders agree."""
+def test_painted_order_equals_the_order_of_values(open_viewer, view):
+    """The opacity of each patch grows with its value, so their orders agree."""
     viewer = open_viewer(f"case=alike&method=chain&view={view}&token=10&pinned=1")
     code = """(() => {
       const { payload, map } = viewer;
@@ -153,7 +155,7 @@ def test_what_is_painted_is_what_is_read(open_viewer, view):
         ?? viewer.engine.values.slice(at, at + payload.tokens);
       return [cover, [...values].slice(payload.split)];
     })()"""
-    cover, values = map(np.asarray, viewer.ask(code, view))
+    cover, values = map(np.asarray, viewer.evaluate(code, view))
     assert cover.max() - cover.min() > 60
     order = np.argsort(values)
     assert (np.diff(cover[order]) >= -1).all()
@@ -161,24 +163,24 @@ def test_what_is_painted_is_what_is_read(open_viewer, view):
 
 def test_rollout_follows_the_pointer(open_viewer):
     viewer = open_viewer("case=small&view=rollout")
-    viewer.says("Rollout through all blocks: what the class token is made of.")
+    viewer.expect_sentence("Rollout through all blocks: what the class token is made of.")
     before = viewer.pixels(".over")
     viewer.point(1, 1)
-    viewer.says(re.compile(r"what patch \(row 2, col 2\) is made of"))
+    viewer.expect_sentence(re.compile(r"what patch \(row 2, col 2\) is made of"))
     assert viewer.pixels(".over") != before
 
 
-def test_rollout_of_a_large_model_comes_from_python(open_viewer):
+def test_rollout_of_a_large_model_is_computed_in_python(open_viewer):
     viewer = open_viewer("case=small-qk&view=rollout")
     viewer.click(3, 4)
-    viewer.told("view=rollout", "token=59", "pinned=1")
+    viewer.expect_selection("view=rollout", "token=59", "pinned=1")
     expect(viewer.page.locator(".note")).to_be_hidden()
     truth = synthetic.record(2, 2, (16, 18), ("cls",), 18).rollout(59)
-    np.testing.assert_allclose(viewer.ask("[...viewer.map.rollout]"), truth, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(viewer.evaluate("[...viewer.map.rollout]"), truth, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize(("token", "direction"), [(-1, "from"), (0, "from"), (12, "from"), (12, "to")])
-def test_a_chain_is_that_of_its_full_product(open_viewer, token, direction):
+def test_chain_equals_its_full_product(open_viewer, token, direction):
     viewer = open_viewer(f"case=small&method=chain&view=relevance&direction={direction}")
     matrices, start = synthetic.chain(synthetic.record(*SMALL[0]))
     code = """(() => {
@@ -187,76 +189,76 @@ def test_a_chain_is_that_of_its_full_product(open_viewer, token, direction):
       return [...out];
     })()"""
     row = start if token < 0 else torch.eye(len(start))[token]
-    found = viewer.ask(code, token, direction)
+    found = viewer.evaluate(code, token, direction)
     np.testing.assert_allclose(found, synthetic.traced(matrices, row, direction), rtol=0.005, atol=1e-6)
 
 
-def test_a_class_s_map_follows_the_pointer_without_the_server(open_viewer):
+def test_class_map_follows_the_pointer_without_the_server(open_viewer):
     viewer = open_viewer("case=small&method=chain")
     viewer.page.get_by_role("button", name="Relevance").click()
-    viewer.told("view=relevance")
-    viewer.says("Relevance: what speaks for “<b>cat</b>”.")
+    viewer.expect_selection("view=relevance")
+    viewer.expect_sentence("Relevance: what speaks for “<b>cat</b>”.")
     expect(viewer.page.locator(".query")).to_be_hidden()
-    expect(viewer.page.locator(".labels .chosen")).to_have_count(0)  # it is no block's map
-    viewer.still()
-    before, frames = viewer.pixels(".over"), viewer.talk.runs
+    expect(viewer.page.locator(".labels .chosen")).to_have_count(0)  # it belongs to no block
+    viewer.wait_until_idle()
+    before, frames = viewer.pixels(".over"), viewer.conversation.runs
     viewer.point(1, 1)
-    viewer.says("Relevance for “<b>cat</b>”: what patch (row 2, col 2) drew on.")
+    viewer.expect_sentence("Relevance for “<b>cat</b>”: what patch (row 2, col 2) drew on.")
     assert viewer.pixels(".over") != before
-    viewer.still()
-    assert viewer.talk.runs == frames
+    viewer.wait_until_idle()
+    assert viewer.conversation.runs == frames
     viewer.click(1, 1)
-    viewer.told("view=relevance", "pinned=1")
+    viewer.expect_selection("view=relevance", "pinned=1")
     viewer.page.get_by_role("button", name="Who looks at it").click()
-    viewer.says("Relevance for “<b>cat</b>”: which tokens drew on patch (row 2, col 2).")
+    viewer.expect_sentence("Relevance for “<b>cat</b>”: which tokens drew on patch (row 2, col 2).")
 
 
-def test_a_map_that_python_gives_is_of_the_class_alone(open_viewer):
+def test_map_computed_in_python_is_of_the_class_alone(open_viewer):
     viewer = open_viewer("case=small&method=computed&view=relevance")
-    viewer.says("LeGrad: what speaks for “cat”.")
-    assert viewer.ask("[...viewer.map.relevance]") == list(range(27))
+    viewer.expect_sentence("LeGrad: what speaks for “cat”.")
+    assert viewer.evaluate("[...viewer.map.relevance]") == list(range(27))
     viewer.point(1, 1)
-    viewer.says("LeGrad: what speaks for “cat”.")
+    viewer.expect_sentence("LeGrad: what speaks for “cat”.")
     expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_hidden()
-    viewer.click(1, 1)  # a token is asked about, which this method cannot answer
-    viewer.told("view=attention", "pinned=1")
+    viewer.click(1, 1)  # a token is selected, which this method does not support
+    viewer.expect_selection("view=attention", "pinned=1")
 
 
-def test_without_a_method_there_is_no_class_map(open_viewer):
+def test_no_class_map_without_a_method(open_viewer):
     viewer = open_viewer("case=small&view=relevance")
-    viewer.told("view=relevance")
+    viewer.expect_selection("view=relevance")
     expect(viewer.page.locator("[data-value=relevance]")).to_be_hidden()
-    viewer.says(re.compile("where the class token looks"))
+    viewer.expect_sentence(re.compile("where the class token looks"))
 
 
 @pytest.mark.parametrize("view", ["attention", "rollout"])
 @pytest.mark.parametrize("kind", ["mass", "otsu"])
-def test_the_outline_is_around_the_same_patches_as_in_python(open_viewer, kind, view):
+def test_outline_surrounds_the_same_patches_as_in_python(open_viewer, kind, view):
     viewer = open_viewer(f"case=alike&contour={kind}&view={view}&token=10&pinned=1")
     record = synthetic.record(*ALIKE)
     heatmap = record.heatmap(record.rollout(10) if view == "rollout" else record.weights(10))
     if kind == "mass":
-        assert viewer.ask("[...viewer.map.marked]") == mass_threshold(heatmap, 0.6).flatten().int().tolist()
+        assert viewer.evaluate("[...viewer.map.marked]") == mass_threshold(heatmap, 0.6).flatten().int().tolist()
         viewer.open_display()
         viewer.page.get_by_label("Share inside the line").fill("0.3")
-        viewer.told("mass=0.3")
+        viewer.expect_selection("mass=0.3")
     else:
         expect(viewer.page.locator(".mass")).to_be_hidden()
     wanted = mass_threshold(heatmap, 0.3) if kind == "mass" else otsu_threshold(heatmap)
-    assert viewer.ask("[...viewer.map.marked]") == wanted.flatten().int().tolist()
+    assert viewer.evaluate("[...viewer.map.marked]") == wanted.flatten().int().tolist()
     path = viewer.page.locator(".contour path").last.get_attribute("d")
     padded = np.pad(wanted.numpy(), 1).astype(int)
     assert path.count("h1") == np.abs(np.diff(padded, axis=0)).sum()
     assert path.count("v1") == np.abs(np.diff(padded, axis=1)).sum()
     viewer.open_display()
     viewer.page.get_by_label("Outline").select_option("none")
-    viewer.told("contour=none")
+    viewer.expect_selection("contour=none")
     assert viewer.page.locator(".contour path").last.get_attribute("d") == ""
 
 
 @pytest.mark.parametrize("query", ["case=small-qk", "case=qk"])
 def test_every_map_of_a_large_model_is_painted_for_the_query(open_viewer, query):
-    """The row that the large map needs first is computed at once, and painted too."""
+    """The row for the large map is computed first, and is also painted in the grid."""
     viewer = open_viewer(query)
     code = """(() => {
       const before = viewer.mosaic.pixels.slice();
@@ -267,12 +269,12 @@ def test_every_map_of_a_large_model_is_painted_for_the_query(open_viewer, query)
         if place:
             viewer.point(*place)
         viewer.page.wait_for_function(f"!{FIND}.root.hasAttribute('data-busy') && {FIND}.engine.complete")
-        viewer.still()
-        token, same = viewer.ask(code)
+        viewer.wait_until_idle()
+        token, same = viewer.evaluate(code)
         assert same and (place is None or token > 0)
 
 
-def test_the_scale_tells_that_stronger_patches_lie_beyond_it(open_viewer):
+def test_scale_shows_that_values_exceed_it(open_viewer):
     viewer = open_viewer("case=maps&head=0")
     beyond = viewer.page.locator(".beyond")
     strongest = """(() => {
@@ -283,49 +285,49 @@ def test_the_scale_tells_that_stronger_patches_lie_beyond_it(open_viewer):
       };
       return [...Array(payload.heads).keys()].map((head) => reach(head) > top * 1.005);
     })()"""
-    over = viewer.ask(strongest)
+    over = viewer.evaluate(strongest)
     assert True in over and False in over
     for head in (over.index(True), over.index(False)):
-        viewer.ask(f"viewer.change({{ block: 11, head: {head} }})")
-        viewer.told(f"head={head}")
+        viewer.evaluate(f"viewer.change({{ block: 11, head: {head} }})")
+        viewer.expect_selection(f"head={head}")
         expect(beyond).to_be_visible() if over[head] else expect(beyond).to_be_hidden()
-    viewer.ask(f"viewer.change({{ head: {over.index(True)} }})")
+    viewer.evaluate(f"viewer.change({{ head: {over.index(True)} }})")
     viewer.open_display()
     viewer.page.get_by_role("button", name="Own scales").click()
-    viewer.told("scale=own")
+    viewer.expect_selection("scale=own")
     expect(beyond).to_be_hidden()
 
 
 def test_nearest_patches_follow_the_pointer_without_the_server(open_viewer):
     viewer = open_viewer("case=alike")
-    frames = viewer.talk.runs
+    frames = viewer.conversation.runs
     viewer.page.get_by_role("button", name="Nearest patches").click()
-    viewer.told("view=similar")
-    viewer.says("Patches most like the class token, by their features after the last block.")
-    viewer.still()
-    over, frames = viewer.pixels(".over"), viewer.talk.runs
+    viewer.expect_selection("view=similar")
+    viewer.expect_sentence("Patches most like the class token, by their features after the last block.")
+    viewer.wait_until_idle()
+    over, frames = viewer.pixels(".over"), viewer.conversation.runs
     viewer.point(1, 2)
-    viewer.says(re.compile(r"most like patch \(row 2, col 3\)"))
+    viewer.expect_sentence(re.compile(r"most like patch \(row 2, col 3\)"))
     assert viewer.pixels(".over") != over
-    viewer.still()
-    assert viewer.talk.runs == frames
+    viewer.wait_until_idle()
+    assert viewer.conversation.runs == frames
 
 
 @pytest.mark.parametrize("token", [0, 2, 10, 25])
-def test_cosines_are_those_of_the_record(open_viewer, token):
+def test_cosines_equal_the_records(open_viewer, token):
     viewer = open_viewer(f"case=alike&view=similar&token={token}&pinned=1")
     truth = synthetic.record(*ALIKE).similarity(token).numpy()
-    np.testing.assert_allclose(viewer.ask("[...viewer.map.similar]"), truth, atol=0.005)
-    words = [f"{value:.2f}" for value in viewer.ask("[viewer.map.similar[0]]")]
+    np.testing.assert_allclose(viewer.evaluate("[...viewer.map.similar]"), truth, atol=0.005)
+    words = [f"{value:.2f}" for value in viewer.evaluate("[viewer.map.similar[0]]")]
     expect(viewer.page.locator(".tokens button").first).to_contain_text(words[0].replace("-", "−"))
 
 
-def test_the_nearest_other_patches_are_outlined_and_the_first_is_named(open_viewer):
+def test_nearest_other_patches_are_outlined_and_the_first_is_named(open_viewer):
     viewer = open_viewer("case=alike&view=similar&token=10&pinned=1")
     cosines = synthetic.record(*ALIKE).similarity(10)[2:]
     cosines[8] = -2  # itself
     best = cosines.topk(5).indices.tolist()
-    assert viewer.ask("[...viewer.map.nearest]") == [2 + patch for patch in best]
+    assert viewer.evaluate("[...viewer.map.nearest]") == [2 + patch for patch in best]
     near = viewer.page.locator(".near:visible")
     assert near.count() == 5
     area, first = viewer.over.bounding_box(), near.first.bounding_box()
@@ -336,32 +338,32 @@ def test_the_nearest_other_patches_are_outlined_and_the_first_is_named(open_view
     expect(strongest).to_contain_text(f"cosine {float(cosines.max()):.2f}")
     viewer.point(best[0] // 6, best[0] % 6)
     expect(viewer.page.locator(".readings > div").nth(3)).to_contain_text("1st of 23 other patches")
-    caret = viewer.ask("parseFloat(viewer.page.find('.caret').style.left)")
+    caret = viewer.evaluate("parseFloat(viewer.page.find('.caret').style.left)")
     assert caret == pytest.approx(100 * float(cosines.max()), abs=1)
     viewer.page.get_by_role("button", name="Attention", exact=True).click()
     expect(near).to_have_count(0)
 
 
-def test_colours_of_nearest_patches_run_from_0_to_1_or_over_what_there_is(open_viewer):
+def test_colours_of_nearest_patches_span_0_to_1_or_the_range_of_values(open_viewer):
     viewer = open_viewer("case=alike&view=similar&token=10&pinned=1&opacity=1&cover=film&colormap=gray")
     cosines = synthetic.record(*ALIKE).similarity(10).numpy()[2:]
     assert cosines.min() < 0
     painted = "[...viewer.picture.overlay.plain.pixels].map((pixel) => pixel & 255)"
-    np.testing.assert_allclose(viewer.ask(painted), np.clip(cosines, 0, 1) * 255, atol=2)
+    np.testing.assert_allclose(viewer.evaluate(painted), np.clip(cosines, 0, 1) * 255, atol=2)
     legend = viewer.page.locator(".legend")
     expect(legend).to_have_attribute("aria-label", re.compile("^Colour scale from 0.00 to 1.00. One scale"))
     viewer.open_display()
     viewer.page.get_by_role("button", name="Own scales").click()
     others = np.delete(cosines, 8)
     expect(legend).to_have_attribute("aria-label", re.compile(f"to {others.max():.2f}. This map alone"))
-    levels = np.asarray(viewer.ask(painted))
+    levels = np.asarray(viewer.evaluate(painted))
     assert levels[8] == 255 and levels[cosines == others.max()] == 255 and levels[cosines == others.min()] == 0
 
 
 @pytest.mark.parametrize("query", ["", "&cover=film&opacity=0.9", "&view=similar&token=5&pinned=1", "&scale=own"])
-def test_colours_over_the_picture_are_those_of_files(open_viewer, query):
+def test_colours_over_the_picture_equal_those_of_files(open_viewer, query):
     viewer = open_viewer("case=small" + query)
-    overlay = viewer.ask(
+    overlay = viewer.evaluate(
         "[[...viewer.picture.overlay.plain.pixels], [...(viewer.selection.view === 'similar' ? viewer.map.similar"
         " : viewer.engine.values.subarray(viewer.engine.offset(viewer.cell.r, viewer.cell.c)))]"
         ".slice(viewer.payload.split, viewer.payload.tokens), viewer.selection, [viewer.map.low, viewer.map.top]]"
@@ -379,58 +381,58 @@ def test_colours_over_the_picture_are_those_of_files(open_viewer, query):
     assert (clear.sum() == 0) if "film" in query else (clear.mean() > 0.3 and (~clear).mean() > 0.1)
 
 
-def test_nearest_patches_know_no_direction(open_viewer):
+def test_nearest_patches_have_no_direction(open_viewer):
     viewer = open_viewer("case=alike&view=similar")
     expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_hidden()
     viewer.over.focus()
     viewer.page.keyboard.press("d")
     viewer.page.keyboard.press("n")
-    viewer.says("Block 3, mean of heads: where the class token looks.")
+    viewer.expect_sentence("Block 3, mean of heads: where the class token looks.")
     expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_enabled()
     viewer.page.keyboard.press("n")
-    viewer.told("view=similar", "direction=from")
-    viewer.says(re.compile("^Patches most like"))
+    viewer.expect_selection("view=similar", "direction=from")
+    viewer.expect_sentence(re.compile("^Patches most like"))
     expect(viewer.page.locator(".live")).to_contain_text("Most similar patch row")
 
 
 @pytest.mark.parametrize("view", ["similar", "pool"])
-def test_what_a_record_does_not_keep_is_not_offered(open_viewer, view):
+def test_views_without_data_are_not_offered(open_viewer, view):
     viewer = open_viewer(f"case=small&view={view}")
-    viewer.says("Block 3, mean of heads: where the class token looks.")
+    viewer.expect_sentence("Block 3, mean of heads: where the class token looks.")
     for name in ("Nearest patches", "Pooling query"):
         expect(viewer.page.locator(".switch button", has_text=name)).to_be_hidden()
     viewer.over.focus()
     viewer.page.keyboard.press("n")
     viewer.page.keyboard.press("p")
-    viewer.says("Block 3, mean of heads: where the class token looks.")
+    viewer.expect_sentence("Block 3, mean of heads: where the class token looks.")
     assert viewer.page.get_by_text("Pooling", exact=True).count() == 0
 
 
-def test_the_pooling_query_is_shown_per_head_and_fused(open_viewer):
+def test_pooling_query_is_shown_per_head_and_fused(open_viewer):
     viewer = open_viewer("case=pooled")
     pool = synthetic.record(*POOLED).pool_attention.numpy()
     viewer.page.get_by_role("button", name="Pooling query").click()
-    viewer.says("Pooling query after the last block, mean of heads: where it looks.")
-    viewer.told("view=pool")
+    viewer.expect_sentence("Pooling query after the last block, mean of heads: where it looks.")
+    viewer.expect_selection("view=pool")
     assert viewer.page.locator(".query").is_hidden()
     values = (
         "[...viewer.engine.values.subarray(viewer.engine.offset(4, args[0]), viewer.engine.offset(4, args[0]) + 24)]"
     )
     for column, truth in ((0, pool.mean(0)), (1, pool[0]), (2, pool[1])):
-        np.testing.assert_allclose(viewer.ask(values, column), truth, atol=1e-6)
+        np.testing.assert_allclose(viewer.evaluate(values, column), truth, atol=1e-6)
     viewer.open_display()
     viewer.page.get_by_label("How to combine heads").select_option("max")
-    viewer.says("Pooling query after the last block, max of heads: where it looks.")
-    np.testing.assert_allclose(viewer.ask(values, 0), pool.max(0), atol=1e-6)
+    viewer.expect_sentence("Pooling query after the last block, max of heads: where it looks.")
+    np.testing.assert_allclose(viewer.evaluate(values, 0), pool.max(0), atol=1e-6)
     viewer.over.focus()
     viewer.page.keyboard.press("]")
     viewer.page.keyboard.press("]")
-    viewer.says("Pooling query after the last block, head 2: where it looks.")
-    viewer.told("view=pool", "head=1")
+    viewer.expect_sentence("Pooling query after the last block, head 2: where it looks.")
+    viewer.expect_selection("view=pool", "head=1")
     best = int(pool[1].argmax())
     expect(viewer.page.locator(".readings > div").nth(2)).to_contain_text(f"row {best // 6 + 1}, col {best % 6 + 1}")
     before = viewer.pixels(".over")
-    viewer.point(best // 6, best % 6)  # it stays, and the weight is read
+    viewer.point(best // 6, best % 6)  # the selection is kept, and the weight is shown
     assert viewer.pixels(".over") == before
     reading = viewer.page.locator(".readings > div").nth(3)
     expect(reading).to_contain_text("1st of 24")
@@ -439,53 +441,53 @@ def test_the_pooling_query_is_shown_per_head_and_fused(open_viewer):
     )
 
 
-def test_the_last_row_of_maps_is_the_pooling_query(open_viewer):
+def test_last_row_of_maps_is_the_pooling_query(open_viewer):
     viewer = open_viewer("case=pooled")
     expect(viewer.page.locator(".labels.rows span").last).to_have_text("Pooling")
     viewer.point_at_map(4, 2)
-    viewer.says("Pooling query after the last block, head 2: where it looks.")
+    viewer.expect_sentence("Pooling query after the last block, head 2: where it looks.")
     viewer.page.mouse.down()
     viewer.page.mouse.up()
-    viewer.told("view=pool", "head=1", "block=2")
+    viewer.expect_selection("view=pool", "head=1", "block=2")
     viewer.page.locator("canvas.grid").focus()
     viewer.page.keyboard.press("ArrowUp")
     viewer.leave()
-    viewer.says(re.compile("^Block 3, head 2: where patch"))
-    viewer.told("view=attention")
+    viewer.expect_sentence(re.compile("^Block 3, head 2: where patch"))
+    viewer.expect_selection("view=attention")
     viewer.page.keyboard.press("ArrowDown")
-    viewer.says(re.compile("^Pooling query"))
+    viewer.expect_sentence(re.compile("^Pooling query"))
 
 
-def test_asking_about_a_patch_leaves_the_pooling_query(open_viewer):
+def test_selecting_a_patch_deselects_the_pooling_query(open_viewer):
     viewer = open_viewer("case=pooled&view=pool&head=0")
-    viewer.says("Pooling query after the last block, head 1: where it looks.")
+    viewer.expect_sentence("Pooling query after the last block, head 1: where it looks.")
     viewer.click(2, 4)
-    viewer.says("Block 3, head 1: where patch (row 3, col 5) looks.")
-    viewer.told("view=attention", "token=16", "pinned=1")
+    viewer.expect_sentence("Block 3, head 1: where patch (row 3, col 5) looks.")
+    viewer.expect_selection("view=attention", "token=16", "pinned=1")
     viewer.over.focus()
     viewer.page.keyboard.press("p")
-    viewer.says(re.compile("^Pooling query"))
+    viewer.expect_sentence(re.compile("^Pooling query"))
     viewer.page.keyboard.press("Escape")
-    viewer.says("Block 3, head 1: where patch (row 3, col 5) looks.")
+    viewer.expect_sentence("Block 3, head 1: where patch (row 3, col 5) looks.")
 
 
-def test_the_pooling_query_is_no_block_of_a_large_model_either(open_viewer):
+def test_pooling_query_is_no_block_of_a_large_model(open_viewer):
     viewer = open_viewer("case=pooled-qk&view=pool&head=1&block=max")
     record = synthetic.record(*POOLED_LARGE)
     viewer.page.wait_for_function(f"() => {FIND}.engine.complete", timeout=PATIENCE)
     values = "[...viewer.engine.values.subarray(viewer.engine.offset(args[0], 2), viewer.engine.offset(args[0], 3))]"
-    np.testing.assert_allclose(viewer.ask(values, 3), record.pool_attention[1], atol=1e-6)
+    np.testing.assert_allclose(viewer.evaluate(values, 3), record.pool_attention[1], atol=1e-6)
     fused = torch.stack([record.rows(block, [0])[1, 0] for block in range(2)]).amax(0)
-    np.testing.assert_allclose(viewer.ask(values, 0), fused, rtol=0.02, atol=1e-6)
+    np.testing.assert_allclose(viewer.evaluate(values, 0), fused, rtol=0.02, atol=1e-6)
 
 
 @pytest.mark.exhaustive
-def test_a_small_model_ends_the_painting_of_a_large_one(open_viewer):
-    """The grid stayed pale, and was never done, where a large model's maps were due when a small one's came."""
+def test_small_model_cancels_the_painting_of_a_large_one(open_viewer):
+    """Otherwise a small model's maps that arrive while a large one's are painted would leave the grid pale."""
     viewer = open_viewer("case=huge&pair=small")
     busy = "viewer.root.matches('[data-busy]')"
-    assert viewer.ask(f"(viewer.change({{ token: 9, pinned: true }}), viewer.draw(), {busy})")
-    assert not viewer.ask(f"(viewer.setPayload({VIEWERS}[1].payload), viewer.draw(), {busy})")
+    assert viewer.evaluate(f"(viewer.change({{ token: 9, pinned: true }}), viewer.draw(), {busy})")
+    assert not viewer.evaluate(f"(viewer.setPayload({VIEWERS}[1].payload), viewer.draw(), {busy})")
 
 
 def test_all_maps_of_a_large_model_are_drawn_in_time(open_viewer):
@@ -495,11 +497,13 @@ def test_all_maps_of_a_large_model_are_drawn_in_time(open_viewer):
     record = synthetic.record(2, 2, (16, 18), ("cls",), 18)
     token = 1 + 2 * 18 + 2
     truth = record.rows(0, [token])[:, 0].mean(0)
-    values = viewer.ask("[...viewer.engine.values.subarray(viewer.engine.offset(1, 0), viewer.engine.offset(1, 1))]")
+    values = viewer.evaluate(
+        "[...viewer.engine.values.subarray(viewer.engine.offset(1, 0), viewer.engine.offset(1, 1))]"
+    )
     np.testing.assert_allclose(values, truth, rtol=0.02, atol=1e-6)
 
 
-def test_the_map_under_the_pointer_is_judged_without_the_server(open_viewer):
+def test_map_under_the_pointer_is_judged_without_the_server(open_viewer):
     viewer = open_viewer("case=small&masks=1")
     box, marks = viewer.page.locator(".faithfulness"), viewer.page.locator(".marks i")
     expect(box.locator("dt")).to_have_text("Faithful to “<b>cat</b>”")
@@ -510,35 +514,35 @@ def test_the_map_under_the_pointer_is_judged_without_the_server(open_viewer):
 
     def judged(heatmap, words):
         value = float(correlations(heatmap[len(record.prefix) :], masks, drops))
-        assert viewer.ask("viewer.judge.value") == pytest.approx(value, abs=0.02)  # maps come in steps
+        assert viewer.evaluate("viewer.judge.value") == pytest.approx(value, abs=0.02)  # maps arrive in steps
         expect(box.locator("dd").first).to_have_text(f"{value:.2f}".replace("-", "−"))
         expect(box.locator("dd").last).to_have_text(re.compile(words))
 
-    viewer.ask("viewer.change({ block: 1, head: 0 })")
-    viewer.told("block=1", "head=0")
+    viewer.evaluate("viewer.change({ block: 1, head: 0 })")
+    viewer.expect_selection("block=1", "head=0")
     judged(record.weights(0, 1, 0), planted)
     expect(marks).not_to_have_count(0)
-    runs = viewer.talk.runs
+    runs = viewer.conversation.runs
     planted_title = viewer.page.locator('.marks i[title="Faithful: 1.00, better than chance"]')
     expect(planted_title).to_have_count(1)
     place, cell = planted_title.bounding_box(), viewer.page.locator(".mark.selected").bounding_box()
     assert place == pytest.approx(cell, abs=1)
     viewer.point(2, 3)
     judged(record.weights(record.tokens - 24 + 2 * 6 + 3, 1, 0), r"chance|decided")
-    expect(planted_title).to_have_count(0)  # other maps are there now
-    assert viewer.talk.runs == runs
+    expect(planted_title).to_have_count(0)  # other maps have arrived
+    assert viewer.conversation.runs == runs
     viewer.page.mouse.move(0, 0)
     viewer.page.get_by_role("button", name="Who looks at it").click()
-    viewer.told("direction=to")
+    viewer.expect_selection("direction=to")
     judged(record.weights(0, 1, 0, "to"), r"chance|decided")
     assert viewer.errors == []
 
 
-def test_masks_of_another_grid_judge_nothing(open_viewer):
+def test_masks_of_another_grid_are_ignored(open_viewer):
     viewer = open_viewer("case=small&masks=1")
     says = viewer.page.locator(".faithfulness dd").last
     expect(says).to_contain_text("removal map")
-    viewer.ask("viewer.useMasks('masks of nothing')")
-    viewer.ask("viewer.request()")
+    viewer.evaluate("viewer.useMasks('masks of nothing')")
+    viewer.evaluate("viewer.request()")
     expect(says).to_have_text("not measured yet")
     expect(viewer.page.locator(".marks")).to_be_hidden()

@@ -1,4 +1,4 @@
-"""A page that Streamlit's browser half gave up comes back by itself; one without a server says so."""
+"""A page that Streamlit's frontend gave up reloads by itself; a page without a server says so."""
 
 import re
 from collections.abc import Callable
@@ -11,10 +11,10 @@ PAGE = Path(__file__).parent / "watchdog_page.py"
 
 
 class Line:
-    """The websocket between the page and its server, to spoil it.
+    """The websocket between the page and its server, which a test can break.
 
     Attributes:
-        opened: how often a page connected.
+        opened: number of connections so far.
     """
 
     def __init__(self, page: Page):
@@ -26,18 +26,18 @@ class Line:
         self._server = socket.connect_to_server()
 
     def spoil(self) -> None:
-        """Send the page what Streamlit cannot go on from."""
+        """Send the page a message that crashes Streamlit's frontend."""
         self._page.send("no message")
 
     def cut(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._page.close()
         self._server.close()
 
 
 @pytest.fixture
 def line(page: Page, serve: Callable[..., str]) -> Line:
-    """Of a page that is drawn."""
+    """Connection of a drawn page."""
     line = Line(page)
     page.goto(serve(PAGE))
     page.get_by_role("button", name="Go on").click()
@@ -45,7 +45,7 @@ def line(page: Page, serve: Callable[..., str]) -> Line:
     return line
 
 
-def test_a_dead_page_reloads_with_its_view(page: Page, line: Line) -> None:
+def test_crashed_page_reloads_with_its_view(page: Page, line: Line) -> None:
     line.spoil()
     expect(page.get_by_text("Connection error")).to_be_visible()
     expect(page.get_by_text("Connection error")).to_be_hidden()
@@ -53,19 +53,19 @@ def test_a_dead_page_reloads_with_its_view(page: Page, line: Line) -> None:
     assert line.opened == 2 and page.url.endswith("?view=chosen")
 
 
-def test_reloads_that_do_not_help_come_to_an_end(page: Page, line: Line) -> None:
+def test_ineffective_reloads_end(page: Page, line: Line) -> None:
     page.evaluate("sessionStorage['vit-reloads'] = JSON.stringify([1, 2, 3].map(() => Date.now()))")
     line.spoil()
     expect(page.get_by_text("loading it again did not help")).to_be_visible()
     assert line.opened == 1
 
 
-def test_without_a_server_the_page_says_that_training_goes_on(page: Page, line: Line) -> None:
+def test_page_without_a_server_says_that_training_continues(page: Page, line: Line) -> None:
     page.route("**/_stcore/**", lambda route: route.abort())
     line.cut()
     notice = page.locator("#vit-offline")
     expect(notice).to_contain_text("Runs that train go on")
-    expect(notice).to_have_attribute("data-closed", re.compile("[1-9]"))  # Streamlit's own words were there
+    expect(notice).to_have_attribute("data-closed", re.compile("[1-9]"))  # Streamlit's own message was there
     expect(page.get_by_text("connected to the internet")).to_be_hidden()
     page.unroute("**/_stcore/**")
     expect(notice).to_be_hidden()

@@ -1,4 +1,4 @@
-"""A page with the viewer on it, as tests drive it."""
+"""Page object of a page with the viewer."""
 
 import re
 from pathlib import Path
@@ -10,73 +10,73 @@ from .serving import FIND
 from .waiting import LOOK, Conversation
 
 PAGE = Path(__file__).parent / "viewer_page.py"
-PATIENCE = 60_000  # [ms] on a busy machine
+PATIENCE = 60_000  # timeout [ms], for a busy machine
 
 
 class Viewer:
-    """A page with the viewer on it."""
+    """A page with the viewer."""
 
     def __init__(self, page: Page):
         self.page = page
         self.dialogs: list[str] = []
         self.errors: list[str] = []
         self.opened = 0
-        self.talk = Conversation(page)
+        self.conversation = Conversation(page)
         self.over = page.locator("canvas.over").first
         page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.set_default_timeout(PATIENCE)
 
     def open(self, url: str, query: str) -> "Viewer":
-        """Another viewer, as a person who opens this link finds it; a page that is there is not loaded again."""
+        """Follow a link to a viewer without reloading a page that is open already."""
         self.opened += 1
         link = f"{url}/?fresh={self.opened}&{query}"
         if not self.page.url.startswith(url):
             self.page.goto(link)
         else:
             self.page.mouse.move(0, 0)
-            self.still()  # the server's answer to the test before would put its own link into the address
+            self.wait_until_idle()  # the previous test's pending response would overwrite the address with its own link
             self.page.evaluate(f"() => {{ {FIND}.left = true; }}")
-            self.talk.follow(link)
+            self.conversation.follow(link)
         self.page.get_by_text(f"fresh {self.opened}", exact=True).wait_for()
         self.page.wait_for_function(f"() => {{ const viewer = {FIND}; return viewer && !viewer.left; }}", polling=LOOK)
         expect(self.page.locator(".instrument").first).to_be_visible()
-        self.still()
+        self.wait_until_idle()
         return self
 
-    def still(self) -> None:
-        """Wait until the page has painted everything, and has the server's answer to all that it asked."""
-        self.talk.finish()
+    def wait_until_idle(self) -> None:
+        """Wait until the page has painted everything and the server has answered everything."""
+        self.conversation.finish()
 
-    def painted(self) -> None:
-        """Wait until what the pointer asked for is on the picture."""
+    def wait_until_painted(self) -> None:
+        """Wait until the picture shows what the pointer selects."""
         self.page.wait_for_function(f"() => !{FIND}.frame")
 
-    def ask(self, code: str, *args):
+    def evaluate(self, code: str, *args):
         """Evaluate `code`, a JavaScript expression of `viewer` and `args`."""
         return self.page.evaluate(f"(args) => {{ const viewer = {FIND}; return {code}; }}", list(args))
 
     def point(self, row: int, col: int) -> None:
-        rows, cols = self.ask("[viewer.payload.rows, viewer.payload.cols]")
+        rows, cols = self.evaluate("[viewer.payload.rows, viewer.payload.cols]")
         self.over.scroll_into_view_if_needed()
         area = self.over.bounding_box()
         self.page.mouse.move(
             area["x"] + (col + 0.5) / cols * area["width"], area["y"] + (row + 0.5) / rows * area["height"]
         )
-        self.painted()
+        self.wait_until_painted()
 
     def open_display(self) -> None:
-        """Show how the display can be set."""
+        """Show the controls of the display."""
         display = self.page.locator(".display").first
         if not display.evaluate("(display) => display.open"):
             display.locator("summary").click()
 
     def point_at_map(self, row: int, col: int) -> None:
-        """Point at a map of the grid, in its rows of blocks and columns of heads."""
+        """Point at a map of the grid, by its block and head."""
         grid = self.page.locator("canvas.grid")
         grid.scroll_into_view_if_needed()
         area = grid.bounding_box()
-        x, y = self.ask(
+        x, y = self.evaluate(
             "[(viewer.mosaic.left(args[1]) + viewer.mosaic.tileWidth / 2) / viewer.mosaic.width,"
             " (viewer.mosaic.above(args[0]) + viewer.mosaic.tileHeight / 2) / viewer.mosaic.height]",
             row,
@@ -91,16 +91,16 @@ class Viewer:
 
     def leave(self) -> None:
         self.page.mouse.move(2, 2)
-        self.painted()
+        self.wait_until_painted()
 
     def pixels(self, name: str) -> str:
-        return self.ask(f"viewer.page.find('{name}').toDataURL()")
+        return self.evaluate(f"viewer.page.find('{name}').toDataURL()")
 
-    def says(self, text: str | re.Pattern) -> None:
+    def expect_sentence(self, text: str | re.Pattern) -> None:
         expect(self.page.locator(".sentence").first).to_have_text(text)
 
-    def told(self, *parts: str) -> None:
-        """Python has heard."""
+    def expect_selection(self, *parts: str) -> None:
+        """Wait until Python has received a selection with these parts."""
         for part in parts:
             expect(self.page.get_by_text("selection residual=")).to_contain_text(part)
 
@@ -110,4 +110,4 @@ class Viewer:
           viewer.payload.fill(args[0], args[1], args[2], args[3], out, 0);
           return [...out];
         })()"""
-        return np.asarray(self.ask(code, block, head, token, direction))
+        return np.asarray(self.evaluate(code, block, head, token, direction))

@@ -1,4 +1,4 @@
-"""The viewer alone on a page, for tests and benchmarks: `?case=` chooses what it shows."""
+"""The viewer alone on a page, for tests and benchmarks: `?case=` selects the data."""
 
 from dataclasses import asdict, replace
 
@@ -30,7 +30,7 @@ CASES = {
 
 @st.cache_resource
 def prepare(case: str):
-    """The record and payload of a case."""
+    """Build the record and payload of a case."""
     model, size, box = CASES[case]
     kept = record(*model)
     maps = COLORMAPS if case != "hostile" else {"<b>bold</b>": COLORMAPS["viridis"]}
@@ -38,7 +38,7 @@ def prepare(case: str):
 
 
 st.set_page_config(layout="wide")
-fresh = st.query_params.get("fresh", "")  # another one is another viewer, as after a reload
+fresh = st.query_params.get("fresh", "")  # another case is another viewer, as after a reload
 if st.session_state.get("fresh") != fresh:
     st.session_state.clear()
     st.session_state.fresh = fresh

@@ -1,4 +1,4 @@
-"""A visitor without a browser: a websocket that says what a browser says, for load and for tests."""
+"""A visitor without a browser: a websocket client that behaves like Streamlit's frontend, for load tests."""
 
 import asyncio
 import random
@@ -11,8 +11,8 @@ from streamlit.proto.Common_pb2 import FileURLs
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.asyncio.client import ClientConnection, connect
 
-PATIENCE = 120  # [s] for one run
-CACHE_AGE = 2  # runs for which a browser keeps a message, as the server tells it unless it is set otherwise
+PATIENCE = 120  # timeout [s] of one run
+CACHE_AGE = 2  # runs for which a browser caches a message; the server's default
 
 
 class Visitor:
@@ -20,8 +20,8 @@ class Visitor:
 
     Args:
         address: of the server.
-        page: its name in addresses, with what follows.
-        chance: decides about the pauses.
+        page: its path with the query.
+        chance: random numbers for the pauses.
     """
 
     def __init__(self, address: str, page: str, chance: random.Random):
@@ -29,24 +29,24 @@ class Visitor:
         self.address = address.replace("http", "ws", 1) + "/_stcore/stream"
         self.name, _, self.query = page.partition("?")
         self.chance = chance
-        self.page_hash = self.timer = ""  # the timer is that of a fragment, as the page asked for it
-        self.known: dict[str, int] = {}  # hashes of messages that need not be sent again: the run of their last use
+        self.page_hash = self.timer = ""  # the fragment's timer, as requested by the page
+        self.known: dict[str, int] = {}  # hashes of cached messages -> the run of their last use
         self.age, self.runs = CACHE_AGE, 0
-        self.payload = ""  # where the viewer's bytes are, as the page said last
-        self.uploader = ""  # the page's uploader for pictures, by Streamlit's name for it
+        self.payload = ""  # latest address of the viewer's bytes
+        self.uploader = ""  # the page's uploader for pictures, by Streamlit's id
         self.uploaded: list[FileURLs] = []
-        self.viewed = asyncio.Event()  # the viewer and where its bytes are have come in this run
+        self.viewed = asyncio.Event()  # whether the viewer and the address of its bytes arrived in this run
 
     async def visit(self, think: float, opened: list[float], runs: list[float], started: asyncio.Event) -> None:
-        """Open the page, wait for the start, then run it again and again, until cancelled.
+        """Open the page, wait for the first view, then rerun it again and again, until cancelled.
 
         Args:
             think: mean pause between two runs [s].
-            opened, runs: get how long the first run and each later one took [s].
+            opened, runs: receive the duration of the first run and of each later one [s].
         """
         async with connect(self.address, subprotocols=["streamlit"], max_size=None) as socket:
             seconds = await self.run(socket)
-            if self.timer:  # a cold server's first view: once it is drawn, a browser asks for the rest
+            if self.timer:  # a cold server's first view: once it is drawn, a browser requests the rest
                 await self.run(socket, self.timer)
             opened.append(seconds)
             await started.wait()
@@ -55,7 +55,7 @@ class Visitor:
                 runs.append(await self.run(socket))
 
     async def first_view(self, socket: ClientConnection) -> float:
-        """Open the page as a newcomer; how long until picture and map can be drawn [s]."""
+        """Open the page as a new visitor; return the time until picture and map can be drawn [s]."""
         began = time.perf_counter()
         await asyncio.to_thread(self.fetch, f"/{self.name}")
         view = asyncio.create_task(self.view(began))
@@ -63,7 +63,7 @@ class Visitor:
         return await view
 
     async def new_picture(self, socket: ClientConnection, name: str, content: bytes) -> float:
-        """Upload a picture; how long until it and its map can be drawn [s]."""
+        """Upload a picture; return the time until it and its map can be drawn [s]."""
         began, before = time.perf_counter(), self.payload
         await self.upload(socket, name, content)
         view = asyncio.create_task(self.view(began, before))
@@ -71,7 +71,7 @@ class Visitor:
         return await view
 
     async def view(self, began: float, before: str = "") -> float:
-        """Wait for the viewer with other bytes than before, and fetch those; when that was after the beginning [s]."""
+        """Wait for the viewer with other bytes than before, and fetch them; return the time since the start [s]."""
         async with asyncio.timeout(PATIENCE):
             while not self.payload or self.payload == before:
                 self.viewed.clear()
@@ -80,7 +80,7 @@ class Visitor:
         return time.perf_counter() - began
 
     async def upload(self, socket: ClientConnection, name: str, content: bytes) -> None:
-        """Send a file as the page's uploader does; the next run takes it in.
+        """Send a file as the page's uploader does; the next run receives it.
 
         Raises:
             urllib.error.HTTPError: the server refused it.
@@ -99,13 +99,13 @@ class Visitor:
         self.sizes = {urls.file_id: (name, len(content))}
 
     def fetch(self, path: str) -> bytes:
-        """What the server has there; of bytes, as the viewer takes them."""
+        """Fetch a path from the server; bytes with the headers that the viewer sends."""
         request = urllib.request.Request(self.server + path, headers={"Range": "bytes=0-"} if "media" in path else {})
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return answer.read()
 
     def put(self, path: str, name: str, content: bytes) -> None:
-        """Send a file there."""
+        """Upload a file to a path."""
         with urllib.request.urlopen(f"{self.server}/_stcore/health", timeout=PATIENCE) as answer:
             token = answer.headers["Set-Cookie"].partition(";")[0].partition("=")[2]
         disposition = f'Content-Disposition: form-data; name="file"; filename="{name}"'
@@ -119,7 +119,7 @@ class Visitor:
         urllib.request.urlopen(request, timeout=PATIENCE).close()
 
     async def run(self, socket: ClientConnection, fragment: str = "") -> float:
-        """Ask for one run and take what it draws; how long it took [s]."""
+        """Request one run and receive its output; return its duration [s]."""
         message = BackMsg()
         state = message.rerun_script
         state.query_string, state.page_script_hash = self.query, self.page_hash
@@ -143,7 +143,7 @@ class Visitor:
         return time.perf_counter() - began
 
     def receive(self, message: ForwardMsg) -> bool:
-        """Do what a browser does with a message, short of drawing it; whether it ends the run."""
+        """Process a message as a browser does, except for drawing; return whether it ends the run."""
         kind = message.WhichOneof("type")
         if message.metadata.cacheable or kind == "ref_hash":
             self.known[message.ref_hash or message.hash] = self.runs
@@ -165,7 +165,7 @@ class Visitor:
         return True
 
     def look(self, message: ForwardMsg) -> None:
-        """Note where the bytes of the viewer are, and the uploader."""
+        """Store the addresses of the viewer's bytes and of the uploader."""
         element = message.delta.new_element
         if element.WhichOneof("type") == "file_uploader" and not element.file_uploader.disabled:
             self.uploader = element.file_uploader.id

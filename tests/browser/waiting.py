@@ -1,4 +1,4 @@
-"""When a page is done: its server has answered all that it asked, and its viewers have painted and told everything."""
+"""Wait until a page is idle: its server has answered everything, and its viewers have painted and sent everything."""
 
 import time
 
@@ -8,28 +8,29 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from .serving import VIEWERS
 
-# Streamlit's own state of the page, and what the viewers on it still have to do.
+# Streamlit's own state of the page, and pending work of its viewers.
 QUIET = f"""() => {{
   const said = document.querySelector('[data-testid="stApp"]')?.dataset;
   const idle = !said || (said.testScriptState === "notRunning" && said.testConnectionState === "CONNECTED");
   return idle && {VIEWERS}.every((viewer) => viewer.settled);
 }}"""
-# What is not quiet, for whoever reads the failure.
+# The pending work, for the error message.
 UNQUIET = f"""() => {{
   const said = {{ ...document.querySelector('[data-testid="stApp"]')?.dataset }};
   const viewers = {VIEWERS}.map(({{ root, frame, outbox }}) => ({{ ...root.dataset, frame, pending: outbox.pending }}));
   return JSON.stringify({{ said, viewers }});
 }}"""
-PATIENCE = 180  # [s] on a busy machine
-LOOK = 60  # [ms] between two looks; both have to find the page quiet, because a browser hears of its own clicks later
+PATIENCE = 180  # timeout [s], for a busy machine
+# [ms] between two checks that must both find the page idle, because a browser reports its own clicks with a delay
+LOOK = 60
 UNFINISHED = (ForwardMsg.FINISHED_EARLY_FOR_RERUN,)  # another run follows by itself
 
 
 class Conversation:
-    """What a page and its server say to each other.
+    """The messages between a page and its server.
 
     Attributes:
-        runs: how many runs of the script the page has asked for.
+        runs: number of script runs that the page has requested.
     """
 
     def __init__(self, page: Page):
@@ -37,24 +38,24 @@ class Conversation:
         page.on("websocket", self._listen)
 
     def finish(self) -> None:
-        """Wait until nothing is left to be said or painted.
+        """Wait until the page is idle.
 
         Raises:
-            AssertionError: it never ended; the page is left then, so that the next test loads it anew.
+            AssertionError: it stayed busy; the tab leaves the page, so that the next test loads it again.
         """
         quiet = 0
         while quiet < 2:
             try:
-                self.page.wait_for_function(QUIET, polling=LOOK)  # not with every frame, beside what is waited for
+                self.page.wait_for_function(QUIET, polling=LOOK)  # not with every frame, which would slow the page down
             except TimeoutError:
                 state = self.page.evaluate(UNQUIET)
                 self.page.goto("about:blank")
                 raise AssertionError(f"{self.runs} runs asked, {self._answered} answered: {state}") from None
-            self.page.wait_for_timeout(LOOK)  # also lets the messages in that this process has not seen
+            self.page.wait_for_timeout(LOOK)  # also processes incoming messages of this process
             quiet = quiet + 1 if self._answered == self.runs and self.page.evaluate(QUIET) else 0
 
     def follow(self, link: str) -> None:
-        """Go to another link of the page that is open without loading it again, as the browser's Back does."""
+        """Go to another link of the open page without reloading, as the browser's Back does."""
         before, until = self.runs, time.monotonic() + PATIENCE
         top = "document.querySelector('[data-testid=stMain]').scrollTo(0, 0)"
         go = "history.pushState({}, '', link); dispatchEvent(new PopStateEvent('popstate'))"
@@ -64,15 +65,15 @@ class Conversation:
             self.page.wait_for_timeout(LOOK)
 
     def _listen(self, socket: WebSocket) -> None:
-        self._answered = self.runs  # a new page; of the one before, nothing will come
-        socket.on("framesent", self._heard)
-        socket.on("framereceived", self._answer)
+        self._answered = self.runs  # a new page: nothing from the previous one will arrive
+        socket.on("framesent", self._count_run)
+        socket.on("framereceived", self._note_answer)
 
-    def _heard(self, frame: bytes | str) -> None:
+    def _count_run(self, frame: bytes | str) -> None:
         if isinstance(frame, bytes) and BackMsg.FromString(frame).WhichOneof("type") == "rerun_script":
             self.runs += 1
 
-    def _answer(self, frame: bytes | str) -> None:
+    def _note_answer(self, frame: bytes | str) -> None:
         if not isinstance(frame, bytes):
             return
         message = ForwardMsg.FromString(frame)

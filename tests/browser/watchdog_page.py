@@ -1,4 +1,4 @@
-"""A page that shows its link, with the watchdog; run by Streamlit."""
+"""A page with the watchdog that shows its link; run by Streamlit."""
 
 import streamlit as st
 

@@ -1,4 +1,4 @@
-"""Places where runs compute, and what a test may do to them: this machine, a fake cluster, real ones."""
+"""Engines with the operations that tests need: this machine, a fake cluster, real clusters."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from fake_cluster import set_up
-from ray_cluster import RayCluster, enter_network_of_its_own
+from ray_cluster import RayCluster, enter_own_network
 from slurm_cluster import SlurmCluster, missing
 
 from vit.files import replaced
@@ -23,14 +23,14 @@ from vit.runs.engines.contract import HERE, Engine, read_handle
 
 
 class Lab(NamedTuple):
-    """A place where runs compute, and what a test may do to it.
+    """An engine, and the operations that a test needs on it.
 
     Attributes:
-        processes: of a run, all of them.
-        worker: in the command line of each process that measures.
-        cluster: what is behind it, where that is a real one.
-        unreachable: nobody answers meanwhile; None where that cannot be.
-        nodes: that a run takes, all there are.
+        processes: returns all processes of a run.
+        worker: text in the command line of each process that measures.
+        cluster: the real cluster behind it, if there is one.
+        unreachable: context in which the engine does not answer; None if that cannot happen.
+        nodes: number of nodes that a run takes, which is all there are.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Lab(NamedTuple):
 
 
 def leave_out(why: str) -> None:
-    """Skip what this machine lacks; `make cluster-test`, whose only purpose it is, fails instead."""
+    """Skip if this machine lacks a requirement; fail under `make cluster-test`, which exists to run these tests."""
     (pytest.fail if "VIT_NEED_CLUSTERS" in os.environ else pytest.skip)(why)
 
 
@@ -53,7 +53,7 @@ def lab_here(root: Path, patch: pytest.MonkeyPatch) -> Lab:
 
 
 def lab_fake(root: Path, patch: pytest.MonkeyPatch) -> Lab:
-    """One slot, and all processes of a job in one group."""
+    """One slot; all processes of a job are in one process group."""
     engine = set_up(root.parent, patch)
 
     def processes(run: registry.Run) -> list[int]:
@@ -66,12 +66,12 @@ def lab_fake(root: Path, patch: pytest.MonkeyPatch) -> Lab:
 def lab_ray(root: Path, patch: pytest.MonkeyPatch, alone: bool = False) -> Lab:
     """A head and two machines of one processor; alone, a head that has both processors itself.
 
-    Its name is its own, as a thread that asks for another place has stayed in another network.
+    Its name is unique, because a thread polling another cluster stays in that cluster's network.
     """
     if find_spec("ray") is None:
         leave_out("Ray is not installed: make cluster installs it")
     try:
-        enter_network_of_its_own()
+        enter_own_network()
     except PermissionError as error:
         leave_out(f"a network of its own needs administrator rights: {error}")
     cluster = RayCluster(root.with_name("ray"))
@@ -90,12 +90,12 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch, alone: bool = False) -> Lab:
 
     def set_up(address: str) -> None:
         lines = [f'{key} = "{value}"' for key, value in (settings | {"address": address}).items()]
-        with replaced(file) as whole:  # it is read all the time
+        with replaced(file) as whole:  # it is read at every access
             whole.write("\n".join(["[clusters.ray]", *lines, "[clusters.ray.limits]", "nodes = 2"]).encode())
 
     @contextmanager
     def unreachable() -> Iterator[None]:
-        """Somebody takes the call and says nothing, as a head that is stuck."""
+        """Accept connections without answering, as a stuck head does."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
             set_up(f"http://127.0.0.1:{silent.getsockname()[1]}")
             try:
@@ -140,7 +140,7 @@ def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:
 
     @contextmanager
     def unreachable() -> Iterator[None]:
-        """The controller is gone, and comes back with what it knew."""
+        """Stop the controller, and restart it with its saved state."""
         cluster.save()
         for pid in cluster.processes("slurmctld"):
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A Ray cluster of three nodes on this machine, in a network of its own that has loopback alone."""
+"""A Ray cluster of three nodes on this machine, in a network namespace that has only loopback."""
 
 import ctypes
 import fcntl
@@ -14,20 +14,20 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-TURNS = 4  # sets of ports that a node has in turn
-ATTEMPTS = 3  # to start a node
-NODE = "VIT_TEST_NODE"  # in the environment of all that a node starts
-MARK = "VIT_TEST_CLUSTER"  # in the environment of all that a cluster starts: what to end with it
+TURNS = 4  # sets of ports that a node uses in turn
+ATTEMPTS = 3  # timeout to start a node
+NODE = "VIT_TEST_NODE"  # in the environment of all processes of a node
+MARK = "VIT_TEST_CLUSTER"  # in the environment of all processes of a cluster, to find and kill them
 
 
 @cache
-def enter_network_of_its_own() -> None:
-    """Take this process, and all that it starts from here on, off every network but a new loopback; once.
+def enter_own_network() -> None:
+    """Move this process and its future children to a new network namespace with only loopback; once per process.
 
-    It has a second address there, as Slurm does not serve a machine that has 127.0.0.1 alone.
+    Loopback gets a second address, as Slurm does not serve a machine that has 127.0.0.1 alone.
 
     Raises:
-        PermissionError: that takes administrator rights.
+        PermissionError: root is required.
     """
     library = ctypes.CDLL(None, use_errno=True)
     if library.unshare(0x40000000):  # CLONE_NEWNET, from linux/sched.h
@@ -40,7 +40,7 @@ def enter_network_of_its_own() -> None:
 
 
 def marked(value: str, name: str = MARK) -> list[int]:
-    """Processes that a cluster started, or those with another value in their environment."""
+    """Return the processes that a cluster started, or those with another value in their environment."""
     result = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -67,7 +67,7 @@ class RayCluster:
 
     Attributes:
         address: of its dashboard.
-        token: the file that holds its token.
+        token: the file with its token.
     """
 
     def __init__(self, folder: Path):
@@ -85,7 +85,7 @@ class RayCluster:
         }
 
     def _start(self, number: int, *arguments: str) -> None:
-        """One node, tried anew where Ray's own half minute for it was over, as happens beside much other work."""
+        """Start a node; retry after Ray's own timeout of half a minute, which expires on a busy machine."""
         for _ in range(ATTEMPTS):
             done = self._start_once(number, *arguments)
             if done.returncode == 0 or "timed out during startup" not in done.stdout + done.stderr:
@@ -94,10 +94,10 @@ class RayCluster:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def _start_once(self, number: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Its ports lie outside those that Ray gives to workers of others.
+        """Start a node with ports outside the range that Ray gives to workers.
 
-        They are others than those of the start before, as they are where Ray chooses them: what the head still sends to
-        a dead node, such as a reservation of processors, would else be done by the new one, and stay.
+        The ports differ from those of the previous start, as when Ray chooses them. Otherwise the new node would
+        receive what the head still sends to a dead one, such as a reservation of processors, and keep it.
         """
         self.starts[number] += 1
         turn = self.starts[number] % TURNS
@@ -114,46 +114,46 @@ class RayCluster:
         return subprocess.run(command, env=self.environment | own, capture_output=True, text=True, timeout=180)
 
     def _node(self, number: int) -> str:
-        """What marks the processes of a node."""
+        """Return the environment value that marks the processes of a node."""
         return f"{self.folder}-{number}"
 
     def start_head(self, processors: int = 0) -> None:
-        """Its jobs' drivers run there and, where it has no processors, nothing else."""
+        """Start the head, which runs the drivers of jobs and, without processors, nothing else."""
         self._start(
             0, "--head", "--port=6399", "--dashboard-host=127.0.0.1", "--dashboard-port=8299",
             f"--num-cpus={processors}", f"--temp-dir={self.folder / 't'}", "--ray-client-server-port=26001",
         )  # fmt: skip
 
     def start_node(self, number: int) -> None:
-        """One of the machines that train."""
+        """Start a node that trains."""
         self._start(number, "--address=127.0.0.1:6399", "--num-cpus=1")
 
     def kill_node(self, number: int) -> None:
-        """End one of the machines at once; what ran there follows."""
+        """Kill a node's processes at once, with everything that ran there."""
         for pid in self.raylets(number):
             os.kill(pid, signal.SIGKILL)
 
     def raylets(self, number: int) -> list[int]:
-        """The process that makes a machine part of the cluster; none after the machine gave up."""
+        """Return the processes that connect a node to the cluster; none after the node gave up."""
         ports = (26000 + 100 * number + 20 * turn + 15 for turn in range(TURNS))
         return [pid for port in ports for pid in self.processes(f"--node_manager_port={port}")]
 
     def kill_head(self) -> None:
-        """End all of the head's processes at once, and the jobs' drivers with them."""
+        """Kill all of the head's processes at once, including the drivers of jobs."""
         for pid in marked(self._node(0), NODE):
             os.kill(pid, signal.SIGKILL)
 
     def processes(self, words: str) -> list[int]:
-        """Those of its processes whose command line holds some words."""
+        """Return the cluster's processes whose command line contains `words`."""
         return [pid for pid in marked(self.mark) if words in command_of(pid)]
 
     def end(self) -> None:
-        """Kill all of it, by process id: `ray stop` would end every other Ray of the machine, too."""
+        """Kill all processes by id: `ray stop` would end every other Ray of the machine, too."""
         end_marked(self.mark)
 
 
 def command_of(pid: int) -> str:
-    """A process's command line, "" of one that is gone."""
+    """Return a process's command line, "" if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:

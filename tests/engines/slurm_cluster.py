@@ -1,4 +1,4 @@
-"""A Slurm cluster of two nodes on this machine, from Debian's packages; started by hand, ended by process id."""
+"""A Slurm cluster of two nodes on this machine, from Debian's packages; daemons are started and killed directly."""
 
 import os
 import secrets
@@ -47,15 +47,15 @@ PartitionName=main Nodes=n1,n2 Default=YES MaxTime=60 DefaultTime=30 State=UP Ov
 
 
 def missing() -> str:
-    """The first of Slurm's programs that is not installed, "" where all are."""
+    """Return the first Slurm program that is not installed, "" if all are."""
     return next((name for name in NEEDED if shutil.which(name) is None), "")
 
 
 class SlurmCluster:
-    """Two machines of one processor each.
+    """Two nodes of one processor each.
 
     Attributes:
-        environment: what Slurm's commands need to find it; jobs get it, too, and so are ended with the cluster.
+        environment: variables that Slurm's commands need; jobs inherit them, by which they are found and killed, too.
     """
 
     def __init__(self, folder: Path):
@@ -79,7 +79,7 @@ class SlurmCluster:
         return done.stdout
 
     def start(self) -> None:
-        """Everything, and wait until both machines are idle."""
+        """Start all daemons, and wait until both nodes are idle."""
         path = self.folder / "munge"
         files = [f"--{name}-file={path / name}" for name in ("key", "pid", "log", "seed")]
         self._run("munged", f"--socket={path / 'socket'}", *files, "--force")
@@ -92,30 +92,30 @@ class SlurmCluster:
         )
 
     def start_controller(self) -> None:
-        """The one that all others ask."""
+        """Start the controller."""
         self._run("slurmctld", "-f", str(self.conf))
 
     def start_node(self, name: str) -> None:
-        """One of the machines."""
+        """Start a node."""
         self._run("slurmd", "-f", str(self.conf), "-N", name)
 
     def kill_node(self, name: str) -> None:
-        """End the daemon of one of the machines at once; its jobs go on until the controller notices."""
+        """Kill a node's daemon at once; its jobs continue until the controller notices."""
         for pid in self.processes(f"slurmd -f {self.conf} -N {name}"):
             os.kill(pid, signal.SIGKILL)
 
     def save(self) -> None:
-        """Wait until the controller has written what it knows of its jobs, which it does seconds after a change."""
+        """Wait until the controller has saved the state of its jobs, which it does seconds after a change."""
         number = self._run("squeue", "--noheader", "--states=RUNNING", "--format=%A").split()[0]
         state = self.folder / "state" / "job_state"
         before = state.stat().st_mtime_ns if state.exists() else None
-        self._run("scontrol", "update", f"JobId={number}", "Requeue=1")  # as it is: a change that changes nothing
+        self._run("scontrol", "update", f"JobId={number}", "Requeue=1")  # an update without effect
         until(lambda: state.exists() and state.stat().st_mtime_ns != before, "that the controller writes its state")
 
     def processes(self, words: str) -> list[int]:
-        """Those of its processes whose command line holds some words."""
+        """Return the cluster's processes whose command line contains `words`."""
         return [pid for pid in marked(self.mark) if words in command_of(pid)]
 
     def end(self) -> None:
-        """Kill all of it."""
+        """Kill all processes."""
         end_marked(self.mark)

@@ -1,4 +1,4 @@
-"""What an administrator sets up: read whole, refused in a sentence, and no run gets more than it grants."""
+"""The administrator's cluster file: complete parsing, refusals in one sentence, and limits on what runs get."""
 
 import shlex
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_cluster import Fake, set_up
-from short_runs import place_for_runs, tiny, until
+from short_runs import temporary_runs_folder, tiny, until
 
 from vit.cli.main import main
 from vit.errors import InvalidConfig
@@ -28,20 +28,20 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    with place_for_runs(tmp_path / "runs"):
+    with temporary_runs_folder(tmp_path / "runs"):
         yield set_up(tmp_path, monkeypatch, nodes=2, processes=2, minutes=60, runs_per_person=1)
 
 
-def ended(run: registry.Run) -> registry.Run:
+def wait_until_ended(run: registry.Run) -> registry.Run:
     until(lambda: not registry.find_run(run.id, patience=5).alive, "the end")
     return registry.find_run(run.id, patience=5)
 
 
-def test_no_file_is_no_cluster(file: Path) -> None:
+def test_missing_file_means_no_cluster(file: Path) -> None:
     assert clusters.read_clusters() == clusters.Clusters(usable={}, problems={})
 
 
-def test_a_file_holds_other_secrets_too_and_is_read_anew_when_it_changes(file: Path) -> None:
+def test_file_may_contain_other_secrets_and_is_reread_after_a_change(file: Path) -> None:
     file.write_text(f'[auth]\ncookie_secret = "x"\n[clusters.lab]\n{RAY}[clusters.lab.limits]\nnodes = 3\n')
     assert clusters.find_cluster("lab").limits.nodes == 3
     file.write_text(f"[clusters.other]\n{RAY}")
@@ -61,7 +61,7 @@ def test_a_file_holds_other_secrets_too_and_is_read_anew_when_it_changes(file: P
         ("lab", RAY + "limits.nodes = 0", "limits.nodes: "),
     ],
 )
-def test_a_mistake_is_named_and_spoils_no_other_cluster(file: Path, name: str, table: str, says: str) -> None:
+def test_mistake_is_named_and_affects_no_other_cluster(file: Path, name: str, table: str, says: str) -> None:
     file.write_text(f'[clusters.good]\n{RAY}\n[clusters."{name}"]\n{table}\n')
     configured = clusters.read_clusters()
     assert list(configured.usable) == ["good"] and says in configured.problems[name]
@@ -70,13 +70,13 @@ def test_a_mistake_is_named_and_spoils_no_other_cluster(file: Path, name: str, t
 
 
 @pytest.mark.parametrize("text", ["clusters = 5", "clusters = [1]", "clusters.lab = 5", "[clusters", "\0"])
-def test_a_file_that_makes_no_sense_is_no_crash(file: Path, text: str) -> None:
+def test_invalid_file_does_not_crash(file: Path, text: str) -> None:
     file.write_text(text)
     assert not clusters.read_clusters().usable
     assert registry.list_runs() is not None
 
 
-def test_an_unknown_place_is_refused_with_those_that_there_are(file: Path) -> None:
+def test_unknown_engine_is_refused_with_the_known_ones(file: Path) -> None:
     file.write_text(f"[clusters.lab]\n{RAY}")
     with pytest.raises(InvalidConfig, match=r"no cluster far\. Choose from: here, lab"):
         control.launch(tiny(), on="far")
@@ -92,13 +92,13 @@ def test_an_unknown_place_is_refused_with_those_that_there_are(file: Path) -> No
         ({"devices": []}, "choose cpu, or one or more GPUs"),
     ],
 )
-def test_no_run_gets_more_than_a_cluster_grants(lab: Fake, request_: dict[str, object], says: str) -> None:
+def test_runs_are_limited_to_what_a_cluster_grants(lab: Fake, request_: dict[str, object], says: str) -> None:
     with pytest.raises(InvalidConfig, match=says):
         control.launch(tiny(), on="lab", **request_)
     assert registry.list_runs() == []
 
 
-def test_data_that_the_machines_do_not_see_is_refused(lab: Fake, tmp_path: Path) -> None:
+def test_data_invisible_to_the_machines_is_refused(lab: Fake, tmp_path: Path) -> None:
     file = tmp_path / "clusters.toml"
     file.write_text(file.read_text().replace("[clusters.lab.limits]", 'data = ["/shared/data"]\n[clusters.lab.limits]'))
     with pytest.raises(InvalidConfig, match="the machines of lab see /shared/data, and /home/me is in none of these"):
@@ -106,7 +106,7 @@ def test_data_that_the_machines_do_not_see_is_refused(lab: Fake, tmp_path: Path)
 
 
 @pytest.mark.exhaustive
-def test_the_command_line_tries_a_few_steps_there(
+def test_command_line_runs_the_dry_run_on_the_cluster(
     lab: Fake, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     tried = ["train", "--preset", "shapes", "--on", "lab", "--devices", "cpu", "--trial", "--set", "limit=80"]
@@ -119,14 +119,14 @@ def test_the_command_line_tries_a_few_steps_there(
     assert not list((lab.jobs.parent / ".trials").iterdir()) and registry.list_runs() == []
 
 
-def test_what_an_engine_refuses_leaves_no_run(lab: Fake) -> None:
+def test_submission_refused_by_an_engine_leaves_no_run(lab: Fake) -> None:
     with pytest.raises(Refused, match="lab has one machine"):
         control.launch(tiny(), on="lab", nodes=2)
     assert registry.list_runs() == []
 
 
-def test_a_copy_of_a_run_is_not_the_job_of_the_run(lab: Fake) -> None:
-    """Whoever kills a copy does not kill the run."""
+def test_copy_of_a_run_is_not_the_runs_job(lab: Fake) -> None:
+    """Killing a copy does not kill the run."""
     run = control.launch(tiny(epochs=1000), on="lab")
     copy = run.folder.with_name("a-copy")
     shutil.copytree(run.folder, copy)
@@ -134,8 +134,8 @@ def test_a_copy_of_a_run_is_not_the_job_of_the_run(lab: Fake) -> None:
     control.kill(run.id)
 
 
-def test_a_run_that_is_refused_another_attempt_is_as_it_was(lab: Fake) -> None:
-    run = ended(control.launch(tiny(epochs=1), on="lab"))
+def test_run_whose_resumption_is_refused_is_unchanged(lab: Fake) -> None:
+    run = wait_until_ended(control.launch(tiny(epochs=1), on="lab"))
     about = run.folder / "about.json"
     about.write_text(about.read_text().replace('"nodes": 1', '"nodes": 2'))  # more than the cluster has
     with pytest.raises(Refused, match="lab has one machine"):
@@ -144,8 +144,8 @@ def test_a_run_that_is_refused_another_attempt_is_as_it_was(lab: Fake) -> None:
     assert (after.status, after.config["epochs"]) == ("finished", 1)
 
 
-def test_what_was_sent_is_not_sent_again_by_the_same_name(lab: Fake, tmp_path: Path) -> None:
-    """An engine that gave no answer may know it all the same, and each remembers the measurements that are done."""
+def test_resubmission_uses_another_job_name(lab: Fake, tmp_path: Path) -> None:
+    """An engine that did not answer may have accepted a job; each job finds the finished measurements."""
     folder, jobs = tmp_path / "20261123-000000-a-0000", []
     folder.mkdir()
     for _ in range(2):
@@ -165,14 +165,14 @@ def test_what_was_sent_is_not_sent_again_by_the_same_name(lab: Fake, tmp_path: P
     assert len(names) == 3
 
 
-def test_processes_that_measure_on_processors_see_no_gpu(tmp_path: Path) -> None:
+def test_measurements_on_processors_see_no_gpu(tmp_path: Path) -> None:
     cluster = clusters.Cluster.model_validate({"name": "hpc", "kind": "slurm", "runs": tmp_path})
     hidden = "export CUDA_VISIBLE_DEVICES=''"
     for request, hides in ((Request(workers=2), True), (Request(("gpu",), workers=2), False), (Request(), False)):
         assert (hidden in batch_script(cluster, next_handle(tmp_path, "hpc"), request).splitlines()) == hides
 
 
-def test_a_batch_script_quotes_whatever_a_folder_is_called(tmp_path: Path) -> None:
+def test_batch_script_quotes_any_folder_name(tmp_path: Path) -> None:
     table = {"name": "hpc", "kind": "slurm", "runs": tmp_path, "setup": ["module load cuda"], "code": tmp_path / "a b"}
     handle = next_handle(tmp_path / "it's $(here)", "hpc")
     request = Request(("gpu", "gpu"), nodes=3, minutes=90)
@@ -185,8 +185,8 @@ def test_a_batch_script_quotes_whatever_a_folder_is_called(tmp_path: Path) -> No
     assert f"export PYTHONPATH={shlex.quote(str(tmp_path / 'a b'))}" in lines
 
 
-def test_processes_on_ray_are_told_what_torchrun_would_tell() -> None:
-    """Ray gives places in any order; those of a machine belong together, and see all of the run's GPUs there."""
+def test_processes_on_ray_get_the_environment_of_torchrun() -> None:
+    """Ray assigns slots in any order; those of a machine are grouped, and see all of the run's GPUs there."""
     places = [
         Place(node, f"host-{node}", f"10.0.0.{node}", port, gpus)
         for node, port, gpus in (("7", 1001, ("3",)), ("4", 1002, ("0",)), ("7", 1003, ("1",)), ("4", 1004, ("2",)))
@@ -195,6 +195,6 @@ def test_processes_on_ray_are_told_what_torchrun_would_tell() -> None:
     assert [(one["RANK"], one["LOCAL_RANK"]) for one in every] == [("0", "0"), ("2", "0"), ("1", "1"), ("3", "1")]
     assert {(one["WORLD_SIZE"], one["MASTER_ADDR"], one["MASTER_PORT"]) for one in every} == {("4", "10.0.0.7", "1001")}
     visible = [one["CUDA_VISIBLE_DEVICES"] for one in every]
-    assert visible == ["3,1", "0,2", "3,1", "0,2"]  # the process's own is at its local rank
+    assert visible == ["3,1", "0,2", "3,1", "0,2"]  # the process's own GPU is at its local rank
     (alone,) = torchrun_variables([Place("7", "host", "10.0.0.7", 1001, ())])
     assert alone["WORLD_SIZE"] == "1" and "CUDA_VISIBLE_DEVICES" not in alone

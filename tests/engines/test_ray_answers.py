@@ -1,4 +1,4 @@
-"""Answers of a Ray cluster, played by a stub server: Ray itself is not needed."""
+"""Responses of a Ray cluster, from a stub server: Ray itself is not needed."""
 
 import json
 import threading
@@ -20,8 +20,8 @@ class Head:
     """The head of a cluster.
 
     Attributes:
-        status: of every job; None for one that is unknown.
-        refuses: what it is asked to start.
+        status: of every job; None for an unknown one.
+        refuses: whether it refuses to start jobs.
     """
 
     def __init__(self) -> None:
@@ -67,19 +67,19 @@ def lab(head: Head, tmp_path: Path) -> ray.Ray:
     return ray.Ray(Cluster.model_validate(facts | {"runs": tmp_path / "runs"}))
 
 
-def test_the_driver_of_a_job_that_was_ended_while_it_was_pending_trains_nothing(lab: ray.Ray, head: Head) -> None:
-    """Ray calls such a job stopped, and starts its driver all the same."""
+def test_driver_of_a_job_ended_while_pending_trains_nothing(lab: ray.Ray, head: Head) -> None:
+    """Ray calls such a job stopped, and starts its driver anyway."""
     handle, head.status = Handle(lab.cluster.runs / RUN, "lab", f"{RUN}.1", 0.0), "STOPPED"
     write_handle(handle, Request())
     lab.kill(handle)
     assert read_handle(handle.folder) == handle
     assert claim_job(handle.folder, handle.job) is None
-    (handle.folder / "over.json").unlink()  # a moment before it is noted
+    (handle.folder / "over.json").unlink()  # a moment before it is recorded
     assert claim_job(handle.folder, handle.job) is None
 
 
-def test_a_job_that_was_refused_leaves_no_handle(lab: ray.Ray, head: Head) -> None:
-    """One that began although nobody answered trains nothing."""
+def test_refused_job_leaves_no_handle(lab: ray.Ray, head: Head) -> None:
+    """A job that started although the request failed trains nothing."""
     head.refuses = True
     with pytest.raises(Refused):
         lab.submit(lab.cluster.runs / RUN, Request())

@@ -1,4 +1,4 @@
-"""What Slurm's sinfo says is free, by a program of its name; no Slurm is needed."""
+"""Free capacity parsed from sinfo, which a stub program replaces; Slurm is not needed."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from vit.runs.engines.slurm import Slurm
 
 
 def answering(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> Slurm:
-    """A cluster whose sinfo prints these lines: name, processors, GPUs, GPUs in use."""
+    """Return a cluster whose sinfo prints these lines: name, processors, GPUs, GPUs in use."""
     (folder / "answer").write_text("".join(f"{line}\n" for line in lines))
     program = folder / "sinfo"
     program.write_text(f"#!/bin/sh\ncat {folder}/answer\n")
@@ -21,7 +21,7 @@ def answering(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> Slu
     return Slurm(Cluster(name="lab", kind="slurm", runs=folder))
 
 
-def test_gpus_are_counted_whatever_their_type_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_of_any_type_name_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = answering(
         tmp_path, monkeypatch,
         "n1|4/12/0/16|gpu:2080ti:8|gpu:2080ti:3(IDX:0-2)",
@@ -33,7 +33,7 @@ def test_gpus_are_counted_whatever_their_type_is_called(tmp_path: Path, monkeypa
     assert lab.capacity() == Capacity(4, Share(23, 36), Share(11, 22))
 
 
-def test_a_cluster_without_a_machine_that_is_up_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_without_a_running_machine_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for lines in ([], ["n1|0/0/8/8|gpu:a100:8|gpu:a100:0"]):
         lab = answering(tmp_path, monkeypatch, *lines)
         assert lab.capacity() == Capacity(0, Share(0, 0), Share(0, 0))

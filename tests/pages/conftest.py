@@ -1,4 +1,4 @@
-"""The app with one small checkpoint."""
+"""Fixtures for tests of pages: the app with one small checkpoint."""
 
 import math
 import shutil
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the shipped checkpoint under its own name, which the app opens and measures once for all tests."""
+    """A folder with the shipped checkpoint under its own name; the app loads and measures it once for all tests."""
     folder = tmp_path_factory.mktemp("shipped")
     shutil.copytree(ROOT / "checkpoints" / "cifar10", folder / "cifar10")
     return folder
@@ -38,7 +38,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(request: pytest.FixtureRequest, shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     """The app with one small checkpoint and a link to a sample, not yet run."""
     if "checkpoints" in request.fixturenames:
-        request.getfixturevalue("checkpoints")  # the test changes what is there
+        request.getfixturevalue("checkpoints")  # the test changes the folder
     else:
         monkeypatch.setenv("VIT_CHECKPOINTS", str(shipped))
         monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
@@ -49,7 +49,7 @@ def page(request: pytest.FixtureRequest, shipped: Path, tmp_path: Path, monkeypa
 
 @pytest.fixture
 def forwards() -> Iterator[list[str]]:
-    """Grows by one with every pass through a block of a model, whatever asks for it."""
+    """A list that grows by one with every pass through a block of any model."""
     passed: list[str] = []
 
     def note(module: nn.Module, *_: object) -> None:
@@ -63,13 +63,13 @@ def forwards() -> Iterator[list[str]]:
 
 @pytest.fixture
 def verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Panel *Is it true?* measures every map that is shown, however long that takes."""
+    """Make panel *Is it true?* measure every displayed map, however long that takes."""
     monkeypatch.setattr(faithfulness, "ASK_ABOVE", math.inf)
 
 
 @pytest.fixture
 def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same of this test's own, to change."""
+    """A folder with the shipped checkpoint that the test may change."""
     shutil.copytree(ROOT / "checkpoints" / "cifar10", tmp_path / "cifar10")
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
@@ -78,7 +78,7 @@ def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def headless(checkpoints: Path, build: Callable[..., VisionTransformer]) -> str:
-    """A checkpoint whose number of heads no file and no custom tells."""
+    """A checkpoint whose number of heads neither a file nor a convention determines."""
     vit.save_checkpoint(checkpoints / "whole", build(dim=96, heads=4), list("abcde"), Preprocess((32, 32)))
     weights = load_file(checkpoints / "whole" / "model.safetensors")
     (checkpoints / "headless").mkdir()
@@ -88,19 +88,19 @@ def headless(checkpoints: Path, build: Callable[..., VisionTransformer]) -> str:
 
 @pytest.fixture
 def trained(checkpoints: Path, saved: Path) -> str:
-    """A run with a best checkpoint; its name in links."""
+    """A run with a best checkpoint; returns its name in links."""
     for run in ("20260101-120000-tiny-aaaa", "20260102-120000-tiny-bbbb"):
         folder = checkpoints / "runs" / run
         shutil.copytree(saved, folder / "checkpoints" / "best")
         (folder / "config.json").write_text("{}")
         (folder / "about.json").write_text('{"name": "Tiny <b>"}')
-    shutil.rmtree(saved)  # it lies among the other checkpoints
+    shutil.rmtree(saved)  # it would be listed among the other checkpoints
     return f"run-{run}"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's runs are."""
+    """Folder of this test's runs."""
     (tmp_path / "runs").mkdir()
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path / "checkpoints"))
@@ -110,16 +110,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def write(folder: Path) -> Callable[..., str]:
-    """`write(name, ...)` makes a run, as `write_run` says; gives its id."""
+    """Return `write(name, ...)`, which writes a run with `write_run` and returns its id."""
     return partial(write_run, folder)
 
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A place of its own for runs and data; what was started there is ended."""
+    """A separate folder for runs and data; runs started there are killed at the end."""
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
-    # Of the machine that runs the tests, other tests take what a recipe of the next one would need.
+    # Fixed values, because concurrent tests take the memory that a recipe would need.
     monkeypatch.setattr(cost_preview, "memory_of_this_machine", lambda: (24 * 10**9, 20 * 10**9))
     (tmp_path / "data").mkdir()
     yield tmp_path

@@ -1,4 +1,4 @@
-"""Pages as tests open them, and their controls, whose keys begin with their names."""
+"""Open pages in tests, and find their controls, whose keys begin with their names."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,22 +16,22 @@ ROOT = Path(__file__).parents[2]
 
 
 def name_of(one: Any) -> str:
-    """A control's name, "" where it has none."""
+    """Return a control's name, "" if it has none."""
     return (one.key or "").split(" ")[0]
 
 
 def control(some: Iterable[Any], name: str) -> Any:
-    """The one of this name, whichever of that name it is by now."""
+    """Return the control of this name, whatever the rest of its key."""
     return next(one for one in some if name_of(one) == name)
 
 
 def texts(link: PageLink) -> dict[str, str]:
-    """What an address says, by name."""
+    """Return the values of an address by name."""
     return {name: values[-1] for name, values in link.to_query().items()}
 
 
 def app_page(name: str, /, **link: str) -> AppTest:
-    """A page in the app, run once in a session of its own."""
+    """Run a page of the app once, in a new session."""
     app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     app.switch_page(f"pages/{name}.py")
     for part, text in link.items():
@@ -42,12 +42,12 @@ def app_page(name: str, /, **link: str) -> AppTest:
 
 
 def train_page(**link: str) -> AppTest:
-    """Page Train."""
+    """Run page Train."""
     return app_page("train", **link)
 
 
 def open_to_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the app believe that other machines reach it."""
+    """Let the app believe that it listens on all addresses."""
     real = st.get_option
     monkeypatch.setattr(st, "get_option", lambda name: "0.0.0.0" if name == "server.address" else real(name))
 

@@ -1,4 +1,4 @@
-"""The files that pages offer to the browser beside their messages; AppTest forgets them after each run."""
+"""Files that pages offer to the browser through the media storage, which AppTest clears after each run."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ _files: dict[str, bytes] = {}
 
 
 class Storage(MemoryMediaFileStorage):
-    """Streamlit's own, which keeps everything."""
+    """Streamlit's storage, without deletion."""
 
     def load_and_get_id(self, path_or_data: Any, *arguments: Any, **named: Any) -> str:
         file_id = super().load_and_get_id(path_or_data, *arguments, **named)
@@ -22,19 +22,19 @@ app_test.MemoryMediaFileStorage = Storage  # type: ignore[misc]
 
 
 def sent_to(page: AppTest, key: str = "viewer") -> dict[str, Any]:
-    """What the page told the viewer of this key."""
+    """Return the data that the page sent to the viewer of this key."""
     (message,) = json.loads(page.get_by_key(key).proto.json)
     return message
 
 
-def fed(page: AppTest, key: str) -> bytes:
-    """The payload that the feeder of this key has the browser fetch."""
+def payload_of(page: AppTest, key: str) -> bytes:
+    """Return the payload that the feeder of this key offers to the browser."""
     address = json.loads(page.get_by_key(key).proto.json)["address"]
     return _files[address.rpartition("/")[2].partition(".")[0]]
 
 
-def have_all_masks(page: AppTest) -> None:
-    """Do as a browser that asks for more masks as long as there are some."""
+def request_all_masks(page: AppTest) -> None:
+    """Request masks like a browser, until there are no more."""
     while (offer := json.loads(page.get_by_key("masks feeder").proto.json))["more"]:
         page.session_state["Explore"].more_masks = offer["name"]
         page.run()

@@ -1,4 +1,4 @@
-"""Pictures that tests upload."""
+"""Pictures to upload in tests."""
 
 import io
 
@@ -6,7 +6,7 @@ from PIL import Image
 
 
 def png(*size: int, color: str = "teal") -> bytes:
-    """One colour, of this width and height [px]."""
+    """Return a picture of one colour, of this width and height [px]."""
     out = io.BytesIO()
     Image.new("RGB", size, color).save(out, "PNG")
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""A page that remembers something for all visitors, and notes in a file when nothing knows of it any more."""
+"""A page that caches an object for all visitors, and creates a file when the object is garbage-collected."""
 
 import os
 import weakref
@@ -15,7 +15,7 @@ class Large:
 
 @st.cache_resource
 def remembered() -> Large:
-    """One for everybody."""
+    """Return the object shared by all sessions."""
     large = Large()
     weakref.finalize(large, Path(os.environ["FORGOTTEN"]).touch)
     return large
@@ -23,7 +23,7 @@ def remembered() -> Large:
 
 @st.fragment
 def show(_large: Large) -> None:
-    """Streamlit keeps what a fragment was called with."""
+    """Keep a reference: Streamlit stores the arguments of a fragment."""
     st.text("ready")
 
 

@@ -1,4 +1,4 @@
-"""Page Runs without a browser, for the tests of what it shows."""
+"""Run page Runs without a browser, and read what it shows."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def show(*wanted: str, **link: str) -> AppTest:
-    """The page, by a link to some runs."""
+    """Run the page with a link to some runs."""
     page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).switch_page("pages/runs.py")
     for name, value in {"run": list(wanted), **link}.items():
         if value:
@@ -23,11 +23,11 @@ def show(*wanted: str, **link: str) -> AppTest:
 
 
 def texts(page: AppTest) -> str:
-    """All words on it."""
+    """Return all text on the page."""
     kinds = ("caption", "markdown", "header", "text", "info", "warning", "error", "html")
     return " ".join(str(getattr(found, "value", "")) for kind in kinds for found in page.get(kind))
 
 
 def option(page: AppTest, key: str) -> dict[str, Any]:
-    """What a chart is drawn from."""
+    """Return the options that a chart is drawn from."""
     return json.loads(page.get_by_key(key).proto.spec)

@@ -1,4 +1,4 @@
-"""Who may train: at the machine, over a network, signed in, on the list."""
+"""Permission to train: local, over a network, signed in, listed."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,7 +27,7 @@ def script() -> None:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AppTest]]:
-    """`serve(address, names, secrets, user)` runs a guarded page once."""
+    """Return `serve(address, names, secrets, user)`, which runs a guarded page once."""
     options: dict[str, Any] = {}
     real = st.get_option
     monkeypatch.setattr(st, "get_option", lambda name: options.get(name, real(name)))
@@ -53,7 +53,7 @@ HERE = ("127.0.0.1", ["127.0.0.1", "localhost"])
 NETWORK = ("0.0.0.0", ["vit.example.com"])
 
 
-def test_everybody_at_the_machine_may_train(serve: Callable[..., AppTest]) -> None:
+def test_local_users_may_train(serve: Callable[..., AppTest]) -> None:
     page = serve(*HERE)
     assert is_open(page) and page.text[1].value == ""
 
@@ -68,7 +68,7 @@ def test_everybody_at_the_machine_may_train(serve: Callable[..., AppTest]) -> No
         ("127.0.0.1", ["*"]),
     ],
 )
-def test_without_a_login_a_network_keeps_training_closed(
+def test_network_without_a_login_keeps_training_closed(
     serve: Callable[..., AppTest], address: str | None, names: list[str]
 ) -> None:
     page = serve(address, names)
@@ -95,14 +95,14 @@ def test_without_a_login_a_network_keeps_training_closed(
         "X-Amzn-Trace-Id",
     ],
 )
-def test_behind_a_proxy_nobody_counts_as_local(
+def test_nobody_counts_as_local_behind_a_proxy(
     serve: Callable[..., AppTest], monkeypatch: pytest.MonkeyPatch, header: str
 ) -> None:
     monkeypatch.setattr(type(st.context), "headers", {"Host": "localhost:8501", header: "203.0.113.9"})
     assert not is_open(serve(*HERE))
 
 
-def test_what_a_browser_at_the_machine_sends_is_no_proxys(
+def test_headers_sent_by_local_browsers_are_not_a_proxys(
     serve: Callable[..., AppTest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("Host", "Origin", "User-Agent", "Accept-Language", "Cookie", "Upgrade", "Connection", "Pragma", "DNT")
@@ -121,7 +121,7 @@ def test_what_a_browser_at_the_machine_sends_is_no_proxys(
         ("browser.serverAddress", "vit.example.com"),
     ],
 )
-def test_a_setting_that_lets_others_in_ends_being_local(
+def test_setting_that_admits_others_ends_local_trust(
     serve: Callable[..., AppTest], monkeypatch: pytest.MonkeyPatch, option: str, value: Any
 ) -> None:
     assert is_open(serve(*HERE))
@@ -134,12 +134,12 @@ def test_a_setting_that_lets_others_in_ends_being_local(
 
 
 @pytest.mark.parametrize("where", [HERE, NETWORK])
-def test_with_a_login_a_stranger_is_asked_to_sign_in(serve: Callable[..., AppTest], where: tuple) -> None:
+def test_stranger_is_asked_to_sign_in_if_there_is_a_login(serve: Callable[..., AppTest], where: tuple) -> None:
     page = serve(*where, LOGIN)
     assert not is_open(page) and [button.label for button in page.button] == ["Sign in"]
 
 
-def test_people_on_the_list_may_train_in_any_spelling(serve: Callable[..., AppTest]) -> None:
+def test_listed_people_may_train_in_any_spelling(serve: Callable[..., AppTest]) -> None:
     page = serve(*NETWORK, LOGIN, ADA | {"email": "ADA@example.com "})
     assert is_open(page) and page.text[1].value == "ada@example.com"
 
@@ -154,21 +154,21 @@ def test_people_on_the_list_may_train_in_any_spelling(serve: Callable[..., AppTe
         ({"is_logged_in": False, "email": "ada@example.com"}, "Sign in"),
     ],
 )
-def test_everybody_else_is_told_why_not(serve: Callable[..., AppTest], user: dict, words: str) -> None:
+def test_everybody_else_gets_the_reason(serve: Callable[..., AppTest], user: dict, words: str) -> None:
     page = serve(*NETWORK, LOGIN, user)
     assert not is_open(page) and words in page.markdown[0].value
 
 
-def test_a_login_without_a_list_lets_nobody_in(serve: Callable[..., AppTest]) -> None:
+def test_login_without_a_list_admits_nobody(serve: Callable[..., AppTest]) -> None:
     assert not is_open(serve(*NETWORK, {"auth": {"provider": "any"}}, ADA))
 
 
-def test_a_list_that_is_a_string_is_no_list(serve: Callable[..., AppTest]) -> None:
+def test_string_is_not_accepted_as_a_list(serve: Callable[..., AppTest]) -> None:
     secrets = LOGIN | {"trainers": {"emails": "ada@example.com, eve@example.com"}}
     assert not is_open(serve(*NETWORK, secrets, ADA | {"email": "a"}))
 
 
-def test_a_secrets_file_that_cannot_be_read_closes_the_page(
+def test_unreadable_secrets_file_closes_the_page(
     serve: Callable[..., AppTest], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "secrets.toml"

@@ -1,6 +1,6 @@
-"""Pages that tests run leave nothing behind for the tests after them."""
+"""Pages run by tests leave no state behind for later tests."""
 
-from apart import printed
+from apart import output_of
 from streamlit.testing.v1 import AppTest
 
 
@@ -11,9 +11,9 @@ def words() -> None:
     st.text("words")
 
 
-def test_a_page_is_run() -> None:
+def test_page_is_run() -> None:
     assert AppTest.from_function(words).run().text[0].value == "words"
 
 
-def test_the_processes_of_the_next_test_do_not_run_it() -> None:
-    assert printed("print(__name__)").strip() == "__main__"
+def test_processes_of_the_next_test_do_not_run_the_page() -> None:
+    assert output_of("print(__name__)").strip() == "__main__"

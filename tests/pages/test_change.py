@@ -1,4 +1,4 @@
-"""What a button changes."""
+"""Buttons that change something."""
 
 import pytest
 from streamlit.runtime.scriptrunner.script_runner import ScriptRunner
@@ -23,7 +23,7 @@ def page() -> None:
 
 
 @pytest.mark.parametrize(("button", "times"), [(0, 1), (1, 2)])
-def test_a_double_click_changes_once_unless_nothing_is_said(button: int, times: int) -> None:
+def test_double_click_acts_once_unless_disabled(button: int, times: int) -> None:
     app = AppTest.from_function(page).run()
     app.button[button].click().run()
     assert not app.exception and app.session_state.made == ["thing"] * times
@@ -34,13 +34,13 @@ def impatient() -> None:
     from streamlit.runtime.scriptrunner import RerunData, get_script_run_ctx
 
     def click() -> None:
-        get_script_run_ctx().script_requests.request_rerun(RerunData())  # as another click does, meanwhile
+        get_script_run_ctx().script_requests.request_rerun(RerunData())  # simulates a concurrent click
         st.session_state["done"] = True
 
     st.button("Change", on_click=click)
 
 
-def test_a_click_is_carried_out_though_another_one_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_click_takes_effect_although_another_one_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         ScriptRunner, "_maybe_handle_execution_control_request", ScriptRunner._maybe_handle_execution_control_request
     )

@@ -1,4 +1,4 @@
-"""The page Checkpoints: what is there, bringing, renaming, deleting."""
+"""Page Checkpoints: list, upload, rename, delete."""
 
 import io
 import re
@@ -26,7 +26,7 @@ APP = str(Path(__file__).parents[2] / "app.py")
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., Any]) -> Path:
-    """A shelf with one checkpoint of ours and one of timm's whose heads nobody knows."""
+    """A shelf with one of our checkpoints and a timm file with an unknown number of heads."""
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
     model = fill(build(num_classes=3))
     size = model.config.image_size
@@ -46,7 +46,7 @@ def page(**query: str) -> AppTest:
     return app.run()
 
 
-def test_the_shelf_lists_what_is_there(root: Path) -> None:
+def test_shelf_lists_all_checkpoints(root: Path) -> None:
     app = page()
     assert not app.exception
     shown = app.dataframe[0].value
@@ -56,7 +56,7 @@ def test_the_shelf_lists_what_is_there(root: Path) -> None:
     assert list(shown["Note"]) == ["", "Heads unknown"]
 
 
-def test_what_is_unknown_is_an_empty_cell(root: Path) -> None:
+def test_unknown_value_is_an_empty_cell(root: Path) -> None:
     (root / "broken").mkdir()
     (root / "broken" / "model.safetensors").write_bytes(b"junk")
     table = page().dataframe[0]
@@ -65,12 +65,12 @@ def test_what_is_unknown_is_an_empty_cell(root: Path) -> None:
     assert table.proto.HasField("placeholder") and table.proto.placeholder == ""
 
 
-def test_missing_heads_are_asked_for_in_the_explorer(root: Path) -> None:
+def test_missing_number_of_heads_is_asked_for_in_the_explorer(root: Path) -> None:
     app = page(name="theirs")
     assert app.info[0].value.endswith("The explorer asks for the number.")
 
 
-def test_a_small_model_is_offered_as_a_lesson(root: Path) -> None:
+def test_small_model_is_offered_as_a_lesson(root: Path) -> None:
     app = page(name="ours")
     app.selectbox(key="lesson ours").set_value("de")
     app.button(key="make lesson ours").click()
@@ -83,13 +83,13 @@ def test_a_small_model_is_offered_as_a_lesson(root: Path) -> None:
 
     (label,) = files()
     assert re.fullmatch(r"Download the lesson \(\d\.\d MB\)", label)
-    app.run()  # somebody closed the popover, and opens it again
+    app.run()  # close the popover and open it again
     assert files() == [label]
-    app.selectbox(key="lesson ours").set_value("en").run()  # of which none was made
+    app.selectbox(key="lesson ours").set_value("en").run()  # of files that were not created
     assert files() == []
 
 
-def test_what_no_lesson_computes_is_told(root: Path, build: Callable[..., Any]) -> None:
+def test_reason_why_a_lesson_is_impossible_is_shown(root: Path, build: Callable[..., Any]) -> None:
     save_checkpoint(root / "odd", fill(build(activation="silu")), list("abcde"), Preprocess((32, 32)), {})
     app = page(name="odd")
     app.button(key="make lesson odd").click()
@@ -97,7 +97,7 @@ def test_what_no_lesson_computes_is_told(root: Path, build: Callable[..., Any]) 
     assert app.error[0].value.startswith("odd does not fit into a lesson")
 
 
-def test_a_checkpoint_is_renamed_and_the_link_follows(root: Path) -> None:
+def test_checkpoint_is_renamed_and_the_link_follows(root: Path) -> None:
     app = page(name="ours")
     app.text_input(key="name ours").set_value("best-one")
     next(button for button in app.button if button.label == "Rename").click()
@@ -107,7 +107,7 @@ def test_a_checkpoint_is_renamed_and_the_link_follows(root: Path) -> None:
     assert app.query_params["name"] == "best-one"
 
 
-def test_a_name_that_is_taken_is_told(root: Path) -> None:
+def test_taken_name_is_refused(root: Path) -> None:
     app = page(name="ours")
     app.text_input(key="name ours").set_value("theirs")
     next(button for button in app.button if button.label == "Rename").click()
@@ -116,7 +116,7 @@ def test_a_name_that_is_taken_is_told(root: Path) -> None:
     assert sorted(path.name for path in root.iterdir()) == ["ours", "theirs"]
 
 
-def test_deleting_asks_first(root: Path) -> None:
+def test_deletion_asks_for_confirmation(root: Path) -> None:
     app = page(name="theirs")
     next(button for button in app.button if button.label == "Delete").click()
     app.run()
@@ -126,7 +126,7 @@ def test_deleting_asks_first(root: Path) -> None:
     assert not (root / "theirs").exists() and (root / "ours").exists()
 
 
-def test_an_upload_is_kept_under_its_name(root: Path) -> None:
+def test_upload_is_stored_under_its_name(root: Path) -> None:
     app = page()
     weights = (root / "theirs" / "w.safetensors").read_bytes()
     app.file_uploader[0].set_value([("My Model.safetensors", weights, "application/octet-stream")])
@@ -139,7 +139,7 @@ def test_an_upload_is_kept_under_its_name(root: Path) -> None:
     assert app.query_params["name"] == "my-model"
 
 
-def test_an_upload_that_is_refused_can_be_kept_under_another_name(root: Path) -> None:
+def test_refused_upload_can_be_stored_under_another_name(root: Path) -> None:
     app = page()
     weights = (root / "theirs" / "w.safetensors").read_bytes()
     app.file_uploader[0].set_value([("ours.safetensors", weights, "application/octet-stream")])
@@ -156,7 +156,7 @@ def test_an_upload_that_is_refused_can_be_kept_under_another_name(root: Path) ->
     ("file", "name"),
     [("checkpoint.pth.tar", "checkpoint"), ("ours.safetensors", "ours-2"), ("My_Model.bin", "my_model")],
 )
-def test_a_name_is_suggested_that_is_free(root: Path, file: str, name: str) -> None:
+def test_suggested_name_is_free(root: Path, file: str, name: str) -> None:
     app = page()
     app.file_uploader[0].set_value([(file, b"", "application/octet-stream")])
     app.run()
@@ -164,7 +164,7 @@ def test_a_name_is_suggested_that_is_free(root: Path, file: str, name: str) -> N
     assert app.text_input(key="new name").value.replace("-", "_") == name.replace("-", "_")
 
 
-def test_a_config_that_comes_after_the_weights_names_them(root: Path) -> None:
+def test_weights_are_named_after_a_config_uploaded_later(root: Path) -> None:
     app = page()
     weights, config = (("model.safetensors", b""), ("config.json", b'{"architecture": "vit_base_patch16_224"}'))
     for files, name in (([weights], "model"), ([weights, config], "vit_base_patch16_224")):
@@ -173,7 +173,7 @@ def test_a_config_that_comes_after_the_weights_names_them(root: Path) -> None:
         assert app.text_input(key="new name").value == name
 
 
-def test_a_pth_tar_is_taken_for_the_pth_that_it_is(root: Path) -> None:
+def test_pth_tar_is_taken_for_a_pth(root: Path) -> None:
     file = io.BytesIO()
     torch.save({"state_dict": load_file(root / "theirs" / "w.safetensors")}, file)
     app = page()
@@ -186,8 +186,8 @@ def test_a_pth_tar_is_taken_for_the_pth_that_it_is(root: Path) -> None:
     assert [path.name for path in (root / "best").iterdir()] == ["model_best.pth"]
 
 
-def test_a_trainers_files_are_dropped_together_and_several_models_are_offered(root: Path) -> None:
-    """What a training needs to go on is left out; a second model of the file can be chosen."""
+def test_trainers_files_are_uploaded_together_and_several_models_are_offered(root: Path) -> None:
+    """State needed only to resume a training is left out; another model of the file can be selected."""
     state = load_file(root / "theirs" / "w.safetensors")
     file, optimizer = io.BytesIO(), io.BytesIO()
     torch.save({"student": state, "teacher": {name: tensor + 1 for name, tensor in state.items()}}, file)
@@ -214,7 +214,7 @@ def test_a_trainers_files_are_dropped_together_and_several_models_are_offered(ro
     assert picker.value == "last#student" and "last" in picker.options
 
 
-def test_the_explorer_warns_of_a_pooler_that_the_head_may_read(root: Path) -> None:
+def test_explorer_warns_of_a_pooler_that_the_head_may_read(root: Path) -> None:
     sizes = dict(hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=96, image_size=32)
     whole = torch.nn.ModuleDict({"vit": ViTModel(ViTConfig(**sizes, patch_size=8))})
     whole["fc"] = torch.nn.Linear(64, 3)
@@ -227,14 +227,14 @@ def test_the_explorer_warns_of_a_pooler_that_the_head_may_read(root: Path) -> No
     assert any("reads the pooler" in warning.value for warning in explore.warning)
 
 
-def test_an_empty_shelf_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_shelf_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
     app = page()
     assert not app.exception and "no checkpoint yet" in app.info[0].value
     assert app.header[-1].value == "Add one"
 
 
-def test_over_a_network_the_shelf_can_be_looked_at_only(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shelf_is_read_only_over_a_network(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pages.server import access
 
     monkeypatch.setattr(access, "is_local", lambda: False)
@@ -247,7 +247,7 @@ def test_over_a_network_the_shelf_can_be_looked_at_only(root: Path, monkeypatch:
 
 @pytest.fixture
 def published(root: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A tiny model of transformers on a Hub in this process; the name under which it stays what it is."""
+    """Publish a tiny transformers model on a Hub in this process; return its pinned name."""
     folder = tmp_path_factory.mktemp("theirs")
     small = dict(hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=96, image_size=32)
     fill(ViTForImageClassification(ViTConfig(patch_size=8, num_labels=3, **small))).save_pretrained(folder)
@@ -264,13 +264,13 @@ def fetch(app: AppTest, name: str) -> AppTest:
     return app.run()
 
 
-def test_a_checkpoint_is_fetched_by_name_listed_and_deleted(published: str) -> None:
+def test_checkpoint_is_fetched_by_name_listed_and_deleted(published: str) -> None:
     app = fetch(page(), "ada/tiny")
     assert not app.exception and not app.error
     assert app.query_params["name"] == published
     assert hub.shortened(published) in list(app.dataframe[0].value["Name"])
     app = page(name=published)
-    assert "Rename" not in [button.label for button in app.button]  # its name says where it comes from
+    assert "Rename" not in [button.label for button in app.button]  # its name states its source
     next(button for button in app.button if button.label == "Delete").click()
     app.run()
     app.button(key="really delete").click()
@@ -279,11 +279,11 @@ def test_a_checkpoint_is_fetched_by_name_listed_and_deleted(published: str) -> N
 
 
 @pytest.mark.parametrize("name", ["ada/other", "not a name", "../../etc"])
-def test_what_cannot_be_fetched_is_told_in_a_sentence(published: str, name: str) -> None:
+def test_failed_download_is_reported_in_one_sentence(published: str, name: str) -> None:
     app = fetch(page(), name)
     assert not app.exception and len(app.error) == 1 and app.error[0].value.endswith(".")
 
 
-def test_a_link_to_a_checkpoint_that_is_elsewhere_fills_the_form(root: Path) -> None:
+def test_link_to_a_remote_checkpoint_fills_the_form(root: Path) -> None:
     app = page(fetch="ada/tiny")
     assert "ada/tiny" in [field.value for field in app.text_input]

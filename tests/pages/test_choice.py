@@ -1,4 +1,4 @@
-"""What a link says is what somebody chose, however late the browser hears what the server made of the click before."""
+"""A link contains what the user selected, however late the browser receives the results of earlier clicks."""
 
 import random
 from pathlib import Path
@@ -16,7 +16,7 @@ KINDS = ("kind_select", "kind_segments", "kind_slider", "kind_toggle", "kind_fra
 
 
 def controls() -> None:
-    """A page with every kind of control; the picture decides what they offer, and in which words."""
+    """A page with every kind of control; the picture determines their options and labels."""
     import streamlit as st
 
     from pages.links import link_controls
@@ -41,55 +41,55 @@ def page() -> AppTest:
     return AppTest.from_function(controls, default_timeout=PATIENCE).run()
 
 
-def held(page: AppTest) -> Any:
-    """What a browser that shows the page sends with its next click."""
+def widget_states(page: AppTest) -> Any:
+    """Return what a browser that shows the page sends with its next click."""
     return page._tree.get_widget_states()
 
 
 def find(page: AppTest, name: str) -> Any:
-    """The control of this name, of any kind."""
+    """Return the control of this name, of any kind."""
     return control([*page.selectbox, *page.button_group, *page.select_slider, *page.toggle, *page.slider], name)
 
 
 def choices(page: AppTest) -> dict[str, str]:
-    """What the link says of the controls."""
+    """Return the values of the controls in the link."""
     found = {name: page.query_params[name] for name in KINDS if name in page.query_params}
     return {name: value if isinstance(value, str) else value[-1] for name, value in found.items()}
 
 
-def test_what_the_browser_still_holds_is_no_choice(page: AppTest) -> None:
-    before = held(page)
+def test_stale_browser_state_is_no_choice(page: AppTest) -> None:
+    before = widget_states(page)
     page.query_params["picture"] = "b"
     page.run()
     page.query_params["picture"] = "c"
-    page._run(before)  # a click by a browser that has not drawn b yet
+    page._run(before)  # a click from a browser that has not drawn b yet
     assert not page.exception and choices(page) == {}
     page._run(before)
     assert choices(page) == {}
 
 
-def test_a_link_that_the_browser_went_back_to_is_not_overruled_by_what_it_held(page: AppTest) -> None:
+def test_history_navigation_is_not_overruled_by_stale_state(page: AppTest) -> None:
     find(page, "kind_select").set_value("fox")
     find(page, "kind_toggle").set_value(True)
     page.run()
     assert choices(page) == {"kind_select": "fox", "kind_toggle": "1"}
-    before = held(page)
+    before = widget_states(page)
     page.query_params.clear()
     page.run()
     page._run(before)
     assert choices(page) == {} and find(page, "kind_select").value == "cat"
 
 
-def test_a_choice_made_in_what_is_about_to_change_counts(page: AppTest) -> None:
+def test_choice_in_a_control_about_to_change_counts(page: AppTest) -> None:
     late = AppTest.from_function(controls, default_timeout=PATIENCE).run()
     find(late, "kind_select").set_value("fox")
     page.query_params["picture"] = "b"
     page.run()
-    page._run(held(late))
+    page._run(widget_states(late))
     assert choices(page) == {"kind_select": "fox"} and find(page, "kind_select").value == "fox"
 
 
-def test_a_choice_can_be_taken_back_before_the_page_has_drawn_it(page: AppTest) -> None:
+def test_choice_can_be_undone_before_the_page_has_drawn_it(page: AppTest) -> None:
     find(page, "kind_frame").set_value(5).run()
     find(page, "kind_frame").set_value(1).run()
     find(page, "kind_slider").set_value("dog").run()
@@ -98,10 +98,10 @@ def test_a_choice_can_be_taken_back_before_the_page_has_drawn_it(page: AppTest) 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_link_never_says_what_nobody_chose(page: AppTest, seed: int) -> None:
-    """A hasty person, and a browser that lags by up to three answers."""
+def test_link_contains_only_the_users_choices(page: AppTest, seed: int) -> None:
+    """A hasty user, with a browser that lags by up to three responses."""
     chance = random.Random(seed)
-    answers, drawn, wanted = [held(page)], 0, dict[str, str]()
+    answers, drawn, wanted = [widget_states(page)], 0, dict[str, str]()
     for step in range(25):
         what = chance.choice(("picture", "picture", "back", "choose"))
         drawn = max(drawn, len(answers) - chance.choice((1, 1, 2, 3)))
@@ -113,17 +113,17 @@ def test_the_link_never_says_what_nobody_chose(page: AppTest, seed: int) -> None
         else:
             wanted["kind_frame"] = str(chance.randint(2, 9))
             find(page, "kind_frame").set_value(int(wanted["kind_frame"]))
-            answers.append(held(page))
-            drawn = len(answers) - 1  # what people chose themselves, they see
+            answers.append(widget_states(page))
+            drawn = len(answers) - 1  # users see their own choices
         page._run(answers[drawn])
         assert not page.exception and choices(page) == wanted, (seed, step, what)
-        answers.append(held(page))
+        answers.append(widget_states(page))
 
 
 def test_fast_clicks_on_samples_choose_no_class(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VIT_RUNS", str(tmp_path))
     page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).run()
-    before, opened = held(page), set(page.query_params)
+    before, opened = widget_states(page), set(page.query_params)
     for name in list(samples.SAMPLES)[:4]:
         page.query_params["sample"] = name
         page._run(before)

@@ -1,4 +1,4 @@
-"""Classes that are typed or learnt from examples, on page Explore: the answer, what follows from it, and its link."""
+"""User-defined classes on page Explore, typed or learnt from examples: answers, dependent results, and links."""
 
 import json
 from collections.abc import Callable
@@ -30,7 +30,7 @@ ODD = ["jack-o-lantern (blue)!", "<i>snake_case</i>"]
 
 @pytest.fixture
 def with_texts(request: pytest.FixtureRequest, checkpoints: Path) -> str:
-    """A random model of pictures with texts."""
+    """A random text-and-picture model."""
     (checkpoints / request.param).mkdir()
     torch.manual_seed(0)
     getattr(text_models, request.param)(checkpoints / request.param)
@@ -46,7 +46,7 @@ def backbone(checkpoints: Path, build: Callable[..., VisionTransformer]) -> str:
 
 @pytest.fixture
 def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Pictures of two colours; how links name them."""
+    """Pictures of two colours; returns their name in links."""
     monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
     for split in ("train", "test"):
         for name, shade in (("dark", 20), ("light", 200)):
@@ -58,7 +58,7 @@ def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def show(page: AppTest, **link: str | list[str]) -> AppTest:
-    """The page of a link."""
+    """Run the page with a link."""
     page.query_params.update({name: text for name, text in link.items() if text})
     return page.run()
 
@@ -68,7 +68,7 @@ def pixels(checkpoint: vit.Checkpoint) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("with_texts", ["clip", "siglip"], indirect=True)
-def test_typed_phrases_are_the_classes_of_everything(page: AppTest, with_texts: str) -> None:
+def test_typed_phrases_are_the_classes_everywhere(page: AppTest, with_texts: str) -> None:
     show(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES[:2], view="relevance")
     assert not page.exception and not page.error
     checkpoint = vit.load_checkpoint(with_texts)
@@ -82,7 +82,7 @@ def test_typed_phrases_are_the_classes_of_everything(page: AppTest, with_texts: 
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
 @pytest.mark.parametrize("panel", ["layers", "what-if"])
-def test_odd_names_are_shown_as_they_were_typed(page: AppTest, with_texts: str, panel: str) -> None:
+def test_unusual_names_are_shown_as_typed(page: AppTest, with_texts: str, panel: str) -> None:
     link = {"checkpoint": with_texts, "classes_from": "typed", "classes_text": ODD, "view": "relevance", "target": "1"}
     show(page, panel=panel, probe="1", off="0-1", **link)
     assert not page.exception and not page.error
@@ -90,7 +90,7 @@ def test_odd_names_are_shown_as_they_were_typed(page: AppTest, with_texts: str, 
     assert sent_to(page)["method"]["target"] == ODD[1]
     traces = [trace for one in page.get("plotly_chart") for trace in json.loads(one.proto.spec)["data"]]
     names = {trace["name"] for trace in traces} | {name for trace in traces for name in trace["y"]}
-    assert {"jack-o-lantern (blue)!", "&lt;i&gt;snake_case&lt;/i&gt;"} <= names  # where plotly reads HTML
+    assert {"jack-o-lantern (blue)!", "&lt;i&gt;snake_case&lt;/i&gt;"} <= names  # where plotly parses HTML
     grid = (
         json.dumps(json.loads(page.get_by_key("whatif").proto.json), ensure_ascii=False) if panel == "what-if" else ""
     )
@@ -98,7 +98,7 @@ def test_odd_names_are_shown_as_they_were_typed(page: AppTest, with_texts: str, 
 
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
-def test_other_phrases_forget_the_class_that_was_chosen(page: AppTest, with_texts: str) -> None:
+def test_other_phrases_reset_the_selected_class(page: AppTest, with_texts: str) -> None:
     show(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES, target="2")
     assert control(page.selectbox, "target").value == 2
     control(page.text_area, "classes_text").set_value("a cat\n\n  a   tree ").run()
@@ -108,7 +108,7 @@ def test_other_phrases_forget_the_class_that_was_chosen(page: AppTest, with_text
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
 @pytest.mark.parametrize(("template", "message"), [("no braces", "A template needs {} once"), ("a photo of a {}", "")])
-def test_a_template_is_read_or_refused(page: AppTest, with_texts: str, template: str, message: str) -> None:
+def test_template_is_used_or_refused(page: AppTest, with_texts: str, template: str, message: str) -> None:
     show(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES, classes_template=template)
     assert not page.exception
     errors = [one.value.replace("\\", "") for one in page.error]
@@ -118,22 +118,22 @@ def test_a_template_is_read_or_refused(page: AppTest, with_texts: str, template:
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
 @pytest.mark.parametrize("texts", [[""], ["x" * 5000], [" "], [f"phrase {i}" for i in range(1200)], ["\x00", "é"]])
-def test_hostile_phrases_get_an_answer_or_a_sentence(page: AppTest, with_texts: str, texts: list[str]) -> None:
+def test_hostile_phrases_give_an_answer_or_a_sentence(page: AppTest, with_texts: str, texts: list[str]) -> None:
     show(page, checkpoint=with_texts, classes_from="typed", classes_text=texts)
     assert not page.exception and sent_to(page)
 
 
-def test_only_models_of_texts_are_asked_for_phrases(page: AppTest) -> None:
+def test_phrases_are_offered_only_for_text_models(page: AppTest) -> None:
     show(page, classes_from="typed", classes_text=PHRASES)
     assert not page.exception and not page.text_area
     assert control(page.button_group, "classes_from").options == ["the checkpoint's", "examples", "likeness"]
 
 
 @pytest.mark.parametrize("classifier", ["probe", "neighbours"])
-def test_a_model_without_classes_learns_those_of_a_dataset(
+def test_model_without_classes_learns_those_of_a_dataset(
     page: AppTest, backbone: str, dataset: str, classifier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # the page's model stays on the CPU all the same
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # the page's model stays on the CPU nevertheless
     page = show(page, checkpoint=backbone)
     assert any("no classes of its own" in one.value for one in page.info)
     show(page, classes_from="examples", classes_data=dataset, classes_classifier=classifier)
@@ -149,18 +149,18 @@ def test_a_model_without_classes_learns_those_of_a_dataset(
 
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
-def test_a_new_phrase_costs_one_pass_that_asks_about_it(page: AppTest, with_texts: str, forwards: list[str]) -> None:
+def test_new_phrase_costs_one_pass(page: AppTest, with_texts: str, forwards: list[str]) -> None:
     show(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES[:2], view="attention")
     assert not page.exception and not page.error
     depth = vit.load_checkpoint(with_texts).config.depth
     before = len(forwards)
     show(page, classes_text=PHRASES[1:3], view="attention")
-    assert not page.exception and len(forwards) == before  # it is read from the pass that was made
+    assert not page.exception and len(forwards) == before  # it uses the recorded pass
     show(page, view="relevance")
     assert not page.exception and len(forwards) - before <= depth
 
 
-def test_features_outlive_the_server_until_a_picture_changes(
+def test_cached_features_survive_a_restart_until_a_picture_changes(
     page: AppTest, backbone: str, dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     computed: list[int] = []
@@ -168,7 +168,7 @@ def test_features_outlive_the_server_until_a_picture_changes(
     monkeypatch.setattr(features, "features_of", lambda *named: computed.append(1) or original(*named))
 
     def answers() -> list[str]:
-        st.cache_resource.clear()  # as in a server that starts anew
+        st.cache_resource.clear()  # as after a restart
         show(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
         assert not page.exception and not page.error
         return list(control(page.selectbox, "target").options)
@@ -180,7 +180,7 @@ def test_features_outlive_the_server_until_a_picture_changes(
     assert answers() != first and computed == [1, 1]
 
 
-def test_a_probe_is_kept_as_a_checkpoint_that_answers_the_same(
+def test_probe_is_saved_as_a_checkpoint_with_the_same_answers(
     page: AppTest, checkpoints: Path, backbone: str, dataset: str
 ) -> None:
     show(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
@@ -196,7 +196,7 @@ def test_a_probe_is_kept_as_a_checkpoint_that_answers_the_same(
     assert "Cross validated accuracy: 100.0% (95 % interval" in probe.card and "backbone (weights" in probe.card
 
 
-def test_a_name_that_is_taken_is_refused_and_nothing_is_lost(page: AppTest, backbone: str, dataset: str) -> None:
+def test_taken_name_is_refused_and_nothing_is_lost(page: AppTest, backbone: str, dataset: str) -> None:
     show(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
     page.text_input(key="probe name").set_value("backbone")
     page.button(key="keep probe").click().run()
@@ -205,7 +205,7 @@ def test_a_name_that_is_taken_is_refused_and_nothing_is_lost(page: AppTest, back
     assert not vit.load_checkpoint("backbone").labels
 
 
-def test_groups_of_dropped_pictures_are_classes(
+def test_groups_of_uploaded_pictures_are_classes(
     page: AppTest, backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
@@ -233,7 +233,7 @@ def test_groups_of_dropped_pictures_are_classes(
     assert not page.exception and page.query_params["classes_group"] == link[1]
 
 
-def test_a_group_that_cannot_be_added_says_why(
+def test_refused_group_gives_the_reason(
     page: AppTest, backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
@@ -260,7 +260,7 @@ def test_a_group_that_cannot_be_added_says_why(
     assert [one.partition(" ")[2] for one in groups()] == ["c" * 100]
 
 
-def test_a_group_that_was_gone_is_there_once_it_is_uploaded_again(
+def test_deleted_group_is_restored_by_uploading_it_again(
     page: AppTest, backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
@@ -274,12 +274,12 @@ def test_a_group_that_was_gone_is_there_once_it_is_uploaded_again(
     assert not page.exception and any(one.value == "**reds** · 1 picture" for one in page.markdown)
 
 
-def test_pictures_of_a_group_that_are_gone_are_named(page: AppTest, backbone: str) -> None:
+def test_deleted_pictures_of_a_group_are_named(page: AppTest, backbone: str) -> None:
     show(page, checkpoint=backbone, classes_from="examples", classes_group=["0" * 64 + " cats", "no key", " "])
     assert not page.exception and any("The pictures of cats are not here any more" in one.value for one in page.caption)
 
 
-def test_what_takes_long_waits_for_a_button(
+def test_slow_computation_waits_for_a_button(
     page: AppTest, backbone: str, dataset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(class_source, "ASK_ABOVE", 0.0)
@@ -289,7 +289,7 @@ def test_what_takes_long_waits_for_a_button(
     button.click().run()
     assert not page.exception and sent_to(page)["method"]["target"] in ("dark", "light")
     page.run()
-    assert sent_to(page)["method"] is not None  # nobody is typed twice
+    assert sent_to(page)["method"] is not None  # typing again does not compute again
 
 
 @pytest.fixture
@@ -299,7 +299,7 @@ def compare(checkpoints: Path) -> AppTest:
 
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
-def test_each_side_of_compare_has_classes_of_its_own(
+def test_each_side_of_compare_has_its_own_classes(
     compare: AppTest, with_texts: str, backbone: str, dataset: str
 ) -> None:
     typed = {"b_checkpoint": with_texts, "b_classes_from": "typed", "b_classes_text": PHRASES[:2]}
@@ -311,7 +311,7 @@ def test_each_side_of_compare_has_classes_of_its_own(
 
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
-def test_a_contact_sheet_of_typed_phrases_leads_to_explore_with_them(compare: AppTest, with_texts: str) -> None:
+def test_contact_sheet_of_typed_phrases_leads_to_explore_with_them(compare: AppTest, with_texts: str) -> None:
     link = {"m_checkpoint": with_texts, "m_classes_from": "typed", "m_classes_text": PHRASES[:2]}
     show(compare, mode="many", **link)
     assert not compare.exception and not compare.error
@@ -320,7 +320,7 @@ def test_a_contact_sheet_of_typed_phrases_leads_to_explore_with_them(compare: Ap
     assert query["classes_text"] == PHRASES[:2] and query["classes_from"] == ["typed"]
 
 
-def test_likeness_to_the_pinned_patch_is_the_class(page: AppTest, backbone: str) -> None:
+def test_similarity_to_the_pinned_patch_is_the_class(page: AppTest, backbone: str) -> None:
     show(page, checkpoint=backbone, sample="cat", classes_from="similar")
     assert not page.exception and not page.error
     assert control(page.selectbox, "target").options == ["like Chelsea the cat · 100.0%"]
@@ -346,7 +346,7 @@ def test_likeness_to_the_pinned_patch_is_the_class(page: AppTest, backbone: str)
     assert not page.exception and "classes_patch" not in page.query_params
 
 
-def test_likeness_to_an_uploaded_picture_outlives_the_session(
+def test_similarity_to_an_uploaded_picture_outlives_the_session(
     page: AppTest, backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
@@ -359,7 +359,7 @@ def test_likeness_to_an_uploaded_picture_outlives_the_session(
 @pytest.mark.parametrize(
     ("like", "patch"), [("nothing", ""), ("cat", "99,0"), ("cat", "x,y"), ("0" * 64, "1"), ("", "0,")]
 )
-def test_hostile_links_of_likeness_get_an_answer_or_a_sentence(
+def test_hostile_links_of_similarity_give_an_answer_or_a_sentence(
     page: AppTest, backbone: str, like: str, patch: str
 ) -> None:
     show(page, checkpoint=backbone, classes_from="similar", classes_like=like, classes_patch=patch)

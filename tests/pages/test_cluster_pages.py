@@ -1,4 +1,4 @@
-"""A cluster on the pages: chosen on page Train with what is free there, watched on page Runs like any other run."""
+"""Clusters on the pages: selected on page Train with their free capacity, and monitored on page Runs."""
 
 import platform
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fake_cluster import Fake, set_up
 from patience import PATIENCE
-from short_runs import begun, endless, tiny, until
+from short_runs import endless, tiny, until, wait_for_first_steps
 from streamlit.testing.v1 import AppTest
 
 from pages.looking import run_records
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    """A cluster of one slot; what was started there is ended."""
+    """A cluster of one slot; its runs are killed at the end."""
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -49,7 +49,7 @@ def opened(page: str, **link: str) -> AppTest:
 
 
 def text(page: AppTest) -> str:
-    """All that a page says, without the strokes that keep it from being taken for Markdown."""
+    """Return all text of a page, without the backslashes that escape Markdown."""
     said = (str(one.value) for kind in ("caption", "info", "warning", "error") for one in page.get(kind))
     return "\n".join(said).replace("\\", "")
 
@@ -59,19 +59,19 @@ def choose(page: AppTest, place: str) -> None:
     assert not page.exception
 
 
-def test_without_a_cluster_there_is_no_choice_of_a_place(lab: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_choice_of_engine_without_a_cluster(lab: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIT_CLUSTERS", "/nowhere/clusters.toml")
     page = opened("train")
     assert "on" not in [radio.key for radio in page.radio]
     assert "Device" in [header.value for header in page.header]
 
 
-def test_a_place_says_what_is_free_there(lab: Fake) -> None:
+def test_free_capacity_of_a_cluster_is_shown(lab: Fake) -> None:
     assert watch.capacity("lab", patience=5)[0]
     assert "**lab**: 1 of 1 processors free on 1 machine" in text(opened("train", preset="shapes"))
 
 
-def test_a_run_is_handed_over_and_watched(lab: Fake) -> None:
+def test_run_is_submitted_and_monitored(lab: Fake) -> None:
     page = opened("train", preset="shapes", limit="80", epochs="1", batch_size="8")
     choose(page, "lab")
     assert "--on lab --devices cpu" in page.code[-1].value
@@ -86,8 +86,8 @@ def test_a_run_is_handed_over_and_watched(lab: Fake) -> None:
     assert page.dataframe[0].value["Device"].tolist() == ["lab, 1 process"]
 
 
-def test_a_run_that_waits_says_why_and_is_cancelled(lab: Fake) -> None:
-    begun(runs.launch(endless(), on="lab"))
+def test_waiting_run_states_the_reason_and_is_cancelled(lab: Fake) -> None:
+    wait_for_first_steps(runs.launch(endless(), on="lab"))
     second = runs.launch(endless(), on="lab")
     assert registry.find_run(second.id, patience=5).status == "waiting"
     page = opened("runs", run=second.id)
@@ -97,8 +97,8 @@ def test_a_run_that_waits_says_why_and_is_cancelled(lab: Fake) -> None:
     assert registry.find_run(second.id).status == "stopped"
 
 
-def test_a_cluster_that_does_not_answer_is_said_and_nothing_is_offered_that_could_harm(lab: Fake) -> None:
-    run = begun(runs.launch(endless(), on="lab"))
+def test_unreachable_cluster_is_reported_and_unsafe_actions_are_not_offered(lab: Fake) -> None:
+    run = wait_for_first_steps(runs.launch(endless(), on="lab"))
     with lab.unreachable():
         watch.forget()
         until(lambda: registry.find_run(run.id, patience=5).status == "unknown", "its silence")
@@ -111,25 +111,25 @@ def test_a_cluster_that_does_not_answer_is_said_and_nothing_is_offered_that_coul
         assert "lab does not answer" in text(page)
         assert [one.id for one in registry.list_runs()] == [run.id]
         page = opened("runs", run=run.id)
-        page.button(key="stop").click().run()  # by the file, which the trainer sees
+        page.button(key="stop").click().run()  # through the stop file, which the trainer reads
         until(lambda: (run.folder / "outcome.json").exists(), "its end")
     until(lambda: registry.find_run(run.id, patience=5).status == "stopped", "its cluster's answer")
 
 
-def test_what_a_cluster_does_not_grant_cannot_be_asked_for(lab: Fake) -> None:
+def test_settings_that_a_cluster_does_not_grant_are_not_offered(lab: Fake) -> None:
     page = opened("train", preset="shapes")
     choose(page, "lab")
     assert page.number_input(key="nodes lab").max == 1
     assert page.number_input(key="processes lab").max == 2
 
 
-def test_a_cluster_that_is_set_up_wrongly_is_named_with_its_mistake(lab: Fake, tmp_path: Path) -> None:
+def test_misconfigured_cluster_is_named_with_its_mistake(lab: Fake, tmp_path: Path) -> None:
     with (tmp_path / "clusters.toml").open("a") as file:
         file.write('[clusters.far]\nkind = "ray"\nruns = "/shared"\n')
     assert "The cluster far cannot be used: a Ray cluster needs address" in text(opened("train", preset="shapes"))
 
 
-def test_the_batch_script_for_slurm_is_shown_before_and_after_the_start(lab: Fake, tmp_path: Path) -> None:
+def test_batch_script_for_slurm_is_shown_before_and_after_the_start(lab: Fake, tmp_path: Path) -> None:
     with (tmp_path / "clusters.toml").open("a") as file:
         file.write(f'[clusters.hpc]\nkind = "slurm"\nruns = "{tmp_path / "hpc"}"\npartition = "gpu"\n')
     page = opened("train", preset="shapes")
@@ -140,7 +140,7 @@ def test_the_batch_script_for_slurm_is_shown_before_and_after_the_start(lab: Fak
     assert "#SBATCH --nodes=1" in [code.value for code in opened("runs", run=run.id).code]
 
 
-def test_a_few_steps_are_tried_there_before_the_start(lab: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_on_the_cluster_precedes_the_start(lab: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     page = opened("train", preset="shapes", limit="80", epochs="3", batch_size="8")
     choose(page, "lab")
     assert "not tried" in page.get("html")[0].value
@@ -154,11 +154,11 @@ def test_a_few_steps_are_tried_there_before_the_start(lab: Fake, monkeypatch: py
     assert f"Tried on {platform.node()}." in text(page)
     until(lambda: not list((lab.jobs.parent / ".trials").iterdir()), "its end")
     assert registry.list_runs() == []
-    control(page.number_input, "set_epochs").set_value(4).run()  # another run, of which nothing is known
+    control(page.number_input, "set_epochs").set_value(4).run()  # another config without a dry run
     assert "Tried on" not in text(page)
 
 
-def test_what_does_not_work_there_is_said_before_the_start(lab: Fake, tmp_path: Path) -> None:
+def test_failed_dry_run_is_reported_before_the_start(lab: Fake, tmp_path: Path) -> None:
     folder = runs.start_dry_run(tiny(data=f"folder:{tmp_path / 'nowhere'}"), on="lab", devices=["cpu"])
     handle = contract.read_handle(folder)
     assert handle
@@ -168,7 +168,7 @@ def test_what_does_not_work_there_is_said_before_the_start(lab: Fake, tmp_path: 
     assert not folder.exists()
 
 
-def test_another_version_there_is_told(lab: Fake, tmp_path: Path) -> None:
+def test_another_version_on_the_cluster_is_reported(lab: Fake, tmp_path: Path) -> None:
     here = cluster_dry_run.software_versions()
     folder = tmp_path / "trial"
     folder.mkdir()
@@ -194,23 +194,23 @@ def test_another_version_there_is_told(lab: Fake, tmp_path: Path) -> None:
             cluster_dry_run.read(folder)
 
 
-def test_a_dry_run_whose_folder_was_removed_is_over(tmp_path: Path) -> None:
+def test_dry_run_whose_folder_was_deleted_has_ended(tmp_path: Path) -> None:
     assert "was removed" in cluster_dry_run.failure(tmp_path / "gone", contract.Look("gone"))
 
 
-def test_a_dry_run_that_waits_can_be_cancelled(lab: Fake) -> None:
-    begun(runs.launch(endless(), on="lab"))
+def test_waiting_dry_run_can_be_cancelled(lab: Fake) -> None:
+    wait_for_first_steps(runs.launch(endless(), on="lab"))
     page = opened("train", preset="shapes", limit="80", epochs="3", batch_size="8")
     choose(page, "lab")
     page.button(key="try_there").click().run()
     until(lambda: "The slot is taken." in text(page.run()), "why it waits")
-    control(page.number_input, "set_epochs").set_value(4).run()  # which is another run, and the trial is still there
+    control(page.number_input, "set_epochs").set_value(4).run()  # another config, while the dry run is still waiting
     page.button(key="cancel_there").click().run()
     until(lambda: not list((lab.jobs.parent / ".trials").iterdir()), "its end")
     assert not page.button(key="try_there").disabled
 
 
-def test_what_a_cluster_has_too_little_of_is_said_before_the_start(lab: Fake) -> None:
+def test_insufficient_resources_are_reported_before_the_start(lab: Fake) -> None:
     assert watch.capacity("lab", patience=5)[0]
     page = opened("train", preset="shapes")
     choose(page, "lab")

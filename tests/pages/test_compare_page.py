@@ -1,4 +1,4 @@
-"""The page that compares, without a browser: empty, normal and error state."""
+"""Page Compare without a browser: empty, normal and error state."""
 
 import io
 import json
@@ -19,7 +19,7 @@ from streamlit.testing.v1 import AppTest
 from pages.comparison import contact_sheet, side_by_side
 from pages.server import access
 from tests.pages.controls import control
-from tests.pages.offered import fed, sent_to
+from tests.pages.offered import payload_of, sent_to
 from vit import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES, shapes
@@ -50,7 +50,7 @@ def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable
 
 @pytest.fixture
 def run(checkpoints: Path, build: Callable[..., Any]) -> str:
-    """A run whose two epochs are kept."""
+    """A run with two stored epochs."""
     folder = checkpoints.parent / "runs" / "20260101-120000-shapes-abcd"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(TrainConfig(epochs=2).model_dump_json())
@@ -75,12 +75,12 @@ def texts(page: AppTest, *kinds: str) -> str:
 
 
 def grids(page: AppTest) -> list[list[int]]:
-    """Of the two payloads that the browser gets."""
-    return [unpack(fed(page, f"{side} feeder"))[0]["grid"] for side in "ab"]
+    """Return the grids of the browser's two payloads."""
+    return [unpack(payload_of(page, f"{side} feeder"))[0]["grid"] for side in "ab"]
 
 
 def views(page: AppTest) -> list[dict[str, Any]]:
-    """What the two viewers are told."""
+    """Return the data sent to the two viewers."""
     return [sent_to(page, f"{side} viewer") for side in "ab"]
 
 
@@ -116,7 +116,7 @@ def test_link_chooses_both_sides(checkpoints: Path) -> None:
 
 @pytest.fixture
 def twin(checkpoints: Path, build: Callable[..., Any]) -> str:
-    """Another checkpoint with the shipped one's classes, in another order."""
+    """Save another checkpoint with the shipped one's classes in another order."""
     labels = list(reversed(load_checkpoint("cifar10").labels))
     save_checkpoint(checkpoints / "twin", build(num_classes=len(labels)), labels, Preprocess((32, 32)))
     return "twin"
@@ -129,21 +129,21 @@ def test_two_checkpoints_share_picture_class_and_view(checkpoints: Path, twin: s
     left, right = views(page)
     assert [side["seed"]["view"] for side in (left, right)] == ["relevance", "relevance"] and not left["ownView"]
     assert [(side["method"]["title"], side["method"]["target"]) for side in (left, right)] == [("LeGrad", "horse")] * 2
-    pictures = [unpack(fed(page, f"{side} feeder"))[1]["picture"].tobytes() for side in "ab"]
+    pictures = [unpack(payload_of(page, f"{side} feeder"))[1]["picture"].tobytes() for side in "ab"]
     assert pictures[0] == pictures[1]
     keys = {one.key for one in page.selectbox}
     assert "a_sample" in keys and "b_sample" not in keys and "b_target" not in keys
     page.selectbox(key="a_sample").set_value("temple").run()
-    changed = [unpack(fed(page, f"{side} feeder"))[1]["picture"].tobytes() for side in "ab"]
+    changed = [unpack(payload_of(page, f"{side} feeder"))[1]["picture"].tobytes() for side in "ab"]
     assert changed[0] == changed[1] != pictures[0]
 
 
-def test_a_class_that_the_other_checkpoint_does_not_know_is_chosen_there(checkpoints: Path) -> None:
+def test_class_unknown_to_the_other_checkpoint_is_chosen_there(checkpoints: Path) -> None:
     page = show(b_checkpoint="coarse")
     assert not page.exception and page.selectbox(key="b_target").value in range(4)
 
 
-def test_sides_come_apart_with_the_picture_they_shared_and_together_again(checkpoints: Path, twin: str) -> None:
+def test_sides_separate_with_their_shared_picture_and_rejoin(checkpoints: Path, twin: str) -> None:
     page = show(b_checkpoint=twin, a_sample="horse")
     page.toggle(key="apart").set_value(True).run()
     assert not page.exception and page.selectbox(key="b_sample").value == "horse"
@@ -155,14 +155,14 @@ def test_sides_come_apart_with_the_picture_they_shared_and_together_again(checkp
     assert not views(page)[0]["ownView"] and "b_sample" not in {one.key for one in page.selectbox}
 
 
-def test_links_from_before_sides_could_share_show_what_they_showed(checkpoints: Path, twin: str) -> None:
+def test_older_links_without_shared_sides_show_the_same(checkpoints: Path, twin: str) -> None:
     page = show(b_checkpoint=twin, b_view="relevance")
     assert [side["seed"]["view"] for side in views(page)] == ["attention", "relevance"]
     assert page.toggle(key="apart").value
 
 
 @pytest.mark.parametrize(("view", "other"), [("relevance", "attention"), ("rollout", "relevance"), ("", "relevance")])
-def test_at_first_the_page_shows_what_was_chosen_on_explore(checkpoints: Path, view: str, other: str) -> None:
+def test_page_initially_shows_the_selection_of_explore(checkpoints: Path, view: str, other: str) -> None:
     page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     chosen = {"sample": "temple", "target": "3", "method": "legrad", "token": "9", "pinned": "1"}
     page.query_params |= chosen | ({"view": view} if view else {})
@@ -182,12 +182,12 @@ def test_at_first_the_page_shows_what_was_chosen_on_explore(checkpoints: Path, v
     assert page.selectbox(key="a_sample").value == "horse"  # as it was left
 
 
-def test_two_equal_maps_are_said_to_be_the_same(checkpoints: Path) -> None:
+def test_two_equal_maps_are_reported_as_equal(checkpoints: Path) -> None:
     page = show(b_view="attention")
     assert "Both maps are the same" in texts(page) and page.metric[0].value == "1.00"
 
 
-def test_different_grids_have_viewers_and_a_reason_why_no_difference(checkpoints: Path) -> None:
+def test_different_grids_have_viewers_and_a_reason_for_no_difference(checkpoints: Path) -> None:
     page = show(b_checkpoint="coarse", token="12", pinned="1")
     assert not page.exception and not page.error and not page.metric
     assert grids(page) == [[8, 8], [4, 4]]
@@ -202,25 +202,25 @@ def test_each_side_has_its_own_input_size(checkpoints: Path) -> None:
     assert page.selectbox(key="a_size").value == (32, 32)
 
 
-def test_a_model_without_classes_is_compared_by_its_attention(checkpoints: Path) -> None:
+def test_model_without_classes_is_compared_by_its_attention(checkpoints: Path) -> None:
     page = show(a_checkpoint="bare", b_checkpoint="coarse")
     assert not page.exception and not page.error
     assert "no classes" in texts(page, "caption")
     assert views(page)[0]["method"] is None and page.metric
 
 
-def test_choosing_a_checkpoint_is_kept_in_the_link(checkpoints: Path) -> None:
+def test_selected_checkpoint_is_kept_in_the_link(checkpoints: Path) -> None:
     page = show()
     page.selectbox(key="b_checkpoint").set_value("coarse").run()
     assert not page.exception
     assert page.query_params["b_checkpoint"] == "coarse" and grids(page)[1] == [4, 4]
 
 
-def test_own_picture_is_explained_and_a_broken_one_gives_way_to_a_sample(checkpoints: Path) -> None:
+def test_uploaded_picture_is_explained_and_a_broken_one_is_replaced_by_a_sample(checkpoints: Path) -> None:
     page = show(a_sample="upload")
     page.file_uploader(key="a_upload").upload("photo.png", png(300, 200)).run()
     assert not page.exception and not page.error
-    assert unpack(fed(page, "a feeder"))[0]["picture"]["width"] == 300
+    assert unpack(payload_of(page, "a feeder"))[0]["picture"]["width"] == 300
     page.file_uploader(key="a_upload").upload("photo.png", b"no picture").run()
     assert not page.exception and len(page.error) == 1 and "\n" not in page.error[0].value
     assert samples.SAMPLES["cat"].title in texts(page, "caption")
@@ -246,19 +246,19 @@ def test_two_epochs_of_a_run_are_compared(checkpoints: Path, run: str) -> None:
     assert not page.exception and page.query_params["b_epoch"] == "1"
 
 
-def test_an_epoch_can_stand_beside_a_checkpoint(checkpoints: Path, run: str) -> None:
+def test_epoch_can_be_compared_with_a_checkpoint(checkpoints: Path, run: str) -> None:
     page = show(a_from="epoch", b_checkpoint="coarse")
     assert not page.exception and not page.error and page.metric
     assert "it is circle" in texts(page, "caption")
 
 
-def test_a_damaged_epoch_is_one_sentence(checkpoints: Path, run: str) -> None:
+def test_damaged_epoch_is_one_sentence(checkpoints: Path, run: str) -> None:
     (checkpoints.parent / "runs" / run / "probes" / "epoch-00001.zip").write_bytes(b"PK")
     page = show(a_from="epoch")
     assert not page.exception and len(page.error) == 1 and "damaged" in page.error[0].value
 
 
-def test_without_anything_the_page_says_how_to_get_a_checkpoint(checkpoints: Path) -> None:
+def test_page_without_checkpoints_says_how_to_get_one(checkpoints: Path) -> None:
     shutil.rmtree(checkpoints)
     for mode in ("two", "many"):
         page = show(mode=mode)
@@ -268,14 +268,14 @@ def test_without_anything_the_page_says_how_to_get_a_checkpoint(checkpoints: Pat
 # --- Many pictures --------------------------------------------------------------------------------------------------
 
 
-def test_every_sample_is_looked_at_and_leads_to_the_explorer(checkpoints: Path) -> None:
+def test_every_sample_is_on_the_sheet_and_links_to_the_explorer(checkpoints: Path) -> None:
     page = show(mode="many")
     assert not page.exception and not page.error
     assert len(page.get("image")) == len(samples.SAMPLES) == len(page.get("page_link"))
     assert "sample=horse" in page.get("page_link")[1].proto.query_string
 
 
-def test_looks_are_sorted_by_confidence(checkpoints: Path) -> None:
+def test_entries_are_sorted_by_confidence(checkpoints: Path) -> None:
     page = show(mode="many", m_sort="confidence")
     shown = [int(found.value.rpartition(" ")[2].rstrip("%")) for found in page.markdown]
     assert shown == sorted(shown, reverse=True) and len(shown) == len(samples.SAMPLES)
@@ -283,16 +283,16 @@ def test_looks_are_sorted_by_confidence(checkpoints: Path) -> None:
     assert [int(found.value.rpartition(" ")[2].rstrip("%")) for found in page.markdown] == shown[::-1]
 
 
-def test_what_was_looked_at_stays_where_the_machine_becomes_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_computed_sheet_stays_when_the_machine_becomes_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     page = show(mode="many")
-    monkeypatch.setattr(contact_sheet, "ASK_ABOVE", 0.0)  # so it would take too long
+    monkeypatch.setattr(contact_sheet, "ASK_ABOVE", 0.0)  # recomputing would exceed the limit
     page.query_params["m_sort"] = "confidence"
     page.run()
     assert not page.exception and len(page.markdown) == len(samples.SAMPLES)
     assert not [one for one in page.button if one.label.startswith("Look at")]
 
 
-def test_maps_are_judged_where_somebody_wants_to_know_and_pictures_ordered_by_that(checkpoints: Path) -> None:
+def test_maps_are_judged_on_request_and_pictures_sorted_by_that(checkpoints: Path) -> None:
     page = show(mode="many")
     assert "faithful" not in texts(page, "caption").lower() and "Faithfulness" not in str(page.get("button_group"))
     page = show(mode="many", m_true="1", m_sort="faithfulness")
@@ -306,7 +306,7 @@ def test_maps_are_judged_where_somebody_wants_to_know_and_pictures_ordered_by_th
 
 
 def dataset(root: Path, *classes: str) -> str:
-    """A picture of each class in each split; how settings and links name that."""
+    """Write a picture of each class in each split; return its name in settings and in links."""
     for split in ("train", "test"):
         for name in classes:
             (root / split / name).mkdir(parents=True)
@@ -314,7 +314,7 @@ def dataset(root: Path, *classes: str) -> str:
     return f"folder:{root}"
 
 
-def test_right_and_wrong_of_a_dataset_are_told_apart(checkpoints: Path) -> None:
+def test_correct_and_wrong_answers_on_a_dataset_are_distinguished(checkpoints: Path) -> None:
     page = show(mode="many", m_from="shapes", m_checkpoint="coarse")
     assert not page.exception and not page.error
     assert len(page.get("image")) == FEW_PICTURES
@@ -326,7 +326,7 @@ def test_right_and_wrong_of_a_dataset_are_told_apart(checkpoints: Path) -> None:
     assert all("is " in found.value for found in wrong.caption[: len(wrong.get("image"))])
 
 
-def test_more_pictures_come_in_parts(checkpoints: Path) -> None:
+def test_more_pictures_are_loaded_in_parts(checkpoints: Path) -> None:
     link = {"mode": "many", "m_from": "shapes", "m_checkpoint": "coarse", "m_count": "200", "m_sort": "confidence"}
     page = show(**link)
     assert not page.exception and not page.error and len(page.get("image")) == contact_sheet.PAGE
@@ -351,13 +351,13 @@ def test_any_head_is_the_map_of_the_sheet(checkpoints: Path) -> None:
     assert not show(mode="many", m_method="attention", m_block="99", m_head="x").exception
 
 
-def test_classes_that_the_model_does_not_know_are_neither_right_nor_wrong(checkpoints: Path, tmp_path: Path) -> None:
+def test_unknown_classes_are_neither_correct_nor_wrong(checkpoints: Path, tmp_path: Path) -> None:
     page = show(mode="many", m_from=dataset(tmp_path / "data" / "mine", "unknown", "stranger"))
     assert not page.exception and "does not know the classes" in texts(page, "caption")
     assert not any("✓" in found.value or "✗" in found.value for found in page.markdown)
 
 
-def test_a_model_without_classes_shows_attention(checkpoints: Path) -> None:
+def test_model_without_classes_shows_attention(checkpoints: Path) -> None:
     page = show(mode="many", m_checkpoint="bare", m_sort="confidence")
     assert not page.exception and not page.error
     assert page.selectbox(key="m_method").options == ["Raw attention", "Rollout"]
@@ -369,7 +369,7 @@ def test_a_model_without_classes_shows_attention(checkpoints: Path) -> None:
 def test_explore_shows_the_map_of_the_sheet(
     checkpoints: Path, build: Callable[..., Any], pool: str, classes: int
 ) -> None:
-    """What a head without class token reads is no token's attention."""
+    """The attention of a head without a class token belongs to no token."""
     model = build(num_classes=classes, pool=pool, prefix=("cls",) if pool == "cls" else ())
     folder = save_checkpoint(checkpoints / "other", model, SHAPES[:classes], Preprocess((32, 32)))
     checkpoint = load_checkpoint(folder)
@@ -384,7 +384,7 @@ def test_explore_shows_the_map_of_the_sheet(
         assert not page.exception and not page.error
         sent = sent_to(page)
         wanted = heatmap_of(subject, method)
-        if pool == "cls":  # of the token that the viewer shows first, by itself
+        if pool == "cls":  # of the viewer's default token
             assert (sent["seed"]["view"], sent["seed"]["token"], sent["computed"]) == (method, 0, None)
             assert (sent["seed"]["block"], sent["seed"]["head"]) == (model.config.depth - 1, "mean")
         else:
@@ -393,21 +393,21 @@ def test_explore_shows_the_map_of_the_sheet(
             torch.testing.assert_close(found / found.sum(), wanted / wanted.sum(), rtol=1e-4, atol=1e-6)
 
 
-def test_a_folder_in_the_data_folder_is_offered(checkpoints: Path, tmp_path: Path) -> None:
+def test_folder_in_the_data_folder_is_offered(checkpoints: Path, tmp_path: Path) -> None:
     page = show(mode="many", m_from=dataset(tmp_path / "data" / "mine", *SHAPES[:2]), m_checkpoint="coarse")
     assert not page.exception and not page.error
     assert len(page.get("image")) == 2
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "folder:/etc", "cifar100", "<img src=x>", ""])
-def test_hostile_links_to_many_pictures_show_the_defaults(checkpoints: Path, name: str) -> None:
+def test_hostile_links_to_contact_sheets_show_the_defaults(checkpoints: Path, name: str) -> None:
     parts = ("checkpoint", "from", "method", "sort", "first", "show")
     page = show(mode="many", **{f"m_{part}": name for part in parts})
     assert not page.exception and not page.error
     assert page.selectbox(key="m_from").value == "samples" and len(page.get("image")) == len(samples.SAMPLES)
 
 
-def test_uploads_are_looked_at_and_broken_ones_named(checkpoints: Path) -> None:
+def test_uploads_are_shown_and_broken_ones_named(checkpoints: Path) -> None:
     page = show(mode="many", m_from="upload")
     assert not page.exception and not page.get("image")
     page.file_uploader(key="m_upload").set_value(
@@ -419,11 +419,11 @@ def test_uploads_are_looked_at_and_broken_ones_named(checkpoints: Path) -> None:
 
 
 def reloaded(page: AppTest) -> AppTest:
-    """The page of a new session that opens the same link."""
+    """Open the same link in a new session."""
     return show(**dict(page.query_params))
 
 
-def test_a_reload_shows_uploads_again_or_says_that_they_are_gone(
+def test_reload_restores_uploads_or_says_that_they_are_gone(
     checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
@@ -436,7 +436,7 @@ def test_a_reload_shows_uploads_again_or_says_that_they_are_gone(
     link_of_two = dict(page.query_params)
     page.file_uploader(key="m_upload").set_value(files[:1]).run()
     assert len(page.get("image")) == 1
-    page.query_params.update(link_of_two)  # the browser's way back
+    page.query_params.update(link_of_two)  # the browser's Back
     assert len(page.run().get("image")) == 2 and "These are the 2 pictures" in texts(page, "caption")
     for path in (tmp_path / "pictures").iterdir():
         path.unlink()
@@ -444,15 +444,15 @@ def test_a_reload_shows_uploads_again_or_says_that_they_are_gone(
     assert not gone.exception and "not here any more" in gone.info[0].value and not gone.get("image")
 
 
-def test_a_reload_shows_a_side_s_upload_again(checkpoints: Path) -> None:
+def test_reload_restores_a_sides_upload(checkpoints: Path) -> None:
     page = show(a_sample="upload")
     page.file_uploader(key="a_upload").upload("photo.png", png(300, 200)).run()
     again = reloaded(page)
-    assert not again.exception and unpack(fed(again, "a feeder"))[0]["picture"]["width"] == 300
+    assert not again.exception and unpack(payload_of(again, "a feeder"))[0]["picture"]["width"] == 300
     assert "photo\\.png, which was uploaded" in texts(again, "caption")
 
 
-def test_pictures_of_others_are_offered_to_who_may_train(
+def test_pictures_of_others_are_offered_to_users_who_may_train(
     checkpoints: Path, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = checkpoints.parent / "data" / "uploads" / "faces-0123abcd"
@@ -474,26 +474,26 @@ def test_pictures_of_others_are_offered_to_who_may_train(
     assert "An epoch of a run" not in offered(a_from="epoch")
 
 
-def test_own_pictures_of_a_side_are_stepped_through(checkpoints: Path) -> None:
+def test_uploaded_pictures_of_a_side_are_stepped_through(checkpoints: Path) -> None:
     page = show(a_sample="upload")
     files = [(f"{width}.png", png(width, 200), "image/png") for width in (300, 400)]
     page.file_uploader(key="a_upload").set_value(files).run()
-    widths = [unpack(fed(page, f"{side} feeder"))[0]["picture"]["width"] for side in "ab"]
+    widths = [unpack(payload_of(page, f"{side} feeder"))[0]["picture"]["width"] for side in "ab"]
     assert widths == [300, 300] and page.button(key="a_picture previous").disabled
     page.button(key="a_picture next").click().run()
     again = reloaded(page)
     for each in (page, again):
         assert not each.exception
-        widths = [unpack(fed(each, f"{side} feeder"))[0]["picture"]["width"] for side in "ab"]
+        widths = [unpack(payload_of(each, f"{side} feeder"))[0]["picture"]["width"] for side in "ab"]
         assert widths == [400, 400] and each.button(key="a_picture next").disabled
 
 
 @pytest.mark.parametrize("which", ["99", "0", "<b>"])
-def test_a_link_to_a_picture_beyond_those_of_a_side(checkpoints: Path, which: str) -> None:
+def test_link_to_a_picture_beyond_those_of_a_side(checkpoints: Path, which: str) -> None:
     page = show(a_sample="upload")
     files = [(f"{width}.png", png(width, 200), "image/png") for width in (300, 400)]
     page.file_uploader(key="a_upload").set_value(files).run()
     page.query_params["a_which"] = which
     page.run()
     assert not page.exception
-    assert unpack(fed(page, "a feeder"))[0]["picture"]["width"] == (400 if which == "99" else 300)
+    assert unpack(payload_of(page, "a feeder"))[0]["picture"]["width"] == (400 if which == "99" else 300)

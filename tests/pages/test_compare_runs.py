@@ -1,4 +1,4 @@
-"""Runs beside each other on page Runs: what differs, curves of a sweep, and the table as CSV."""
+"""Comparison of runs on page Runs: differing settings, curves of a sweep, and the table as CSV."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from tests.pages.runs_page import option, show
 from vit.training.config import TrainConfig
 
 
-def test_runs_are_compared_by_what_differs(write: Callable[..., str]) -> None:
+def test_runs_are_compared_by_differing_settings(write: Callable[..., str]) -> None:
     page = show(write("Slow", lr=1e-4), write("Fast", lr=1e-2))
     assert not page.exception and not page.error
     table = page.dataframe[1].value
@@ -23,7 +23,7 @@ def test_runs_are_compared_by_what_differs(write: Callable[..., str]) -> None:
     assert {trace["name"] for trace in option(page, "compared accuracy")["series"]} == {"Slow", "Fast"}
 
 
-def test_settings_that_follow_from_a_size_are_compared_as_they_were_used(write: Callable[..., str]) -> None:
+def test_settings_derived_from_a_size_are_compared_by_value(write: Callable[..., str]) -> None:
     chosen = write("Tutorial", size="tintn"), write("Given", size="shapes", dim=96, heads=4), write("Shapes")
     table = show(*chosen).dataframe[1].value.set_index("Run")
     assert dict(table["Blocks"]) == {"Tutorial": 4, "Given": 3, "Shapes": 3}
@@ -32,7 +32,7 @@ def test_settings_that_follow_from_a_size_are_compared_as_they_were_used(write: 
     assert "Patch size" not in table  # 4 in all of them
 
 
-def test_what_is_not_known_yet_is_no_difference(write: Callable[..., str], folder: Path) -> None:
+def test_unknown_value_is_no_difference(write: Callable[..., str], folder: Path) -> None:
     known, begun = write("Known"), write("Begun", lr=0.5, outcome="stopped", done=0)
     shutil.rmtree(folder / begun / "checkpoints")
     assert list(show(known, begun).dataframe[1].value.columns[5:]) == ["Learning rate, AdamW"]
@@ -40,7 +40,7 @@ def test_what_is_not_known_yet_is_no_difference(write: Callable[..., str], folde
     assert show(deep, begun).dataframe[1].value.set_index("Run")["Blocks"]["Deep"] == 6
 
 
-def test_a_run_from_a_checkpoint_names_no_size_of_its_own(write: Callable[..., str], folder: Path) -> None:
+def test_run_from_a_checkpoint_has_no_size_of_its_own(write: Callable[..., str], folder: Path) -> None:
     parent = write("Parent", size="tintn")
     child = write("Child", init_from=str(folder / parent / "checkpoints" / "best"))
     table = show(parent, child).dataframe[1].value.set_index("Run")
@@ -48,17 +48,17 @@ def test_a_run_from_a_checkpoint_names_no_size_of_its_own(write: Callable[..., s
     assert "Blocks" not in table  # 4 in both
 
 
-def test_settings_are_called_as_on_the_page_train() -> None:
+def test_settings_have_the_same_labels_as_on_page_train() -> None:
     for name in TrainConfig.model_fields:
         assert setting_names.title(name).partition(" [")[0] == title(name).partition(" [")[0]
 
 
-def test_runs_of_one_name_are_told_apart(write: Callable[..., str]) -> None:
+def test_runs_of_one_name_are_distinguished(write: Callable[..., str]) -> None:
     page = show(write("Same"), write("Same"))
     assert len({trace["name"] for trace in option(page, "compared loss")["series"]}) == 2
 
 
-def test_a_sweep_is_plotted_against_what_it_varied(write: Callable[..., str]) -> None:
+def test_sweep_is_plotted_against_the_varied_setting(write: Callable[..., str]) -> None:
     some = [write(f"Depth {depth}", sweep="s", depth=depth) for depth in (3, 1, 2)]
     drawn = option(show(*some), "sweep")
     assert drawn["xAxis"]["data"] == ["1", "2", "3"] and drawn["xAxis"]["name"] == "Blocks"
@@ -67,7 +67,7 @@ def test_a_sweep_is_plotted_against_what_it_varied(write: Callable[..., str]) ->
     assert sorted(page.query_params["run"]) == sorted(some)
 
 
-def test_the_legend_of_a_sweep_has_what_tells_its_runs_apart(write: Callable[..., str]) -> None:
+def test_legend_of_a_sweep_shows_the_varied_setting(write: Callable[..., str]) -> None:
     long = "All that I know about shapes, in one name"
     some = [write(f"{long}, depth {d}", sweep="s", depth=d, lr=0.1 / d) for d in (1, 2)]
     page = show(*some)
@@ -76,19 +76,19 @@ def test_the_legend_of_a_sweep_has_what_tells_its_runs_apart(write: Callable[...
     assert set(page.dataframe[1].value["Run"]) == {f"{long}, depth {d}" for d in (1, 2)}
 
 
-def test_a_sweep_over_sizes_is_plotted_against_the_size(write: Callable[..., str]) -> None:
+def test_sweep_over_sizes_is_plotted_against_the_size(write: Callable[..., str]) -> None:
     drawn = option(show(*[write("x", sweep="s", size=size) for size in ("shapes", "tintn")]), "sweep")
     assert drawn["xAxis"]["data"] == ["shapes", "tintn"]
 
 
-def test_a_sweep_over_two_settings_is_a_heat_map(write: Callable[..., str]) -> None:
+def test_sweep_over_two_settings_is_a_heat_map(write: Callable[..., str]) -> None:
     some = [write("x", sweep="s", depth=depth, lr=lr) for depth in (1, 2) for lr in (1e-3, 1e-2)]
     page = show(*some)
     assert not page.exception
     assert "Heatmap" in page.get_by_key("sweep").proto.spec or "heatmap" in page.get_by_key("sweep").proto.spec
 
 
-def test_formulas_in_a_csv_are_text() -> None:
+def test_formulas_in_a_csv_are_escaped() -> None:
     table = pd.DataFrame({"=Run": ["=1+1", "+a", "@b", "-c", "fine"], "lr": [-0.5, 1, 2, 3, 4]})
     rows = list(csv.reader(io.StringIO(to_csv(table))))
     assert rows[0] == ["'=Run", "lr"]

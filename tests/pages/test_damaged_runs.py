@@ -1,4 +1,4 @@
-"""One run's damaged folder is told as such, and takes down neither a page nor the other runs."""
+"""A damaged run folder is reported, and breaks neither a page nor the other runs."""
 
 import fcntl
 import json
@@ -35,7 +35,7 @@ GOOD, BAD = "20261121-000000-good-0000", "20261121-000001-bad-0001"
 
 
 def lines(**changes: Any) -> str:
-    """A run's records: a start, two steps and an epoch; `step_t="x"` changes `t` of the steps."""
+    """Return a run's records: a start, two steps and an epoch; `step_t="x"` changes `t` of the steps."""
     records: list[dict[str, Any]] = [
         {"kind": "start", "step": 0, "total_steps": 40, "steps_per_epoch": 20, "epochs": 2, "classes": list("abcde")},
         {"kind": "step", "step": 10, "loss": 2.0, "lr": 1e-3, "pictures_per_second": 500.0, "memory": 10**9},
@@ -53,7 +53,7 @@ def lines(**changes: Any) -> str:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sound run with every file that one can have."""
+    """A sound run with every possible file."""
     from tests.conftest import LABELS, TINY, fill
     from vit.model.config import ViTConfig
     from vit.model.transformer import VisionTransformer
@@ -84,7 +84,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the runs are: a sound one, and one to damage."""
+    """Folder of runs: a sound one, and one to damage."""
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path / "checkpoints"))
     for name in (GOOD, BAD):
@@ -96,7 +96,7 @@ def folder(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 def changed(name: str, /, **values: Any) -> Callable[[Path], None]:
-    """Changes values in a run's JSON file."""
+    """Return a function that changes values in a run's JSON file."""
 
     def damage(run: Path) -> None:
         (run / name).write_text(json.dumps(json.loads((run / name).read_text()) | values))
@@ -105,12 +105,12 @@ def changed(name: str, /, **values: Any) -> Callable[[Path], None]:
 
 
 def written(name: str, content: str | bytes) -> Callable[[Path], None]:
-    """Puts other content in a run's file."""
+    """Return a function that replaces a run's file."""
     return lambda run: (run / name).write_bytes(content if isinstance(content, bytes) else content.encode()) and None
 
 
 def made(name: str, make: Callable[[Path], Any]) -> Callable[[Path], None]:
-    """Puts a folder or a pipe in the place of a run's file."""
+    """Return a function that puts a folder or a pipe in place of a run's file."""
 
     def damage(run: Path) -> None:
         shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink()
@@ -166,7 +166,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 
 def relabelled(run: Path, label: str) -> None:
-    """Gives a checkpoint a class of this name."""
+    """Return a function that gives a checkpoint a class of this name."""
     path = run / "checkpoints" / "best" / "config.json"
     config = json.loads(path.read_text())
     config["id2label"] = {number: label for number in config["id2label"]}
@@ -174,7 +174,7 @@ def relabelled(run: Path, label: str) -> None:
 
 
 def page_of(name: str, **link: Any) -> AppTest:
-    """Runs a page."""
+    """Run a page."""
     page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).switch_page(f"pages/{name}")
     for key, value in link.items():
         page.query_params[key] = value
@@ -188,7 +188,7 @@ def words(page: AppTest) -> str:
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_run_is_shown_beside_the_sound_one(folder: Path, damage: Callable[[Path], None]) -> None:
+def test_damaged_run_is_shown_beside_the_sound_one(folder: Path, damage: Callable[[Path], None]) -> None:
     damage(folder / BAD)
     page = page_of("runs.py", run=BAD)
     assert not page.exception and not [error for error in page.error if "no such run" in error.value]
@@ -197,7 +197,7 @@ def test_a_damaged_run_is_shown_beside_the_sound_one(folder: Path, damage: Calla
 
 
 @pytest.mark.parametrize("view", ["attention", "results", "settings", "log"])
-def test_every_view_of_a_run_holds_whatever_is_damaged(folder: Path, view: str) -> None:
+def test_every_view_of_a_run_works_with_any_damage(folder: Path, view: str) -> None:
     for name in ("epochs as text", "a report that is none", "probes that are none", "a log that is a folder"):
         DAMAGES[name](folder / BAD)
     page = page_of("runs.py", run=BAD, view=view)
@@ -219,7 +219,7 @@ def test_all_damaged_runs_together_can_be_compared_and_explored(folder: Path, te
     assert len(chooser.options) >= len(names)
 
 
-def test_what_cannot_be_read_is_told_with_its_reason(folder: Path) -> None:
+def test_unreadable_file_is_reported_with_its_reason(folder: Path) -> None:
     written("config.json", DEEP)(folder / BAD)
     (bad,) = [run for run in registry.list_runs() if run.id == BAD]
     assert (bad.status, bad.name) == ("unreadable", "Bad")
@@ -230,7 +230,7 @@ def test_what_cannot_be_read_is_told_with_its_reason(folder: Path) -> None:
     assert [button.key for button in page.button if button.key in ("stop", "resume", "save", "delete")] == ["delete"]
 
 
-def test_lines_that_cannot_be_read_are_counted_on_the_page(folder: Path) -> None:
+def test_unreadable_lines_are_counted_on_the_page(folder: Path) -> None:
     written("metrics.jsonl", lines(step_t="noon"))(folder / BAD)
     assert "2 lines of metrics\\.jsonl cannot be read, and left out\\." in words(page_of("runs.py", run=BAD))
 
@@ -240,7 +240,7 @@ def test_lines_that_cannot_be_read_are_counted_on_the_page(folder: Path) -> None
 
 @pytest.fixture
 def open_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The runs in a folder that every user may enter; pytest's own are closed."""
+    """Folder of runs that every user may enter; pytest's own folders are closed."""
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)
         shutil.copytree(folder, Path(place) / "runs")
@@ -249,17 +249,17 @@ def open_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def as_nobody(code: str) -> list[str]:
-    """What code prints that runs as a user without rights."""
+    """Run code as a user without rights, and return its output."""
     drop = "if os.getuid() == 0:\n    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
     imports = f"import os, sys\nsys.path[:0] = {[str(ROOT), *sys.path]!r}\nfrom vit import runs\n"
     imports += "from vit.errors import InvalidRun\nfrom vit.runs import control\nfrom vit.training import presets\n"
-    imports += "control.resume, presets.PRESETS\n"  # they are imported when they are used: nobody may read them
+    imports += "control.resume, presets.PRESETS\n"  # modules are imported beforehand: the user may not read them
     told = subprocess.run([sys.executable, "-c", imports + drop + code], capture_output=True, text=True, cwd="/")
     assert told.returncode == 0, told.stderr
     return told.stdout.splitlines()
 
 
-def test_a_run_that_is_closed_is_told_and_hides_no_other(open_folder: Path) -> None:
+def test_unreadable_run_is_reported_and_hides_no_other(open_folder: Path) -> None:
     (open_folder / BAD).chmod(0o700 if os.getuid() == 0 else 0)
     listed, reason, found, *refused = as_nobody(f"""
 print(sorted((run.id, run.status) for run in runs.list_runs()))
@@ -278,7 +278,7 @@ for act in (runs.stop, runs.resume, lambda run: runs.rename(run, "x")):
     assert len(refused) == 3
 
 
-def test_a_living_run_of_another_user_lives(open_folder: Path) -> None:
+def test_running_run_of_another_user_is_alive(open_folder: Path) -> None:
     lock = open_folder / GOOD / "alive.lock"
     (open_folder / GOOD / "outcome.json").unlink()
     (open_folder / GOOD / "heartbeat").touch()
@@ -288,7 +288,7 @@ def test_a_living_run_of_another_user_lives(open_folder: Path) -> None:
         assert as_nobody(f"print(runs.find_run({GOOD!r}).status)") == ["testing"]
 
 
-# --- Anything -------------------------------------------------------------------------------------------------------
+# --- Random damage --------------------------------------------------------------------------------------------------
 
 ODD: list[Any] = [
     None, True, 0, -1, 1, 2.5, 1e30, -1e18, 1e308, 10**17, 10**400, float("nan"), float("inf"), "", "x", "\ud800", "\0",
@@ -297,7 +297,7 @@ ODD: list[Any] = [
 
 
 def scrambled(value: Any, dice: random.Random, depth: int = 0) -> Any:
-    """A JSON value like this one with something odd in it, somewhere."""
+    """Return a JSON value like this one with one random change."""
     if depth > 4 or dice.random() < 0.15:
         return dice.choice(ODD)
     if isinstance(value, dict) and value:
@@ -310,7 +310,7 @@ def scrambled(value: Any, dice: random.Random, depth: int = 0) -> Any:
 
 
 def scramble(path: Path, dice: random.Random) -> None:
-    """Replaces a file by something like it, or by anything else."""
+    """Replace a file by a similar or an arbitrary one."""
     content = path.read_bytes()
     way = dice.random()
     if way < 0.05:
@@ -335,14 +335,14 @@ def scramble(path: Path, dice: random.Random) -> None:
 
 @pytest.fixture
 def dice() -> Iterator[random.Random]:
-    """Random numbers whose seed a failure prints; VIT_SEED repeats one."""
+    """Random numbers whose seed is printed on failure; VIT_SEED sets it."""
     seed = int(os.environ.get("VIT_SEED") or random.SystemRandom().randrange(10**6))
     print(f"VIT_SEED={seed}")
     yield random.Random(seed)
 
 
 def look(run: registry.Run) -> None:
-    """All that page Runs computes of a run before it draws."""
+    """Compute everything that page Runs shows of a run."""
     figures = run_records.figures(run)
     for text in (
         run.name,
@@ -378,7 +378,9 @@ def look(run: registry.Run) -> None:
         str(error).encode()
 
 
-def test_whatever_is_in_the_files_of_a_run_the_others_stay(folder: Path, template: Path, dice: random.Random) -> None:
+def test_any_content_of_a_runs_files_leaves_the_others_visible(
+    folder: Path, template: Path, dice: random.Random
+) -> None:
     names = sorted(str(path.relative_to(template)) for path in template.rglob("*") if path.is_file())
     (folder / ".queue").mkdir()
     line = {"waiting": [BAD], "held": {"cpu": BAD}}

@@ -1,4 +1,4 @@
-"""What a button says whose file could not be made."""
+"""Error messages of download buttons."""
 
 import logging
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from vit.errors import UserError
 
 @pytest.fixture
 def click(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bytes]], BackendOperationResponse]:
-    """`click(make)`: the answer to a click on a button for what `make` gives."""
+    """Return `click(make)`: the response to a click on a download button whose file `make` creates."""
     monkeypatch.setattr(DeferredFileHandler, "handle", DeferredFileHandler.handle)
     download_errors.patch()
 
@@ -41,17 +41,17 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.name == download_errors.__name__]
 
 
-def test_a_file_that_was_made_has_an_address(click: Callable) -> None:
+def test_created_file_has_an_address(click: Callable) -> None:
     answer = click(lambda: b"content")
     assert answer.request_id == "one" and answer.deferred_file.url.startswith("/media/") and not answer.error_msg
 
 
-def test_what_a_user_can_cause_is_told_and_not_logged(click: Callable, caplog: pytest.LogCaptureFixture) -> None:
+def test_user_error_is_shown_and_not_logged(click: Callable, caplog: pytest.LogCaptureFixture) -> None:
     answer = click(failing(UserError("'cifar10' was not written: No space left on device.")))
     assert answer.error_msg == "'cifar10' was not written: No space left on device." and not logged(caplog)
 
 
-def test_any_other_failure_is_in_the_log(click: Callable, caplog: pytest.LogCaptureFixture) -> None:
+def test_any_other_failure_is_logged(click: Callable, caplog: pytest.LogCaptureFixture) -> None:
     answer = click(failing(ValueError("secret")))
     assert "log" in answer.error_msg and "secret" not in answer.error_msg
     (record,) = logged(caplog)

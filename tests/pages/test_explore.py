@@ -1,4 +1,4 @@
-"""The main page without a browser: empty, normal and error state."""
+"""Page Explore without a browser: empty, normal and error state."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 import vit
 from pages.panels import own_pictures
 from pages.server import uploaded_pictures
-from tests.pages.offered import fed, sent_to
+from tests.pages.offered import payload_of, sent_to
 from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
 from vit.images import samples
@@ -27,11 +27,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def payload(page: AppTest) -> tuple[dict, dict]:
-    """What the page last sent to the viewer."""
-    return unpack(fed(page, "feeder"))
+    """Return the payload last sent to the viewer."""
+    return unpack(payload_of(page, "feeder"))
 
 
-def test_page_opens_with_a_sample_already_explained(page: AppTest) -> None:
+def test_page_opens_with_an_explained_sample(page: AppTest) -> None:
     page.run()
     assert not page.exception and not page.error
     header, _ = payload(page)
@@ -40,7 +40,7 @@ def test_page_opens_with_a_sample_already_explained(page: AppTest) -> None:
     assert (header["picture"]["width"], header["picture"]["height"]) == (width, height)
 
 
-def test_attention_on_the_page_is_what_the_model_used(page: AppTest, checkpoints: Path) -> None:
+def test_displayed_attention_equals_the_models(page: AppTest, checkpoints: Path) -> None:
     page.run()
     checkpoint = vit.load_checkpoint(checkpoints / "cifar10")
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
@@ -65,7 +65,7 @@ def gif(count: int) -> bytes:
     return out.getvalue()
 
 
-def test_a_frame_of_an_animation_can_be_chosen(page: AppTest) -> None:
+def test_frame_of_an_animation_can_be_selected(page: AppTest) -> None:
     page.run()
     assert not page.slider
     page.file_uploader[0].upload("wheel.gif", gif(4)).run()
@@ -85,14 +85,14 @@ def test_a_frame_of_an_animation_can_be_chosen(page: AppTest) -> None:
 
 
 def linked(page: AppTest) -> AppTest:
-    """The page of a new session that opens the same link, by a reload or elsewhere."""
+    """Open the same link in a new session, as by a reload."""
     again = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     for name, value in page.query_params.items():
         again.query_params[name] = value
     return again.run()
 
 
-def test_a_reload_shows_the_uploaded_picture_again(page: AppTest) -> None:
+def test_reload_restores_the_uploaded_picture(page: AppTest) -> None:
     page.run()
     page.file_uploader[0].upload("photo.png", png(300, 200)).run()
     again = linked(page)
@@ -100,11 +100,11 @@ def test_a_reload_shows_the_uploaded_picture_again(page: AppTest) -> None:
     assert any("This is photo\\.png" in caption.value for caption in again.caption)
     again.file_uploader[0].upload("other.png", png(400, 200)).run()
     assert payload(again)[0]["picture"]["width"] == payload(linked(again))[0]["picture"]["width"] == 400
-    again.query_params.update(page.query_params)  # the browser's way back
+    again.query_params.update(page.query_params)  # the browser's Back
     assert payload(again.run())[0]["picture"]["width"] == 300
 
 
-def test_a_picture_that_is_gone_or_was_none_is_not_carried_on(page: AppTest, monkeypatch, tmp_path: Path) -> None:
+def test_deleted_or_invalid_picture_is_dropped_from_the_link(page: AppTest, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
     page.run()
     page.file_uploader[0].upload("photo.png", b"no picture").run()
@@ -140,7 +140,7 @@ def test_several_files_become_a_strip_to_step_through(page: AppTest) -> None:
         payload(page)[0]["picture"]["width"] == 400 and page.button(key="own pictures next").disabled and not page.error
     )
     assert strip(page)["chosen"] == strip(page)["samples"][1]["name"]
-    several(page, third=png(500, 200))  # goes behind them
+    several(page, third=png(500, 200))  # appended to the strip
     assert in_the_strip(page) == ["first.png", "second.png", "third.png"]
     assert payload(page)[0]["picture"]["width"] == 500
     again = linked(page)
@@ -153,21 +153,21 @@ def test_one_upload_is_no_strip_and_the_next_joins_it(page: AppTest) -> None:
     assert "pictures" not in page.query_params and "own pictures" not in page.session_state
     page.file_uploader[0].upload("other.png", png(400, 200)).run()
     assert in_the_strip(page) == ["photo.png", "other.png"]
-    page.file_uploader[0].upload("photo.png", png(300, 200)).run()  # once more
+    page.file_uploader[0].upload("photo.png", png(300, 200)).run()  # the same file again
     assert in_the_strip(page) == ["photo.png", "other.png"] and payload(page)[0]["picture"]["width"] == 300
 
 
-def test_the_components_of_a_strip_have_one_basis(page: AppTest, checkpoints: Path) -> None:
+def test_components_of_a_strip_share_one_basis(page: AppTest, checkpoints: Path) -> None:
     page.query_params.update({"size": "32", "view": "components", "after_block": "1"})
     page.run()
-    assert unpack(fed(page, "features feeder"))[0]["pictures"] == 1
+    assert unpack(payload_of(page, "features feeder"))[0]["pictures"] == 1
     several(page, cat=samples.read("cat"), wheel=gif(4), horse=samples.read("horse"))
     checkpoint = vit.load_checkpoint(checkpoints / "cifar10")
     pictures = [vit.decode_image(data) for data in (samples.read("cat"), gif(4), samples.read("horse"))]
     features = [patch_features(checkpoint.model, checkpoint.preprocess(one), 1) for one in pictures]
     of = components([features[i] for i in (0, 1, 2)])
     for number in (0, 1, 2):
-        header, sections = unpack(fed(page, "features feeder"))
+        header, sections = unpack(payload_of(page, "features feeder"))
         assert header["pictures"] == 3 and header["shares"] == pytest.approx(of.shares.tolist())
         truth = of.colours[number].numpy()
         assert np.abs(sections["colours"].reshape(8, 8, 3) / 255 - truth).max() <= 1 / 255
@@ -175,7 +175,7 @@ def test_the_components_of_a_strip_have_one_basis(page: AppTest, checkpoints: Pa
             page.button(key="own pictures next").click().run()
 
 
-def test_a_picture_of_the_strip_that_is_gone_is_said_so(
+def test_deleted_picture_of_the_strip_is_reported(
     page: AppTest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
@@ -187,20 +187,20 @@ def test_a_picture_of_the_strip_that_is_gone_is_said_so(
     assert "second" in page.error[0].value and "not here any more" in page.error[0].value
     page.query_params["view"] = "components"
     page.run()
-    assert not page.exception and unpack(fed(page, "features feeder"))[0]["pictures"] == 1
+    assert not page.exception and unpack(payload_of(page, "features feeder"))[0]["pictures"] == 1
 
 
-def test_of_too_many_the_first_ones_go(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_pictures_beyond_the_limit_are_dropped(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploaded_pictures, "MOST_TOGETHER", 2)
     monkeypatch.setattr(own_pictures, "MOST_TOGETHER", 2)
     page.run()
     several(page, **{f"p{width}": png(width, 50) for width in (60, 70, 80)})
     assert in_the_strip(page) == ["p70.png", "p80.png"]
-    assert payload(page)[0]["picture"]["width"] == 70  # the first that is still there
+    assert payload(page)[0]["picture"]["width"] == 70  # the first remaining one
     assert "the last 2 of 3 pictures" in page.error[0].value
 
 
-def test_where_nothing_can_be_kept_the_first_is_shown_and_the_page_says_so(
+def test_first_picture_is_shown_with_a_notice_if_nothing_can_be_stored(
     page: AppTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page.run()
@@ -209,7 +209,7 @@ def test_where_nothing_can_be_kept_the_first_is_shown_and_the_page_says_so(
     assert payload(page)[0]["picture"]["width"] == 300 and "keeps no pictures now" in page.error[0].value
 
 
-def test_the_code_of_the_view_names_sample_or_file(page: AppTest) -> None:
+def test_code_of_the_view_names_sample_or_file(page: AppTest) -> None:
     page.query_params["block"] = "2"
     page.run()
     program = next(code.value for code in page.code if "import vit" in code.value)
@@ -220,7 +220,7 @@ def test_the_code_of_the_view_names_sample_or_file(page: AppTest) -> None:
 
 
 @pytest.mark.parametrize("content", [png(300, 200)[:80], b"no picture", b""])
-def test_broken_upload_is_one_sentence_and_all_stays_as_it_was(page: AppTest, content: bytes) -> None:
+def test_broken_upload_is_one_sentence_and_changes_nothing(page: AppTest, content: bytes) -> None:
     page.query_params["sample"] = "temple"
     page.run()
 
@@ -239,20 +239,20 @@ def test_broken_upload_is_one_sentence_and_all_stays_as_it_was(page: AppTest, co
     assert len(page.error) == 1 and link() == before and payload(page)[0]["picture"]["width"] == 300
 
 
-def test_page_says_what_a_small_model_knows(page: AppTest) -> None:
+def test_page_states_the_limits_of_a_small_model(page: AppTest) -> None:
     page.run()
     said = " ".join(caption.value for caption in page.caption)
     assert "airplane, automobile" in said and "a guess" in said
 
 
-def test_of_another_size_a_pin_stays_at_its_place_on_the_picture(page: AppTest) -> None:
+def test_pin_keeps_its_place_on_the_picture_at_another_size(page: AppTest) -> None:
     page.query_params.update({"token": str(1 + 3 * 8 + 4), "pinned": "1", "panel": "what-if", "hidden": "3"})
     page.run()
     page.selectbox(key="size").set_value((64, 64)).run()
     assert not page.exception
     seed = sent_to(page)["seed"]
     assert (seed["token"], seed["pinned"], seed["hidden"]) == (1 + 7 * 16 + 9, True, [])
-    del page.query_params["size"]  # another link, as the browser's way back leads to
+    del page.query_params["size"]  # another link, as from the browser's Back
     page.query_params.update({"token": "5", "hidden": "3"})
     page.run()
     seed = sent_to(page)["seed"]
@@ -266,7 +266,7 @@ def test_larger_input_gives_more_patches(page: AppTest) -> None:
     assert payload(page)[0]["grid"] == [16, 16]
 
 
-def test_link_chooses_sample_and_input_size(page: AppTest) -> None:
+def test_link_selects_sample_and_input_size(page: AppTest) -> None:
     page.query_params["sample"] = "temple"
     page.query_params["size"] = "64"
     page.run()
@@ -277,7 +277,7 @@ def test_link_chooses_sample_and_input_size(page: AppTest) -> None:
     assert header["grid"] == [16, 16]
 
 
-def test_links_to_what_is_not_here_are_told(page: AppTest) -> None:
+def test_links_to_missing_things_are_reported(page: AppTest) -> None:
     page.query_params["checkpoint"] = "nobody"
     page.query_params["size"] = "99999"
     page.run()
@@ -286,7 +286,7 @@ def test_links_to_what_is_not_here_are_told(page: AppTest) -> None:
     assert any("99999 px is not offered; 32, " in caption.value for caption in page.caption)
 
 
-def test_a_number_of_heads_that_cannot_be_is_told_and_asked_again(page: AppTest, headless: str) -> None:
+def test_impossible_number_of_heads_is_reported_and_asked_for_again(page: AppTest, headless: str) -> None:
     page.query_params["checkpoint"] = headless
     page.query_params["heads"] = "5"
     page.run()
@@ -298,7 +298,7 @@ def test_a_number_of_heads_that_cannot_be_is_told_and_asked_again(page: AppTest,
     assert any("You chose 4" in warning.value for warning in page.warning)
 
 
-def test_chosen_heads_are_remembered_when_one_comes_back(page: AppTest, headless: str) -> None:
+def test_selected_number_of_heads_is_remembered(page: AppTest, headless: str) -> None:
     page.query_params["checkpoint"] = headless
     page.run()
     page.selectbox(key="heads").set_value(4).run()
@@ -308,7 +308,7 @@ def test_chosen_heads_are_remembered_when_one_comes_back(page: AppTest, headless
     assert payload(page)[0]["heads"] == 4
 
 
-def test_weights_that_lack_a_tensor_are_told_even_where_heads_are_asked(
+def test_missing_tensor_is_reported_even_if_heads_are_asked_for(
     page: AppTest, headless: str, checkpoints: Path
 ) -> None:
     file = checkpoints / headless / "w.safetensors"
@@ -345,7 +345,7 @@ def test_hostile_link_shows_the_defaults(page: AppTest, name: str) -> None:
     assert payload(page)[0]["grid"] == [8, 8]
 
 
-def test_without_checkpoints_the_page_says_how_to_get_one(page: AppTest, checkpoints: Path) -> None:
+def test_page_without_checkpoints_says_how_to_get_one(page: AppTest, checkpoints: Path) -> None:
     shutil.rmtree(checkpoints / "cifar10")
     page.run()
     assert not page.exception
@@ -362,7 +362,7 @@ def test_damaged_checkpoint_is_named_and_the_others_stay(page: AppTest, checkpoi
     assert any("torn" in caption.value for caption in page.caption)
 
 
-def test_the_best_checkpoint_of_a_run_opens_by_its_link(page: AppTest, trained: str) -> None:
+def test_best_checkpoint_of_a_run_opens_by_its_link(page: AppTest, trained: str) -> None:
     page.query_params["checkpoint"] = trained
     page.run()
     assert not page.exception and not page.error
@@ -372,7 +372,7 @@ def test_the_best_checkpoint_of_a_run_opens_by_its_link(page: AppTest, trained: 
     assert options[0] == "cifar10" and options[1] == "Run: Tiny <b> · 90.0%" and len(set(options)) == 3
 
 
-def test_a_run_that_was_deleted_gives_way_to_the_default(page: AppTest, checkpoints: Path, trained: str) -> None:
+def test_deleted_run_is_replaced_by_the_default(page: AppTest, checkpoints: Path, trained: str) -> None:
     page.query_params["checkpoint"] = trained
     page.run()
     shutil.rmtree(checkpoints / "runs")
@@ -381,7 +381,7 @@ def test_a_run_that_was_deleted_gives_way_to_the_default(page: AppTest, checkpoi
     assert payload(page)[0]["grid"] == [8, 8]
 
 
-def test_a_damaged_checkpoint_of_a_run_is_one_sentence(page: AppTest, checkpoints: Path, trained: str) -> None:
+def test_damaged_checkpoint_of_a_run_is_one_sentence(page: AppTest, checkpoints: Path, trained: str) -> None:
     weights = checkpoints / "runs" / trained.removeprefix("run-") / "checkpoints" / "best" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:500])
     page.query_params["checkpoint"] = trained
@@ -390,13 +390,13 @@ def test_a_damaged_checkpoint_of_a_run_is_one_sentence(page: AppTest, checkpoint
     assert any("cannot be opened" in caption.value for caption in page.caption)
 
 
-def test_without_kept_checkpoints_those_of_runs_are_offered(page: AppTest, checkpoints: Path, trained: str) -> None:
+def test_checkpoints_of_runs_are_offered_if_there_are_no_others(page: AppTest, checkpoints: Path, trained: str) -> None:
     shutil.rmtree(checkpoints / "cifar10")
     page.run()
     assert not page.exception and payload(page)[0]["grid"] == [4, 4]
 
 
-def test_the_map_of_a_class_comes_with_its_code(page: AppTest) -> None:
+def test_map_of_a_class_has_its_code(page: AppTest) -> None:
     page.query_params["view"] = "relevance"
     page.query_params["method"] = "gradient-rollout"
     page.run()

@@ -1,4 +1,4 @@
-"""The panels below the viewer of the main page: is it true, what if, heads, layers, weights."""
+"""Panels below the viewer of Explore: Is it true?, What if?, heads, layers, weights."""
 
 import base64
 import json
@@ -16,8 +16,8 @@ from tiny import TINY, fill
 import vit
 from pages.panels import faithfulness, heads_over_pictures, what_if
 from tests.pages.controls import control
-from tests.pages.drawings import drawn
-from tests.pages.offered import fed, sent_to
+from tests.pages.drawings import html_elements
+from tests.pages.offered import payload_of, sent_to
 from tests.pages.pictures import png
 from vit.explain.head_ablation import head_means, without
 from vit.explain.head_statistics import statistics
@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def chosen(page: AppTest, **selection: object) -> None:
-    """As the browser tells what was chosen in the viewer."""
+    """Set a selection as the browser reports one from the viewer."""
     sent = page.session_state["viewer (sent)"]
     values = asdict(sent.seed) | selection | {"revision": sent.revision}
     page.session_state["viewer"] = {"selection": values}
@@ -44,7 +44,7 @@ def chosen(page: AppTest, **selection: object) -> None:
 
 @pytest.mark.usefixtures("verdicts")
 @pytest.mark.parametrize("panel", ["faithfulness", "what-if", "heads", "layers", "features", "weights"])
-def test_what_changes_only_how_it_looks_costs_no_forward(
+def test_display_changes_cost_no_forward_pass(
     checkpoints: Path, page: AppTest, forwards: list[str], panel: str
 ) -> None:
     page.query_params["panel"] = panel
@@ -54,7 +54,7 @@ def test_what_changes_only_how_it_looks_costs_no_forward(
     assert before > 0
     chosen(page, colormap="magma", opacity=0.3)
     assert not page.exception
-    chosen(page, block=2, head=1)  # any map is judged by the same masks
+    chosen(page, block=2, head=1)  # all maps are judged by the same masks
     assert len(forwards) == before
 
 
@@ -72,24 +72,24 @@ def test_switches_follow_the_link(page: AppTest) -> None:
     assert control(page.toggle, "ranking").value
 
 
-def test_the_most_probable_classes_are_bars_as_long_as_they_are_probable(page: AppTest, checkpoints: Path) -> None:
+def test_bars_of_the_most_probable_classes_are_proportional(page: AppTest, checkpoints: Path) -> None:
     page.run()
     checkpoint = vit.load_checkpoint(checkpoints / "cifar10")
     logits = checkpoint.model(checkpoint.preprocess(vit.decode_image(samples.read("cat")))).logits[0]
     wanted = sorted(zip(logits.softmax(0).tolist(), checkpoint.labels, strict=True), reverse=True)[:5]
-    (found,) = drawn(page, "bar")
+    (found,) = html_elements(page, "bar")
     rows = re.findall(r'<span>(.*?)</span><i><b style="width:(.*?)%"></b></i><em>(.*?)%</em>', found)
     assert rows == [(label, f"{100 * share:.1f}", f"{100 * share:.1f}") for share, label in wanted]
     assert f'aria-label="Predictions: cat {wanted[0][0]:.0%}, ' in found
     assert re.findall('class="bar(.*?)"', found) == [" strong", "", "", "", ""]
 
 
-def test_names_of_classes_are_text_in_the_bars(page: AppTest, checkpoints: Path) -> None:
+def test_class_names_are_escaped_in_the_bars(page: AppTest, checkpoints: Path) -> None:
     model = VisionTransformer(ViTConfig(**TINY)).eval()
     vit.save_checkpoint(checkpoints / "hostile", model, ["<img src=x>", *"bcde"], Preprocess((32, 32)))
     page.query_params["checkpoint"] = "hostile"
     page.run()
-    (found,) = drawn(page, "bar")
+    (found,) = html_elements(page, "bar")
     assert "<img" not in found and found.count("&lt;img src=x&gt;") == 2
 
 
@@ -97,13 +97,13 @@ def test_names_of_classes_are_text_in_the_bars(page: AppTest, checkpoints: Path)
     ("sample", "words"),
     [("cat", "1 patch token stands out by its length"), ("horse", "2 patch tokens stand out by their length")],
 )
-def test_tokens_that_stand_out_are_counted(page: AppTest, sample: str, words: str) -> None:
+def test_outlier_tokens_are_counted(page: AppTest, sample: str, words: str) -> None:
     page.query_params.update({"panel": "layers", "sample": sample})
     page.run()
     assert any(one.value == f"{words} after block 6." for one in page.caption)
 
 
-def test_colours_of_positions_say_what_they_mean(page: AppTest) -> None:
+def test_colours_of_positions_have_a_legend(page: AppTest) -> None:
     page.query_params["panel"] = "weights"
     page.run()
     assert not page.exception
@@ -114,7 +114,7 @@ def test_colours_of_positions_say_what_they_mean(page: AppTest) -> None:
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if METHODS[name].of_class])
-def test_every_method_of_a_class_reaches_the_viewer(page: AppTest, method: str) -> None:
+def test_every_class_method_reaches_the_viewer(page: AppTest, method: str) -> None:
     page.query_params["view"] = "relevance"
     page.query_params["method"] = method
     page.query_params["target"] = "5"
@@ -133,9 +133,7 @@ def test_every_method_of_a_class_reaches_the_viewer(page: AppTest, method: str) 
 
 
 @pytest.mark.parametrize("pool", ["mean", "map"])
-def test_maps_are_those_of_the_table_of_methods_whatever_the_head_reads(
-    page: AppTest, checkpoints: Path, pool: str
-) -> None:
+def test_maps_equal_those_of_the_table_of_methods_for_any_pool(page: AppTest, checkpoints: Path, pool: str) -> None:
     model = fill(VisionTransformer(ViTConfig(**TINY | {"pool": pool, "prefix": ()})))
     path = vit.save_checkpoint(checkpoints / "pooled", model, list("abcde"), Preprocess((32, 32)))
     checkpoint = vit.load_checkpoint(path)
@@ -150,8 +148,8 @@ def test_maps_are_those_of_the_table_of_methods_whatever_the_head_reads(
         torch.testing.assert_close(found / found.sum(), wanted / wanted.sum(), rtol=1e-4, atol=1e-6)
 
 
-def test_two_answers_read_from_one_backbone_have_maps_of_their_own(page: AppTest, checkpoints: Path) -> None:
-    """Their attention is the same to the last bit, and so is what the viewer is sent."""
+def test_two_answers_from_one_backbone_have_separate_maps(page: AppTest, checkpoints: Path) -> None:
+    """Their attention and the viewer's payload are bit-identical."""
     first = vit.load_checkpoint("cifar10")
     with torch.no_grad():
         first.model.head.weight.neg_()
@@ -166,7 +164,7 @@ def test_two_answers_read_from_one_backbone_have_maps_of_their_own(page: AppTest
         torch.testing.assert_close(torch.tensor(found), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
 
-def test_a_head_that_is_off_changes_the_answer_and_the_second_viewer(page: AppTest) -> None:
+def test_ablated_head_changes_the_answer_and_the_second_viewer(page: AppTest) -> None:
     page.query_params["panel"] = "what-if"
     page.run()
     assert not page.exception
@@ -179,7 +177,7 @@ def test_a_head_that_is_off_changes_the_answer_and_the_second_viewer(page: AppTe
     pictures = [checkpoint.preprocess(vit.decode_image(samples.read(name))) for name in samples.SAMPLES]
     hook = without([(0, 0), (2, 1)], head_means(checkpoint.model, torch.cat(pictures)))
     wanted = record(checkpoint.model, pixels, hook=hook)
-    _, sections = unpack(fed(page, "changed feeder"))
+    _, sections = unpack(payload_of(page, "changed feeder"))
     shown = sections["maps"] / 255 * sections["scales"][..., None]
     np.testing.assert_allclose(shown[5], wanted.full(5)[..., 1:], atol=0.004)
 
@@ -194,7 +192,7 @@ def test_hidden_patches_change_the_answer(page: AppTest) -> None:
 
 
 @pytest.mark.parametrize("baseline", ["mean", "noise"])
-def test_the_patch_under_the_pointer_can_be_replaced(page: AppTest, baseline: str) -> None:
+def test_patch_under_the_pointer_can_be_replaced(page: AppTest, baseline: str) -> None:
     page.query_params.update({"panel": "what-if", "off": "0-0", "hidden": "3", "target": "5", "instead": "zero"})
     page.query_params["baseline"] = baseline
     page.run()
@@ -219,7 +217,7 @@ def test_the_patch_under_the_pointer_can_be_replaced(page: AppTest, baseline: st
         ({"cover": "film"}, "mean", "film"),
     ],
 )
-def test_what_hidden_patches_become_and_how_a_map_covers_are_two_things(
+def test_replacement_of_hidden_patches_and_overlay_style_are_independent(
     page: AppTest, link: dict[str, str], baseline: str, cover: str
 ) -> None:
     page.query_params.update({"panel": "what-if"} | link)
@@ -230,7 +228,7 @@ def test_what_hidden_patches_become_and_how_a_map_covers_are_two_things(
 
 @pytest.mark.parametrize("view", ["attention", "relevance"])
 @pytest.mark.parametrize("method", ["relevance", "gradient-rollout", "legrad"])
-def test_the_map_of_the_changed_model_is_its_own(page: AppTest, view: str, method: str) -> None:
+def test_map_of_the_changed_model_is_its_own(page: AppTest, view: str, method: str) -> None:
     page.query_params.update({"panel": "what-if", "off": "5-0", "instead": "zero", "view": view, "method": method})
     page.run()
     assert not page.exception and not page.error
@@ -250,7 +248,7 @@ def test_the_map_of_the_changed_model_is_its_own(page: AppTest, view: str, metho
 
 
 @pytest.mark.parametrize("off", ["9-9", "x", "-1-0", "0-0-0", "0.1", "²-1"])
-def test_a_hostile_link_switches_no_head_off(page: AppTest, off: str) -> None:
+def test_hostile_link_ablates_no_head(page: AppTest, off: str) -> None:
     page.query_params["panel"] = "what-if"
     page.query_params["off"] = off
     page.run()
@@ -258,7 +256,7 @@ def test_a_hostile_link_switches_no_head_off(page: AppTest, off: str) -> None:
     assert not any(one.value.startswith("Off:") for one in page.caption)
 
 
-def test_a_head_of_the_atlas_is_shown_when_it_is_chosen(page: AppTest) -> None:
+def test_selected_head_of_the_atlas_is_shown(page: AppTest) -> None:
     page.query_params["panel"] = "heads"
     page.run()
     assert not page.exception
@@ -295,7 +293,7 @@ def shows_heads(page: AppTest) -> bool:
 
 
 def depth(page: AppTest) -> tuple[str, np.ndarray, np.ndarray]:
-    """The chart over the blocks: its title, its numbers and the length of their bars."""
+    """Return the title, numbers and bar lengths of the chart over blocks."""
     specs = [json.loads(one.proto.spec) for one in page.get("plotly_chart")]
     (spec,) = (spec for spec in specs if "pictures" in spec["layout"].get("title", {}).get("text", ""))
     found = spec["data"][0]
@@ -306,7 +304,7 @@ def depth(page: AppTest) -> tuple[str, np.ndarray, np.ndarray]:
     return spec["layout"]["title"]["text"], y, bars
 
 
-def test_the_statistic_of_the_atlas_stands_in_the_link(page: AppTest) -> None:
+def test_statistic_of_the_atlas_is_in_the_link(page: AppTest) -> None:
     page.query_params.update({"panel": "heads", "statistic": "self"})
     page.run()
     assert not page.exception and page.selectbox(key="statistic").value == "self"
@@ -314,7 +312,7 @@ def test_the_statistic_of_the_atlas_stands_in_the_link(page: AppTest) -> None:
     assert page.query_params["statistic"] in ("entropy", ["entropy"])
 
 
-def test_own_pictures_are_averaged_and_broken_ones_named(page: AppTest, forwards: list[str]) -> None:
+def test_uploaded_pictures_are_averaged_and_broken_ones_named(page: AppTest, forwards: list[str]) -> None:
     many(page)
     assert page.selectbox(key="heads pictures").value == "upload" and not shows_heads(page)
     files = [(f"{side}.png", png(side, 40, color=color), "image/png") for side, color in ((60, "teal"), (70, "red"))]
@@ -333,7 +331,9 @@ def test_own_pictures_are_averaged_and_broken_ones_named(page: AppTest, forwards
     assert not page.exception and len(forwards) == before
 
 
-def test_a_look_at_many_pictures_can_be_stopped_and_continued(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_computation_over_many_pictures_can_be_stopped_and_continued(
+    page: AppTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(heads_over_pictures, "SLICE", 0.0)
     many(page)
     page.selectbox(key="heads pictures").set_value("shapes").run()  # 128 in parts of 31, one in each run
@@ -349,7 +349,9 @@ def test_a_look_at_many_pictures_can_be_stopped_and_continued(page: AppTest, mon
     assert "Mean over 128 pictures" in depth(page)[0]
 
 
-def test_what_takes_long_says_so_and_waits(page: AppTest, monkeypatch: pytest.MonkeyPatch, forwards: list[str]) -> None:
+def test_slow_computation_says_so_and_waits(
+    page: AppTest, monkeypatch: pytest.MonkeyPatch, forwards: list[str]
+) -> None:
     monkeypatch.setattr(heads_over_pictures, "ASK_ABOVE", 0.0)
     many(page)
     page.selectbox(key="heads pictures").set_value("shapes").run()
@@ -364,16 +366,16 @@ def test_what_takes_long_says_so_and_waits(page: AppTest, monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("verdicts")
 @pytest.mark.parametrize("panel", ["faithfulness", "what-if"])
-def test_what_was_measured_stays_where_the_machine_becomes_busy(
+def test_measured_results_stay_when_the_machine_becomes_busy(
     page: AppTest, monkeypatch: pytest.MonkeyPatch, panel: str
 ) -> None:
     page.query_params["panel"] = panel
     page.run()
     for module in (faithfulness, what_if):
-        monkeypatch.setattr(module, "ASK_ABOVE", 0.0)  # so it would take too long
+        monkeypatch.setattr(module, "ASK_ABOVE", 0.0)  # recomputing would exceed the limit
     page.run()
     assert not page.exception and not [one for one in page.button if one.label.startswith("Measure")]
-    page.selectbox(key="target").set_value(5).run()  # which was not measured
+    page.selectbox(key="target").set_value(5).run()  # not measured yet
     assert not page.exception and [one for one in page.button if one.label.startswith("Measure")]
 
 
@@ -398,7 +400,7 @@ def test_only_datasets_of_the_data_folder_are_offered(
     assert "Mean over 2 pictures" in depth(page)[0]
 
 
-def test_a_model_without_classes_has_what_needs_none(page: AppTest, checkpoints: Path) -> None:
+def test_model_without_classes_has_the_panels_that_need_none(page: AppTest, checkpoints: Path) -> None:
     model = fill(VisionTransformer(ViTConfig(**TINY | {"num_classes": 0})))
     vit.save_checkpoint(checkpoints / "backbone", model, [], Preprocess((32, 32)))
     page.query_params["checkpoint"] = "backbone"
@@ -409,7 +411,7 @@ def test_a_model_without_classes_has_what_needs_none(page: AppTest, checkpoints:
         assert not page.exception and not page.error
 
 
-def test_numbers_over_the_samples_are_those_of_the_heads_that_are_chosen(page: AppTest, headless: str) -> None:
+def test_numbers_over_the_samples_use_the_selected_number_of_heads(page: AppTest, headless: str) -> None:
     page.query_params.update({"checkpoint": headless, "heads": "4", "panel": "heads", "over": "samples"})
     for heads in (4, 8):
         page.run() if heads == 4 else page.selectbox(key="heads").set_value(heads).run()
@@ -417,7 +419,7 @@ def test_numbers_over_the_samples_are_those_of_the_heads_that_are_chosen(page: A
         assert [len(row) for row in json.loads(page.get_by_key("heads grid").proto.json)["cells"]] == [heads] * 2
 
 
-def test_a_head_that_is_off_gives_the_mean_of_the_number_of_heads_that_is_chosen(page: AppTest, headless: str) -> None:
+def test_ablated_head_is_replaced_by_the_mean_for_the_selected_number_of_heads(page: AppTest, headless: str) -> None:
     page.query_params.update({"checkpoint": headless, "heads": "4", "panel": "what-if", "off": "0-1"})
     for heads in (4, 8):
         page.run() if heads == 4 else page.selectbox(key="heads").set_value(heads).run()
@@ -427,15 +429,13 @@ def test_a_head_that_is_off_gives_the_mean_of_the_number_of_heads_that_is_chosen
         hook = without([(0, 1)], head_means(checkpoint.model, torch.cat(inputs)))
         cat = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
         wanted = record(checkpoint.model, cat, hook=hook).full(1)
-        _, sections = unpack(fed(page, "changed feeder"))
+        _, sections = unpack(payload_of(page, "changed feeder"))
         np.testing.assert_allclose(
             (sections["maps"] / 255 * sections["scales"][..., None])[1], wanted[..., 1:], atol=0.004
         )
 
 
-def test_numbers_over_the_samples_are_those_of_the_checkpoints_own_preprocessing(
-    page: AppTest, checkpoints: Path
-) -> None:
+def test_numbers_over_the_samples_use_the_checkpoints_preprocessing(page: AppTest, checkpoints: Path) -> None:
     shutil.copytree(checkpoints / "cifar10", checkpoints / "darker")
     file = checkpoints / "darker" / "preprocessor_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"image_mean": [0.9, 0.9, 0.9]}))
@@ -451,7 +451,7 @@ def test_numbers_over_the_samples_are_those_of_the_checkpoints_own_preprocessing
 
 
 @pytest.mark.parametrize(("name", "option"), [("method", "gradcam"), ("target", 5)])
-def test_a_chosen_method_or_class_is_shown_whatever_was_looked_at(page: AppTest, name: str, option: str | int) -> None:
+def test_selected_method_or_class_is_shown_from_any_previous_view(page: AppTest, name: str, option: str | int) -> None:
     page.query_params["view"] = "rollout"
     page.run()
     control(page.selectbox, name).set_value(option).run()

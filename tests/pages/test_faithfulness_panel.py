@@ -1,4 +1,4 @@
-"""The panel *Is it true?* of page Explore: its verdict, what it rests on, and the masks that go to the viewer."""
+"""Panel *Is it true?* of page Explore: its verdict, the measurements behind it, and the masks sent to the viewer."""
 
 import json
 import re
@@ -18,8 +18,8 @@ import vit
 from pages.links import link_controls
 from pages.looking import mask_drops
 from pages.server import result_cache
-from tests.pages.drawings import drawn
-from tests.pages.offered import fed, sent_to
+from tests.pages.drawings import html_elements
+from tests.pages.offered import payload_of, sent_to
 from vit.explain.sensitivity import random_masks, score_drops
 from vit.images import samples
 from vit.images.preprocess import Preprocess
@@ -34,7 +34,7 @@ def chart(page: AppTest, key: str) -> dict:
 
 
 @pytest.mark.usefixtures("verdicts")
-def test_the_verdict_is_there_with_its_controls(page: AppTest) -> None:
+def test_verdict_is_shown_with_its_controls(page: AppTest) -> None:
     page.run()
     assert any(one.value.startswith(("**This map", "**It cannot")) for one in page.markdown)
     page.toggle(key="curves").set_value(True).run()
@@ -45,7 +45,7 @@ def test_the_verdict_is_there_with_its_controls(page: AppTest) -> None:
 
 
 @pytest.mark.usefixtures("verdicts")
-def test_a_map_that_is_zero_everywhere_has_no_verdict(checkpoints: Path, page: AppTest) -> None:
+def test_map_of_zeros_has_no_verdict(checkpoints: Path, page: AppTest) -> None:
     checkpoint = vit.load_checkpoint("cifar10")
     with torch.no_grad():
         checkpoint.model.head.weight[2].zero_()  # nothing of the picture reaches this class
@@ -72,7 +72,7 @@ def test_a_map_that_is_zero_everywhere_has_no_verdict(checkpoints: Path, page: A
         ({"view": "similar"}, None),
     ],
 )
-def test_the_ranking_marks_the_method_that_is_shown(page: AppTest, link: dict[str, str], shown: str | None) -> None:
+def test_ranking_marks_the_displayed_method(page: AppTest, link: dict[str, str], shown: str | None) -> None:
     page.query_params.update({"ranking": "1"} | link)
     page.run()
     assert not page.exception
@@ -82,9 +82,9 @@ def test_the_ranking_marks_the_method_that_is_shown(page: AppTest, link: dict[st
 
 
 @pytest.mark.usefixtures("verdicts")
-def test_what_chance_reaches_is_drawn_and_every_mark_has_its_row(page: AppTest) -> None:
+def test_chance_level_is_drawn_and_every_mark_has_its_row(page: AppTest) -> None:
     page.run()
-    (line,) = drawn(page, "line")
+    (line,) = html_elements(page, "line")
     zero, one = (float(re.search(rf'<small style="left:([\d.]+)%">{tick}<', line)[1]) for tick in ("0", "1"))
     start, width = map(float, re.search(r'<s style="left:(.*?)%;width:(.*?)%"', line).groups())
     word = float(re.search(r'<strong style="left:(.*?)%">chance<', line)[1])
@@ -101,21 +101,21 @@ def test_what_chance_reaches_is_drawn_and_every_mark_has_its_row(page: AppTest) 
 
 
 @pytest.mark.usefixtures("verdicts")
-def test_more_masks_are_measured_where_the_browser_has_those_there_are(page: AppTest, forwards: list[str]) -> None:
+def test_more_masks_are_measured_once_the_browser_has_the_first(page: AppTest, forwards: list[str]) -> None:
     def measured(*, wanted: str = "") -> tuple[int, dict[str, Any], dict[str, Any]]:
-        """How many masks the verdict rests on, what the viewer is brought, and what it says itself."""
+        """Return the number of masks behind the verdict, in the viewer's message, and in its payload."""
         page.session_state["Explore"].more_masks = wanted
         page.run()
         assert not page.exception
         caption = next(one.value for one in page.caption if " masks" in one.value)
         count = int(re.search(r"by ([\d,]+) masks( so far)?", caption)[1].replace(",", ""))
-        header, sections = unpack(fed(page, "masks feeder"))
+        header, sections = unpack(payload_of(page, "masks feeder"))
         offer = json.loads(page.get_by_key("masks feeder").proto.json)
         assert len(sections["masks"]) == len(sections["drops"]) and header["target"] == "cat"
         assert ("so far" in caption) == (count < mask_drops.MOST) == offer["more"]
         return count, offer, sections
 
-    result_cache.retain(set())  # no masks that another test measured
+    result_cache.retain(set())  # no masks measured by another test
     page.run()
     count, offer, sections = measured()
     assert count == mask_drops.FIRST == len(sections["drops"]) and offer["name"] == sent_to(page, "viewer")["masks"]
@@ -123,7 +123,7 @@ def test_more_masks_are_measured_where_the_browser_has_those_there_are(page: App
     assert again[0] == count and len(again[2]["drops"]) == count
     while count < mask_drops.MOST:
         before, (_, offer, sections) = count, measured(wanted=offer["name"])
-        assert len(sections["drops"]) > before  # which the next run tells, once the browser has them
+        assert len(sections["drops"]) > before  # the next run says so, once the browser has them
         count = measured()[0]
         assert count == len(sections["drops"])
     done = len(forwards)
@@ -131,10 +131,10 @@ def test_more_masks_are_measured_where_the_browser_has_those_there_are(page: App
 
 
 @pytest.mark.usefixtures("verdicts")
-def test_a_run_that_is_stopped_measures_no_more(page: AppTest, forwards: list[str]) -> None:
-    """A visitor who goes on has another run beside this one, on the same processors."""
+def test_stopped_run_stops_measuring(page: AppTest, forwards: list[str]) -> None:
+    """A visitor who clicks on starts another run beside this one, on the same processors."""
     depth = vit.load_checkpoint("cifar10").config.depth
-    page.query_params |= {"panel": "heads", "target": "7"}  # which no other test measures
+    page.query_params |= {"panel": "heads", "target": "7"}  # measured by no other test
     page.run()
     page.query_params["panel"] = "faithfulness"
     del forwards[:]
@@ -152,10 +152,10 @@ def test_a_run_that_is_stopped_measures_no_more(page: AppTest, forwards: list[st
 
 
 @pytest.mark.usefixtures("verdicts")
-def test_masks_are_those_of_the_class_and_go_to_the_viewer_in_every_panel(page: AppTest) -> None:
+def test_masks_are_those_of_the_class_and_reach_the_viewer_in_every_panel(page: AppTest) -> None:
     page.query_params |= {"panel": "heads", "sample": "temple"}
     page.run()
-    assert not page.exception and not is_fed(page)  # nobody wants to know yet
+    assert not page.exception and not is_fed(page)  # not requested yet
     page.query_params["panel"] = "faithfulness"
     page.run()
     checkpoint, grid = vit.load_checkpoint("cifar10"), (8, 8)
@@ -163,7 +163,7 @@ def test_masks_are_those_of_the_class_and_go_to_the_viewer_in_every_panel(page: 
     masks = random_masks(64, mask_drops.FIRST)
     for target in (3, 5):
         page.selectbox(key="target").set_value(target).run()
-        header, sections = unpack(fed(page, "masks feeder"))
+        header, sections = unpack(payload_of(page, "masks feeder"))
         assert (header["target"], header["grid"]) == (checkpoint.labels[target], list(grid))
         expected = score_drops(checkpoint.model, pixels, target, masks)
         np.testing.assert_allclose(sections["drops"], expected.numpy(), atol=1e-4)
@@ -173,10 +173,8 @@ def test_masks_are_those_of_the_class_and_go_to_the_viewer_in_every_panel(page: 
 
 
 @pytest.mark.usefixtures("verdicts")
-def test_what_reruns_the_verdict_alone_looks_whether_more_was_clicked(
-    page: AppTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The browser asks for more masks every second; together with a click elsewhere, that reruns the verdict alone."""
+def test_rerun_of_the_verdict_alone_notices_other_clicks(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The browser requests more masks every second; combined with a click elsewhere, this reruns only the verdict."""
     compared: list[set[str]] = []
     monkeypatch.setattr(link_controls, "redraw_if_changed", lambda before: compared.append(set(before)))
     page.run()
@@ -188,12 +186,12 @@ def test_what_reruns_the_verdict_alone_looks_whether_more_was_clicked(
 
 
 def is_fed(page: AppTest) -> bool:
-    """Whether the viewer is brought masks."""
+    """Whether masks are sent to the viewer."""
     return any('"masks of ' in one.proto.json for one in page.get("bidi_component") if '"address"' in one.proto.json)
 
 
 @pytest.mark.usefixtures("verdicts")
-def test_a_model_that_nothing_changes_is_told_so_without_a_gauge(page: AppTest, checkpoints: Path) -> None:
+def test_insensitive_model_is_reported_without_a_gauge(page: AppTest, checkpoints: Path) -> None:
     model = VisionTransformer(ViTConfig(**TINY)).eval()
     nn.init.zeros_(model.head.weight)
     vit.save_checkpoint(checkpoints / "idle", model, list("abcde"), Preprocess((32, 32)))
@@ -201,11 +199,11 @@ def test_a_model_that_nothing_changes_is_told_so_without_a_gauge(page: AppTest, 
     page.run()
     assert not page.exception
     assert any("hardly changes “a”" in one.value for one in page.markdown)
-    assert not drawn(page, "line") and drawn(page, "bar")
+    assert not html_elements(page, "line") and html_elements(page, "bar")
 
 
 @pytest.mark.usefixtures("verdicts")
-def test_a_blurred_picture_that_is_the_class_already_is_told(page: AppTest) -> None:
+def test_blurred_picture_of_the_same_class_is_reported(page: AppTest) -> None:
     page.query_params["curves"] = "1"
     page.run()
     (said,) = (one.value for one in page.caption if "The higher the area" in one.value)

@@ -1,4 +1,4 @@
-"""Panel Features: colours of this picture and others in one basis, and the files that are taken away."""
+"""Panel Features: colours of this and other pictures in one basis, and downloads."""
 
 import io
 import json
@@ -15,7 +15,7 @@ import vit
 from pages.server import uploaded_pictures
 from pages.server.uploaded_pictures import Upload
 from tests.pages.controls import control
-from tests.pages.offered import fed, sent_to
+from tests.pages.offered import payload_of, sent_to
 from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
 from vit.explain.occlusion import hidden
@@ -36,13 +36,13 @@ def shown(page: AppTest, **link: str) -> AppTest:
 
 
 def pictures_at(block: int, names: list[str]) -> list[features_sheet.Picture]:
-    """What the panel reads, by the way that files are read."""
+    """Return the pictures that the panel reads."""
     checkpoint = vit.load_checkpoint("cifar10")
     size = checkpoint.preprocess.size
     return [features_sheet.read(checkpoint, name, vit.decode_image(samples.read(name)), size, block) for name in names]
 
 
-def test_the_shares_are_those_of_all_samples_and_the_block_of_the_link(page: AppTest) -> None:
+def test_shares_are_those_of_all_samples_at_the_links_block(page: AppTest) -> None:
     names = ["cat", *(name for name in samples.SAMPLES if name != "cat")]
     for block in (5, 1):
         of = components([one.features for one in pictures_at(block, names)])
@@ -52,7 +52,7 @@ def test_the_shares_are_those_of_all_samples_and_the_block_of_the_link(page: App
     assert control(page.selectbox, "features_block").options == [f"block {i + 1}" for i in range(6)]
 
 
-def test_own_pictures_make_the_basis_and_bad_ones_are_left_out(
+def test_uploaded_pictures_make_the_basis_and_bad_ones_are_left_out(
     page: AppTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
@@ -63,18 +63,18 @@ def test_own_pictures_make_the_basis_and_bad_ones_are_left_out(
     assert len([one for one in page.get("image") if "Features of" in str(one.proto)]) == 2
 
 
-def test_all_blocks_are_drawn_where_that_is_wanted(page: AppTest) -> None:
+def test_all_blocks_are_drawn_on_request(page: AppTest) -> None:
     assert "basis of its own" not in captions(shown(page, size="32"))
     assert "basis of its own" in captions(shown(page, size="32", features_blocks="1", foreground="1"))
 
 
 @pytest.mark.parametrize("link", [{"features_block": "99"}, {"features_with": "<b>"}, {"features_pictures": "x"}])
-def test_links_that_make_no_sense_show_the_default(page: AppTest, link: dict[str, str]) -> None:
+def test_invalid_links_show_the_default(page: AppTest, link: dict[str, str]) -> None:
     shown(page, **link)
     assert control(page.selectbox, "features_block").value == 5
 
 
-def test_files_hold_what_is_drawn() -> None:
+def test_downloads_contain_what_is_drawn() -> None:
     checkpoint = vit.load_checkpoint("cifar10")
     pictures = pictures_at(5, ["cat", "horse"])
     of = components([one.features for one in pictures], foreground=True)
@@ -92,7 +92,7 @@ def test_files_hold_what_is_drawn() -> None:
     np.testing.assert_array_equal(drawn, (of.colours[1] * 255).round().byte().numpy())
 
 
-def test_a_film_has_a_frame_for_each_block() -> None:
+def test_animation_has_a_frame_for_each_block() -> None:
     film = features_sheet.over_blocks([pictures_at(block, ["cat", "horse"]) for block in (0, 5)], False)
     first, last = film.pictures
     assert first.size == last.size and first.width % 2 == first.height % 2 == 0
@@ -100,7 +100,7 @@ def test_a_film_has_a_frame_for_each_block() -> None:
     assert not torch.equal(torch.tensor(np.array(first)), torch.tensor(np.array(last)))
 
 
-def test_the_viewer_colours_the_picture_and_what_a_change_makes_of_it_in_one_basis(page: AppTest) -> None:
+def test_viewer_colours_the_original_and_changed_picture_in_one_basis(page: AppTest) -> None:
     link = {"size": "32", "view": "components", "after_block": "2", "panel": "what-if", "hidden": "0-7"}
     shown(page, **link)
     checkpoint = vit.load_checkpoint("cifar10")
@@ -109,19 +109,19 @@ def test_the_viewer_colours_the_picture_and_what_a_change_makes_of_it_in_one_bas
     one, other = (patch_features(checkpoint.model, each, 2) for each in (pixels, masked))
     of = components([one])
     for key, truth in (("features feeder", of.colours[0]), ("changed features", of.colours_of(other))):
-        header, sections = unpack(fed(page, key))
+        header, sections = unpack(payload_of(page, key))
         assert header["block"] == 2 and header["shares"] == pytest.approx(of.shares.tolist())
         assert np.abs(sections["colours"].reshape(8, 8, 3) / 255 - truth.numpy()).max() <= 1 / 255
     assert sent_to(page)["features"] and sent_to(page, "changed viewer")["features"]
 
 
-def test_nearest_patches_need_more_bytes_after_other_blocks_alone(page: AppTest, forwards: list[str]) -> None:
-    st.cache_resource.clear()  # as in a server that starts anew
+def test_nearest_patches_need_more_data_only_after_other_blocks(page: AppTest, forwards: list[str]) -> None:
+    st.cache_resource.clear()  # as after a restart
     shown(page, view="similar", panel="weights")
     assert sent_to(page)["features"] == ""
     before = len(forwards)
     shown(page, view="similar", panel="weights", after_block="1")
-    header, sections = unpack(fed(page, "features feeder"))
+    header, sections = unpack(payload_of(page, "features feeder"))
     assert header["block"] == 1 and "colours" not in sections and len(forwards) == before + 2
     shown(page, view="similar", panel="weights", after_block="1", opacity="0.2")
     assert len(forwards) == before + 2

@@ -1,4 +1,4 @@
-"""What the page shows without a link, and that what it says of it is so."""
+"""The page without a link, and the truth of its statements."""
 
 from pathlib import Path
 
@@ -40,17 +40,17 @@ def subject(explanation: Explanation) -> Subject:
 
 
 def viewer(page: AppTest) -> dict:
-    """What the page told the viewer."""
+    """Return the data sent to the viewer."""
     return sent_to(page)
 
 
 def link(page: AppTest) -> dict[str, str]:
-    """The address, one value per name."""
+    """Return the address, one value per name."""
     return {name: value if isinstance(value, str) else value[0] for name, value in page.query_params.items()}
 
 
 def size(page: AppTest) -> tuple[int, int]:
-    """The chosen input size."""
+    """Return the selected input size."""
     return next(one.value for one in page.selectbox if one.label == "Input size")
 
 
@@ -58,7 +58,7 @@ def words(page: AppTest) -> bool:
     return any(one.value == welcome.CAPTION for one in page.markdown)
 
 
-def test_an_empty_link_is_the_first_view_and_follows_the_pointer(page: AppTest) -> None:
+def test_empty_link_is_the_first_view_and_follows_the_pointer(page: AppTest) -> None:
     page.run()
     assert not page.exception and not page.error
     assert link(page) == texts(welcome.VIEW) and words(page)
@@ -67,7 +67,7 @@ def test_an_empty_link_is_the_first_view_and_follows_the_pointer(page: AppTest) 
     assert size(page) == (64, 64)
 
 
-def test_another_picture_is_shown_at_the_model_s_own_size(page: AppTest, tmp_path: Path) -> None:
+def test_another_picture_is_shown_at_the_models_own_size(page: AppTest, tmp_path: Path) -> None:
     page.run()
     Image.new("RGB", (40, 30), "teal").save(tmp_path / "teal.png")
     page.file_uploader[0].upload("teal.png", (tmp_path / "teal.png").read_bytes()).run()
@@ -75,7 +75,7 @@ def test_another_picture_is_shown_at_the_model_s_own_size(page: AppTest, tmp_pat
     assert "size" not in page.query_params and not words(page)
 
 
-def test_a_link_of_its_own_keeps_its_size(page: AppTest) -> None:
+def test_links_input_size_is_kept(page: AppTest) -> None:
     page.query_params.update({"sample": "cat", "block": "2"})
     page.run()
     assert size(page) == (32, 32) and viewer(page)["seed"]["view"] == "attention"
@@ -90,12 +90,12 @@ def test_headings_of_every_page_are_in_order(page: AppTest, file: str) -> None:
     assert found[0] == 1 and set(found) == set(range(1, max(found) + 1))
 
 
-def test_the_picture_is_taken_for_what_it_is(explanation: Explanation) -> None:
+def test_picture_is_classified_correctly(explanation: Explanation) -> None:
     assert explanation.predictions[0].label == "cat" and explanation.predictions[0].probability > 0.8
 
 
-def test_the_strongest_patches_lie_where_the_sentence_says(subject: Subject) -> None:
-    """Seen in the picture of 16 × 16 patches: rows and columns of the three places, from 0."""
+def test_strongest_patches_are_where_the_sentence_says(subject: Subject) -> None:
+    """Rows and columns (from 0) of the three places in the picture of 16 × 16 patches, found by eye."""
     strongest = heatmap_of(subject, "relevance").flatten().argsort(descending=True)[:16]
     places = {
         "one eye and its rim": (range(4, 8), range(3, 7)),
@@ -108,7 +108,7 @@ def test_the_strongest_patches_lie_where_the_sentence_says(subject: Subject) -> 
     assert all(any(row in rows and col in cols for rows, cols in places.values()) for row, col in inside)
 
 
-def test_the_map_is_true(subject: Subject) -> None:
+def test_map_is_faithful(subject: Subject) -> None:
     inputs, grid = (subject.model, subject.pixels, subject.record.target), subject.record.grid
     maps = [heatmap_of(subject, "relevance"), centre(grid), *(noise(grid, seed) for seed in range(20))]
     score, *chance = faithfulness(*inputs, maps)
@@ -117,7 +117,7 @@ def test_the_map_is_true(subject: Subject) -> None:
     assert judge(maps[0], masks, score_drops(*inputs, masks)).word == "better than chance"
 
 
-def test_a_picture_unlike_the_known_ones_is_called_so_at_the_models_own_size(page: AppTest, tmp_path: Path) -> None:
+def test_out_of_distribution_picture_is_reported_at_the_models_own_size(page: AppTest, tmp_path: Path) -> None:
     def said() -> list[str]:
         return [one.value for one in page.warning if "unlike those that the model learnt from" in one.value]
 

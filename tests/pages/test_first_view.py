@@ -1,4 +1,4 @@
-"""The first view before PyTorch is there: what is stored is what is computed, and the rest takes its place."""
+"""The first view before PyTorch is loaded: the stored view equals the computed one, which then replaces it."""
 
 import os
 import re
@@ -31,7 +31,7 @@ STALE = f"checkpoints/cifar10/{first_view.FILE} is stale. Make it anew: {first_v
 
 
 def close(one: bytes, other: bytes) -> bool:
-    """Whether two payloads say the same, to what float32 gives on another processor."""
+    """Whether two payloads are equal up to float32 rounding on another processor."""
     (header, sections), (header_, sections_) = unpack(one), unpack(other)
     same = {name: header[name] == header_[name] for name in header if name not in ("sections", "pool_top")}
     for name, values in sections.items():
@@ -41,7 +41,7 @@ def close(one: bytes, other: bytes) -> bool:
     return all(same.values())
 
 
-def test_what_is_stored_is_what_a_fresh_pass_says() -> None:
+def test_stored_view_equals_a_fresh_pass() -> None:
     stored = first_view.read(SHIPPED)
     assert stored is not None, STALE
     fresh = first_view.build(load_checkpoint(SHIPPED))
@@ -61,7 +61,7 @@ def test_what_is_stored_is_what_a_fresh_pass_says() -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "config.json", "model.safetensors", "preprocessor_config.json"])
-def test_of_another_checkpoint_nothing_stored_is_shown(tmp_path: Path, name: str) -> None:
+def test_stored_view_is_not_used_for_another_checkpoint(tmp_path: Path, name: str) -> None:
     folder = shutil.copytree(SHIPPED, tmp_path / "cifar10")
     assert first_view.read(folder) is not None
     with (folder / name).open("ab") as file:
@@ -69,16 +69,16 @@ def test_of_another_checkpoint_nothing_stored_is_shown(tmp_path: Path, name: str
     assert first_view.read(folder) is None
 
 
-def test_of_a_checkpoint_with_other_weights_or_another_name_nothing_stored_is_shown(tmp_path: Path) -> None:
+def test_stored_view_is_not_used_for_other_weights_or_another_name(tmp_path: Path) -> None:
     folder = shutil.copytree(SHIPPED, tmp_path / "renamed")
-    assert first_view.read(folder) is None  # it says the old name
+    assert first_view.read(folder) is None  # the payload has the old name
     folder = folder.rename(tmp_path / "cifar10")
     assert first_view.read(folder) is not None
     (folder / "weights.pt").write_bytes(b"other")
     assert first_view.read(folder) is None
 
 
-def test_a_damaged_first_view_is_none(tmp_path: Path) -> None:
+def test_damaged_stored_view_is_ignored(tmp_path: Path) -> None:
     folder = shutil.copytree(SHIPPED, tmp_path / "cifar10")
     content = (folder / first_view.FILE).read_bytes()
     for damaged in (b"", content[:1000], content.replace(b"view.json", b"wiev.json")):
@@ -86,7 +86,7 @@ def test_a_damaged_first_view_is_none(tmp_path: Path) -> None:
         assert first_view.read(folder) is None
 
 
-def test_a_checkpoint_saved_anew_has_lost_its_first_view(tmp_path: Path) -> None:
+def test_resaved_checkpoint_loses_its_stored_view(tmp_path: Path) -> None:
     folder = shutil.copytree(SHIPPED, tmp_path / "cifar10")
     checkpoint = load_checkpoint(folder)
     save_checkpoint(folder, checkpoint.model, checkpoint.labels, checkpoint.preprocess, checkpoint.facts)
@@ -94,7 +94,7 @@ def test_a_checkpoint_saved_anew_has_lost_its_first_view(tmp_path: Path) -> None
 
 
 def run_without_torch(link: str) -> str:
-    """Run the page in a process where nothing has imported torch; what it printed."""
+    """Run the page in a process where torch was not imported; return its output."""
     program = f"""
 import sys
 from streamlit.testing.v1 import AppTest
@@ -122,8 +122,8 @@ def test_the_first_view_is_drawn_without_torch_and_pandas(link: dict[str, str]) 
     assert run_without_torch(str(link)) == "[] True True True True"
 
 
-def stored_of_the_link() -> None:
-    """A page that says whether what its link asks for is stored."""
+def report_stored_view() -> None:
+    """A page that reports whether the view of its link is stored."""
     import streamlit as st
 
     from pages.links.source import Source
@@ -149,22 +149,22 @@ def stored_of_the_link() -> None:
         ({"upload": "mine.png"}, False),
     ],
 )
-def test_only_the_very_view_that_is_stored_is_taken_from_there(
+def test_stored_view_is_used_for_exactly_its_link(
     link: dict[str, str | None], is_stored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "LOADING", threading.Event())
-    loading.LOADING.set()  # as if torch were on its way
-    page = AppTest.from_function(stored_of_the_link, default_timeout=PATIENCE)
+    loading.LOADING.set()  # as if torch were being imported
+    page = AppTest.from_function(report_stored_view, default_timeout=PATIENCE)
     page.query_params.update({name: value for name, value in (texts(welcome.VIEW) | link).items() if value})
     assert page.run().text[0].value == str(is_stored)
 
 
-def test_what_is_not_stored_waits_for_torch() -> None:
+def test_other_views_wait_for_torch() -> None:
     assert run_without_torch('{"sample": "horse"}') == "['torch'] False True True True"
 
 
 class Drawn:
-    """What one run of the page told a browser."""
+    """Messages to the browser in one run of the page."""
 
     def __init__(self, socket: ClientConnection, page: str = "", fragment: str = ""):
         message = BackMsg()
@@ -173,7 +173,7 @@ class Drawn:
         state.context_info.timezone, state.context_info.locale = "UTC", "en"
         socket.send(message.SerializeToString())
         self.page, self.timer, self.text = page, "", ""
-        self.components: dict[str, tuple[list[int], str]] = {}  # by id, where it lies and what it was told
+        self.components: dict[str, tuple[list[int], str]] = {}  # id -> position and data
         while True:
             told = ForwardMsg.FromString(socket.recv(PATIENCE, decode=False))
             kind = told.WhichOneof("type")
@@ -185,7 +185,7 @@ class Drawn:
                 element = told.delta.new_element
                 if element.WhichOneof("type") == "bidi_component":
                     found = element.bidi_component
-                    # Not which bytes: the last digits of a map are another machine's.
+                    # Not the bytes: the last digits of a map depend on the machine.
                     self.components[found.id] = (
                         list(told.metadata.delta_path),
                         re.sub(r"-[0-9a-f]{32}\b", "", found.json),
@@ -195,13 +195,13 @@ class Drawn:
                 return
 
 
-def test_the_rest_comes_without_touching_the_viewer() -> None:
+def test_remaining_elements_appear_without_changing_the_viewer() -> None:
     with streamlit(ROOT / "app.py") as address:
         url = address.replace("http", "ws", 1) + "/_stcore/stream"
         with connect(url, subprotocols=["streamlit"], max_size=None) as socket:
             first = Drawn(socket)
             assert "Loading PyTorch" in first.text and "All attention as NPZ" not in first.text and first.timer
-            rest = Drawn(socket, first.page, first.timer)  # the browser's timer says that it has drawn
+            rest = Drawn(socket, first.page, first.timer)  # the browser's timer, once it has drawn
             assert "Loading PyTorch" not in rest.text and "All attention as NPZ" in rest.text
             kept = {name: told for name, told in first.components.items() if "viewer" in name or "gallery" in name}
             assert len(kept) == 2 and {name: rest.components[name] for name in kept} == kept

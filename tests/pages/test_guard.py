@@ -1,4 +1,4 @@
-"""What stands in front of the server: origins, kinds of messages, uploads, framing."""
+"""The server's guard: origins, kinds of messages, uploads, framing."""
 
 import http.client
 import os
@@ -36,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def visit(server: str, origin: str = "") -> ClientConnection:
-    """A visitor's socket."""
+    """Open a visitor's websocket."""
     return connect(
         f"ws://{server}/_stcore/stream",
         origin=origin or f"http://{server}",  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def visit(server: str, origin: str = "") -> ClientConnection:
 
 
 def announce(socket: ClientConnection, *names: str) -> list[str]:
-    """Where files of these names may be sent."""
+    """Return upload addresses for files of these names."""
     asks = BackMsg()
     asks.file_urls_request.request_id = uuid.uuid4().hex
     asks.file_urls_request.file_names.extend(names)
@@ -59,7 +59,7 @@ def announce(socket: ClientConnection, *names: str) -> list[str]:
 
 
 def send(server: str, path: str, content: bytes, name: str = "file", **headers: str) -> int:
-    """Upload as the page does it; the status."""
+    """Upload as the page does, and return the status."""
     with urllib.request.urlopen(f"http://{server}/_stcore/health", timeout=PATIENCE) as answer:
         token = answer.headers["Set-Cookie"].partition(";")[0].partition("=")[2]
     body = (
@@ -76,13 +76,13 @@ def send(server: str, path: str, content: bytes, name: str = "file", **headers: 
     try:
         connection.request("PUT", path, body, headers)
         return connection.getresponse().status
-    except (BrokenPipeError, ConnectionResetError):  # it answered before it had everything
+    except (BrokenPipeError, ConnectionResetError):  # the response came before the whole body was sent
         return connection.getresponse().status
     finally:
         connection.close()
 
 
-def test_an_upload_that_no_page_asked_for_is_refused(server: str) -> None:
+def test_upload_without_a_page_is_refused(server: str) -> None:
     with visit(server) as socket:
         [wanted] = announce(socket, "photo.png")
         session = wanted.split("/")[-2]
@@ -92,15 +92,15 @@ def test_an_upload_that_no_page_asked_for_is_refused(server: str) -> None:
         assert send(server, wanted, b"once more", "photo.png") == 404
 
 
-def test_who_has_gone_uploads_nothing(server: str) -> None:
+def test_disconnected_visitor_uploads_nothing(server: str) -> None:
     with visit(server) as socket:
         paths = announce(socket, *["photo.png"] * 200)
     until(lambda: send(server, paths.pop(), b"late") == 404, "that the server has noticed", pause=0.1)
     assert send(server, paths.pop(), b"later still") == 404
 
 
-def test_who_may_not_train_has_a_small_quota(server: str) -> None:
-    """No page has told the server that this visitor may train, so it is a stranger."""
+def test_visitor_who_may_not_train_has_a_small_quota(server: str) -> None:
+    """No page has told the server that this visitor may train, so the quota is a stranger's."""
     with visit(server) as socket:
         large, *more = announce(socket, *["photo.png"] * 4)
         assert send(server, large, bytes(26 * MB)) == 413
@@ -130,7 +130,7 @@ def test_no_page_may_frame_the_app(server: str) -> None:
 
 @pytest.mark.parametrize("name", ["../checkpoints", "%2e%2e", "", "none", "/etc"])
 @pytest.mark.parametrize("kind", ["checkpoint", "run"])
-def test_only_checkpoints_that_are_listed_are_sent(server: str, kind: str, name: str) -> None:
+def test_only_listed_checkpoints_are_sent(server: str, kind: str, name: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"http://{server}/download/{kind}?name={name}", timeout=PATIENCE)
     assert refused.value.code == 404
@@ -139,8 +139,8 @@ def test_only_checkpoints_that_are_listed_are_sent(server: str, kind: str, name:
 # --- Without a server -----------------------------------------------------------------------------------------
 
 
-def passed(*messages: BackMsg) -> list[str]:
-    """Kinds of messages that reach Streamlit."""
+def forwarded(*messages: BackMsg) -> list[str]:
+    """Return the kinds of messages that reach Streamlit."""
     coming = [{"type": "websocket.receive", "bytes": message.SerializeToString()} for message in messages]
     coming.append({"type": "websocket.disconnect"})
     heard: list[str] = []
@@ -159,7 +159,7 @@ def passed(*messages: BackMsg) -> list[str]:
     return heard
 
 
-def test_only_messages_that_a_page_needs_reach_streamlit() -> None:
+def test_only_required_messages_reach_streamlit() -> None:
     every = []
     for field in BackMsg.DESCRIPTOR.oneofs_by_name["type"].fields:
         message = BackMsg()
@@ -169,10 +169,10 @@ def test_only_messages_that_a_page_needs_reach_streamlit() -> None:
             setattr(message, field.name, True)
         every.append(message)
     kept = {"rerun_script", "stop_script", "app_heartbeat", "file_urls_request", "backend_operation_request"}
-    assert set(passed(*every)) == kept and len(every) > len(kept)
+    assert set(forwarded(*every)) == kept and len(every) > len(kept)
 
 
-def test_an_origin_that_the_settings_name_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configured_origin_is_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
     headers = guard.Headers({"origin": "https://vit.example.com", "host": "10.0.0.7:8501"})
     assert guard.is_foreign(headers)
     real = guard.st.get_option
@@ -182,13 +182,13 @@ def test_an_origin_that_the_settings_name_is_let_in(monkeypatch: pytest.MonkeyPa
 
 
 class Record:
-    """As Streamlit keeps a file."""
+    """A file as Streamlit stores it."""
 
     def __init__(self, data: bytes):
         self.data = data
 
 
-def test_strangers_together_leave_room_for_who_may_train() -> None:
+def test_strangers_leave_room_for_those_who_may_train() -> None:
     quotas = Uploads()
     full = {f"session {i}": {"a": Record(bytes(50 * MB))} for i in range(12)}
     with pytest.raises(Refused, match="Others"), quotas.room("late", "a.png", MB, full):
@@ -198,7 +198,7 @@ def test_strangers_together_leave_room_for_who_may_train() -> None:
         pass
 
 
-def test_files_that_arrive_together_count_together() -> None:
+def test_concurrent_files_count_together() -> None:
     quotas = Uploads()
     first, second, third = (quotas.room("one", name, 25 * MB, {}) for name in ("a.png", "b.png", "c.png"))
     with first, second, pytest.raises(Refused), third:
@@ -207,7 +207,7 @@ def test_files_that_arrive_together_count_together() -> None:
         pass
 
 
-def test_what_was_announced_longest_ago_is_forgotten_when_there_is_too_much_of_it() -> None:
+def test_oldest_announcements_are_forgotten_beyond_the_limit() -> None:
     expected = Uploads()
     for number in range(uploads.PENDING_UPLOADS + 1):
         expected.expect("one", str(number), "a.png")
@@ -217,14 +217,14 @@ def test_what_was_announced_longest_ago_is_forgotten_when_there_is_too_much_of_i
     assert expected.name("one", "1") is None and expected.name("session 0", "file") == "b.png"
 
 
-def test_what_arrives_for_the_disk_is_in_no_memory() -> None:
+def test_files_for_the_disk_are_not_held_in_memory() -> None:
     spooled: Any = tempfile.SpooledTemporaryFile(max_size=10 * MB)  # noqa: SIM115  # whoever keeps it closes it
     spooled.write(b"short")
     kept = guard._on_disk(guard.UploadFile(spooled))
     assert spooled._rolled and kept == b"" and kept.size == 5 and kept.open().read() == b"short"
 
 
-def test_several_read_a_file_on_disk_at_once(tmp_path: Path) -> None:
+def test_several_readers_share_a_file_on_disk(tmp_path: Path) -> None:
     content = os.urandom(3 * MB)
     path = tmp_path / "file"
     path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""What a server gives back when its last visitor has left."""
+"""Memory that a server frees after its last visitor has left."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ PAGE = Path(__file__).with_name("remembering_page.py")
 
 
 def run(socket: ClientConnection, message: BackMsg) -> str:
-    """Run the page; Streamlit's name for its segmented control."""
+    """Run the page; return Streamlit's id of its segmented control."""
     control = ""
     socket.send(message.SerializeToString())
     while (answer := ForwardMsg.FromString(socket.recv(PATIENCE))).WhichOneof("type") != "script_finished":
@@ -35,7 +35,7 @@ def visit(address: str, forgotten: Path, hostile: bool = False) -> None:
     """Open the page, and close it once it is drawn.
 
     Args:
-        hostile: send a value of the wrong kind for its control, too.
+        hostile: also send a value of the wrong type for its control.
     """
     message = BackMsg()
     message.rerun_script.query_string = ""
@@ -48,11 +48,11 @@ def visit(address: str, forgotten: Path, hostile: bool = False) -> None:
 
 
 @pytest.mark.parametrize("hostile", [False, True])
-def test_what_was_remembered_goes_with_the_last_visitor(tmp_path: Path, hostile: bool) -> None:
+def test_caches_are_freed_after_the_last_visitor(tmp_path: Path, hostile: bool) -> None:
     forgotten = tmp_path / "forgotten"
     environment = {"FORGOTTEN": str(forgotten), "STREAMLIT_SERVER_DISCONNECTED_SESSION_TTL": "8"}
     with streamlit(PAGE, **environment) as address:
-        for _ in range(2):  # the next visitor finds everything anew
+        for _ in range(2):  # the next visitor starts with empty caches
             visit(address, forgotten, hostile)
             until(forgotten.exists, "that the page's memory is cleared")
             forgotten.unlink()
@@ -60,7 +60,7 @@ def test_what_was_remembered_goes_with_the_last_visitor(tmp_path: Path, hostile:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One look follows the other, at a server without sessions."""
+    """Return times of consecutive checks on a server without sessions."""
     monkeypatch.setattr(housekeeping, "CHECK_INTERVAL", 0.0)
     monkeypatch.setattr(runtime, "exists", lambda: True)
     monkeypatch.setattr(housekeeping, "close_lost", lambda lost: set())
@@ -68,7 +68,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("failure", [ValueError("a look"), asyncio.CancelledError()])
 @pytest.mark.usefixtures("looks")
-def test_a_look_that_fails_is_logged_and_the_next_one_follows(
+def test_failing_check_is_logged_and_the_next_one_follows(
     failure: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def serve() -> None:
@@ -87,7 +87,7 @@ def test_a_look_that_fails_is_logged_and_the_next_one_follows(
 
 
 @pytest.mark.usefixtures("looks")
-def test_it_ends_with_the_server(caplog: pytest.LogCaptureFixture) -> None:
+def test_thread_ends_with_the_server(caplog: pytest.LogCaptureFixture) -> None:
     async def serve() -> None:
         before = asyncio.all_tasks()
         async with housekeeping.running():

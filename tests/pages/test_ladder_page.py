@@ -1,4 +1,4 @@
-"""The ladder on page Train: rungs fill in, what there is already is not done again, the best one is named."""
+"""The ladder on page Train: rungs are filled in, existing results are reused, the best one is named."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 from streamlit.testing.v1 import AppTest
-from written_searches import held
+from written_searches import hold_lock
 
 from pages.shared.escape import plain
 from tests.pages.controls import PATIENCE, ROOT
@@ -35,7 +35,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def rungs(page: AppTest) -> dict[str, str]:
-    """Each rung's title with what stands at the end of its row, as people read it."""
+    """Return each rung's title with the text at the end of its row."""
     (drawn,) = [one.value for one in page.get("html") if 'class="rung' in one.value]
     rows = drawn.split('<div class="rung')[1:]
     return {row.split("<span>")[1].split("<")[0]: row.split("<em>")[1].split("<")[0] for row in rows}
@@ -45,11 +45,11 @@ def button(page: AppTest, key: str) -> object:
     return next((one for one in page.button if one.key == key), None)
 
 
-def test_there_is_no_ladder_from_random_weights(runs: Path) -> None:
+def test_no_ladder_from_random_weights(runs: Path) -> None:
     assert "Ladder" not in [one.value for one in opened().header]
 
 
-def test_rungs_without_training_come_at_a_click_and_once(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rungs_without_training_are_computed_on_a_click_and_once(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = opened(**LINK)
     assert "Ladder" in [one.value for one in page.header]
     assert rungs(page) == {rung.title: "" for rung in RUNGS.values()}
@@ -65,13 +65,13 @@ def test_rungs_without_training_come_at_a_click_and_once(runs: Path, monkeypatch
         raise AssertionError("looked again")
 
     monkeypatch.setattr(dry_run, "without_training", never)
-    again = opened(**LINK | {"lr": "0.5"})  # another person, another recipe for what learns
+    again = opened(**LINK | {"lr": "0.5"})  # another session, with another recipe for training
     again.button(key="ladder_look").click().run()
     assert not again.exception
     assert rungs(again) == first
 
 
-def test_a_run_of_a_rung_is_found_whoever_started_it(runs: Path) -> None:
+def test_run_of_a_rung_is_found_whoever_started_it(runs: Path) -> None:
     config = train_config("fine-tune", data="shapes", init_from="cifar10", limit=60, epochs=1, device="cpu")
     done = train(rung_config(config, "last"), runs / "20261125-000000-by-hand-0000")
     assert done.validation
@@ -83,7 +83,7 @@ def test_a_run_of_a_rung_is_found_whoever_started_it(runs: Path) -> None:
     explore = AppTest.from_file(str(ROOT / "pages/explore.py"), default_timeout=PATIENCE)
     explore.query_params.update(dict(parse_qsl(link.proto.query_string)))
     explore.run()
-    assert not explore.exception and not explore.info  # which would say that there is no such checkpoint
+    assert not explore.exception and not explore.info  # otherwise the page reports a missing checkpoint
     assert explore.selectbox(key="checkpoint").value == "run-20261125-000000-by-hand-0000"
 
 
@@ -91,7 +91,7 @@ def test_a_run_of_a_rung_is_found_whoever_started_it(runs: Path) -> None:
     ("accuracy", "offer"),
     [(0.99, "Open in Explore"), pytest.param(0.01, "Keep the linear probe", marks=pytest.mark.exhaustive)],
 )
-def test_what_is_best_so_far_is_offered_beside_what_is_under_way(runs: Path, accuracy: float, offer: str) -> None:
+def test_best_result_so_far_is_offered_during_the_computation(runs: Path, accuracy: float, offer: str) -> None:
     config = train_config("fine-tune", data="shapes", init_from="cifar10", limit=60, epochs=1, device="cpu")
     run = runs / "20261125-000000-by-hand-0000"
     train(rung_config(config, "all"), run)
@@ -99,7 +99,7 @@ def test_what_is_best_so_far_is_offered_beside_what_is_under_way(runs: Path, acc
     changed = [one | {"accuracy": accuracy} if one["kind"] == "validation" else one for one in records]
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in changed))
     (run / "outcome.json").unlink()
-    with held(run):
+    with hold_lock(run):
         (run / "heartbeat").touch()
         page = opened(**LINK)
         page.button(key="ladder_look").click().run()
@@ -111,7 +111,7 @@ def test_what_is_best_so_far_is_offered_beside_what_is_under_way(runs: Path, acc
         assert said.endswith("Still under way: everything.")
 
 
-def test_the_other_rungs_are_started_as_runs(runs: Path) -> None:
+def test_other_rungs_are_started_as_runs(runs: Path) -> None:
     page = opened(**LINK)
     page.button(key="ladder_train").click().run()
     assert not page.exception and not page.error
@@ -121,7 +121,7 @@ def test_the_other_rungs_are_started_as_runs(runs: Path) -> None:
     assert button(page, "ladder_train") is None
 
 
-def test_an_error_is_a_sentence_and_the_button_comes_back(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_is_a_sentence_and_the_button_returns(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def refuse(*_: object) -> Iterator[object]:
         yield 0.0

@@ -1,4 +1,4 @@
-"""What pages remember: computed once, within a budget."""
+"""The page's cache: computes once, within a budget."""
 
 import gc
 import threading
@@ -22,7 +22,7 @@ class Large(NamedTuple):
     content: bytes
 
 
-def test_work_is_done_once_and_what_fails_is_tried_again() -> None:
+def test_results_are_cached_and_failures_retried() -> None:
     memory, done = Memory(), []
     for _ in range(2):
         assert memory.get("a", lambda: done.append(1) or "result") == "result"
@@ -31,13 +31,13 @@ def test_work_is_done_once_and_what_fails_is_tried_again() -> None:
     assert memory.get("b", lambda: "then") == "then" and done == [1]
 
 
-def test_the_longest_unused_results_go_first_and_the_newest_stays() -> None:
+def test_least_recently_used_results_are_dropped_and_the_newest_is_kept() -> None:
     memory, made = Memory(budget=100), []
 
     def get(name: str, size: int = 40) -> None:
         memory.get(name, lambda: made.append(name) or Large(bytes(size)))
 
-    for name in ("a", "b", "a", "c", "a", "b"):  # c takes the place of b
+    for name in ("a", "b", "a", "c", "a", "b"):  # c replaces b
         get(name)
     assert made == ["a", "b", "c", "b"]
     get("huge", 1000)
@@ -47,7 +47,7 @@ def test_the_longest_unused_results_go_first_and_the_newest_stays() -> None:
     assert made[5:] == ["a"]
 
 
-def test_who_asks_meanwhile_waits_for_the_same_work() -> None:
+def test_concurrent_requests_wait_for_the_same_computation() -> None:
     memory, made, begun = Memory(), [], threading.Event()
 
     def work() -> str:
@@ -72,7 +72,7 @@ def test_tensors_count_and_the_model_does_not(build, pictures) -> None:
     assert size_of(Image.new("RGB", (10, 20))) == 600 and size_of({"a": torch.zeros(3)}) == 12
 
 
-def test_results_go_with_models_that_were_not_used_lately(build) -> None:
+def test_results_are_dropped_with_least_recently_used_models(build) -> None:
     memory, made = Memory(), []
 
     def get(name: str, *held) -> None:
@@ -92,13 +92,13 @@ def test_results_go_with_models_that_were_not_used_lately(build) -> None:
     assert "first of 1" in made and made.count("first of 1") == made.count("of none") == 1
 
 
-def test_a_model_with_other_classes_counts_once(build) -> None:
+def test_model_with_other_classes_counts_once(build) -> None:
     model = build()
     other = model.with_head(torch.nn.Linear(model.config.dim, 2), 2)
     assert models_of({"one": model, "other": (other,)}) == models_of(model) != models_of(build(seed=1))
 
 
-def test_what_follows_a_bar_keeps_its_place() -> None:
+def test_element_after_a_progress_bar_keeps_its_place() -> None:
     def page() -> None:
         import streamlit as st
 

@@ -1,4 +1,4 @@
-"""Training loops of others, as the docs write them: the run is on page Runs, and its model opens in Explore."""
+"""Foreign training loops from the docs: the run is on page Runs, and its model opens in Explore."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ HALF = (0.5, 0.5, 0.5)
 
 
 class Module(lightning.LightningModule):
-    """As in every tutorial."""
+    """As in common tutorials."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def _timm_vit() -> nn.Module:
 
 
 def _pictures(side: int) -> tuple[list[Image.Image], list[int], Tensor]:
-    """PIL pictures, their labels, and what a loader makes of them."""
+    """Return PIL pictures, their labels, and a loader's tensors."""
     noise = np.random.default_rng(0).integers(0, 256, (PICTURES, side, side, 3), dtype=np.uint8)
     images = (torch.from_numpy(noise).permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
     return [Image.fromarray(pixels) for pixels in noise], [i % 2 for i in range(PICTURES)], images
@@ -65,9 +65,9 @@ def _pictures(side: int) -> tuple[list[Image.Image], list[int], Tensor]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of the runs that the blocks of the document leave, each run as it stands there."""
+    """Folder of the runs that the document's code blocks write, each as it ends."""
     work = tmp_path_factory.mktemp("loops")
-    st.get_option("server.address")  # Streamlit reads its settings once, in the folder that it is in
+    st.get_option("server.address")  # Streamlit reads its settings once, from the current folder
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "other-loops.md").read_text(), re.M | re.S)
     assert len(blocks) == len(LOOPS)
     with pytest.MonkeyPatch.context() as patch:
@@ -101,7 +101,7 @@ def run(request: pytest.FixtureRequest, runs: Path, tmp_path: Path, monkeypatch:
     return next(run for run in registry.list_runs() if run.name == request.param)
 
 
-def test_the_folder_holds_the_points_of_the_loop(run: registry.Run) -> None:
+def test_folder_has_the_loops_metrics(run: registry.Run) -> None:
     records = read_metrics(run.folder / "metrics.jsonl")
     epochs = [(one["step"], one["epoch"]) for one in records if one["kind"] == "validation"]
     steps = PICTURES // BATCH
@@ -112,7 +112,7 @@ def test_the_folder_holds_the_points_of_the_loop(run: registry.Run) -> None:
     assert (run.status, run.loop) == ("finished", LOOPS[run.name])
 
 
-def test_attention_over_epochs_is_that_of_the_saved_checkpoint(run: registry.Run) -> None:
+def test_attention_over_epochs_equals_that_of_the_saved_checkpoint(run: registry.Run) -> None:
     assert list_epochs(run.folder / "probes") == [1, 2]
     checkpoint = vit.load_checkpoint(run.best)
     assert checkpoint.labels == ("cat", "dog") and checkpoint.preprocess.mean == HALF
@@ -124,7 +124,7 @@ def test_attention_over_epochs_is_that_of_the_saved_checkpoint(run: registry.Run
     assert np.abs(stored - torch.stack([a[0] for a in output.attentions])[..., 1:].numpy()).max() < 2 / 510
 
 
-def test_page_runs_shows_it(run: registry.Run) -> None:
+def test_page_runs_shows_the_run(run: registry.Run) -> None:
     page = show(run.id)
     assert not page.exception and not page.error
     assert set(page.dataframe[0].value["Run"]) == set(LOOPS)
@@ -141,7 +141,7 @@ def test_page_runs_shows_it(run: registry.Run) -> None:
     assert page.segmented_control(key="view").options == ["Curves", "Attention", "Results", "Settings"]
 
 
-def test_a_run_that_goes_on_has_no_buttons_to_stop_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_active_foreign_run_has_no_stop_buttons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIT_RUNS", str(tmp_path))
     with vit.RunWriter(epochs=2, steps_per_epoch=2, loop="JAX") as writer:
         page = show(writer.folder.name)
@@ -151,7 +151,7 @@ def test_a_run_that_goes_on_has_no_buttons_to_stop_it(tmp_path: Path, monkeypatc
         assert "Trained by another program (JAX)" in texts(page)
 
 
-def test_page_runs_shows_its_attention_and_its_results(run: registry.Run) -> None:
+def test_page_runs_shows_its_attention_and_results(run: registry.Run) -> None:
     page = show(run.id, view="attention")
     assert not page.exception and not page.error
     assert page.select_slider(key="epoch").options == ["1", "2"]

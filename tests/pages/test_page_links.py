@@ -1,4 +1,4 @@
-"""What a link says is read and written by one pair of functions, and only what makes sense of it."""
+"""Links are parsed and written by one pair of functions, and invalid values are dropped."""
 
 import ast
 import random
@@ -19,13 +19,13 @@ HOSTILE = ["", "1", "2", "0", "-1", "1e9", "٣", "999999999", "0-1", "1-", "-", 
 
 @pytest.fixture(scope="module")
 def every_name() -> list[str]:
-    """Every name that some link has, and some that none has."""
+    """Return every name of any link, and unknown ones."""
     side = [f"{prefix}{one}" for prefix in ("a_", "b_", "m_", "a_a_", "") for one in ("from", "probe", "sort", "run")]
     return [one.name for kind in KINDS for one in fields(kind)] + [one.name for one in fields(Selection)] + side
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_read_is_written_and_read_as_the_same(kind: type[PageLink], every_name: list[str]) -> None:
+def test_link_survives_the_round_trip(kind: type[PageLink], every_name: list[str]) -> None:
     chance = random.Random(7)
     for _ in range(2000):
         names = chance.sample(every_name, chance.randrange(8))
@@ -37,11 +37,11 @@ def test_what_was_read_is_written_and_read_as_the_same(kind: type[PageLink], eve
         assert all(len(text) <= LONGEST for texts in written.values() for text in texts)
 
 
-def test_a_link_says_nothing_of_what_nobody_chose() -> None:
+def test_link_omits_defaults() -> None:
     assert all(kind().to_query() == {} for kind in KINDS)
 
 
-def test_what_makes_no_sense_is_left_out_and_the_rest_stays() -> None:
+def test_invalid_values_are_dropped_and_the_rest_is_kept() -> None:
     link = ExploreLink.from_query(
         {"heads": ["six"], "frame": ["3"], "curves": ["yes"], "off": ["9-0.x.0-1"], "block": ["2"], "color": ["red"]}
     )
@@ -55,13 +55,13 @@ def test_each_side_has_its_own_part_of_a_link() -> None:
     assert link.sheet.order == "entropy" and link.viewer == {}
 
 
-def test_runs_are_named_once_each_in_their_order() -> None:
+def test_runs_are_listed_once_in_order() -> None:
     assert RunsLink.from_query({"run": ["b", "a", "b"]}).runs == ("b", "a")
     assert RunsLink(runs=("b", "a")).to_query() == {"run": ["b", "a"]}
 
 
-def test_only_the_address_s_own_files_read_and_write_it() -> None:
-    """Elsewhere, a page speaks of its link as a value."""
+def test_only_the_links_modules_access_the_address() -> None:
+    """Elsewhere, a page handles its link as a value."""
     own = {"links/address.py", "links/navigation.py", "train_form/form_state.py"}
     using = set()
     for file in (ROOT / "pages").rglob("*.py"):
@@ -93,12 +93,12 @@ def names(name: str, page: str) -> None:
         ("smoothing", "runs", True),
         ("steps", "explore", False),
         ("a_steps", "compare", False),
-        ("probe", "runs", False),  # another page's
+        ("probe", "runs", False),  # of another page
         ("rewritten steps", "explore", False),
-        ("rewritten m_sort", "explore", True),  # of the page that was left
-        ("steps", "train", True),  # whose form is another matter
+        ("rewritten m_sort", "explore", True),  # of the previous page
+        ("steps", "train", True),  # its form is tested elsewhere
     ],
 )
-def test_a_control_whose_name_the_page_s_link_does_not_know_raises(name: str, page: str, known: bool) -> None:
+def test_control_with_a_name_outside_the_pages_link_raises(name: str, page: str, known: bool) -> None:
     app = AppTest.from_function(names, args=(name, page)).run()
     assert bool(app.exception) is not known

@@ -1,4 +1,4 @@
-"""Memory for passes is handed out in order, within a budget, and nobody waits forever."""
+"""Memory for passes is granted in order, within a budget, and nobody waits forever."""
 
 import threading
 from collections.abc import Callable
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Visitor(threading.Thread):
-    """Reserves, says so, and holds on until it is let go."""
+    """Reserves memory, reports it, and holds it until released."""
 
     def __init__(self, line: Line, needed: int, order: list["Visitor"], leave: Callable[[], bool] = lambda: False):
         super().__init__(daemon=True)
@@ -46,13 +46,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pass_queue, "UPDATE_INTERVAL", 0.01)
 
 
-def test_passes_share_the_budget_and_the_rest_wait_in_line() -> None:
+def test_passes_share_the_budget_and_the_rest_queue() -> None:
     line, order = Line(100), list[Visitor]()
     one, two = Visitor(line, 60, order), None
     assert one.computes.wait(PATIENCE)
     two = Visitor(line, 60, order)
     assert two.waits.wait(PATIENCE)
-    three = Visitor(line, 10, order)  # it would fit, but comes after
+    three = Visitor(line, 10, order)  # it would fit, but is behind
     assert three.waits.wait(PATIENCE)
     assert (two.places[-1], three.places[-1]) == (1, 2) and order == [one]
     one.go.set()
@@ -60,7 +60,7 @@ def test_passes_share_the_budget_and_the_rest_wait_in_line() -> None:
     assert order == [one, two, three]
 
 
-def test_what_needs_more_than_all_goes_alone() -> None:
+def test_pass_larger_than_the_budget_runs_alone() -> None:
     line, order = Line(100), list[Visitor]()
     small = Visitor(line, 10, order)
     assert small.computes.wait(PATIENCE)
@@ -70,7 +70,7 @@ def test_what_needs_more_than_all_goes_alone() -> None:
     assert huge.computes.wait(PATIENCE)
 
 
-def test_who_leaves_the_line_holds_nobody_up() -> None:
+def test_cancelled_visitor_does_not_block_the_queue() -> None:
     line, order, left = Line(100), list[Visitor](), threading.Event()
     one = Visitor(line, 100, order)
     assert one.computes.wait(PATIENCE)
@@ -84,7 +84,7 @@ def test_who_leaves_the_line_holds_nobody_up() -> None:
     assert three.computes.wait(PATIENCE) and order == [one, three]
 
 
-def test_a_pass_that_fails_gives_its_memory_back() -> None:
+def test_failed_pass_releases_its_memory() -> None:
     line = Line(100)
     with pytest.raises(ZeroDivisionError), line.reserve(100):
         raise ZeroDivisionError
@@ -92,8 +92,8 @@ def test_a_pass_that_fails_gives_its_memory_back() -> None:
         pass
 
 
-def test_the_page_names_the_place_in_the_line_and_a_stopped_run_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    line, nothing = Line(10), result_cache.Memory()  # what other tests asked for is forgotten
+def test_page_shows_the_queue_position_and_a_stopped_run_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, nothing = Line(10), result_cache.Memory()  # forget requests of other tests
     monkeypatch.setattr(pass_queue, "_line", lambda: line)
     monkeypatch.setattr(result_cache, "_memory", lambda: nothing)
     told: list[Any] = []
@@ -104,7 +104,7 @@ def test_the_page_names_the_place_in_the_line_and_a_stopped_run_leaves_it(monkey
         if found and threading.current_thread() is not threading.main_thread():
             told.append(found)
             if len(told) == 3:
-                gone.set()  # the one who computes is done
+                gone.set()  # the one that computes is done
         return found
 
     monkeypatch.setattr(Line, "_place", place)
@@ -122,7 +122,7 @@ def test_the_page_names_the_place_in_the_line_and_a_stopped_run_leaves_it(monkey
     assert not line._waiting and not line._reserved
 
 
-def test_a_pass_that_runs_out_of_memory_is_told_in_one_sentence() -> None:
+def test_pass_that_runs_out_of_memory_is_reported_in_one_sentence() -> None:
     def page() -> None:
         import streamlit as st
         import torch

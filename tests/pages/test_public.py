@@ -1,4 +1,4 @@
-"""A public place: nothing that visitors bring stays, nobody changes anything, and what all of them take is bounded."""
+"""Public mode: uploads are not stored, nothing can be changed, and total resources are limited."""
 
 import asyncio
 import io
@@ -38,7 +38,7 @@ def photo(brightness: int, size: tuple[int, int] = (60, 40), format: str = "PNG"
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder in which pictures would be kept."""
+    """The folder where pictures would be stored."""
     monkeypatch.setenv("VIT_PUBLIC", "1")
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
@@ -54,7 +54,7 @@ def opened(**link: str) -> AppTest:
     return page
 
 
-def test_an_upload_is_explained_for_its_visit_alone_and_never_written_down(place: Path) -> None:
+def test_upload_is_explained_for_its_session_and_never_written_to_disk(place: Path) -> None:
     page = opened(sample="cat")
     page.file_uploader[0].upload("phone.png", photo(0), "image/png").run()
     link = {name: values[0] for name, values in page.query_params.items()}
@@ -83,7 +83,7 @@ def test_large_inputs_are_not_offered(place: Path) -> None:
     assert sizes.value == (32, 32)
 
 
-def test_pictures_belong_to_visits_and_the_longest_unused_ones_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_belong_to_sessions_and_the_least_recently_used_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     visit = ["ada"]
     monkeypatch.setattr("pages.server.visit_pictures.current_id", lambda: visit[0])
     pictures = VisitPictures(most=100)
@@ -98,7 +98,7 @@ def test_pictures_belong_to_visits_and_the_longest_unused_ones_go(monkeypatch: p
     assert pictures.find("one") is None
 
 
-def test_results_go_with_the_last_visit_that_needed_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_dropped_with_the_last_session_that_needed_them(monkeypatch: pytest.MonkeyPatch) -> None:
     visit, made, memory = ["ada"], list[str](), Memory()
     monkeypatch.setattr("pages.server.result_cache.current_id", lambda: visit[0])
 
@@ -113,7 +113,7 @@ def test_results_go_with_the_last_visit_that_needed_them(monkeypatch: pytest.Mon
     assert made == ["map", "own", "own"]
 
 
-def test_no_more_passes_compute_at_a_time_than_there_may() -> None:
+def test_number_of_concurrent_passes_is_limited() -> None:
     line, places = Line(100, most=1), list[int]()
     enough, done = threading.Event(), threading.Event()
 
@@ -143,7 +143,7 @@ def test_keys_of_others_pictures_open_nothing(place: Path) -> None:
         ("", "'none'"),
     ],
 )
-def test_only_sites_that_are_named_may_frame_it(
+def test_only_listed_sites_may_frame_it(
     place: Path, monkeypatch: pytest.MonkeyPatch, sites: str, ancestors: str
 ) -> None:
     monkeypatch.setenv("VIT_FRAMED_BY", sites)
@@ -159,7 +159,7 @@ def test_only_sites_that_are_named_may_frame_it(
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A public place, and the folder for its temporary files and all others."""
+    """A public server, with its folder for temporary files and the folder for all others."""
     folder = tmp_path_factory.mktemp("public")
     names = {f"VIT_{name}": str(folder / name) for name in ("RUNS", "PICTURES", "DATA_ROOTS", "DOWNLOADS")}
     names |= {"TMPDIR": str(folder), "STREAMLIT_SERVER_DISCONNECTED_SESSION_TTL": "8"}
@@ -168,7 +168,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 
 
 def memory_of(address: str) -> int:
-    """Memory of a server [bytes]."""
+    """Return a server's memory [bytes]."""
     argument = f"--server.port={address.rpartition(':')[2]}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
@@ -178,7 +178,7 @@ def memory_of(address: str) -> int:
 
 
 async def upload_pictures(address: str, count: int, first: int = 0) -> None:
-    """Visitors one after the other, each with a picture of 8 MB that it uploads and looks at before it leaves."""
+    """Let visitors in sequence upload 8 MB each and view it."""
     for number in range(first, first + count):
         visitor = Visitor(address, "?sample=cat", random.Random(number))
         async with connect(visitor.address, subprotocols=["streamlit"], max_size=None) as socket:
@@ -188,7 +188,7 @@ async def upload_pictures(address: str, count: int, first: int = 0) -> None:
 
 
 @pytest.mark.exhaustive
-def test_large_uploads_one_after_the_other_are_given_back_while_others_look_and_never_reach_the_disk(
+def test_sequential_large_uploads_are_freed_during_other_sessions_and_never_reach_the_disk(
     server: tuple[str, Path],
 ) -> None:
     address, folder = server
@@ -207,7 +207,7 @@ def test_large_uploads_one_after_the_other_are_given_back_while_others_look_and_
     assert not [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_what_is_more_than_one_may_bring_is_refused(server: tuple[str, Path]) -> None:
+def test_upload_above_the_quota_is_refused(server: tuple[str, Path]) -> None:
     async def too_much(sizes: list[int]) -> int:
         visitor = Visitor(server[0], "?sample=cat", random.Random(0))
         async with connect(visitor.address, subprotocols=["streamlit"], max_size=None) as socket:
@@ -215,7 +215,7 @@ def test_what_is_more_than_one_may_bring_is_refused(server: tuple[str, Path]) ->
             for number, size in enumerate(sizes):
                 try:
                     await visitor.upload(socket, f"{number}.png", bytes(size))
-                except urllib.error.URLError as error:  # refused before all of it was sent
+                except urllib.error.URLError as error:  # refused before the whole body was sent
                     assert getattr(error, "code", 413) == 413
                     return number
         return len(sizes)
@@ -225,7 +225,7 @@ def test_what_is_more_than_one_may_bring_is_refused(server: tuple[str, Path]) ->
     assert complete(too_much([public.FILE * MB] * (fits + 1))) == fits
 
 
-def test_who_finds_it_full_is_told_so(tmp_path: Path) -> None:
+def test_visitor_beyond_the_limit_is_told_that_it_is_full(tmp_path: Path) -> None:
     full = tmp_path / "full.py"
     full.write_text(
         "from pages.server import public\npublic.VISITORS = 1\n"

@@ -1,4 +1,4 @@
-"""Pushing to the Hub from the pages: what would go where is shown first, and who may not push finds no button."""
+"""Pushing to the Hub from the pages: a preview precedes it, and the button exists only for permitted users."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ REPOSITORY = "ada/tiny"
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., Any]) -> Iterator[HubServer]:
-    """A Hub with its token in the environment, a checkpoint of ours, and a run that has finished."""
+    """A Hub with its token in the environment, one of our checkpoints, and a finished run."""
     with empty_hub(tmp_path) as server:
         monkeypatch.setenv("HF_TOKEN", server.token)
         monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
@@ -50,7 +50,7 @@ def look(app: AppTest, repository: str) -> AppTest:
     return press(app, "Show what would be uploaded")
 
 
-def test_what_would_go_where_is_shown_and_then_pushed(server: HubServer) -> None:
+def test_plan_is_shown_and_then_pushed(server: HubServer) -> None:
     app = look(page("checkpoints", name="ours"), REPOSITORY)
     words = " ".join(text.value for text in app.markdown)
     assert "a new private repository" in words and "model" in words and "README" in words
@@ -64,7 +64,7 @@ def test_what_would_go_where_is_shown_and_then_pushed(server: HubServer) -> None
     assert f"{server.url}/{REPOSITORY}/commit/{revision}" in links
 
 
-def test_the_best_checkpoint_of_a_finished_run_is_pushed(server: HubServer, tmp_path: Path) -> None:
+def test_best_checkpoint_of_a_finished_run_is_pushed(server: HubServer, tmp_path: Path) -> None:
     run = write_run(tmp_path / "runs", "Toys")
     app = look(page("runs", run=[run], view="results"), REPOSITORY)
     press(app, "Push")
@@ -73,12 +73,12 @@ def test_the_best_checkpoint_of_a_finished_run_is_pushed(server: HubServer, tmp_
     assert there.commits[there.branches["main"]]["model.safetensors"] == best.read_bytes()
 
 
-def test_a_run_that_has_not_finished_has_no_such_button(server: HubServer, tmp_path: Path) -> None:
+def test_unfinished_run_has_no_such_button(server: HubServer, tmp_path: Path) -> None:
     run = write_run(tmp_path / "runs", "Toys", outcome="stopped")
     assert "Push to the Hub" not in labels(page("runs", run=[run], view="results"))
 
 
-def test_what_the_hub_refuses_is_told_in_a_sentence(server: HubServer) -> None:
+def test_refusal_of_the_hub_is_reported_in_one_sentence(server: HubServer) -> None:
     app = look(page("checkpoints", name="ours"), "not a name")
     assert len(app.error) == 1 and "is not the name of a repository" in app.error[0].value
     app.text_input(key="push repository").set_value("bob/tiny")
@@ -87,7 +87,7 @@ def test_what_the_hub_refuses_is_told_in_a_sentence(server: HubServer) -> None:
 
 
 @pytest.mark.parametrize("why", ["no token", "a network", "not ours"])
-def test_who_cannot_push_finds_no_button(server: HubServer, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+def test_users_who_cannot_push_see_no_button(server: HubServer, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     if why == "no token":
         monkeypatch.delenv("HF_TOKEN")
     elif why == "a network":
@@ -99,14 +99,14 @@ def test_who_cannot_push_finds_no_button(server: HubServer, monkeypatch: pytest.
     assert not app.exception and "Push to the Hub" not in labels(app)
 
 
-def test_who_loses_the_right_meanwhile_pushes_nothing(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_whose_permission_was_withdrawn_pushes_nothing(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     app = look(page("checkpoints", name="ours"), REPOSITORY)
     monkeypatch.setattr(access, "may_train", lambda: False)
     press(app, "Push")
     assert not server.repositories
 
 
-def test_the_token_is_on_no_page(server: HubServer) -> None:
+def test_token_is_on_no_page(server: HubServer) -> None:
     app = look(page("checkpoints", name="ours"), REPOSITORY)
     assert server.token not in str(app.main)
 

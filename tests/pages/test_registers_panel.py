@@ -1,4 +1,4 @@
-"""Panel Layers: a register at test time, on a model whose long tokens were planted and on one without."""
+"""Panel Layers: test-time registers, on a model with planted outlier tokens and on one without."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from vit.model.transformer import VisionTransformer
 
 @pytest.fixture
 def planted(checkpoints: Path) -> str:
-    """A checkpoint with neurons that write great lengths into patches of the cat."""
+    """A checkpoint with neurons that write great norms into patches of the cat."""
     torch.manual_seed(0)
     model = fill(VisionTransformer(ViTConfig(**TINY | {"depth": 3})))
     preprocess = Preprocess(model.config.image_size)
@@ -33,7 +33,7 @@ def captions(page: AppTest) -> str:
     return "\n".join(one.value for one in page.caption).replace("\\", "")
 
 
-def test_long_tokens_are_given_a_register(page: AppTest, planted: str) -> None:
+def test_outlier_tokens_are_moved_to_a_register(page: AppTest, planted: str) -> None:
     page.query_params.update({"checkpoint": planted, "sample": "cat", "panel": "layers"})
     page.run()
     assert not page.exception and "With the register" not in captions(page)
@@ -48,7 +48,7 @@ def test_long_tokens_are_given_a_register(page: AppTest, planted: str) -> None:
     assert with_register(checkpoint.model, PLANTED)(pixels).logits.shape == checkpoint.model(pixels).logits.shape
 
 
-def test_without_long_tokens_there_is_no_offer(page: AppTest) -> None:
+def test_no_offer_without_outlier_tokens(page: AppTest) -> None:
     page.query_params.update({"sample": "temple", "size": "32", "panel": "layers", "register": "1"})
     page.run()
     assert not page.exception and "With the register" not in captions(page)

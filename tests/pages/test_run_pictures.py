@@ -1,4 +1,4 @@
-"""What was trained opens on page Explore with pictures that it was tested on."""
+"""A trained model opens on page Explore with pictures of its test split."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def opened(run: registry.Run, **link: str) -> AppTest:
     return app
 
 
-def test_a_run_opens_with_test_pictures_of_all_classes(run: registry.Run, folder: Path) -> None:
+def test_run_opens_with_test_pictures_of_all_classes(run: registry.Run, folder: Path) -> None:
     page = opened(run)
     entries = run_pictures.entries(run)
     assert sorted(name.split(",")[0] for name, _ in entries) == ["dark", "dark", "light", "light"]
@@ -56,11 +56,11 @@ def test_a_run_opens_with_test_pictures_of_all_classes(run: registry.Run, folder
     assert "pictures" in page.query_params
 
 
-def test_what_was_chosen_is_shown(run: registry.Run) -> None:
+def test_selected_picture_is_shown(run: registry.Run) -> None:
     assert "picture" not in opened(run, sample="horse").query_params
 
 
-def test_pictures_that_are_gone_are_kept_anew(run: registry.Run, tmp_path: Path) -> None:
+def test_deleted_pictures_are_stored_again(run: registry.Run, tmp_path: Path) -> None:
     first = run_pictures.entries(run)
     for file in (tmp_path / "pictures").iterdir():
         file.unlink()
@@ -68,13 +68,13 @@ def test_pictures_that_are_gone_are_kept_anew(run: registry.Run, tmp_path: Path)
     assert all(uploaded_pictures.is_kept(key) for _, key in first)
 
 
-def test_without_its_pictures_it_opens_with_a_sample(run: registry.Run, folder: Path) -> None:
+def test_run_without_its_pictures_opens_with_a_sample(run: registry.Run, folder: Path) -> None:
     folder.rename(folder.with_name("elsewhere"))
     page = opened(run)
     assert page.query_params["sample"] == "cat" and "picture" not in page.query_params
 
 
-def test_a_stranger_does_not_see_pictures_of_a_folder(run: registry.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stranger_does_not_see_pictures_of_a_folder(run: registry.Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(access, "may_train", lambda: False)
     assert run_pictures.entries(run) == []

@@ -1,4 +1,4 @@
-"""The page of runs without a browser: empty, normal and error state, and what its buttons do."""
+"""Page Runs without a browser: empty, normal and error state, and its buttons."""
 
 import fcntl
 import io
@@ -24,7 +24,7 @@ from pages.run_views import curves
 from pages.server import access, zip_downloads
 from pages.train_form import settings as fields
 from tests.pages.controls import control
-from tests.pages.offered import fed
+from tests.pages.offered import payload_of
 from tests.pages.runs_page import PATIENCE, ROOT, option, show, texts
 from vit.errors import InvalidRun
 from vit.runs import control as runs
@@ -33,7 +33,7 @@ from vit.runs import registry
 
 @pytest.fixture
 def alive(folder: Path) -> Iterator[Callable[[str], None]]:
-    """`alive(run)` holds the run's lock, as its process would."""
+    """Return `alive(run)`, which holds the run's lock as its process would."""
 
     @contextmanager
     def held(run: str) -> Iterator[None]:
@@ -47,7 +47,7 @@ def alive(folder: Path) -> Iterator[Callable[[str], None]]:
         yield lambda run: stack.enter_context(held(run))
 
 
-def test_without_runs_the_page_says_how_to_start_one(folder: Path) -> None:
+def test_page_without_runs_says_how_to_start_one(folder: Path) -> None:
     page = show()
     assert not page.exception
     assert "python -m vit train" in page.info[0].value
@@ -71,7 +71,7 @@ def test_all_runs_are_in_the_table(write: Callable[..., str], alive: Callable[[s
 
 
 def test_name_status_and_accuracy_fit_on_a_phone(write: Callable[..., str]) -> None:
-    """A table is drawn as wide as the page, which leaves 358 px on a phone of 390; its ticks take 33."""
+    """A table is as wide as the page, which leaves 358 px on a phone of 390 px; its checkboxes take 33."""
     write("First")
     table = show().dataframe[0]
     widths = {name: column.get("width") for name, column in json.loads(table.proto.columns).items()}
@@ -79,7 +79,7 @@ def test_name_status_and_accuracy_fit_on_a_phone(write: Callable[..., str]) -> N
     assert sum(widths[name] for name in ("Run", "Status", "Validation")) <= 358 - 33
 
 
-def test_a_run_without_an_accuracy_says_when_its_first_one_comes(
+def test_run_without_an_accuracy_says_when_its_first_one_is_expected(
     write: Callable[..., str], alive: Callable[[str], None], folder: Path
 ) -> None:
     new, young = (write(name, outcome="", done=0) for name in ("New", "Young"))
@@ -93,7 +93,7 @@ def test_a_run_without_an_accuracy_says_when_its_first_one_comes(
     assert "comes after the first epoch, in about a minute" in texts(show(young))
 
 
-def test_a_run_that_waits_has_its_place_in_the_table(
+def test_waiting_run_has_its_queue_position_in_the_table(
     write: Callable[..., str], alive: Callable[[str], None], folder: Path
 ) -> None:
     both = [write(name, outcome="", done=0) for name in ("One", "Two")]
@@ -117,7 +117,7 @@ def test_several_runs_are_stopped_together(
     assert not [button for button in page.button if button.key == "stop all"]
 
 
-def test_a_run_says_what_it_started_from_and_what_its_data_is_called(write: Callable[..., str], folder: Path) -> None:
+def test_run_states_its_base_and_the_name_of_its_data(write: Callable[..., str], folder: Path) -> None:
     first = write("Parent")
     upload = "folder:/data/uploads/my-zoo-0123abcd"
     second = write("Child", data=upload, init_from=str(folder / first / "checkpoints" / "best"))
@@ -129,7 +129,7 @@ def test_a_run_says_what_it_started_from_and_what_its_data_is_called(write: Call
     assert "from mine" in texts(show(write("Tuned", init_from="mine")))
 
 
-def test_the_filter_looks_at_names_and_status(write: Callable[..., str]) -> None:
+def test_filter_searches_names_and_status(write: Callable[..., str]) -> None:
     write("Alpha")
     write("Beta", outcome="stopped")
     page = show()
@@ -137,7 +137,7 @@ def test_the_filter_looks_at_names_and_status(write: Callable[..., str]) -> None
     assert list(page.dataframe[0].value["Run"]) == ["Beta"]
 
 
-def test_a_link_opens_a_run_with_its_curves(write: Callable[..., str]) -> None:
+def test_link_opens_a_run_with_its_curves(write: Callable[..., str]) -> None:
     page = show(write("First"))
     assert not page.exception and not page.error
     assert page.header[0].value == "First"
@@ -155,10 +155,10 @@ def test_headings_skip_no_level(write: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_who_comes_back_from_another_page_finds_the_runs_that_were_shown(write: Callable[..., str], count: int) -> None:
+def test_returning_from_another_page_restores_the_runs_shown(write: Callable[..., str], count: int) -> None:
     some = [write(f"Run {number}") for number in range(count)]
     page = show(*some)
-    page.session_state["Visit"].entered = "explore"  # what Open in Explore leads to; the browser's Back names no run
+    page.session_state["Visit"].entered = "explore"  # the link of Open in Explore; the browser's Back names no run
     del page.query_params["run"]
     page.run()
     asked = page.query_params["run"]
@@ -166,7 +166,7 @@ def test_who_comes_back_from_another_page_finds_the_runs_that_were_shown(write: 
     assert not page.exception and not page.error
 
 
-def test_zoom_and_scale_are_what_the_person_chose(write: Callable[..., str]) -> None:
+def test_zoom_and_scale_are_kept(write: Callable[..., str]) -> None:
     page = show(write("First"))
     page.slider(key="zoom epochs 4").set_value((1, 3)).run()
     page.toggle(key="log").set_value(True).run()
@@ -176,7 +176,7 @@ def test_zoom_and_scale_are_what_the_person_chose(write: Callable[..., str]) -> 
     assert all(1 <= x <= 3 for trace in loss["series"] for x, _ in trace["data"])
 
 
-def test_the_address_keeps_how_curves_are_seen(write: Callable[..., str]) -> None:
+def test_address_keeps_the_display_of_curves(write: Callable[..., str]) -> None:
     page = show(write("First"))
     page.slider(key="zoom epochs 4").set_value((1, 4)).run()
     page.slider(key="smoothing").set_value(0.9).run()
@@ -186,7 +186,7 @@ def test_the_address_keeps_how_curves_are_seen(write: Callable[..., str]) -> Non
     assert "epochs" not in page.query_params
 
 
-def test_a_link_says_how_curves_are_seen(write: Callable[..., str]) -> None:
+def test_link_sets_the_display_of_curves(write: Callable[..., str]) -> None:
     page = show(write("First"), epochs="1-3", smoothing="0.9", log="1")
     assert page.slider(key="zoom epochs 4").value == (1, 3)
     assert (page.slider(key="smoothing").value, page.toggle(key="log").value) == (0.9, True)
@@ -194,14 +194,14 @@ def test_a_link_says_how_curves_are_seen(write: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize("zoom", ["9-12", "3-1", "-1-2", "1", "<b>", "1-" + 50 * "9"])
-def test_a_link_that_makes_no_sense_shows_all(write: Callable[..., str], zoom: str) -> None:
+def test_invalid_link_shows_all(write: Callable[..., str], zoom: str) -> None:
     page = show(write("First"), epochs=zoom, smoothing="nan", log="<b>")
     assert not page.exception
     assert page.slider(key="zoom epochs 4").value == (0, 4)
     assert (page.slider(key="smoothing").value, page.toggle(key="log").value) == (0.6, False)
 
 
-def test_a_logarithmic_axis_ends_where_the_data_does() -> None:
+def test_logarithmic_axis_ends_where_the_data_does() -> None:
     losses = curves.line("loss", [(0.0, 2.3), (1.0, 0.6)], "red")
     axis = curves.chart("Loss", [losses], view=curves.View(log=True))["yAxis"]
     assert 0.5 < axis["min"] < 0.6 and 2.3 < axis["max"] < 2.6
@@ -209,27 +209,27 @@ def test_a_logarithmic_axis_ends_where_the_data_does() -> None:
     assert len(shown) > 3 and all(axis["min"] <= value <= axis["max"] for value in shown)
 
 
-def test_a_loss_of_zero_has_no_logarithm() -> None:
+def test_zero_loss_has_no_logarithm() -> None:
     losses = curves.line("loss", [(0.0, 2.3), (1.0, 0.0)], "red")
     assert curves.chart("Loss", [losses], view=curves.View(log=True))["yAxis"]["type"] == "value"
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "<img src=x>", "nobody"])
-def test_a_run_that_is_not_there_is_one_sentence(write: Callable[..., str], name: str) -> None:
+def test_missing_run_is_one_sentence(write: Callable[..., str], name: str) -> None:
     write("First")
     page = show(name)
     assert not page.exception
     assert page.error[0].value == "There is no such run. It may have been deleted."
 
 
-def test_a_failed_run_says_why_and_can_be_resumed(write: Callable[..., str]) -> None:
+def test_failed_run_states_the_reason_and_can_be_resumed(write: Callable[..., str]) -> None:
     page = show(write("Broken", outcome="failed", reason="The disk is full. *Free* some space.", done=2))
     assert page.error[0].value == "The disk is full\\. \\*Free\\* some space\\."
     assert page.button(key="resume") and page.button(key="delete")
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_a_run_that_lost_its_state_offers_a_new_one_in_place_of_resuming(
+def test_run_without_its_state_offers_a_new_one_instead_of_resuming(
     write: Callable[..., str], folder: Path, lost: bool
 ) -> None:
     run = write("Lost", outcome="stopped", done=2)
@@ -244,7 +244,7 @@ def test_a_run_that_lost_its_state_offers_a_new_one_in_place_of_resuming(
             runs.resume(run)
 
 
-def test_beginning_anew_fills_the_form_of_page_train(
+def test_starting_over_fills_the_form_of_page_train(
     write: Callable[..., str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write("Lost", outcome="stopped", done=2, lr=0.005, registers=0, batch_size=17, optimizer="adamw")
@@ -265,27 +265,25 @@ def test_beginning_anew_fills_the_form_of_page_train(
     assert values == {"lr": 0.005, "batch_size": 17, "epochs": EPOCHS, "optimizer": "adamw"}
 
 
-def test_a_run_that_failed_before_its_first_step_shows_no_bar(write: Callable[..., str], folder: Path) -> None:
+def test_run_that_failed_before_its_first_step_shows_no_bar(write: Callable[..., str], folder: Path) -> None:
     run = write("Broken", outcome="failed", reason="There is no folder.", done=0)
     (folder / run / "metrics.jsonl").write_text("")
     page = show(run)
     assert page.error and not page.get("progress")
 
 
-def test_a_resumed_run_cannot_end_before_where_it_is(write: Callable[..., str]) -> None:
+def test_resumed_run_cannot_end_before_its_current_epoch(write: Callable[..., str]) -> None:
     page = show(write("Halfway", outcome="stopped", done=2))
     assert (page.number_input(key="resume epochs").min, page.number_input(key="resume epochs").value) == (2, EPOCHS)
 
 
-def test_a_run_that_was_cut_off_says_so(write: Callable[..., str]) -> None:
+def test_interrupted_run_says_so(write: Callable[..., str]) -> None:
     page = show(write("Cut off", outcome="", done=2))
     assert "Resume it" in page.warning[0].value
 
 
 @pytest.mark.parametrize(("accuracy", "warned"), [(0.26, 1), (0.6, 0)])
-def test_a_run_that_learnt_nothing_says_so(
-    write: Callable[..., str], folder: Path, accuracy: float, warned: int
-) -> None:
+def test_run_that_learnt_nothing_says_so(write: Callable[..., str], folder: Path, accuracy: float, warned: int) -> None:
     run = write("Guessing", done=0)
     shared = {"t": 1.0, "attempt": 0}
     start = {"kind": "start", "step": 0, "total_steps": 9, "steps_per_epoch": 9, "epochs": 1, "classes": list("abcd")}
@@ -295,12 +293,12 @@ def test_a_run_that_learnt_nothing_says_so(
     assert len([w for w in show(run).warning if "no better than guessing" in w.value]) == warned
 
 
-def test_names_are_shown_as_they_are(write: Callable[..., str]) -> None:
+def test_names_are_shown_unformatted(write: Callable[..., str]) -> None:
     page = show(write("![x](http://e) <b>"))
     assert page.header[0].value.startswith("\\!\\[x\\]")
 
 
-def test_stop_asks_the_run_to_stop(write: Callable[..., str], alive: Callable[[str], None], folder: Path) -> None:
+def test_stop_button_requests_the_stop(write: Callable[..., str], alive: Callable[[str], None], folder: Path) -> None:
     run = write("Going", outcome="", done=2)
     alive(run)
     page = show(run)
@@ -312,7 +310,7 @@ def test_stop_asks_the_run_to_stop(write: Callable[..., str], alive: Callable[[s
 @pytest.mark.parametrize(
     ("doing", "status", "words"), [("testing", "Testing", "test"), ("validating", "Validating", "validation")]
 )
-def test_a_run_that_evaluates_says_on_which_pictures_and_how_far_it_is(
+def test_evaluating_run_states_the_split_and_the_progress(
     write: Callable[..., str], alive: Callable[[str], None], folder: Path, doing: str, status: str, words: str
 ) -> None:
     run = write("Going", outcome="", done=2)
@@ -324,7 +322,7 @@ def test_a_run_that_evaluates_says_on_which_pictures_and_how_far_it_is(
     assert page.get("progress")[0].proto.value == 75
 
 
-def test_a_run_that_starts_says_so_and_can_be_stopped(
+def test_starting_run_says_so_and_can_be_stopped(
     write: Callable[..., str], alive: Callable[[str], None], folder: Path
 ) -> None:
     run = write("Going", outcome="", done=0)
@@ -337,20 +335,20 @@ def test_a_run_that_starts_says_so_and_can_be_stopped(
     assert not [button for button in page.button if button.key == "stop"]
 
 
-def test_without_the_right_nothing_can_be_done(
+def test_nothing_can_be_done_without_permission(
     write: Callable[..., str], alive: Callable[[str], None], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write("Going", outcome="", done=2)
     alive(run)
     page = show(run)
     monkeypatch.setattr(access, "may_train", lambda: False)
-    page.button(key="stop").click().run()  # the button was drawn before the right was withdrawn
+    page.button(key="stop").click().run()  # the button was drawn before the permission was withdrawn
     assert not (folder / run / "stop").exists()
     assert "not change them" in page.error[0].value
     assert not [button for button in page.button if button.key in ("stop", "kill", "save", "delete")]
 
 
-def test_who_may_not_train_sees_no_owner_log_folder_or_pictures_of_others(
+def test_users_who_may_not_train_see_no_owner_log_folder_or_pictures_of_others(
     write: Callable[..., str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private = write("Mine", "failed", "No /srv/secret/file", probes=True, data="folder:/srv/secret/birds-0123abcd")
@@ -386,7 +384,7 @@ def test_who_may_not_train_sees_no_owner_log_folder_or_pictures_of_others(
     assert "choose a Picture" in everything(public, "attention")
 
 
-def test_a_run_is_renamed_and_annotated(write: Callable[..., str]) -> None:
+def test_run_is_renamed_and_annotated(write: Callable[..., str]) -> None:
     run = write("First")
     page = show(run)
     page.text_input(key=f"name {run}").set_value("Second")
@@ -397,7 +395,7 @@ def test_a_run_is_renamed_and_annotated(write: Callable[..., str]) -> None:
     assert "Better data." in texts(page)
 
 
-def test_an_empty_name_is_refused_in_one_sentence(write: Callable[..., str]) -> None:
+def test_empty_name_is_refused_in_one_sentence(write: Callable[..., str]) -> None:
     run = write("First")
     page = show(run)
     page.text_input(key=f"name {run}").set_value(" ")
@@ -405,7 +403,7 @@ def test_an_empty_name_is_refused_in_one_sentence(write: Callable[..., str]) -> 
     assert len(page.error) == 1 and registry.find_run(run).name == "First"
 
 
-def test_deleting_names_what_goes(write: Callable[..., str], folder: Path) -> None:
+def test_deletion_names_what_is_deleted(write: Callable[..., str], folder: Path) -> None:
     run = write("First")
     page = show(run)
     page.button(key="delete").click().run()
@@ -416,24 +414,24 @@ def test_deleting_names_what_goes(write: Callable[..., str], folder: Path) -> No
     assert not (folder / run).exists()
 
 
-def test_the_attention_of_every_epoch_can_be_looked_at(write: Callable[..., str]) -> None:
+def test_attention_of_every_epoch_is_shown(write: Callable[..., str]) -> None:
     run = write("First", probes=True)
     page = show(run, view="attention")
     assert not page.exception and not page.error
     slider = page.select_slider(key="epoch")
     assert slider.value == 4
-    newest = fed(page, "epochs feeder")
+    newest = payload_of(page, "epochs feeder")
     slider.set_value(1).run()
-    assert fed(page, "epochs feeder") != newest
+    assert payload_of(page, "epochs feeder") != newest
     assert len(option(page, "epochs entropy")["series"]) == 2  # one per block
 
 
-def test_before_the_first_epoch_there_is_no_attention(write: Callable[..., str]) -> None:
+def test_no_attention_before_the_first_epoch(write: Callable[..., str]) -> None:
     page = show(write("First", outcome="stopped", done=0), view="attention")
     assert not page.exception and "after every epoch" in page.info[0].value
 
 
-def test_the_log_and_the_settings_are_shown(write: Callable[..., str]) -> None:
+def test_log_and_settings_are_shown(write: Callable[..., str]) -> None:
     run = write("First", lr=3e-3)
     assert "<b>fine</b>" in show(run, view="log").code[0].value
     settings = show(run, view="settings").dataframe[1].value.set_index("Setting")["Value"]
@@ -441,13 +439,13 @@ def test_the_log_and_the_settings_are_shown(write: Callable[..., str]) -> None:
     assert settings["Blocks"] == "3"  # of the size "shapes"
 
 
-def test_a_run_without_a_report_offers_one(write: Callable[..., str]) -> None:
+def test_run_without_a_report_offers_one(write: Callable[..., str]) -> None:
     page = show(write("First"), view="results")
     assert not page.exception
     assert page.button(key="evaluate").label == "Evaluate on the test pictures"
 
 
-def test_a_checkpoint_is_kept_under_a_name(write: Callable[..., str], tmp_path: Path) -> None:
+def test_checkpoint_is_saved_under_a_name(write: Callable[..., str], tmp_path: Path) -> None:
     page = show(write("First try"), view="results")
     page.text_input(key="keep name").set_value("mine")
     page.button(key="keep").click().run()
@@ -456,7 +454,7 @@ def test_a_checkpoint_is_kept_under_a_name(write: Callable[..., str], tmp_path: 
 
 
 @pytest.mark.parametrize(("name", "folder_name"), [("Zoo: lr 0.001", "zoo-lr-0-001"), ("../é", ""), ("Mon é", "mon")])
-def test_a_checkpoint_unpacks_to_a_folder_named_after_its_run(
+def test_zip_of_a_checkpoint_unpacks_to_a_folder_named_after_its_run(
     write: Callable[..., str], name: str, folder_name: str
 ) -> None:
     run = registry.find_run(write(name))
@@ -468,7 +466,7 @@ def test_a_checkpoint_unpacks_to_a_folder_named_after_its_run(
         assert any(path.endswith("/model.safetensors") for path in archive.namelist())
 
 
-def test_a_curve_has_few_points_and_its_last() -> None:
+def test_curve_has_few_points_and_its_last() -> None:
     points = [(float(i), float(i)) for i in range(12345)]
     kept = curves.thin(points)
     assert len(kept) <= curves.POINTS and kept[-1] == points[-1] and kept[0] == points[0]
@@ -479,7 +477,7 @@ def test_pauses_between_attempts_do_not_count() -> None:
     assert run_records.Figures({"step": records}, None).seconds == 60
 
 
-def test_watching_needs_no_torch(write: Callable[..., str]) -> None:
+def test_monitoring_needs_no_torch(write: Callable[..., str]) -> None:
     import subprocess
     import sys
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from short_runs import tiny, until
 from streamlit.testing.v1 import AppTest
-from written_searches import end, held, write_search, write_trial
+from written_searches import end, hold_lock, write_search, write_trial
 
 from pages.looking import run_records
 from pages.server import access
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A place of its own for runs; what was started there is ended."""
+    """A separate folder for runs; those started there are killed at the end."""
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
     for name in ("runs", "data"):
@@ -48,7 +48,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def runs_page(**link: str) -> AppTest:
-    """Page Runs in the app, run once."""
+    """Run page Runs in the app once."""
     run_records.forget()
     return app_page("runs", **link)
 
@@ -64,7 +64,7 @@ def option(page: AppTest, key: str) -> dict[str, Any]:
 
 
 def drawn_from(page: AppTest, name: str) -> tuple[str, ...]:
-    """What the controls of a setting show: from, to and scale, or values."""
+    """Return the controls of a setting: from, to and scale, or values."""
     scale = [one.value for one in page.selectbox if name_of(one) == f"space_{name}_scale"]
     if scale in ([], ["values"]):
         return tuple(control(page.multiselect, f"space_{name}_values").value)
@@ -72,7 +72,7 @@ def drawn_from(page: AppTest, name: str) -> tuple[str, ...]:
 
 
 def planned(page: AppTest) -> Any:
-    """What the command line on the page starts."""
+    """Return the command line on the page."""
     line = next(code.value for code in page.code if "vit search" in code.value)
     words = shlex.split(line)
     return parser().parse_args(words[words.index("vit") + 1 :])
@@ -81,7 +81,7 @@ def planned(page: AppTest) -> Any:
 # --- Page Train ---------------------------------------------------------------------------------------------------
 
 
-def test_the_page_offers_the_settings_that_the_recipe_uses_with_ranges(root: Path) -> None:
+def test_page_offers_ranges_for_the_settings_in_use(root: Path) -> None:
     page = train_page(preset="shapes")
     assert drawn_from(page, "lr") == ("0.0002", "0.02", "log")
     assert drawn_from(page, "muon_lr")
@@ -91,7 +91,7 @@ def test_the_page_offers_the_settings_that_the_recipe_uses_with_ranges(root: Pat
     assert "muon_lr" not in control(page.multiselect, "space_names").value
 
 
-def test_a_changed_space_is_in_the_address_and_opens_again(root: Path) -> None:
+def test_changed_space_is_in_the_address_and_restored(root: Path) -> None:
     page = train_page(preset="shapes")
     control(page.multiselect, "space_names").set_value(["lr", "dropout"]).run()
     control(page.text_input, "space_lr_low").set_value("1e-3").run()
@@ -107,7 +107,7 @@ def test_a_changed_space_is_in_the_address_and_opens_again(root: Path) -> None:
     assert (planned(again).space, planned(again).trials) == (["lr=1e-3:0.02", "dropout=0:0.3"], 7)
 
 
-def test_what_is_no_range_is_chosen_from_a_list(root: Path) -> None:
+def test_settings_without_a_range_are_chosen_from_a_list(root: Path) -> None:
     page = train_page(preset="shapes")
     control(page.multiselect, "space_names").set_value(["heads", "optimizer", "flip", "norm"]).run()
     assert drawn_from(page, "optimizer") == ("adamw", "muon") and drawn_from(page, "flip") == ("false", "true")
@@ -117,17 +117,17 @@ def test_what_is_no_range_is_chosen_from_a_list(root: Path) -> None:
     assert planned(page).space[0] == "heads=1,3" and "none" not in planned(page).space[3]
 
 
-def test_a_range_becomes_values_and_values_a_range(root: Path) -> None:
+def test_range_becomes_values_and_values_a_range(root: Path) -> None:
     page = train_page(preset="shapes", space="lr=1e-4:1e-2:log")
     control(page.selectbox, "space_lr_scale").set_value("values").run()
-    assert drawn_from(page, "lr") == ("1e-4", "0.002", "1e-2")  # the recipe's own between the ends
+    assert drawn_from(page, "lr") == ("1e-4", "0.002", "1e-2")  # the recipe's own value lies between the ends
     control(page.multiselect, "space_lr_values").set_value(["1e-3", "1e-2"]).run()
     control(page.selectbox, "space_lr_scale").set_value("log").run()
     assert planned(page).space == ["lr=1e-3:1e-2:log"]
 
 
 @pytest.mark.parametrize("name", space.offered(PRESETS["cifar"].settings))
-def test_whatever_is_drawn_has_controls_and_a_sentence_for_what_is_wrong(root: Path, name: str) -> None:
+def test_every_setting_has_controls_and_a_sentence_for_mistakes(root: Path, name: str) -> None:
     page = train_page(preset="cifar", space=f"{name}=")
     assert not page.exception
     assert page.error[0].value.startswith(plain(setting_names.title(name)))
@@ -149,19 +149,17 @@ def test_whatever_is_drawn_has_controls_and_a_sentence_for_what_is_wrong(root: P
         ("depth=" + "[" * 1900, "at least two values"),
     ],
 )
-def test_a_space_that_makes_no_sense_is_said_and_its_start_stays_but_does_not_work(
-    root: Path, written: str, words: str
-) -> None:
+def test_invalid_space_is_reported_and_its_start_button_does_nothing(root: Path, written: str, words: str) -> None:
     page = train_page(preset="shapes", space=written, trials="3")
     (error,) = page.error
     assert words in error.value and setting_names.title(written.partition("=")[0]) in error.value
     assert page.button(key="start_search").label == "Start 3 trials"
     assert page.button(key="start_search").disabled
-    assert page.button(key="start").label == "Start a single run"  # which nobody takes for the search
+    assert page.button(key="start").label == "Start a single run"  # not taken for the search
     assert not page.button(key="start").disabled
 
 
-def test_the_start_of_an_open_search_is_the_page_s_main_one(root: Path) -> None:
+def test_start_of_an_open_search_is_the_pages_primary_button(root: Path) -> None:
     page = train_page(preset="shapes")
     assert (page.button(key="start").label, page.button(key="start").proto.type) == ("Start", "primary")
     page.session_state["search_group"] = True
@@ -181,13 +179,13 @@ def test_epochs_of_the_trials_are_those_of_the_recipe(root: Path) -> None:
 
 
 @pytest.mark.parametrize("link", [{"trials": "0"}, {"trials": "x"}, {"reduction_factor": "1"}, {"space": "a" * 3000}])
-def test_what_a_link_asks_of_a_search_in_vain_is_left_out(root: Path, link: dict[str, str]) -> None:
+def test_invalid_search_settings_of_a_link_are_dropped(root: Path, link: dict[str, str]) -> None:
     page = train_page(preset="shapes", **link)
     assert "not possible here" in page.warning[0].value
     assert planned(page).trials == 20
 
 
-def test_the_cost_is_bounded_by_what_was_tried() -> None:
+def test_cost_limit_follows_from_the_dry_run() -> None:
     values = dict(name="", config=tiny(epochs=8), space={"lr": "1e-4:1e-2:log"}, trials=10, min_epochs=1)
     plan = SearchPlan(**values)
     assert " ".join(forecast(plan, None)) == (
@@ -199,7 +197,7 @@ def test_the_cost_is_bounded_by_what_was_tried() -> None:
     assert "At most about 3 days" in text and "at least about 10 hours" in text
 
 
-def test_start_begins_one_search_and_leads_to_it(root: Path) -> None:
+def test_start_launches_one_search_and_leads_to_it(root: Path) -> None:
     page = train_page(preset="shapes", epochs="1", limit="50", space="lr=1e-4:1e-2:log", trials="1")
     page.button(key="start_search").click().run()
     assert not page.exception and not page.error
@@ -213,7 +211,7 @@ def test_start_begins_one_search_and_leads_to_it(root: Path) -> None:
 
 @pytest.fixture
 def search(root: Path) -> Path:
-    """Four trials: two trained to the end, one ended early, one is under way."""
+    """Four trials: two complete, one ended early, one running."""
     folder = write_search(root)
     write_trial(folder, 0, [0.5, 0.6, 0.6, 0.6, 0.7, 0.7, 0.7, 0.7], lr=0.001, weight_decay=0.01)
     write_trial(folder, 1, [0.5, 0.6, 0.7, 0.8, 0.8, 0.9, 0.9, 0.9], lr=0.003, weight_decay=0.02)
@@ -223,7 +221,7 @@ def search(root: Path) -> Path:
     return folder
 
 
-def test_trials_are_together_best_first_and_those_ended_early_end(search: Path) -> None:
+def test_trials_are_listed_best_first_with_those_ended_early_last(search: Path) -> None:
     page = runs_page(search=search.name)
     table = page.dataframe[-1].value
     assert list(table["Trial"]) == [2, 1, 4, 3]
@@ -236,7 +234,7 @@ def test_trials_are_together_best_first_and_those_ended_early_end(search: Path) 
     assert sorted(points) == [(0.0001, 30), (0.001, 70), (0.003, 90), (0.009, 40)]
 
 
-def test_the_best_trial_is_opened_in_the_explorer_or_trained_longer(search: Path) -> None:
+def test_best_trial_is_opened_in_the_explorer_or_trained_longer(search: Path) -> None:
     page = runs_page(search=search.name)
     assert page.number_input(key="resume epochs").min == 9
     page.button(key="watch best").click().run()
@@ -245,8 +243,8 @@ def test_the_best_trial_is_opened_in_the_explorer_or_trained_longer(search: Path
     assert "".join(page.query_params["search"]) == search.name
 
 
-def test_a_search_at_work_is_stopped_from_the_page(search: Path) -> None:
-    with held(search):
+def test_running_search_is_stopped_from_the_page(search: Path) -> None:
+    with hold_lock(search):
         page = runs_page(search=search.name)
         assert "Searching" in page.get("progress")[0].proto.text
         page.button(key="stop search").click().run()
@@ -256,24 +254,24 @@ def test_a_search_at_work_is_stopped_from_the_page(search: Path) -> None:
     assert "Resume continues it" in said(runs_page(search=search.name))
 
 
-def test_a_search_that_has_just_begun_says_what_it_waits_for(root: Path) -> None:
+def test_new_search_says_what_it_waits_for(root: Path) -> None:
     folder = write_search(root)
-    with held(folder):
+    with hold_lock(folder):
         page = runs_page(search=folder.name)
         assert "Its first trial is being started" in said(page)
-        assert not page.dataframe  # nothing is listed before there is something
+        assert not page.dataframe  # no list before there is a trial
         trial = write_trial(folder, 0, [], outcome="")
-        with held(trial):
+        with hold_lock(trial):
             assert plain("Trial 1: It loads PyTorch and its pictures") in said(runs_page(search=folder.name))
             (trial / "heartbeat").touch()
             page = runs_page(search=folder.name)
             assert plain("Trial 1: Its first accuracy comes after the first epoch") in said(page)
 
 
-def test_a_single_trial_is_not_the_best_of_any(root: Path) -> None:
+def test_single_trial_is_not_called_the_best(root: Path) -> None:
     folder = write_search(root)
     write_trial(folder, 0, [0.6], outcome="", lr=0.001)
-    with held(folder):
+    with hold_lock(folder):
         page = runs_page(search=folder.name)
         assert "Trial 1** is the first with a result: right for 60.0 %" in said(page)
         assert "is the best" not in said(page)
@@ -282,7 +280,7 @@ def test_a_single_trial_is_not_the_best_of_any(root: Path) -> None:
         assert "Trial 1 is the best so far" in said(runs_page(search=folder.name))
 
 
-def test_a_deleted_search_leaves_its_runs(search: Path) -> None:
+def test_deleted_search_leaves_its_runs(search: Path) -> None:
     page = runs_page(search=search.name)
     page.button(key="delete search").click().run()
     assert not page.exception and not page.query_params
@@ -296,7 +294,7 @@ def test_searches_are_opened_from_a_list(search: Path) -> None:
     assert "Trial 2 is the best" in said(page)
 
 
-def test_who_may_not_train_may_look_and_do_nothing(search: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_who_may_not_train_can_only_view(search: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "may_train", lambda: False)
     page = runs_page(search=search.name)
     assert "Trial 2 is the best" in said(page)
@@ -304,5 +302,5 @@ def test_who_may_not_train_may_look_and_do_nothing(search: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["nowhere", "../..", "<b>"])
-def test_a_search_that_is_not_there_is_one_sentence(search: Path, name: str) -> None:
+def test_missing_search_is_one_sentence(search: Path, name: str) -> None:
     assert "no such search" in said(runs_page(search=name))

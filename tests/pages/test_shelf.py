@@ -1,4 +1,4 @@
-"""The shelf: checkpoints of the Hub that are worth a look, one click away; offline it says so."""
+"""The shelf: recommended checkpoints of the Hub, one click away; without a network it says so."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def test_all_are_offered_with_size_and_licence(page: AppTest) -> None:
         assert f"{one.megabytes:,} MB · {plain(one.licence)}" in captions
 
 
-def test_a_click_fetches_that_very_commit(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_click_fetches_the_pinned_commit(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = []
 
     def unreachable(name: str, *_: object) -> None:

@@ -1,5 +1,5 @@
-"""What a browser still sends of controls that the server has written into: until it has drawn them again, every
-message on page Train holds their old values.
+"""Stale values of controls that the server has set: until the browser has drawn them again, every message on page Train
+contains their old values.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from tests.pages.controls import control, train_page
 
 
 def send(page: AppTest, old: list[WidgetState]) -> None:
-    """Run the page with what its controls hold, and with older values of some of them."""
+    """Run the page with the values of its controls, some of them replaced by older ones."""
     states = page._tree.get_widget_states()
     stale_ids = {state.id for state in old}
     current = [state for state in states.widgets if state.id not in stale_ids]
@@ -21,7 +21,7 @@ def send(page: AppTest, old: list[WidgetState]) -> None:
 
 
 def all_values(page: AppTest, but: str) -> list[WidgetState]:
-    """What the browser holds of all controls but those of one name."""
+    """Return the browser's values of all controls except those of one name."""
     return [state for state in page._tree.get_widget_states().widgets if f"-{but}" not in state.id]
 
 
@@ -30,7 +30,7 @@ def page() -> AppTest:
     return train_page(preset="shapes")
 
 
-def test_a_setting_typed_right_after_the_epochs_does_not_undo_them(page: AppTest) -> None:
+def test_setting_typed_right_after_the_epochs_does_not_undo_them(page: AppTest) -> None:
     shown_twice = control(page.number_input, "search_epochs")._widget_state
     control(page.number_input, "set_epochs").set_value(3).run()
     control(page.number_input, "set_seed").set_value(7)
@@ -39,7 +39,7 @@ def test_a_setting_typed_right_after_the_epochs_does_not_undo_them(page: AppTest
     assert values == [3, 3, 7]
 
 
-def test_a_click_right_after_a_preset_keeps_its_values(page: AppTest) -> None:
+def test_click_right_after_a_preset_keeps_its_values(page: AppTest) -> None:
     held = all_values(page, "preset")
     control(page.selectbox, "preset").set_value("notebook").run()
     expected = control(page.number_input, "set_epochs").value
@@ -48,7 +48,7 @@ def test_a_click_right_after_a_preset_keeps_its_values(page: AppTest) -> None:
     assert control(page.number_input, "set_epochs").value == expected
 
 
-def test_a_click_right_after_other_data_keeps_the_recipe_proposed_for_them(page: AppTest) -> None:
+def test_click_right_after_other_data_keeps_the_recipe_proposed_for_them(page: AppTest) -> None:
     held = all_values(page, "data")
     control(page.selectbox, "data").set_value("mnist").run()
     send(page, held)

@@ -1,5 +1,5 @@
-"""What a browser still names after its files were taken in: until it has handled the end of that run, every message
-holds the uploader that the page has replaced or removed.
+"""Stale uploaders: until the browser has processed the end of the run that took the files, every message names the
+uploader that the page has replaced or removed.
 """
 
 import io
@@ -17,18 +17,18 @@ from vit.images import samples
 
 
 def link(page: AppTest, name: str) -> str:
-    """What the address says of a part, "" for nothing."""
+    """Return a value of the address, "" if missing."""
     value = page.query_params.get(name, "")
     return value if isinstance(value, str) else value[-1]
 
 
 def hold(page: AppTest, uploader: Any) -> None:
     """Let the next message name the files of an uploader that is not drawn any more."""
-    uploader.proto.form_id = ""  # a browser sends those of a form that was sent
+    uploader.proto.form_id = ""  # a browser sends the files of a submitted form
     page._tree.main.children[10_000] = uploader
 
 
-def test_a_frame_that_is_chosen_right_after_the_upload_stays(page: AppTest) -> None:
+def test_frame_selected_right_after_the_upload_is_kept(page: AppTest) -> None:
     page.run()
     uploader = page.file_uploader[0].upload("wheel.gif", gif(4))
     page.run()
@@ -38,7 +38,7 @@ def test_a_frame_that_is_chosen_right_after_the_upload_stays(page: AppTest) -> N
     assert not page.exception and link(page, "frame") == "3" and page.slider[0].value == 3
 
 
-def test_a_picture_that_is_chosen_right_after_the_upload_stays(page: AppTest) -> None:
+def test_picture_selected_right_after_the_upload_is_kept(page: AppTest) -> None:
     page.run()
     uploader = page.file_uploader[0].set_value([(f"{n}.png", png(n, 50), "image/png") for n in (60, 70)])
     page.run()
@@ -48,7 +48,7 @@ def test_a_picture_that_is_chosen_right_after_the_upload_stays(page: AppTest) ->
     assert not page.exception and link(page, "upload") == "70.png"
 
 
-def test_a_file_that_joins_one_that_was_taken_in_is_taken_in_alone(page: AppTest) -> None:
+def test_second_file_in_the_same_uploader_is_taken_alone(page: AppTest) -> None:
     page.run()
     uploader = page.file_uploader[0].upload("60.png", png(60, 50))
     page.run()
@@ -58,18 +58,18 @@ def test_a_file_that_joins_one_that_was_taken_in_is_taken_in_alone(page: AppTest
     assert not page.exception and link(page, "upload") == "70.png"
 
 
-def test_files_that_the_server_has_no_more_change_nothing(page: AppTest) -> None:
+def test_files_deleted_on_the_server_change_nothing(page: AppTest) -> None:
     page.run()
     uploader = page.file_uploader[0].upload("60.png", png(60, 50))
     page.run()
     page.file_uploader[0].upload("70.png", png(70, 50)).run()
     states = page._tree.get_widget_states()
-    states.widgets.append(uploader._widget_state)  # of a file that nothing holds any more
+    states.widgets.append(uploader._widget_state)  # of a file without references
     page._run(states)
     assert not page.exception and link(page, "upload") == "70.png"
 
 
-def test_a_frame_of_the_animation_before_is_none_of_the_new_one(page: AppTest) -> None:
+def test_frame_of_the_previous_animation_does_not_apply_to_the_new_one(page: AppTest) -> None:
     page.run()
     page.file_uploader[0].upload("wheel.gif", gif(4)).run()
     page.slider[0].set_value(3)
@@ -78,7 +78,7 @@ def test_a_frame_of_the_animation_before_is_none_of_the_new_one(page: AppTest) -
     assert not page.exception and link(page, "upload") == "other.gif" and not link(page, "frame")
 
 
-def test_a_photo_of_a_camera_that_was_put_away_undoes_no_choice(page: AppTest) -> None:
+def test_dismissed_camera_photo_undoes_no_choice(page: AppTest) -> None:
     page.run()
     page.file_uploader[0].set_value([(f"{n}.png", png(n, 50), "image/png") for n in (60, 70)])
     page.run()
@@ -94,12 +94,12 @@ def test_a_photo_of_a_camera_that_was_put_away_undoes_no_choice(page: AppTest) -
     assert not page.exception and link(page, "upload") == "60.png" and page.session_state["Explore"].source == "upload"
 
 
-def test_the_browsers_way_back_on_compare_is_not_undone(checkpoints: Path) -> None:
+def test_browsers_back_on_compare_is_not_undone(checkpoints: Path) -> None:
     page = app_page("compare", a_sample="upload")
     uploader = page.file_uploader(key="a_upload").upload("photo.png", png(300, 200))
     page.run()
     assert link(page, "a_picture")
-    del page.query_params["a_sample"], page.query_params["a_picture"]  # the browser's way back
+    del page.query_params["a_sample"], page.query_params["a_picture"]  # the browser's Back
     page.run()
     assert not page.file_uploader
     hold(page, uploader)
@@ -107,7 +107,7 @@ def test_the_browsers_way_back_on_compare_is_not_undone(checkpoints: Path) -> No
     assert not page.exception and not link(page, "a_picture")
 
 
-def test_the_form_of_a_group_that_was_added_never_comes_back(
+def test_form_of_an_added_group_never_reappears(
     page: AppTest, checkpoints: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
@@ -125,7 +125,9 @@ def test_the_form_of_a_group_that_was_added_never_comes_back(
     assert not shown.value
 
 
-def test_data_chosen_right_after_an_archive_was_taken_in_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_selected_right_after_an_archive_was_taken_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
     page = app_page("train")
@@ -143,9 +145,7 @@ def test_data_chosen_right_after_an_archive_was_taken_in_stay(tmp_path: Path, mo
     assert not page.exception and control(page.selectbox, "data").value == "shapes"
 
 
-def test_a_checkpoint_that_was_added_is_not_offered_again(
-    checkpoints: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_added_checkpoint_is_not_offered_again(checkpoints: Path, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = app_page("checkpoints")
     weights = (checkpoints / "cifar10" / "model.safetensors").read_bytes()
     uploader = page.file_uploader[0].set_value([("mine.safetensors", weights, "application/octet-stream")])

@@ -1,4 +1,4 @@
-"""Pages that do not break: what the browser and the server must agree on."""
+"""Assumptions shared by browser and server."""
 
 from pathlib import Path
 
@@ -14,14 +14,14 @@ from pages.streamlit_internals import message_queue
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_server_never_refers_to_a_message_that_the_browser_may_have_forgotten() -> None:
+def test_server_never_refers_to_a_message_that_the_browser_may_have_dropped() -> None:
     message = ForwardMsg()
     message.delta.new_element.markdown.body = "x" * 1_000_000
     populate_hash_if_needed(message)
     assert message.hash and not message.metadata.cacheable
 
 
-def test_attention_travels_beside_the_messages_of_a_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_attention_is_sent_separately_from_the_pages_messages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VIT_RUNS", str(tmp_path))
     page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).run()
     assert not page.exception
@@ -31,13 +31,13 @@ def test_attention_travels_beside_the_messages_of_a_page(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("finished", "next_run", "sent"),
     [
-        # the browser takes away what a complete run of the page did not bring
+        # the browser removes elements that a complete run of the page did not send
         (ForwardMsg.FINISHED_SUCCESSFULLY, ["live"], ["page", "live", "other", "finished"]),
         (ForwardMsg.FINISHED_FRAGMENT_RUN_SUCCESSFULLY, ["live"], ["page", "other", "finished"]),
-        (ForwardMsg.FINISHED_SUCCESSFULLY, None, ["finished"]),  # the whole page is drawn anew
+        (ForwardMsg.FINISHED_SUCCESSFULLY, None, ["finished"]),  # the whole page is drawn again
     ],
 )
-def test_what_belongs_to_a_complete_run_is_sent_though_a_fragment_runs_next(
+def test_elements_of_a_complete_run_are_sent_although_a_fragment_runs_next(
     finished: int, next_run: list[str] | None, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app_session, "ForwardMsgQueue", app_session.ForwardMsgQueue)
@@ -55,7 +55,7 @@ def test_what_belongs_to_a_complete_run_is_sent_though_a_fragment_runs_next(
         draw(fragment, fragment)
     queue.enqueue(ForwardMsg(script_finished=finished))
     queue.clear(retain_lifecycle_msgs=True, fragment_ids_this_run=next_run)
-    draw("live", "drawn anew")  # not in the place of what waits: it belongs to the next run
+    draw("live", "drawn anew")  # not appended to the pending messages: it belongs to the next run
     waiting = [
         "finished" if message.HasField("script_finished") else message.delta.new_element.markdown.body
         for message in queue.flush()

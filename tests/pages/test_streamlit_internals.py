@@ -1,4 +1,4 @@
-"""What pages/streamlit_internals uses of Streamlit is there, and nothing else in the project uses such things."""
+"""Streamlit's private names used in pages/streamlit_internals exist, and nothing else in the project uses any."""
 
 import ast
 import importlib
@@ -12,7 +12,7 @@ import streamlit
 ROOT = Path(__file__).parents[2]
 PUBLIC = {"streamlit", "streamlit.errors"}
 
-# Every name that is used, by module, with the parameters that calls pass or that replacements have.
+# Every name in use, by module, with the parameters that calls pass or replacements have.
 NAMES = {
     "cli_util": {"open_browser": ["url"]},
     "config": {"is_manually_set": ["option_name"]},
@@ -98,7 +98,7 @@ NAMES = {
 
 
 def has(owner: Any, attribute: str) -> bool:
-    """Whether a class has an attribute: of its own, of its instances, or a field of its message."""
+    """Whether a class has an attribute: its own, of its instances, or a field of its protobuf message."""
     if message := getattr(owner, "DESCRIPTOR", None):
         return attribute in {*message.fields_by_name, *message.oneofs_by_name} or hasattr(owner, attribute)
     source = "".join(inspect.getsource(one) for one in owner.__mro__ if one.__module__.startswith("streamlit"))
@@ -108,7 +108,7 @@ def has(owner: Any, attribute: str) -> bool:
 
 
 def missing(module: str, name: str, parameters: list[str] | None) -> str:
-    """What is not there of a name, as a sentence; "" if all is."""
+    """Return what is missing of a name, as a sentence; "" if nothing is."""
     full = f"streamlit.{module}.{name}"
     owner, _, attribute = name.rpartition(".")
     try:
@@ -127,12 +127,12 @@ def missing(module: str, name: str, parameters: list[str] | None) -> str:
     return f"{full} of Streamlit {streamlit.__version__} takes ({', '.join(map(str, takes))}), not {parameters}."
 
 
-def test_streamlit_has_what_is_used_of_it() -> None:
+def test_streamlit_has_all_names_in_use() -> None:
     every = ((module, name, parameters) for module, names in NAMES.items() for name, parameters in names.items())
     assert not list(filter(None, (missing(*one) for one in every)))
 
 
-def test_what_an_upgrade_takes_away_is_named() -> None:
+def test_names_removed_by_an_upgrade_are_reported() -> None:
     assert "has no streamlit.config.is_set," in missing("config", "is_set", [])
     assert "has no streamlit.gone.anything," in missing("gone", "anything", None)
     assert "has no streamlit.runtime.runtime.Runtime._sessions," in missing(
@@ -142,7 +142,7 @@ def test_what_an_upgrade_takes_away_is_named() -> None:
 
 
 def private_names(file: Path) -> set[tuple[str, str]]:
-    """Modules of Streamlit that are not public, and the names that a file imports from them."""
+    """Return the private Streamlit modules and names that a file imports."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "streamlit":

@@ -1,4 +1,4 @@
-"""The guided tour: every step opens what it talks about, and what it says is so."""
+"""The guided tour: every step opens its subject, and its statements are true."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 import vit
 from pages.panels.tour import MAP, PANELS, STEPS, Step
 from tests.pages.controls import texts
-from tests.pages.offered import have_all_masks
+from tests.pages.offered import request_all_masks
 from vit.explain.head_statistics import statistics, suggestions
 from vit.explain.logit_lens import logit_lens
 from vit.explain.methods import Subject, heatmap_of
@@ -36,7 +36,7 @@ def told(page: AppTest) -> str:
     return next(one.value for one in page.markdown if " of 7. " in one.value)
 
 
-def test_the_tour_goes_through_all_steps_and_back_and_ends(page: AppTest) -> None:
+def test_tour_goes_through_all_steps_and_back_and_ends(page: AppTest) -> None:
     page.run()
     page.button(key="start tour").click().run()
     for number, step in enumerate(STEPS, 1):
@@ -52,7 +52,7 @@ def test_the_tour_goes_through_all_steps_and_back_and_ends(page: AppTest) -> Non
     assert "tour" not in page.query_params and any(button.key == "start tour" for button in page.button)
 
 
-def test_a_step_brings_the_page_back_to_what_it_talks_about(page: AppTest) -> None:
+def test_step_restores_the_view_of_its_subject(page: AppTest) -> None:
     page.query_params.update({"sample": "temple", "size": "64", "method": "legrad", "view": "similar"})
     page.run()
     page.button(key="start tour").click().run()
@@ -69,7 +69,7 @@ def test_a_step_brings_the_page_back_to_what_it_talks_about(page: AppTest) -> No
 
 
 @pytest.mark.parametrize("asked", ["0", "8", "-1", "x", "99999999999999999999"])
-def test_a_hostile_link_starts_no_tour(page: AppTest, asked: str) -> None:
+def test_hostile_link_starts_no_tour(page: AppTest, asked: str) -> None:
     page.query_params["tour"] = asked
     page.run()
     assert not page.exception and any(button.key == "start tour" for button in page.button)
@@ -81,7 +81,7 @@ def step_of(title: str) -> Step:
 
 @pytest.fixture(scope="module")
 def subjects() -> dict[str, Subject]:
-    """The picture of each step, by its title, as the model gets it there."""
+    """Model inputs of each step, by its title."""
     checkpoint = vit.load_checkpoint(ROOT / "checkpoints" / "cifar10")
     found = {}
     for step in STEPS:
@@ -91,7 +91,7 @@ def subjects() -> dict[str, Subject]:
     return found
 
 
-def test_the_selection_of_every_step_exists(subjects: dict[str, Subject]) -> None:
+def test_selection_of_every_step_exists(subjects: dict[str, Subject]) -> None:
     for step in STEPS:
         kept = subjects[step.title].record
         linked = step.link.viewer
@@ -99,14 +99,14 @@ def test_the_selection_of_every_step_exists(subjects: dict[str, Subject]) -> Non
         assert all(found[name] == linked[name] for name in linked.keys() - {"view"})
 
 
-def test_the_outlined_patch_is_an_eye() -> None:
-    """Seen in the picture: the eye on the right is at (145, 237) of 300 × 300 px that the model gets."""
+def test_outlined_patch_is_an_eye() -> None:
+    """Found by eye: the right eye is at (145, 237) of 300 × 300 px of the model's input."""
     row, col = 145 * 8 // 300, 237 * 8 // 300
     assert "an eye" in step_of("Query and key").text
     assert {step.link.viewer["token"] for step in STEPS if "token" in step.link.viewer} == {str(1 + 8 * row + col)}
 
 
-def test_the_head_that_is_called_local_is(subjects: dict[str, Subject]) -> None:
+def test_head_called_local_is_local(subjects: dict[str, Subject]) -> None:
     step, found = step_of("Heads"), statistics(subjects["Heads"].record, 4)
     near = found["neighbours"]
     block, head = int(step.link.viewer["block"]), int(step.link.viewer["head"])
@@ -117,7 +117,7 @@ def test_the_head_that_is_called_local_is(subjects: dict[str, Subject]) -> None:
     assert (local.block, local.head) == (block, head)  # the panel says so too
 
 
-def test_the_panel_opens_on_the_numbers_that_the_step_names(page: AppTest) -> None:
+def test_panel_opens_with_the_numbers_of_the_step(page: AppTest) -> None:
     page.query_params.update({"tour": str(1 + STEPS.index(step_of("Heads")))} | texts(step_of("Heads").link))
     page.run()
     assert not page.exception
@@ -127,7 +127,7 @@ def test_the_panel_opens_on_the_numbers_that_the_step_names(page: AppTest) -> No
     assert marked == [(1, 3)]
 
 
-def test_the_answer_is_found_where_the_tour_says(subjects: dict[str, Subject]) -> None:
+def test_answer_is_where_the_tour_says(subjects: dict[str, Subject]) -> None:
     subject = subjects["Blocks"]
     lens = logit_lens(subject.model, subject.pixels, subject.record.target)
     assert lens.decided + 1 == 3 and "at block 3" in step_of("Blocks").text
@@ -136,17 +136,17 @@ def test_the_answer_is_found_where_the_tour_says(subjects: dict[str, Subject]) -
 
 
 def verdict(page: AppTest, step: Step, **other: str) -> str:
-    """What the page says of the map that a step shows."""
+    """Return the page's verdict on a step's map."""
     page.query_params.clear()
     page.query_params.update({"tour": str(1 + STEPS.index(step))} | texts(step.link) | other)
     page.run()
     assert not page.exception and not page.error
-    have_all_masks(page)
+    request_all_masks(page)
     return next(one.value for one in page.markdown if re.match(r"\*\*This map", one.value))
 
 
 @pytest.mark.usefixtures("verdicts")
-def test_relevance_is_true_and_rollout_is_not_where_the_tour_says_so(page: AppTest) -> None:
+def test_relevance_is_faithful_and_rollout_is_not_in_the_tours_examples(page: AppTest) -> None:
     step = step_of("Rollout or relevance")
     assert "relevance says truthfully" in step.text and "rollout is no better than chance" in step.text
     assert "better than chance." in verdict(page, step)
@@ -159,11 +159,11 @@ def test_relevance_is_true_and_rollout_is_not_where_the_tour_says_so(page: AppTe
     drops = score_drops(checkpoint.model, pixels, subject.record.target, masks)
     one, other = (judge(heatmap_of(subject, name), masks, drops) for name in ("relevance", "rollout"))
     assert one.word == "better than chance" and other.word == "no better than chance"
-    assert one.correlation > one.reach + 0.1 and other.correlation < other.reach - 0.1  # whatever a machine rounds
+    assert one.correlation > one.reach + 0.1 and other.correlation < other.reach - 0.1  # with a margin for rounding
 
 
 @pytest.mark.usefixtures("verdicts")
-def test_the_map_not_to_be_believed_is_no_better_than_chance(page: AppTest) -> None:
+def test_unfaithful_map_is_no_better_than_chance(page: AppTest) -> None:
     assert "no better than chance" in verdict(page, step_of("When not to believe a map"))
 
 

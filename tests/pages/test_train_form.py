@@ -1,4 +1,4 @@
-"""The form of page Train and the link that says the same are each other's inverse, whoever wrote the link."""
+"""The form of page Train and its link are inverse to each other, for links from any source."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 START = "/runs/50 % & more=?#+ü/checkpoints/best"
 STARTS = ("", "cifar10", START)
 
-# Of every setting a value within its limits, often the last one.
+# A valid value of every setting, often its limit.
 SETTINGS: dict[str, Any] = dict(
     size="S/16", image_size=48, patch_size=12, dim=40, depth=5, heads=5, mlp_dim=77, registers=3, pool="mean",
     norm="after_pool", activation="gelu_tanh", layer_scale=1e-5, dropout=0.1 + 0.2, drop_path=5e-324, start="mimetic",
@@ -34,7 +34,7 @@ TEXTS = ["<b>&epochs=3</b>", "50 % & more?#=+;", " \t", "null", "%00%0A", "x\u20
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A dataset of this machine whose name means something in a link."""
+    """A local dataset whose name has special characters of links."""
     monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path))
     for label in "ab":
         (tmp_path / "a & b=c#%2F+ü" / label).mkdir(parents=True)
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def through_a_link(form: TrainForm) -> TrainForm:
-    """The form that opens from the address of this one."""
+    """Return the form restored from this form's link."""
     query = dict(parse_qsl(urlencode(form.to_query()), keep_blank_values=True))
     again, refused = TrainForm.from_query(query, STARTS)
     assert not refused
@@ -55,7 +55,7 @@ def opened(query: Mapping[str, str]) -> TrainForm:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_what_nobody_chose_is_in_no_link(preset: str) -> None:
+def test_defaults_are_in_no_link(preset: str) -> None:
     form = TrainForm.of_preset(preset)
     assert form.to_query() == ({} if preset == FIRST else {"preset": preset})
     assert through_a_link(form) == form
@@ -64,7 +64,7 @@ def test_what_nobody_chose_is_in_no_link(preset: str) -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_link_brings_back_every_choice(preset: str, folder: str) -> None:
+def test_link_restores_every_choice(preset: str, folder: str) -> None:
     assert set(SETTINGS) == set(setting_names.NAMES)
     form = TrainForm(preset, folder, START, SETTINGS, "A name", "depth", "2, 4", "lr", "1e-3")
     assert through_a_link(form) == form
@@ -72,7 +72,7 @@ def test_a_link_brings_back_every_choice(preset: str, folder: str) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_link_brings_back_one_choice_alone(part: str, folder: str) -> None:
+def test_link_restores_each_single_choice(part: str, folder: str) -> None:
     chosen = TrainForm("mnist", folder, START, SETTINGS, "A name", "depth", "2, 4", "lr", "1e-3").parts()[part]
     for preset in PRESETS:
         form = TrainForm.of_parts({**TrainForm.of_preset(preset).parts(), part: chosen})
@@ -82,7 +82,7 @@ def test_a_link_brings_back_one_choice_alone(part: str, folder: str) -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_choice_of_nothing_comes_through_a_link(preset: str) -> None:
+def test_empty_choice_survives_a_link(preset: str) -> None:
     usual = TrainForm.of_preset(preset)
     empty = {name: None for name in setting_names.NAMES if settings.kind(name)[2]}
     form = replace(usual, init_from="", settings={**usual.settings, **empty})
@@ -91,13 +91,13 @@ def test_a_choice_of_nothing_comes_through_a_link(preset: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("part", ["name", "values_1", "values_2"])
-def test_any_text_comes_through_a_link(part: str, text: str) -> None:
+def test_any_text_survives_a_link(part: str, text: str) -> None:
     form = TrainForm.of_parts({**TrainForm.of_preset().parts(), part: text})
     assert through_a_link(form) == form
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_hostile_link_makes_a_form_that_has_a_link(part: str) -> None:
+def test_hostile_link_makes_a_form_that_has_a_link(part: str) -> None:
     usual = TrainForm.of_preset(FIRST if part == "preset" else "mnist")
     for text in ["", "<b>", "-1", "inf", "nan", "1e999", "9" * 400, "true", "None", "../..", *TEXTS]:
         form, refused = TrainForm.from_query({"preset": "mnist", "utm_source": "mail", part: text}, STARTS)
@@ -107,13 +107,13 @@ def test_a_hostile_link_makes_a_form_that_has_a_link(part: str) -> None:
         assert through_a_link(form) == form
 
 
-def test_a_link_with_a_value_out_of_range_is_refused_there() -> None:
-    """As people may type it, a form may hold what no link brings."""
+def test_link_with_a_value_out_of_range_is_refused_there() -> None:
+    """A form can contain typed values that no link may set."""
     usual = TrainForm.of_preset()
     query = replace(usual, settings={**usual.settings, "epochs": 0}, name="A name").to_query()
     assert TrainForm.from_query(query, STARTS) == (replace(usual, name="A name"), ("epochs=0",))
 
 
-def test_one_file_knows_where_the_session_keeps_the_form() -> None:
+def test_only_one_file_accesses_the_form_in_the_session() -> None:
     files = [ROOT / "pages" / "train.py", *(ROOT / "pages" / "train_form").glob("*.py")]
     assert [file.name for file in files if "session_state" in file.read_text()] == ["form_state.py"]

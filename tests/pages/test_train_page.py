@@ -1,4 +1,4 @@
-"""The page that describes a run: empty, normal and error states, without a browser."""
+"""Page Train: empty, normal and error states, without a browser."""
 
 import shlex
 from pathlib import Path
@@ -30,7 +30,7 @@ def page(folders: Path) -> AppTest:
 
 
 def address(page: AppTest) -> dict[str, str]:
-    """What the address says of the form."""
+    """Return the form's values in the address."""
     return {name: "".join(text) for name, text in page.query_params.items()}  # a list or a string
 
 
@@ -39,7 +39,7 @@ def start(page: AppTest):
 
 
 def setting(page: AppTest, name: str):
-    """A setting's widget."""
+    """Return a setting's widget."""
     for kind in ("number_input", "selectbox", "toggle"):
         for widget in page.get(kind):
             if name_of(widget) == settings.first_key(name):
@@ -48,7 +48,7 @@ def setting(page: AppTest, name: str):
 
 
 def described(page: AppTest) -> TrainConfig:
-    """What the command line on the page says."""
+    """Return the command line on the page."""
     words = shlex.split(page.code[-1].value)
     options = parser().parse_args(words[words.index("vit") + 1 :])
     return train_config(options.preset, **merged_settings(options))
@@ -59,7 +59,7 @@ def test_every_setting_has_one_place_on_the_page() -> None:
     assert sorted(shown) == sorted(TrainConfig.model_fields)
 
 
-def test_every_setting_is_named_and_explained() -> None:
+def test_every_setting_has_a_label_and_a_help_text() -> None:
     for name, field in TrainConfig.model_fields.items():
         assert setting_names.title(name)
         assert settings.explain(name, field).endswith(f"`{name}`")
@@ -72,14 +72,14 @@ def test_page_opens_ready_to_start(page: AppTest) -> None:
 
 
 @pytest.mark.parametrize("preset", ["notebook", "pictures"])
-def test_a_preset_fills_every_setting(page: AppTest, preset: str) -> None:
+def test_preset_fills_every_setting(page: AppTest, preset: str) -> None:
     control(page.selectbox, "preset").set_value(preset).run()
     assert not page.exception and not page.error
     outside = set(settings.ELSEWHERE)
     assert described(page).model_dump(exclude=outside) == train_config(preset).model_dump(exclude=outside)
 
 
-def test_an_impossible_combination_is_explained_at_the_field(page: AppTest) -> None:
+def test_impossible_combination_is_explained_at_the_field(page: AppTest) -> None:
     setting(page, "heads").set_value(5).run()
     assert [error.value for error in page.error] == ["heads 5 does not divide width 48\\."]
     column = next(c for c in page.columns if any(w.key == settings.first_key("heads") for w in c.number_input))
@@ -89,14 +89,14 @@ def test_an_impossible_combination_is_explained_at_the_field(page: AppTest) -> N
     assert not page.error and described(page).heads == 4
 
 
-def test_a_value_on_an_excluded_limit_is_explained_at_the_field(page: AppTest) -> None:
+def test_value_at_an_excluded_limit_is_explained_at_the_field(page: AppTest) -> None:
     setting(page, "lr").set_value(0.0).run()
     assert len(page.error) == 1 and "greater than 0" in page.error[0].value
     assert start(page).disabled
 
 
 @pytest.mark.parametrize(("name", "value", "limit"), [("epochs", 0, "1"), ("heads", 65, "64"), ("mixup", 10.5, "10")])
-def test_a_number_out_of_range_is_explained_at_the_field(page: AppTest, name: str, value: float, limit: str) -> None:
+def test_number_out_of_range_is_explained_at_the_field(page: AppTest, name: str, value: float, limit: str) -> None:
     setting(page, name).set_value(value).run()
     assert setting(page, name).value == value, "what was typed counts"
     (error,) = next(c for c in page.columns if any(w.key == settings.first_key(name) for w in c.number_input)).error
@@ -104,7 +104,7 @@ def test_a_number_out_of_range_is_explained_at_the_field(page: AppTest, name: st
     assert start(page).disabled
 
 
-def test_data_that_does_not_suit_the_model_is_said_before_the_start(page: AppTest) -> None:
+def test_unsuitable_data_is_reported_before_the_start(page: AppTest) -> None:
     setting(page, "size").set_value("mnist").run()
     assert len(page.error) == 1 and "in colour" in page.error[0].value
     assert start(page).disabled
@@ -118,7 +118,7 @@ def test_changed_settings_are_in_the_command_line(page: AppTest) -> None:
     assert (config.epochs, config.pool, config.flip, config.optimizer) == (3, "mean", False, "muon")
 
 
-def test_starting_from_a_checkpoint_leaves_its_size_alone(page: AppTest) -> None:
+def test_starting_from_a_checkpoint_does_not_change_its_size(page: AppTest) -> None:
     control(page.selectbox, "init_from").set_value("cifar10").run()
     assert not page.exception and not page.error
     assert setting(page, "heads").disabled and not setting(page, "epochs").disabled
@@ -128,13 +128,13 @@ def test_starting_from_a_checkpoint_leaves_its_size_alone(page: AppTest) -> None
     assert control(page.selectbox, "preset").value == "shapes"
 
 
-def test_padding_that_leaves_little_of_a_picture_is_explained_at_the_field(page: AppTest) -> None:
+def test_excessive_padding_is_explained_at_the_field(page: AppTest) -> None:
     setting(page, "crop_padding").set_value(28).run()
     assert len(page.error) == 1 and "more than half of the input of 32 px" in page.error[0].value
     assert start(page).disabled
 
 
-def test_a_sweep_is_one_run_per_combination(page: AppTest) -> None:
+def test_sweep_is_one_run_per_combination(page: AppTest) -> None:
     control(page.selectbox, "sweep_1").set_value("heads").run()
     control(page.text_input, "values_1").set_value("1, 2,3, 2").run()
     control(page.selectbox, "sweep_2").set_value("depth").run()
@@ -150,7 +150,7 @@ def test_a_sweep_is_one_run_per_combination(page: AppTest) -> None:
         ("1" * 30, "less than or equal"),
     ],
 )
-def test_sweep_values_that_make_no_run_are_named(page: AppTest, values: str, words: str) -> None:
+def test_invalid_sweep_values_are_named(page: AppTest, values: str, words: str) -> None:
     control(page.selectbox, "sweep_1").set_value("heads").run()
     control(page.text_input, "values_1").set_value(values).run()
     assert len(page.error) == 1 and words in page.error[0].value.replace("\\", "")
@@ -172,7 +172,7 @@ def test_start_launches_one_run_however_often_it_is_sent(page: AppTest) -> None:
     assert not page.exception and [one.id for one in registry.list_runs()] == [run.id]
 
 
-def test_a_form_survives_a_visit_to_another_page(page: AppTest) -> None:
+def test_form_survives_a_visit_to_another_page(page: AppTest) -> None:
     setting(page, "epochs").set_value(3)
     setting(page, "pool").set_value("mean").run()
     page.switch_page("pages/runs.py").run()
@@ -181,7 +181,7 @@ def test_a_form_survives_a_visit_to_another_page(page: AppTest) -> None:
     assert (described(page).epochs, described(page).pool) == (3, "mean")
 
 
-def test_the_address_opens_the_same_form_in_another_session(page: AppTest) -> None:
+def test_address_opens_the_same_form_in_another_session(page: AppTest) -> None:
     control(page.selectbox, "preset").set_value("notebook").run()
     setting(page, "epochs").set_value(3)
     setting(page, "pool").set_value("mean")
@@ -203,10 +203,10 @@ def test_the_address_opens_the_same_form_in_another_session(page: AppTest) -> No
     assert address(again) == link
 
 
-def test_a_choice_of_data_is_in_the_address_before_the_page_shows_it(
+def test_selected_data_is_in_the_address_before_the_page_shows_it(
     page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever reloads as soon as the classes are there meets them again."""
+    """Otherwise a reload as soon as the classes are shown would lose them."""
     show, seen = data_picker.show, []
 
     def noted(*arguments: object, **named: object) -> None:
@@ -218,17 +218,17 @@ def test_a_choice_of_data_is_in_the_address_before_the_page_shows_it(
     assert seen[-1] == address(page) == {"preset": "mnist"}
 
 
-def test_a_form_as_it_comes_has_a_plain_address(page: AppTest) -> None:
+def test_default_form_has_a_plain_address(page: AppTest) -> None:
     assert address(page) == {}
 
 
-def test_a_link_to_a_preset_brings_its_data(folders: Path) -> None:
+def test_link_to_a_preset_sets_its_data(folders: Path) -> None:
     page = opened(preset="mnist")
     assert (control(page.selectbox, "preset").value, control(page.selectbox, "data").value) == ("mnist", "mnist")
     assert described(page).dim == train_config("mnist").dim
 
 
-def test_what_a_link_asks_for_in_vain_is_said_and_left_out(folders: Path) -> None:
+def test_invalid_values_of_a_link_are_reported_and_dropped(folders: Path) -> None:
     wrong = {
         "preset": "best", "data": "folder:/etc", "init_from": "/etc/passwd", "size": "huge", "epochs": "0",
         "batch_size": "many", "grad_clip": "inf", "limit": "9" * 30, "pool": "", "flip": "2", "lr": "nan",
@@ -262,7 +262,7 @@ def test_values_of_a_link_are_those_of_their_setting() -> None:
             settings.parse(name, "no such value")
 
 
-def test_one_click_leads_back_to_the_values_of_the_preset(page: AppTest) -> None:
+def test_one_click_restores_the_values_of_the_preset(page: AppTest) -> None:
     assert not any(button.key == "reset" for button in page.button), "nothing to go back from"
     setting(page, "epochs").set_value(0)
     setting(page, "pool").set_value("mean").run()
@@ -275,7 +275,7 @@ def test_one_click_leads_back_to_the_values_of_the_preset(page: AppTest) -> None
 def test_nothing_can_be_started_on_data_whose_download_failed(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     from torchvision.datasets import CIFAR10
 
-    monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")  # nobody listens there
+    monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")  # a closed port
     control(page.selectbox, "data").set_value("cifar10").run()
     assert not start(page).disabled, "a run downloads what is not here"
     next(button for button in page.button if button.label == "Download CIFAR-10").click().run()
@@ -287,7 +287,7 @@ def test_nothing_can_be_started_on_data_whose_download_failed(page: AppTest, mon
     assert not page.error and not start(page).disabled
 
 
-def test_a_full_disk_is_said_and_keeps_the_form(page: AppTest, folders: Path) -> None:
+def test_full_disk_is_reported_and_keeps_the_form(page: AppTest, folders: Path) -> None:
     page.secrets["limits"] = {"free_gb": 10**6}
     setting(page, "epochs").set_value(3).run()
     start(page).click().run()
@@ -299,7 +299,7 @@ def test_a_full_disk_is_said_and_keeps_the_form(page: AppTest, folders: Path) ->
     ("size", "count", "preset"),
     [((100, 80), 1200, "pictures"), ((40, 30), 1200, "cifar-cpu"), ((100, 80), 4, "fine-tune")],
 )
-def test_a_folder_below_the_roots_can_be_chosen(folders: Path, size: tuple[int, int], count: int, preset: str) -> None:
+def test_folder_below_the_roots_can_be_selected(folders: Path, size: tuple[int, int], count: int, preset: str) -> None:
     pictures(folders / "data" / "zoo", size, count=count)
     app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
     app.switch_page("pages/train.py").run()
@@ -312,16 +312,14 @@ def test_a_folder_below_the_roots_can_be_chosen(folders: Path, size: tuple[int, 
     assert (control(app.selectbox, "preset").value, described(app).init_from) == ("shapes", "")
 
 
-def test_page_alone_is_closed_where_the_app_is_open_to_a_network(
-    folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_is_closed_where_the_app_is_open_to_a_network(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_to_a_network(monkeypatch)
     page = AppTest.from_file(str(ROOT / "pages" / "train.py"), default_timeout=PATIENCE).run()
     assert not page.exception and not page.button and not page.selectbox
     assert "closed" in page.title[0].value
 
 
-def test_settings_to_compare_come_by_use_and_none_that_changes_nothing(folders: Path) -> None:
+def test_settings_to_compare_are_sorted_by_use_without_ineffective_ones(folders: Path) -> None:
     def offered(**link: str) -> list[str]:
         return opened(**link).selectbox(key="sweep_1").options
 
@@ -334,7 +332,7 @@ def test_settings_to_compare_come_by_use_and_none_that_changes_nothing(folders: 
     assert title("lora_rank") in tuned and title("depth") not in tuned
 
 
-def test_a_setting_to_compare_that_no_longer_counts_is_let_go(folders: Path) -> None:
+def test_setting_to_compare_that_became_ineffective_is_dropped(folders: Path) -> None:
     page = opened(preset="shapes", sweep_1="muon_lr", values_1="0.1, 0.2")
     assert control(page.selectbox, "sweep_1").value == "muon_lr"
     control(page.selectbox, "set_optimizer").set_value("adamw").run()
@@ -342,7 +340,7 @@ def test_a_setting_to_compare_that_no_longer_counts_is_let_go(folders: Path) -> 
     assert control(page.selectbox, "sweep_1").value is None
 
 
-def test_sweep_values_are_read_by_the_type_of_their_setting() -> None:
+def test_sweep_values_are_parsed_by_the_type_of_their_setting() -> None:
     assert settings.parse_values("heads", "2, 4,8,") == [2, 4, 8]
     assert settings.parse_values("lr", "1e-3, 0.01") == [1e-3, 0.01]
     assert settings.parse_values("flip", "true, False") == [True, False]
@@ -364,7 +362,7 @@ def said(page: AppTest) -> str:
     return " ".join(one.proto.body for one in page.get("html"))
 
 
-def test_the_preview_is_drawn_anew_only_where_it_changes(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preview_is_redrawn_only_after_relevant_changes(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[TrainConfig] = []
     real = augmentation_preview.preview
     monkeypatch.setattr(
@@ -376,7 +374,7 @@ def test_the_preview_is_drawn_anew_only_where_it_changes(page: AppTest, monkeypa
     assert drawn[0].crop_padding == 1 and drawn[1].seed == 41
 
 
-def test_a_few_steps_tell_what_a_run_takes(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_shows_the_cost_of_a_run(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dry_run, "LIMIT_SECONDS", 600.0)  # on a busy machine
     setting(page, "limit").set_value(100).run()
     assert "<span>Epochs × steps</span><b>8 × 2</b>" in said(page) and "not tried" in said(page)
@@ -386,7 +384,7 @@ def test_a_few_steps_tell_what_a_run_takes(page: AppTest, monkeypatch: pytest.Mo
     assert not button(page, "cancel_trial"), "it is over"
 
 
-def test_a_recipe_that_fits_is_taken_with_one_click(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fitting_recipe_is_adopted_with_one_click(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dry_run, "LIMIT_SECONDS", 600.0)
     pictures(folders / "data" / "zoo")
     page = opened(data=f"folder:{folders / 'data' / 'zoo'}")
@@ -410,9 +408,7 @@ def test_a_recipe_that_fits_is_taken_with_one_click(folders: Path, monkeypatch: 
     assert "not tried" not in said(page), "it was tried at once"
 
 
-def test_a_model_that_the_memory_cannot_hold_is_refused_at_the_form(
-    page: AppTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_that_exceeds_the_memory_is_refused_at_the_form(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pages.train_form.cost_preview.memory_of_this_machine", lambda: (8 << 30, 4 << 30))
     control(page.selectbox, "preset").set_value("pictures").run()
     setting(page, "limit").set_value(None)
@@ -425,7 +421,7 @@ def test_a_model_that_the_memory_cannot_hold_is_refused_at_the_form(
     assert not start(page).disabled and not page.error
 
 
-def test_a_run_is_named_after_what_is_trained(page: AppTest) -> None:
+def test_run_is_named_after_its_model_and_data(page: AppTest) -> None:
     assert control(page.text_input, "name").placeholder == "ViT 3x48/4, 32 px"
     setting(page, "size").set_value("S/16")
     setting(page, "image_size").set_value(64).run()
@@ -444,7 +440,7 @@ def test_a_run_is_named_after_what_is_trained(page: AppTest) -> None:
     assert all(run.id[16:].startswith("vit-") for run in registry.list_runs())
 
 
-def test_of_two_gpus_of_one_kind_each_can_be_chosen(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_of_two_equal_gpus_can_be_selected(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = [Device(f"cuda:{i}", "NVIDIA H100", 80 << 30, 70 << 30, 0.1) for i in range(2)]
     monkeypatch.setattr(compute_target, "list_devices", lambda: [Device("cpu", "CPU", 8 << 30, 4 << 30, None), *gpus])
     page = opened()
@@ -457,7 +453,7 @@ def test_of_two_gpus_of_one_kind_each_can_be_chosen(folders: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("installed", [(), ("mlflow",)])
-def test_a_tracker_is_offered_where_one_is_installed(
+def test_installed_tracker_is_offered(
     folders: Path, monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...]
 ) -> None:
     from vit.training.trackers import plugin

@@ -1,4 +1,4 @@
-"""Archives of pictures on page Train: taken in, chosen, deleted."""
+"""Archives of pictures on page Train: imported, selected, deleted."""
 
 import io
 import zipfile
@@ -32,7 +32,7 @@ def zipped(path: Path) -> bytes:
     return out.getvalue()
 
 
-def test_an_uploaded_archive_is_chosen_and_what_was_left_out_is_named(page: AppTest, folders: Path) -> None:
+def test_uploaded_archive_is_selected_and_omissions_are_named(page: AppTest, folders: Path) -> None:
     pictures(folders / "mine")
     page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
     assert not page.exception and not page.error
@@ -44,7 +44,7 @@ def test_an_uploaded_archive_is_chosen_and_what_was_left_out_is_named(page: AppT
         assert any(expander.label == "Left out of the archive: 1" for expander in again.expander)
 
 
-def test_an_upload_is_deleted_once_it_is_confirmed(page: AppTest, folders: Path) -> None:
+def test_upload_is_deleted_after_confirmation(page: AppTest, folders: Path) -> None:
     pictures(folders / "mine")
     page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
     (folder,) = (folders / "data" / "uploads").iterdir()
@@ -58,7 +58,7 @@ def test_an_upload_is_deleted_once_it_is_confirmed(page: AppTest, folders: Path)
     assert control(page.selectbox, "preset").value == "shapes"
 
 
-def test_an_upload_that_a_run_needs_cannot_be_deleted(page: AppTest, folders: Path) -> None:
+def test_upload_that_a_run_needs_cannot_be_deleted(page: AppTest, folders: Path) -> None:
     pictures(folders / "mine")
     page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
     spec = control(page.selectbox, "data").value
@@ -71,7 +71,7 @@ def test_an_upload_that_a_run_needs_cannot_be_deleted(page: AppTest, folders: Pa
     assert not page.run().button(key="delete_data").disabled
 
 
-def test_only_who_may_upload_may_delete(page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_users_who_may_upload_may_delete(page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pictures(folders / "mine")
     page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
     page.button(key="delete_data").click().run()
@@ -88,7 +88,7 @@ def test_other_folders_cannot_be_deleted(folders: Path) -> None:
     assert not any(button.key == "delete_data" for button in page.button)
 
 
-def test_an_archive_without_classes_is_refused_in_a_sentence(page: AppTest) -> None:
+def test_archive_without_classes_is_refused_in_one_sentence(page: AppTest) -> None:
     page.file_uploader(key="archive_0").upload("notes.zip", zipped(Path("/nonexistent"))).run()
     assert not page.exception and len(page.error) == 1
     page.run()
@@ -96,7 +96,7 @@ def test_an_archive_without_classes_is_refused_in_a_sentence(page: AppTest) -> N
     assert control(page.selectbox, "data").value == "shapes"
 
 
-def test_an_archive_that_cannot_be_kept_is_refused_in_a_sentence(
+def test_archive_that_cannot_be_stored_is_refused_in_one_sentence(
     folders: Path, read_only: Callable[[Path], AbstractContextManager[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pictures(folders / "mine")
@@ -111,14 +111,12 @@ def test_an_archive_that_cannot_be_kept_is_refused_in_a_sentence(
         assert control(page.selectbox, "data").value == "shapes" and not list(closed.iterdir())
 
 
-def test_data_chosen_while_an_archive_is_unpacked_stay(
-    page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_selected_during_the_import_is_kept(page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pictures(folders / "mine")
     shown = page._tree
     page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine"))
     with monkeypatch.context() as patch:
-        patch.setattr(data_picker, "unpack_upload", lambda *_: st.stop())  # as the next click ends this run
+        patch.setattr(data_picker, "unpack_upload", lambda *_: st.stop())  # as when the next click ends this run
         page.run()
     page._tree = shown
     control(page.selectbox, "data").set_value("mnist")
@@ -127,7 +125,7 @@ def test_data_chosen_while_an_archive_is_unpacked_stay(
     assert any("my-zoo" in one for one in map(str, control(page.selectbox, "data").options))
 
 
-def test_an_archive_that_another_server_took_in_meanwhile_is_chosen(
+def test_archive_imported_concurrently_by_another_server_is_selected(
     page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pictures(folders / "mine")
@@ -143,7 +141,7 @@ def test_an_archive_that_another_server_took_in_meanwhile_is_chosen(
     assert control(page.selectbox, "data").value.startswith(f"folder:{folders}/data/uploads/my-zoo-")
 
 
-def test_one_doubtful_picture_is_told_in_the_singular(page: AppTest, folders: Path) -> None:
+def test_single_doubtful_picture_is_reported_in_the_singular(page: AppTest, folders: Path) -> None:
     pictures(folders / "mine")
     first = next((folders / "mine").rglob("*.png"))
     for split in ("class 0", "class 1"):

@@ -1,4 +1,4 @@
-"""Files of every kind reach the app, whose sentence says what they are: Streamlit's own refusal has no words."""
+"""Files of every kind reach the app, which identifies them in a sentence; Streamlit's own refusal explains nothing."""
 
 import io
 
@@ -9,15 +9,15 @@ from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from tests.pages.offered import fed
+from tests.pages.offered import payload_of
 from vit.view.payload import unpack
 
 SEVEN_ZIP = b"7z\xbc\xaf\x27\x1c" + bytes(99)
 
 
 def payload(page: AppTest) -> tuple[dict, dict]:
-    """What the page last sent to the viewer."""
-    return unpack(fed(page, "feeder"))
+    """Return the payload last sent to the viewer."""
+    return unpack(payload_of(page, "feeder"))
 
 
 def encode(image: Image.Image, format: str) -> bytes:
@@ -26,7 +26,7 @@ def encode(image: Image.Image, format: str) -> bytes:
     return out.getvalue()
 
 
-def test_explore_says_what_a_file_is(page: AppTest) -> None:
+def test_explore_identifies_a_file(page: AppTest) -> None:
     page.run()
     for name, content, words in (
         ("photo.dng", b"II*\0\x10\0\0\0CR\2\0" + bytes(99), "photo.dng: This is a raw photo of a camera"),
@@ -39,7 +39,7 @@ def test_explore_says_what_a_file_is(page: AppTest) -> None:
         assert [words in error.value.replace("\\", "") for error in page.error] == [True]
 
 
-def test_a_picture_opens_whatever_its_file_is_called(page: AppTest) -> None:
+def test_picture_opens_under_any_file_name(page: AppTest) -> None:
     page.run()
     heic = io.BytesIO()
     pillow_heif.from_pillow(Image.new("RGB", (300, 200), "teal")).save(heic)
@@ -50,7 +50,7 @@ def test_a_picture_opens_whatever_its_file_is_called(page: AppTest) -> None:
         assert payload(page)[0]["picture"]["width"] == width
 
 
-def test_a_picture_that_uses_few_of_its_values_says_so_and_can_be_stretched(page: AppTest) -> None:
+def test_picture_with_a_narrow_range_of_values_says_so_and_can_be_stretched(page: AppTest) -> None:
     page.run()
     cells = Image.fromarray(np.linspace(0, 4095, 90).astype(np.uint16)[None].repeat(60, 0))
     page.file_uploader[0].upload("cells.png", encode(cells, "PNG")).run()
@@ -67,12 +67,12 @@ def test_a_picture_that_uses_few_of_its_values_says_so_and_can_be_stretched(page
 
 @pytest.mark.parametrize("where", ["pages/checkpoints.py", "pages/train.py"])
 def test_no_uploader_refuses_by_name(page: AppTest, where: str) -> None:
-    """As far as AppTest goes: it raises where a type is not allowed."""
+    """As far as AppTest can check: it raises where a type is not allowed."""
     page.switch_page(where).run(timeout=PATIENCE)
     assert page.file_uploader and all(not one.proto.type for one in page.file_uploader)
 
 
-def test_page_checkpoints_says_what_holds_no_weights(page: AppTest) -> None:
+def test_page_checkpoints_identifies_files_without_weights(page: AppTest) -> None:
     page.switch_page("pages/checkpoints.py").run()
     page.file_uploader[0].set_value([("model.rar", b"Rar!\x1a\x07\0", "application/octet-stream")]).run()
     assert not page.exception and "model.rar is no file of weights" in page.error[0].value.replace("\\", "")
