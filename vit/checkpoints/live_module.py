@@ -192,10 +192,8 @@ def own_logits(live: LiveModule, pixels: Tensor) -> Tensor | None:
     if live.reading.assumed.get("left_out") and not live.config.num_classes:
         return None  # the converted model has no head
     parameter = next(live.module.parameters())
-    with (
-        evaluating(live.module),
-        torch.no_grad(),
-    ):  # no inference mode: cached tensors could not be trained with
+    # No inference mode: the module may cache tensors, which training could not use then.
+    with evaluating(live.module), torch.no_grad():
         output = live.module(pixels.to(parameter.device, parameter.dtype))
     answer = getattr(output, "logits", output)
     if not isinstance(answer, Tensor):

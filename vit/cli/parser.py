@@ -1,4 +1,4 @@
-"""Every command and option of the command line."""
+"""Commands and options of the command line."""
 
 import argparse
 import sys
@@ -13,12 +13,12 @@ from vit.training import presets
 from vit.training.ladder import RUNGS
 
 FUSIONS: tuple[str, ...] = get_args(Fusion)
-DIRECTIONS: tuple[str, ...] = get_args(Direction)  # the usual one first
-_CENSUS = tuple(name for name in STATISTICS if name not in SIGNED)  # the signed ones are of a class, on the page only
+DIRECTIONS: tuple[str, ...] = get_args(Direction)  # the first is the default
+_CENSUS = tuple(name for name in STATISTICS if name not in SIGNED)  # signed ones need a class: page only
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line, and that explains defaults in its help."""
+    """A parser that reports errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{message[0].upper()}{message[1:]}. See {self.prog} --help.\n")
@@ -39,7 +39,7 @@ def _number_or(*alternatives: str) -> Any:
 
 
 def _add_classes(command: argparse.ArgumentParser) -> None:
-    """Options that ask for other classes than the checkpoint's own, see `vit.cli.answers`."""
+    """Add options that replace the checkpoint's classes, see `vit.cli.answers`."""
     command.add_argument(
         "--text", action="append", default=[], metavar="PHRASE",
         help="a class in words, again for more, for checkpoints that learnt from texts (CLIP, SigLIP)",
@@ -88,7 +88,7 @@ def _add_limit(command: argparse.ArgumentParser, default: int) -> None:
 
 
 def _add_processes(command: argparse.ArgumentParser) -> None:
-    """Options for a measurement by several processes, see `vit.runs.batch`."""
+    """Add options to compute with several processes, see `vit.runs.batch`."""
     command.add_argument(
         "--on", metavar="NAME", help="several processes do it: of a cluster that is set up, or of this machine, "
         "`here`; what is done is kept, and the same command goes on from it",
@@ -358,7 +358,7 @@ def _runs(command: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(explain: argparse.ArgumentParser) -> None:
-    """Options for the settings that only new methods have: their type is that of the default."""
+    """Add options for settings that have no explicit option; their type is that of the default."""
     there = {action.dest for action in explain._actions}
     for method in METHODS.values():
         for setting, default in method.settings.items():
@@ -373,17 +373,17 @@ def _add_settings(explain: argparse.ArgumentParser) -> None:
 
 
 def setting_options() -> tuple[str, ...]:
-    """The options of `explain` that set something about any of the methods."""
+    """Return the options of `explain` for settings of any method."""
     return tuple(dict.fromkeys(option_of(setting) for method in METHODS.values() for setting in method.settings))
 
 
 def option_of(setting: str) -> str:
-    """The option that sets something about a method: how rollout makes one head of all of them is --head too."""
+    """Return the option for a method's setting: rollout's fusion of heads shares --head."""
     return "head" if setting == "fusion" else setting
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """The options of `explain` that mean something to a method."""
+    """Return the options of `explain` that apply to a method."""
     method = METHODS[name]
     settings = [option_of(setting) for setting in method.settings]
     return (
@@ -394,7 +394,7 @@ def options_of(name: str) -> tuple[str, ...]:
 
 
 def _defaults(option: str) -> str:
-    """What an option of `explain` is where it is left out, as the table of methods has it.
+    """Describe the default of an option of `explain`, according to the table of methods.
 
     >>> _defaults("residual")
     '(default: 0.5)'
@@ -409,7 +409,8 @@ def _defaults(option: str) -> str:
     return f"(default: {'; '.join(f'{value} of ' + ', '.join(names) for value, names in methods.items())})"
 
 
-COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {  # what each does, and its options
+# Name -> description, and function that adds its options.
+COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "classify": ("Say what is on pictures.", _classify),
     "explain": ("Draw or save where a token of the model looks, or what spoke for a class.", _explain),
     "evaluate": ("Measure a checkpoint's accuracy on a dataset's test pictures.", _evaluate),
@@ -432,8 +433,8 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {  
 
 
 def parser() -> argparse.ArgumentParser:
-    """Every command and option."""
-    installed = Path(sys.argv[0]).stem == "vit"  # the command that an installation brings
+    """Build the parser for all commands."""
+    installed = Path(sys.argv[0]).stem == "vit"  # console script of an installed package
     prog = "vit" if installed else "python -m vit"
     top = _Parser(prog=prog, description="Classify pictures with a Vision Transformer, and look inside it.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")

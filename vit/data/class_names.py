@@ -76,7 +76,7 @@ def _by_themselves(classes: Sequence[str]) -> list[str]:
 @cache
 def _in_words() -> dict[str, str]:
     """Map WordNet ids to the names of ImageNet's classes."""
-    from torchvision.models._meta import _IMAGENET_CATEGORIES  # noqa: PLC0415 # imports torch's compiler, which takes 2 s
+    from torchvision.models._meta import _IMAGENET_CATEGORIES  # noqa: PLC0415 # imports torch's compiler: 2 s
 
     ids = Path(__file__).with_name("imagenet_synsets.txt").read_text().split()
     return dict(zip(ids, _IMAGENET_CATEGORIES, strict=True))

@@ -6,17 +6,7 @@ Parts = tuple[str, ...]  # components of a path: folders and file
 
 PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif"}
 TABLES = {".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".txt"}
-NOT_READ = {
-    ".xml",
-    ".xlsx",
-    ".xls",
-    ".ods",
-    ".mat",
-    ".npy",
-    ".pkl",
-    ".db",
-    ".sqlite",
-}  # unsupported tables
+NOT_READ = {".xml", ".xlsx", ".xls", ".ods", ".mat", ".npy", ".pkl", ".db", ".sqlite"}  # unsupported tables
 _OF_SYSTEMS = {"__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found"}
 
 

@@ -1,4 +1,4 @@
-"""A few training pictures of a dataset, opened without reading the others."""
+"""Load a few training pictures of a dataset without reading the others."""
 
 import time
 from pathlib import Path
@@ -15,14 +15,14 @@ from vit.training.fine_tuning import model_config
 
 
 class Sample(NamedTuple):
-    """A few training pictures, and what is known of the rest.
+    """A few training pictures, and facts about the others.
 
     Attributes:
-        images: uint8 (n, channels, height, width) as they are held for training, see `TrainConfig.train_scale`.
+        images: uint8 (n, channels, height, width), sized as for training, see `TrainConfig.train_scale`.
         labels: (n,) int64.
         classes: one name per label.
-        train_pictures, test_pictures, validation_pictures: how many there are.
-        seconds: that one took to open and cut [s].
+        train_pictures, test_pictures, validation_pictures: number of pictures in each split.
+        seconds: time to open and resize one picture [s].
     """
 
     images: Tensor
@@ -35,11 +35,11 @@ class Sample(NamedTuple):
 
 
 def sample(config: TrainConfig, count: int) -> Sample:
-    """Open a few training pictures without reading the others; the same ones for the same seed.
+    """Load a few training pictures without reading the others; equal seeds give equal pictures.
 
     Raises:
         InvalidDataset: there are none.
-        InvalidCheckpoint, InvalidConfig: of the checkpoint that the run starts from, see `fine_tuning.resolve`.
+        InvalidCheckpoint, InvalidConfig: problems with the run's initial checkpoint, see `fine_tuning.resolve`.
     """
     model = model_config(config, num_classes=1)
     if config.data == "shapes" and model.channels == 3:
