@@ -245,9 +245,7 @@ def _classes_of(root: Tree, where: str, known: Iterable[str] = ()) -> Layout:
         for name, folder in inner.items()
         if not folder.holds_pictures
     }
-    copies = {
-        name for name, own in nested.items() if len(nested) < len(inner) and own <= set(inner)
-    }  # of class folders
+    copies = {name for name, own in nested.items() if len(nested) < len(inner) and own <= set(inner)}  # of classes
     several = sorted({one for name, own in nested.items() if len(own) > 1 and name not in copies for one in own})
     notes = (f"Folders within a class are read as one: {_listed(several)}.",) if several else ()
     if len(nested) < len(inner):

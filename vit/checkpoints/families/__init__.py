@@ -44,8 +44,8 @@ READS = (
 
 ONE_OUTPUT = "The model has one output, so its answer is a yes or no: its probability is the sigmoid of its logit."
 
-_CONVOLUTIONS = "convolutional network"
-# Tensor names that reveal other architectures; the first match wins.
+_CONVOLUTIONS = "a convolutional network"
+# Tensor names that reveal other architectures; the first match wins. Descriptions, unlike names, begin with "a".
 _OTHERS = (
     (r"(^|\.)layers\.\d+\.blocks\.|^features\.\d+\.\d+\.attn\.relative_position", "Swin"),
     (r"\.attn_(block|grid)\.|^stages\.\d+\.blocks\.\d+\.attn\.rel_pos\.", "MaxViT or CoAtNet"),
@@ -53,23 +53,23 @@ _OTHERS = (
     (r"(^|\.)block[1-4]\.\d+\.attn\.|(^|\.)encoder\.block\.\d+\.\d+\.attention\.self\.", "PVT or SegFormer"),
     (r"^stages\.\d+\.blocks\.\d+\.attn\.(kv|sr)\.", "PVT"),
     (r"(^|\.)patch_embedding\.(patch|position)_embeddings", "MONAI ViT"),
-    (r"(^|\.)rel_pos(\.|_[hw]$)", "ViT with relative positions"),
+    (r"(^|\.)rel_pos(\.|_[hw]$)", "a ViT with relative positions"),
     (r"(^|\.)embeds\.(proj|pos_embed|cls_token)", "NaFlexViT"),
     (r"\.gating_param$", "ConViT"),
     (r"^pos_embed_win$", "Hiera"),
     (r"^pos_embed_\d|(^|\.)cls_token[1-4]$", "CrossViT or CoaT"),
-    (r"\.attn\.q_norm\.|\.attn\.k_norm\.", "ViT that normalises queries and keys"),
-    (r"patch_embed\.backbone\.|^conv_root/|^block\d+/unit\d+/", "hybrid of a ResNet and a ViT"),
+    (r"\.attn\.q_norm\.|\.attn\.k_norm\.", "a ViT that normalises queries and keys"),
+    (r"patch_embed\.backbone\.|^conv_root/|^block\d+/unit\d+/", "a hybrid of a ResNet and a ViT"),
     (r"(^|\.)layer1\.0\.(conv1|bn1)|^resnet\.", "ResNet"),
     (r"\.attention_biases$", "LeViT"),
     (r"(^|\.)stages\.\d+\.((blocks|layers)\.)?\d+\.(conv_dw|dwconv)|^features\.1\.0\.layer_scale", "ConvNeXt"),
-    (r"(^|\.)stages\.\d+\.", "network in stages"),
+    (r"(^|\.)stages\.\d+\.", "a network in stages"),
     (r"mlp_tokens|^MixerBlock_\d+/", "MLP-Mixer"),
     (r"blocks_token_only|cls_attn|(^|\.)gamma3$", "CaiT or XCiT"),
-    (r"(^|\.)blocks\.\d+\.(in_proj|attns\.\d+|attn_out_proj)\.", "ViT with parallel blocks"),
-    (r"(^|\.)blocks\.\d+\.attn\.lambda_q1$", "ViT with differential attention"),
-    (r"to_patch_embedding\.", "ViT of the vit-pytorch library"),
-    (r"(^|\.)layers\.\d+\.ffn\.layers\.0\.0\.", "ViT of MMPretrain"),
+    (r"(^|\.)blocks\.\d+\.(in_proj|attns\.\d+|attn_out_proj)\.", "a ViT with parallel blocks"),
+    (r"(^|\.)blocks\.\d+\.attn\.lambda_q1$", "a ViT with differential attention"),
+    (r"to_patch_embedding\.", "a ViT of the vit-pytorch library"),
+    (r"(^|\.)layers\.\d+\.ffn\.layers\.0\.0\.", "a ViT of MMPretrain"),
     (r"attention\.self\.(query|key)|word_embeddings|embed_tokens|(^|\.)wte\.", "language model"),
     (r"\.running_mean$", _CONVOLUTIONS),
 )
@@ -354,8 +354,9 @@ def _refuse_others(names: Sequence[str], claimed: bool) -> None:
         if claimed and what is _CONVOLUTIONS:
             continue
         if name := next((name for name in names if re.search(pattern, name)), None):
+            kind = f"a checkpoint of {what}" if what.startswith("a ") else f"a {what} checkpoint"
             raise InvalidCheckpoint(
-                f"This is a {what} checkpoint (`{brief(name)}`). This app reads plain Vision Transformers: {READS}."
+                f"This is {kind} (`{brief(name)}`). This app reads plain Vision Transformers: {READS}."
             )
 
 
