@@ -140,7 +140,7 @@ def greys(data: bytes, count: int = 200) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def forgotten() -> None:
-    video._remembered.clear()
+    video._cache.clear()
 
 
 @pytest.mark.parametrize("coding", CODINGS)
@@ -425,7 +425,7 @@ def test_a_few_videos_are_read_at_once_and_the_others_are_told(monkeypatch: pyte
     for thread in (*threads, third):
         thread.join(PATIENCE)
         assert not thread.is_alive()
-    assert not video._being_read
+    assert not video._in_progress
 
 
 def test_a_video_that_two_ask_for_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,7 +452,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video, "REMEMBERED_BYTES", 100)
     for data in (one, other):
         read_video(data, 9)
-    assert len(video._remembered) == 1
+    assert len(video._cache) == 1
 
 
 def test_whoever_leaves_while_a_video_is_read_ends_the_reading() -> None:

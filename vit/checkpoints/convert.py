@@ -235,7 +235,7 @@ def _write_folder(checkpoint: Checkpoint, path: Path, to: To) -> None:
         usage += ["", f"At another size {to} interpolates positions in its own way, or not at all."]
     written = target.write(config, dict(model.state_dict()), labels, preprocess)
     document = written.document | {"training": facts}
-    with _whole_folder(path) as folder:
+    with _atomic_folder(path) as folder:
         (folder / CONFIG).write_text(dump_json(document, indent=2))
         (folder / CARD).write_text(foreign or write_card(path.name, config, labels, facts, usage))
         if to == "transformers":
@@ -245,7 +245,7 @@ def _write_folder(checkpoint: Checkpoint, path: Path, to: To) -> None:
 
 
 @contextmanager
-def _whole_folder(path: Path) -> Iterator[Path]:
+def _atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `path` once it is complete and synced to disk."""
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:

@@ -77,7 +77,7 @@ def open_files(path: Path) -> Iterator[CheckpointFiles]:
     for _ in range(100):
         with ExitStack() as stack:
             try:
-                source = _open_once(path, stack)
+                source = _try_open(path, stack)
             except OSError as error:
                 raise InvalidCheckpoint(f"{brief(path.name)!r} cannot be opened: {reason_of(error)}.") from error
             if source:
@@ -86,7 +86,7 @@ def open_files(path: Path) -> Iterator[CheckpointFiles]:
     raise InvalidCheckpoint("The checkpoint is replaced again and again while it is opened. Try again in a moment.")
 
 
-def _open_once(path: Path, stack: ExitStack) -> CheckpointFiles | None:
+def _try_open(path: Path, stack: ExitStack) -> CheckpointFiles | None:
     """Open the files; None if the folder was replaced meanwhile. `stack` closes them."""
     lone = os.path.lexists(path) and not path.is_dir()
     folder = path.parent if lone else path
@@ -197,11 +197,11 @@ def _only_weights(names: list[str], path: Path) -> str:
             f"The weights are split over several files, and their index, such as {INDEXES[0]}, is missing beside them."
         )
     if len(files) != 1:
-        raise InvalidCheckpoint(f"The folder {brief(path.name)!r} holds {_instead_of_one(files, names, path)}")
+        raise InvalidCheckpoint(f"The folder {brief(path.name)!r} holds {_describe_content(files, names, path)}")
     return files[0]
 
 
-def _instead_of_one(files: list[str], names: list[str], path: Path) -> str:
+def _describe_content(files: list[str], names: list[str], path: Path) -> str:
     """Describe what a folder without exactly one weights file has instead, and what to do."""
     if files:
         return f"{len(files)} files of weights: {', '.join(map(brief, files[:3]))}. Keep one."

@@ -246,7 +246,7 @@ def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = K
         pinned, files = _torchvision_weights(parsed) if parsed.torchvision else _hub_files(parsed)
         folder = home / pinned.folder
         home.mkdir(parents=True, exist_ok=True)
-        with _one_at_a_time(home / f".{pinned.repository.replace('/', '--')}.lock"):
+        with _download_lock(home / f".{pinned.repository.replace('/', '--')}.lock"):
             if not folder.is_dir():
                 with _unfinished_folder(folder) as unfinished:
                     if not parsed.torchvision:
@@ -273,7 +273,7 @@ def obtain(name: Name) -> Fetched:
 
 
 @contextmanager
-def _one_at_a_time(lock: Path) -> Iterator[None]:
+def _download_lock(lock: Path) -> Iterator[None]:
     """Lock a repository's downloads; other callers wait and then find the checkpoint in the cache."""
     with lock.open("w") as file:
         wait_for_lock(file.fileno())
@@ -320,12 +320,12 @@ def _fetch_weights(
     download.check_room(folder, whole - present, keep_free)
     done = 0
 
-    def tell(received: int, _: int | None) -> None:
+    def report(received: int, _: int | None) -> None:
         if progress:
             progress(done + received, whole or None)
 
     for file, remote in weights.items():
-        download.download(remote, folder / file, MAX_WEIGHTS - done, keep_free, tell)
+        download.download(remote, folder / file, MAX_WEIGHTS - done, keep_free, report)
         done += (folder / file).stat().st_size
 
 

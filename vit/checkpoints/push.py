@@ -109,7 +109,7 @@ def plan_push(folder: Path, repository: str, *, private: bool = False, license: 
     texts = _texts(folder, repository, license)
     _require_token()
     parent, here = "", tuple[str, ...]()
-    with _errors_in_words(repository):
+    with _translate_errors(repository):
         try:
             there = _api().model_info(repository)
         except errors.RepositoryNotFoundError as error:
@@ -144,7 +144,7 @@ def push(plan: Plan, message: str = MESSAGE, progress: Progress | None = None) -
     if _signature(plan.weights) != plan.signature:
         raise InvalidCheckpoint(f"{brief(plan.weights.parent.name)!r} has changed since it was looked at. Push again.")
     api, repository = _api(), plan.repository
-    with _errors_in_words(repository), _no_bars(), _Counted(plan.weights, progress) as weights:
+    with _translate_errors(repository), _no_bars(), _Counted(plan.weights, progress) as weights:
         parent = plan.parent
         if not parent:
             api.create_repo(repository, repo_type="model", private=plan.private)
@@ -223,7 +223,7 @@ def _require_token() -> None:
 
 
 @contextmanager
-def _errors_in_words(repository: str) -> Iterator[None]:
+def _translate_errors(repository: str) -> Iterator[None]:
     """Translate the Hub's errors into one sentence each."""
     try:
         yield

@@ -160,7 +160,7 @@ def list_members(raw: BufferedReader, size: int, budget: Budget, notes: list[str
 
 def _zip_members(raw: BufferedReader, budget: Budget, notes: list[str]) -> Iterator[Member]:
     with undamaged():
-        archive = zipfile.ZipFile(cast(BinaryIO, _Careful(raw)))
+        archive = zipfile.ZipFile(cast(BinaryIO, _LimitedReads(raw)))
         entries = archive.infolist()
         paths = [_zip_path(entry, name) for entry, name in zip(entries, _zip_names(entries, notes), strict=True)]
         _refuse_overlap(archive)
@@ -171,7 +171,7 @@ def _zip_members(raw: BufferedReader, budget: Budget, notes: list[str]) -> Itera
             yield Member(path, lambda entry=entry: _zip_chunks(archive, entry, budget), done)  # type: ignore[misc]
 
 
-class _Careful(RawIOBase):
+class _LimitedReads(RawIOBase):
     """Wraps a zip file to limit the size of reads, and the number of entries before Python parses them."""
 
     def __init__(self, raw: BufferedReader):

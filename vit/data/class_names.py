@@ -34,7 +34,7 @@ def names_of(folder: Path, classes: Sequence[str]) -> tuple[str, ...]:
         document = parse_json(read_bytes(folder / FILE, _MAX_BYTES))
         renamed = document if isinstance(document, dict) else {}
     names = []
-    for folder_name, usual in zip(classes, _by_themselves(classes), strict=True):
+    for folder_name, usual in zip(classes, _default_names(classes), strict=True):
         own = renamed.get(folder_name)
         name = own.strip() if isinstance(own, str) and is_text(own) else ""
         names.append(name if 0 < len(name) <= MAX_NAME else usual)
@@ -51,14 +51,14 @@ def rename(folder: Path, classes: Sequence[str], names: Sequence[str]) -> None:
     Raises:
         InvalidDataset: two classes would have the same name, a name is too long, or the file cannot be written.
     """
-    by_themselves = _by_themselves(classes)
-    chosen = [name.strip() or usual for usual, name in zip(by_themselves, names, strict=True)]
+    defaults = _default_names(classes)
+    chosen = [name.strip() or usual for usual, name in zip(defaults, names, strict=True)]
     twice = [name for name, count in Counter(chosen).items() if count > 1]
     if twice:
         raise InvalidDataset(f"Two classes cannot both be called {twice[0]!r}. Give each a name of its own.")
     if any(len(name) > MAX_NAME for name in chosen):
         raise InvalidDataset(f"A name has at most {MAX_NAME} characters. Shorten it.")
-    every = zip(classes, by_themselves, chosen, strict=True)
+    every = zip(classes, defaults, chosen, strict=True)
     renamed = {own: name for own, usual, name in every if usual != name}
     try:
         with replaced(folder / FILE) as file:
@@ -67,14 +67,14 @@ def rename(folder: Path, classes: Sequence[str], names: Sequence[str]) -> None:
         raise InvalidDataset(f"The names cannot be written into {str(folder)!r}: {error.strerror}.") from error
 
 
-def _by_themselves(classes: Sequence[str]) -> list[str]:
+def _default_names(classes: Sequence[str]) -> list[str]:
     """Return the default names of folders."""
-    words = _in_words() if all(map(_WORDNET_ID.fullmatch, classes)) else {}
+    words = _wordnet_names() if all(map(_WORDNET_ID.fullmatch, classes)) else {}
     return [words.get(name, name) for name in classes]
 
 
 @cache
-def _in_words() -> dict[str, str]:
+def _wordnet_names() -> dict[str, str]:
     """Map WordNet ids to the names of ImageNet's classes."""
     from torchvision.models._meta import _IMAGENET_CATEGORIES  # noqa: PLC0415 # imports torch's compiler: 2 s
 

@@ -210,7 +210,7 @@ def _load_folder(
     parts[0] = random_subset(parts[0], limit)
     labels = [[label for _, label in files] for files in parts]
     opened = [
-        partial(_nth_picture, [file for file, _ in files], _enough(one))
+        partial(_nth_picture, [file for file, _ in files], _sufficient_side(one))
         for files, one in zip(parts, preprocess, strict=True)
     ]
     stamps = [partial(readable.stamps_of, [file for file, _ in files]) for files in parts]
@@ -296,7 +296,7 @@ def _nth_picture(paths: Sequence[Path], least: int, index: int) -> Image.Image:
     return _open_picture(paths[index], least)
 
 
-def _enough(preprocess: Preprocess) -> int:
+def _sufficient_side(preprocess: Preprocess) -> int:
     """Return the shorter side [px] from which a larger picture would not improve the resized input."""
     return _OVERSAMPLING * max(preprocess.size)
 
@@ -358,7 +358,7 @@ def _load_shards(
         chosen = [places[i] for i in choose_evenly([labels[place] for place in places], at_most)]
         parts.append(random_subset(chosen, limit) if name == "train" else chosen)
     records = [index.records.chosen(places) for places in parts]
-    opened = [partial(_nth_record, own, _enough(one)) for own, one in zip(records, preprocess, strict=True)]
+    opened = [partial(_nth_record, own, _sufficient_side(one)) for own, one in zip(records, preprocess, strict=True)]
     own = [[labels[place] for place in places] for places in parts]
     stamps = [partial(shards.Records.stamps, chosen) for chosen in records]
     return _opened_dataset(spec, index.classes, own, opened, stamps, preprocess, budget, workers)

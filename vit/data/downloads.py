@@ -62,7 +62,7 @@ def download(name: str, root: Path = Path("data"), progress: Callable[[int, int]
     else:
         folder, downloads = root, [(source.filename, source.tgz_md5, [source.url])]
 
-    def tell(done: int) -> None:
+    def report(done: int) -> None:
         if progress:
             progress(done, max(done, _DOWNLOAD_BYTES[name]))
 
@@ -75,9 +75,9 @@ def download(name: str, root: Path = Path("data"), progress: Callable[[int, int]
             done = 0
             for file, md5, urls in downloads:
                 if not _is_whole(folder / file, md5):
-                    _download_file(urls, folder / file, md5, lambda count, before=done: tell(before + count))  # type: ignore[misc]
+                    _download_file(urls, folder / file, md5, lambda count, before=done: report(before + count))  # type: ignore[misc]
                 done += (folder / file).stat().st_size
-                tell(done)
+                report(done)
             source(root, download=True)  # unpacks the downloaded files
     except (OSError, RuntimeError, ValueError, EOFError) as error:
         reason = str(error).strip().partition("\n")[0].strip("<>") or type(error).__name__

@@ -129,7 +129,7 @@ def import_dataset(
         try:
             arranged = arrange(unpacked.pictures, unpacked.tables, partial(_read_table, unpacked.tables))
         except InvalidDataset as error:
-            raise InvalidDataset(f"{error}{_what_is_not_read(unpacked)}") from error
+            raise InvalidDataset(f"{error}{_describe_unread(unpacked)}") from error
         place_pictures(arranged.splits, unfinished)
         shutil.rmtree(pool)
         skipped, notes = (*unpacked.unreadable, *arranged.unused), (*unpacked.notes, *arranged.notes)
@@ -179,15 +179,15 @@ class _Unpacked(NamedTuple):
     notes: list[str]
 
 
-def _what_is_not_read(unpacked: _Unpacked) -> str:
+def _describe_unread(unpacked: _Unpacked) -> str:
     """Describe the unreadable and unsupported files of an archive without classes, as further sentences."""
-    said = ""
+    message = ""
     if unpacked.unreadable:
-        said += f" {len(unpacked.unreadable):,} of its pictures cannot be read: {unpacked.unreadable[0]}"
+        message += f" {len(unpacked.unreadable):,} of its pictures cannot be read: {unpacked.unreadable[0]}"
     kind, count = max(unpacked.others.items(), key=lambda item: item[1], default=("", 0))
     if kind and count > len(unpacked.pictures):
-        said += f" Files of the kind {printable_name(kind)}, {count:,} here, are not read."
-    return said
+        message += f" Files of the kind {printable_name(kind)}, {count:,} here, are not read."
+    return message
 
 
 def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | None) -> _Unpacked:

@@ -38,9 +38,9 @@ def match_classes(classes: Sequence[str], labels: Sequence[str], model: str) -> 
     Raises:
         InvalidDataset: the model lacks a class.
     """
-    strangers = [name for name in classes if name not in labels]
-    if strangers:
+    unknown = [name for name in classes if name not in labels]
+    if unknown:
         raise InvalidDataset(
-            f"{model} does not know the class {strangers[0]!r} of this dataset. Its classes: {', '.join(labels[:20])}."
+            f"{model} does not know the class {unknown[0]!r} of this dataset. Its classes: {', '.join(labels[:20])}."
         )
     return torch.tensor([labels.index(name) for name in classes])

@@ -79,15 +79,15 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
         elif _are_parts(names):
             labelled = _from_files(root, read, doubtful=False)
         else:
-            return _with_doubts(layout)
+            return _note_doubtful(layout)
         if isinstance(labelled, Labelled):
             return _split(labelled, where)
         reason = labelled.reason
     if len(names) < 2:
         raise InvalidDataset(_too_few(root, names, reason, where))
     for split in layout.splits.values():
-        if strangers := sorted(set(split) - set(names)):
-            raise _strangers(strangers, where)
+        if unknown := sorted(set(split) - set(names)):
+            raise _unknown_classes(unknown, where)
     return layout
 
 
@@ -98,7 +98,7 @@ def _are_masks(names: Iterable[str]) -> bool:
     return real != every and len(real) < 2 and all(map(says_nothing, real))
 
 
-def _with_doubts(layout: Layout) -> Layout:
+def _note_doubtful(layout: Layout) -> Layout:
     """Add a note about classes whose names suggest otherwise."""
     doubtful = [name for name in layout.classes if (split := split_name(name)) and split.rank == 1]
     note = f"Read as classes, as the folders beside them: {_listed(doubtful)}."
@@ -111,7 +111,7 @@ def _are_parts(names: Iterable[str]) -> bool:
     return len(stems) == 1 and any(map(str.isalpha, stems.pop()))
 
 
-def _strangers(names: list[str], where: str) -> InvalidDataset:
+def _unknown_classes(names: list[str], where: str) -> InvalidDataset:
     listed = ", ".join(printable_name(name) for name in names[:10])
     return InvalidDataset(f"{where} has classes for testing that train/ lacks: {listed}. Add or remove them.")
 
@@ -174,7 +174,7 @@ def _splits(root: Tree, where: str) -> Layout | None:
     if plain:  # unlabelled test pictures, as in a competition
         for name, found in plain:
             if len(found) > 1:
-                raise _strangers(sorted(found), f"{where}, in {printable_name(name)}/,")
+                raise _unknown_classes(sorted(found), f"{where}, in {printable_name(name)}/,")
         return Layout({"": dict(classes)}, (f"{printable_name(plain[0][0])}/ has no folders of these classes.",))
     if learnt.rank == 2:
         return None
@@ -317,8 +317,8 @@ def _split(labelled: Labelled, where: str) -> Layout:
     layout = Layout({name: dict(classes) for name, classes in splits.items()}, labelled.notes, labelled.tables)
     train = splits.get("train") or splits[""]
     for classes in splits.values():
-        if strangers := sorted(set(classes) - set(train)):
-            raise _strangers(strangers, where)
+        if unknown := sorted(set(classes) - set(train)):
+            raise _unknown_classes(unknown, where)
     return layout
 
 

@@ -138,7 +138,7 @@ def _cost(name: str, encoding: str, of_character: Callable[[str, bytes], float])
             if not character.isascii():
                 total += 2 * _SYMBOL if unicodedata.category(character) == "Co" else _SYMBOL
             if word and not word.isascii() and _script(word[-1]) != "CJK":
-                total += _SHORT_WORD * (len(word) < 3) + _unspeakable(word.lower())
+                total += _SHORT_WORD * (len(word) < 3) + _unpronounceable(word.lower())
             word = ""
         before = script
     return total
@@ -156,7 +156,7 @@ def _script(character: str) -> str:
     return "CJK" if script in ("HIRAGANA", "KATAKANA", "HALFWIDTH", "HANGUL") else script
 
 
-def _unspeakable(word: str) -> float:
+def _unpronounceable(word: str) -> float:
     """Return a penalty for unpronounceable letters: è is a vowel and č is not, at the same code in two encodings."""
     total = _NOT_FINAL * sum(letter in _FINAL for letter in word[:-1])
     vowels = [unicodedata.normalize("NFD", letter)[0] in _VOWELS for letter in word]

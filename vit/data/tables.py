@@ -116,7 +116,7 @@ def _from_json(value: Any) -> Table | None:
                 return table
         if value and all(isinstance(inner, dict) for inner in value.values()):
             return _from_objects([{"file_name": name, **inner} for name, inner in value.items()])
-        pairs: list[tuple[str, ...]] = [(name, _cell(one)) for name, inner in value.items() for one in _several(inner)]
+        pairs: list[tuple[str, ...]] = [(name, _cell(one)) for name, inner in value.items() for one in _as_list(inner)]
         return Table(pairs) if pairs else None
     if not isinstance(value, list) or not value:
         return None
@@ -127,7 +127,7 @@ def _from_json(value: Any) -> Table | None:
     return None
 
 
-def _several(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 

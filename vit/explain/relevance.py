@@ -279,7 +279,7 @@ def relevance_record(
         by_pixels = _input_gradient(model, pixels, back)
     queries, keys, values, gradients, maps = zip(*reversed(blocks), strict=True)
     patch = model.config.patch_size
-    looks = None if pool_attention is None else pool_attention.detach()[0]
+    pool_weights = None if pool_attention is None else pool_attention.detach()[0]
     return GradientRecord(
         logits=logits.detach(),
         target=target,
@@ -290,8 +290,8 @@ def relevance_record(
         channel_maps=torch.stack(maps),
         prefix=model.config.prefix,
         grid=(pixels.shape[2] // patch, pixels.shape[3] // patch),
-        pool_attention=looks,
-        read=read_by_head(model.config, queries[0], looks),
+        pool_attention=pool_weights,
+        read=read_by_head(model.config, queries[0], pool_weights),
         input_gradient=by_pixels,
     )
 
@@ -368,13 +368,13 @@ def _pass_blocks(model: VisionTransformer, pixels: Tensor, hook: Hook | None, ev
     """
     captured: list[tuple[HeadInputs, Tensor]] = []
 
-    def keep(index: int, inputs: HeadInputs) -> Tensor:
+    def capture(index: int, inputs: HeadInputs) -> Tensor:
         heads = inputs.mixed()
         captured.append((inputs, heads))
         return heads if hook is None else hook(index, inputs._replace(mixed=lambda: heads))
 
     with torch.no_grad():
-        x, steps = model.walk(pixels.detach(), every=every, queries=EVERY, mix=mixed_both_ways, hook=keep)
+        x, steps = model.walk(pixels.detach(), every=every, queries=EVERY, mix=mixed_both_ways, hook=capture)
     for step in steps:
         before = x.detach().requires_grad_()
         x = step(before)

@@ -41,7 +41,7 @@ NARROW, DARK = 0.5, 0.25  # shares of the range of values: used range for little
 
 # Decoding one picture at a time bounds the memory for all visitors together; `catch_warnings` is not thread-safe
 # either.
-_ONE_AT_A_TIME = threading.Lock()
+_PILLOW_LOCK = threading.Lock()
 
 
 def silence_libraries() -> None:
@@ -74,7 +74,7 @@ def decode_image(data: bytes, frame: int = 0, least: int = 0, stretch: bool = Fa
         InvalidImage: unsupported, damaged, beyond the limits of `vit.images.file_checks`, or without this frame.
     """
     check_file(data)
-    with _pillow_errors_in_words():
+    with _locked_pillow():
         image = open_image(data)
         if least:
             image.draft(None, (least, least))  # only for JPEG; never below this size
@@ -115,7 +115,7 @@ def used_range(data: bytes) -> UsedRange | None:
     check_file(data)
     if is_video(data):
         return None
-    with _pillow_errors_in_words():
+    with _locked_pillow():
         image = open_image(data)
         if not _is_deep(image):
             return None
@@ -151,10 +151,10 @@ def decode_frames(data: bytes, frames: Sequence[int], stretch: bool = False) -> 
                 raise InvalidImage(_no_such_frame(number, len(clip.frames) - 1))
             yield Frame(decode_image(clip.frames[number]), clip.durations[number])
         return
-    with _pillow_errors_in_words():
+    with _locked_pillow():
         image = open_image(data)
     for number in frames:
-        with _pillow_errors_in_words():
+        with _locked_pillow():
             frame = Frame(_render(_seek_frame(image, number, data), stretch), _duration(image))
         yield frame
 
@@ -170,14 +170,14 @@ def count_frames(data: bytes) -> int:
     check_file(data)
     if is_video(data):
         return len(read_video(data, MAX_FRAMES).frames)
-    with _pillow_errors_in_words():
+    with _locked_pillow():
         return _count_askable(open_image(data), data)
 
 
 @contextlib.contextmanager
-def _pillow_errors_in_words() -> Iterator[None]:
+def _locked_pillow() -> Iterator[None]:
     """Serialise access to Pillow, and convert its exceptions to one sentence."""
-    with _ONE_AT_A_TIME, warnings.catch_warnings():
+    with _PILLOW_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns about odd metadata on the console
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:

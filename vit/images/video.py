@@ -136,19 +136,19 @@ def read_video(
         InvalidImage: the file contains no video, is damaged, or exceeds the limits of this module.
     """
     key = hashlib.sha256(data).digest(), count
-    if (outcome := _remembered_of(key, waiting)) is None:
+    if (outcome := _cached_or_claim(key, waiting)) is None:
         try:
             try:
                 outcome = _read_frames(data, count, progress)
             except InvalidImage as error:
                 outcome = str(error)  # cached, too, as a page calls this several times
             with _changed:
-                _remembered[key] = outcome
-                while len(_remembered) > 1 and sum(map(_remembered_bytes, _remembered.values())) > REMEMBERED_BYTES:
-                    _remembered.popitem(last=False)
+                _cache[key] = outcome
+                while len(_cache) > 1 and sum(map(_cached_bytes, _cache.values())) > REMEMBERED_BYTES:
+                    _cache.popitem(last=False)
         finally:
             with _changed:
-                _being_read.discard(key)
+                _in_progress.discard(key)
                 _changed.notify_all()
     if isinstance(outcome, str):
         raise InvalidImage(outcome)
@@ -157,26 +157,26 @@ def read_video(
 
 _Key = tuple[bytes, int]
 _changed = threading.Condition()
-_remembered: OrderedDict[_Key, Clip | str] = OrderedDict()
-_being_read: set[_Key] = set()
+_cache: OrderedDict[_Key, Clip | str] = OrderedDict()
+_in_progress: set[_Key] = set()
 
 
-def _remembered_of(key: _Key, waiting: Callable[[], object]) -> Clip | str | None:
+def _cached_or_claim(key: _Key, waiting: Callable[[], object]) -> Clip | str | None:
     """Return the cached result; None if the caller must decode the video, for which it is then registered."""
     while True:
         with _changed:
-            if key in _remembered:
-                _remembered.move_to_end(key)
-                return _remembered[key]
-            if key not in _being_read and len(_being_read) < _bounds.files:
-                _being_read.add(key)
+            if key in _cache:
+                _cache.move_to_end(key)
+                return _cache[key]
+            if key not in _in_progress and len(_in_progress) < _bounds.files:
+                _in_progress.add(key)
                 return None
             if _changed.wait(BEAT_SECONDS):
                 continue
         waiting()
 
 
-def _remembered_bytes(outcome: Clip | str) -> int:
+def _cached_bytes(outcome: Clip | str) -> int:
     """Approximate memory of a cached result [bytes]; errors count, too, to bound their number."""
     return 10_000 if isinstance(outcome, str) else sum(map(len, outcome.frames))
 
@@ -185,8 +185,8 @@ def forget(data: bytes) -> None:
     """Remove a video from the cache."""
     digest = hashlib.sha256(data).digest()
     with _changed:
-        for key in [one for one in _remembered if one[0] == digest]:
-            del _remembered[key]
+        for key in [one for one in _cache if one[0] == digest]:
+            del _cache[key]
 
 
 def evenly(every: Iterable[int], count: int) -> list[int]:
@@ -276,19 +276,19 @@ def main(count: int, seconds: float, memory: int) -> int:
     _restrict(len(data))
     out = sys.stdout.buffer
 
-    def tell(values: dict[str, Any], content: bytes = b"") -> None:
+    def send(values: dict[str, Any], content: bytes = b"") -> None:
         out.write(json.dumps(values).encode() + b"\n" + content)
         out.flush()
 
     try:
         for values, content in _decode_frames(data, count):
-            tell(values, content)
+            send(values, content)
     except InvalidImage as error:
-        tell({"problem": str(error)})
+        send({"problem": str(error)})
     except MemoryError:
-        tell({"problem": "There is not enough memory to decode this video; make it smaller."})
+        send({"problem": "There is not enough memory to decode this video; make it smaller."})
     except Exception:  # on hostile bytes libraries raise nearly every kind there is; a broken one failed above
-        tell({"problem": _DAMAGED})
+        send({"problem": _DAMAGED})
     return 0
 
 

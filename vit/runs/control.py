@@ -334,12 +334,12 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
             _change_about(run.folder, devices=list(devices))
         settings = (run.folder / "config.json").read_bytes()
         if config:
-            _write_whole(run.folder / "config.json", config.model_dump_json(indent=2).encode() + b"\n")
+            _replace_file(run.folder / "config.json", config.model_dump_json(indent=2).encode() + b"\n")
         try:
             engine.submit(run.folder, Request(tuple(devices or run.devices), run.share, run.nodes, run.minutes))
         except UserError:
             if config:
-                _write_whole(run.folder / "config.json", settings)
+                _replace_file(run.folder / "config.json", settings)
             raise
     watch.forget()
     return find_run(run_id)
@@ -420,7 +420,7 @@ def _check_ours(run: Run) -> None:
         raise InvalidRun(f"This run is trained by another program ({run.loop}). Stop and resume it there.")
 
 
-def _write_whole(path: Path, content: bytes) -> None:
+def _replace_file(path: Path, content: bytes) -> None:
     with changing(path.parent), replaced(path) as file:
         file.write(content)
 

@@ -17,7 +17,7 @@ from vit.training.config import TrainConfig
 
 _TICK_SECONDS = 0.2  # [s] between two yields
 
-_one_at_a_time = threading.BoundedSemaphore(1)
+_slot = threading.BoundedSemaphore(1)
 
 
 def run_process(
@@ -32,13 +32,13 @@ def run_process(
     Raises:
         InvalidConfig: the process rejects the settings or runs out of memory, or another dry run is in progress.
     """
-    if not _one_at_a_time.acquire(blocking=False):
+    if not _slot.acquire(blocking=False):
         raise InvalidConfig("Another trial is under way on this server. Try again in a few seconds.")
     try:
         with tempfile.TemporaryFile("w+") as log:
             yield from _read_process(what, config, device, limit, request, log)
     finally:
-        _one_at_a_time.release()
+        _slot.release()
 
 
 def _read_process(

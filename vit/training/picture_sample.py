@@ -46,11 +46,11 @@ def sample(config: TrainConfig, count: int) -> Sample:
         pictures, _ = shapes(count, model.image_size[0], seed=1)
         train, test, validation = 4000, 1000, 1000
         return Sample(pictures.images, pictures.labels, SHAPES, min(train, config.limit or train), test, validation)
-    as_they_are = Preprocess(model.image_size, mean=(0.0,) * model.channels, std=(1.0,) * model.channels)
+    unnormalised = Preprocess(model.image_size, mean=(0.0,) * model.channels, std=(1.0,) * model.channels)
     root = Path(config.data_root)
     scale = config.train_scale
     dataset = load_dataset(
-        config.data, as_they_are, root=root, budget=0, workers=0, limit=config.limit, train_scale=scale
+        config.data, unnormalised, root=root, budget=0, workers=0, limit=config.limit, train_scale=scale
     )
     train = len(dataset.train.labels)
     order = torch.randperm(train, generator=torch.Generator().manual_seed(config.seed))[:count]

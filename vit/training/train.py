@@ -98,7 +98,7 @@ def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
     base = base_of(config, run)
     process = set_up_process(config)
     try:
-        with _folder_of(run, process):
+        with _open_run(run, process):
             return _run_trainer(config, run, process, resume, base)
     finally:
         if process.opened:
@@ -135,7 +135,7 @@ def _run_trainer(config: TrainConfig, run: Path, process: Process, resume: bool,
 
 
 @contextmanager
-def _folder_of(run: Path, process: Process) -> Iterator[None]:
+def _open_run(run: Path, process: Process) -> Iterator[None]:
     """Create the run's folder, hold the run's shared lock, and exclude other writers."""
     with ExitStack() as stack:
         try:
@@ -145,7 +145,7 @@ def _folder_of(run: Path, process: Process) -> Iterator[None]:
                 dist.barrier()
             stack.enter_context(hold_run(run))
             if process.leads:
-                _lock_out_others(run, stack.enter_context((run / "writer.lock").open("w")))
+                _lock_writer(run, stack.enter_context((run / "writer.lock").open("w")))
                 for leftover in ("outcome.json", "heartbeat"):  # left by an attempt that a cluster killed
                     (run / leftover).unlink(missing_ok=True)
                 (run / "reserve").write_bytes(os.urandom(_RESERVE_BYTES))
@@ -157,7 +157,7 @@ def _folder_of(run: Path, process: Process) -> Iterator[None]:
         yield
 
 
-def _lock_out_others(run: Path, lock: IO[str]) -> None:
+def _lock_writer(run: Path, lock: IO[str]) -> None:
     if not acquire_lock(lock.fileno()):
         raise InvalidRun(f"Another process trains in {run}. Stop that one first.")
 

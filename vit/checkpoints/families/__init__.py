@@ -161,7 +161,7 @@ def read(
         own_head.clear()
     if "head.weight" in renamed and "head_dist.weight" not in renamed and "head.bias" not in renamed:
         renamed["head.bias"] = renamed["head.weight"].new_zeros(renamed["head.weight"].shape[:1])
-        model.said.setdefault("head", "The file holds no bias of the head, so it has none.")
+        model.remarks.setdefault("head", "The file holds no bias of the head, so it has none.")
     grid = _stated_grid(family, renamed, likely | stated, document or {})
     reshaped, prefix = reshape(renamed, grid, _placed({**family.fixed, **likely, **stated, **adjusted}))
     measured = infer(reshaped, prefix) | adjusted
@@ -216,7 +216,7 @@ def read(
                 possible_heads(measured["dim"]),
             )
     return Reading(
-        family, build_config(values), reshaped, assumed | model.said, model.selection.head_name, model.part.prefix
+        family, build_config(values), reshaped, assumed | model.remarks, model.selection.head_name, model.part.prefix
     )
 
 
@@ -298,7 +298,7 @@ class _Model(NamedTuple):
     family: Family
     part: Part
     selection: Selection
-    said: dict[str, str]
+    remarks: dict[str, str]
 
 
 def _select(tensors: Tensors, ours: bool, wanted: str) -> _Model:
@@ -313,26 +313,26 @@ def _select(tensors: Tensors, ours: bool, wanted: str) -> _Model:
         raise InvalidCheckpoint(ADAPTER)
     family = _recognise(list(part.own))
     selection = select(part, family, tensors)
-    said = {}
+    remarks = {}
     if others := [name for prefix, name in labels([one.prefix for one in parts]).items() if prefix != part.prefix]:
         own = labels([one.prefix for one in parts]).get(part.prefix, "")
-        said["model"] = (
+        remarks["model"] = (
             f"The file holds {len(parts)} models; this is `{brief(own)}`. Another opens with its name behind that of "
             f"the file: {', '.join(f'#{brief(name)}' for name in others[:6])}."
         )
     if selection.head_name and not selection.head_name.startswith(("head", "classifier")):
-        said["head"] = (
+        remarks["head"] = (
             f"`{brief(selection.head_name)}` is taken for the head: it is the only linear layer after the model."
         )
     outside = bool(selection.head) or not part.own.keys() >= selection.names.keys()
     if outside and any(name.startswith("pooler.") for name in part.own):
-        said["pooler"] = (
+        remarks["pooler"] = (
             "Whether the head reads the pooler is not in the file. It is taken to read the class token itself, as most "
             "do; if it reads the pooler, the answers are wrong. Attention is the same."
         )
     if selection.left_out:
-        said["left_out"] = f"The file holds more than the model, which is left out: {described(selection.left_out)}."
-    return _Model(family, part, selection, said)
+        remarks["left_out"] = f"The file holds more than the model, which is left out: {described(selection.left_out)}."
+    return _Model(family, part, selection, remarks)
 
 
 def _bare(tensors: Mapping[str, object]) -> Part:

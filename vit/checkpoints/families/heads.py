@@ -83,7 +83,7 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
         why = " It reads videos or volumes, and only pictures are read here." if len(embedding) == 5 else ""
         raise InvalidCheckpoint(f"The patch embedding has the wrong shape: {brief(embedding)}.{why}")
     dim = embedding[0] if embedding else 0
-    _take_sequences(family, names, extra, shapes, dim)
+    _accept_sequences(family, names, extra, shapes, dim)
     _drop_parts_of_larger_heads(family, names, extra, shapes, dim, own)
     head = () if _heads(family, names) else _only_linear(extra, shapes, dim)
     left_out = {name: file_name for name, file_name in extra.items() if name not in head}
@@ -116,7 +116,7 @@ def _heads(family: Family, names: Mapping[str, str]) -> list[str]:
     return [name for name in names if family.find(name) in ("proj", *(f"{head}.weight" for head in _HEADS))]
 
 
-def _take_sequences(
+def _accept_sequences(
     family: Family, names: dict[str, str], extra: dict[str, str], shapes: dict[str, tuple[int, ...]], dim: int
 ) -> None:
     """Move a linear layer in a `Sequential` in the head's place to the head, if it is the only layer with tensors."""

@@ -167,7 +167,7 @@ def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
     return Preprocess(size=config.image_size, resize="squash", mean=half, std=half), why
 
 
-def _read_by_the_head(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
+def _infer_pool(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
     """Infer the pooling: the class token if there is one; I-JEPA has none, and DeiT with a teacher has two heads."""
     return tensors, {"pool": "cls"} if "prefix.cls" in tensors and "head_dist.weight" not in tensors else {}
 
@@ -183,7 +183,7 @@ FAMILY = Family(
     assumed=assumed(KINDS["vit"], "transformers"),
     called=CALLED,
     read_config=read_config,
-    adjust=_read_by_the_head,
+    adjust=_infer_pool,
     preprocess=_preprocess,
 )
 NATIVE = replace(FAMILY, name="saved", keys=ON_DISK + EXTRA, adjust=lambda tensors: (tensors, {}))
