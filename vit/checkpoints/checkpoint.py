@@ -166,7 +166,7 @@ def check_preprocess(preprocess: Preprocess, config: ViTConfig) -> None:
     """Check that a model accepts the output of this preprocessing.
 
     Raises:
-        InvalidCheckpoint: wrong number of channels, sides that are no multiple of the patch size, or too many patches.
+        InvalidCheckpoint: wrong number of channels, sides that are not multiples of the patch size, or too many patches.
     """
     if preprocess.channels != config.channels:
         raise InvalidCheckpoint(

@@ -250,6 +250,7 @@ def _atomic_folder(path: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield temporary
+        # The umask can only be read by setting it.
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o777 & ~mask)  # mkdtemp creates folders that only the owner can read

@@ -31,6 +31,7 @@ def _noise_picture(config: ViTConfig) -> Tensor:
     mask = (1 << 32) - 1
     shape = (1, config.channels, *config.image_size)
     x = torch.arange(1, math.prod(shape) + 1)
+    # Mix the bits of each index with the first two primes of xxHash.
     for factor, shift in ((2654435761, 15), (2246822519, 13)):
         x = (x * factor) & mask
         x = x ^ (x >> shift)

@@ -121,6 +121,7 @@ class _Folder(NamedTuple):
             if os.path.islink(self.path / name):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             return os.open(self.path / name, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        # O_NONBLOCK: opening a named pipe would wait for a writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return os.open(name, flags, dir_fd=self.descriptor)
 

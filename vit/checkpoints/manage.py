@@ -341,7 +341,7 @@ def _new_folder(name: str, root: Path | None) -> Iterator[Path]:
 
 def _plain_name(file: str) -> str:
     """Return the base name with unusual characters replaced."""
-    if file.endswith((".pth.tar", ".pt.tar")):  # PyTorch's examples use this suffix for files that are no archives
+    if file.endswith((".pth.tar", ".pt.tar")):  # PyTorch's examples use this suffix for files that are not archives
         file = file.removesuffix(".tar")
     return _UNUSUAL.sub("_", file.replace("\\", "/").rpartition("/")[2])[-200:].lstrip(".")
 

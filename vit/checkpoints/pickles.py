@@ -121,6 +121,7 @@ def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> dict[str, S
             entry = archive.getinfo(f"{folder}data/{storage.key}")
             with archive.open(entry):  # checks that directory and entry agree
                 pass
+            # A local header has 30 bytes, the last 4 of which are the lengths of the name and the extra field after it.
             file.seek(entry.header_offset + 26)
             begin = entry.header_offset + 30 + sum(struct.unpack("<2H", file.read(4)))
             places[storage.key] = begin, begin + entry.file_size
@@ -137,6 +138,7 @@ def read_legacy(file: IO[bytes]) -> dict[str, Stored]:
         Exception: any error that a damaged file causes.
     """
     start = io.BytesIO(file.read(32 << 20))
+    # Magic number, protocol version, platform, content, and keys of the storages in the order of the file.
     magic, _, system, root, keys = (_interpret(start) for _ in range(5))
     if magic != 0x1950A86A20F9469CFC6C or system.get("little_endian") is not True or not isinstance(keys, list):
         raise ValueError("It is not a file of torch.save.")

@@ -351,6 +351,7 @@ def _find_pickle(archive: zipfile.ZipFile, name: str, size: int) -> str:
 
 def _open_zip(file: BufferedReader, size: int) -> zipfile.ZipFile:
     """Open a zip file with exactly one directory of bounded size; raise ValueError for any other."""
+    # The end record has 22 bytes, and a comment of up to 64 KiB may follow it.
     file.seek(max(0, size - (1 << 16) - 22))
     tail = file.read()
     if sum(1 for _ in re.finditer(rb"PK\x05\x06", tail)) != 1:  # with several directories, readers may disagree
@@ -396,6 +397,7 @@ def _read_archive(file: BufferedReader, name: str, size: int) -> dict[str, _Entr
             for member in members:
                 with archive.open(member) as content:  # checks that directory and entry agree
                     start = content.read(1 << 10)
+                # As in `pickles.read_zip`: lengths of name and extra field.
                 file.seek(member.header_offset + 26)
                 begin = member.header_offset + 30 + sum(struct.unpack("<2H", file.read(4)))
                 entry = _read_array(start, begin, begin + member.file_size, member.CRC)

@@ -90,7 +90,7 @@ def download(name: str, root: Path = Path("data"), progress: Callable[[int, int]
 
 def torchvision_class(name: str) -> Any:
     """Return torchvision's class for a dataset."""
-    from torchvision import datasets  # noqa: PLC0415 # brings torch's compiler along: 2 s
+    from torchvision import datasets  # noqa: PLC0415 # imports torch's compiler: 2 s
 
     return getattr(datasets, TORCHVISION[name])
 

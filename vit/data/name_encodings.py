@@ -188,12 +188,14 @@ def _of_japanese(character: str, code: bytes) -> float:
         return _KANA
     if len(code) == 1:  # half-width kana
         return 7.0
+    # JIS X 0208 has 2,965 kanji of level 1 and 3,390 of level 2.
     if b"\x88\x9f" <= code <= b"\x98\x72":
         return log(2965)
     return log(3390) + _RARE if b"\x98\x9f" <= code <= b"\xea\xa4" else _SYMBOL + _BEYOND
 
 
 def _of_chinese(_: str, code: bytes) -> float:
+    # GB 2312 has 3,755 hanzi of level 1, in rows B0 to D7, and 3,008 of level 2, up to row F7.
     if len(code) != 2 or code[0] < 0xB0 or code[0] > 0xF7 or code[1] < 0xA1:
         return log(3755) + _BEYOND
     return log(3755) if code[0] <= 0xD7 else log(3008) + _RARE
@@ -206,9 +208,10 @@ def _of_traditional(_: str, code: bytes) -> float:
 
 
 def _of_korean(character: str, code: bytes) -> float:
+    # Unicode orders 11,172 syllables by 19 initial, 21 medial and 28 final letters, one of them empty.
     number = ord(character) - 0xAC00
     if not 0 <= number < 11172:
-        return log(4888) + _RARE
+        return log(4888) + _RARE  # hanja of KS X 1001
     parts = (_INITIALS[number // 588], _MEDIALS[number // 28 % 21], _FINALS[number % 28])
     return -sum(log(share / 100) for share in parts) + (_BEYOND if code[0] < 0xB0 or code[1] < 0xA1 else 0)
 

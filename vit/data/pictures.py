@@ -64,10 +64,10 @@ class Resident:
             yield self.images[part].to(device), self.labels[part].to(device)
 
     def decoded_per_second(self) -> None:
-        """Nothing is decoded."""
+        """Return None: nothing is decoded."""
 
     def close(self) -> None:
-        """There are no workers."""
+        """Do nothing: there are no workers."""
 
 
 @dataclass(frozen=True)

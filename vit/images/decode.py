@@ -279,7 +279,7 @@ def _is_deep(image: Image.Image) -> bool:
 
 
 def _ends(image: Image.Image) -> tuple[float, float]:
-    """Return the lowest and highest finite value; Pillow keeps the upper 8 of 16 bits of colours, which give bounds."""
+    """Return the lowest and highest finite value; for 16-bit colours bounds, as Pillow keeps their upper 8 bits."""
     if not _is_grey(image):
         image.load()
         bands = [ends for name, ends in zip(image.getbands(), _extrema(image), strict=True) if name != "A"]

@@ -178,6 +178,7 @@ def read(
     if "blocks.0.scale1" in reshaped:
         measured["layer_scale"] = 1.0  # any value: it only initialises untrained scales
 
+    # Later entries take precedence. Except for three fields, `stated` and `measured` were compared above.
     values = {**family.fixed, **named, **likely, **stated, **measured}
     assumed = {field: why for field, (_, why) in family.assumed.items() if field not in values}
     values |= {field: family.assumed[field][0] for field in assumed}

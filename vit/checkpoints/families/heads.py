@@ -150,6 +150,8 @@ def _drop_parts_of_larger_heads(
         shape = shapes[weight]
         if family.find(weight) == "proj":
             continue
+        # A layer is part of a larger head if it does not read the model's features, if another layer reads its output,
+        # if other layers outside the model read the features, or if its module has further tensors.
         reads = len(shape) == 2 and shape[1] in (dim, 2 * dim, *before)
         near = [name for name in extra if not _APART.search(name)]
         follows = any(shapes[name][1:] == shape[:1] != (dim,) and name.endswith(".weight") for name in near)

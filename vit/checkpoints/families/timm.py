@@ -485,7 +485,7 @@ FAMILIES = (MAE, META_DINOV2, FAMILY)
 # --- Writing --------------------------------------------------------------------------------------------------
 
 _POOLS_WRITTEN = {ours: theirs for theirs, ours in _POOLS.items()}
-# Settings that are no argument of timm's class: the function of this architecture sets them.
+# Settings that timm's class does not take as arguments; the function of this architecture sets them.
 _EPS = {1e-6: "vit_base_patch16_224", 1e-5: "vit_base_patch16_clip_224"}
 _DISTILLED = "deit_base_distilled_patch16_224"
 _SWIGLU = "vit_giant_patch14_dinov2"
