@@ -36,8 +36,8 @@ def write_card(
 
     Args:
         facts: `accuracy` (on test pictures, share from 0 to 1) and `accuracy_on`, `validation_accuracy`, `data`,
-            `recipe`, `hardware`, `time` (text, or seconds), `limits`, `license`, `params` and any other recorded
-            fact. A mapping becomes a list.
+            `recipe`, `hardware`, `time` (text, or seconds), `limits`, `license`, `params` and any other recorded fact.
+            A mapping becomes a list.
         how_to_open: lines of the last section; None for a checkpoint in our own format.
         metadata: YAML for the Hub; None to derive it from the licence and accuracy in `facts`.
     """

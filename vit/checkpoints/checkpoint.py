@@ -60,8 +60,7 @@ class Checkpoint:
         card: text of README.md, "" without one.
         facts: recorded facts about the training: accuracy, data, recipe, hardware, time, params, ...
         hash: first 16 hexadecimal digits of the SHA-256 of the weights file; several files are concatenated in the
-            order
-            of their names.
+            order of their names.
         answers: classes from outside that replace the checkpoint's own; None if they were not replaced.
     """
 
@@ -166,7 +165,7 @@ def check_preprocess(preprocess: Preprocess, config: ViTConfig) -> None:
     """Check that a model accepts the output of this preprocessing.
 
     Raises:
-        InvalidCheckpoint: wrong number of channels, sides that are not multiples of the patch size, or too many patches.
+        InvalidCheckpoint: wrong number of channels, sides that do not fit the patch size, or too many patches.
     """
     if preprocess.channels != config.channels:
         raise InvalidCheckpoint(

@@ -66,12 +66,12 @@ def open_files(path: Path) -> Iterator[CheckpointFiles]:
     """Open a checkpoint so that all its files belong to the same save.
 
     All files are opened through one descriptor of the folder. If the path leads to another folder afterwards, some
-    files
-    may have been missing, so the attempt is repeated; opened files stay readable even if the folder is then replaced.
+    files may have been missing, so the attempt is repeated; opened files stay readable even if the folder is then
+    replaced.
 
     Raises:
-        InvalidCheckpoint: it does not exist or cannot be read, it has no weights or several files without an index,
-            a file is too large or not a regular file, or it keeps being replaced.
+        InvalidCheckpoint: it does not exist or cannot be read, it has no weights or several files without an index, a
+            file is too large or not a regular file, or it keeps being replaced.
     """
     path, part = split_part(path)
     for _ in range(100):

@@ -55,14 +55,10 @@ def save_checkpoint(
     """Save a checkpoint atomically; the same model gives the same bytes.
 
     A reader, or a restart after a kill at any moment, finds either the complete old checkpoint or the complete new one.
-    All
-    files are written to a hidden folder beside the old one and synced to disk. Then the old folder is renamed away and
-    the
-    new one renamed to its place. Between the two renames only the old one exists, under a hidden name: readers fall
-    back to
-    that name, and the next save restores it. Replacing single files would mix weights, config and the card's accuracy
-    of
-    different trainings.
+    All files are written to a hidden folder beside the old one and synced to disk. Then the old folder is renamed away
+    and the new one renamed to its place. Between the two renames only the old one exists, under a hidden name: readers
+    fall back to that name, and the next save restores it. Replacing single files would mix weights, config and the
+    card's accuracy of different trainings.
 
     Args:
         facts: about the training, see `write_card`; must be JSON. `params` is added.

@@ -190,8 +190,7 @@ def read_tensors(
     """Read tensors, each into its own memory, in a single pass that also hashes the file.
 
     The file is not memory-mapped: later changes to the file would change the model, truncation would crash the process,
-    and
-    the hash might not match the bytes in use.
+    and the hash might not match the bytes in use.
 
     Args:
         promised: from `look`.

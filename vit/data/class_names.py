@@ -1,9 +1,8 @@
 """Display names of a folder's classes: chosen by people, WordNet names for WordNet ids, or the folders' names.
 
 `classes.json` beside the class folders stores chosen names, {folder: name}. `imagenet_synsets.txt` lists the WordNet
-ids
-of ImageNet-1k in the order of its classes, as defined by the 2012 challenge (Russakovsky et al. 2015, arXiv 1409.0575);
-torchvision has the names in the same order.
+ids of ImageNet-1k in the order of its classes, as defined by the 2012 challenge (Russakovsky et al. 2015, arXiv
+1409.0575); torchvision has the names in the same order.
 """
 
 import json

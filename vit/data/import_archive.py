@@ -102,10 +102,8 @@ def import_dataset(
     """Unpack a zip or tar of class folders, and check it meanwhile.
 
     The archive contains a folder of pictures per class, directly or in folders for training, testing and validation
-    (one of
-    the last two suffices), or any other layout that `vit.data.layout` understands. Its file name does not matter; a tar
-    may
-    be compressed with gzip, bzip2 or xz.
+    (one of the last two suffices), or any other layout that `vit.data.layout` understands. Its file name does not
+    matter; a tar may be compressed with gzip, bzip2 or xz.
 
     Args:
         archive: the file.

@@ -2,9 +2,8 @@
 
 Names are short, so general detectors, which count letters of running text, fail on them: charset-normalizer 3.5 reads
 "猫" and "犬" in Shift-JIS as Korean. Here each encoding that decodes all names is scored by an approximate
-log-probability
-of its characters: common letters and characters cost little; rare ones, symbols, capitals within words and changes of
-script within words cost much.
+log-probability of its characters: common letters and characters cost little; rare ones, symbols, capitals within words
+and changes of script within words cost much.
 
 Alphabets are sorted roughly by the frequency of letters in running text.
 

@@ -317,8 +317,7 @@ def _batches(table: Any, image: str, label: str) -> Iterator[Any]:
     """Read rows of a parquet file in batches that fit into `_BATCH_BYTES`, of at least one row.
 
     A dictionary stores a value once for all its rows, so a kilobyte can expand to gigabytes. No value is larger than
-    its
-    uncompressed column chunk, and without a dictionary neither are all values together.
+    its uncompressed column chunk, and without a dictionary neither are all values together.
     """
     for group in range(table.num_row_groups):
         part = table.metadata.row_group(group)

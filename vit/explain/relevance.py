@@ -67,8 +67,7 @@ class GradientRecord(AttentionRecord):
             ValueError: no such token or block.
 
         Source: Chefer et al. 2021, arXiv 2103.15679, eq. 5 and 6: R = (I + A_L) ... (I + A_1), A_l the mean over heads
-        of
-        relu(dA * A).
+        of relu(dA * A).
         """
         relevance = self._chain(query, direction, start_block, lambda block, rows: self._mean_flow(block, rows, True))
         return relevance if own else (relevance - self._start_vector(query)).clamp_(min=0)
@@ -89,8 +88,7 @@ class GradientRecord(AttentionRecord):
             ValueError: no such token or block, or `discard` is out of range.
 
         Source: jacobgil/vit-explain, `vit_grad_rollout.py`, with its layers in order, rows divided by their own sums
-        and all
-        prefix tokens protected.
+        and all prefix tokens protected.
         """
 
         def flow(block: int, rows: Tensor) -> Tensor:
@@ -245,9 +243,8 @@ def relevance_record(
 
     The model is not modified: no hooks are registered and no parameter gets a gradient, so several threads can share
     one
-    model. It computes in evaluation mode.
-
-    Args:
+    The model is not modified: no hooks are registered and no parameter gets a gradient, so several threads can share
+    one model. It computes in evaluation mode.
         target: class to explain; None for the predicted one.
         hook: on the heads' inputs, see `VisionTransformer.forward`. Gradients are with respect to the outputs before
             it.
@@ -307,10 +304,9 @@ def legrad(
 
     A block's score is the class logit that the model's head computes from the tokens after it; the mean of all tokens
     replaces a class token, as in the authors' code. The positive part of its gradient is averaged over heads, queries
-    and
-    blocks.
-
-    Args:
+    A block's score is the class logit that the model's head computes from the tokens after it; the mean of all tokens
+    replaces a class token, as in the authors' code. The positive part of its gradient is averaged over heads, queries
+    and blocks.
         target: class to explain; None for the predicted one.
         start_block: earlier blocks are left out.
         hook: as for `relevance_record`.

@@ -48,8 +48,7 @@ def silence_libraries() -> None:
     """Silence messages of libraries that repeat what the app reports; for interactive processes.
 
     Pillow's log and libtiff's lines on stderr repeat what `InvalidImage` says. A character that matplotlib's fonts lack
-    is a
-    box in PNG and PDF, and intact in SVG.
+    is a box in PNG and PDF, and intact in SVG.
     """
     warnings.filterwarnings("ignore", "Glyph .* missing from font")
     logging.getLogger("PIL").setLevel(logging.CRITICAL)
@@ -106,8 +105,7 @@ def used_range(data: bytes) -> UsedRange | None:
     """Return the range of values of a picture if it is less than half of its file's range.
 
     Microscopes and X-ray machines store 12 bits in 16, which looks nearly black. `decode_image(data, stretch=True)`
-    maps
-    such a picture to the whole range. None for pictures with 8 bits per channel, which are displayed as intended.
+    maps such a picture to the whole range. None for pictures with 8 bits per channel, which are displayed as intended.
 
     Raises:
         InvalidImage: as `decode_image`.

@@ -1,8 +1,7 @@
 """Repair truncated JPEG files, which Pillow refuses and browsers display, if nearly all of the picture is there.
 
 A decoder fills missing parts from whatever bytes follow. The picture is complete if nearly all pixels stay the same
-with
-different bytes appended, and if a progressive file lacks no scan of the coefficients.
+with different bytes appended, and if a progressive file lacks no scan of the coefficients.
 """
 
 import re

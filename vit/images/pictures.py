@@ -15,9 +15,8 @@ def picture_of(picture: Any) -> Image.Image:
 
     Args:
         picture: of Pillow; the path or the bytes of a file, see `decode_image`; an array (height, width), (height,
-            width,
-            1 or 3), or a tensor (1 or 3, height, width), also as a batch of one: integers from 0 to 255, or floats from
-            0 to 1.
+            width, 1 or 3), or a tensor (1 or 3, height, width), also as a batch of one: integers from 0 to 255, or
+            floats from 0 to 1.
 
     Raises:
         InvalidImage: it is not a picture, in one sentence.

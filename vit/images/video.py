@@ -1,9 +1,8 @@
 """Decode short videos in a separate process; `vit.images.mp4` writes them.
 
 PyAV contains FFmpeg, which decodes the videos. It is imported on demand, as most sessions do not need it. FFmpeg is
-large
-and written in C, so uploads are decoded in an isolated process: with bounded time and memory, an allowlist of demuxers
-and decoders, and where the system supports it, without the right to open files.
+large and written in C, so uploads are decoded in an isolated process: with bounded time and memory, an allowlist of
+demuxers and decoders, and where the system supports it, without the right to open files.
 
     python -m vit.images.video COUNT SECONDS BYTES < clip.mp4
 

@@ -20,12 +20,10 @@ and further files that `vit.runs` describes.
 
 There are three splits of pictures (`vit.data.datasets` describes how they are made). The model trains on `train`.
 `validation` is for model selection: it is evaluated every `validate_every` epochs, in the precision of the training,
-and
-the best epoch is that with the highest accuracy, at a tie that with the lowest loss. `patience` counts epochs without a
-higher accuracy. If weights are averaged (`ema`), both raw and averaged weights are evaluated, and the better ones
-represent the epoch. `test` is evaluated once, at the end, in float32, with the weights that validation selected: that
-is
-the accuracy to publish. An extended run evaluates it again only if validation then selects other weights.
+and the best epoch is that with the highest accuracy, at a tie that with the lowest loss. `patience` counts epochs
+without a higher accuracy. If weights are averaged (`ema`), both raw and averaged weights are evaluated, and the better
+ones represent the epoch. `test` is evaluated once, at the end, in float32, with the weights that validation selected:
+that is the accuracy to publish. An extended run evaluates it again only if validation then selects other weights.
 
 Every random choice is a function of the seed and the step (`vit.data.augment.Chance`). The state is replaced atomically
 with each validation, every few minutes in between, and when a person stops the run. On a CPU, a run that is killed at

@@ -167,14 +167,12 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, placed: bool = False
     """Convert renamed tensors to the names and shapes of `VisionTransformer`; also return the names of prefix tokens.
 
     All tensors become float32, except the matrices of the blocks, which are most of a model: if they are in half
-    precision
-    they stay so, and `Linear` casts them in the forward pass. `tensors` is emptied, to avoid holding the weights twice.
+    precision they stay so, and `Linear` casts them in the forward pass. `tensors` is emptied, to avoid holding the
+    weights twice.
 
     Queries, keys and values are fused, as are the two halves of a gated MLP. The position of a prefix token is added to
-    the
-    token, as both are constants, so that only patches have positions. The two heads of a distilled model, whose outputs
-    are
-    averaged, become one head on both tokens concatenated, with halved weights.
+    the token, as both are constants, so that only patches have positions. The two heads of a distilled model, whose
+    outputs are averaged, become one head on both tokens concatenated, with halved weights.
 
     Args:
         grid: (rows, cols) of patches if a config states them; else the number of patches must be a square.
