@@ -263,7 +263,7 @@ def _in_tar(path: Path) -> Iterator[tuple[int, int, int]]:
                 if label is not None:
                     yield (*record["picture"], label)
                     del pending[key]
-                archive.members = []  # tarfile would keep a million of them in memory
+                archive.members = []  # type: ignore[attr-defined]  # tarfile would keep a million of them in memory
             # At a damaged header or the end of the file, tarfile stops as at the end of the archive, which is a block
             # of zeros.
             if os.pread(raw.fileno(), tarfile.BLOCKSIZE, archive.offset) != bytes(tarfile.BLOCKSIZE):
