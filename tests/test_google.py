@@ -318,7 +318,7 @@ def reshaped(name: str, *shape: int) -> Callable[[Arrays], Arrays]:
 
 ONE = np.ones(1, "f4")
 WRONG: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
-    "hybrid": (change(conv_root__kernel=ONE), r"hybrid of a ResNet and a ViT checkpoint \(`conv_root/kernel`\)"),
+    "hybrid": (change(conv_root__kernel=ONE), r"a checkpoint of a hybrid of a ResNet and a ViT \(`conv_root/kernel`\)"),
     "hybrid, blocks": (change(block1__unit1__conv1__kernel=ONE), "hybrid of a ResNet"),
     "Mixer": (lambda arrays: {"MixerBlock_0/token_mixing/Dense_0/kernel": ONE}, "MLP-Mixer checkpoint"),
     "another model": (lambda arrays: {"layer/kernel": ONE}, "not a Vision Transformer that this app knows"),

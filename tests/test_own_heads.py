@@ -238,6 +238,9 @@ def test_other_networks_are_named_in_any_dict(tmp_path: Path) -> None:
         state = {f"module.{name}": torch.zeros(1) for name in names}
         with pytest.raises(InvalidCheckpoint, match=f"This is a {name} checkpoint"):
             load_checkpoint(keep({"model": state, "epoch": 1}, tmp_path))
+    state = of_timm().state_dict() | {"blocks.0.attn.q_norm.weight": torch.ones(8)}
+    with pytest.raises(InvalidCheckpoint, match="This is a checkpoint of a ViT that normalises queries and keys"):
+        load_checkpoint(keep(state, tmp_path))
 
 
 # --- CLIP ---------------------------------------------------------------------------------------------------------

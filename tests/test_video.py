@@ -140,7 +140,7 @@ def greys(data: bytes, count: int = 200) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def forgotten() -> None:
-    video._remembered.clear()
+    video._cache.clear()
 
 
 @pytest.mark.parametrize("coding", CODINGS)
@@ -425,7 +425,7 @@ def test_number_of_concurrently_read_videos_is_limited_and_stated(monkeypatch: p
     for thread in (*threads, third):
         thread.join(PATIENCE)
         assert not thread.is_alive()
-    assert not video._being_read
+    assert not video._in_progress
 
 
 def test_concurrent_requests_read_a_video_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,7 +452,7 @@ def test_cache_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video, "REMEMBERED_BYTES", 100)
     for data in (one, other):
         read_video(data, 9)
-    assert len(video._remembered) == 1
+    assert len(video._cache) == 1
 
 
 def test_leaving_visitor_cancels_the_decoding() -> None:

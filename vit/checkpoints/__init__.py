@@ -1,4 +1,4 @@
-"""Checkpoints: untrusted files in, one Vision Transformer and all that belongs to it out."""
+"""Read, write, convert and download Vision Transformer checkpoints; files are treated as untrusted."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Classes from outside a checkpoint: their names, and a head that turns its pooled features into logits."""
+"""Classes from outside a checkpoint: names, and a head that maps pooled features to logits."""
 
 import hashlib
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ from vit.model.layers import Linear
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a model is asked to choose from, in place of the classes that it was trained with, or of none.
+    """Classes that replace those that a model was trained with, if any.
 
     Attributes:
         names: one per class.
-        head: from pooled features (B, D) to logits (B, C), in evaluation mode.
+        head: maps pooled features (B, D) to logits (B, C); in evaluation mode.
         source: where the classes come from, as a sentence.
-        activation: "softmax" where the probabilities of all sum to 1, "sigmoid" where each class has one of its own
-            (SigLIP), "none" where logits are similarities, -1 to 1.
-        accuracy: share of the known pictures that are recognised by what the others say; None where none are known.
-        interval: in which that share lies with 95 % confidence.
-        facts: how they were made, for a card.
+        activation: "softmax" if the probabilities of all classes sum to 1, "sigmoid" if each class has an independent
+            probability (SigLIP), "none" if logits are similarities, -1 to 1.
+        accuracy: cross-validated share of the labelled examples that are classified correctly; None without examples.
+        interval: 95 % confidence interval of the accuracy.
+        facts: how the classes were made, for the model card.
     """
 
     names: tuple[str, ...]
@@ -37,7 +37,7 @@ class Answers:
 
     @cached_property
     def digest(self) -> str:
-        """Tells these answers from all others: names, numbers and kind of the head."""
+        """Return a hash of the names, the activation and the head's weights."""
         digest = hashlib.sha256(repr((self.names, self.activation, type(self.head).__name__)).encode())
         for name, tensor in sorted(self.head.state_dict().items()):
             digest.update(repr((name, tuple(tensor.shape))).encode())
@@ -46,5 +46,5 @@ class Answers:
 
     @property
     def linear(self) -> bool:
-        """Whether they are one linear map, which every file of a checkpoint can hold."""
+        """Whether the head is a linear layer with softmax, which every checkpoint format can store."""
         return isinstance(self.head, Linear) and self.activation == "softmax"

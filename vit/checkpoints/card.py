@@ -1,4 +1,4 @@
-"""The model card: the README.md that stands beside a checkpoint's weights."""
+"""The model card: the README.md beside a checkpoint's weights."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _SECTIONS = (
     _Section("Accuracy", ("accuracy", "accuracy_on", "validation_accuracy", "cross_validated_accuracy", "weights")),
     _Section("Limits", ("limits", "assumed")),
 )
-_MEASURED = ("faithfulness", "heads")  # sections that are there once somebody measured
+_MEASURED = ("faithfulness", "heads")  # sections that are written only if the fact was measured
 
 
 def write_card(
@@ -32,14 +32,14 @@ def write_card(
     how_to_open: Sequence[str] | None = None,
     metadata: str | None = None,
 ) -> str:
-    """The README.md of a checkpoint.
+    """Return the README.md of a checkpoint.
 
     Args:
         facts: `accuracy` (on test pictures, share from 0 to 1) and `accuracy_on`, `validation_accuracy`, `data`,
-            `recipe`, `hardware`, `time` (text, or seconds), `limits`, `license`, `params` and whatever else was
-            recorded. A mapping becomes a list.
-        how_to_open: the lines of the last section, for a checkpoint that is not in our own format.
-        metadata: YAML for the Hub, in place of what `facts` say of licence and accuracy.
+            `recipe`, `hardware`, `time` (text, or seconds), `limits`, `license`, `params` and any other recorded fact.
+            A mapping becomes a list.
+        how_to_open: lines of the last section; None for a checkpoint in our own format.
+        metadata: YAML for the Hub; None to derive it from the licence and accuracy in `facts`.
     """
     if metadata is None:
         lines = [f"license: {dump_json(facts['license'])}"] if facts.get("license") else []
@@ -70,7 +70,7 @@ def write_card(
 
 
 def renamed(card: str, name: str, new: str) -> str:
-    """A card that `write_card` made, under a new name; words of its own that a person added stay.
+    """Rename a checkpoint in a card that `write_card` made; text that people added is kept.
 
     >>> renamed("# best\\n\\nThe best of 5.\\n\\n    vit classify PICTURE --checkpoint best\\n", "best", "cats")
     '# cats\\n\\nThe best of 5.\\n\\n    vit classify PICTURE --checkpoint cats\\n'

@@ -1,4 +1,4 @@
-"""Checkpoints by name: those in `checkpoints/`."""
+"""The checkpoints in `checkpoints/`, by name."""
 
 import os
 from pathlib import Path
@@ -10,10 +10,10 @@ from vit.untrusted import brief
 
 
 def find_checkpoint(name: str, root: str | Path | None = None) -> Path:
-    """The folder of a named checkpoint, looked up among those that exist; for names that strangers send.
+    """Return the folder of a named checkpoint; safe for untrusted names, which are compared with the existing folders.
 
     Raises:
-        InvalidCheckpoint: there is none of that name.
+        InvalidCheckpoint: no checkpoint has that name.
     """
     for folder in list_folders(root):
         if folder.name == name:
@@ -28,13 +28,13 @@ def find_checkpoint(name: str, root: str | Path | None = None) -> Path:
 
 
 def list_folders(root: str | Path | None = None) -> list[Path]:
-    """The folders of all checkpoints, by name."""
+    """List the folders of all checkpoints, sorted by name."""
     root = checkpoints_folder() if root is None else Path(root)
     try:
         with os.scandir(root) as entries:
             folder_names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-    # A save that was killed between its two renames leaves ".name.old" alone, which opens as "name".
+    # A save that was killed between its two renames leaves only ".name.old", which still opens as "name".
     names = {name[1:-4] if name.startswith(".") and name.endswith(".old") else name for name in folder_names}
     return [root / name for name in sorted(names) if NAME.fullmatch(name) and not name.startswith(".")]

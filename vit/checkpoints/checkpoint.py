@@ -1,10 +1,10 @@
-"""What a checkpoint is: a model with all that belongs to it, and the names of its files.
+"""The `Checkpoint` class, and the names of a checkpoint's files.
 
 A checkpoint that we save is a folder in the layout of transformers:
 
-    config.json               what transformers opens; "vit": our config, "vit_probe": fingerprint, "training": facts
-    model.safetensors         weights, and in its metadata all that a lone file needs to describe itself
-    preprocessor_config.json  from picture to input, as transformers' AutoImageProcessor reads it
+    config.json               read by transformers; "vit": our config, "vit_probe": fingerprint, "training": facts
+    model.safetensors         weights; the metadata is enough to open the file without its folder
+    preprocessor_config.json  preprocessing, as transformers' AutoImageProcessor reads it
     README.md                 the card: data, recipe, cost, accuracy, limits
 """
 
@@ -38,30 +38,30 @@ OPEN_CLIP = "open_clip_config.json"
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json")  # a tokenizer needs one of them
 TOKENIZER = (*VOCABULARIES, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 
-MAX_WEIGHTS = 12 << 30  # [bytes]; DINOv2-g in float32 has 4.5 GB, CLIP-G with its text tower 10
+MAX_WEIGHTS = 12 << 30  # [bytes]; DINOv2-g in float32 has 4.5 GB, CLIP-G with its text tower 10 GB
 
 NAME = re.compile(r"[a-z0-9_.-]{1,64}")
-WEIGHT_NAMES = (WEIGHTS, INDEXES[0], PYTORCH_WEIGHTS, INDEXES[1])  # the first that is there
+WEIGHT_NAMES = (WEIGHTS, INDEXES[0], PYTORCH_WEIGHTS, INDEXES[1])  # in order of preference
 
 
-_OF_CLASSES = ("faithfulness", "limits", "data", "images")  # facts
+_OF_CLASSES = ("faithfulness", "limits", "data", "images")  # facts that are void once the classes are replaced
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model on disk, opened.
+    """A loaded checkpoint.
 
     Attributes:
         name: of its folder or file.
-        model: in evaluation mode, on the CPU; it computes in float32. The matrices of a large model stay in half
-            precision if they come so.
+        model: in evaluation mode, on the CPU, computing in float32. Matrices of large models stay in half precision if
+            the file stores them so.
         labels: one name per class.
-        assumed: what no file states -> why it is taken to be so; for people to read.
-        card: the text of its README.md, "" without one.
-        facts: what is recorded of its training: accuracy, data, recipe, hardware, time, params, ...
-        hash: first 16 hexadecimal digits of the SHA-256 of the weights file; of several files, of all in the order
-            of their names, one after the other.
-        answers: classes from outside, which took the place of its own; None of a checkpoint as its files have it.
+        assumed: each setting that no file states -> why it has its value; shown to people.
+        card: text of README.md, "" without one.
+        facts: recorded facts about the training: accuracy, data, recipe, hardware, time, params, ...
+        hash: first 16 hexadecimal digits of the SHA-256 of the weights file; several files are concatenated in the
+            order of their names.
+        answers: classes from outside that replace the checkpoint's own; None if they were not replaced.
     """
 
     name: str
@@ -78,14 +78,14 @@ class Checkpoint:
 
     @cached_property
     def params(self) -> int:
-        """Numbers that the model learnt."""
+        """Number of parameters."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     @cached_property
     def identity(self) -> str:
-        """Tells all that results depend on, weights, config, preprocessing and classes, from every other checkpoint's.
+        """Return a hash of everything that results depend on: weights, config, preprocessing and classes.
 
-        The weights alone do not: with another number of heads or another mean colour they answer differently.
+        The hash of the weights is not enough: another number of heads or another mean colour changes the results.
         """
         parts: tuple[Any, ...] = self.hash, self.config, self.preprocess, self.labels
         if self.answers:
@@ -96,20 +96,20 @@ class Checkpoint:
 
     @cached_property
     def body(self) -> str:
-        """Tells all that a pass depends on before the head, the same with any answers."""
+        """Return a hash of all that the features before the head depend on; independent of the classes."""
         parts = self.hash, replace(self.config, num_classes=0, multi_label=False), self.preprocess
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def with_answers(self, answers: Answers) -> Self:
-        """The same checkpoint, on the same weights, with classes from outside in place of its own.
+        """Return a copy that shares the weights and has other classes.
 
-        Everything that explains a class then explains one of these.
+        All methods that explain a class then explain the new classes.
 
         Args:
             answers: made for this checkpoint, see `vit.answers_from_text` and `vit.answers_from_examples`.
         """
         model = self.model.with_head(answers.head, len(answers.names), answers.activation)
-        # Measured with its own classes, or said of them.
+        # These facts were measured with, or describe, the checkpoint's own classes.
         facts = {name: fact for name, fact in self.facts.items() if "accuracy" not in name and name not in _OF_CLASSES}
         return replace(
             self,
@@ -124,16 +124,16 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What a list of checkpoints shows, read without loading weights.
+    """Summary of a checkpoint for lists, read without loading weights.
 
     Attributes:
-        params: numbers that the model learnt.
-        size: of the weights, be they in one file or in several [bytes].
-        labels: how many classes.
-        problem: why it cannot be opened, "" if nothing is known against it.
-        family: whose names its tensors have.
-        choices: numbers of attention heads to choose from, if only that is missing.
-        others: what further models in its file are called; each opens as "name#other".
+        params: number of parameters.
+        size: of all weights files together [bytes].
+        labels: number of classes.
+        problem: why it cannot be opened, "" if no problem is known.
+        family: name of the family that its tensor names match.
+        choices: possible numbers of attention heads, if nothing else is missing.
+        others: names of further models in its file; each opens as "name#other".
     """
 
     name: str
@@ -149,23 +149,23 @@ class CheckpointInfo:
 
 
 def reason_of(error: Exception) -> str:
-    """What the system says against a file, or that no file can have such a name; for the end of a sentence."""
+    """Return why a file cannot be opened, as the end of a sentence: the system's error, or an impossible name."""
     return (error.strerror if isinstance(error, OSError) else None) or "the name cannot be"
 
 
 def reads_text(document: Mapping[str, Any]) -> bool:
-    """Whether a config.json is of a model with a text tower that we can ask, CLIP's or SigLIP's."""
+    """Whether config.json describes a model with a text tower that we support, CLIP's or SigLIP's."""
     return document.get("model_type") in ("clip", "siglip") and "text_config" in document
 
 
-OURS = "vit.config"  # the key of the weights' metadata that tells our files from those of others
+OURS = "vit.config"  # metadata key in the weights that marks files which this package saved
 
 
 def check_preprocess(preprocess: Preprocess, config: ViTConfig) -> None:
-    """Refuse preprocessing whose pictures a model cannot read.
+    """Check that a model accepts the output of this preprocessing.
 
     Raises:
-        InvalidCheckpoint: another number of channels, sides that are not whole patches, or too many patches.
+        InvalidCheckpoint: wrong number of channels, sides that do not fit the patch size, or too many patches.
     """
     if preprocess.channels != config.channels:
         raise InvalidCheckpoint(
@@ -181,25 +181,26 @@ def check_preprocess(preprocess: Preprocess, config: ViTConfig) -> None:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether a tensor of any shape, perhaps empty, holds neither NaN nor infinity."""
-    ends = tensor.aminmax() if tensor.numel() else ()  # a NaN is both; takes no memory, as isfinite() would
+    """Whether a tensor of any shape, perhaps empty, has neither NaN nor infinity."""
+    ends = tensor.aminmax() if tensor.numel() else ()  # NaN propagates to both; isfinite() would allocate a mask
     return all(math.isfinite(end) for end in ends)
 
 
 def hollow(config: ViTConfig) -> VisionTransformer:
-    """A model without memory for its weights."""
+    """Return a model on the meta device, which allocates no memory for weights."""
     return deepcopy(_hollow(config))
 
 
 @lru_cache(8)
 def _hollow(config: ViTConfig) -> VisionTransformer:
-    # Once for each config: the context is the whole process's for a moment, and a training compiled by torch notices.
+    # Cached per config: `torch.device` is set for the whole process meanwhile, which a training under torch.compile
+    # notices.
     with torch.device("meta"):
         return VisionTransformer(config)
 
 
 def with_weights(model: VisionTransformer, tensors: Tensors) -> VisionTransformer:
-    """The same model, in evaluation mode, with these very tensors as its weights: nothing is copied.
+    """Assign tensors to a model without copying them, and set evaluation mode.
 
     Args:
         model: may be on the meta device.
@@ -210,5 +211,5 @@ def with_weights(model: VisionTransformer, tensors: Tensors) -> VisionTransforme
 
 
 def old_folder(path: Path) -> Path:
-    """Where the checkpoint that is being replaced lies until the new one has its name; see `save_checkpoint`."""
+    """Path of the previous checkpoint while `save_checkpoint` replaces it."""
     return path.parent / f".{path.name}.old"

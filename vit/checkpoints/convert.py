@@ -1,8 +1,8 @@
-"""Give a checkpoint to another library: a folder for transformers or timm, a file for torchvision or an ONNX runtime.
+"""Convert a checkpoint for another library: transformers, timm, torchvision or an ONNX runtime.
 
-What is written computes the same in the other library, or it is not written. Exact is the size that the checkpoint's
-preprocessing gives. At another size libraries interpolate positions each in its own way; where the training size is
-another, positions are therefore interpolated here first, unless the library does it by itself in the same way.
+A conversion is refused unless the other library computes the same. Results agree at the size that the checkpoint's
+preprocessing produces. Libraries interpolate positions differently for other sizes. If the training size differs,
+positions are therefore interpolated before they are written, unless the library interpolates in the same way.
 """
 
 import json
@@ -32,7 +32,7 @@ from vit.untrusted import brief
 
 To = Literal["transformers", "timm", "torchvision", "onnx"]
 
-# The first class that can compute a model gets it.
+# In order of preference: the first class that computes the same model is used.
 TARGETS: Mapping[str, tuple[Target, ...]] = {
     "transformers": (
         *huggingface.TARGETS,
@@ -44,29 +44,30 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
     "timm": timm.TARGETS,
     "torchvision": torchvision.TARGETS,
 }
-SUFFIXES: Mapping[str, tuple[str, ...]] = {"torchvision": (".pth", ".pt"), "onnx": (".onnx",)}  # else a folder
+SUFFIXES: Mapping[str, tuple[str, ...]] = {"torchvision": (".pth", ".pt"), "onnx": (".onnx",)}  # others: folders
 
 
 def convert(checkpoint: Checkpoint, destination: str | Path, to: To = "transformers") -> Path:
-    """Write a checkpoint so that another library opens it and gives the same logits and the same attention.
+    """Write a checkpoint so that another library opens it and computes the same logits and attention.
 
         transformers  a folder for `from_pretrained`, `AutoImageProcessor` and `pipeline`; our own format too
         timm          a folder for `timm.create_model("local-dir:...", pretrained=True)`, which transformers opens too
-        torchvision   a .pth file, the state_dict of `torchvision.models.VisionTransformer`; it holds no labels,
-                      no preprocessing, not the number of heads and not whether several classes may hold at once
+        torchvision   a .pth file, the state_dict of `torchvision.models.VisionTransformer`; it has no labels,
+                      no preprocessing, no number of heads, and does not say whether a picture may have several classes
         onnx          an .onnx file: images (B, C, height, width), any B, to logits and attention_0, attention_1, ...
                       (B, H, N, N); labels, preprocessing and config as JSON in its metadata
 
-    Nothing is ever overwritten, and what is written is whole or absent.
+    Existing files are never overwritten, and the output appears only when it is complete.
 
     Args:
-        destination: a folder or file that does not exist yet; an empty folder will do.
+        destination: a folder or file that does not exist yet, or an empty folder.
 
     Returns:
-        The absolute path of what was written.
+        The absolute path of the output.
 
     Raises:
-        UserError: the library has no class that computes this model, the destination is taken, or the disk refuses.
+        UserError: the library has no class that computes this model, the destination exists, or the disk is full or
+            read-only.
     """
     if problem := obstacle(checkpoint, to):
         raise UserError(problem)
@@ -85,10 +86,10 @@ def convert(checkpoint: Checkpoint, destination: str | Path, to: To = "transform
 
 
 def obstacle(checkpoint: Checkpoint, to: To) -> str:
-    """Why a checkpoint cannot be written for a library, in one sentence or two; "" if it can.
+    """Return why a checkpoint cannot be converted for a library, in one or two sentences; "" if it can.
 
     Raises:
-        UserError: there is no such format.
+        UserError: unknown format.
     """
     if to not in get_args(To):
         raise UserError(f"There is no format {to!r}. Choose from: {', '.join(get_args(To))}.")
@@ -109,7 +110,7 @@ def obstacle(checkpoint: Checkpoint, to: To) -> str:
 
 
 def how_to_open(checkpoint: Checkpoint, path: Path, to: To) -> list[str]:
-    """Lines of Python that open what `convert` wrote."""
+    """Return lines of Python that open the output of `convert`."""
     name = json.dumps(path.as_posix())
     if to == "onnx":
         return [
@@ -145,7 +146,7 @@ def how_to_open(checkpoint: Checkpoint, path: Path, to: To) -> list[str]:
 
 
 def _choose_target(checkpoint: Checkpoint, to: str) -> Target:
-    """The class that computes the model, or the one that comes nearest, better with other settings than tokens."""
+    """Return the class with the fewest obstacles; at a tie, prefer one whose obstacle is not the prefix tokens."""
 
     def distance(target: Target) -> tuple[int, bool]:
         problems = _all_obstacles(checkpoint, target)
@@ -162,7 +163,7 @@ def _all_obstacles(checkpoint: Checkpoint, target: Target) -> tuple[str, ...]:
 
 
 def _export_size(checkpoint: Checkpoint, target: Target | None) -> tuple[int, int]:
-    """The size whose positions are written (height, width) [px]."""
+    """Return the size (height, width) [px] whose positions are written."""
     config = checkpoint.config
     keeps = target is not None and (target.resizes == config.position_resize or target in torchvision.TARGETS)
     return config.image_size if keeps or config.rope is not None else checkpoint.preprocess.size
@@ -175,7 +176,7 @@ def _write_tensors(checkpoint: Checkpoint, to: str) -> Written:
 
 
 def _at_size(model: VisionTransformer, size: tuple[int, int]) -> VisionTransformer:
-    """The model in float32, its positions interpolated to pictures of another size, as it would do for each of them."""
+    """Return the model in float32 with positions interpolated to another size, as its forward pass would do."""
     config = model.config
     if size == config.image_size and all(tensor.dtype == torch.float32 for tensor in model.state_dict().values()):
         return model
@@ -191,7 +192,7 @@ def _at_size(model: VisionTransformer, size: tuple[int, int]) -> VisionTransform
 
 
 def _destination(destination: str | Path, to: To) -> Path:
-    """The absolute path, of the kind that the format needs and not taken yet."""
+    """Return the absolute path, after checking that it suits the format and is free."""
     path = Path(os.path.abspath(destination))
     suffixes = SUFFIXES.get(to, ())
     if suffixes and path.suffix not in suffixes:
@@ -224,7 +225,7 @@ def _write_folder(checkpoint: Checkpoint, path: Path, to: To) -> None:
     if config.image_size != checkpoint.config.image_size:
         sizes = (" x ".join(map(str, grid)) for grid in (checkpoint.config.grid, config.grid))
         facts["positions"] = "interpolated from {} to {} patches".format(*sizes)
-    foreign = checkpoint.card if checkpoint.card and not checkpoint.facts else None  # its licence is in there
+    foreign = checkpoint.card if checkpoint.card and not checkpoint.facts else None  # the authors' card, with licence
     if target is huggingface.PLAIN_VIT:  # our own format
         save_checkpoint(path, model, labels, preprocess, facts, foreign)
         return
@@ -234,7 +235,7 @@ def _write_folder(checkpoint: Checkpoint, path: Path, to: To) -> None:
         usage += ["", f"At another size {to} interpolates positions in its own way, or not at all."]
     written = target.write(config, dict(model.state_dict()), labels, preprocess)
     document = written.document | {"training": facts}
-    with _whole_folder(path) as folder:
+    with _atomic_folder(path) as folder:
         (folder / CONFIG).write_text(dump_json(document, indent=2))
         (folder / CARD).write_text(foreign or write_card(path.name, config, labels, facts, usage))
         if to == "transformers":
@@ -244,19 +245,20 @@ def _write_folder(checkpoint: Checkpoint, path: Path, to: To) -> None:
 
 
 @contextmanager
-def _whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which appears under its name when it is complete and on the disk."""
+def _atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `path` once it is complete and synced to disk."""
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield temporary
+        # The umask can only be read by setting it.
         mask = os.umask(0)
         os.umask(mask)
-        temporary.chmod(0o777 & ~mask)  # a temporary folder is closed to others
+        temporary.chmod(0o777 & ~mask)  # mkdtemp creates folders that only the owner can read
         for each in (*temporary.iterdir(), temporary):
             descriptor = os.open(each, os.O_RDONLY)
             os.fsync(descriptor)
             os.close(descriptor)
-        os.rename(temporary, path)  # never over a folder that holds something
+        os.rename(temporary, path)  # fails if a non-empty folder exists there
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -271,6 +273,6 @@ def _write_torch(checkpoint: Checkpoint, path: Path) -> None:
         with replaced(path) as file:
             torch.save(tensors, file)
     except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # torch.save raises its own error where the disk refuses
+        if isinstance(error.__context__, OSError):  # torch.save raises its own error if writing fails
             raise error.__context__ from error
         raise

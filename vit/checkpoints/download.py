@@ -1,8 +1,8 @@
-"""Files from the Hugging Face Hub, and from elsewhere: whole and right, or absent; what broke off goes on where it was.
+"""Download files from the Hugging Face Hub and other servers; interrupted downloads resume, complete ones are verified.
 
-All that is asked goes through huggingface_hub: its addresses, tokens, redirects, retries, offline mode and errors. Of
-its two ways to fetch a file this is the inner one, `http_get`, because `hf_hub_download` deletes what had come when a
-download ends early, takes a file of any size, and does not compare its hash.
+All requests go through huggingface_hub, which handles addresses, tokens, redirects, retries, offline mode and errors.
+This module uses the lower-level `http_get`, because `hf_hub_download` deletes a partial file when the connection closes
+early, accepts a file of any size, and does not compare its hash.
 """
 
 import hashlib
@@ -25,16 +25,16 @@ from huggingface_hub.utils.tqdm import silent_tqdm
 from vit.errors import Unavailable
 from vit.untrusted import brief
 
-Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or None)
+Progress = Callable[[int, int | None], None]  # (bytes done, total bytes or None)
 
 
 class Remote(NamedTuple):
-    """Where a file lies.
+    """Location of a remote file.
 
     Attributes:
-        size: [bytes], if the server says so.
-        sha256: how its hash begins, in hexadecimal digits; "" if it is not known.
-        repository: of the Hub, which may hear the token; "" for a file from elsewhere.
+        size: [bytes], if the server states it.
+        sha256: first hexadecimal digits of its hash; "" if unknown.
+        repository: on the Hub, requests for which carry the token; "" for a file from elsewhere.
     """
 
     url: str
@@ -44,34 +44,34 @@ class Remote(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """A repository at one commit: its files by name."""
+    """The files of a repository at one commit, by name."""
 
     commit: str
     files: Mapping[str, Remote]
 
 
 def endpoint() -> str:
-    """The Hub's address, or where the environment variable HF_ENDPOINT points."""
+    """Return the Hub's URL, or that of the environment variable HF_ENDPOINT."""
     return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
 
 def has_token() -> bool:
-    """Whether this machine knows a token of the Hub: HF_TOKEN, or what `hf auth login` keeps."""
+    """Whether a token of the Hub is configured, in HF_TOKEN or by `hf auth login`."""
     return bool(get_token())
 
 
 def list_files(repository: str, revision: str = "") -> Listing:
-    """Ask the Hub what a repository holds.
+    """List the files of a repository on the Hub.
 
     Args:
         revision: a branch, a tag or a commit, "" for the main branch.
 
     Raises:
-        Unavailable: no such repository or revision, or no right to have it.
-        OSError: no answer, with the reason.
+        Unavailable: no such repository or revision, or no access.
+        OSError: no response; the message gives the reason.
     """
     settings = hub_constants()
-    with _errors_in_words(endpoint(), repository, revision):
+    with _translate_errors(endpoint(), repository, revision):
         try:
             answer = HfApi(endpoint()).model_info(
                 repository, revision=revision or None, files_metadata=True, timeout=settings.HF_HUB_ETAG_TIMEOUT
@@ -92,29 +92,29 @@ def list_files(repository: str, revision: str = "") -> Listing:
 
 
 def look_up(remote: Remote) -> Remote:
-    """Ask a server that is not the Hub for the size of a file.
+    """Request the size of a file from a server that is not the Hub.
 
     Raises:
-        OSError: no answer, with the reason.
+        OSError: no response; the message gives the reason.
     """
     hub_constants()
-    with _errors_in_words(remote.url):
+    with _translate_errors(remote.url):
         return remote._replace(size=get_hf_file_metadata(remote.url, token=False).size)
 
 
 def download(remote: Remote, file: Path, most: int, keep_free: int = 0, progress: Progress | None = None) -> None:
-    """Fetch a file, unless it is there; it gets its name when it is whole, and until then ends in `.partial`.
+    """Download a file unless it exists; until it is complete, its name ends in `.partial`.
 
-    What arrived stays when the connection breaks or the process dies, and the next call goes on from there.
+    Received bytes are kept if the connection or the process dies, and the next call resumes from there.
 
     Args:
-        most: what is taken at most [bytes].
+        most: maximum size [bytes].
         keep_free: disk space to leave [bytes].
-        progress: whatever it raises ends the download.
+        progress: callback; any exception that it raises aborts the download.
 
     Raises:
-        Unavailable: no right to have it.
-        OSError: it could not be fetched; says why, in words that follow "because".
+        Unavailable: no access.
+        OSError: the download failed; the message is a reason, to follow "because".
     """
     if file.exists():
         return
@@ -122,7 +122,7 @@ def download(remote: Remote, file: Path, most: int, keep_free: int = 0, progress
         raise OSError(f"{file.name} has {_mb(remote.size)} MB; at most {_mb(most)} MB are taken")
     unfinished = file.with_name(file.name + ".partial")
     with _Limited(unfinished, remote.size, most, keep_free, progress) as target:
-        if target.tell() > (remote.size or 0):  # or nobody can say how much of it is missing
+        if target.tell() > (remote.size or 0):  # or the size is unknown, so a partial file cannot be resumed
             target.truncate(0)
         if target.tell() != remote.size:
             _receive(remote, target)
@@ -137,10 +137,10 @@ def download(remote: Remote, file: Path, most: int, keep_free: int = 0, progress
 
 
 def check_room(folder: Path, needed: int, keep_free: int) -> None:
-    """See that there is disk space for so many bytes.
+    """Check that the disk has enough space.
 
     Raises:
-        OSError: there is not.
+        OSError: it has not.
     """
     free = shutil.disk_usage(folder).free
     if free - needed < keep_free:
@@ -150,7 +150,7 @@ def check_room(folder: Path, needed: int, keep_free: int) -> None:
 
 
 class _Limited(io.BufferedWriter):
-    """A file that is added to within limits; tells how far it is after every piece."""
+    """An append-only file with limits on size and disk space, which reports progress after each write."""
 
     def __init__(self, path: Path, size: int | None, most: int, keep_free: int, progress: Progress | None):
         super().__init__(io.FileIO(path, "ab"))
@@ -170,10 +170,10 @@ class _Limited(io.BufferedWriter):
 
 
 def _receive(remote: Remote, target: _Limited) -> None:
-    """Append what is missing."""
+    """Append the missing bytes."""
     hub_constants()
     headers = build_hf_headers(token=None if remote.repository else False, headers={"Accept-Encoding": "identity"})
-    with _errors_in_words(remote.url, remote.repository):
+    with _translate_errors(remote.url, remote.repository):
         try:
             silent: Any = silent_tqdm
             http_get(remote.url, target, resume_size=target.tell(), headers=headers, tqdm_class=silent)
@@ -186,7 +186,7 @@ def _receive(remote: Remote, target: _Limited) -> None:
 
 
 def _check_whole(file: Path, remote: Remote) -> None:
-    """See that it is the file that was announced."""
+    """Check the size and the hash of a downloaded file."""
     if remote.size not in (None, size := file.stat().st_size):
         raise OSError(f"it has {size:,} bytes and not the {remote.size:,} that were announced")
     if remote.sha256:
@@ -200,18 +200,18 @@ def _check_whole(file: Path, remote: Remote) -> None:
 
 
 def hub_constants() -> Any:
-    """Its constants, as they are for us; to be called before anything is asked."""
+    """Return the constants of huggingface_hub, adjusted; call this before any request."""
     settings: Any = constants
     settings.HF_HUB_DISABLE_TELEMETRY = True
-    # Keep bytes as they arrive. It would gather 10 MB first: lost when the connection breaks, and a person who cancels
-    # on a slow line waits for them.
+    # Write bytes as they arrive. The default buffers 10 MB first: they are lost when the connection breaks, and
+    # cancelling on a slow line waits for them.
     settings.DOWNLOAD_CHUNK_SIZE = None
     return settings
 
 
 @contextmanager
-def _errors_in_words(url: str, repository: str = "", revision: str = "") -> Iterator[None]:
-    """Say in words of ours why a server does not give what it is asked for."""
+def _translate_errors(url: str, repository: str = "", revision: str = "") -> Iterator[None]:
+    """Translate errors of huggingface_hub and httpx into messages of this project."""
     try:
         yield
     except errors.OfflineModeIsEnabled as error:
@@ -225,7 +225,7 @@ def _errors_in_words(url: str, repository: str = "", revision: str = "") -> Iter
 
 
 def _refusal(repository: str, revision: str, error: Any) -> OSError | Unavailable:
-    """Why the Hub does not give it, and what to do."""
+    """Return the exception for an error response of the Hub, with what to do."""
     status, host = error.response.status_code, host_of(endpoint())
     token = "authorization" in error.response.request.headers
     if isinstance(error, errors.RevisionNotFoundError):
@@ -246,7 +246,7 @@ def _refusal(repository: str, revision: str, error: Any) -> OSError | Unavailabl
 
 
 def host_of(url: str) -> str:
-    """Host and port of an address."""
+    """Return the host and port of a URL."""
     return urlsplit(url).netloc
 
 

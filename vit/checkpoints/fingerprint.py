@@ -1,7 +1,6 @@
-"""What a model answers to a fixed picture.
+"""A model's output for a fixed input, saved to detect checkpoints that load but compute something else.
 
-Some mistakes, a wrong number of heads above all, load without any error; the fingerprint that is saved beside the
-weights is what notices them.
+Some mistakes, such as a wrong number of heads, load without any error.
 """
 
 import math
@@ -21,17 +20,18 @@ FINGERPRINT_TOLERANCE = 1e-3  # of the largest logit; machines differ by 1e-5, a
 
 
 def fingerprint(model: VisionTransformer) -> list[float]:
-    """The model's answer to a fixed picture: its first logits, or features of a model without a head."""
+    """Return the first logits for a fixed picture, or features of a model without a head."""
     with torch.inference_mode():
         logits = model(_noise_picture(model.config)).logits
     return [float(f"{value:.7g}") for value in logits[0, :FINGERPRINT_LOGITS].tolist()]
 
 
 def _noise_picture(config: ViTConfig) -> Tensor:
-    """Noise from -1 to 1 out of whole-number arithmetic, so that every machine and version makes the same."""
+    """Return noise from -1 to 1 made with integer arithmetic, which is identical on every machine and version."""
     mask = (1 << 32) - 1
     shape = (1, config.channels, *config.image_size)
     x = torch.arange(1, math.prod(shape) + 1)
+    # Mix the bits of each index with the first two primes of xxHash.
     for factor, shift in ((2654435761, 15), (2246822519, 13)):
         x = (x * factor) & mask
         x = x ^ (x >> shift)
@@ -39,13 +39,13 @@ def _noise_picture(config: ViTConfig) -> Tensor:
 
 
 def check_fingerprint(model: VisionTransformer, stored: object) -> None:
-    """Compare a model's answer with the one it gave when it was saved.
+    """Compare a model's fingerprint with the one that was saved.
 
     Args:
-        stored: what a file says that this was, of any type; None where it says nothing.
+        stored: untrusted value from the file, of any type; None if the file has none.
 
     Raises:
-        InvalidCheckpoint: the model gives other results, or NaN or infinite ones.
+        InvalidCheckpoint: the results differ, or are NaN or infinite.
     """
     answer = torch.tensor(fingerprint(model))
     if not torch.isfinite(answer).all():

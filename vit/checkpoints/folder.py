@@ -1,4 +1,4 @@
-"""All files of a checkpoint, taken at one moment, whatever is saved there meanwhile."""
+"""Open all files of a checkpoint consistently, even if it is replaced meanwhile."""
 
 import errno
 import os
@@ -36,15 +36,15 @@ _DESCRIPTORS = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  #
 
 @dataclass(frozen=True)
 class CheckpointFiles:
-    """All that a checkpoint consists of, taken at one moment: the weights open, the rest read.
+    """The files of a checkpoint at one moment: weights opened, the other files read.
 
     Attributes:
         path: of the folder, or of a lone file.
         weights: name of the weights file, or of the index of several.
-        files: the weights, by name and in the order of names; one, or those that the index names.
+        files: the opened weights files by name, in the order of names: one, or those that the index lists.
         index: tensor -> its file; empty without an index.
-        texts: content of the other files that are there; none for a lone file, whose neighbours are not its own.
-        part: which of several models is meant, as the path says behind "#"; "" for the one that people use.
+        texts: content of the other files; empty for a lone file, whose neighbours do not belong to it.
+        part: which of several models to use, from the path after "#"; "" for the default.
     """
 
     path: Path
@@ -57,26 +57,27 @@ class CheckpointFiles:
 
     @property
     def size(self) -> int:
-        """How large the weights are, all files together [bytes]."""
+        """Total size of the weights files [bytes]."""
         return sum(os.fstat(file.fileno()).st_size for file in self.files.values())
 
 
 @contextmanager
 def open_files(path: Path) -> Iterator[CheckpointFiles]:
-    """Open a checkpoint at a moment when nobody replaces it.
+    """Open a checkpoint so that all its files belong to the same save.
 
-    All is opened through one descriptor of the folder. If the path leads to another folder afterwards, some files
-    may have been gone already, so it is done again; what is open stays whole whatever happens later.
+    All files are opened through one descriptor of the folder. If the path leads to another folder afterwards, some
+    files may have been missing, so the attempt is repeated; opened files stay readable even if the folder is then
+    replaced.
 
     Raises:
-        InvalidCheckpoint: there is none, it cannot be read, it holds no weights or several that no index puts together,
-            a file is too large or no regular one, or it is replaced again and again.
+        InvalidCheckpoint: it does not exist or cannot be read, it has no weights or several files without an index, a
+            file is too large or not a regular file, or it keeps being replaced.
     """
     path, part = split_part(path)
     for _ in range(100):
         with ExitStack() as stack:
             try:
-                source = _open_once(path, stack)
+                source = _try_open(path, stack)
             except OSError as error:
                 raise InvalidCheckpoint(f"{brief(path.name)!r} cannot be opened: {reason_of(error)}.") from error
             if source:
@@ -85,8 +86,8 @@ def open_files(path: Path) -> Iterator[CheckpointFiles]:
     raise InvalidCheckpoint("The checkpoint is replaced again and again while it is opened. Try again in a moment.")
 
 
-def _open_once(path: Path, stack: ExitStack) -> CheckpointFiles | None:
-    """Take what is there, None if it was replaced meanwhile; `stack` closes it."""
+def _try_open(path: Path, stack: ExitStack) -> CheckpointFiles | None:
+    """Open the files; None if the folder was replaced meanwhile. `stack` closes them."""
     lone = os.path.lexists(path) and not path.is_dir()
     folder = path.parent if lone else path
     opened = _open_folder(folder, stack)
@@ -100,11 +101,11 @@ def _open_once(path: Path, stack: ExitStack) -> CheckpointFiles | None:
 
 
 class _Folder(NamedTuple):
-    """A folder that stays the same whatever its path leads to later; by its path alone where none can be opened.
+    """An opened folder, independent of later renames; identified by its path where folders cannot be opened.
 
     Attributes:
-        status: which folder it is.
-        descriptor: None on Windows, which in turn renames no folder while a file in it is open.
+        status: identifies the folder.
+        descriptor: None on Windows, which does not rename a folder while a file in it is open.
     """
 
     path: Path
@@ -115,18 +116,19 @@ class _Folder(NamedTuple):
         return sorted(os.listdir(self.path if self.descriptor is None else self.descriptor))
 
     def open(self, name: str) -> int:
-        """A descriptor of a file to read, never through a link."""
+        """Open a file for reading, never through a symbolic link, and return its descriptor."""
         if self.descriptor is None:
             if os.path.islink(self.path / name):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             return os.open(self.path / name, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        # O_NONBLOCK: opening a named pipe would wait for a writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return os.open(name, flags, dir_fd=self.descriptor)
 
 
 def _open_folder(path: Path, stack: ExitStack) -> _Folder:
     """Open a folder; `stack` closes it."""
-    for candidate in (path, old_folder(path), path):  # between the two renames of a save only the old one is there
+    for candidate in (path, old_folder(path), path):  # between the two renames of a save only the old folder exists
         try:
             if not _DESCRIPTORS:
                 return _Folder(candidate, os.stat(candidate), None)
@@ -141,7 +143,7 @@ def _open_folder(path: Path, stack: ExitStack) -> _Folder:
 
 
 def _leads_to(path: Path, folder: _Folder) -> bool:
-    """Whether the path still leads to the folder that is open here."""
+    """Whether the path still leads to the opened folder."""
     for candidate in (path, old_folder(path)):
         with suppress(FileNotFoundError):
             return os.path.samestat(os.stat(candidate), folder.status)
@@ -149,7 +151,7 @@ def _leads_to(path: Path, folder: _Folder) -> bool:
 
 
 def _files_in(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> CheckpointFiles:
-    """Take what is in an open folder; `stack` closes the weights."""
+    """Open the weights and read the other files of an open folder; `stack` closes the weights."""
     names = folder.names()
     weights = path.name if lone else _only_weights(names, path)
     if lone and (is_shard(weights) or weights.endswith(".distcp")):
@@ -158,7 +160,7 @@ def _files_in(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> Chec
     described = (weights in WEIGHT_NAMES and CONFIG in names) or (
         weights.startswith("open_clip") and OPEN_CLIP in names
     )
-    alone = lone and not split and not described  # else it stands for its folder
+    alone = lone and not split and not described  # otherwise the file stands for its whole folder
     texts = {}
     for name in () if alone else (CONFIG, PREPROCESS, CARD, OPEN_CLIP):
         if name in names:
@@ -196,12 +198,12 @@ def _only_weights(names: list[str], path: Path) -> str:
             f"The weights are split over several files, and their index, such as {INDEXES[0]}, is missing beside them."
         )
     if len(files) != 1:
-        raise InvalidCheckpoint(f"The folder {brief(path.name)!r} holds {_instead_of_one(files, names, path)}")
+        raise InvalidCheckpoint(f"The folder {brief(path.name)!r} holds {_describe_content(files, names, path)}")
     return files[0]
 
 
-def _instead_of_one(files: list[str], names: list[str], path: Path) -> str:
-    """What a folder holds that is not one file of weights, and what to do."""
+def _describe_content(files: list[str], names: list[str], path: Path) -> str:
+    """Describe what a folder without exactly one weights file has instead, and what to do."""
     if files:
         return f"{len(files)} files of weights: {', '.join(map(brief, files[:3]))}. Keep one."
     if any(name.endswith(".distcp") for name in names):
@@ -218,13 +220,13 @@ def _instead_of_one(files: list[str], names: list[str], path: Path) -> str:
 def _holds_weights(folder: Path) -> bool:
     try:
         names = os.listdir(folder)
-    except OSError:  # a file, most often
+    except OSError:  # usually a file
         return False
     return bool(weights_among(names)) or any(name.endswith(".distcp") for name in names)
 
 
 def _open_bounded(folder: _Folder, name: str, limit: int) -> BufferedReader:
-    """Open a regular file of at most `limit` bytes, never through a link."""
+    """Open a regular file of at most `limit` bytes, never through a symbolic link."""
     try:
         descriptor = folder.open(name)
     except (OSError, ValueError) as error:

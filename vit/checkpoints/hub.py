@@ -1,14 +1,15 @@
-"""Checkpoints from elsewhere: repositories of the Hugging Face Hub, where timm's are too, and torchvision's weights.
+"""Remote checkpoints: repositories of the Hugging Face Hub (timm's are there, too) and torchvision's weights.
 
-    google/vit-base-patch16-224              a repository, as its main branch is
-    google/vit-base-patch16-224@REVISION     the same at a branch, a tag or a commit
+    google/vit-base-patch16-224              a repository at its main branch
+    google/vit-base-patch16-224@REVISION     at a branch, a tag or a commit
     timm/vit_base_patch16_224.augreg2_in21k_ft_in1k
     torchvision/vit_b_16                     its default weights
     torchvision/vit_b_16.IMAGENET1K_SWAG_E2E_V1
 
-Each is fetched once, into a folder of its own that opens like any other and whose name holds the exact commit:
-`downloads/google--vit-base-patch16-224@3f49326eb077187dfe1c2a2bb15fbd74e6ab91e3/`. Only what is named here is asked
-for, and nothing that a server says becomes a path, but the forty digits of the commit. Nothing is fetched unasked.
+Each is downloaded once, into a folder that opens like any other checkpoint and is named after the exact commit:
+`downloads/google--vit-base-patch16-224@3f49326eb077187dfe1c2a2bb15fbd74e6ab91e3/`. Only the files listed in this module
+are requested. Nothing in a response becomes part of a path, except the forty digits of the commit. Nothing is
+downloaded unless the user asks for it.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ if TYPE_CHECKING:
 
 KEEP_FREE = 2 << 30  # disk space that a download leaves [bytes]
 
-_SOURCE = "source.json"  # beside the files: where they come from, and under which revisions they were asked for
+_SOURCE = "source.json"  # records where the files come from, and which revisions resolved to them
 _BESIDE = (CONFIG, PREPROCESS, CARD, *INDEXES, *TOKENIZER)
-_MAX_TOKENIZER = 64 << 20  # [bytes]; the 256,000 words of SigLIP 2 have 34 MB
+_MAX_TOKENIZER = 64 << 20  # [bytes]; the 256,000 words of SigLIP 2 take 34 MB
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WORD = r"\w(?:[\w.-]{0,94}\w)?"
 _HUB = re.compile(rf"(?P<repository>{_WORD}/{_WORD})(?:@(?P<revision>\w(?:[\w./-]{{0,126}}\w)?))?", re.ASCII)
@@ -59,11 +60,11 @@ _TORCHVISION = re.compile(r"(?P<repository>torchvision/\w{1,96})(?:\.(?P<revisio
 
 @dataclass(frozen=True)
 class Name:
-    """What a checkpoint from elsewhere is called; `str` writes it as `parse` reads it.
+    """The name of a remote checkpoint; `str` is the inverse of `parse`.
 
     Attributes:
-        repository: "owner/name"; of torchvision, "torchvision/model".
-        revision: branch, tag or commit, "" for the main branch; of torchvision the weights, "" for the default.
+        repository: "owner/name"; for torchvision, "torchvision/model".
+        revision: branch, tag or commit, "" for the main branch; for torchvision the weights, "" for the default.
     """
 
     repository: str
@@ -75,28 +76,28 @@ class Name:
 
     @property
     def torchvision(self) -> bool:
-        """Whether torchvision publishes it, and not the Hub."""
+        """Whether torchvision publishes it, rather than the Hub."""
         return self.repository.startswith("torchvision/")
 
     @property
     def pinned(self) -> bool:
-        """Whether it means the same files for ever."""
+        """Whether the name always means the same files."""
         return bool(self.revision) if self.torchvision else bool(_COMMIT.fullmatch(self.revision))
 
     @property
     def folder(self) -> str:
-        """The name of its folder; for a pinned name."""
+        """Name of its download folder, if the name is pinned."""
         return str(self).replace("/", "--", 1)
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A checkpoint from elsewhere that is on this disk.
+    """A downloaded checkpoint.
 
     Attributes:
-        name: pinned, so that it opens this very one, here and on other machines.
+        name: pinned, so that it means the same files on every machine.
         size: of its files [bytes].
-        requested: revision that was asked for, "" for none -> when it last meant this one [s since 1970].
+        requested: requested revision, "" for none -> when it last resolved to this one [s since 1970].
     """
 
     name: Name
@@ -109,7 +110,7 @@ class Fetched:
 
 
 def parse(text: str) -> Name | None:
-    """Read a name; None if it cannot be one.
+    """Parse a name; None if it is not the name of a remote checkpoint.
 
     >>> parse("google/vit-base-patch16-224@v1")
     Name(repository='google/vit-base-patch16-224', revision='v1')
@@ -130,7 +131,7 @@ def parse(text: str) -> Name | None:
 
 
 def shortened(name: str) -> str:
-    """A checkpoint's name with as much of its commit as people need.
+    """Return a checkpoint's name with its commit shortened to seven digits.
 
     >>> shortened("google/vit-base-patch16-224@3f49326eb077187dfe1c2a2bb15fbd74e6ab91e3")
     'google/vit-base-patch16-224@3f49326'
@@ -140,7 +141,7 @@ def shortened(name: str) -> str:
 
 
 def cached() -> list[Fetched]:
-    """All that was fetched and is still here, by name."""
+    """List all downloaded checkpoints, sorted by name."""
     try:
         with os.scandir(downloads_folder()) as entries:
             folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -149,15 +150,15 @@ def cached() -> list[Fetched]:
     fetched = []
     for folder in sorted(folders):
         if name := _name_of_folder(folder.name):
-            with suppress(OSError):  # removed at this moment
+            with suppress(OSError):  # removed meanwhile
                 fetched.append(_read_folder(folder, name))
     return fetched
 
 
 def find(name: str | Name) -> Fetched | None:
-    """What a name means of that which is here, without asking any server; for names that strangers send.
+    """Return the downloaded checkpoint that a name means, without any request; safe for untrusted names.
 
-    A branch, or no revision, means what it meant when it was last fetched.
+    A branch, or no revision, means the commit that it resolved to at the last download.
     """
     parsed = parse(str(name))
     if parsed is None:
@@ -169,19 +170,19 @@ def find(name: str | Name) -> Fetched | None:
 
 
 def called(folder: Path) -> Name | None:
-    """The pinned name of what was fetched into this folder; None for every other folder."""
+    """Return the pinned name of a download folder; None for any other folder."""
     folder = folder.resolve()
     return _name_of_folder(folder.name) if folder.parent == downloads_folder().resolve() else None
 
 
 def remove(name: str | Name) -> None:
-    """Delete one that is here, for good.
+    """Delete a downloaded checkpoint.
 
     Args:
-        name: pinned, as `cached` lists it.
+        name: pinned, as in `cached`.
 
     Raises:
-        Unavailable: it is not here, or the disk refuses.
+        Unavailable: it is not downloaded, or cannot be deleted.
     """
     fetched = next((one for one in cached() if str(one.name) == str(name)), None)
     if fetched is None:
@@ -189,7 +190,7 @@ def remove(name: str | Name) -> None:
     gone = fetched.folder.with_name(f".{fetched.folder.name}.gone")
     shutil.rmtree(gone, ignore_errors=True)
     try:
-        fetched.folder.rename(gone)  # listings skip it from here on, while its files are deleted
+        fetched.folder.rename(gone)  # from here on listings skip it, while its files are deleted
     except OSError as error:
         raise Unavailable(f"{brief(str(name))} was not deleted: {error.strerror}.") from error
     shutil.rmtree(gone, ignore_errors=True)
@@ -220,17 +221,17 @@ def _fetched_names() -> str:
 
 
 def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = KEEP_FREE) -> Fetched:
-    """Bring a checkpoint here, if it is not; ask the Hub what a branch means now.
+    """Download a checkpoint unless it is cached; a branch is resolved to its current commit.
 
-    The folder is whole or absent. What breaks off is kept aside, and the next call goes on from there.
+    The folder appears when it is complete. Partial downloads are kept, and the next call resumes them.
 
     Args:
-        progress: told (bytes done, bytes in all or None) of the weights; whatever it raises ends the download.
+        progress: called with (bytes done, total bytes or None) for the weights; any exception aborts the download.
         keep_free: disk space to leave [bytes].
 
     Raises:
-        InvalidCheckpoint: it is no Vision Transformer that is read, which is found out before its weights are fetched.
-        Unavailable: no such name, no way to it, no right to have it, too large, no room.
+        InvalidCheckpoint: not a supported Vision Transformer; checked before the weights are downloaded.
+        Unavailable: unknown name, no connection, no access, too large, or not enough disk space.
     """
     parsed = parse(str(name))
     if parsed is None:
@@ -245,7 +246,7 @@ def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = K
         pinned, files = _torchvision_weights(parsed) if parsed.torchvision else _hub_files(parsed)
         folder = home / pinned.folder
         home.mkdir(parents=True, exist_ok=True)
-        with _one_at_a_time(home / f".{pinned.repository.replace('/', '--')}.lock"):
+        with _download_lock(home / f".{pinned.repository.replace('/', '--')}.lock"):
             if not folder.is_dir():
                 with _unfinished_folder(folder) as unfinished:
                     if not parsed.torchvision:
@@ -259,7 +260,7 @@ def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = K
 
 
 def obtain(name: Name) -> Fetched:
-    """What is here under this name, or else fetched, with a bar if a person watches the terminal."""
+    """Return a cached checkpoint or download it, with a progress bar in a terminal."""
     if fetched := find(name):
         return fetched
     with bars.tqdm(desc=str(name), unit="B", unit_scale=True, leave=False, disable=None) as bar:
@@ -272,8 +273,8 @@ def obtain(name: Name) -> Fetched:
 
 
 @contextmanager
-def _one_at_a_time(lock: Path) -> Iterator[None]:
-    """One download of a repository at a time; the others wait, and then find it here."""
+def _download_lock(lock: Path) -> Iterator[None]:
+    """Lock a repository's downloads; other callers wait and then find the checkpoint in the cache."""
     with lock.open("w") as file:
         wait_for_lock(file.fileno())
         yield
@@ -281,10 +282,10 @@ def _one_at_a_time(lock: Path) -> Iterator[None]:
 
 @contextmanager
 def _unfinished_folder(folder: Path) -> Iterator[Path]:
-    """A hidden folder that gets its name when nothing went wrong; what came of its weights stays for the next time."""
+    """Yield a hidden folder that is renamed to `folder` on success; partial weights are kept for the next attempt."""
     unfinished = folder.with_name(f".{folder.name}.partial")
     for other in folder.parent.glob(f".{folder.name.partition('@')[0]}@*.partial"):
-        if other != unfinished:  # begun at a commit that the branch has left since
+        if other != unfinished:  # started at a commit that the branch no longer points to
             shutil.rmtree(other, ignore_errors=True)
     unfinished.mkdir(exist_ok=True)
     try:
@@ -299,7 +300,7 @@ def _unfinished_folder(folder: Path) -> Iterator[Path]:
 
 
 def _write_source(folder: Path, name: Name, requested: str) -> None:
-    """Write down where it comes from, and that this revision means it."""
+    """Record the origin of the files, and the revision that resolved to them."""
     times = {**_read_folder(folder, name).requested, requested: time.time()}
     source = "https://download.pytorch.org" if name.torchvision else download.endpoint()
     with replaced(folder / _SOURCE) as file:
@@ -309,7 +310,7 @@ def _write_source(folder: Path, name: Name, requested: str) -> None:
 def _fetch_weights(
     repository: str, weights: Mapping[str, Remote], folder: Path, progress: Progress | None, keep_free: int
 ) -> None:
-    """Fetch the files of weights, one after the other, if all together are not too large; progress counts over all."""
+    """Download the weights files in turn, after checking their total size; progress covers all of them."""
     weights = {file: remote if remote.repository else download.look_up(remote) for file, remote in weights.items()}
     if (whole := sum(remote.size or 0 for remote in weights.values())) > MAX_WEIGHTS:
         raise Unavailable(
@@ -319,12 +320,12 @@ def _fetch_weights(
     download.check_room(folder, whole - present, keep_free)
     done = 0
 
-    def tell(received: int, _: int | None) -> None:
+    def report(received: int, _: int | None) -> None:
         if progress:
             progress(done + received, whole or None)
 
     for file, remote in weights.items():
-        download.download(remote, folder / file, MAX_WEIGHTS - done, keep_free, tell)
+        download.download(remote, folder / file, MAX_WEIGHTS - done, keep_free, report)
         done += (folder / file).stat().st_size
 
 
@@ -332,7 +333,7 @@ def _fetch_weights(
 
 
 def _hub_files(name: Name) -> tuple[Name, Mapping[str, Remote]]:
-    """The commit that the revision means now, and what there is at it."""
+    """Resolve the revision to a commit, and list the files there."""
     commit, files = download.list_files(name.repository, name.revision)
     if not _COMMIT.fullmatch(commit) or (name.pinned and commit != name.revision):
         raise Unavailable(
@@ -347,10 +348,10 @@ def _hub_files(name: Name) -> tuple[Name, Mapping[str, Remote]]:
 
 
 def _fetch_texts(repository: str, files: Mapping[str, Remote], folder: Path, keep_free: int) -> Mapping[str, Remote]:
-    """Fetch what says whether a checkpoint can be opened, and what else lies beside its weights.
+    """Download the files that tell whether a checkpoint can be opened, and the others beside its weights.
 
     Returns:
-        the files of weights: one, or those that an index names.
+        The weights files: one, or those that the index lists.
     """
 
     def fetch_text(file: str, limit: int = MAX_TEXT) -> bytes:
@@ -382,11 +383,11 @@ def _fetch_texts(repository: str, files: Mapping[str, Remote], folder: Path, kee
 
 
 def _torchvision_weights(name: Name) -> tuple[Name, Mapping[str, Remote]]:
-    """The weights that are meant, by their own name, and the one file that torchvision publishes of them.
+    """Return the pinned name of the weights, and the one file that torchvision publishes for them.
 
-    Its name ends in the beginning of its hash.
+    The file name ends in the first digits of its hash.
     """
-    from torchvision import models  # noqa: PLC0415 # brings torch's compiler along: 2 s
+    from torchvision import models  # noqa: PLC0415 # imports torch's compiler, which takes 2 s
 
     model = name.repository.removeprefix("torchvision/")
     architectures = [name for name in models.list_models(models) if name.startswith("vit_")]

@@ -1,4 +1,4 @@
-"""The card of a checkpoint on the Hugging Face Hub: metadata that the Hub reads, and nothing of this machine."""
+"""The model card of a checkpoint on the Hugging Face Hub: metadata for the Hub, no local paths."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.families import huggingface
 from vit.errors import InvalidCheckpoint
 
-# Named datasets of ours as the Hub calls them. Source: huggingface.co/datasets.
+# Names on the Hub of our named datasets. Source: huggingface.co/datasets.
 DATASETS = {
     "cifar10": "uoft-cs/cifar10",
     "cifar100": "uoft-cs/cifar100",
     "mnist": "ylecun/mnist",
     "fashion-mnist": "zalando-datasets/fashion_mnist",
 }
-_ABOUT_CONVERSION = {"converted_from", "assumed", "positions", "params", "license"}  # facts that are no training
-_FOLDER = "folder "  # how the name of a folder's pictures begins
+_ABOUT_CONVERSION = {"converted_from", "assumed", "positions", "params", "license"}  # facts unrelated to training
+_FOLDER = "folder "  # prefix in the name of a folder dataset
 _PATH = re.compile(r"(?<![\w./:~-])(?:~|[A-Za-z]:)?[/\\](?:[\w.@+~-]+[/\\])+([\w.@+~-]*)|(?<=folder:)/(?:[\w.@+~-]+/)*")
 
 
 def public_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What is recorded of a checkpoint, without where files lie on this machine: of absolute paths the last name stays.
+    """Reduce absolute paths in the recorded facts to their last component.
 
     >>> public_facts({"data": "folder pets", "note": "pictures of /home/ada/pets, by folder:/home/ada/pets"})
     {'data': 'folder pets', 'note': 'pictures of pets, by folder:pets'}
@@ -43,15 +43,15 @@ def _without_paths(fact: Any) -> Any:
 
 
 def write_hub_card(checkpoint: Checkpoint, repository: str, license: str = "") -> str:
-    """The README.md of a checkpoint in a repository of the Hub.
+    """Return the README.md of a checkpoint for a repository of the Hub.
 
-    The card of a checkpoint that was converted from elsewhere stays as its authors wrote it.
+    The card of a checkpoint that was converted from another library is kept as its authors wrote it.
 
     Args:
-        license: as the Hub writes it, such as apache-2.0; "" for what the checkpoint states, or none.
+        license: as the Hub spells it, such as apache-2.0; "" for the one that the checkpoint states, if any.
 
     Raises:
-        InvalidCheckpoint: a licence for a card of other authors.
+        InvalidCheckpoint: a licence for another author's card.
     """
     facts = public_facts(checkpoint.facts)
     if license:
@@ -67,7 +67,9 @@ def write_hub_card(checkpoint: Checkpoint, repository: str, license: str = "") -
 
 
 def card_metadata(checkpoint: Checkpoint, repository: str, facts: Mapping[str, Any]) -> ModelCardData:
-    """What the Hub reads of a card: only what is recorded. An accuracy is stated where it is that of test pictures.
+    """Return the card's metadata for the Hub, from recorded facts only.
+
+    The accuracy is included if it was measured on test pictures.
 
     Source: huggingface.co/docs/hub/model-cards, and its model-index specification.
     """

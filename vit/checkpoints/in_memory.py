@@ -1,7 +1,8 @@
-"""A model of another library, in memory, as a checkpoint: no file is written, and nothing of the model is changed.
+"""Convert a module of another library, in memory, into a checkpoint, without files and without changing the module.
 
-Weights go the way of files, through `vit.checkpoints.families`; what files leave open, such as the number of heads, the
-model itself tells. The checkpoint holds a copy of the weights on the CPU: training the model on does not change it.
+Weights are read by `vit.checkpoints.families`, as those of a file. Settings that a file may lack, such as the number of
+heads, come from the module. The checkpoint has a copy of the weights on the CPU, which further training does not
+change.
 """
 
 import hashlib
@@ -32,18 +33,18 @@ def checkpoint_from_module(
     preprocess: Preprocess | Mapping[str, Any] | None = None,
     name: str = "",
 ) -> Checkpoint:
-    """Convert a Vision Transformer of timm, transformers or torchvision, or one of this package, as it is now.
+    """Convert a Vision Transformer of timm, transformers, torchvision or this package in its current state.
 
     Args:
-        module: may lie on any device, be compiled, or be wrapped for training on several devices.
-        labels: one name per class; None for those that the model names, as of a file.
+        module: may be on any device, compiled, or wrapped for distributed training.
+        labels: one name per class; None for the names that the module states.
         preprocess: a `Preprocess`, a processor of transformers, or the content of its preprocessor_config.json; None
-            for what the model states, or else its library's usual one, which then stands in `assumed`.
-        name: of the checkpoint; "" for what the library calls the model.
+            for what the module states, or else the library's default, which is then recorded in `assumed`.
+        name: of the checkpoint; "" for the library's name of the model.
 
     Raises:
-        InvalidCheckpoint: it is no plain Vision Transformer, or computes something that this package does not.
-        UserError: `module` is no module, or the labels are not as many as the classes.
+        InvalidCheckpoint: not a plain Vision Transformer, or it computes something that is not supported.
+        UserError: `module` is not a module, or the number of labels differs from that of the classes.
     """
     module = _unwrapped(module)
     tensors = _copied(module)
@@ -81,7 +82,7 @@ def checkpoint_from_module(
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
-    """The model itself, without what compiles it, spreads it over devices or gives it transformers' interface."""
+    """Return the module itself, without wrappers of torch.compile, data parallelism or transformers."""
     if not isinstance(module, nn.Module):
         raise UserError(f"A {type(module).__name__} is no model: give a torch.nn.Module.")
     while True:
@@ -96,7 +97,7 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 
 def _copied(module: nn.Module) -> Tensors:
-    """Its tensors on the CPU; those that are registered twice share one copy."""
+    """Copy a module's tensors to the CPU; tied tensors share one copy."""
     copies: dict[object, Tensor] = {}
     tensors = {}
     for name, tensor in module.state_dict().items():
@@ -108,7 +109,7 @@ def _copied(module: nn.Module) -> Tensors:
 
 
 def _hash(tensors: Tensors) -> str:
-    """First 16 hexadecimal digits of the SHA-256 of all names and numbers."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of all names and values."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
@@ -124,11 +125,11 @@ def _checked_labels(labels: Sequence[str], classes: int) -> tuple[str, ...]:
 
 
 def _chosen_preprocess(preprocess: Any) -> Preprocess | None:
-    """What the caller names, in one of its forms."""
+    """Convert the `preprocess` argument in any of its forms."""
     if preprocess is None or isinstance(preprocess, Preprocess):
         return preprocess
     if isinstance(preprocess, Mapping):
-        return Preprocess.from_config(json.loads(json.dumps(preprocess)))  # filters by their numbers, as in a file
+        return Preprocess.from_config(json.loads(json.dumps(preprocess)))  # tuples become lists, as in a file
     if callable(to_json := getattr(preprocess, "to_json_string", None)):
         return Preprocess.from_config(json.loads(to_json()))
     raise UserError(

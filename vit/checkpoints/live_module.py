@@ -1,7 +1,7 @@
-"""A module in memory, in the middle of somebody's training, as one of our models; nothing of it is changed.
+"""Convert a module into one of our models in the middle of training, without changing it.
 
-Its tensors are read as those of a file, by the same families. What a file leaves open, the number of heads above all,
-a module says itself.
+Its tensors are read by the same families as those of a file. Settings that a file may lack, above all the number of
+heads, come from the module.
 """
 
 import random
@@ -26,16 +26,16 @@ from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 from vit.untrusted import brief
 
-TOLERANCE = 0.02  # of the largest logit; half precision moves it by 0.01, a wrong number of heads by 0.3
+TOLERANCE = 0.02  # relative to the largest logit; half precision changes it by 0.01, a wrong number of heads by 0.3
 
 
 class LiveModule(NamedTuple):
-    """The Vision Transformer in a module, and what is known of it besides its weights.
+    """A Vision Transformer found in a module, with what is known beside its weights.
 
     Attributes:
-        module: itself, without what training wraps around it.
-        facts: what it says of itself.
-        reading: what it is, with tensors that have no values.
+        module: without wrappers for training.
+        facts: settings that the module states.
+        reading: family and config; its tensors have no values.
     """
 
     module: nn.Module
@@ -44,23 +44,23 @@ class LiveModule(NamedTuple):
 
     @property
     def config(self) -> ViTConfig:
-        """What it computes."""
+        """The model's config."""
         return self.reading.config
 
     @property
     def assumed(self) -> Mapping[str, str]:
-        """Config field -> why it has its value, for what neither tensors nor module say."""
+        """Config field -> why it has its value, for settings that neither tensors nor module state."""
         return self.reading.assumed
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """One name per class, numbers where the module names none."""
+        """One name per class; "class 0", ... if the module has no names."""
         names = self.reading.family.stated_labels(self.facts.document or {})
         names = names if isinstance(names, Mapping) else {}
         return tuple(str(names.get(str(i), f"class {i}")) for i in range(self.config.num_classes))
 
     def preprocess(self) -> tuple[Preprocess, str]:
-        """How pictures become its input, and where that comes from if the module does not state it."""
+        """Return the preprocessing, and the reason for it if the module does not state it."""
         if isinstance(self.module, VisionTransformer):
             half = (0.5,) * self.config.channels
             why = "The preprocessing is not stated; mean and deviation 0.5 are used."
@@ -75,10 +75,12 @@ class LiveModule(NamedTuple):
 
 
 def find_vit(module: nn.Module) -> LiveModule:
-    """The Vision Transformer in a module: itself, or what DDP, torch.compile, an average or a LightningModule holds.
+    """Find the Vision Transformer in a module.
+
+    DDP, torch.compile, weight averaging or a LightningModule may wrap it.
 
     Raises:
-        InvalidCheckpoint: there is none that is read, or several.
+        InvalidCheckpoint: no supported model, or several.
     """
     if any(_is_sharded(parameter) for parameter in module.parameters()):
         raise InvalidCheckpoint("The weights are spread over several processes (FSDP, DeepSpeed): none has them all.")
@@ -89,7 +91,7 @@ def find_vit(module: nn.Module) -> LiveModule:
         raise InvalidCheckpoint(f"The module holds several Vision Transformers: {names}. Hand over one of them.")
     if not found:
         raise problems[0] if problems else InvalidCheckpoint("The module has no parameters.")
-    hollow(found[0][1].config)  # so that `convert` need not make it, in a thread perhaps
+    hollow(found[0][1].config)  # fills the cache here, because `convert` may run in a thread
     return found[0][1]
 
 
@@ -98,7 +100,7 @@ def _is_sharded(parameter: nn.Parameter) -> bool:
 
 
 def _bare(module: nn.Module) -> nn.Module:
-    """What is left where one part holds every parameter, again and again."""
+    """Descend as long as a single child has all parameters."""
     while True:
         own = sum(1 for _ in module.parameters())
         inner = next((part for part in module.children() if own and sum(1 for _ in part.parameters()) == own), None)
@@ -108,7 +110,7 @@ def _bare(module: nn.Module) -> nn.Module:
 
 
 def _walk(module: nn.Module, name: str, problems: list[InvalidCheckpoint]) -> Iterator[tuple[str, LiveModule]]:
-    """Every outermost part that is read, by name; the first problem is that of the whole."""
+    """Yield every outermost submodule that can be read, with its name; the first problem concerns the whole module."""
     if not any(True for _ in module.parameters()):
         return
     try:
@@ -120,21 +122,21 @@ def _walk(module: nn.Module, name: str, problems: list[InvalidCheckpoint]) -> It
 
 
 def _describe(module: nn.Module) -> LiveModule:
-    """What a module computes, from the names and shapes of its tensors and from what it says of itself.
+    """Determine a module's config from its tensors' names and shapes and from its own settings.
 
     Raises:
-        InvalidCheckpoint: not a family that is read.
+        InvalidCheckpoint: unsupported family.
     """
     if isinstance(module, VisionTransformer):
         return LiveModule(module, facts_of(module), Reading(families.huggingface.NATIVE, module.config, {}, {}))
     metas: dict[object, Tensor] = {}
     tensors = {}
-    for name, tensor in _state(module):  # one that is registered twice stays one
+    for name, tensor in _state(module):  # tied tensors stay tied
         place = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape
         tensors[name] = metas.setdefault(place, tensor.to("meta"))
     prefix = families.only_part(tensors)
     if prefix and all(name.startswith(prefix) for name in families.used(tensors)):
-        return _describe(part_at(module, prefix))  # what lies beside it is no head of it
+        return _describe(part_at(module, prefix))  # the module's other parts are not its head
     facts = facts_within(module, prefix)
     return LiveModule(module, facts, families.read(tensors, facts.document, name=facts.name, known=facts.known))
 
@@ -143,14 +145,14 @@ def _describe(module: nn.Module) -> LiveModule:
 
 
 def _state(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Its tensors by name, compiled parts under the names that they have without."""
+    """Yield the tensors of the state dict, without the prefix that torch.compile adds to names."""
     for name, tensor in module.state_dict().items():
         if isinstance(tensor, Tensor):
             yield name.replace("_orig_mod.", ""), tensor.detach()
 
 
 def copy_tensors(live: LiveModule) -> Tensors:
-    """Its tensors as they are at this moment, in the CPU's memory; the numbers in float32."""
+    """Copy the current tensors to the CPU; floats are converted to float32."""
     return {
         name: tensor.to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
         for name, tensor in _state(live.module)
@@ -158,13 +160,13 @@ def copy_tensors(live: LiveModule) -> Tensors:
 
 
 def convert(live: LiveModule, tensors: Tensors) -> VisionTransformer:
-    """The same model, ours, in evaluation mode, on these tensors.
+    """Build our model from copied tensors, in evaluation mode.
 
     Args:
-        tensors: of `copy_tensors`; used up.
+        tensors: from `copy_tensors`; consumed.
 
     Raises:
-        InvalidCheckpoint: they do not fit what the module was when it was found.
+        InvalidCheckpoint: the module's structure has changed since `find_vit`.
     """
     if isinstance(live.module, VisionTransformer):
         return with_weights(hollow(live.config), tensors)
@@ -177,20 +179,21 @@ def convert(live: LiveModule, tensors: Tensors) -> VisionTransformer:
 
 
 def own_logits(live: LiveModule, pixels: Tensor) -> Tensor | None:
-    """What the module itself answers, on the CPU; None where it gives nothing that can be compared.
+    """Run the module's own forward pass and return its logits on the CPU; None if its output cannot be compared.
 
-    Modes, gradients and random numbers stay as they are.
+    Modes, gradients and random states are left unchanged.
 
     Args:
         pixels: (B, channels, height, width)
 
     Raises:
-        Exception: whatever a pass of the module raises.
+        Exception: any error of the module's forward pass.
     """
     if live.reading.assumed.get("left_out") and not live.config.num_classes:
-        return None  # its head is no part of the converted model
+        return None  # the converted model has no head
     parameter = next(live.module.parameters())
-    with evaluating(live.module), torch.no_grad():  # what a module caches in inference mode, it could not learn with
+    # No inference mode: the module may cache tensors, which training could not use then.
+    with evaluating(live.module), torch.no_grad():
         output = live.module(pixels.to(parameter.device, parameter.dtype))
     answer = getattr(output, "logits", output)
     if not isinstance(answer, Tensor):
@@ -205,10 +208,10 @@ def _values(output: object) -> tuple[object, ...]:
 
 
 def agrees(model: VisionTransformer, pixels: Tensor, answer: Tensor) -> bool:
-    """Whether the converted model answers as the module did.
+    """Whether the converted model's logits match the module's.
 
     Args:
-        answer: of `own_logits`.
+        answer: from `own_logits`.
     """
     with torch.inference_mode():
         logits = model(pixels).logits
@@ -218,9 +221,9 @@ def agrees(model: VisionTransformer, pixels: Tensor, answer: Tensor) -> bool:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while, by each part's own flag: `train()` may be overridden, frozen parts evaluate already.
+    """Switch to evaluation mode temporarily, and restore random states afterwards.
 
-    Random numbers go on afterwards as if nothing had been.
+    The flags are set directly, because `train()` may be overridden and frozen parts may already be in evaluation mode.
     """
     modes = [(part, part.training) for part in module.modules()]
     devices = {parameter.device for parameter in module.parameters() if parameter.is_cuda}

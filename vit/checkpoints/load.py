@@ -1,4 +1,4 @@
-"""Open and list checkpoints: untrusted files in, one Vision Transformer and all that belongs to it out."""
+"""Open and list checkpoints; files are treated as untrusted."""
 
 import hashlib
 import os
@@ -36,8 +36,8 @@ from vit.model.transformer import VisionTransformer
 from vit.paths import split_part
 from vit.untrusted import brief
 
-LARGE_MODEL_BYTES = 1 << 30  # [bytes] in float32; models from this size on stay in half precision if their file is
-MAX_LABEL = 500  # characters
+LARGE_MODEL_BYTES = 1 << 30  # [bytes] in float32; larger models stay in half precision if their file is
+MAX_LABEL = 500  # [characters]
 IMAGENET_CLASSES = 1000
 
 
@@ -45,12 +45,12 @@ IMAGENET_CLASSES = 1000
 
 
 def list_checkpoints(root: str | Path | None = None) -> list[CheckpointInfo]:
-    """Every checkpoint in a folder, by name."""
+    """List every checkpoint in a folder, sorted by name."""
     return [summarise(folder) for folder in list_folders(root)]
 
 
 def summarise(path: Path) -> CheckpointInfo:
-    """What a list shows of the checkpoint in this folder."""
+    """Summarise the checkpoint in a folder without loading its weights."""
     params, size, labels, facts, family = 0, 0, 0, {}, ""
     others: tuple[str, ...] = ()
     try:
@@ -76,17 +76,17 @@ def summarise(path: Path) -> CheckpointInfo:
 
 
 def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Checkpoint:
-    """Open a checkpoint and check it: names, shapes, numbers, config, labels, and its answer to one picture.
+    """Open a checkpoint and check it: names, shapes, values, config, labels, and its output for a fixed picture.
 
     Args:
-        path_or_name: the name of one in `checkpoints/`, a folder, or a .safetensors, .pt, .pth, .ckpt, .bin or .npz
-            file. Text that is none of these may name one from elsewhere, which is fetched unless it was before:
-            "owner/name" or "owner/name@revision" on the Hugging Face Hub, "torchvision/vit_b_16". Of a file with
-            several models, "file.pth#student" is the one that is called so.
+        path_or_name: the name of a checkpoint in `checkpoints/`, a folder, or a .safetensors, .pt, .pth, .ckpt, .bin or
+            .npz file. Other text may name a remote checkpoint, which is downloaded unless it is cached: "owner/name" or
+            "owner/name@revision" on the Hugging Face Hub, "torchvision/vit_b_16". "file.pth#student" selects one of
+            several models in a file.
         heads: the number of attention heads, for a file that does not state it.
 
     Raises:
-        InvalidCheckpoint: whatever is wrong with it, in one sentence; `Unavailable` if it cannot be fetched.
+        InvalidCheckpoint: the problem, in one sentence; `Unavailable` if it cannot be downloaded.
     """
     with open_files(_locate(path_or_name)) as source:
         checkpoint = _load_source(source, heads)
@@ -104,17 +104,17 @@ def _locate(path_or_name: str | Path) -> Path:
             return find_checkpoint(path_or_name)
     try:
         exists = os.path.lexists(path) or os.path.lexists(old_folder(path))
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # an impossible file name
         exists = False
     if exists:
         return path
     if isinstance(path_or_name, str) and (name := hub.parse(path_or_name)):
         return hub.obtain(name).folder
-    return find_checkpoint(str(path_or_name))  # raises, and says which there are
+    return find_checkpoint(str(path_or_name))  # raises, and lists the existing ones
 
 
 def _look_into_all(source: CheckpointFiles) -> tuple[dict[str, Tensors], dict[str, str]]:
-    """What each file of weights promises, and the metadata of all."""
+    """Read the header of each weights file: tensors on the meta device, and the merged metadata."""
     parts, metadata = {}, dict[str, str]()
     for name, file in source.files.items():
         parts[name], own = look(file, name)
@@ -133,7 +133,7 @@ def _merged(parts: Mapping[str, Tensors]) -> Tensors:
 
 
 def _read_weights(source: CheckpointFiles, parts: Mapping[str, Tensors], keys: set[str], half: bool) -> Weights:
-    """Read the tensors of all files, and hash these as if they were one."""
+    """Read the selected tensors of all files, and hash the files as if they were concatenated."""
     tensors, digest = Tensors(), hashlib.sha256()
     for name, file in source.files.items():
         tensors |= read_tensors(file, name, parts[name], keys & parts[name].keys(), half, digest).tensors
@@ -153,8 +153,8 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     half = _keeps_half(promised)
     tensors, digest = _read_weights(
         source, parts, families.used(shapes, ours, promised.part), half
-    )  # nothing large before
-    tensors = shapes | tensors  # what plays no part has a name, by which families are told apart
+    )  # nothing large is allocated before this line
+    tensors = shapes | tensors  # unused tensors keep their names, because families are recognised by them
 
     reading = families.read(tensors, document, ours, heads, called, consume=True, part=promised.part)
     for name, tensor in reading.tensors.items():
@@ -165,7 +165,7 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
         check_fingerprint(model, (document or {}).get("vit_probe"))
     extra = {"labels": why_labels, "preprocess": why_preprocess}
     behind = f"#{source.part}" if source.part else ""
-    if behind:  # one file, but not the same weights
+    if behind:  # models in the same file need different hashes
         digest = hashlib.sha256(f"{digest}{behind}".encode()).hexdigest()
     return Checkpoint(
         name=source.name + behind,
@@ -182,9 +182,9 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
 
 
 def _keeps_half(reading: Reading) -> bool:
-    """Whether numbers in half precision stay so in memory; and refuse what has no room there, before it is read.
+    """Whether half-precision weights stay so in memory; raises if they do not fit into the free memory.
 
-    Half of the memory costs some time in each pass, which only large models are worth.
+    Half precision saves memory and slows down each forward pass, which pays off for large models only.
     """
     size = 4 * sum(tensor.numel() for tensor in reading.tensors.values())
     half = size >= LARGE_MODEL_BYTES
@@ -198,14 +198,14 @@ def _keeps_half(reading: Reading) -> bool:
 
 
 def _names_of(source: CheckpointFiles) -> str:
-    """The names of folder and file, which for published models say what they are."""
+    """Return the names of folder and file, which identify published models."""
     return f"{source.name}/{source.weights}"
 
 
 def _read_documents(
     source: CheckpointFiles, metadata: Mapping[str, str]
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """config.json and preprocessor_config.json, or what a lone file says of itself."""
+    """Read config.json and preprocessor_config.json, or the metadata of a lone file."""
     config, preprocess = source.texts.get(CONFIG), source.texts.get(PREPROCESS)
     document = read_json(config, CONFIG) if config is not None else None
     if OPEN_CLIP in source.texts and (document is None or source.weights.startswith("open_clip")):
@@ -230,7 +230,7 @@ def _stated_facts(document: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def read_labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[tuple[str, ...], str]:
-    """One name per class, and where they come from if no file states them; none if the outputs are no classes."""
+    """Return one name per class, and their origin if no file states them; no names if the outputs are not classes."""
     config = reading.config
     count = config.num_classes
     stated = reading.family.stated_labels(document or {})
@@ -265,7 +265,7 @@ def read_labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[t
 def read_preprocess(
     document: Mapping[str, Any] | None, config: Mapping[str, Any] | None, reading: Reading, name: str
 ) -> tuple[Preprocess, str]:
-    """How pictures become input, and where that comes from if no file states it."""
+    """Return the preprocessing, and its origin if no file states it."""
     stated = Preprocess.from_config(document) if document is not None else None
     stated = stated or reading.family.stated_preprocess(config or {})
     preprocess, why = (stated, "") if stated else reading.family.preprocess(reading.config, name)
@@ -274,7 +274,7 @@ def read_preprocess(
 
 
 def empty_model(reading: Reading) -> VisionTransformer:
-    """The model without memory for its weights, after its names and shapes have been found to be those of the file."""
+    """Build the model on the meta device, after checking that names and shapes match those of the file."""
     model = hollow(reading.config)
     expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
     stored = {name: tensor.shape for name, tensor in reading.tensors.items()}

@@ -1,4 +1,4 @@
-"""The folder of checkpoints: take in files that people bring, rename, delete, hand out as one file."""
+"""Manage the folder of checkpoints: add uploaded files, rename, delete, export as one file."""
 
 import errno
 import io
@@ -43,26 +43,26 @@ NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
 NAME_HELP = "Small letters, digits, dots, dashes and underscores."
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.+=@-]+")
 _BESIDE = (CONFIG, PREPROCESS, CARD, OPEN_CLIP, *INDEXES)
-TEXTS = (".json", ".md", ".txt", ".pkl")  # may lie beside weights, as a folder of transformers' Trainer has them
+TEXTS = (".json", ".md", ".txt", ".pkl")  # accepted beside weights, as transformers' Trainer writes them
 _CHUNK_BYTES = 1 << 20
 
 
 def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep_free: int = 0) -> Path:
-    """Keep files as a checkpoint, once they have been looked into: whole, or not at all.
+    """Check uploaded files and add them as a checkpoint, completely or not at all.
 
-    The weights keep their file's name, because the names of published files say what they are.
+    The weights keep their file name, because the names of published files identify the model.
 
     Args:
-        files: one file of weights, or an index and the files that it names, and what lies beside, by name; what is
-            no part of a checkpoint, such as the state of a training, is not kept.
+        files: by name: one weights file, or an index and the files that it lists, and the files beside them. Others,
+            such as optimizer states, are discarded.
         name: of the new checkpoint.
         keep_free: disk space to leave [bytes].
 
     Returns:
-        The checkpoint's folder. It may still lack its number of heads: see `CheckpointInfo.choices`.
+        The checkpoint's folder. The number of heads may still be missing: see `CheckpointInfo.choices`.
 
     Raises:
-        InvalidCheckpoint: not one file of weights, not a family that is read, a name that is taken, no room.
+        InvalidCheckpoint: not exactly one weights file, unsupported family, name taken, or not enough disk space.
     """
     weights = weights_of(files)
     if "adapter_config.json" in files:
@@ -90,8 +90,8 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
 
 
 def no_weights(names: Iterable[str]) -> str:
-    """What to say of files of which none holds weights by its name."""
-    names = sorted(names, key=lambda name: name.endswith(TEXTS))  # the one that people took for the weights first
+    """Return the error message for files without weights among them."""
+    names = sorted(names, key=lambda name: name.endswith(TEXTS))  # first the file most likely meant as weights
     return (
         f"{brief(names[0])} is no file of weights that is read here ({', '.join(SUFFIXES)}). "
         "Unpack an archive first; of a model in Python, save model.state_dict() by torch.save."
@@ -99,7 +99,7 @@ def no_weights(names: Iterable[str]) -> str:
 
 
 def weights_of(files: Iterable[str]) -> list[str]:
-    """The files of weights among those that people bring: by their usual names, else all that may be."""
+    """Return the weights files among uploaded ones: those with the standard names, or else all candidates."""
     if any(index in files for index in INDEXES):
         return [file for file in files if file.endswith(SUFFIXES)]
     usual = [file for file in (WEIGHTS, PYTORCH_WEIGHTS) if file in files]
@@ -107,7 +107,9 @@ def weights_of(files: Iterable[str]) -> list[str]:
 
 
 def suggest(weights: str, config: bytes = b"", root: Path | None = None) -> str:
-    """A free name for files that people bring: the weights' own, or of "model" and the like what the config says.
+    """Suggest a free name for an upload.
+
+    The name comes from the weights file, or from the config if the file has a generic name such as "model".
 
     Args:
         weights: name of the file.
@@ -129,20 +131,20 @@ def _slug(name: str) -> str:
 
 
 def _stated_name(config: bytes) -> str:
-    """The model's name as timm's or transformers' config.json has it, or at least its kind; "" for none."""
+    """Return the name or type of the model in timm's or transformers' config.json; "" if there is none."""
     try:
         document = read_json(config, CONFIG)
-    except InvalidCheckpoint:  # told when it is added
+    except InvalidCheckpoint:  # `add` reports it
         return ""
     stated = (document.get(field) for field in ("architecture", "_name_or_path", "model_type"))
     return next((name.rstrip("/").rpartition("/")[2] for name in stated if isinstance(name, str) and name), "")
 
 
 def copy(source: Path, name: str, root: Path | None = None) -> Path:
-    """Keep a copy of a checkpoint's folder under a name of its own.
+    """Copy a checkpoint's folder under a new name.
 
     Raises:
-        InvalidCheckpoint: the name is taken, or none that a checkpoint may have.
+        InvalidCheckpoint: the name is taken or invalid.
     """
     with _new_folder(name, root) as folder:
         shutil.copytree(source, folder, dirs_exist_ok=True)
@@ -151,7 +153,7 @@ def copy(source: Path, name: str, root: Path | None = None) -> Path:
 
 
 def keep(checkpoint: Checkpoint, name: str, root: Path | None = None) -> Path:
-    """Keep a checkpoint with classes from outside, on its own weights, as one of ours.
+    """Save a checkpoint with classes from outside as a new checkpoint, with its own weights.
 
     Args:
         checkpoint: whose `answers` are linear.
@@ -160,7 +162,7 @@ def keep(checkpoint: Checkpoint, name: str, root: Path | None = None) -> Path:
         The new checkpoint's folder; its card says how the classes were made.
 
     Raises:
-        InvalidCheckpoint: the name is taken, or none that a checkpoint may have; no file can hold these classes.
+        InvalidCheckpoint: the name is taken or invalid, or the classes cannot be stored in a file.
     """
     answers = checkpoint.answers
     if answers is None or not answers.linear:
@@ -181,10 +183,10 @@ def keep(checkpoint: Checkpoint, name: str, root: Path | None = None) -> Path:
 
 
 def rename(name: str, new: str, root: Path | None = None) -> Path:
-    """Give a checkpoint another name.
+    """Rename a checkpoint.
 
     Raises:
-        InvalidCheckpoint: there is none of that name, the new one is taken or cannot be, or the disk refuses.
+        InvalidCheckpoint: no such checkpoint, the new name is taken or invalid, or the disk is full or read-only.
     """
     folder = find_checkpoint(name, root)
     _check_free(new, root)
@@ -192,13 +194,13 @@ def rename(name: str, new: str, root: Path | None = None) -> Path:
         folder = folder.rename(folder_of(new, root))
     except OSError as error:
         raise _refused(error, f"{name!r} was not renamed", new) from error
-    with suppress(OSError):  # of a full disk: it has its new name all the same
+    with suppress(OSError):  # a full disk must not undo the rename
         _rename_card(folder, name, new)
     return folder
 
 
 def _rename_card(folder: Path, name: str, new: str) -> None:
-    """Let the card of a checkpoint that this app saved say its new name; another library's is not ours to write."""
+    """Write the new name into a card that this app saved; cards of other authors are left alone."""
     card = folder / CARD
     if summarise(folder).family == "saved" and card.is_file() and not card.is_symlink():
         text = card.read_bytes().decode("utf-8", "surrogateescape")
@@ -207,22 +209,22 @@ def _rename_card(folder: Path, name: str, new: str) -> None:
 
 
 def delete(name: str, root: Path | None = None) -> None:
-    """Delete a checkpoint for good.
+    """Delete a checkpoint.
 
     Raises:
-        InvalidCheckpoint: there is none of that name, or the disk refuses.
+        InvalidCheckpoint: no such checkpoint, or it cannot be deleted.
     """
     folder = find_checkpoint(name, root)
     gone = folder.with_name(f".{name}.{secrets.token_hex(4)}")
     try:
-        folder.rename(gone)  # listings skip it from here on, while its files are deleted
+        folder.rename(gone)  # from here on listings skip it, while its files are deleted
     except OSError as error:
         raise InvalidCheckpoint(f"{name!r} was not deleted: {reason_of(error)}.") from error
     shutil.rmtree(gone, ignore_errors=True)
 
 
 def folders(root: Path | None = None) -> list[tuple[Path, int]]:
-    """Every checkpoint's folder, by name, and when one of its files changed last [ns]."""
+    """List every checkpoint's folder by name, with the time of the last change of its files [ns]."""
     dated = []
     for folder in list_folders(root):
         with suppress(OSError):
@@ -231,12 +233,13 @@ def folders(root: Path | None = None) -> list[tuple[Path, int]]:
 
 
 def zip_chunks(folder: Path, name: str) -> Iterator[bytes]:
-    """A checkpoint as one ZIP file, piece by piece, unpacking to a folder of that name.
+    """Stream a checkpoint as a ZIP file, which unpacks to a folder called `name`.
 
-    Stored, as weights hardly compress. It is whole even if the checkpoint is replaced or deleted meanwhile.
+    Entries are stored, as weights hardly compress. All files are opened first, so the archive is complete even if the
+    checkpoint is replaced or deleted meanwhile.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: a file cannot be read.
     """
     with ExitStack() as stack:
         paths = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.is_symlink()]
@@ -260,7 +263,7 @@ def zip_chunks(folder: Path, name: str) -> Iterator[bytes]:
 
 
 class _Pipe(io.RawIOBase):
-    """Keeps what was written until it is taken."""
+    """A write-only buffer that `drain` empties."""
 
     def __init__(self) -> None:
         self._written = bytearray()
@@ -279,10 +282,10 @@ class _Pipe(io.RawIOBase):
 
 
 def converted(checkpoint: Checkpoint, to: "To") -> tuple[str, bytes]:
-    """A checkpoint as another library opens it, as one file to hand out: its name and its content.
+    """Convert a checkpoint for another library and return one file: its name and its content.
 
     Raises:
-        UserError: that library cannot compute it, or the disk for temporary files refuses.
+        UserError: the library cannot compute the model, or the disk for temporary files is full.
     """
     called = checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.name
     try:
@@ -298,7 +301,7 @@ def converted(checkpoint: Checkpoint, to: "To") -> tuple[str, bytes]:
 
 
 def folder_of(name: str, root: Path | None = None) -> Path:
-    """Where a checkpoint of that name lies, or would."""
+    """Return the path of a checkpoint with this name, whether or not it exists."""
     return (checkpoints_folder() if root is None else root) / name
 
 
@@ -314,14 +317,14 @@ def _taken(name: str) -> InvalidCheckpoint:
 
 
 def _refused(error: OSError, what: str, name: str) -> InvalidCheckpoint:
-    """Why a folder did not get its name: another server may have given it to one of its own at the same moment."""
+    """Explain a failed rename: another process may have taken the name at the same moment."""
     taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
     return _taken(name) if taken else InvalidCheckpoint(f"{what}: {reason_of(error)}.")
 
 
 @contextmanager
 def _new_folder(name: str, root: Path | None) -> Iterator[Path]:
-    """A hidden folder to fill, which gets its name if nothing goes wrong, and is gone otherwise."""
+    """Yield a hidden folder that is renamed on success and deleted on failure."""
     _check_free(name, root)
     target = folder_of(name, root)
     unfinished = target.with_name(f".{name}.{secrets.token_hex(4)}")
@@ -337,15 +340,15 @@ def _new_folder(name: str, root: Path | None) -> Iterator[Path]:
 
 
 def _plain_name(file: str) -> str:
-    """A file's name without its folder, and without characters that mean something elsewhere."""
-    if file.endswith((".pth.tar", ".pt.tar")):  # as in PyTorch's examples, of what is no archive
+    """Return the base name with unusual characters replaced."""
+    if file.endswith((".pth.tar", ".pt.tar")):  # PyTorch's examples use this suffix for files that are not archives
         file = file.removesuffix(".tar")
     return _UNUSUAL.sub("_", file.replace("\\", "/").rpartition("/")[2])[-200:].lstrip(".")
 
 
 def _write_limited(content: BinaryIO, to: Path, most: int, keep_free: int) -> None:
     size = 0
-    content.seek(0)  # it may have been refused before
+    content.seek(0)  # an earlier attempt may have read it
     with to.open("xb") as file:
         while chunk := content.read(_CHUNK_BYTES):
             size += len(chunk)

@@ -1,4 +1,4 @@
-"""What a model of another library, in memory, says of itself that its tensors do not: config, heads, activation."""
+"""Settings that a module of another library states and its tensors do not: config, heads, activation."""
 
 import json
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from vit.untrusted import brief
 
 
 class ModuleFacts(NamedTuple):
-    """What a module says of itself, beside the names and shapes of its tensors.
+    """Settings that a module states beside the names and shapes of its tensors.
 
     Attributes:
         name: for people.
-        document: what its library's config.json would hold.
-        known: config fields of the model that no config.json states.
+        document: what its library's config.json would contain.
+        known: config fields that no config.json states.
     """
 
     name: str
@@ -27,39 +27,39 @@ class ModuleFacts(NamedTuple):
 
 
 def facts_of(module: nn.Module) -> ModuleFacts:
-    """What a model of timm, transformers or torchvision says of itself; little of a model of anybody else's.
+    """Read the settings of a module of timm, transformers or torchvision; of other modules only the class name.
 
     Raises:
-        InvalidCheckpoint: it computes something that this package does not.
+        InvalidCheckpoint: it computes something that is not supported.
     """
     if isinstance(module, VisionTransformer):
         return ModuleFacts("VisionTransformer", None, {})
-    for base in type(module).__mro__:  # a class of one's own may stand on one of a library
+    for base in type(module).__mro__:  # the class may be derived from a library's
         if of_library := _BY_LIBRARY.get(base.__module__.partition(".")[0]):
             return of_library(module)
     return ModuleFacts(type(module).__name__, None, {})
 
 
 def facts_within(module: nn.Module, prefix: str) -> ModuleFacts:
-    """What a module says of itself, or if it is nobody's that is known, what the model in it does.
+    """Read the settings of a module, or of the model inside it if the outer class is unknown.
 
     Args:
-        prefix: what stands before the model's names in `state_dict()`, as `vit.checkpoints.families` finds it.
+        prefix: of the model's names in `state_dict()`, from `vit.checkpoints.families`.
 
     Raises:
-        InvalidCheckpoint: it computes something that this package does not.
+        InvalidCheckpoint: it computes something that is not supported.
     """
     facts = facts_of(module)
     if not prefix or facts.document or facts.known:
         return facts
     facts = facts_of(part_at(module, prefix))
-    named = ("id2label", "label2id", "num_labels", "label_names")  # of the head that it came with
+    named = ("id2label", "label2id", "num_labels", "label_names")  # these describe its original head
     document = {field: value for field, value in (facts.document or {}).items() if field not in named}
     return facts._replace(document=document if facts.document is not None else None)
 
 
 def part_at(module: Any, prefix: str) -> nn.Module:
-    """The part of a module whose names begin so."""
+    """Return the submodule with this name prefix."""
     for level in ["", *prefix.split(".")[:-1]]:
         module = getattr(module, level) if level else module
         for wrapping in ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"):
@@ -83,16 +83,16 @@ def _of_torchvision(module: Any) -> ModuleFacts:
 
 _PLAIN_BLOCKS = ("Block", "EvaBlock")
 _POST_NORM_BLOCKS = ("ResPostBlock", "EvaBlockPostNorm")
-_POOLS = ("token", "avg", "map", "")  # "": none, where there are no classes
+_POOLS = ("token", "avg", "map", "")  # "": no pooling, in models without classes
 
 
 def _of_timm(module: Any) -> ModuleFacts:
     stated = dict(getattr(module, "pretrained_cfg", None) or {})
     architecture = stated.get("architecture") or ""
     name, blocks = architecture or type(module).__name__, getattr(module, "blocks", None)
-    families.check_config({"architecture": architecture} if architecture else {})  # refuses what is not plain
+    families.check_config({"architecture": architecture} if architecture else {})  # raises if not a plain ViT
     if not blocks or not hasattr(blocks[0], "attn") or not hasattr(blocks[0], "mlp"):
-        return ModuleFacts(name, None, {})  # the names of its tensors say what it is
+        return ModuleFacts(name, None, {})  # the tensor names decide
     for block in map(_uncompiled, blocks):
         if type(block).__name__ not in _PLAIN_BLOCKS + _POST_NORM_BLOCKS:
             raise InvalidCheckpoint(f"This {name} has blocks of timm's class {type(block).__name__}, not plain ones.")
@@ -109,14 +109,14 @@ def _of_timm(module: Any) -> ModuleFacts:
     if size is not None:
         height, width = size
         known["image_size"] = height if height == width else (height, width)
-        if stated and tuple(stated.get("input_size", ()))[1:] != (height, width):  # made with an `img_size` of its own
+        if stated and tuple(stated.get("input_size", ()))[1:] != (height, width):  # created with another `img_size`
             stated["input_size"] = (module.patch_embed.proj.in_channels, height, width)
     document = {"architecture": architecture or name, "global_pool": pool, "pretrained_cfg": stated}
     return ModuleFacts(name, document, known)
 
 
 def _rotary(rope: Any, name: str) -> dict[str, Any]:
-    """Config fields read from timm's module for rotary positions."""
+    """Read config fields from timm's module for rotary positions."""
     if rope is None:
         return {"rope": None}
     kind, order, start = type(rope).__name__, rope.grid_indexing, getattr(rope, "grid_offset", 0)
@@ -141,7 +141,7 @@ _ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gel
 
 
 def _activation(layer: nn.Module) -> str:
-    """What the config calls a layer's function.
+    """Return the config's name for an activation layer.
 
     >>> _activation(nn.GELU()), _activation(nn.GELU("tanh"))
     ('gelu', 'gelu_tanh')

@@ -1,4 +1,4 @@
-"""Write a checkpoint as an ONNX file: pictures in, logits and every block's attention out."""
+"""Export a checkpoint to ONNX: pictures in, logits and every block's attention out."""
 
 import logging
 import warnings
@@ -16,26 +16,26 @@ from vit.checkpoints.weight_files import dump_json
 from vit.files import replaced
 from vit.model.transformer import VisionTransformer
 
-MAX_BYTES = (1 << 31) - (1 << 22)  # [bytes] of weights; a file of that format holds 2 GiB in all
-OPSET = 20  # of ONNX; the first with GELU
+MAX_BYTES = (1 << 31) - (1 << 22)  # [bytes] of weights; protobuf limits a file to 2 GiB
+OPSET = 20  # the first with GELU
 
 
 class _Answers(nn.Module):
-    """A model with a tuple as its answer: logits, every block's attention, and a learnt query's if there is one."""
+    """Wrap a model to return a tuple: logits, every block's attention, and the pooling attention if there is one."""
 
     def __init__(self, model: VisionTransformer):
         super().__init__()
         self.model = model
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """(B, channels, height, width) to (B, C) and L times (B, H, N, N)."""
+        """Map (B, channels, height, width) to (B, C) and L times (B, H, N, N)."""
         output = self.model(images, output_attentions=True)
         assert output.attentions is not None
         return output.logits, *output.attentions, *([] if output.pool_attention is None else [output.pool_attention])
 
 
 def obstacle(checkpoint: Checkpoint) -> str:
-    """Why a checkpoint cannot be written as ONNX, in a sentence; "" if it can."""
+    """Return why a checkpoint cannot be exported to ONNX, in a sentence; "" if it can."""
     missing = [package for package in ("onnx", "onnxscript") if find_spec(package) is None]
     if missing:
         return f"To write ONNX files, {' and '.join(missing)} must be installed: pip install {' '.join(missing)}."
@@ -46,7 +46,7 @@ def obstacle(checkpoint: Checkpoint) -> str:
 
 
 def write(checkpoint: Checkpoint, model: VisionTransformer, path: Path) -> None:
-    """Trace one pass with attention; the number of pictures stays free, their size is that of the preprocessing.
+    """Trace a forward pass with attention; the batch size is dynamic, the picture size that of the preprocessing.
 
     Args:
         model: the checkpoint's, in float32, with positions for that size.
@@ -89,7 +89,7 @@ def write(checkpoint: Checkpoint, model: VisionTransformer, path: Path) -> None:
 
 @contextmanager
 def _quiet_libraries(*names: str) -> Iterator[None]:
-    """Silence the progress messages of some libraries."""
+    """Silence the progress messages of some libraries temporarily."""
     levels = {name: logging.getLogger(name).level for name in names}
     for name in names:
         logging.getLogger(name).setLevel(logging.ERROR)

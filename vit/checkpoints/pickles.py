@@ -1,7 +1,7 @@
-"""Files of `torch.save` read as data: a pickle is a program, and here none of it is called.
+"""Read files of `torch.save` as data. A pickle is a program; nothing in it is executed.
 
-Pickles are interpreted, not loaded: dicts, lists, numbers and text become what they are, tensors a place in the file,
-and an object of any other class an `Opaque` that holds what the pickle puts into it. No name is ever imported.
+Pickles are interpreted, not loaded: dicts, lists, numbers and text are rebuilt, tensors become positions in the file,
+and an object of any other class becomes an `Opaque` with its items and attributes. Nothing is imported.
 
 Source of the formats: Python's `pickletools`; torch 2.15, `torch/serialization.py`, `_save` and `_legacy_save`.
 """
@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 MAX_OPERATIONS = 1_000_000
-_MAX_VISITS = 30_000  # dicts and modules searched for tensors; a ViT-22B has about 1,500, and 1 million take 12 s
-_MAX_DEPTH = 60  # a module lies some ten levels deep, and each takes two
+_MAX_VISITS = 30_000  # limit on dicts and modules to search; a ViT-22B has about 1,500, and 1 million take 12 s
+_MAX_DEPTH = 60  # modules are nested about ten levels deep, and each level counts twice
 _MAX_ELEMENTS = 1 << 40
 
-# Names that only an attack imports. Nothing here calls them, but the owner of such a file should hear of it.
+# Names that only an attack imports. Nothing here calls them, but the user should be warned about such a file.
 _ATTACKS = re.compile(
     r"(os|posix|nt|sys|subprocess|pty|runpy|importlib|socket|shutil|ctypes|webbrowser|code|timeit|_?pickle)(\.\w+)* .*"
     r"|(builtins|__builtin__) (eval|exec|execfile|compile|open|input|breakpoint|__import__|exit|quit|globals|vars)"
@@ -37,7 +37,7 @@ _DTYPES = {
 
 
 class HoldsCode(ValueError):
-    """A pickle asks for a function that no checkpoint needs.
+    """A pickle refers to a function that no checkpoint needs.
 
     Attributes:
         symbol: its name.
@@ -49,7 +49,7 @@ class HoldsCode(ValueError):
 
 
 class Stored(NamedTuple):
-    """A tensor of a file: on the meta device, and where the numbers of its storage lie [bytes from the start]."""
+    """A tensor of a file on the meta device, and the range of its storage in the file [bytes from the start]."""
 
     tensor: Tensor
     begin: int
@@ -57,30 +57,30 @@ class Stored(NamedTuple):
 
 
 class Global(NamedTuple):
-    """The name of a class or a function in a pickle: "module name"."""
+    """The name of a class or function in a pickle: "module name"."""
 
     name: str
 
 
 @dataclass
 class Opaque:
-    """An object of a class that is not looked up: what the pickle puts into it, and nothing else.
+    """An object of a class that is not imported.
 
     Attributes:
         kind: "module name" of its class.
-        items: what it holds as a dict.
+        items: its items, if it is a dict.
         state: its attributes.
     """
 
     kind: str
     items: dict[Any, Any] = field(default_factory=dict)
     state: dict[Any, Any] = field(default_factory=dict)
-    __hash__ = object.__hash__  # it may be a key
+    __hash__ = object.__hash__  # it may be a dict key
 
 
 @dataclass(frozen=True, eq=False)
 class _Storage:
-    """Numbers that tensors are views of, known by its key before its place is."""
+    """A storage that tensors are views of, identified by its key; its position in the file is determined later."""
 
     key: str
     dtype: torch.dtype
@@ -89,7 +89,7 @@ class _Storage:
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """A tensor as the pickle describes it."""
+    """A tensor as described by the pickle."""
 
     storage: _Storage
     dtype: torch.dtype
@@ -99,15 +99,15 @@ class _View:
 
 
 def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> dict[str, Stored]:
-    """The tensors of a zip that torch.save wrote, by name.
+    """Read the tensors of a zip file that torch.save wrote, by name.
 
     Args:
-        archive: all of whose entries are stored, not compressed.
-        pickle: name of the entry that says what there is.
+        archive: with uncompressed entries only.
+        pickle: name of the entry that describes the tensors.
 
     Raises:
-        HoldsCode: it asks for a function that no checkpoint needs.
-        Exception: whatever a damaged file leads to.
+        HoldsCode: it refers to a function that no checkpoint needs.
+        Exception: any error that a damaged file causes.
     """
     with archive.open(pickle) as content:
         root = _numbered(_interpret(content))
@@ -119,8 +119,9 @@ def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> dict[str, S
     def locate(storage: _Storage) -> tuple[int, int]:
         if storage.key not in places:
             entry = archive.getinfo(f"{folder}data/{storage.key}")
-            with archive.open(entry):  # compares directory and entry
+            with archive.open(entry):  # checks that directory and entry agree
                 pass
+            # A local header has 30 bytes, the last 4 of which are the lengths of the name and the extra field after it.
             file.seek(entry.header_offset + 26)
             begin = entry.header_offset + 30 + sum(struct.unpack("<2H", file.read(4)))
             places[storage.key] = begin, begin + entry.file_size
@@ -130,13 +131,14 @@ def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> dict[str, S
 
 
 def read_legacy(file: IO[bytes]) -> dict[str, Stored]:
-    """The tensors of a file as torch.save wrote it before 1.6: five pickles, then the storages.
+    """Read the tensors of a file in the format of torch.save before 1.6: five pickles, then the storages.
 
     Raises:
-        HoldsCode: it asks for a function that no checkpoint needs.
-        Exception: whatever a damaged file leads to.
+        HoldsCode: it refers to a function that no checkpoint needs.
+        Exception: any error that a damaged file causes.
     """
     start = io.BytesIO(file.read(32 << 20))
+    # Magic number, protocol version, platform, content, and keys of the storages in the order of the file.
     magic, _, system, root, keys = (_interpret(start) for _ in range(5))
     if magic != 0x1950A86A20F9469CFC6C or system.get("little_endian") is not True or not isinstance(keys, list):
         raise ValueError("It is not a file of torch.save.")
@@ -157,7 +159,7 @@ def read_legacy(file: IO[bytes]) -> dict[str, Stored]:
 
 
 def _interpret(pickle: IO[bytes]) -> Any:
-    """The object that a pickle describes, with `_View` for tensors and `Opaque` for objects."""
+    """Interpret a pickle, with `_View` for tensors and `Opaque` for other objects."""
     stack: list[Any] = []
     marks: list[list[Any]] = []
     memo: dict[Any, Any] = {}
@@ -188,12 +190,12 @@ def _interpret(pickle: IO[bytes]) -> Any:
 
 def _global(name: str) -> Global:
     if _ATTACKS.fullmatch(name):
-        raise HoldsCode(name.replace(" ", ".").replace("__builtin__", "builtins"))  # as Python 2 called it
+        raise HoldsCode(name.replace(" ", ".").replace("__builtin__", "builtins"))  # Python 2 used the old name
     return Global(name)
 
 
 def _call(function: Any, arguments: Any) -> Any:
-    """What calling a function would give, of the few that make tensors and dicts; else an opaque object."""
+    """Emulate the few functions that make tensors and dicts; return an opaque object for any other."""
     kind = function.name if isinstance(function, Global) else ""
     match kind, arguments:
         case "torch._utils _rebuild_tensor_v2" | "torch._utils _rebuild_tensor", (storage, offset, shape, stride, *_):
@@ -206,7 +208,7 @@ def _call(function: Any, arguments: Any) -> Any:
             return tensor
         case "torch._tensor _rebuild_from_type_v2", (rebuild, _, tuple(inner), *_):
             return _call(rebuild, inner)
-        case "torch._dynamo.eval_frame OptimizedModule", (Opaque() as module, *_):  # what torch.compile wraps
+        case "torch._dynamo.eval_frame OptimizedModule", (Opaque() as module, *_):  # wrapper of torch.compile
             return module
         case "torch Size", (tuple(shape),):
             return shape
@@ -220,7 +222,7 @@ def _call(function: Any, arguments: Any) -> Any:
 
 
 def _view(storage: Any, dtype: Any, offset: Any, shape: Any, stride: Any) -> _View | Opaque:
-    if not isinstance(storage, _Storage):  # of a kind that is not read
+    if not isinstance(storage, _Storage):  # an unsupported kind of storage
         return Opaque("torch Tensor")
     sides = (*shape, *stride, offset)
     if len(shape) > 8 or len(shape) != len(stride) or not all(type(n) is int and 0 <= n < _MAX_ELEMENTS for n in sides):
@@ -238,7 +240,7 @@ def _persistent(identity: Any) -> Any:
             if kind is None or kind[1] not in _DTYPES or any(view is not None for view in views):
                 return Opaque(name)
             return _Storage(key, _DTYPES[kind[1]], count)
-        case ("module", Global() as kind, *_):  # of a whole module, beside its source code
+        case ("module", Global() as kind, *_):  # a pickled module, whose source code is stored, too
             return kind
     raise ValueError("This is no storage.")
 
@@ -260,7 +262,7 @@ def _append(target: Any, items: list[Any]) -> None:
 def _build(stack: list[Any], _: Any) -> None:
     states = stack.pop()
     if isinstance(target := stack[-1], Opaque):
-        for state in states if isinstance(states, tuple) else (states,):  # attributes, and those of slots
+        for state in states if isinstance(states, tuple) else (states,):  # attributes, and those in slots
             target.state |= state if isinstance(state, dict) else {}
 
 
@@ -334,7 +336,7 @@ _ON_STACK: dict[str, Any] = {
 
 
 def _place(root: Any, locate: Any) -> dict[str, Stored]:
-    """The tensors of an object, by name."""
+    """Return the tensors of an object by name, with their positions."""
     bases: dict[str, Tensor] = {}
     stored = {}
     for name, view in _walk(root, "", [_MAX_VISITS], frozenset()):
@@ -352,7 +354,7 @@ def _place(root: Any, locate: Any) -> dict[str, Stored]:
 
 
 def _numbered(root: Any) -> Any:
-    """A list of models, or a dict of them by numbers, as a dict of names; of a list of tensors none has a name."""
+    """Give names to a list of models or a dict with integer keys; tensors in a list get none."""
     if isinstance(root, list | tuple):
         root = dict(enumerate(root))
     if not isinstance(root, dict):
@@ -361,7 +363,7 @@ def _numbered(root: Any) -> Any:
 
 
 def _storages(root: Any) -> Iterator[_Storage]:
-    """Every storage, of optimisers too, in an object."""
+    """Yield every storage in an object, including those of optimizers."""
     todo, seen = [root], set[int]()
     while todo:
         node = todo.pop()
@@ -382,11 +384,11 @@ def _storages(root: Any) -> Iterator[_Storage]:
 
 
 def _walk(node: Any, path: str, left: list[int], above: Set[int]) -> Iterator[tuple[str, _View]]:
-    """The tensors in dicts and objects by name: those of a dict in another after its key and a slash.
+    """Yield the tensors in nested dicts and objects by name; the keys of nested dicts are joined by slashes.
 
     Args:
-        left: how many nodes may still be looked at.
-        above: the nodes that this one lies in.
+        left: remaining number of nodes to visit, in a list of one.
+        above: ids of the ancestors, to detect cycles.
     """
     left[0] -= 1
     if left[0] < 0:
@@ -407,7 +409,7 @@ def _walk(node: Any, path: str, left: list[int], above: Set[int]) -> Iterator[tu
 
 
 def _walk_module(module: Opaque, path: str, left: list[int], above: Set[int]) -> Iterator[tuple[str, _View]]:
-    """The tensors of a pickled `nn.Module`, under the names of its `state_dict()`."""
+    """Yield the tensors of a pickled `nn.Module` under their names in `state_dict()`."""
     unsaved = module.state.get("_non_persistent_buffers_set")
     left_out = unsaved.items if isinstance(unsaved, Opaque) else {}
     for kind in ("_parameters", "_buffers", "_modules"):

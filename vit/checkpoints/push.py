@@ -1,10 +1,10 @@
-"""Push a checkpoint of ours to the Hugging Face Hub, from where `transformers` and this app open it by its name.
+"""Push a checkpoint to the Hugging Face Hub, where `transformers` and this app can open it by name.
 
-What goes there is the checkpoint as transformers opens it, with a card that the Hub reads, and nothing else of the
-folder or the machine. First `plan_push` says what would happen and changes nothing; then `push` does exactly that, in
-one commit on top of the one that was looked at.
+Only the files that transformers reads are uploaded, with a card for the Hub, and nothing else from the folder or the
+machine. `plan_push` describes the push without changing anything; `push` then executes the plan as one commit on top of
+the commit that the plan was based on.
 
-The token is huggingface_hub's: HF_TOKEN, or what `hf auth login` keeps. It is passed on by that library alone.
+huggingface_hub manages the token, from HF_TOKEN or `hf auth login`; this module does not read it.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from vit.untrusted import brief
 if TYPE_CHECKING:
     from vit.checkpoints.download import Progress
 
-MESSAGE = "Push a Vision Transformer"  # of the commit, unless another one is given
-LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,39}|")  # as the Hub's list of licences writes them
+MESSAGE = "Push a Vision Transformer"  # default commit message
+LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,39}|")  # as in the Hub's list of licences
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CHANGED = "{0} was changed by somebody else in the meantime. Look at what is there, and push again."
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a push does.
+    """A planned push.
 
     Attributes:
         repository: "owner/name".
-        private: who has no right to it does not see it; as it is where it exists, as it will be where not.
-        parent: the commit on which the push builds, "" where there is no repository yet.
-        weights: of the checkpoint, on this disk.
-        signature: of the weights when they were looked at.
-        texts: the other files by their names.
-        replaced: files of these names that are there already; the commit before keeps them.
+        private: whether the repository is hidden from people without access; the requested setting if it is new.
+        parent: the commit that the push builds on, "" if the repository does not exist yet.
+        weights: local path.
+        signature: of the weights at planning time.
+        texts: the other files, by name.
+        replaced: uploaded files that exist in the repository; its history keeps the old versions.
     """
 
     repository: str
@@ -63,16 +63,16 @@ class Plan:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Every file that is uploaded, with its size [bytes]."""
+        """Size of every uploaded file [bytes]."""
         return {WEIGHTS: self.signature[1]} | {name: len(text) for name, text in self.texts.items()}
 
 
 class Pushed(NamedTuple):
-    """What came of a push.
+    """Result of a push.
 
     Attributes:
-        name: pinned to the commit, as `load_checkpoint` and `vit classify --checkpoint` take it.
-        url: of the commit, to look at.
+        name: pinned to the commit, as `load_checkpoint` and `vit classify --checkpoint` accept it.
+        url: of the commit's page.
     """
 
     name: hub.Name
@@ -80,17 +80,17 @@ class Pushed(NamedTuple):
 
 
 def plan_push(folder: Path, repository: str, *, private: bool = False, license: str = "") -> Plan:
-    """Look at a checkpoint and at the repository that it shall go to.
+    """Check a checkpoint and its target repository, and plan the push.
 
     Args:
         folder: of the checkpoint.
         repository: "owner/name", which need not exist yet.
-        private: of a repository that does not exist yet.
-        license: as the Hub writes it, such as apache-2.0; "" for what the card says, or none.
+        private: for a repository that does not exist yet.
+        license: as the Hub spells it, such as apache-2.0; "" for the one on the card, if any.
 
     Raises:
-        InvalidCheckpoint: it cannot be opened, or is not one that this app saved.
-        Unavailable: no token, no way to the Hub, a name or a repository that is not for a checkpoint.
+        InvalidCheckpoint: it cannot be opened, or was not saved by this app.
+        Unavailable: no token, no connection to the Hub, an invalid name, or an unsuitable repository.
     """
     name = hub.parse(repository)
     if name is None or name.torchvision or name.repository != repository:
@@ -109,7 +109,7 @@ def plan_push(folder: Path, repository: str, *, private: bool = False, license: 
     texts = _texts(folder, repository, license)
     _require_token()
     parent, here = "", tuple[str, ...]()
-    with _errors_in_words(repository):
+    with _translate_errors(repository):
         try:
             there = _api().model_info(repository)
         except errors.RepositoryNotFoundError as error:
@@ -128,22 +128,23 @@ def plan_push(folder: Path, repository: str, *, private: bool = False, license: 
 
 
 def push(plan: Plan, message: str = MESSAGE, progress: Progress | None = None) -> Pushed:
-    """Upload what was planned, in one commit.
+    """Upload the planned files in one commit.
 
     Args:
         message: of the commit.
-        progress: told (bytes done, bytes in all) of the weights; whatever it raises ends the upload, and nothing of it
-            is then in the repository.
+        progress: called with (bytes done, total bytes) for the weights; any exception aborts the upload and leaves the
+            repository unchanged.
 
     Raises:
-        InvalidCheckpoint: the checkpoint has changed since.
-        Unavailable: no token, no right, no way to the Hub; the name is taken; somebody else changed the repository.
+        InvalidCheckpoint: the checkpoint has changed since it was planned.
+        Unavailable: no token, no write access, no connection to the Hub, the name is taken, or the repository has
+            changed since.
     """
     _require_token()
     if _signature(plan.weights) != plan.signature:
         raise InvalidCheckpoint(f"{brief(plan.weights.parent.name)!r} has changed since it was looked at. Push again.")
     api, repository = _api(), plan.repository
-    with _errors_in_words(repository), _no_bars(), _Counted(plan.weights, progress) as weights:
+    with _translate_errors(repository), _no_bars(), _Counted(plan.weights, progress) as weights:
         parent = plan.parent
         if not parent:
             api.create_repo(repository, repo_type="model", private=plan.private)
@@ -158,8 +159,8 @@ def push(plan: Plan, message: str = MESSAGE, progress: Progress | None = None) -
 
 
 def _texts(folder: Path, repository: str, license: str) -> dict[str, bytes]:
-    """The files beside the weights, without anything that says where they lie here."""
-    checkpoint = load_checkpoint(folder)  # whole, and it answers as it did when it was saved
+    """Return the files beside the weights, without local paths."""
+    checkpoint = load_checkpoint(folder)  # checks the files and the fingerprint
     config = json.loads((folder / CONFIG).read_bytes())
     facts = public_facts(checkpoint.facts) | ({"license": license} if license else {})
     return {
@@ -170,16 +171,16 @@ def _texts(folder: Path, repository: str, license: str) -> dict[str, bytes]:
 
 
 def _signature(file: Path) -> tuple[int, ...]:
-    """Another one for another file, or other content; its second number is the size [bytes]."""
+    """Return (inode, size [bytes], modification time [ns]), to detect changes; zeros if the file is missing."""
     try:
         facts = file.stat()
-    except OSError:  # gone
+    except OSError:  # deleted
         return 0, 0, 0
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 class _Counted(io.BufferedReader):
-    """A file that tells how far it has been read, once `counts` is set."""
+    """A file that reports the read position, if `counts` is set."""
 
     def __init__(self, path: Path, progress: Progress | None):
         super().__init__(io.FileIO(path))
@@ -194,7 +195,7 @@ class _Counted(io.BufferedReader):
 
 @contextmanager
 def _no_bars() -> Iterator[None]:
-    """Without the bars of huggingface_hub on the terminal: there is one of ours."""
+    """Disable the progress bars of huggingface_hub, in favour of ours."""
     if are_progress_bars_disabled():
         yield
         return
@@ -210,7 +211,7 @@ def _no_bars() -> Iterator[None]:
 
 def _api() -> HfApi:
     settings = download.hub_constants()
-    settings.HF_HUB_DISABLE_XET = True  # it tells nobody how far it is, and takes no file that does
+    settings.HF_HUB_DISABLE_XET = True  # hf_xet reports no progress, and does not accept a file object that does
     return HfApi(download.endpoint())
 
 
@@ -222,8 +223,8 @@ def _require_token() -> None:
 
 
 @contextmanager
-def _errors_in_words(repository: str) -> Iterator[None]:
-    """Say in one sentence why the Hub does not take it."""
+def _translate_errors(repository: str) -> Iterator[None]:
+    """Translate the Hub's errors into one sentence each."""
     try:
         yield
     except errors.OfflineModeIsEnabled as error:
@@ -232,7 +233,7 @@ def _errors_in_words(repository: str) -> Iterator[None]:
         raise Unavailable(_refusal(repository, error)) from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise Unavailable(_unreachable(repository, error)) from error
-    except RuntimeError as error:  # what huggingface_hub makes of any trouble with a large file
+    except RuntimeError as error:  # huggingface_hub wraps any error with a large file in this
         cause = error.__cause__
         if isinstance(cause, errors.HfHubHTTPError):
             raise Unavailable(_refusal(repository, cause)) from error

@@ -1,4 +1,4 @@
-"""Save a checkpoint, whole at every moment."""
+"""Save a checkpoint atomically."""
 
 import json
 import math
@@ -52,23 +52,23 @@ def save_checkpoint(
     card: str | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """Save a model with all that belongs to it; the same model gives the same bytes.
+    """Save a checkpoint atomically; the same model gives the same bytes.
 
-    A reader meets the old checkpoint or the new one, whole, and so does a restart after a kill at any moment.
-    All files are written to a hidden folder beside the old one and forced to disk. Then the old folder is renamed
-    away and the new one in. Between these two renames only the old one exists, under the hidden name that readers
-    turn to, and that the next save puts back. Replacing file by file was the alternative: it cannot keep weights,
-    config and the accuracy in the card from different trainings apart.
+    A reader, or a restart after a kill at any moment, finds either the complete old checkpoint or the complete new one.
+    All files are written to a hidden folder beside the old one and synced to disk. Then the old folder is renamed away
+    and the new one renamed to its place. Between the two renames only the old one exists, under a hidden name: readers
+    fall back to that name, and the next save restores it. Replacing single files would mix weights, config and the
+    card's accuracy of different trainings.
 
     Args:
-        facts: of the training, see `write_card`; `params` is added. Must be JSON.
-        card: the text of README.md; left out, it is written from `facts`.
-        files: further files to keep in the folder, such as the state of an optimiser.
+        facts: about the training, see `write_card`; must be JSON. `params` is added.
+        card: text of README.md; None to write it from `facts`.
+        files: further files for the folder, such as the optimizer's state.
 
     Raises:
         InvalidCheckpoint: the weights are not finite, or the preprocessing does not fit the model.
-        UserError: the folder holds other things, or the disk refuses.
-        ValueError: labels do not fit the model, or `files` would replace one of its own.
+        UserError: the folder contains other files, or the disk is full or read-only.
+        ValueError: the number of labels is wrong, or a name in `files` is reserved.
     """
     folder = Path(os.path.abspath(folder))
     config = build_config(model.config.to_dict())
@@ -79,7 +79,7 @@ def save_checkpoint(
     if clash := [name for name in files if name in _OWN_FILES or not NAME.fullmatch(name) or name.startswith(".")]:
         raise ValueError(f"A checkpoint cannot keep a file named {clash[0]!r}.")
 
-    # What a reader will build from the file is what is probed, on the CPU, in float32.
+    # Compute the fingerprint on what a reader will build from the file: on the CPU, in float32.
     state = {name.replace("_orig_mod.", ""): tensor for name, tensor in model.state_dict().items()}
     tensors = {name: tensor.detach().to("cpu", torch.float32) for name, tensor in state.items()}
     answer = fingerprint(with_weights(hollow(config), tensors))
@@ -114,10 +114,10 @@ def save_checkpoint(
 
 
 def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
-    """Add to what a checkpoint that this app saved, and its card, tell of it; all its other files stay byte for byte.
+    """Add facts to a checkpoint that this app saved and update its card; all other files stay byte-identical.
 
     Raises:
-        UserError: it is another library's, whose card is not ours to write.
+        UserError: another library saved it, whose card must not be changed.
     """
     if not checkpoint.path.is_dir() or summarise(checkpoint.path).family != "saved":
         raise UserError(
@@ -139,13 +139,13 @@ _OWN_FILES = (WEIGHTS, CONFIG, PREPROCESS, CARD)
 _DERIVED = (
     "first_view.zip",
     "known.zip",
-)  # made from these by the explorer: not saved anew
+)  # caches that the explorer recreates
 
 
 def safetensors_pieces(tensors: Tensors, metadata: dict[str, str]) -> Iterator[bytes | memoryview]:
-    """The bytes of a safetensors file, piece by piece: contiguous weights are not copied.
+    """Yield the bytes of a safetensors file in pieces, without copying contiguous weights.
 
-    Names are sorted and metadata keep their order, as the library's own order differs from process to process.
+    Names are sorted and the order of the metadata is kept, because the library's order differs between processes.
 
     Args:
         tensors: float32, on the CPU.
@@ -158,20 +158,20 @@ def safetensors_pieces(tensors: Tensors, metadata: dict[str, str]) -> Iterator[b
         begin, end = end, end + 4 * tensor.numel()
         header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # tensors start on a multiple of 8
+    text += b" " * (-len(text) % 8)  # align tensors to 8 bytes
     yield struct.pack("<Q", len(text)) + text
     for _, tensor in sorted(tensors.items()):
         yield tensor.contiguous().numpy().data
 
 
 def swap_in(folder: Path, contents: Mapping[str, Sequence[bytes | memoryview]]) -> None:
-    """Put a folder with these files in place of the one that is there, as `save_checkpoint` says."""
+    """Replace a folder atomically by one with these files, as `save_checkpoint` describes."""
     check_locks()
     new, old = folder.parent / f".{folder.name}.new", old_folder(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        wait_for_lock(parent)  # one save at a time beside each other
+        wait_for_lock(parent)  # serialises saves into this parent folder
         if old.exists() and not folder.exists():
             os.rename(old, folder)  # a save was killed between its two renames
         shutil.rmtree(old, ignore_errors=True)
@@ -198,7 +198,7 @@ def swap_in(folder: Path, contents: Mapping[str, Sequence[bytes | memoryview]]) 
 
 
 def _check_replaceable(folder: Path, contents: Mapping[str, object]) -> None:
-    """Never delete what is not a checkpoint, or was made from one and can be made again."""
+    """Raise an error if the folder contains files that are neither a checkpoint's nor derived from one."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UserError(f"{folder.name!r} is not a folder. Choose a new name for the checkpoint.")
     others = sorted(set(os.listdir(folder)) - {*contents, *_DERIVED}) if folder.exists() else []

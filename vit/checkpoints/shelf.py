@@ -1,18 +1,18 @@
-"""Checkpoints of the Hugging Face Hub that are worth a look, each pinned to a commit."""
+"""Recommended checkpoints on the Hugging Face Hub, each pinned to a commit."""
 
 from typing import NamedTuple
 
 
 class Recommended(NamedTuple):
-    """A checkpoint elsewhere.
+    """A recommended checkpoint.
 
     Attributes:
-        title: for people.
+        title: shown to people.
         repository, commit: on the Hub.
-        megabytes: of what is fetched, about; sizes and licences as the repositories state them.
+        megabytes: approximate size of the download; sizes and licences as the repositories state them.
         licence: of its weights.
-        good_for: in a sentence.
-        gated: its licence has to be accepted on the Hub, and the server needs a token.
+        good_for: one sentence.
+        gated: the licence must be accepted on the Hub, and the server needs a token.
     """
 
     title: str
@@ -25,7 +25,7 @@ class Recommended(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As `vit.load_checkpoint` takes it."""
+        """Name for `vit.load_checkpoint`."""
         return f"{self.repository}@{self.commit}"
 
 

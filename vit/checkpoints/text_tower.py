@@ -1,4 +1,4 @@
-"""The text tower and tokenizer of CLIP and SigLIP, which transformers computes; the picture side is our own model."""
+"""The text tower and tokenizer of CLIP and SigLIP, run by transformers; the image tower is our own model."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -13,13 +13,13 @@ from vit.untrusted import brief
 
 
 class TextTower(NamedTuple):
-    """What turns phrases into directions.
+    """Encodes phrases as embeddings.
 
     Attributes:
-        model: transformers' own, of both towers.
-        tokenizer: likewise.
-        longest: phrase that it reads [tokens].
-        padded: every phrase is brought to that length, as in training.
+        model: transformers' model with both towers.
+        tokenizer: transformers' tokenizer.
+        longest: maximum length of a phrase [tokens].
+        padded: whether phrases are padded to the maximum length, as in training.
     """
 
     model: Any
@@ -29,7 +29,7 @@ class TextTower(NamedTuple):
 
     @torch.inference_mode()
     def encode(self, phrases: Sequence[str]) -> Tensor:
-        """Phrases to directions (n, E), of any length.
+        """Encode phrases as text embeddings (n, E), not normalised.
 
         Raises:
             UserError: a phrase has too many tokens.
@@ -45,13 +45,13 @@ class TextTower(NamedTuple):
 
 @lru_cache(maxsize=1)
 def load_text_tower(folder: Path, name: str, weights: str) -> TextTower:
-    """Load the text tower of a folder, once for weights of this hash.
+    """Load the text tower of a folder; cached for weights with this hash.
 
     Raises:
-        InvalidCheckpoint: there is none, or it cannot be read.
+        InvalidCheckpoint: it is missing, or cannot be read.
     """
     try:
-        import transformers  # noqa: PLC0415, TID251  2 s, and whoever types no phrase needs none of it
+        import transformers  # noqa: PLC0415, TID251  takes 2 s, and only phrases need it
     except ModuleNotFoundError as error:
         raise UserError("Phrases are read by transformers, which is not installed: pip install transformers") from error
     try:
@@ -64,6 +64,6 @@ def load_text_tower(folder: Path, name: str, weights: str) -> TextTower:
         raise InvalidCheckpoint(f"The text tower of {name} cannot be opened: {why[:300]}") from error
     if missing := sorted(key for key in report["missing_keys"] if not key.startswith("vision_model.")):
         raise InvalidCheckpoint(f"{name} holds no text tower: `{brief(missing[0])}` is missing. Classes need examples.")
-    model.vision_model = None  # ours is there
+    model.vision_model = None  # our own model replaces it
     longest = model.config.text_config.max_position_embeddings
     return TextTower(model.eval(), tokenizer, longest, padded=model.config.model_type == "siglip")

@@ -1,4 +1,4 @@
-"""Untrusted weight files to tensors: looked into before anything is allocated, never executed."""
+"""Read untrusted weight files: headers are checked before memory is allocated, and nothing is executed."""
 
 import hashlib
 import json
@@ -25,19 +25,20 @@ MAX_TEXT = 32 << 20  # [bytes]; a header with 21,000 class names has 1 MB
 MAX_TENSORS = 20_000
 MAX_SHARDS = 200
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".ckpt", ".tar")  # PyTorch's examples write .pth.tar
-# What trainers of transformers, Accelerate, Lightning and DeepSpeed save beside the weights to go on with.
+# Training state that transformers, Accelerate, Lightning and DeepSpeed save beside the weights.
 _STATE = re.compile(
     r"((optimizer|scheduler|scaler|rng_state|random_states?|training_args|trainer_state|sampler|dl_state_dict|optim)"
     r"([_.-].*)?|.*_optim_states)\.(pt|pth|bin|tar)"
 )
-# dtype of a safetensors header -> ours; whole numbers and 8-bit floats are no weights that can be explained.
+# safetensors dtype -> torch dtype; integers and 8-bit floats are not supported as weights.
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _SIDE_DTYPES = {"I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
 
 
 def weights_among(names: Iterable[str]) -> list[str]:
-    """The files of weights among those of a folder, without the state of a training, and without the pickle of a model
-    that is there as safetensors too.
+    """Return the weights files among the files of a folder.
+
+    Training state is left out, and so is the pickle of a model that is also there as safetensors.
 
     >>> weights_among(["last.ckpt", "optimizer.pt", "rng_state_0.pth", "training_args.bin", "config.json"])
     ['last.ckpt']
@@ -51,15 +52,15 @@ def weights_among(names: Iterable[str]) -> list[str]:
 
 
 def look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
-    """The tensors of a file on the meta device, and its metadata: what it promises, at no cost in memory.
+    """Read a file's header: its tensors on the meta device, and its metadata.
 
     Raises:
-        InvalidCheckpoint: not a file of weights, or one that promises more than it holds.
+        InvalidCheckpoint: not a weights file, or the header announces more than the file contains.
     """
     size = os.fstat(file.fileno()).st_size
     try:
         start = rewound(file).read(512)
-    except OSError as error:  # the disk erred, or it is no file that can be read from its start
+    except OSError as error:  # a disk error, or a file that is not seekable
         raise InvalidCheckpoint(f"{brief(name)} cannot be read: {error.strerror}.") from error
     if start.startswith(b"version https://git-lfs"):
         raise InvalidCheckpoint(f"{brief(name)} is a placeholder of Git LFS. Fetch the file itself with: git lfs pull.")
@@ -84,7 +85,7 @@ def look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
 
 _OTHER_LIBRARYS = ", which is not read here. Open the model's safetensors or PyTorch file."
 _ARCHIVE = "an archive. Unpack it, and open the file of weights in it."
-# How files begin that people take for weights, and what they are.
+# Start of files that people mistake for weights, and a description of them.
 _OTHERS = (
     (rb"\s*<", "a web page or an error's text, and no weights: the download failed. Download it again, logged in."),
     (rb"GGUF", f"a GGUF file{_OTHER_LIBRARYS}"),
@@ -97,11 +98,11 @@ _OTHERS = (
 
 
 class _Entry(NamedTuple):
-    """Where a tensor lies in its file [bytes from the start], and what it is.
+    """A tensor's position in the file [bytes from the start], shape and dtype.
 
     Attributes:
-        columns: the first index runs fastest, as in Fortran.
-        crc: CRC-32 of what lies before it in its part of the file, and of the whole part; None where none is stored.
+        columns: column-major (Fortran) order.
+        crc: CRC-32 of the bytes before it in its archive entry, and of the whole entry; None if none is stored.
     """
 
     begin: int
@@ -113,7 +114,7 @@ class _Entry(NamedTuple):
 
 
 def _meta_tensor(entry: _Entry) -> Tensor:
-    """The tensor on the meta device."""
+    """Return an entry as a tensor on the meta device."""
     if entry.columns:
         empty = torch.empty(entry.shape[::-1], dtype=entry.dtype, device="meta")
         return empty.permute(*reversed(range(empty.ndim)))
@@ -126,7 +127,7 @@ def _look_safetensors(file: BufferedReader, name: str, size: int) -> tuple[Tenso
 
 
 def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, _Entry], dict[str, str]]:
-    """Entries and metadata of a safetensors file. Source of the format: safetensors' README, section Format."""
+    """Read entries and metadata of a safetensors file. Source of the format: safetensors' README, section Format."""
     damaged = InvalidCheckpoint(f"{brief(name)} is not a valid safetensors file. Download or save it again.")
     (length,) = struct.unpack("<Q", rewound(file).read(8))
     if not 2 <= length <= min(size - 8, MAX_TEXT):
@@ -163,11 +164,11 @@ def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, 
 
 
 class Weights(NamedTuple):
-    """What was read of a file.
+    """Tensors read from a file.
 
     Attributes:
-        tensors: those wanted, by the file's names.
-        hash: SHA-256 of the whole file, after all that was hashed before it, 64 hexadecimal digits.
+        tensors: the selected ones, by their names in the file.
+        hash: SHA-256 of the whole file and those before it, 64 hexadecimal digits.
     """
 
     tensors: Tensors
@@ -186,19 +187,19 @@ def read_tensors(
     half: bool,
     digest: "hashlib._Hash | None" = None,
 ) -> Weights:
-    """Read tensors, each into memory of its own and nothing twice, and hash the file on the way.
+    """Read tensors, each into its own memory, in a single pass that also hashes the file.
 
-    The file is read and not mapped: a mapped file that changes later would change the model with it, one that is cut
-    short would end the whole process, and the hash would be that of other bytes than those in use.
+    The file is not memory-mapped: later changes to the file would change the model, truncation would crash the process,
+    and the hash might not match the bytes in use.
 
     Args:
-        promised: what `look` found.
-        selected: names of the tensors to read; of the others nothing is kept.
-        half: keep 16-bit numbers as they are. All other numbers, and else these too, become float32.
-        digest: the hash to go on with, of the files before this one.
+        promised: from `look`.
+        selected: names of the tensors to read; the others are skipped.
+        half: keep 16-bit floats as they are. Other floats become float32.
+        digest: hash of the files before this one, to be continued.
 
     Raises:
-        InvalidCheckpoint: the file is damaged, or does not hold what it promised.
+        InvalidCheckpoint: the file is damaged, or contains less than its header announces.
     """
 
     def stays(tensor: Tensor) -> bool:
@@ -208,7 +209,7 @@ def read_tensors(
     try:
         wanted = {key: promised[key] for key in selected}
         spans = _spans(file, name, size, wanted)
-        if sum(tensor.numel() * tensor.itemsize for tensor in wanted.values()) > size:  # each gets memory of its own
+        if sum(tensor.numel() * tensor.itemsize for tensor in wanted.values()) > size:  # tensors share no memory
             raise InvalidCheckpoint(f"{brief(name)} promises more numbers than it holds.")
         together: dict[_Span, list[str]] = {}
         for key, span in spans.items():
@@ -230,12 +231,12 @@ def read_tensors(
         return Weights(tensors, stream.digest.hexdigest())
     except InvalidCheckpoint:
         raise
-    except Exception as error:  # foreign parsers, hostile bytes: whatever they raise means the same
+    except Exception as error:  # any exception of a parser on hostile bytes means the same
         raise InvalidCheckpoint(f"{brief(name)} is damaged. Download or save it again.") from error
 
 
 class _Span(NamedTuple):
-    """From where to where the numbers of a tensor lie in the file [bytes], and the checksums of an `_Entry`."""
+    """Range of a tensor's data in the file [bytes], and the checksums of an `_Entry`."""
 
     begin: int
     end: int
@@ -243,7 +244,7 @@ class _Span(NamedTuple):
 
 
 def _spans(file: BufferedReader, name: str, size: int, tensors: Tensors) -> dict[str, _Span]:
-    """Where the numbers of each tensor lie."""
+    """Find the range of each tensor's data."""
     archive = _first_entry(file).endswith(".npy")
     if not archive and rewound(file).read(9).startswith(_PICKLES):
         stored = _read_pickle(file, name, size)
@@ -253,7 +254,7 @@ def _spans(file: BufferedReader, name: str, size: int, tensors: Tensors) -> dict
 
 
 class _Stream:
-    """A file on its way through a hash, once from the beginning, where it must stand, to the end."""
+    """Reads a file once from start to end and hashes it; the file must be at its start."""
 
     def __init__(self, file: BufferedReader, digest: "hashlib._Hash"):
         self.file = file
@@ -262,7 +263,7 @@ class _Stream:
         self.scratch = torch.empty(1 << 20, dtype=torch.uint8)
 
     def read(self, end: int, scratch: bool) -> Tensor:
-        """The bytes up to `end`; in `scratch` they last until the next call and take no memory of their own."""
+        """Read the bytes up to `end`; with `scratch` into a shared buffer that the next call overwrites."""
         count = end - self.at
         if scratch and len(self.scratch) < count:
             self.scratch = torch.empty(count, dtype=torch.uint8)
@@ -274,18 +275,18 @@ class _Stream:
         return raw
 
     def skip(self, end: int) -> None:
-        """Go to `end`."""
+        """Hash the bytes up to `end` and discard them."""
         while self.at < end:
             self.read(min(end, self.at + (1 << 20)), scratch=True)
 
 
 def rewound(file: BufferedReader) -> BufferedReader:
-    """The file, to be read from its beginning."""
+    """Seek to the start of the file, and return it."""
     file.seek(0)
     return file
 
 
-# A zip, or a bare pickle of protocol 2 to 5.
+# Start of a zip file, or of a bare pickle of protocol 2 to 5.
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 SAVE = 'torch.save(model.state_dict(), "weights.pth")'
 
@@ -304,14 +305,14 @@ def _look_pickle(file: BufferedReader, name: str, size: int) -> Tensors:
 
 
 def _check_size(tensors: Tensors, name: str, size: int) -> None:
-    """Refuse more numbers than the file has room for; one tensor under several names counts once."""
+    """Raise an error if the tensors are larger than the file; tied tensors count once."""
     views = {(t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride()): t for t in tensors.values()}
     if sum(tensor.numel() * tensor.itemsize for tensor in views.values()) > size:
         raise InvalidCheckpoint(f"{brief(name)} promises more numbers than it holds.")
 
 
 def _read_pickle(file: BufferedReader, name: str, size: int) -> dict[str, Stored]:
-    """The tensors of a file that torch.save wrote, by name."""
+    """Read the tensors of a file that torch.save wrote, by name."""
     try:
         if rewound(file).read(2) != b"PK":
             return read_legacy(rewound(file))
@@ -332,7 +333,7 @@ def _read_pickle(file: BufferedReader, name: str, size: int) -> dict[str, Stored
 
 
 def _find_pickle(archive: zipfile.ZipFile, name: str, size: int) -> str:
-    """The entry that describes the tensors, of a zip as torch.save writes it; a ValueError for any other."""
+    """Return the name of the entry with the pickle, in a zip file of torch.save; raise ValueError for any other."""
     entries = archive.infolist()
     if any(entry.filename.endswith("/constants.pkl") for entry in entries):
         raise InvalidCheckpoint(
@@ -348,10 +349,11 @@ def _find_pickle(archive: zipfile.ZipFile, name: str, size: int) -> str:
 
 
 def _open_zip(file: BufferedReader, size: int) -> zipfile.ZipFile:
-    """A zip with one directory of bounded size, or a ValueError."""
+    """Open a zip file with exactly one directory of bounded size; raise ValueError for any other."""
+    # The end record has 22 bytes, and a comment of up to 64 KiB may follow it.
     file.seek(max(0, size - (1 << 16) - 22))
     tail = file.read()
-    if sum(1 for _ in re.finditer(rb"PK\x05\x06", tail)) != 1:  # one directory, or readers may disagree which
+    if sum(1 for _ in re.finditer(rb"PK\x05\x06", tail)) != 1:  # with several directories, readers may disagree
         raise ValueError("There is no directory, or more than one.")
     directory = struct.unpack_from("<I", tail.ljust(22, b"\0") + b"\0" * 22, tail.index(b"PK\x05\x06") + 12)[0]
     if directory > MAX_TENSORS * 200:
@@ -363,7 +365,7 @@ def _open_zip(file: BufferedReader, size: int) -> zipfile.ZipFile:
 
 _NUMPY_DTYPES = {
     "<f8": torch.float64, "<f4": torch.float32, "<f2": torch.float16,
-    "<V2": torch.bfloat16, "|V2": torch.bfloat16,  # numpy has no bfloat16: JAX's is written as two raw bytes
+    "<V2": torch.bfloat16, "|V2": torch.bfloat16,  # numpy has no bfloat16; JAX writes it as two raw bytes
     "<i8": torch.int64, "<i4": torch.int32, "|u1": torch.uint8, "|b1": torch.bool,
 }  # fmt: skip
 _NUMPY_HEADER = re.compile(
@@ -374,14 +376,14 @@ _NUMPY_HEADER = re.compile(
 
 
 def _first_entry(file: BufferedReader) -> str:
-    """The name of a zip's first entry, which is an .npy file in those of numpy.savez; "" for other files."""
+    """Return the name of a zip file's first entry, which ends in .npy for numpy.savez; "" for other files."""
     start = rewound(file).read(1 << 10).ljust(30)
     (length,) = struct.unpack_from("<H", start, 26)
     return start[30 : 30 + length].decode("latin-1") if start.startswith(b"PK\x03\x04") else ""
 
 
 def _read_archive(file: BufferedReader, name: str, size: int) -> dict[str, _Entry]:
-    """Entries of a zip of .npy files, none compressed. Source of the format: numpy.lib.format."""
+    """Read the entries of an uncompressed zip of .npy files. Source of the format: numpy.lib.format."""
     entries: dict[str, _Entry] = {}
     try:
         with _open_zip(file, size) as archive:
@@ -392,8 +394,9 @@ def _read_archive(file: BufferedReader, name: str, size: int) -> dict[str, _Entr
                 raise ValueError("Something lies before the first entry.")
             at = 0
             for member in members:
-                with archive.open(member) as content:  # compares directory and entry
+                with archive.open(member) as content:  # checks that directory and entry agree
                     start = content.read(1 << 10)
+                # As in `pickles.read_zip`: lengths of name and extra field.
                 file.seek(member.header_offset + 26)
                 begin = member.header_offset + 30 + sum(struct.unpack("<2H", file.read(4)))
                 entry = _read_array(start, begin, begin + member.file_size, member.CRC)
@@ -413,8 +416,8 @@ def _read_archive(file: BufferedReader, name: str, size: int) -> dict[str, _Entr
 
 
 def _read_array(start: bytes, begin: int, end: int, crc: int) -> _Entry:
-    """What the beginning of an .npy file says, which must be as numpy writes it: nothing is evaluated."""
-    width = 2 if start[6:7] == b"\x01" else 4  # of the header's length, by version
+    """Parse the header of an .npy file by a strict pattern, as numpy writes it; nothing is evaluated."""
+    width = 2 if start[6:7] == b"\x01" else 4  # bytes of the header's length, which depend on the version
     length = 8 + width + int.from_bytes(start[8 : 8 + width], "little")
     match = _NUMPY_HEADER.fullmatch(start[8 + width : length].decode("latin-1"))
     if not start.startswith(b"\x93NUMPY") or match is None:
@@ -432,7 +435,7 @@ _PART = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.(safetensors|bin)$", re.ASCII)
 
 
 def is_shard(name: str) -> bool:
-    """Whether a file holds a part of the weights, by its name.
+    """Whether a file name is that of one shard of several.
 
     >>> is_shard("model-00001-of-00003.safetensors"), is_shard("model-00001-of-00001.safetensors")
     (True, False)
@@ -444,10 +447,10 @@ _SHARD = re.compile(r"\w[\w.-]{0,199}\.(safetensors|bin)", re.ASCII)
 
 
 def read_index(text: bytes, name: str) -> dict[str, str]:
-    """Which tensor lies in which file of the folder, as the index of weights in several files says.
+    """Read the index of weights in several files: tensor name -> file name.
 
     Raises:
-        InvalidCheckpoint: it does not say so, or names what is not simply a file of weights beside it.
+        InvalidCheckpoint: there is no map, or it lists something other than a weights file in the same folder.
     """
     places = read_json(text, name).get("weight_map")
     if not isinstance(places, dict) or not 1 <= len(places) <= MAX_TENSORS:
@@ -461,10 +464,10 @@ def read_index(text: bytes, name: str) -> dict[str, str]:
 
 
 def read_json(text: bytes | str, name: str, kind: type = dict) -> Any:
-    """Parse a file's JSON, each name once.
+    """Parse JSON, rejecting duplicate keys.
 
     Raises:
-        InvalidCheckpoint: it is not JSON, or not of this kind.
+        InvalidCheckpoint: not JSON, or not of this kind.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -474,7 +477,7 @@ def read_json(text: bytes | str, name: str, kind: type = dict) -> Any:
 
     try:
         value = json.loads(text, object_pairs_hook=unique)
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair could never be shown
+        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate could not be displayed
     except (ValueError, RecursionError) as error:
         raise InvalidCheckpoint(f"{name} is not valid JSON.") from error
     if not isinstance(value, kind):
@@ -483,7 +486,7 @@ def read_json(text: bytes | str, name: str, kind: type = dict) -> Any:
 
 
 def dump_json(value: object, indent: int | None = None) -> str:
-    """A value as JSON: the same text for the same value, on every machine."""
+    """Serialise a value as JSON, deterministically."""
     return json.dumps(value, indent=indent, sort_keys=indent is not None, ensure_ascii=False, allow_nan=False) + (
         "\n" if indent else ""
     )

@@ -1,4 +1,4 @@
-"""Pictures to learn from and to be judged by: named datasets, folders, uploaded archives, generated shapes."""
+"""Datasets for training and evaluation: named ones, folders, uploaded archives, generated shapes."""
 
 from typing import TYPE_CHECKING
 

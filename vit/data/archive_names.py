@@ -1,4 +1,4 @@
-"""Names in archives: paths that stay inside, junk that no person put there, names of classes."""
+"""Validate names in archives: safe relative paths, ignored system files, class names."""
 
 import re
 import unicodedata
@@ -7,28 +7,28 @@ from pathlib import Path
 from vit.data.file_names import PICTURES, is_ignored, is_table, printable_name, printable_path
 from vit.errors import InvalidDataset
 
-MAX_DEPTH = 20  # folders in each other
-MAX_CLASS_NAME = 100  # characters
+MAX_DEPTH = 20  # nested folders
+MAX_CLASS_NAME = 100  # [characters]
 
 _LIKE_PICTURES = PICTURES | {".jpe", ".jfif", ".apng", ".jp2", ".jxl", ".psd", ".svg", ".pgm", ".ppm"}
-_JOINERS = "\u200c\u200d"  # unseen, but part of words and of emoji
+_JOINERS = "\u200c\u200d"  # invisible, but part of words and emoji
 
 
 # --- Names ----------------------------------------------------------------------------------------------------
 
 
 class SeenNames:
-    """Names met so far: none may come twice, nor be the same to a disk that ignores case or composes accents."""
+    """Names in an archive so far; detects duplicates, also on file systems that ignore case or compose accents."""
 
     def __init__(self) -> None:
         self.files: dict[tuple[str, ...], tuple[str, ...]] = {}
         self.folders: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def add(self, path: tuple[str, ...]) -> None:
-        """Take note of a file.
+        """Add a file.
 
         Raises:
-            InvalidDataset: it was met before, or it, or a folder above it, was met in another spelling.
+            InvalidDataset: it was added before, or it or a parent folder was added in another spelling.
         """
         key = tuple(_folded(part) for part in path)
         if key in self.files:
@@ -49,15 +49,15 @@ class SeenNames:
 
 
 def _folded(name: str) -> str:
-    """The same text for names that some disk takes for one."""
+    """Return a key that is equal for names which some file system does not distinguish."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
 def safe_path(name: str) -> tuple[str, ...]:
-    """Split the name of a file in an archive into the folders it lies in and its own.
+    """Split a path in an archive into its components.
 
     Raises:
-        InvalidDataset: it could lead out of a folder on some system, or lies too deep.
+        InvalidDataset: it could escape its folder on some system, or is nested too deeply.
     """
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if name.startswith("/") or "\\" in name or ".." in parts or re.match("[A-Za-z]:", name):
@@ -71,17 +71,17 @@ def safe_path(name: str) -> tuple[str, ...]:
 
 
 def is_junk(path: tuple[str, ...]) -> bool:
-    """Say whether a file is neither picture nor table: hidden, added by macOS or Windows, or of another kind."""
+    """Whether a file is neither picture nor table: hidden, added by macOS or Windows, or of another type."""
     if not path or any(map(is_ignored, path)):
         return True
     return Path(path[-1]).suffix.lower() not in _LIKE_PICTURES and not is_table(path[-1])
 
 
 def check_class(name: str) -> str:
-    """Return a class's name with accents composed.
+    """Return a class's name with composed accents (NFC).
 
     Raises:
-        InvalidDataset: it has unseen characters, or is too long.
+        InvalidDataset: it has invisible characters, or is too long.
     """
     odd = [c for c in name if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") and c not in _JOINERS]
     if odd:
@@ -98,7 +98,7 @@ def check_class(name: str) -> str:
 
 
 def folder_name(name: str) -> str:
-    """A class's name as that of a folder: a table may name a class by anything, such as "n/a" or "..".
+    """Turn a class's name into a valid folder name; a table may name classes "n/a" or "..".
 
     >>> folder_name("cat"), folder_name("n/a"), folder_name("../x")
     ('cat', 'n_a', '_._x')
@@ -108,5 +108,5 @@ def folder_name(name: str) -> str:
 
 
 def unusual(path: tuple[str, ...], kind: str) -> InvalidDataset:
-    """The refusal, to be raised, of an entry that is of this kind, such as "a link"."""
+    """Return the error for an archive entry of an unsupported kind, such as "a link"."""
     return InvalidDataset(f"{printable_path(path)} in the archive is {kind}. Pack plain files only.")

@@ -1,4 +1,4 @@
-"""Read archives that nobody trusts: what is in them comes one file at a time, within a budget."""
+"""Read untrusted zip and tar archives file by file, within a budget of memory and disk space."""
 
 import bz2
 import gzip
@@ -21,25 +21,25 @@ from vit.data.file_names import printable_name, printable_path
 from vit.data.name_encodings import TITLES, UTF8, encodings_of
 from vit.errors import InvalidDataset
 
-MAX_ENTRIES = 500_000  # of any kind; macOS adds a shadow to every file
-MAX_BYTES = 8 << 30  # of everything that is unpacked
-MAX_RATIO = 200  # unpacked to packed; deflate reaches 1,032 on zeros, honest pictures hardly 2
+MAX_ENTRIES = 500_000  # of any kind; macOS adds a shadow file to every file
+MAX_BYTES = 8 << 30  # [bytes] unpacked in total
+MAX_RATIO = 200  # unpacked to packed size; deflate reaches 1,032 on zeros, real pictures hardly 2
 RATIO_FLOOR = 100_000_000  # [bytes] unpacked, below which any ratio is harmless
-MIN_FREE = 1 << 30  # [bytes] of disk that are left to others
+MIN_FREE = 1 << 30  # [bytes] of disk space to leave
 
-_ZIP_HEADER = 30  # [bytes] before each file, without its name
-_MAX_DIRECTORY = 64 << 20  # [bytes] of a zip's list of files, which Python reads at once
-_MAX_HEADER = 32 << 10  # [bytes] before a file in a tar, likewise
-_MAX_DICTIONARY = 256 << 20  # [bytes] of memory for xz; `xz -9` asks for 65 MB
+_ZIP_HEADER = 30  # [bytes] of the local header, without the name
+_MAX_DIRECTORY = 64 << 20  # [bytes] of a zip's central directory, which Python reads at once
+_MAX_HEADER = 32 << 10  # [bytes] of a file's header in a tar, which Python reads at once
+_MAX_DICTIONARY = 256 << 20  # [bytes] of memory for xz; `xz -9` needs 65 MB
 _CHUNK_BYTES = 1 << 18
-_BLOCK_BYTES = 4096  # [bytes] that the smallest file takes on a disk
+_BLOCK_BYTES = 4096  # [bytes] that the smallest file occupies on disk
 _FOREIGN = (
     (rb"Rar!", "a RAR archive"),
     (rb"7z\xbc\xaf", "a 7-Zip archive"),
     (rb"\x28\xb5\x2f\xfd", "a Zstandard file"),
 )
 
-# What Python's readers raise on damaged and on hostile bytes.
+# Exceptions that Python's readers raise on damaged or hostile input.
 _DAMAGE = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -51,7 +51,7 @@ _DAMAGE = (
     ValueError,
     OverflowError,
     IndexError,
-    RuntimeError,  # and its kinds RecursionError, NotImplementedError
+    RuntimeError,  # and its subclasses RecursionError and NotImplementedError
 )
 
 
@@ -59,21 +59,21 @@ _DAMAGE = (
 
 
 class Member(NamedTuple):
-    """A file in an archive: the folders it lies in and its name, how to read it, and where the reading stands."""
+    """A file in an archive: its path, a function that reads it in chunks, and the progress through the archive."""
 
     path: tuple[str, ...]
     chunks: Callable[[], Iterator[bytes]]
-    done: int  # [bytes] of the archive
+    done: int  # [bytes] of the archive read so far
 
 
 class Budget:
-    """What one archive may still unpack to, in memory and on the disk.
+    """Limits on the size of one archive in memory and on disk.
 
     Attributes:
         packed: size of the archive [bytes].
         folder: on the disk that is written to.
-        unpacked: what came out of the archive so far [bytes].
-        stored: what was written so far, in whole blocks for small files [bytes].
+        unpacked: bytes that came out of the archive so far.
+        stored: bytes written so far; small files count as whole blocks.
     """
 
     def __init__(self, packed: int, folder: Path):
@@ -85,7 +85,7 @@ class Budget:
         """Count bytes that came out of the archive.
 
         Raises:
-            InvalidDataset: there are too many, in all or for the size of the archive.
+            InvalidDataset: too many, in total or relative to the size of the archive.
         """
         self.unpacked += count
         if self.unpacked > MAX_BYTES:
@@ -99,10 +99,10 @@ class Budget:
             )
 
     def store(self, count: int) -> None:
-        """Count bytes before they are written; now and then look whether the disk has room for more.
+        """Count bytes before they are written; check the free disk space every 64 MB.
 
         Raises:
-            InvalidDataset: it has not.
+            InvalidDataset: the disk is too full.
         """
         before, self.stored = self.stored, self.stored + max(count, _BLOCK_BYTES)
         if before == 0 or before // (64 << 20) != self.stored // (64 << 20):
@@ -115,7 +115,7 @@ class Budget:
 
 @contextmanager
 def undamaged() -> Iterator[None]:
-    """Turn what Python's readers raise into one sentence.
+    """Convert exceptions of Python's readers to one sentence.
 
     Raises:
         InvalidDataset: the archive is damaged or incomplete.
@@ -130,17 +130,16 @@ def undamaged() -> Iterator[None]:
 
 
 def list_members(raw: BufferedReader, size: int, budget: Budget, notes: list[str]) -> Iterator[Member]:
-    """Open an archive by its content and yield its files one after the other; folders are passed over.
+    """Detect the type of an archive and yield its files in order, without folders.
 
     Args:
-        raw: the archive, at its beginning.
+        raw: the archive, at its start.
         size: of the archive [bytes].
-        budget: all that is unpacked counts against it.
-        notes: takes what was assumed about the archive, for people, before its first file comes.
+        budget: counts everything that is unpacked.
+        notes: receives assumptions about the archive, for people, before the first file.
 
     Raises:
-        InvalidDataset: it is no zip or tar, or of another kind; while its files come, it is damaged, hostile or beyond
-            the budget.
+        InvalidDataset: unsupported type; during iteration: damaged, hostile, or over budget.
     """
     start = raw.read(512)
     raw.seek(0)
@@ -161,7 +160,7 @@ def list_members(raw: BufferedReader, size: int, budget: Budget, notes: list[str
 
 def _zip_members(raw: BufferedReader, budget: Budget, notes: list[str]) -> Iterator[Member]:
     with undamaged():
-        archive = zipfile.ZipFile(cast(BinaryIO, _Careful(raw)))
+        archive = zipfile.ZipFile(cast(BinaryIO, _LimitedReads(raw)))
         entries = archive.infolist()
         paths = [_zip_path(entry, name) for entry, name in zip(entries, _zip_names(entries, notes), strict=True)]
         _refuse_overlap(archive)
@@ -172,8 +171,8 @@ def _zip_members(raw: BufferedReader, budget: Budget, notes: list[str]) -> Itera
             yield Member(path, lambda entry=entry: _zip_chunks(archive, entry, budget), done)  # type: ignore[misc]
 
 
-class _Careful(RawIOBase):
-    """A zip file that is asked for at most its list of files at once, and that one only if it is not too long."""
+class _LimitedReads(RawIOBase):
+    """Wraps a zip file to limit the size of reads, and the number of entries before Python parses them."""
 
     def __init__(self, raw: BufferedReader):
         self.raw = raw
@@ -195,10 +194,10 @@ class _Careful(RawIOBase):
 
 
 def _zip_names(entries: Sequence[zipfile.ZipInfo], notes: list[str]) -> list[str]:
-    """Names of all entries, with slashes; their encoding and separator are decided for all together."""
+    """Return the names of all entries, with slashes; encoding and separator are determined for all of them together."""
     names = [entry.orig_filename for entry in entries]
-    unmarked = [index for index, entry in enumerate(entries) if not entry.flag_bits & 0x800]  # not marked as UTF-8
-    raw = [names[index].encode("cp437") for index in unmarked]  # as Python decoded them
+    unmarked = [index for index, entry in enumerate(entries) if not entry.flag_bits & 0x800]  # without the UTF-8 flag
+    raw = [names[index].encode("cp437") for index in unmarked]  # undoes Python's default decoding
     encoding, *others = encodings_of(raw)
     for index, name in zip(unmarked, raw, strict=True):
         names[index] = _unicode_path(entries[index], name) or name.decode(encoding)
@@ -209,12 +208,12 @@ def _zip_names(entries: Sequence[zipfile.ZipInfo], notes: list[str]) -> list[str
             "UTF-8."
         )
     if any("\\" in name for name in names) and not any("/" in name.rstrip("/") for name in names):
-        names = [name.replace("\\", "/") for name in names]  # of PowerShell 5.1 and other old programs of Windows
+        names = [name.replace("\\", "/") for name in names]  # written by PowerShell 5.1 and other old Windows programs
     return names
 
 
 def _first_difference(names: Sequence[bytes], encoding: str, others: Sequence[str]) -> str:
-    """A sentence about the first name that another likely encoding reads differently; "" where there is none."""
+    """Describe the first name that another likely encoding decodes differently; "" if there is none."""
     for other in others:
         for name in names:
             if (one := name.decode(encoding)) != (another := name.decode(other)):
@@ -223,7 +222,7 @@ def _first_difference(names: Sequence[bytes], encoding: str, others: Sequence[st
 
 
 def _unicode_path(entry: zipfile.ZipInfo, name: bytes) -> str | None:
-    """The name in UTF-8 that some programs add. Source: PKWARE's APPNOTE.TXT, 4.6.9."""
+    """Read the UTF-8 name in the extra field that some programs write. Source: PKWARE's APPNOTE.TXT, 4.6.9."""
     extra = entry.extra
     while len(extra) >= 4:
         kind, length = struct.unpack("<HH", extra[:4])
@@ -235,7 +234,7 @@ def _unicode_path(entry: zipfile.ZipInfo, name: bytes) -> str | None:
 
 
 def _zip_path(entry: zipfile.ZipInfo, name: str) -> tuple[str, ...]:
-    """Check everything that a zip says about a file except its size."""
+    """Check everything that a zip states about a file, except its size."""
     path = safe_path(name)
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
@@ -249,7 +248,7 @@ def _zip_path(entry: zipfile.ZipInfo, name: str) -> tuple[str, ...]:
 
 
 def _refuse_overlap(archive: zipfile.ZipFile) -> None:
-    """Refuse files that share bytes: a few bytes could then unpack to any amount. Source: Fifield 2019, WOOT."""
+    """Refuse overlapping files, by which a few bytes could unpack to any amount. Source: Fifield 2019, WOOT."""
     end = 0
     for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
         if entry.header_offset < end:
@@ -265,7 +264,7 @@ def _zip_chunks(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, budget: Budget
 
 
 class _Xz(RawIOBase):
-    """An xz file, decompressed with a limit on memory, which `lzma.open` cannot set."""
+    """Decompress an xz file with a memory limit, which `lzma.open` does not support."""
 
     def __init__(self, raw: BufferedReader):
         self.raw, self.packed = raw, b""
@@ -279,7 +278,7 @@ class _Xz(RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while True:
-            if self.decompressor.eof:  # another stream may follow, after zeros
+            if self.decompressor.eof:  # another stream may follow after zero padding
                 self.packed = self.decompressor.unused_data.lstrip(b"\0") or self.raw.read(_CHUNK_BYTES).lstrip(b"\0")
                 if not self.packed:
                     return 0
@@ -296,13 +295,13 @@ class _Xz(RawIOBase):
 
 
 class _Stream:
-    """A decompressed tar, read once from start to end: all of it is counted, and each header is bounded."""
+    """A decompressed tar file, read sequentially; counts all bytes and limits the size of headers."""
 
     def __init__(self, file: Any, raw: BufferedReader, budget: Budget):
         self.file, self.raw, self.budget = file, raw, budget
         self.position = 0
-        self.last = b""  # what was read last, to tell the end of a tar from a tar that is cut off
-        self.header = 0  # [bytes] that the header being read may still have
+        self.last = b""  # last read, to distinguish the end of a tar file from a truncated one
+        self.header = 0  # [bytes] left for the current header
 
     def tell(self) -> int:
         return self.position
@@ -315,7 +314,7 @@ class _Stream:
         return self.position
 
     def read(self, count: int) -> bytes:
-        """Read for a header."""
+        """Read part of a header."""
         if not 0 <= count <= self.header:
             raise InvalidDataset(
                 f"A file in the tar has a header of more than {_MAX_HEADER >> 10} kB. Pack without extended attributes."
@@ -325,7 +324,7 @@ class _Stream:
         return self.last
 
     def chunks(self, count: int) -> Iterator[bytes]:
-        """Read `count` bytes, or up to the end."""
+        """Yield `count` bytes in chunks, or fewer at the end of the file."""
         while count > 0 and (data := self.file.read(min(count, _CHUNK_BYTES))):
             self.position += len(data)
             self.budget.unpack(len(data))
@@ -346,7 +345,7 @@ def _tar_members(stream: _Stream) -> Iterator[Member]:
         with undamaged():
             stream.header = _MAX_HEADER
             entry = archive.next()
-            archive.members.clear()  # it would keep every one of them
+            archive.members.clear()  # tarfile would keep all entries in memory
             if entry is None:
                 break
             path = safe_path(entry.name)
@@ -359,5 +358,5 @@ def _tar_members(stream: _Stream) -> Iterator[Member]:
     with undamaged():
         if len(stream.last) < 512 or any(stream.last):
             raise EOFError("the end is missing")
-        for _ in stream.chunks(MAX_BYTES):  # up to the checksum, which comes last
+        for _ in stream.chunks(MAX_BYTES):  # read to the end, because the checksum comes last
             pass

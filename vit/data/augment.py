@@ -1,4 +1,4 @@
-"""Augmentation of whole batches on the device that trains: no Python per picture.
+"""Augmentation of whole batches on the training device, without Python code per picture.
 
 Every random choice comes from `Chance`, which is seeded anew for each step, so a resumed run repeats the same choices.
 """
@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 
 class Chance:
-    """Random numbers for one training step.
+    """Random number generators for one training step.
 
     Attributes:
-        device: for tensors, drawn where the pictures are.
-        host: for choices that decide the shape of the work, drawn without waiting for the device.
+        device: generates tensors on the device of the pictures.
+        host: for choices that determine shapes, drawn without synchronising with the device.
     """
 
     def __init__(self, device: torch.device):
@@ -28,7 +28,7 @@ class Chance:
         self.host = random.Random()
 
     def seed(self, seed: int, step: int) -> None:
-        """Start the sequence that belongs to this step of this run."""
+        """Seed both generators for this step of this run."""
         number = random.Random(f"{seed} {step}").getrandbits(63)
         self.device.manual_seed(number)
         self.host.seed(number)
@@ -36,19 +36,19 @@ class Chance:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to a batch of training pictures.
+    """Settings for augmenting a batch of training pictures.
 
     Attributes:
-        crop_padding: pictures are padded by so much on each side, then cut back at a random place [px].
-        crop_scale: a random part of at least this share of the area is taken for the whole, its aspect changed by up
-            to a third, as RandomResizedCrop does; 1 for off.
-        size: (height, width) that such a part gets [px]; None for that of the pictures.
+        crop_padding: padding on each side before a random crop to the original size [px].
+        crop_scale: minimum share of the area for a random crop that is resized, with an aspect ratio changed by up to a
+            third, as in RandomResizedCrop; 1 for off.
+        size: (height, width) of the resized crop [px]; None for the size of the pictures.
         flip: mirror half of the pictures.
-        operations: random colour or geometry changes per picture, after RandAugment.
+        operations: number of random colour or geometry changes per picture, after RandAugment.
         magnitude: their strength, 0 to 1.
-        erase: share of the pictures that lose a random square of a quarter to a half of their side.
-        mixup, cutmix: parameters of the Beta distributions that decide how two pictures are mixed; 0 for off.
-            With both on, each batch takes one of the two.
+        erase: share of the pictures in which a random square of a quarter to a half of the side is blackened.
+        mixup, cutmix: parameters of the Beta distributions for mixing two pictures; 0 for off. If both are on, each
+            batch uses one of the two.
 
     Source: RandAugment arXiv 1909.13719, random erasing 1708.04896, mixup 1710.09412, CutMix 1905.04899.
     """
@@ -64,11 +64,11 @@ class Augmentation:
     cutmix: float = 0.0
 
     def __call__(self, images: Tensor, chance: Chance) -> Tensor:
-        """Change pictures, uint8 (B, channels, height, width) to uint8 of the same shape, or of `size`."""
+        """Augment pictures: uint8 (B, channels, height, width) to uint8 of the same shape, or of `size`."""
         return self.apply(images, self.draw(len(images), chance))
 
     def draw(self, batch: int, chance: Chance) -> "Draws":
-        """Draw all random numbers that the changes of a batch need."""
+        """Draw all random numbers for a batch."""
         generator, device = chance.device, chance.device.device
 
         def integers(high: int, *shape: int) -> Tensor:
@@ -86,7 +86,7 @@ class Augmentation:
         )
 
     def apply(self, images: Tensor, draws: "Draws") -> Tensor:
-        """Change pictures as `__call__` does, by numbers that were drawn before."""
+        """Augment pictures with random numbers from `draw`."""
         if draws.crop is not None:
             images = resized_crop(images, self.crop_scale, self.size or images.shape[2:], draws.crop)
         if draws.shifts is not None:
@@ -98,11 +98,14 @@ class Augmentation:
         return images
 
     def compiled(self) -> "Augmentation":
-        """The same changes by torch.compile, which does not take a generator: numbers are drawn outside of it."""
+        """Return a copy that runs under torch.compile.
+
+        Random numbers are drawn outside of it, because torch.compile does not accept generators.
+        """
         return _Compiled(**{field.name: getattr(self, field.name) for field in fields(self)})
 
     def mix(self, images: Tensor, targets: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
-        """Mix pictures (B, channels, height, width) and class probabilities (B, C) in pairs by mixup or CutMix."""
+        """Mix pairs of pictures (B, channels, height, width) and class probabilities (B, C) by mixup or CutMix."""
         choose_cutmix = bool(self.cutmix) and (not self.mixup or chance.host.random() < 0.5)
         alpha = self.cutmix if choose_cutmix else self.mixup
         if not alpha:
@@ -117,7 +120,7 @@ class Augmentation:
 
 
 class _Compiled(Augmentation):
-    """An augmentation whose changes are compiled, once for each shape of a batch."""
+    """An augmentation whose `apply` is compiled, once per batch shape."""
 
     def apply(self, images: Tensor, draws: "Draws") -> Tensor:
         return _compiled_apply()(self, images, draws)
@@ -129,14 +132,14 @@ def _compiled_apply() -> Callable[[Augmentation, Tensor, "Draws"], Tensor]:
 
 
 class Draws(NamedTuple):
-    """The random numbers behind one batch's changes, on the pictures' device; None for changes that are off.
+    """Random numbers for augmenting one batch, on the device of the pictures; None for augmentations that are off.
 
     Attributes:
-        crop: (4, B), 0 to 1: area, aspect, and place across and down.
+        crop: (4, B), 0 to 1: area, aspect, and position across and down.
         shifts: (2, B, 1), 0 to twice the padding [px]: down and across.
-        mirror: (B, 1), 0 to 1: mirrored below a half.
-        operations: for each of RandAugment's, its number (B,) and its strength (B,), -1 to 1.
-        erase: (4, B, 1, 1), 0 to 1: side, place down and across, and whether.
+        mirror: (B, 1), 0 to 1: mirrored below 0.5.
+        operations: for each of RandAugment's operations, its index (B,) and its strength (B,), -1 to 1.
+        erase: (4, B, 1, 1), 0 to 1: side, position down and across, and whether to erase.
     """
 
     crop: Tensor | None
@@ -147,7 +150,7 @@ class Draws(NamedTuple):
 
 
 def crop_and_flip(images: Tensor, padding: int, shifts: Tensor, mirror: Tensor | None) -> Tensor:
-    """Shift each picture by up to `padding` px, black coming in, and mirror some of them.
+    """Shift each picture by up to `padding` px, padded with black, and mirror some of them.
 
     Args:
         images: (B, channels, height, width); the result has the same shape and type.
@@ -156,7 +159,7 @@ def crop_and_flip(images: Tensor, padding: int, shifts: Tensor, mirror: Tensor |
     """
     batch, _, height, width = images.shape
     device = images.device
-    rows = torch.arange(height, device=device) + shifts[0]  # (B, height), into the padded picture
+    rows = torch.arange(height, device=device) + shifts[0]  # (B, height), indices into the padded picture
     cols = torch.arange(width, device=device).expand(batch, -1)
     if mirror is not None:
         cols = torch.where(mirror < 0.5, width - 1 - cols, cols)
@@ -167,19 +170,19 @@ def crop_and_flip(images: Tensor, padding: int, shifts: Tensor, mirror: Tensor |
 
 
 def resized_crop(images: Tensor, least: float, size: Sequence[int], draws: Tensor) -> Tensor:
-    """Cut a random part out of each picture and bring it to one size.
+    """Crop a random part of each picture and resize it.
 
     Args:
         images: uint8 (B, channels, height, width).
-        least: smallest share of the area that the part has; the aspect varies from 3:4 to 4:3.
+        least: minimum share of the area; the aspect ratio varies from 3:4 to 4:3.
         size: (height, width) of the result [px], uint8 (B, channels, *size).
         draws: see `Draws.crop`.
     """
     area, aspect, across, down = draws
     area = least + (1 - least) * area
-    aspect = (4 / 3) ** (aspect - 0.5)  # square root of the sides' ratio
+    aspect = (4 / 3) ** (aspect - 0.5)  # square root of the aspect ratio
     width, height = (area.sqrt() * aspect).clamp_max(1), (area.sqrt() / aspect).clamp_max(1)  # shares of the sides
-    x, y = (1 - width) * (2 * across - 1), (1 - height) * (2 * down - 1)  # centre of the part, -1 to 1
+    x, y = (1 - width) * (2 * across - 1), (1 - height) * (2 * down - 1)  # centre of the crop, -1 to 1
     zero = torch.zeros_like(x)
     matrix = torch.stack([torch.stack([width, zero, x], 1), torch.stack([zero, height, y], 1)], 1)  # (B, 2, 3)
     grid = F.affine_grid(matrix, [*images.shape[:2], *size], align_corners=False)
@@ -232,7 +235,7 @@ def _recolour(x: Tensor, choice: Tensor, strength: Tensor) -> Tensor:
     grey = x.mean(1, keepdim=True)
     middle = grey.mean((2, 3), keepdim=True)
     low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
-    spread = torch.where(high > low, high - low, 1)  # an even channel stays as it is
+    spread = torch.where(high > low, high - low, 1)  # a constant channel is left unchanged
     levels = (8 - 5 * strength.abs()).round().exp2() - 1  # 8 bits at strength 0, 3 at 1
     changed = (
         x * (1 + strength),
@@ -264,7 +267,7 @@ def erase(images: Tensor, share: float, draws: Tensor) -> Tensor:
 
 
 def _paste(images: Tensor, others: Tensor, share: float, host: random.Random) -> tuple[Tensor, float]:
-    """Paste a box of `others` that covers 1 - share of the area; return the true share that stayed."""
+    """Paste a box of `others` that covers 1 - share of the area; return the actual share left."""
     height, width = images.shape[2:]
     side = math.sqrt(1 - share)
     box_height, box_width = round(height * side), round(width * side)

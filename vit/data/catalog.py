@@ -1,4 +1,4 @@
-"""Which folders of this machine are datasets, so that a page offers and accepts only those."""
+"""Discover datasets in the data folders, so that pages list and accept only those."""
 
 import os
 from collections import deque
@@ -13,33 +13,33 @@ from vit.data.folders import class_folders, has_classes, is_split
 from vit.errors import InvalidDataset
 from vit.paths import data_roots
 
-_FOLDER_DEPTH = 3  # of folders below a root in which datasets are looked for
-_MAX_FOLDERS = 2000  # that are looked into
+_FOLDER_DEPTH = 3  # levels of folders below a root that are searched
+_MAX_FOLDERS = 2000  # maximum number of folders to search
 
 
 # --- Which folders ----------------------------------------------------------------------------------------------
 
 
 def uploads_folder() -> Path:
-    """The folder in which uploaded archives become folders of pictures."""
+    """Return the folder for datasets from uploaded archives."""
     return data_roots()[0] / "uploads"
 
 
 def list_folders() -> list[str]:
-    """Datasets in and below the roots, at most three folders deep, as "folder:PATH"; hidden ones are left out.
+    """List datasets in and below the roots, up to three folders deep, as "folder:PATH"; hidden folders are skipped.
 
-    A folder of folders of class folders may be one dataset or several: it is listed, and so are those in it.
+    A folder of folders of class folders may be one dataset or several: it is listed, and so are the datasets in it.
     """
     specs, waiting = [], deque((root, 0) for root in data_roots())
     for _ in range(_MAX_FOLDERS):
         if not waiting:
             break
         path, depth = waiting.popleft()
-        with suppress(OSError):  # may be gone by now, or closed to us
+        with suppress(OSError):  # deleted meanwhile, or not readable
             if whole := _is_dataset(path):
                 specs.append(f"folder:{path}")
             elif depth and path != uploads_folder() and _may_be_dataset(path):
-                specs.append(f"folder:{path}")  # or a folder of datasets, which are looked for below it
+                specs.append(f"folder:{path}")  # it may also be a folder of datasets, so the search continues below it
             if not whole and depth < _FOLDER_DEPTH:
                 waiting += [(entry, depth + 1) for entry in _inner(path)]
     return specs
@@ -55,7 +55,7 @@ def _is_dataset(path: Path) -> bool:
 
 
 def _may_be_dataset(path: Path) -> bool:
-    """Whether a folder has classes by the folders within its folders, by a table, or by the names of its files."""
+    """Whether a folder has classes in subfolders of its folders, in a table, or in file names."""
     folders = _inner(path)
     stamps = []
     for folder in (path, *folders):
@@ -67,12 +67,12 @@ def _may_be_dataset(path: Path) -> bool:
 
 @lru_cache(maxsize=_MAX_FOLDERS)
 def _has_classes(path: Path, stamps: tuple[int, ...]) -> bool:
-    """Read a folder once for each version of it and the folders in it."""
+    """Cached by the modification times of the folder and the folders in it."""
     return has_classes(path)
 
 
 def check_spec(spec: str) -> str:
-    """Return a spec that a stranger sent, spelled as `list_folders` does, if it is one that is offered here.
+    """Validate a spec from a request, and return it as `list_folders` spells it.
 
     Raises:
         InvalidDataset: neither a named dataset nor one of `list_folders`.
@@ -81,7 +81,7 @@ def check_spec(spec: str) -> str:
         return spec
     if spec.startswith("folder:"):
         sought = f"folder:{os.path.abspath(spec.removeprefix('folder:'))}"
-        if sought in list_folders():  # looked up, never opened by the name that was sent
+        if sought in list_folders():  # compared with the list; the path from the request is never opened
             return sought
     raise InvalidDataset(
         f"There is no dataset {spec[:100]!r} here. Choose {', '.join(NAMES[:-1])}, or a folder of class folders in the "
@@ -93,5 +93,5 @@ def check_spec(spec: str) -> str:
 
 
 def is_upload(spec: str) -> bool:
-    """Whether a dataset came out of an uploaded archive."""
+    """Whether a dataset comes from an uploaded archive."""
     return spec.startswith("folder:") and Path(spec.removeprefix("folder:")).parent == uploads_folder()

@@ -1,4 +1,4 @@
-"""Pictures of an archive as a folder of classes, however it was packed."""
+"""Arrange the pictures of an archive in class folders, whatever its structure."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,7 @@ from vit.data.picture_trees import PackedTree
 
 
 class PackedPicture(NamedTuple):
-    """A picture in the pool, with the name it has in the archive."""
+    """A picture in the pool, with its path in the archive."""
 
     path: tuple[str, ...]
     file: Path
@@ -24,13 +24,13 @@ _Classes = dict[str, list[PackedPicture]]
 
 
 class Arranged(NamedTuple):
-    """Pictures of an archive by split ("train", "test" and perhaps "val", or "" for all) and class, in order.
+    """Pictures of an archive in order, by split ("train", "test" and perhaps "val", or "" for all) and class.
 
     Attributes:
         splits: the pictures.
-        unused: what is in none of them, with the reason.
-        notes: what was assumed, for people.
-        tables: those that named classes.
+        unused: pictures in no split, with the reason.
+        notes: assumptions, for people.
+        tables: tables that named classes.
     """
 
     splits: dict[str, _Classes]
@@ -40,14 +40,14 @@ class Arranged(NamedTuple):
 
 
 def arrange(pictures: Sequence[PackedPicture], tables: Iterable[Parts], read: Callable[[Parts], bytes]) -> Arranged:
-    """Find the classes.
+    """Determine the classes and splits.
 
     Args:
         tables: paths in the archive of files that may name classes.
-        read: gives the content of one; raises OSError or Unreadable.
+        read: returns the content of one; raises OSError or Unreadable.
 
     Raises:
-        InvalidDataset: fewer than two classes, or it cannot be known which folders are the classes.
+        InvalidDataset: fewer than two classes, or it is ambiguous which folders are the classes.
     """
     by_path = {picture.path: picture for picture in pictures}
     root = PackedTree()
@@ -57,7 +57,7 @@ def arrange(pictures: Sequence[PackedPicture], tables: Iterable[Parts], read: Ca
         root.add(path, table=True)
     layout = find_layout(root, read, "The archive")
     found = layout.splits
-    if set(found) == {"test"}:  # alone it is as good as any folder around the classes
+    if set(found) == {"test"}:  # a single split is treated like any folder around the classes
         found = {"": found["test"]}
     splits: dict[str, _Classes] = {}
     for split, own in found.items():
@@ -70,9 +70,9 @@ def arrange(pictures: Sequence[PackedPicture], tables: Iterable[Parts], read: Ca
 
 
 def place_pictures(splits: dict[str, _Classes], folder: Path) -> None:
-    """Move pictures from the pool into their class folders, numbered."""
+    """Move pictures from the pool into their class folders, with numbers as names."""
     names = {name: folder_name(name) for classes in splits.values() for name in classes}
-    if len({own.casefold() for own in names.values()}) < len(names):  # one name to some disk
+    if len({own.casefold() for own in names.values()}) < len(names):  # equal names on some file systems
         names = {name: f"{own} {number}" for number, (name, own) in enumerate(sorted(names.items()), 1)}
     for split, classes in splits.items():
         for name, pictures in classes.items():

@@ -1,8 +1,8 @@
-"""What the classes of a folder are called: as people named them, in words where folders are WordNet ids, or as folders.
+"""Display names of a folder's classes: chosen by people, WordNet names for WordNet ids, or the folders' names.
 
-Names that people gave lie in `classes.json` beside the class folders, {folder: name}. `imagenet_synsets.txt` lists the
-WordNet ids of ImageNet-1k in the order of its classes, as the challenge of 2012 defined them (Russakovsky et al. 2015,
-arXiv 1409.0575); torchvision has their names in the same order.
+`classes.json` beside the class folders stores chosen names, {folder: name}. `imagenet_synsets.txt` lists the WordNet
+ids of ImageNet-1k in the order of its classes, as defined by the 2012 challenge (Russakovsky et al. 2015, arXiv
+1409.0575); torchvision has the names in the same order.
 """
 
 import json
@@ -18,22 +18,22 @@ from vit.files import replaced
 from vit.untrusted import Unreadable, is_text, parse_json, read_bytes
 
 FILE = "classes.json"
-MAX_NAME = 100  # characters
+MAX_NAME = 100  # [characters]
 _MAX_BYTES = 1 << 20
 _WORDNET_ID = re.compile(r"n\d{8}")
 
 
 def names_of(folder: Path, classes: Sequence[str]) -> tuple[str, ...]:
-    """The names of classes whose pictures lie in folders that are called so, in the same order.
+    """Return the display names of classes, in the order of their folders' names.
 
-    A file of names that is damaged, or would give two classes one name, counts for nothing.
+    A file of names that is damaged, or that gives two classes the same name, is ignored.
     """
     renamed: Mapping[str, object] = {}
     with suppress(OSError, Unreadable, ValueError):
         document = parse_json(read_bytes(folder / FILE, _MAX_BYTES))
         renamed = document if isinstance(document, dict) else {}
     names = []
-    for folder_name, usual in zip(classes, _by_themselves(classes), strict=True):
+    for folder_name, usual in zip(classes, _default_names(classes), strict=True):
         own = renamed.get(folder_name)
         name = own.strip() if isinstance(own, str) and is_text(own) else ""
         names.append(name if 0 < len(name) <= MAX_NAME else usual)
@@ -41,23 +41,23 @@ def names_of(folder: Path, classes: Sequence[str]) -> tuple[str, ...]:
 
 
 def rename(folder: Path, classes: Sequence[str], names: Sequence[str]) -> None:
-    """Give classes other names.
+    """Rename classes.
 
     Args:
         classes: the folders' names.
-        names: one for each of them, "" for what it would be called by itself.
+        names: one for each of them, "" for the default.
 
     Raises:
-        InvalidDataset: two classes would have one name, a name is too long, or the file cannot be written.
+        InvalidDataset: two classes would have the same name, a name is too long, or the file cannot be written.
     """
-    by_themselves = _by_themselves(classes)
-    chosen = [name.strip() or usual for usual, name in zip(by_themselves, names, strict=True)]
+    defaults = _default_names(classes)
+    chosen = [name.strip() or usual for usual, name in zip(defaults, names, strict=True)]
     twice = [name for name, count in Counter(chosen).items() if count > 1]
     if twice:
         raise InvalidDataset(f"Two classes cannot both be called {twice[0]!r}. Give each a name of its own.")
     if any(len(name) > MAX_NAME for name in chosen):
         raise InvalidDataset(f"A name has at most {MAX_NAME} characters. Shorten it.")
-    every = zip(classes, by_themselves, chosen, strict=True)
+    every = zip(classes, defaults, chosen, strict=True)
     renamed = {own: name for own, usual, name in every if usual != name}
     try:
         with replaced(folder / FILE) as file:
@@ -66,16 +66,16 @@ def rename(folder: Path, classes: Sequence[str], names: Sequence[str]) -> None:
         raise InvalidDataset(f"The names cannot be written into {str(folder)!r}: {error.strerror}.") from error
 
 
-def _by_themselves(classes: Sequence[str]) -> list[str]:
-    """What folders are called where nobody gave them a name."""
-    words = _in_words() if all(map(_WORDNET_ID.fullmatch, classes)) else {}
+def _default_names(classes: Sequence[str]) -> list[str]:
+    """Return the default names of folders."""
+    words = _wordnet_names() if all(map(_WORDNET_ID.fullmatch, classes)) else {}
     return [words.get(name, name) for name in classes]
 
 
 @cache
-def _in_words() -> dict[str, str]:
-    """What ImageNet's classes are called, by their WordNet ids."""
-    from torchvision.models._meta import _IMAGENET_CATEGORIES  # noqa: PLC0415 # brings torch's compiler along: 2 s
+def _wordnet_names() -> dict[str, str]:
+    """Map WordNet ids to the names of ImageNet's classes."""
+    from torchvision.models._meta import _IMAGENET_CATEGORIES  # noqa: PLC0415 # imports torch's compiler: 2 s
 
     ids = Path(__file__).with_name("imagenet_synsets.txt").read_text().split()
     return dict(zip(ids, _IMAGENET_CATEGORIES, strict=True))

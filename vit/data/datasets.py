@@ -1,11 +1,11 @@
 """Labelled pictures: named datasets, folders of class folders, and a generated set that needs no download.
 
-Pictures become uint8 tensors once, cut to the model's input size, and stay on the training device while they fit.
-Larger sets are decoded as they are needed, in worker processes.
+Pictures are converted to uint8 tensors once, cropped to the model's input size, and stay on the training device if they
+fit. Larger sets are decoded on demand by worker processes.
 
-Three splits: `train` is learnt from, `validation` chooses (the best epoch, when to stop, settings), `test` is looked at
-once, at the end. What a dataset does not bring is cut from the rest by a fixed seed, so that it depends on the data
-alone and is the same for every run.
+There are three splits: `train` is for training, `validation` for choices (best epoch, early stopping, settings), `test`
+for one evaluation at the end. Missing splits are taken from the others with a fixed seed, so that they depend on the
+data alone and are the same for every run.
 """
 
 import copy
@@ -34,7 +34,7 @@ from vit.images.preprocess import Preprocess
 from vit.progress import progress_bar
 
 log = logging.getLogger(__name__)
-_OVERSAMPLING = 2  # side of a picture that is decoded, over that of the input, at least
+_OVERSAMPLING = 2  # minimum side of a decoded picture, relative to the input
 
 
 Split = Literal["train", "validation", "test"]
@@ -42,13 +42,13 @@ Split = Literal["train", "validation", "test"]
 
 @dataclass(frozen=True)
 class Dataset:
-    """Pictures to learn from, to choose by, and to be judged by.
+    """Pictures for training, for model selection, and for evaluation.
 
     Attributes:
         name: as given on the command line.
         classes: one name per label.
         train, validation, test: the splits, see the top of this file.
-        masks: bool (n, height, width) of the test pictures, True on the object; only `shapes` knows them.
+        masks: bool (n, height, width) for the test pictures, True on the object; only for `shapes`.
         skipped: files that could not be read or are in no class, with the reason.
     """
 
@@ -76,16 +76,16 @@ def load_dataset(
     """Read a dataset at a model's input size.
 
     Args:
-        spec: "cifar10", "cifar100", "mnist", "fashion-mnist", "shapes", or "folder:PATH" where PATH holds one
-            folder per class, directly or in splits, or pictures with a table, see `list_files`.
-        preprocess: decides size, channels and cut.
-        root: where torchvision keeps its downloads.
-        budget: pictures that take more memory than this are streamed [bytes].
-        workers: processes that decode what is streamed.
+        spec: "cifar10", "cifar100", "mnist", "fashion-mnist", "shapes", or "folder:PATH" for a folder with one folder
+            per class, directly or in splits, or pictures with a table, see `list_files`.
+        preprocess: determines size, channels and crop.
+        root: folder of torchvision's downloads.
+        budget: pictures that need more memory than this are streamed [bytes].
+        workers: processes that decode streamed pictures.
         only: the split to read; the others stay empty.
-        at_most: pictures of each split, taken evenly from its classes; no others are decoded.
-        limit: pictures of the training split, always the same ones in the same random order; no others are decoded.
-        train_scale: side of training pictures over that of the input; of folders only.
+        at_most: maximum pictures per split, taken evenly from its classes; no others are decoded.
+        limit: maximum pictures of the training split, a fixed random subset in a fixed order; no others are decoded.
+        train_scale: side of training pictures relative to the input; for folders only.
 
     Raises:
         InvalidDataset: unknown name, missing folder, fewer than two classes, nothing readable.
@@ -177,7 +177,7 @@ def _load_torchvision(
 
 
 def _subset(source: Any, places: Sequence[int], at_most: int | None, limit: int | None = None) -> Any:
-    """These pictures of a torchvision dataset, or so many of them, as one of its kind; see `load_dataset`."""
+    """Return a torchvision dataset with a subset of the pictures; see `load_dataset` for `at_most` and `limit`."""
     labels = [int(source.targets[index]) for index in places]
     chosen = random_subset(choose_evenly(labels, at_most), limit)
     part = copy.copy(source)
@@ -210,7 +210,7 @@ def _load_folder(
     parts[0] = random_subset(parts[0], limit)
     labels = [[label for _, label in files] for files in parts]
     opened = [
-        partial(_nth_picture, [file for file, _ in files], _enough(one))
+        partial(_nth_picture, [file for file, _ in files], _sufficient_side(one))
         for files, one in zip(parts, preprocess, strict=True)
     ]
     stamps = [partial(readable.stamps_of, [file for file, _ in files]) for files in parts]
@@ -230,11 +230,11 @@ def _opened_dataset(
     budget: int,
     workers: int,
 ) -> Dataset:
-    """A dataset of pictures in files, in memory where they fit. What cannot be read is left out, wherever they are.
+    """Build a dataset from picture files, in memory if they fit. Unreadable pictures are left out in any case.
 
     Args:
         labels: of each split, one for each picture.
-        opened: of each split what gives picture i; raises InvalidImage or OSError where it cannot be read.
+        opened: per split, returns picture i; raises InvalidImage or OSError if it cannot be read.
         stamps: of each split, see `readable.find_unreadable`.
         preprocess: of each split.
     """
@@ -267,7 +267,7 @@ def _streamed(
     workers: int,
     title: str,
 ) -> tuple[Streamed, list[str]]:
-    """Pictures that are decoded as they are needed, without those that cannot be, and why these cannot."""
+    """Return the readable pictures, to be decoded on demand, and the reasons for the others."""
     problems = readable.find_unreadable(opened, len(labels), stamps, title)
     intact = [index for index in range(len(labels)) if index not in problems]
     if problems:
@@ -284,7 +284,7 @@ def _open_picture(path: Path, least: int) -> Image.Image:
     """Decode a file.
 
     Args:
-        least: shorter side that is enough [px].
+        least: shorter side that suffices [px].
     """
     try:
         return decode_image(path.read_bytes(), least=least)
@@ -296,22 +296,22 @@ def _nth_picture(paths: Sequence[Path], least: int, index: int) -> Image.Image:
     return _open_picture(paths[index], least)
 
 
-def _enough(preprocess: Preprocess) -> int:
-    """Shorter side from which a picture is shrunk to the input as well as from a larger one [px]."""
+def _sufficient_side(preprocess: Preprocess) -> int:
+    """Return the shorter side [px] from which a larger picture would not improve the resized input."""
     return _OVERSAMPLING * max(preprocess.size)
 
 
 def _read_pictures(
     opened: Opened, labels: Sequence[int], preprocess: Preprocess, title: str
 ) -> tuple[Resident, list[str]]:
-    """Decode all pictures; those that cannot be read are left out and named with the reason.
+    """Decode all pictures; unreadable ones are left out and listed with the reason.
 
     Args:
-        opened: gives picture i; raises InvalidImage or OSError where it cannot be read.
+        opened: returns picture i; raises InvalidImage or OSError if it cannot be read.
         labels: one for each of them.
     """
     count, skipped = len(labels), list[str]()
-    # One tensor from the start: a list of tensors that is stacked at last takes twice the memory.
+    # Allocate one tensor at the start: stacking a list of tensors would need twice the memory.
     images = torch.empty(count, preprocess.channels, *preprocess.size, dtype=torch.uint8)
 
     def read(index: int) -> None:
@@ -323,7 +323,7 @@ def _read_pictures(
             intact.append(index)
         else:
             skipped.append(problem)
-    for place, index in enumerate(intact) if skipped else ():  # moved together, in place
+    for place, index in enumerate(intact) if skipped else ():  # compact the readable ones in place
         images[place] = images[index]
     own = torch.tensor([labels[index] for index in intact], dtype=torch.int64)
     return Resident(images[: len(intact)], own), skipped
@@ -342,7 +342,7 @@ def _load_shards(
     index = shards.index(path)
     labels = index.labels.tolist()
     every = {name: np.flatnonzero(index.split == number).tolist() for number, name in enumerate(shards.SPLITS)}
-    if not every["test"] and every["validation"]:  # the first that is there is for testing, as in folders
+    if not every["test"] and every["validation"]:  # a single held-out split is used for testing, as in folders
         every["test"], every["validation"] = every["validation"], []
     for name, count in (("test", test_count), ("validation", validation_count)):
         if not every[name]:
@@ -358,7 +358,7 @@ def _load_shards(
         chosen = [places[i] for i in choose_evenly([labels[place] for place in places], at_most)]
         parts.append(random_subset(chosen, limit) if name == "train" else chosen)
     records = [index.records.chosen(places) for places in parts]
-    opened = [partial(_nth_record, own, _enough(one)) for own, one in zip(records, preprocess, strict=True)]
+    opened = [partial(_nth_record, own, _sufficient_side(one)) for own, one in zip(records, preprocess, strict=True)]
     own = [[labels[place] for place in places] for places in parts]
     stamps = [partial(shards.Records.stamps, chosen) for chosen in records]
     return _opened_dataset(spec, index.classes, own, opened, stamps, preprocess, budget, workers)

@@ -1,4 +1,4 @@
-"""Named datasets that are fetched by torchvision's addresses, with progress, checked by their checksums."""
+"""Download named datasets from torchvision's URLs, with progress and checksums."""
 
 import hashlib
 from collections.abc import Callable
@@ -18,14 +18,14 @@ TORCHVISION = {
     "fashion-mnist": "FashionMNIST",
 }
 NAMES = (*TORCHVISION, "shapes", "folder:PATH")  # of all datasets
-# What a whole download comes to [bytes], to say how far it is; its checksum decides whether it is right.
+# Total size of the downloads [bytes], for progress only; checksums verify the files.
 _DOWNLOAD_BYTES = {"cifar10": 170498071, "cifar100": 169001437, "mnist": 11594722, "fashion-mnist": 30878645}
 _CHUNK_BYTES = 1 << 18
-_PATIENCE_SECONDS = 30  # [s] without a byte
+_PATIENCE_SECONDS = 30  # [s] timeout without a byte
 
 
 def is_downloaded(name: str, root: Path = Path("data")) -> bool:
-    """Say whether a named dataset is in `root`; whether its files are whole is seen when they are read.
+    """Whether a named dataset is in `root`; its files are verified when they are read.
 
     >>> is_downloaded("shapes")
     True
@@ -41,15 +41,15 @@ def is_downloaded(name: str, root: Path = Path("data")) -> bool:
 
 
 def download(name: str, root: Path = Path("data"), progress: Callable[[int, int], object] | None = None) -> None:
-    """Fetch a named dataset into `root`; files that are there already are kept.
+    """Download a named dataset into `root`; existing files are kept.
 
     Args:
-        name: one of `TORCHVISION`, or "shapes", which needs nothing.
+        name: one of `TORCHVISION`, or "shapes", which needs no download.
         root: where torchvision looks for its files.
-        progress: called with the bytes fetched and the bytes in all.
+        progress: called with the bytes downloaded and the total bytes.
 
     Raises:
-        InvalidDataset: unknown name, or no network: the message says which files to put where.
+        InvalidDataset: unknown name, or no network; the message says which files to put where.
     """
     if is_downloaded(name, root):
         return
@@ -62,23 +62,23 @@ def download(name: str, root: Path = Path("data"), progress: Callable[[int, int]
     else:
         folder, downloads = root, [(source.filename, source.tgz_md5, [source.url])]
 
-    def tell(done: int) -> None:
+    def report(done: int) -> None:
         if progress:
             progress(done, max(done, _DOWNLOAD_BYTES[name]))
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".download.lock").open("w") as lock:
-            wait_for_lock(lock.fileno())  # two runs that start together fetch it once
+            wait_for_lock(lock.fileno())  # two runs that start together download it only once
             if is_downloaded(name, root):
                 return
             done = 0
             for file, md5, urls in downloads:
                 if not _is_whole(folder / file, md5):
-                    _download_file(urls, folder / file, md5, lambda count, before=done: tell(before + count))  # type: ignore[misc]
+                    _download_file(urls, folder / file, md5, lambda count, before=done: report(before + count))  # type: ignore[misc]
                 done += (folder / file).stat().st_size
-                tell(done)
-            source(root, download=True)  # unpacks what lies there
+                report(done)
+            source(root, download=True)  # unpacks the downloaded files
     except (OSError, RuntimeError, ValueError, EOFError) as error:
         reason = str(error).strip().partition("\n")[0].strip("<>") or type(error).__name__
         files, address = ", ".join(file for file, *_ in downloads), downloads[0][2][0].rpartition("/")[0]
@@ -89,14 +89,14 @@ def download(name: str, root: Path = Path("data"), progress: Callable[[int, int]
 
 
 def torchvision_class(name: str) -> Any:
-    """torchvision's class."""
-    from torchvision import datasets  # noqa: PLC0415 # brings torch's compiler along: 2 s
+    """Return torchvision's class for a dataset."""
+    from torchvision import datasets  # noqa: PLC0415 # imports torch's compiler: 2 s
 
     return getattr(datasets, TORCHVISION[name])
 
 
 def unpacked_folder(name: str, root: Path) -> Path:
-    """The folder in which torchvision expects the unpacked files."""
+    """Return the folder where torchvision expects the unpacked files."""
     source = torchvision_class(name)
     return root / source.__name__ / "raw" if hasattr(source, "mirrors") else root / source.base_folder
 
@@ -109,7 +109,7 @@ def _is_whole(file: Path, md5: str) -> bool:
 
 
 def _download_file(urls: list[str], file: Path, md5: str, progress: Callable[[int], None]) -> None:
-    """Download a file from the first address that has it; it gets its name when it is whole."""
+    """Download a file from the first mirror that has it; it is renamed once its checksum is verified."""
     unfinished = file.with_name(file.name + ".partial")
     failure: Exception = OSError("no address")
     for url in urls:

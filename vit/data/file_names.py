@@ -1,12 +1,12 @@
-"""What the names of files and folders of pictures say, and how they are shown."""
+"""Interpret and display names of picture files and folders."""
 
 from os.path import splitext
 
-Parts = tuple[str, ...]  # of a path: names of folders, and of the file
+Parts = tuple[str, ...]  # components of a path: folders and file
 
 PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif"}
 TABLES = {".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".txt"}
-NOT_READ = {".xml", ".xlsx", ".xls", ".ods", ".mat", ".npy", ".pkl", ".db", ".sqlite"}  # tables, too
+NOT_READ = {".xml", ".xlsx", ".xls", ".ods", ".mat", ".npy", ".pkl", ".db", ".sqlite"}  # unsupported tables
 _OF_SYSTEMS = {"__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found"}
 
 
@@ -16,21 +16,21 @@ def is_ignored(name: str) -> bool:
 
 
 def is_picture(name: str) -> bool:
-    """Whether a file is a picture, by its name."""
+    """Whether a file name is that of a picture."""
     return splitext(name)[1].lower() in PICTURES and not is_ignored(name)
 
 
 def is_table(name: str) -> bool:
-    """Whether a file may be a table, by its name."""
+    """Whether a file name may be that of a table."""
     return splitext(name)[1].lower() in TABLES | NOT_READ and not is_ignored(name) and name.lower() != "thumbs.db"
 
 
 def printable_name(name: str) -> str:
-    """A foreign name, short and printable."""
+    """Shorten an untrusted name and escape unprintable characters."""
     name = name if len(name) <= 80 else name[:40] + "…" + name[-39:]
     return "".join(c if c.isprintable() else f"U+{ord(c):04X}" for c in name)
 
 
 def printable_path(path: Parts) -> str:
-    """A foreign path, short and printable."""
+    """Shorten an untrusted path and escape unprintable characters."""
     return printable_name("/".join(path))

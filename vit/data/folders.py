@@ -1,4 +1,4 @@
-"""Folders of pictures as files of three splits; no picture is opened here."""
+"""List a folder's pictures in three splits, without opening any picture."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,12 +17,12 @@ from vit.untrusted import read_bytes
 
 
 class Files(NamedTuple):
-    """What a folder of pictures holds: (file, label) of each split, no picture opened.
+    """The pictures of a folder as (file, label) per split.
 
     Attributes:
-        classes: their names for people, see `vit.data.class_names`, in the order of their folders.
-        left_out: pictures that are in no class, for people.
-        notes: what was assumed about the folder, for people.
+        classes: display names, see `vit.data.class_names`, in the order of their folders.
+        left_out: pictures in no class, for people.
+        notes: assumptions about the folder, for people.
     """
 
     classes: tuple[str, ...]
@@ -34,20 +34,20 @@ class Files(NamedTuple):
 
 
 def list_files(path: Path, only_test: bool = False) -> Files:
-    """Find the pictures of a folder of class folders, by their names only.
+    """List the pictures of a folder of class folders, by names only.
 
-    Class folders may lie directly in `path`: then a tenth of each class is for testing, and of the rest a part for
-    validation. They may lie below folders for training and for testing (or for validation, where there is none for
-    testing), whose names `vit.data.split_names` knows: then a part of the former is for validation. Or below three
-    folders. A part is 5 % of a class and at least 10 pictures, but no more than a fifth. All are chosen by a fixed
-    seed: the same files give the same splits. Where there are no class folders, a table beside the pictures or the
-    names of the files say the classes, see `vit.data.labelled_files`.
+    Class folders may be directly in `path`: then a tenth of each class is for testing, and a part of the rest for
+    validation. They may be below folders for training and testing (or validation instead of testing), with names that
+    `vit.data.split_names` knows: then a part of the former is for validation. Or they may be below three such folders.
+    A part is 5 % of a class and at least 10 pictures, but no more than a fifth. All are chosen with a fixed seed: the
+    same files give the same splits. Without class folders, a table beside the pictures or the file names determine the
+    classes, see `vit.data.labelled_files`.
 
     Args:
-        only_test: list test pictures only, and be content without others.
+        only_test: list test pictures only, and do not require others.
 
     Raises:
-        InvalidDataset: no such folder, fewer than two classes, a split that is missing or does not fit the others.
+        InvalidDataset: no such folder, fewer than two classes, a split that is missing or does not match the others.
     """
     if not path.is_dir():
         raise InvalidDataset(f"There is no folder {str(path)!r}. Name one that holds a folder of pictures per class.")
@@ -81,7 +81,7 @@ def _layout(path: Path, tree: DiskTree) -> Layout:
 
 
 def folders_of_classes(path: Path) -> tuple[str, ...]:
-    """Names of the classes of a dataset as its folders or table say them, in order; none where it is no dataset."""
+    """Return the class names of a dataset from its folders or table, in order; empty if it is not a dataset."""
     try:
         return _layout(path, DiskTree(path)).classes if path.is_dir() else ()
     except InvalidDataset:
@@ -89,7 +89,7 @@ def folders_of_classes(path: Path) -> tuple[str, ...]:
 
 
 def has_classes(path: Path) -> bool:
-    """Whether a folder is a dataset, and not only a folder around one."""
+    """Whether a folder is a dataset itself, not just the parent of one."""
     try:
         layout = _layout(path, DiskTree(path))
     except InvalidDataset:
@@ -100,18 +100,18 @@ def has_classes(path: Path) -> bool:
 
 
 def is_packed(path: Path) -> bool:
-    """Whether the pictures of a folder are in tars and parquet files, see `vit.data.shards`."""
+    """Whether a folder's pictures are packed in tar and parquet files, see `vit.data.shards`."""
     return bool(shards.files_of(path)) and not (class_folders(path / "train") or class_folders(path))
 
 
 def class_folders(root: Path) -> tuple[str, ...]:
-    """Names of the folders that hold pictures themselves; none where `root` is no folder."""
+    """Return the names of subfolders that contain pictures directly; empty if `root` is not a folder."""
     tree = DiskTree(root)
     return tuple(name for name, folder in tree.folders.items() if folder.holds_pictures) if root.is_dir() else ()
 
 
 def is_split(path: Path) -> bool:
-    """Whether a folder holds folders for training and testing, with class folders in each."""
+    """Whether a folder has subfolders for training and testing, with class folders in each."""
     return has_splits(DiskTree(path))
 
 
@@ -128,7 +128,7 @@ _Labelled = list[tuple[Path, int]]
 
 
 def _split_off(files: _Labelled, count: Callable[[int], int]) -> tuple[_Labelled, _Labelled]:
-    """Set some files of each class aside: those that are left, and those."""
+    """Split off some files of each class; return the remaining ones, and those."""
     chosen = set(set_aside([label for _, label in files], count))
     return (
         [file for index, file in enumerate(files) if index not in chosen],

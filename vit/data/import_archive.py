@@ -1,7 +1,7 @@
-"""From an untrusted zip or tar of class folders to a folder that `load_dataset` reads.
+"""Convert an untrusted zip or tar of class folders to a folder that `load_dataset` reads.
 
-Nothing in an archive is believed: no name, no size, no count. Pictures are read piece by piece, decoded to see
-whether they are pictures, and written under names of ours into a folder that gets its final name when it is whole.
+Names, sizes and counts in an archive are not trusted. Pictures are read in chunks, decoded to verify them, and written
+under generated names into a folder that is renamed when it is complete.
 """
 
 import errno
@@ -29,12 +29,12 @@ from vit.untrusted import Unreadable
 
 MAX_FILES = 200_000  # pictures
 MAX_FILE_BYTES = 50_000_000  # of one picture
-_THREADS = 2  # decoding is one at a time anyway
-_WAITING_PICTURES = 16  # pictures that are read and not yet checked
+_THREADS = 2  # decoding holds a lock, so more threads do not help
+_WAITING_PICTURES = 16  # pictures that are read but not yet verified
 _WAITING_BYTES = 200_000_000
-_NOTE = ".left-out.json"  # in the folder; no class begins with a dot
-_NOTED_LINES = 1000  # lines in it
-_MOST_TABLES = 20_000  # files that may say what pictures show
+_NOTE = ".left-out.json"  # in the folder; no class name begins with a dot
+_NOTED_LINES = 1000  # maximum number of lines in it
+_MOST_TABLES = 20_000  # maximum number of files that may name classes
 _SUFFIXES = (
     (rb"\xff\xd8\xff", ".jpg"),
     (rb"\x89PNG", ".png"),
@@ -49,15 +49,15 @@ _SUFFIXES = (
 
 @dataclass(frozen=True)
 class ImportedDataset:
-    """A data set that came out of an archive.
+    """A dataset imported from an archive.
 
     Attributes:
-        folder: holds one folder per class, directly or below train/, test/ and perhaps val/.
+        folder: contains one folder per class, directly or below train/, test/ and perhaps val/.
         classes: their names, sorted.
-        counts: of "train", "validation" and "test" the pictures per class, as `load_dataset` splits them.
+        counts: split ("train", "validation", "test") -> pictures per class, as `load_dataset` splits them.
         skipped: pictures that were left out, with the reason.
-        ignored: files that are no pictures: notes, archives, what macOS and Windows add.
-        notes: what was assumed: how names are encoded, what says the classes.
+        ignored: number of files that are not pictures: notes, archives, files added by macOS and Windows.
+        notes: assumptions: encoding of names, source of the classes.
     """
 
     folder: Path
@@ -69,17 +69,17 @@ class ImportedDataset:
 
     @property
     def spec(self) -> str:
-        """What `load_dataset` takes for it."""
+        """Spec for `load_dataset`."""
         return f"folder:{self.folder}"
 
 
 class LeftOut(NamedTuple):
-    """What an archive held and its folder does not.
+    """Files of an archive that were not imported.
 
     Attributes:
         lines: pictures with the reason, and in the last line the number of other files.
-        total: of the lines, where there are too many to keep.
-        notes: what was assumed, see `ImportedDataset`.
+        total: number of lines before they were truncated.
+        notes: assumptions, see `ImportedDataset`.
     """
 
     lines: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class LeftOut(NamedTuple):
 
 
 def left_out(folder: str | Path) -> LeftOut:
-    """What was left out when a folder was imported; nothing where it came in another way."""
+    """Read what was left out when a folder was imported; empty for other folders."""
     try:
         note = json.loads((Path(folder) / _NOTE).read_bytes())
         return LeftOut(tuple(map(str, note["lines"])), int(note["total"]), tuple(map(str, note.get("notes", ()))))
@@ -99,20 +99,20 @@ def left_out(folder: str | Path) -> LeftOut:
 def import_dataset(
     archive: str | Path, into: str | Path, *, progress: Callable[[int, int], None] | None = None
 ) -> ImportedDataset:
-    """Unpack a zip or tar of class folders, checked while it unpacks.
+    """Unpack a zip or tar of class folders, and check it meanwhile.
 
-    The archive holds a folder of pictures per class, directly or in folders for training, testing and validation (one
-    of the last two is enough), or what else `vit.data.layout` understands. Its name plays no part; a tar may be packed
-    with gzip, bzip2 or xz.
+    The archive contains a folder of pictures per class, directly or in folders for training, testing and validation
+    (one of the last two suffices), or any other layout that `vit.data.layout` understands. Its file name does not
+    matter; a tar may be compressed with gzip, bzip2 or xz.
 
     Args:
         archive: the file.
-        into: a folder that does not exist yet or is empty; on a refusal it stays so.
-        progress: called with the bytes of the archive that are done and all of them.
+        into: a folder that does not exist yet or is empty; it is unchanged after an error.
+        progress: called with the bytes of the archive that are done, and its size.
 
     Raises:
-        InvalidDataset: no such archive, hostile or damaged content, beyond the limits of this module, fewer than two
-            classes, or the disk refuses.
+        InvalidDataset: no such archive, hostile or damaged content, limits of this module exceeded, fewer than two
+            classes, or the disk is full or read-only.
     """
     archive, into = Path(archive), Path(into).absolute()
     if not archive.is_file():
@@ -120,14 +120,14 @@ def import_dataset(
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         raise InvalidDataset(f"{str(into)!r} exists and is not empty. Choose another folder.")
     unfinished = into.with_name(f".import-{secrets.token_hex(8)}.partial")
-    pool = unfinished / ".pool"  # no class begins with a dot
+    pool = unfinished / ".pool"  # no class name begins with a dot
     try:
         pool.mkdir(parents=True)
         unpacked = _unpack(archive, pool, progress)
         try:
             arranged = arrange(unpacked.pictures, unpacked.tables, partial(_read_table, unpacked.tables))
         except InvalidDataset as error:
-            raise InvalidDataset(f"{error}{_what_is_not_read(unpacked)}") from error
+            raise InvalidDataset(f"{error}{_describe_unread(unpacked)}") from error
         place_pictures(arranged.splits, unfinished)
         shutil.rmtree(pool)
         skipped, notes = (*unpacked.unreadable, *arranged.unused), (*unpacked.notes, *arranged.notes)
@@ -154,7 +154,7 @@ def import_dataset(
 
 
 def _write_note(folder: Path, skipped: tuple[str, ...], ignored: int, notes: tuple[str, ...]) -> None:
-    """Keep in a folder what its archive held besides, and what was assumed about it, if there was anything."""
+    """Store in the folder what was left out, and assumptions, if there are any."""
     others = f"{ignored:,} other file{'s' * (ignored > 1)}: no picture, or hidden"
     lines = (*skipped[:_NOTED_LINES], others) if ignored else skipped[:_NOTED_LINES]
     if lines or notes:
@@ -177,19 +177,19 @@ class _Unpacked(NamedTuple):
     notes: list[str]
 
 
-def _what_is_not_read(unpacked: _Unpacked) -> str:
-    """Which files of an archive without classes are no pictures, or cannot be read, as further sentences."""
-    said = ""
+def _describe_unread(unpacked: _Unpacked) -> str:
+    """Describe the unreadable and unsupported files of an archive without classes, as further sentences."""
+    message = ""
     if unpacked.unreadable:
-        said += f" {len(unpacked.unreadable):,} of its pictures cannot be read: {unpacked.unreadable[0]}"
+        message += f" {len(unpacked.unreadable):,} of its pictures cannot be read: {unpacked.unreadable[0]}"
     kind, count = max(unpacked.others.items(), key=lambda item: item[1], default=("", 0))
     if kind and count > len(unpacked.pictures):
-        said += f" Files of the kind {printable_name(kind)}, {count:,} here, are not read."
-    return said
+        message += f" Files of the kind {printable_name(kind)}, {count:,} here, are not read."
+    return message
 
 
 def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | None) -> _Unpacked:
-    """Write all that decodes as a picture, and all tables, into `pool`, numbered, and remember the names."""
+    """Write all decodable pictures and all tables into `pool` under numbers, and return their names."""
     size = archive.stat().st_size
     budget, names = Budget(size, pool), SeenNames()
     pictures: list[PackedPicture] = []
@@ -238,7 +238,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
 
 
 def _store_table(member: Member, file: Path, budget: Budget) -> Path:
-    """Write a table's beginning, one byte longer than what is read where it is too long."""
+    """Write a table, truncated to one byte above the limit if it is too long."""
     data = bytearray()
     with undamaged():
         for chunk in member.chunks():
@@ -251,7 +251,7 @@ def _store_table(member: Member, file: Path, budget: Budget) -> Path:
 
 
 def _read_member(member: Member) -> bytes:
-    """Read a whole file, whatever size it claims to have."""
+    """Read a whole file in chunks, ignoring its declared size."""
     data = bytearray()
     with undamaged():
         for chunk in member.chunks():
@@ -265,7 +265,7 @@ def _read_member(member: Member) -> bytes:
 
 
 def _store_picture(data: bytes, file: Path) -> str:
-    """Write a picture as it is and return the suffix of its format; InvalidImage where it cannot be decoded."""
+    """Verify and write a picture, and return the suffix of its format; raises InvalidImage if it cannot be decoded."""
     decode_image(data)
     file.write_bytes(data)
     return next(suffix for start, suffix in _SUFFIXES if re.match(start, data, re.DOTALL))

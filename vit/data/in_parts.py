@@ -1,4 +1,4 @@
-"""A measurement over a dataset's pictures in fixed parts: whoever takes which, together they say the same."""
+"""Process a dataset's pictures in fixed parts; the result does not depend on which worker computes which part."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ Part = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class InParts:
-    """What is to be done, and with which pictures.
+    """A computation on the first pictures of a dataset, divided into parts.
 
     Attributes:
         pictures: of the dataset.
-        count: how many of them, the first.
-        batch_size: pictures of a part, which go through the model together: another number may give other last digits.
-        compute: of the pictures (B, channels, height, width) uint8, their labels (B,), and the number of the first.
-        device: on which it wants them.
+        count: number of pictures, from the start.
+        batch_size: pictures per part, which are one batch; another size may change the last digits of results.
+        compute: called with pictures (B, channels, height, width) uint8, their labels (B,), and the index of the first.
+        device: of the pictures.
     """
 
     pictures: Pictures
@@ -35,21 +35,21 @@ class InParts:
 
     @property
     def parts(self) -> int:
-        """How many parts there are."""
+        """Number of parts."""
         return -(-self.count // self.batch_size)
 
     def part(self, number: int) -> Part:
-        """Compute one part, by its number from 0."""
+        """Compute one part, counted from 0."""
         first = number * self.batch_size
         places = torch.arange(first, min(first + self.batch_size, self.count))
         (images, labels), *_ = self.pictures.batches(places, self.batch_size, self.device)
         return self.compute(images, labels, first)
 
     def all(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Iterator[Part]:
-        """Every part in order.
+        """Compute all parts in order.
 
         Args:
-            progress: called with the pictures that are done, and how many there are.
+            progress: called with the number of pictures done, and in total.
         """
         done = 0
         progress(done, self.count)
@@ -60,10 +60,10 @@ class InParts:
 
 
 def pictures_bar(visible: bool) -> Callable[[int, int], None]:
-    """A bar on the terminal for `InParts.all`."""
+    """Return a progress callback for `InParts.all` that shows a bar in the terminal."""
     bar: Any = None
 
-    def progress(done: int, total: int) -> None:  # the data are read by then, with a bar of their own
+    def progress(done: int, total: int) -> None:  # created at the first call, when the bar for loading data is gone
         nonlocal bar
         if bar is None:
             bar = tqdm(total=total, unit="pictures", leave=False, disable=not visible)

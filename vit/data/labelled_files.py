@@ -1,7 +1,7 @@
-"""Classes of pictures that lie in one folder: from a table beside them, or from the names of the files.
+"""Determine the classes of pictures in one folder, from a table beside them or from their file names.
 
-The content of a table's columns decides their roles. One column names files, with or without folders and suffix. The
-class column is the one with a usual name, or else the only other column whose values repeat.
+The content of a table's columns determines their roles. One column contains file names, with or without folders and
+suffix. The class column has a common name for it, or else is the only other column with repeated values.
 """
 
 import re
@@ -16,8 +16,8 @@ from vit.data.split_names import split_name, split_of
 from vit.data.tables import Table, TooLong, read_table
 from vit.untrusted import Unreadable
 
-MOST_TABLES = 50  # that are read
-_MOST_TRIED = 500  # rows that are sampled to find the column of file names; up to twice as many
+MOST_TABLES = 50  # maximum number of tables to read
+_MOST_TRIED = 500  # rows sampled to find the column of file names; up to twice as many
 _USUAL = (
     "label", "labels", "class", "classes", "category", "categories", "classname", "target", "species", "breed", "dx",
     "diagnosis", "tag", "y",
@@ -28,7 +28,7 @@ _CAMERAS = {
     "dji", "gopr", "gh", "gx", "cimg", "sam", "mvimg", "imag", "signal", "telegram", "snapchat", "instagram",
     "facebook", "capture",
 }  # fmt: skip
-_MOST_NUMBERS = 20  # different numbers in a column of classes, unless its name is usual
+_MOST_NUMBERS = 20  # maximum number of different numbers in a class column, unless its name is a common one
 
 
 class Labelled(NamedTuple):
@@ -36,8 +36,8 @@ class Labelled(NamedTuple):
 
     Attributes:
         labels: (class, split) of each; the split is "train", "validation", "test" or "".
-        notes: where they are from, and what was left out.
-        tables: that were read.
+        notes: where the classes are from, and what was left out.
+        tables: those that were used.
     """
 
     labels: dict[Parts, tuple[str, str]]
@@ -46,10 +46,10 @@ class Labelled(NamedTuple):
 
 
 class Unlabelled(NamedTuple):
-    """Why no table names classes: a sentence, or "" where no table is about these pictures.
+    """Why no table names classes, in a sentence; "" if no table lists these pictures.
 
     Attributes:
-        by_table: whether there is one that is about them, so that nothing else is to be tried.
+        by_table: a table lists these pictures, so file names should not be tried.
     """
 
     reason: str = ""
@@ -60,7 +60,7 @@ class Unlabelled(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """What one table says: for each picture its classes, and the split by a column."""
+    """Content of one table: classes of each picture, and splits from a column."""
 
     classes: dict[Parts, set[str]]
     splits: dict[Parts, str]
@@ -70,11 +70,11 @@ class _Reading(NamedTuple):
 def from_tables(
     pictures: Sequence[Parts], tables: Sequence[Parts], read: Callable[[Parts], bytes], any_column: bool = True
 ) -> Labelled | Unlabelled:
-    """Find tables that name files of these pictures and their classes.
+    """Find tables that list these pictures and their classes.
 
     Args:
-        read: gives the content of a table; raises OSError or Unreadable.
-        any_column: whether the column of classes may have any name.
+        read: returns the content of a table; raises OSError or Unreadable.
+        any_column: whether the class column may have any name.
     """
     if not pictures:
         return Unlabelled()
@@ -85,7 +85,7 @@ def from_tables(
         if name.stem in index.by_stem:
             single = single or f"Annotations of single pictures, such as {printable_path(path)}, are not read."
             continue
-        if "submission" in name.stem:  # with answers that are made up
+        if "submission" in name.stem:  # with made-up predictions
             continue
         if name.suffix in NOT_READ:
             unread = unread or f"{printable_path(path)} is not read. Save it as CSV."
@@ -110,7 +110,7 @@ def from_tables(
 
 
 def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> Labelled | Unlabelled:
-    """What several tables say about so many pictures; of a picture that two name, what the longer one says."""
+    """Merge several tables about the same pictures; the longest takes precedence."""
     readings.sort(key=lambda one: -len(one[1].classes))
     labels: dict[Parts, tuple[str, str]] = {}
     notes, used, several = list[str](), list[Parts](), set[Parts]()
@@ -156,7 +156,7 @@ def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> Labelled | Un
 
 
 def _agree(pairs: Collection[tuple[str, str]]) -> bool:
-    """Whether two tables mostly give the same classes, perhaps one in words and one in numbers."""
+    """Whether two tables mostly give the same classes, or use words and numbers for the same classes."""
     if 2 * sum(one == other for one, other in pairs) >= len(pairs):
         return True
     ones, others = ({pair[side] for pair in pairs} for side in (0, 1))
@@ -164,7 +164,7 @@ def _agree(pairs: Collection[tuple[str, str]]) -> bool:
 
 
 class _Index:
-    """Pictures by their names."""
+    """Pictures indexed by file name and stem."""
 
     def __init__(self, pictures: Iterable[Parts]):
         self.by_name: dict[str, list[Parts]] = defaultdict(list)
@@ -177,11 +177,11 @@ class _Index:
             self.by_stem[splitext(name)[0]].append(path)
 
     def find(self, text: str, home: Parts, split: str) -> Parts | None:
-        """The picture that a cell names; None where there is none, or several are as likely.
+        """Find the picture that a cell refers to; None if there is none, or the reference is ambiguous.
 
         Args:
             home: folder of the table.
-            split: that the table is of, or "".
+            split: that the table belongs to, or "".
         """
         parts = [part.casefold() for part in re.split(r"[\\/]", text) if part not in ("", ".")]
         if not parts:
@@ -208,7 +208,7 @@ class _Index:
 
 
 def _read(table: Table, path: Parts, index: _Index, any_column: bool) -> _Reading | str | None:
-    """What a table says; a sentence where its classes are not clear, None where it is not about these pictures."""
+    """Read a table; a sentence if its classes are ambiguous, None if it does not list these pictures."""
     rows = table.rows
     of_table = split_name(PurePosixPath(path[-1]).stem)
     split = of_table.kind if of_table else ""
@@ -265,7 +265,7 @@ def _are_splits(values: Sequence[str]) -> bool:
 
 
 def _names_splits(column: int, columns: Sequence[str] | None) -> bool:
-    """Whether a column says by its name what pictures are for, perhaps as numbers that are not known."""
+    """Whether a column's name suggests splits, whose values may be unknown numbers."""
     words = set(re.split(r"[\W_]+", columns[column].casefold())) if columns else set()
     return bool(words & {"split", "partition", "fold", "kfold", "subset"}) or words == {"data", "set"}
 
@@ -273,7 +273,7 @@ def _names_splits(column: int, columns: Sequence[str] | None) -> bool:
 def _label_columns(
     values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, any_column: bool
 ) -> list[int] | str:
-    """The column of classes, or one for each class with 0 and 1; the rest of a sentence where neither is clear."""
+    """Find the class column, or one-hot columns; if neither is clear, return the rest of an error message."""
     different = {column: set(own) - {""} for column, own in values.items()}
     usual = {
         column: min(_USUAL.index(word) for word in words)
@@ -307,7 +307,7 @@ def _label_columns(
 def _one_of(
     fit: list[int], values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, exact: list[int]
 ) -> list[int] | str:
-    """The one that fits, or of several that say the same the one in words."""
+    """Return the only candidate, or among equivalent ones the one with words."""
     first = fit[0]
     same = [c for c in fit if len(set(zip(values[first], values[c], strict=True))) == len(set(values[first]))
             == len(set(values[c]))]  # fmt: skip
@@ -324,13 +324,13 @@ def _is_number(text: str) -> bool:
 
 
 def _is_measure(values: Sequence[str]) -> bool:
-    """Whether a column holds fractions of many different values, as nothing that is counted does."""
+    """Whether a column contains many different fractions, as measurements do."""
     different = set(values)
     return len(different) > _MOST_NUMBERS and all(map(_is_number, different)) and any("." in v for v in different)
 
 
 def in_words(labelled: Labelled) -> Labelled:
-    """Classes that a table numbers by the words in the names of the files, where these tell the same classes apart."""
+    """Replace a table's numeric classes by words in the file names, if both distinguish the same classes."""
     if not all(label.isdecimal() for label, _ in labelled.labels.values()):
         return labelled
     named = from_names(list(labelled.labels))
@@ -347,14 +347,14 @@ def in_words(labelled: Labelled) -> Labelled:
 # --- Names of files -------------------------------------------------------------------------------------------
 
 _CLASS_FIRST = re.compile(r"(?P<name>.*\w)(?P<mark>[ ._-])\(?\d+\)?|(?P<word>.*[^\W\d_])\d+")
-_MOMENT = re.compile(r"(19|20)\d\d[-_. ]?[01]\d[-_. ]?[0-3]\d|^[\d\W_]{4,}$")  # of cameras; or a number of many digits
+_MOMENT = re.compile(r"(19|20)\d\d[-_. ]?[01]\d[-_. ]?[0-3]\d|^[\d\W_]{4,}$")  # a camera's date, or many digits
 _CLASS_LAST = re.compile(r"\d+(?P<mark>[ ._-])(?P<name>[^\W\d_].*)")
 
 
 def from_names(pictures: Sequence[Parts]) -> Labelled | None:
-    """Classes from names such as cat.0.jpg, cat_001.jpg or 001-cat.jpg; None where one does not fit.
+    """Determine classes from names such as cat.0.jpg, cat_001.jpg or 001-cat.jpg; None if a name does not match.
 
-    All names of a folder have to have the same form. Folders for testing whose names do not are left out.
+    All names of a folder must have the same form. Test folders with other names are left out.
     """
     folders: dict[Parts, list[Parts]] = defaultdict(list)
     for picture in pictures:

@@ -1,4 +1,4 @@
-"""Names of classes: a dataset's and a model's, matched."""
+"""Match the class names of a dataset and a model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,33 +14,33 @@ from vit.images.preprocess import Preprocess
 def test_pictures(
     labels: Sequence[str], preprocess: Preprocess, data: str, root: Path, model: str, **reading: int
 ) -> Pictures:
-    """A dataset's test pictures at a model's input size, labelled by the model's classes.
+    """Return a dataset's test pictures at a model's input size, with the model's labels.
 
     Args:
         labels: names of the model's classes, in its order.
         data, root, reading: see `load_dataset`.
-        model: its name, for what is told where classes do not match.
+        model: its name, for error messages.
 
     Raises:
-        InvalidDataset: the dataset cannot be read, or has a class that the model does not know.
+        InvalidDataset: the dataset cannot be read, or has a class that the model lacks.
     """
     dataset = load_dataset(data, preprocess, root=root, only="test", **reading)
     return dataset.test.relabelled(match_classes(dataset.classes, labels, model))
 
 
 def match_classes(classes: Sequence[str], labels: Sequence[str], model: str) -> torch.Tensor:
-    """The model's label of each of a dataset's classes, matched by name: (number of classes,).
+    """Map a dataset's classes to the model's labels by name: (number of classes,).
 
     Args:
         labels: names of the model's classes, in its order.
-        model: its name, for what is told where classes do not match.
+        model: its name, for error messages.
 
     Raises:
-        InvalidDataset: the model does not know a class.
+        InvalidDataset: the model lacks a class.
     """
-    strangers = [name for name in classes if name not in labels]
-    if strangers:
+    unknown = [name for name in classes if name not in labels]
+    if unknown:
         raise InvalidDataset(
-            f"{model} does not know the class {strangers[0]!r} of this dataset. Its classes: {', '.join(labels[:20])}."
+            f"{model} does not know the class {unknown[0]!r} of this dataset. Its classes: {', '.join(labels[:20])}."
         )
     return torch.tensor([labels.index(name) for name in classes])

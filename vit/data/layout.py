@@ -17,8 +17,8 @@ from vit.data.picture_trees import NO_PICTURES, Tree, pictures_below, tables_bel
 from vit.data.split_names import SplitName, says_nothing, split_name
 from vit.errors import InvalidDataset
 
-_LISTED = 20  # excluded pictures of one folder that a message names; for more it gives the number
-_NAMED = 6  # folders in a refusal
+_LISTED = 20  # excluded pictures per folder that a message lists; of more it states the number
+_NAMED = 6  # folders in an error message
 
 
 def _has_pictures(folder: Tree) -> bool:
@@ -31,7 +31,7 @@ def _with_pictures(folder: Tree) -> dict[str, Tree]:
 
 # --- Classes and splits ----------------------------------------------------------------------------------------
 
-Content = Tree | list[Parts]  # of a class: a folder with all that is in it, or pictures
+Content = Tree | list[Parts]  # of a class: its folder including subfolders, or a list of pictures
 Classes = dict[str, Content]
 
 
@@ -39,8 +39,8 @@ class Layout(NamedTuple):
     """Classes by split.
 
     Attributes:
-        splits: "train", "test" and perhaps "validation"; "" where nothing is split; or "test" alone.
-        notes: what was assumed, for people.
+        splits: "train", "test" and perhaps "validation"; "" without splits; or "test" alone.
+        notes: assumptions, for people.
         tables: those that name classes.
     """
 
@@ -50,24 +50,24 @@ class Layout(NamedTuple):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes to learn, sorted."""
+        """Names of the training classes, sorted."""
         return tuple(sorted(next((self.splits[name] for name in ("train", "", "test") if name in self.splits), ())))
 
 
 def pictures_of(content: Content) -> list[Parts]:
-    """Paths of a class's pictures, sorted."""
+    """Return the paths of a class's pictures, sorted."""
     return content if isinstance(content, list) else pictures_below(content, all_of_them=False)
 
 
 def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layout:
-    """Find the classes of a tree of pictures: from its folders, else from a table, else from the names of files.
+    """Find the classes of a tree of pictures: in its folders, else in a table, else in file names.
 
     Args:
-        read: gives the content of a table; raises OSError or Unreadable.
-        where: what the tree is called in a refusal, such as "The archive".
+        read: returns the content of a table; raises OSError or Unreadable.
+        where: name of the tree in error messages, such as "The archive".
 
     Raises:
-        InvalidDataset: fewer than two classes, or it cannot be known which folders are the classes.
+        InvalidDataset: fewer than two classes, or it is ambiguous which folders are the classes.
     """
     layout = _from_folders(root, where)
     names, reason = layout.classes, ""
@@ -79,39 +79,39 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
         elif _are_parts(names):
             labelled = _from_files(root, read, doubtful=False)
         else:
-            return _with_doubts(layout)
+            return _note_doubtful(layout)
         if isinstance(labelled, Labelled):
             return _split(labelled, where)
         reason = labelled.reason
     if len(names) < 2:
         raise InvalidDataset(_too_few(root, names, reason, where))
     for split in layout.splits.values():
-        if strangers := sorted(set(split) - set(names)):
-            raise _strangers(strangers, where)
+        if unknown := sorted(set(split) - set(names)):
+            raise _unknown_classes(unknown, where)
     return layout
 
 
 def _are_masks(names: Iterable[str]) -> bool:
-    """Whether folders hold pictures and their masks, as for segmentation, and no classes."""
+    """Whether the folders contain pictures and their segmentation masks, instead of classes."""
     every = set(names)
     real = {name for name in every if name.casefold() not in NO_PICTURES}
     return real != every and len(real) < 2 and all(map(says_nothing, real))
 
 
-def _with_doubts(layout: Layout) -> Layout:
-    """Say which of the classes may be none, by their names."""
+def _note_doubtful(layout: Layout) -> Layout:
+    """Add a note about classes whose names suggest otherwise."""
     doubtful = [name for name in layout.classes if (split := split_name(name)) and split.rank == 1]
     note = f"Read as classes, as the folders beside them: {_listed(doubtful)}."
     return layout._replace(notes=(*layout.notes, note)) if doubtful else layout
 
 
 def _are_parts(names: Iterable[str]) -> bool:
-    """Whether names differ in a number only, as parts of a download do: such folders are no classes by themselves."""
+    """Whether names differ in a number only, like parts of a download, and so may not be classes."""
     stems = {re.sub(r"\d+", "", name).casefold() for name in names}
     return len(stems) == 1 and any(map(str.isalpha, stems.pop()))
 
 
-def _strangers(names: list[str], where: str) -> InvalidDataset:
+def _unknown_classes(names: list[str], where: str) -> InvalidDataset:
     listed = ", ".join(printable_name(name) for name in names[:10])
     return InvalidDataset(f"{where} has classes for testing that train/ lacks: {listed}. Add or remove them.")
 
@@ -151,7 +151,7 @@ def _splits_below(folder: Tree, where: str) -> list[Layout]:
 
 
 def _splits(root: Tree, where: str) -> Layout | None:
-    """Read a folder as folders of splits; None where it is not that."""
+    """Read a folder as folders of splits; None if it is not."""
     inner = _with_pictures(root)
     named = sorted((split, name) for name in inner if (split := split_name(name)))
     train = _training_folder([(split, name) for split, name in named if split.kind == "train"], inner, where)
@@ -171,10 +171,10 @@ def _splits(root: Tree, where: str) -> Layout | None:
     if len(classes) < 2:
         return None
     plain = [(name, found) for split, name, found in beside if split.others == learnt.others]
-    if plain:  # pictures to be tested on without labels, as in a competition
+    if plain:  # unlabelled test pictures, as in a competition
         for name, found in plain:
             if len(found) > 1:
-                raise _strangers(sorted(found), f"{where}, in {printable_name(name)}/,")
+                raise _unknown_classes(sorted(found), f"{where}, in {printable_name(name)}/,")
         return Layout({"": dict(classes)}, (f"{printable_name(plain[0][0])}/ has no folders of these classes.",))
     if learnt.rank == 2:
         return None
@@ -191,7 +191,7 @@ def _splits(root: Tree, where: str) -> Layout | None:
 
 
 def has_splits(root: Tree) -> bool:
-    """Whether a folder holds folders for training and testing, with class folders in each."""
+    """Whether a folder has folders for training and testing, with class folders in each."""
     try:
         layout = _splits(root, "")
     except InvalidDataset:
@@ -202,7 +202,7 @@ def has_splits(root: Tree) -> bool:
 def _training_folder(
     named: list[tuple[SplitName, str]], inner: Mapping[str, Tree], where: str
 ) -> tuple[SplitName, str] | None:
-    """The best named folder for training that holds class folders."""
+    """Return the folder for training with class folders whose name fits best."""
     fit = sorted((split.rank, name, split) for split, name in named if _with_pictures(inner[name]))
     if len(fit) > 1 and fit[0][0] == fit[1][0]:
         names = [name for rank, name, _ in fit if rank == fit[0][0]]
@@ -211,7 +211,7 @@ def _training_folder(
 
 
 def _testing_only(inner: Mapping[str, Tree], others: list[tuple[SplitName, str]], where: str) -> Layout | None:
-    """Read folders as those of splits without one for training."""
+    """Read a folder that has splits but none for training."""
     fit = [(split, name) for split, name in others if split.rank < 2 and _with_pictures(inner[name])]
     beside = [folder for name, folder in inner.items() if name not in {name for _, name in fit}]
     if not fit or len(beside) > 1 or any(map(_with_pictures, beside)):
@@ -223,7 +223,7 @@ def _testing_only(inner: Mapping[str, Tree], others: list[tuple[SplitName, str]]
 
 
 def _class_level(folder: Tree, where: str, known: Iterable[str] = ()) -> dict[str, Tree]:
-    """The class folders below a split: folders of pictures, or those in the one folder that is there."""
+    """Return the class folders below a split, which may be nested in a single folder."""
     known = set(known)
     while True:
         inner = _with_pictures(folder)
@@ -267,7 +267,7 @@ def _classes_of(root: Tree, where: str, known: Iterable[str] = ()) -> Layout:
 
 
 def _splits_within(inner: Mapping[str, Tree]) -> Layout | None:
-    """Splits within classes, where each class folder holds nothing else."""
+    """Read splits within class folders, if every class folder contains nothing else."""
     splits: dict[str, Classes] = {}
     for name, folder in inner.items():
         for own, content in _with_pictures(folder).items():
@@ -286,10 +286,10 @@ def _splits_within(inner: Mapping[str, Tree]) -> Layout | None:
 
 
 def _from_files(root: Tree, read: Callable[[Parts], bytes], doubtful: bool = True) -> Labelled | Unlabelled:
-    """Classes from tables or names of files.
+    """Determine classes from tables or file names.
 
     Args:
-        doubtful: whether a table may name its column of classes as it likes, and names of files count.
+        doubtful: whether to accept a class column of any name, and file names.
     """
     pictures = pictures_below(root, all_of_them=False)
     labelled = from_tables(pictures, tables_below(root), read, doubtful)
@@ -317,8 +317,8 @@ def _split(labelled: Labelled, where: str) -> Layout:
     layout = Layout({name: dict(classes) for name, classes in splits.items()}, labelled.notes, labelled.tables)
     train = splits.get("train") or splits[""]
     for classes in splits.values():
-        if strangers := sorted(set(classes) - set(train)):
-            raise _strangers(strangers, where)
+        if unknown := sorted(set(classes) - set(train)):
+            raise _unknown_classes(unknown, where)
     return layout
 
 
@@ -340,13 +340,13 @@ def _too_few(root: Tree, names: Iterable[str], reason: str, where: str) -> str:
 
 
 def nothing_to_test_on(where: str, layout: Layout) -> InvalidDataset:
-    """The refusal of classes with one picture each."""
+    """Return the error for classes with one picture each."""
     notes = "".join(f" {note}" for note in layout.notes)
     return InvalidDataset(f"{where} has one picture per class, and none to test on. Add more.{notes}")
 
 
 def left_out(pictures: Iterable[Parts], layout: Layout) -> list[str]:
-    """A line for each picture, or folder of many, that is in no class."""
+    """Describe the pictures that are in no class, one line per picture or large folder."""
     used = {path for classes in layout.splits.values() for content in classes.values() for path in pictures_of(content)}
     unused: dict[Parts, list[Parts]] = {}
     for picture in sorted(set(pictures) - used):

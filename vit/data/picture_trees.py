@@ -1,4 +1,4 @@
-"""Folders of pictures, in an archive or on the disk, read no further than is asked."""
+"""Trees of pictures, in an archive or on disk, read lazily."""
 
 import os
 from functools import cached_property
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vit.data.file_names import Parts, is_ignored, is_picture, is_table
 
-# Folders that come beside or within classes and hold none of their pictures.
+# Folders beside or within classes that contain none of their pictures.
 NO_PICTURES = {
     "mask", "masks", "annotation", "annotations", "segmentation", "segmentations", "groundtruth", "ground_truth", "gt",
     "trimaps", "thumbs", "thumbnails", "label", "labels",
@@ -18,8 +18,8 @@ class PackedTree:
 
     Attributes:
         path: names of the folders from the root to this one.
-        folders: those within it.
-        pictures, tables: names of files in it.
+        folders: subfolders.
+        pictures, tables: names of its files.
     """
 
     def __init__(self, path: Parts = ()):
@@ -30,11 +30,11 @@ class PackedTree:
 
     @property
     def holds_pictures(self) -> bool:
-        """Whether there are pictures in it."""
+        """Whether the folder contains pictures directly."""
         return bool(self.pictures)
 
     def add(self, path: Parts, table: bool = False) -> None:
-        """Take in a file below this folder."""
+        """Add a file below this folder."""
         folder = self
         for name in path[:-1]:
             folder = folder.folders.setdefault(name, PackedTree((*folder.path, name)))
@@ -42,7 +42,7 @@ class PackedTree:
 
 
 class DiskTree:
-    """A folder on the disk, as `PackedTree`; links to a folder around them are passed over."""
+    """A folder on disk, with the interface of `PackedTree`; symbolic links to parent folders are skipped."""
 
     def __init__(self, place: Path, path: Parts = (), around: tuple[str, ...] = ()):
         self.place, self.path, self._around = place, path, around
@@ -68,22 +68,22 @@ class DiskTree:
 
     @property
     def folders(self) -> dict[str, "DiskTree"]:
-        """Those within it."""
+        """Subfolders."""
         return self._entries[0]
 
     @property
     def pictures(self) -> list[str]:
-        """Their names, sorted."""
+        """Names of pictures, sorted."""
         return self._entries[1]
 
     @property
     def tables(self) -> list[str]:
-        """Their names, sorted."""
+        """Names of tables, sorted."""
         return self._entries[2]
 
     @cached_property
     def holds_pictures(self) -> bool:
-        """Whether there are pictures in it; a large folder is not read to its end for that."""
+        """Whether the folder contains pictures directly; stops at the first one."""
         if "_entries" in self.__dict__:
             return bool(self.pictures)
         with os.scandir(self.place) as entries:
@@ -94,10 +94,10 @@ Tree = PackedTree | DiskTree
 
 
 def pictures_below(folder: Tree, all_of_them: bool = True) -> list[Parts]:
-    """Paths of the pictures in a folder and below, sorted.
+    """Return the paths of all pictures in a folder and below, sorted.
 
     Args:
-        all_of_them: also those in folders of masks and the like, which are no pictures of a class.
+        all_of_them: include folders of masks and the like, which are not pictures of a class.
     """
     found = [(*folder.path, name) for name in folder.pictures]
     for name, inner in folder.folders.items():
@@ -107,7 +107,7 @@ def pictures_below(folder: Tree, all_of_them: bool = True) -> list[Parts]:
 
 
 def tables_below(folder: Tree) -> list[Parts]:
-    """Paths of the tables in a folder and below."""
+    """Return the paths of all tables in a folder and below."""
     found = [(*folder.path, name) for name in folder.tables]
     for inner in folder.folders.values():
         found += tables_below(inner)

@@ -1,4 +1,4 @@
-"""Labelled pictures for a model: all in memory, or decoded as they are asked for."""
+"""Labelled pictures for a model: in memory, or decoded on demand."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -19,28 +19,28 @@ T = TypeVar("T")
 
 
 class Pictures(Protocol):
-    """One split: uint8 pictures with labels, delivered in any order, batch by batch."""
+    """One split: uint8 pictures with labels, delivered in batches in any order."""
 
     @property
     def labels(self) -> Tensor:
-        """The class of each picture, (n,) int64."""
+        """Class of each picture, (n,) int64."""
 
     def relabelled(self, to_label: Tensor) -> "Pictures":
-        """The same pictures with label i replaced by `to_label[i]`."""
+        """Return the same pictures with label i replaced by `to_label[i]`."""
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (uint8 (B, channels, height, width), labels (B,) int64) on `device`, following `order` (m,)."""
 
     def decoded_per_second(self) -> float | None:
-        """How many pictures all that decode could decode in a second, lately; None where there is nothing to decode."""
+        """Recent decoding throughput of all workers together [pictures/s]; None if nothing is decoded."""
 
     def close(self) -> None:
-        """End what works for them; they can be asked for again."""
+        """Stop the workers; a later request starts them again."""
 
 
 @dataclass(frozen=True)
 class Resident:
-    """Pictures held as one tensor.
+    """Pictures in one tensor.
 
     Attributes:
         images: uint8 (n, channels, height, width).
@@ -51,11 +51,11 @@ class Resident:
     labels: Tensor
 
     def to(self, device: torch.device) -> "Resident":
-        """The same pictures on another device."""
+        """Move the pictures to another device."""
         return Resident(self.images.to(device), self.labels.to(device))
 
     def relabelled(self, to_label: Tensor) -> Self:
-        """The same pictures with label i replaced by `to_label[i]`."""
+        """Return the same pictures with label i replaced by `to_label[i]`."""
         return replace(self, labels=to_label[self.labels])
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
@@ -64,21 +64,21 @@ class Resident:
             yield self.images[part].to(device), self.labels[part].to(device)
 
     def decoded_per_second(self) -> None:
-        """There is nothing to decode."""
+        """Return None: nothing is decoded."""
 
     def close(self) -> None:
-        """Nothing works for them."""
+        """Do nothing: there are no workers."""
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """Pictures decoded as they are needed.
+    """Pictures decoded on demand.
 
     Attributes:
-        open: gives picture i, each of which could be read.
+        open: returns picture i, known to be readable.
         labels: (n,) int64.
-        preprocess: says how a picture is cut to the input size.
-        workers: processes that decode; they live until `close`, and hold what this process had open as they began.
+        preprocess: crop and size.
+        workers: processes that decode; they live until `close`, and inherit the files that were open at their start.
     """
 
     open: Callable[[int], Image.Image]
@@ -92,7 +92,7 @@ class Streamed:
     effort: "_Effort" = field(default_factory=lambda: _Effort(), compare=False, repr=False)
 
     def relabelled(self, to_label: Tensor) -> Self:
-        """The same pictures with label i replaced by `to_label[i]`."""
+        """Return the same pictures with label i replaced by `to_label[i]`."""
         return replace(self, labels=to_label[self.labels], loaders={}, effort=_Effort())
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
@@ -105,17 +105,17 @@ class Streamed:
             yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
     def decoded_per_second(self) -> float | None:
-        """How many pictures all processes together could decode in a second, since the last call."""
+        """Decoding throughput of all workers together since the last call [pictures/s]."""
         pictures, seconds = self.effort.pictures, self.effort.seconds
         self.effort.pictures, self.effort.seconds = 0, 0.0
         return max(self.workers, 1) * pictures / seconds if seconds else None
 
     def close(self) -> None:
-        """End the processes that decode."""
-        self.loaders.clear()  # a loader that nobody knows ends its processes
+        """Stop the worker processes."""
+        self.loaders.clear()  # garbage collection of a loader stops its workers
 
     def _loader(self, batch_size: int, device: str) -> tuple["DataLoader[Any]", "_Order"]:
-        """Batches in the order that is set; its processes are there from one epoch to the next."""
+        """Return a loader for the current order; its workers persist between epochs."""
         if (batch_size, device) not in self.loaders:
             sampler = _Order()
             loader = DataLoader(
@@ -131,7 +131,7 @@ class Streamed:
 
 
 def _readable(batches: Iterable[T]) -> Iterator[T]:
-    """The batches of a loader; a picture that can no longer be read ends them with a sentence.
+    """Convert errors about unreadable pictures in a loader's batches to one sentence.
 
     Raises:
         InvalidDataset: which picture, and why.
@@ -139,7 +139,7 @@ def _readable(batches: Iterable[T]) -> Iterator[T]:
     try:
         yield from batches
     except (InvalidImage, OSError) as error:
-        reason = str(error).strip().splitlines()[-1]  # of a process that decodes, the message is its traceback
+        reason = str(error).strip().splitlines()[-1]  # a worker's message contains its traceback
         kind = f"{type(error).__module__}.{type(error).__name__}: "
         raise InvalidDataset(
             f"A picture can no longer be read: {reason.removeprefix(kind)} Put it back, and resume."
@@ -148,14 +148,14 @@ def _readable(batches: Iterable[T]) -> Iterator[T]:
 
 @dataclass
 class _Effort:
-    """What decoding took: how many pictures, and the seconds that processes spent on them."""
+    """Number of decoded pictures, and the time that workers spent on them."""
 
     pictures: int = 0
     seconds: float = 0.0
 
 
 class _Order(Sampler[int]):
-    """Places in the order that was set last."""
+    """Yields indices in the order that was set last."""
 
     def __init__(self) -> None:
         self.order: list[int] = []
@@ -168,7 +168,7 @@ class _Order(Sampler[int]):
 
 
 class _Decoded(TorchDataset[tuple[Tensor, int, float]]):
-    """A picture, its label, and how long it took to decode [s]."""
+    """Returns a picture, its label, and its decoding time [s]."""
 
     def __init__(self, pictures: Streamed):
         self.pictures = pictures
@@ -180,6 +180,6 @@ class _Decoded(TorchDataset[tuple[Tensor, int, float]]):
 
 
 def as_tensor(picture: Image.Image, preprocess: Preprocess) -> Tensor:
-    """What a model sees of a picture, before normalisation: uint8 (channels, height, width)."""
+    """Crop and resize a picture for a model, without normalisation: uint8 (channels, height, width)."""
     pixels = torch.from_numpy(np.array(preprocess.input_image(picture)))
     return pixels.reshape(*preprocess.size, preprocess.channels).permute(2, 0, 1).contiguous()

@@ -1,7 +1,7 @@
-"""Which pictures of a dataset can be read: found out before they are counted, wherever they are held afterwards.
+"""Check which pictures of a dataset can be read, before they are counted.
 
-Pictures that are decoded as they are needed are decoded once beforehand, by as many threads as there are processors.
-The result is kept in `runs/.readable/`, so that this happens once for the same files.
+Pictures that are decoded on demand are decoded once beforehand, by one thread per processor. The result is cached in
+`runs/.readable/` for the same files.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ from vit.paths import runs_folder
 from vit.progress import progress_bar
 from vit.untrusted import Unreadable, read_object
 
-MOST_BYTES = 1 << 26  # of a file of results
-_AT_ONCE = 4096  # pictures that are handed to the threads at a time; a million of them would take gigabytes
+MOST_BYTES = 1 << 26  # [bytes] of a cached result
+_AT_ONCE = 4096  # pictures submitted to the threads at once; a million would take gigabytes
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -31,10 +31,10 @@ Opened = Callable[[int], Image.Image]
 
 
 def each(work: Callable[[int], T], count: int, title: str) -> Iterator[T | str]:
-    """Do something with each picture, in their order; a sentence stands for a picture that cannot be read.
+    """Call a function for each picture, in order; unreadable pictures yield the error message instead.
 
     Args:
-        work: of a picture's number; raises InvalidImage or OSError where it cannot be read.
+        work: called with a picture's index; raises InvalidImage or OSError if it cannot be read.
         title: of the progress bar.
     """
 
@@ -55,11 +55,11 @@ def each(work: Callable[[int], T], count: int, title: str) -> Iterator[T | str]:
 
 
 def find_unreadable(opened: Opened, count: int, stamps: Callable[[], Iterable[str]], title: str) -> dict[int, str]:
-    """Which pictures cannot be read, by number, with the reason.
+    """Find unreadable pictures: index -> reason.
 
     Args:
-        opened: gives picture i; raises InvalidImage or OSError where it cannot be read.
-        stamps: what has to be the same for an earlier result to hold: where each picture lies, size, time of change.
+        opened: returns picture i; raises InvalidImage or OSError if it cannot be read.
+        stamps: cache key: location, size and modification time of each picture.
         title: of the progress bar.
     """
     digest = hashlib.blake2b(digest_size=16)
@@ -86,7 +86,7 @@ def find_unreadable(opened: Opened, count: int, stamps: Callable[[], Iterable[st
 
 
 def stamps_of(files: Sequence[Path]) -> Iterator[str]:
-    """Path, size and time of change of each file; only the path of one that is not there."""
+    """Yield path, size and modification time of each file; only the path of a missing one."""
     for file in files:
         try:
             facts = file.stat()

@@ -1,4 +1,4 @@
-"""Four shapes, drawn here: data without a download."""
+"""A generated dataset of four shapes, which needs no download."""
 
 import torch
 from torch import Tensor
@@ -9,15 +9,15 @@ SHAPES = ("circle", "square", "triangle", "cross")
 
 
 def shapes(count: int, size: int, seed: int) -> tuple[Resident, Tensor]:
-    """Draw one bright shape per picture on a dark, noisy ground, and the mask of what was drawn.
+    """Draw one bright shape per picture on a dark, noisy background; also return its mask.
 
     Args:
-        count: pictures; classes in `SHAPES` take turns.
+        count: number of pictures; the classes in `SHAPES` alternate.
         size: side of a picture [px].
         seed: equal seeds give equal pictures.
 
     Returns:
-        pictures, and masks bool (count, size, size), True on the shape.
+        Pictures, and masks bool (count, size, size), True on the shape.
     """
     generator = torch.Generator().manual_seed(seed)
 

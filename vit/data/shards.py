@@ -1,15 +1,15 @@
-"""Many pictures in few files: WebDataset tars, and parquet as the Hugging Face Hub has datasets.
+"""Datasets with many pictures in few files: WebDataset tar files, and parquet as on the Hugging Face Hub.
 
-A folder of such files is a dataset like a folder of class folders. Where each picture lies is written down once, in
-`index.npz` beside them, so that any picture can be read by itself: the order of training stays a function of seed and
-epoch, and a run that is resumed goes on exactly. Pictures within parquet are compressed together, so they are copied
-out once, into `pictures.bin`.
+A folder of such files can be used like a folder of class folders. `index.npz` beside the files stores the position of
+each picture, so that pictures can be read in random order: the order of training depends only on seed and epoch, and a
+resumed run continues exactly. Pictures in parquet files are compressed together, so they are copied once into
+`pictures.bin`.
 
     train-*.tar, val-*.tar, test-*.tar      records KEY.jpg with KEY.cls (a number), or KEY.json with "label"
     train-*.parquet, ...                    columns `image` (with `bytes`) or `img`, and `label` or `fine_label`
-    classes.json                            {"0": "tench", "1": ...}, where the files name no classes
+    classes.json                            {"0": "tench", "1": ...}, if the files name no classes
 
-What a file is for tells how its name begins (train, val, valid, validation, test); all others are for training.
+The start of a file's name determines its split (train, val, valid, validation, test); all other files are for training.
 Source of the layouts: github.com/webdataset/webdataset, README; features `Image` and `ClassLabel` of Hugging Face's
 `datasets` 4.
 """
@@ -39,23 +39,23 @@ from vit.untrusted import Unreadable, brief, parse_json, read_bytes
 
 INDEX, COPIED = "index.npz", "pictures.bin"
 SPLITS = ("train", "validation", "test")
-MOST_BYTES = 1 << 28  # of one picture
+MOST_BYTES = 1 << 28  # of one picture [bytes]
 _SUFFIXES = (".tar", ".parquet")
 _PICTURES = {"jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "avif", "heic", "heif"}
 _NAMED = re.compile(r"(train|val(?:id(?:ation)?)?|test)(?![a-z])", re.IGNORECASE)
-_BATCH_BYTES, _MOST_ROWS = 1 << 26, 200  # of parquet, read at a time
+_BATCH_BYTES, _MOST_ROWS = 1 << 26, 200  # limits on a batch of parquet rows
 _MOST_LABEL = 1 << 20
 _VERSION = 1
 
 
 @dataclass(frozen=True)
 class Records:
-    """Where pictures lie, none of them opened.
+    """Positions of pictures in their files, without opening them.
 
     Attributes:
-        files: that hold them.
-        file: (n,) number of each one's file.
-        offset, length: (n,) place in it [bytes].
+        files: that contain the pictures.
+        file: (n,) index of each picture's file.
+        offset, length: (n,) position in it [bytes].
     """
 
     files: tuple[Path, ...]
@@ -67,32 +67,32 @@ class Records:
         return len(self.file)
 
     def __getitem__(self, index: int) -> bytes:
-        """The bytes of a picture's file; raises OSError where they are not there."""
+        """Read the bytes of a picture; raises OSError if they are missing."""
         with self.files[self.file[index]].open("rb") as file:
             return os.pread(file.fileno(), int(self.length[index]), int(self.offset[index]))
 
     def name(self, index: int) -> str:
-        """Which one it is, for people."""
+        """Describe a picture's position, for people."""
         return f"{self.files[self.file[index]].name} at byte {int(self.offset[index]):,}"
 
     def stamps(self) -> Iterator[str]:
-        """What has to be the same for the pictures to be the same: their files' sizes and times, and their places."""
+        """Yield a cache key for the pictures: size and time of their files, and their positions."""
         yield from stamps_of(self.files)
         yield from (hashlib.blake2b(column.tobytes()).hexdigest() for column in (self.file, self.offset, self.length))
 
     def chosen(self, places: Sequence[int]) -> Self:
-        """Some of them, in this order."""
+        """Select some records, in this order."""
         some = np.asarray(places, np.int64)
         return replace(self, file=self.file[some], offset=self.offset[some], length=self.length[some])
 
 
 class Index(NamedTuple):
-    """What a folder of such files holds.
+    """Index of a folder of such files.
 
     Attributes:
         records: of all splits.
         labels: (n,) int64.
-        split: (n,) number in `SPLITS`.
+        split: (n,) index in `SPLITS`.
         classes: one name per label.
     """
 
@@ -103,7 +103,7 @@ class Index(NamedTuple):
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The tars and parquet files in a folder and its data/, train/, val/ and test/; none in other folders."""
+    """List the tar and parquet files in a folder and its data/, train/, val/ and test/, but no other subfolders."""
     places = [folder, *(folder / name for name in ("data", "train", "val", "valid", "validation", "test"))]
     found = (entry for place in places if place.is_dir() for entry in place.iterdir())
     return sorted(
@@ -112,7 +112,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def split_of(folder: Path, file: Path) -> str:
-    """What a file is for.
+    """Return the split of a file.
 
     >>> split_of(Path("d"), Path("d/val-0003.tar")), split_of(Path("d"), Path("d/test/0.parquet"))
     ('validation', 'test')
@@ -127,15 +127,16 @@ def split_of(folder: Path, file: Path) -> str:
 
 
 def index(folder: Path, bar: bool = True) -> Index:
-    """Where the pictures of a folder lie: read from its index, or written down first, with a bar.
+    """Read the index of a folder, or create it first, with a progress bar.
 
     Raises:
-        InvalidDataset: a file is damaged, or says of no picture what it shows.
+        InvalidDataset: a file is damaged, or no picture has a label.
     """
     files = files_of(folder)
     stats = [file.stat() for file in files]
     stamps = [
-        [str(file.relative_to(folder)), stat.st_size, stat.st_mtime_ns // 1000]  # as much as JSON is trusted with
+        # Microseconds, because nanoseconds have 19 digits, and `parse_json` refuses integers of more than 18.
+        [str(file.relative_to(folder)), stat.st_size, stat.st_mtime_ns // 1000]
         for file, stat in zip(files, stats, strict=True)
     ]
     if (known := _read(folder, stamps)) is not None:
@@ -152,13 +153,13 @@ def index(folder: Path, bar: bool = True) -> Index:
         "split": made.split,
     }
     document = {"version": _VERSION, "files": stamps, "classes": made.classes}
-    with suppress(OSError), replaced(folder / INDEX) as out:  # where it cannot be written, it is made each time
+    with suppress(OSError), replaced(folder / INDEX) as out:  # a read-only folder is indexed each time
         np.savez(out, document=np.frombuffer(json.dumps(document).encode(), np.uint8), **arrays)
     return made
 
 
 def _read(folder: Path, stamps: list[list[Any]]) -> Index | None:
-    """The index, where it is of these very files."""
+    """Read the index if it belongs to these files."""
     try:
         with np.load(folder / INDEX, allow_pickle=False) as arrays:
             document = parse_json(arrays["document"].tobytes())
@@ -178,7 +179,7 @@ def _read(folder: Path, stamps: list[list[Any]]) -> Index | None:
 
 
 def _is_sound(known: Index) -> bool:
-    """Whether an index that was read says nothing that cannot be: it is a file like any other."""
+    """Validate an index, which is as untrusted as any other file."""
     records, labels, split, classes = known
     columns: tuple[NDArray[Any], ...] = (records.file, records.offset, records.length, labels, split)
     if not all(column.ndim == 1 and column.dtype.kind == "i" and len(column) == len(labels) for column in columns):
@@ -226,7 +227,7 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
 
 
 def _classes(folder: Path, count: int, names: Sequence[str]) -> tuple[str, ...]:
-    """Names from `classes.json`, else from the files, else numbers."""
+    """Return the names from `classes.json`, else from the files, else numbers."""
     names_by_label: Any = {}
     with suppress(OSError, Unreadable, ValueError):
         names_by_label = parse_json(read_bytes(folder / CLASSES, 1 << 20))
@@ -239,7 +240,7 @@ def _classes(folder: Path, count: int, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _in_tar(path: Path) -> Iterator[tuple[int, int, int]]:
-    """Offset, length and label of each picture."""
+    """Yield offset, length and label of each picture."""
     pending: dict[str, dict[str, tuple[int, int]]] = {}
     try:
         with tarfile.open(path, "r:") as archive, path.open("rb") as raw:
@@ -262,8 +263,9 @@ def _in_tar(path: Path) -> Iterator[tuple[int, int, int]]:
                 if label is not None:
                     yield (*record["picture"], label)
                     del pending[key]
-                archive.members = []  # type: ignore[attr-defined]  # or it holds on to a million of them
-            # tarfile takes a damaged header, or the end of the file, for the end of the archive, which is zeros.
+                archive.members = []  # type: ignore[attr-defined]  # tarfile would keep a million of them in memory
+            # At a damaged header or the end of the file, tarfile stops as at the end of the archive, which is a block
+            # of zeros.
             if os.pread(raw.fileno(), tarfile.BLOCKSIZE, archive.offset) != bytes(tarfile.BLOCKSIZE):
                 raise tarfile.ReadError("it is cut off or damaged")
     except tarfile.TarError as error:
@@ -281,9 +283,9 @@ def _label(content: bytes, source: str) -> int | None:
 
 
 def _in_parquet(path: Path, out: Any) -> tuple[list[tuple[int, int, int]], tuple[str, ...]]:
-    """Offset, length and label of each picture as it was copied out, and names of the classes."""
+    """Copy the pictures out; return offset, length and label of each, and names of the classes."""
     try:
-        import pyarrow  # noqa: PLC0415 # for those who have such files
+        import pyarrow  # noqa: PLC0415 # an optional dependency
         import pyarrow.parquet as pq  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise InvalidDataset(
@@ -305,17 +307,17 @@ def _in_parquet(path: Path, out: Any) -> tuple[list[tuple[int, int, int]], tuple
                     out.write(content)
         return found, _names_in(table.schema_arrow.metadata or {}, label)
     except (pyarrow.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of the disk; Arrow's own have no number
+        if isinstance(error, OSError) and error.errno is not None:  # a disk error; Arrow's have no errno
             raise
         reason = str(error).partition("\n")[0]
         raise InvalidDataset(f"{path.name} is no sound parquet file: {reason[:200]}. Copy it again.") from error
 
 
 def _batches(table: Any, image: str, label: str) -> Iterator[Any]:
-    """Rows of a parquet file, as many at a time as fit into `_BATCH_BYTES`, but one at least.
+    """Read rows of a parquet file in batches that fit into `_BATCH_BYTES`, of at least one row.
 
-    A dictionary stores a value once for all rows that have it, so a kilobyte can hold rows that take gigabytes. No
-    value is larger than its part of the file when that is unpacked, and without a dictionary all together are not.
+    A dictionary stores a value once for all its rows, so a kilobyte can expand to gigabytes. No value is larger than
+    its uncompressed column chunk, and without a dictionary neither are all values together.
     """
     for group in range(table.num_row_groups):
         part = table.metadata.row_group(group)
@@ -330,7 +332,7 @@ def _batches(table: Any, image: str, label: str) -> Iterator[Any]:
 
 
 def _names_in(metadata: dict[bytes, bytes], label: str) -> tuple[str, ...]:
-    """What the Hub's `datasets` library wrote of the classes."""
+    """Read class names from the metadata that the Hub's `datasets` library writes."""
     try:
         names = parse_json(metadata[b"huggingface"])["info"]["features"][label]["names"]
         return tuple(map(str, names)) if isinstance(names, list) else ()

@@ -1,4 +1,4 @@
-"""Names of folders, tables and columns that say what pictures are for: training, validation or testing."""
+"""Recognise names of splits in folders, tables and columns: training, validation or testing."""
 
 import re
 import unicodedata
@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 Kind = Literal["train", "validation", "test"]
 
 # English first, then German, French, Spanish, Portuguese, Italian, Polish, Turkish, Indonesian, Russian, Chinese,
-# Japanese, Korean; accents are taken off.
+# Japanese, Korean, without accents.
 _TRAIN = (
     "train", "training", "trainval", "trn", "trainings", "entrainement", "apprentissage", "entrenamiento", "treino",
     "treinamento", "addestramento", "trening", "treningowe", "egitim", "latih", "pelatihan", "обучение", "обучающая",
@@ -31,7 +31,7 @@ def _without_accents(text: str) -> str:
     return unicodedata.normalize("NFC", re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFD", text)))
 
 
-# Whichever comes first is for testing, where there are several, or none for testing.
+# Among several candidates for testing, the first in this order is used.
 _ORDER = {_without_accents(word): order for order, word in enumerate((*_TRAIN, *_TEST, *_VALIDATION))}
 _EXACT = ("train", "test", "val", "valid", "validation")
 _NEUTRAL = (
@@ -43,10 +43,10 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+")
 
 
 class SplitName(NamedTuple):
-    """What a name says of a split; sorts by what is preferred.
+    """A name recognised as that of a split; sorts by preference.
 
     Attributes:
-        order: among the words for splits.
+        order: index of the word among those for splits.
         rank: 0 as this app writes it, 1 in another spelling or with words such as "images", 2 with other words.
         others: these other words.
     """
@@ -57,15 +57,15 @@ class SplitName(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """What the pictures are for."""
+        """The split."""
         if self.order < len(_TRAIN):
             return "train"
         return "test" if self.order < len(_TRAIN) + len(_TEST) else "validation"
 
 
-@lru_cache(maxsize=10_000)  # asked again for the folder of each picture
+@lru_cache(maxsize=10_000)  # called for the folder of every picture
 def split_name(name: str) -> SplitName | None:
-    """Read a name as that of a split; None where it is none, or names several.
+    """Parse the name of a split; None if it is not one, or names several.
 
     >>> split_name("Training").kind, split_name("TestImages").kind, split_name("cat"), split_name("seg_train").others
     ('train', 'test', None, ('seg',))
@@ -81,13 +81,13 @@ def split_name(name: str) -> SplitName | None:
 
 
 def split_of(names: Iterable[str]) -> SplitName | None:
-    """The split that the last of some names says, from the outermost folder to the innermost."""
+    """Return the innermost split among folder names, given from the outermost to the innermost."""
     found = [split for split in map(split_name, names) if split]
     return found[-1] if found else None
 
 
 def says_nothing(name: str) -> bool:
-    """Whether a name says that there are pictures, and no more.
+    """Whether a name only says that there are pictures.
 
     >>> says_nothing("Images"), says_nothing("no_masks")
     (True, False)
@@ -97,12 +97,12 @@ def says_nothing(name: str) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    """Words of a name, without accents."""
+    """Split a name into words, without accents."""
     return _WORDS.findall(_without_accents(name))
 
 
 def _without_suffix(word: str) -> str:
-    """The word for a split in such as "trainset" and "testdata"; else the word itself."""
+    """Return the word for a split in names such as "trainset" and "testdata"; else the word itself."""
     for suffix in _NEUTRAL:
         if (stem := word.removesuffix(suffix)) in _ORDER:
             return stem

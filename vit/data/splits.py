@@ -1,4 +1,4 @@
-"""Which pictures of a dataset are learnt from, choose, or are tested on: functions of labels and a fixed seed."""
+"""Split datasets into training, validation and test pictures, as functions of labels and a fixed seed."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -6,13 +6,13 @@ from typing import TypeVar
 import torch
 
 _TEST_SHARE = 0.1
-_VALIDATION_SHARE, _VALIDATION_LEAST = 0.05, 10  # of a class; the second in pictures
+_VALIDATION_SHARE, _VALIDATION_LEAST = 0.05, 10  # share of a class; minimum number of pictures
 _SPLIT_SEED = 0
 _T = TypeVar("_T")
 
 
 def in_turn(labels: Sequence[int]) -> list[int]:
-    """Order places so that the classes take turns; within a class in a random order, always the same.
+    """Order indices so that classes alternate; within a class, the order is random with a fixed seed.
 
     >>> [("a", "a", "a", "b")[place] for place in in_turn([0, 0, 0, 1])][2:]
     ['a', 'a']
@@ -26,12 +26,12 @@ def in_turn(labels: Sequence[int]) -> list[int]:
 
 
 def choose_evenly(labels: Sequence[int], count: int | None) -> list[int]:
-    """Choose `count` places (None for all) evenly from the classes, in their order."""
+    """Choose `count` indices (None for all) evenly from the classes, and sort them."""
     return list(range(len(labels))) if count is None else sorted(in_turn(labels)[:count])
 
 
 def random_subset(items: list[_T], limit: int | None) -> list[_T]:
-    """Choose `limit` items at random, always the same ones; all of them, in their order, where that is no limit."""
+    """Choose `limit` items at random with a fixed seed; all of them, in their order, if there are no more."""
     if limit is None or limit >= len(items):
         return items
     order = torch.randperm(len(items), generator=torch.Generator().manual_seed(_SPLIT_SEED)).tolist()
@@ -39,7 +39,7 @@ def random_subset(items: list[_T], limit: int | None) -> list[_T]:
 
 
 def set_aside(labels: Sequence[int], count: Callable[[int], int]) -> list[int]:
-    """Choose places of each class, as many as `count` says for a class of so many; always the same, in order."""
+    """Choose sorted indices from each class with a fixed seed; `count` maps the size of a class to a number."""
     generator = torch.Generator().manual_seed(_SPLIT_SEED)
     places: dict[int, list[int]] = {}
     for index, label in enumerate(labels):
@@ -52,11 +52,11 @@ def set_aside(labels: Sequence[int], count: Callable[[int], int]) -> list[int]:
 
 
 def test_count(pictures: int) -> int:
-    """Of a class: a tenth, at least one picture, but never the last."""
+    """Return the test share of a class: a tenth, at least one picture, but never the last."""
     return min(max(1, round(pictures * _TEST_SHARE)), pictures - 1)
 
 
 def validation_count(pictures: int) -> int:
-    """Of a class: a twentieth and at least ten, but no more than a fifth of a small one, and never the last."""
+    """Return the validation share of a class: a twentieth, at least ten, at most a fifth, and never the last one."""
     count = max(round(pictures * _VALIDATION_SHARE), _VALIDATION_LEAST)
     return min(count, max(pictures // 5, 1), pictures - 1)

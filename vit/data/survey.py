@@ -1,4 +1,4 @@
-"""What is in a dataset before anyone trains on it: counts, sizes, repeats, what cannot be read, and a contact sheet."""
+"""Survey a dataset before training: counts, sizes, duplicates, unreadable files, and a contact sheet."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -20,22 +20,22 @@ from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image, used_range
 from vit.images.preprocess import Preprocess
 
-MAX_OPENED = 1000  # pictures that are decoded
-MAX_OPENED_BYTES = 150_000_000  # of their files
-MAX_HASHED = 100_000  # files that are read to find repeats
+MAX_OPENED = 1000  # maximum number of pictures to decode
+MAX_OPENED_BYTES = 150_000_000  # of the decoded files
+MAX_HASHED = 100_000  # maximum number of files to read for duplicates
 MAX_HASHED_BYTES = 1 << 30
 MAX_ROWS = 20  # classes on the contact sheet
-COLUMNS = 8  # pictures of each
+COLUMNS = 8  # pictures per class
 CELL, GAP = 64, 2  # [px]
-MAX_EXAMPLES = 50  # repeats that are named
+MAX_EXAMPLES = 50  # maximum number of duplicates to list
 
 SPLITS = ("train", "validation", "test")
 
-_PICTURE_SIDE = 32  # [px] of `shapes`, and what torchvision's pictures are offered at; they stay as they are
+_PICTURE_SIDE = 32  # [px] of `shapes`, and of torchvision's pictures, which are not resized by it
 
 
 class Sizes(NamedTuple):
-    """The (width, height) of the smallest, the middle and the largest picture, by their area [px]."""
+    """The (width, height) of the smallest, the median and the largest picture by area [px]."""
 
     smallest: tuple[int, int]
     median: tuple[int, int]
@@ -44,24 +44,24 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Survey:
-    """What a dataset holds.
+    """Survey of a dataset.
 
     Attributes:
-        spec: as `load_dataset` takes it.
+        spec: as for `load_dataset`.
         classes: one name per label.
-        counts: of "train", "validation" and "test" the pictures per class.
-        opened: pictures that were decoded, evenly from the classes; `sizes` and `unreadable` are theirs.
-        sizes: None where nothing could be read.
+        counts: split ("train", "validation", "test") -> pictures per class.
+        opened: number of decoded pictures, taken evenly from the classes; `sizes` and `unreadable` refer to them.
+        sizes: None if no picture could be read.
         unreadable: files that could not be decoded, with the reason.
-        compared: pictures among which repeats were looked for: files with equal bytes, else equal pixels.
-        repeated: pictures that are in their own split before.
-        leaked: pictures that are in another split as well: they flatter every accuracy.
-        contradicting: repeats of either kind that have another class.
-        repeats: a few of them by name: the first, and what repeats it.
-        contact_sheet: RGBA, one row per class, see-through where there is nothing.
+        compared: number of pictures searched for duplicates: files with equal bytes, else equal pixels.
+        repeated: duplicates of an earlier picture in the same split.
+        leaked: duplicates of a picture in another split, which inflate the accuracy.
+        contradicting: duplicates of either kind with another class.
+        repeats: some duplicates by name: the first picture, and its duplicate.
+        contact_sheet: RGBA, one row per class, transparent in empty cells.
         rows: the class of each row.
         left_out: pictures of a folder that are in no class.
-        notes: what was assumed about a folder, and what should be known of its pictures.
+        notes: assumptions about a folder, and remarks on its pictures.
     """
 
     spec: str
@@ -87,20 +87,20 @@ class _Item(NamedTuple):
     split: str
     label: int
     name: str
-    size: int  # [bytes] of what `content` gives
+    size: int  # [bytes] that `content` returns
     content: Callable[[], bytes]
     picture: Callable[[], Image.Image]
 
 
 def survey(spec: str, root: Path = Path("data")) -> Survey:
-    """Look through a dataset, reading no more of it than the limits of this module.
+    """Survey a dataset within the limits of this module.
 
     Args:
         spec: as for `load_dataset`.
-        root: where torchvision keeps its downloads; nothing is downloaded.
+        root: folder of torchvision's downloads; nothing is downloaded.
 
     Raises:
-        InvalidDataset: no such dataset, or it cannot be trained on.
+        InvalidDataset: no such dataset, or it is unsuitable for training.
     """
     path = Path(spec[7:]).expanduser() if spec.startswith("folder:") else None
     files = list_files(path) if path and not is_packed(path) else None
@@ -129,7 +129,7 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
 
 
 def _range_notes(narrow: int, opened: int) -> list[str]:
-    """What to know of pictures that use less than half of the values that their files have room for."""
+    """Return a note about pictures that use less than half of their range of values."""
     if not narrow:
         return []
     many = "1 picture" if narrow == 1 else f"{narrow:,} pictures"
@@ -177,11 +177,11 @@ def _pixel_bytes(picture: Callable[[int], Image.Image], index: int) -> bytes:
 
 
 def _open_some(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int, list[Image.Image]], list[str], int]:
-    """Decode pictures, classes taking turns, as far as the limits allow.
+    """Decode pictures of alternating classes within the limits.
 
     Returns:
-        (width, height) of each, by area; a few cut to cells, by label; what could not be read, with the reason; and how
-        many use a small part of their range of values.
+        (width, height) of each, sorted by area; a few thumbnails by label; unreadable pictures with the reason; and the
+        number of pictures that use a small part of their range of values.
     """
     sizes, unreadable, read, narrow = [], [], 0, 0
     cells: dict[int, list[Image.Image]] = defaultdict(list)
@@ -192,7 +192,7 @@ def _open_some(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int,
             break
         try:
             picture = item.picture()
-            narrow += bool(item.size and used_range(item.content()))  # else it is no file
+            narrow += bool(item.size and used_range(item.content()))  # size 0: not a file
         except (InvalidImage, OSError) as error:
             unreadable.append(f"{item.name}: {error if isinstance(error, InvalidImage) else error.strerror}")
             continue
@@ -205,10 +205,10 @@ def _open_some(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int,
 def _find_repeats(items: Sequence[_Item]) -> tuple[int, list[tuple[_Item, _Item]]]:
     """Find pictures with equal content.
 
-    Only files of equal size can be equal, so no others are read: small ones first, as far as the limits allow.
+    Only files of equal size are read, smaller ones first, within the limits.
 
     Returns:
-        how many were compared; and pairs of the first, in the order of `items`, and one that repeats it.
+        The number of compared pictures; and pairs of the first one, in the order of `items`, and a duplicate.
     """
     by_size: dict[int, list[_Item]] = defaultdict(list)
     for item in items:

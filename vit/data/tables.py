@@ -1,4 +1,4 @@
-"""Rows of text from the tables that people put beside pictures: CSV and the like, JSON, and COCO's annotations.
+"""Read tables beside pictures as rows of text: CSV and similar formats, JSON, and COCO annotations.
 
 Source of COCO's layout: cocodataset.org/#format-data.
 """
@@ -12,24 +12,24 @@ from typing import Any, NamedTuple
 from vit.data.name_encodings import encoding_of
 from vit.untrusted import parse_json
 
-MOST_BYTES = 32 << 20  # of a file; a million annotations in COCO's form may take more, and are not read
+MOST_BYTES = 32 << 20  # of a file; a million COCO annotations may exceed it, and are not read
 _MOST_COLUMNS = 200
 _MOST_ROWS, _LONGEST_LINE = 1_000_000, 100_000
-_LOOKED_AT = 20  # lines that decide the separator
+_LOOKED_AT = 20  # lines used to detect the separator
 _FIRST = re.compile(r"(.+?\.[A-Za-z]{3,4}|\S+) (.+)")
 _LISTS = ("annotations", "images", "labels", "data", "items", "samples")
 
 
 class TooLong(ValueError):
-    """A table is not read for its length: the end of a sentence that begins with its name."""
+    """A table is too long; the message continues a sentence that begins with its name."""
 
 
 class Table(NamedTuple):
     """Rows of equal length.
 
     Attributes:
-        rows: texts, without space around them.
-        columns: their names; None where the file gives none, or gives them as its first row.
+        rows: stripped strings.
+        columns: their names; None if there are none, or if the first row contains them.
     """
 
     rows: list[tuple[str, ...]]
@@ -37,13 +37,13 @@ class Table(NamedTuple):
 
 
 def read_table(content: bytes, suffix: str) -> Table | None:
-    """The rows of a file; None where it holds no table.
+    """Parse a table; None if the file is not one.
 
     Args:
-        suffix: of the file's name, such as ".csv".
+        suffix: of the file name, such as ".csv".
 
     Raises:
-        TooLong: it has more than a million rows.
+        TooLong: more than a million rows.
     """
     if suffix in (".json", ".jsonl", ".ndjson"):
         try:
@@ -81,7 +81,7 @@ def _lines(text: str, spaces: bool) -> list[tuple[str, ...]]:
 
 
 def _words(lines: list[str]) -> list[tuple[str, ...]]:
-    """Rows of words; where their number differs, a name of a file or a word, and the rest of the line."""
+    """Split lines into words; if their number varies, into a file name or word, and the rest of the line."""
     rows = [tuple(line.split()) for line in [lines[0], *(line for line in lines[1:] if not line.startswith("#"))]]
     if len({len(row) for row in rows[1:]}) < 2:
         return rows
@@ -93,7 +93,7 @@ def _cells(lines: Any, separator: str) -> Iterator[tuple[str, ...]]:
         for row in csv.reader(lines, delimiter=separator, skipinitialspace=True):
             if any(cell.strip() for cell in row):
                 yield tuple(cell.strip() for cell in row)
-    except csv.Error:  # a cell beyond the limits of the library, or a zero byte
+    except csv.Error:  # a cell beyond the library's limits, or a zero byte
         return
 
 
@@ -116,7 +116,7 @@ def _from_json(value: Any) -> Table | None:
                 return table
         if value and all(isinstance(inner, dict) for inner in value.values()):
             return _from_objects([{"file_name": name, **inner} for name, inner in value.items()])
-        pairs: list[tuple[str, ...]] = [(name, _cell(one)) for name, inner in value.items() for one in _several(inner)]
+        pairs: list[tuple[str, ...]] = [(name, _cell(one)) for name, inner in value.items() for one in _as_list(inner)]
         return Table(pairs) if pairs else None
     if not isinstance(value, list) or not value:
         return None
@@ -127,7 +127,7 @@ def _from_json(value: Any) -> Table | None:
     return None
 
 
-def _several(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
@@ -139,7 +139,7 @@ def _from_objects(rows: Sequence[dict[str, Any]]) -> Table | None:
 
 
 def _from_coco(value: dict[str, Any]) -> Table | None:
-    """One row for each annotation."""
+    """Return one row per annotation."""
     names: dict[Any, str] = {}
     files: dict[Any, str] = {}
     for source, key, into in ((value["categories"], "name", names), (value["images"], "file_name", files)):
@@ -156,7 +156,7 @@ def _from_coco(value: dict[str, Any]) -> Table | None:
 
 
 def _cell(value: Any) -> str:
-    """A value as a table of text holds it; "" for what is none."""
+    """Convert a JSON value to the text of a cell; "" for other types."""
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
     return str(value).strip() if isinstance(value, str | int | float) else ""

@@ -1,6 +1,6 @@
-"""Grad-CAM of the tokens that a block's attention reads, which are those after its first LayerNorm.
+"""Grad-CAM on the input tokens of a block's attention, after the first LayerNorm.
 
-Source: Selvaraju et al. 2017, arXiv 1610.02391, eq. 1 and 2; of these tokens as in jacobgil/pytorch-grad-cam.
+Source: Selvaraju et al. 2017, arXiv 1610.02391, eq. 1 and 2; for these tokens as in jacobgil/pytorch-grad-cam.
 """
 
 from torch import Tensor
@@ -10,12 +10,12 @@ from vit.explain.settings import Fusion
 
 
 def channel_map(tokens: Tensor, gradient: Tensor, prefix: int) -> Tensor:
-    """Weigh each token's channels by the logit's gradient, averaged over the patches.
+    """Weight each token's channels by the logit's gradient, averaged over the patches.
 
     Args:
-        tokens: (N, D), what a block's attention reads.
-        gradient: (N, D), of the target's logit by them.
-        prefix: S, tokens before the patches.
+        tokens: (N, D), input of a block's attention.
+        gradient: (N, D), of the target's logit with respect to them.
+        prefix: S, number of tokens before the patches.
 
     Returns:
         (N,), before the relu.
@@ -24,7 +24,7 @@ def channel_map(tokens: Tensor, gradient: Tensor, prefix: int) -> Tensor:
 
 
 def gradcam(channel_maps: Tensor, block: int | Fusion = -1) -> Tensor:
-    """Positive part of one block's channel map, or of all blocks' fused.
+    """Return the positive part of one block's channel map, or of all blocks' maps fused.
 
     Args:
         channel_maps: (L, N).
@@ -34,7 +34,7 @@ def gradcam(channel_maps: Tensor, block: int | Fusion = -1) -> Tensor:
         (N,), at least 0.
 
     Raises:
-        ValueError: there is no such block.
+        ValueError: no such block.
     """
     maps = channel_maps.clamp(min=0)
     return fuse(maps, block) if isinstance(block, str) else maps[checked_index("block", block, len(maps))]

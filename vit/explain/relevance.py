@@ -1,7 +1,7 @@
-"""Which patches spoke for a class: explanations from attention and its gradient, without a matrix of all rows.
+"""Class-specific relevance from attention and its gradient, computed without storing full attention matrices.
 
-One pass forward and one back keep queries, keys, values and the gradient g of what each head gave, all (H, N, K). The
-gradient of a block's attention is then g v^T; it is made for a few rows at a time and dropped.
+One forward and backward pass stores queries, keys, values and the gradient g of each head's output, all (H, N, K). The
+gradient of a block's attention is then g v^T; it is computed for a few rows at a time and discarded.
 """
 
 import copy
@@ -22,24 +22,24 @@ from vit.model.config import ViTConfig
 from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
 
-# Numbers of a matrix held at once while streaming over rows: 512 Ki in float32 are 2 MB, which stay in a CPU's cache.
+# Matrix elements in memory at once while streaming over rows: 512 Ki in float32 are 2 MB, which fit into a CPU's cache.
 _CHUNK_SCORES = {"cpu": 1 << 19, "cuda": 1 << 24}
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientRecord(AttentionRecord):
-    """What one picture's pass forward, and back from one class, leaves behind: 4 L*N*D numbers.
+    """State of one picture's forward pass, and the backward pass from one class: 4 L*N*D numbers.
 
-    Whatever names no query asks for the answer: it starts at the tokens that the model's head reads.
+    Without a query, methods start at the tokens that the model's head reads.
 
     Attributes:
-        target: the class whose logit was differentiated.
+        target: class whose logit was differentiated.
         values: L tensors (H, N, K).
-        gradients: L tensors (H, N, K), of the target's logit by each head's mix of values before the projection.
+        gradients: L tensors (H, N, K): of the target's logit with respect to each head's output before the projection.
         channel_maps: (L, N), for Grad-CAM, see `vit.explain.gradcam.channel_map`.
-        read: (N,), how much of each token the head reads, see `read_by_head`.
-        input_gradient: (N,), the length of the gradient of the target's logit by each patch's pixels, as the model
-            reads them; 0 for prefix tokens.
+        read: (N,), weight of each token in the head's input, see `read_by_head`.
+        input_gradient: (N,), norm of the gradient of the target's logit with respect to each patch's normalised pixels;
+            0 for prefix tokens.
     """
 
     target: int
@@ -55,16 +55,16 @@ class GradientRecord(AttentionRecord):
         """Generic attention explainability: attention times the positive part of its gradient, through all blocks.
 
         Args:
-            query: the token asked about; None for the answer.
-            direction: "from" is row `query` of the relevance matrix, "to" its column.
-            start_block: blocks before this one are left out.
-            own: with what each token begins with, the identity; it hides the rest of the map of a token.
+            query: index of a token; None for the tokens that the head reads.
+            direction: "from" for row `query` of the relevance matrix, "to" for its column.
+            start_block: earlier blocks are left out.
+            own: include the identity, each token's initial relevance to itself, which dominates the map of a token.
 
         Returns:
             (N,), not normalised.
 
         Raises:
-            ValueError: there is no such token or block.
+            ValueError: no such token or block.
 
         Source: Chefer et al. 2021, arXiv 2103.15679, eq. 5 and 6: R = (I + A_L) ... (I + A_1), A_l the mean over heads
         of relu(dA * A).
@@ -75,17 +75,17 @@ class GradientRecord(AttentionRecord):
     def gradient_rollout(
         self, query: int | None = None, direction: Direction = "from", discard: float = 0.0, start_block: int = 0
     ) -> Tensor:
-        """Rollout of relu(mean over heads of A * dA), half of every token staying where it is.
+        """Rollout of relu(mean over heads of A * dA), with a share of one half for the skip connection.
 
         Args:
             query, direction, start_block: as for `relevance`.
-            discard: share of each row's patches, the weakest, that is left out, see `vit.explain.maps.discarded`.
+            discard: share of the weakest patches of each row to leave out, see `vit.explain.maps.discarded`.
 
         Returns:
             (N,); sums to 1 for "from".
 
         Raises:
-            ValueError: there is no such token or block, or `discard` is no share.
+            ValueError: no such token or block, or `discard` is out of range.
 
         Source: jacobgil/vit-explain, `vit_grad_rollout.py`, with its layers in order, rows divided by their own sums
         and all prefix tokens protected.
@@ -104,18 +104,18 @@ class GradientRecord(AttentionRecord):
         head: int | Fusion = "mean",
         direction: Direction = "from",
     ) -> Tensor:
-        """Attention times the positive part of its gradient, relu(A * dA), of one block and head or fused.
+        """Attention times the positive part of its gradient, relu(A * dA), of one block and head, or fused.
 
         Args:
-            query: the token asked about; None for the answer.
+            query: index of a token; None for the tokens that the head reads.
             block, head: an index, negative from the end, or how to fuse all of them: first heads, then blocks.
-            direction: "from" is the token's row, "to" its column.
+            direction: "from" for the token's row, "to" for its column.
 
         Returns:
             (N,)
 
         Raises:
-            ValueError: there is no such token, block or head.
+            ValueError: no such token, block or head.
         """
         start = self._start_vector(query)
         maps = []
@@ -129,11 +129,11 @@ class GradientRecord(AttentionRecord):
         return fuse(torch.stack(maps), block) if isinstance(block, str) else maps[0]
 
     def gradcam(self, block: int | Fusion = -1) -> Tensor:
-        """Grad-CAM (N,) of one block, or of all blocks fused, see `vit.explain.gradcam`."""
+        """Return the Grad-CAM map (N,) of one block, or of all blocks fused, see `vit.explain.gradcam`."""
         return gradcam(self.channel_maps, block)
 
     def flow(self, block: int) -> Tensor:
-        """What `relevance` multiplies with: the mean over heads of relu(dA * A), (N, N)."""
+        """Return the factor that `relevance` multiplies: the mean over heads of relu(dA * A), (N, N)."""
         matrix = torch.zeros(self.tokens, self.tokens)
         for rows in self._rows(block):
             matrix[rows.cpu()] = self._mean_flow(block, rows, positive=True).cpu()
@@ -148,10 +148,10 @@ class GradientRecord(AttentionRecord):
         flow: Callable[[int, Tensor], Tensor],
         normalise: bool = False,
     ) -> Tensor:
-        """A row or column of (F_L + I) ... (F_1 + I), each row of a factor divided by its sum if `normalise`.
+        """Return a row or column of (F_L + I) ... (F_1 + I), with each row of a factor normalised if `normalise`.
 
         Args:
-            flow: rows (R, N) of F by their block and their numbers (R,).
+            flow: computes rows (R, N) of F from the block and the row indices (R,).
         """
         vector = self._start_vector(query)
         blocks = range(checked_index("block", start_block, self.blocks), self.blocks)
@@ -176,17 +176,17 @@ class GradientRecord(AttentionRecord):
         return start
 
     def _rows(self, block: int, weights: Tensor | None = None) -> Iterator[Tensor]:
-        """Numbers (R,) of the rows that have a gradient, a few at a time.
+        """Yield indices (R,) of rows with a gradient, in chunks.
 
         Args:
-            weights: (N,), rows where this is zero are left out, too.
+            weights: (N,), rows with weight zero are left out, too.
         """
         live = self.gradients[block].any(-1).any(0)
         rows = (live if weights is None else live & (weights != 0)).nonzero()[:, 0]
         yield from rows.split(_rows_per_chunk(self.queries[block]))
 
     def _mean_flow(self, block: int, rows: Tensor, positive: bool) -> Tensor:
-        """Attention times its gradient, or times the positive part of that, on average over the heads: (R, N)."""
+        """Return attention times its gradient, or times its positive part, averaged over the heads: (R, N)."""
         total = self.read.new_zeros(len(rows), self.tokens)
         for head in range(self.heads):
             attention, gradient = self._pair(block, head, rows)
@@ -194,23 +194,23 @@ class GradientRecord(AttentionRecord):
         return total.div_(self.heads)
 
     def _head_flow(self, block: int, head: int, rows: Tensor) -> Tensor:
-        """relu(A * dA) of one head: (R, N)."""
+        """Return relu(A * dA) of one head: (R, N)."""
         attention, gradient = self._pair(block, head, rows)
         return gradient.clamp_(min=0).mul_(attention)
 
     def _pair(self, block: int, head: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Attention and its gradient, (R, N) each, of some rows of one head."""
+        """Return attention and its gradient, (R, N) each, for some rows of one head."""
         q, k, v, g = (each[block][head] for each in (self.queries, self.keys, self.values, self.gradients))  # (N, K)
         return (q[rows] * q.shape[-1] ** -0.5 @ k.T).softmax(-1), g[rows] @ v.T
 
 
 def _rows_per_chunk(q: Tensor) -> int:
-    """How many rows of one head of (H, N, K) to compute at once."""
+    """Return the number of rows of one head to compute at once, for queries (H, N, K)."""
     return max(1, _CHUNK_SCORES.get(q.device.type, _CHUNK_SCORES["cpu"]) // q.shape[1])
 
 
 def _add_product(result: Tensor, vector: Tensor, rows: Tensor, flow: Tensor, direction: Direction) -> None:
-    """Add to `result` (N,) what some rows (R, N) of a matrix give: of vector @ matrix, or of matrix @ vector."""
+    """Add to `result` (N,) the contribution of some rows (R, N) of a matrix to vector @ matrix, or matrix @ vector."""
     if direction == "from":
         result += vector[rows] @ flow
     else:
@@ -221,12 +221,12 @@ def _add_product(result: Tensor, vector: Tensor, rows: Tensor, flow: Tensor, dir
 
 
 class Passed(NamedTuple):
-    """A block that was passed, a graph of its own.
+    """A forward pass of one block, with its own autograd graph.
 
     Attributes:
         before: (1, N, D), tokens entering it.
-        inputs: what its heads computed with.
-        heads: (1, H, Q, K), what they gave.
+        inputs: inputs of its heads.
+        heads: (1, H, Q, K), their output.
         after: (1, Q, D), tokens leaving it.
     """
 
@@ -239,22 +239,23 @@ class Passed(NamedTuple):
 def relevance_record(
     model: VisionTransformer, pixels: Tensor, target: int | None = None, hook: Hook | None = None
 ) -> GradientRecord:
-    """Run one picture (1, channels, height, width) through the model, and back from one class.
+    """Run one picture (1, channels, height, width) forward through the model, and backward from one class.
 
-    The model is left as it is: nothing is hooked to it, no parameter gets a gradient, and several threads can do this
-    with one model at once. It computes as in evaluation.
-
-    Args:
-        target: the class asked about; None for the predicted one.
-        hook: on what the heads compute with, see `VisionTransformer.forward`. Gradients are by what they gave before.
+    The model is not modified: no hooks are registered and no parameter gets a gradient, so several threads can share
+    one
+    The model is not modified: no hooks are registered and no parameter gets a gradient, so several threads can share
+    one model. It computes in evaluation mode.
+        target: class to explain; None for the predicted one.
+        hook: on the heads' inputs, see `VisionTransformer.forward`. Gradients are with respect to the outputs before
+            it.
 
     Raises:
         UserError: the model has no classes, or no such class.
-        ValueError: more than one picture, or a shape that the model does not take.
+        ValueError: more than one picture, or an unsupported shape.
     """
     with torch.inference_mode(False), torch.enable_grad(), onednn():
         model = _frozen(model, pixels)
-        rows = model.read if hook is None else EVERY  # what is hooked counts on all tokens
+        rows = model.read if hook is None else EVERY  # a hook applies to all tokens
         passed = list(_pass_blocks(model, pixels, hook, every=hook is not None))
         last = passed[-1].after.detach().requires_grad_()
         features, pool_attention = model.pool_features(last if rows == model.read else last[:, model.read])
@@ -264,7 +265,7 @@ def relevance_record(
         (back,) = torch.autograd.grad(logits[0, target], last)
         blocks = []
         prefix = len(model.config.prefix)
-        while passed:  # from the last block to the first; what a block held is free after its turn
+        while passed:  # from the last block to the first; frees each block's memory
             before, inputs, heads, after = passed.pop()
             by_heads, by_tokens, back = torch.autograd.grad(after, (heads, inputs.tokens, before), back)
             q, k, v = (part.detach()[0].contiguous() for part in (inputs.q, inputs.k, inputs.v))
@@ -275,7 +276,7 @@ def relevance_record(
         by_pixels = _input_gradient(model, pixels, back)
     queries, keys, values, gradients, maps = zip(*reversed(blocks), strict=True)
     patch = model.config.patch_size
-    looks = None if pool_attention is None else pool_attention.detach()[0]
+    pool_weights = None if pool_attention is None else pool_attention.detach()[0]
     return GradientRecord(
         logits=logits.detach(),
         target=target,
@@ -286,8 +287,8 @@ def relevance_record(
         channel_maps=torch.stack(maps),
         prefix=model.config.prefix,
         grid=(pixels.shape[2] // patch, pixels.shape[3] // patch),
-        pool_attention=looks,
-        read=read_by_head(model.config, queries[0], looks),
+        pool_attention=pool_weights,
+        read=read_by_head(model.config, queries[0], pool_weights),
         input_gradient=by_pixels,
     )
 
@@ -299,15 +300,15 @@ def legrad(
     start_block: int = 0,
     hook: Hook | None = None,
 ) -> Tensor:
-    """LeGrad: what a class would gain by more attention, block by block.
+    """LeGrad: sensitivity of a class to attention in each block.
 
-    A block's score is the class logit that the model's head reads from the tokens after it, where the mean of all
-    tokens takes the place of a class token, as in the authors' code. Its gradient's positive part is averaged over
-    heads, queries and blocks.
-
-    Args:
-        target: the class asked about; None for the predicted one.
-        start_block: blocks before this one are left out.
+    A block's score is the class logit that the model's head computes from the tokens after it; the mean of all tokens
+    replaces a class token, as in the authors' code. The positive part of its gradient is averaged over heads, queries
+    A block's score is the class logit that the model's head computes from the tokens after it; the mean of all tokens
+    replaces a class token, as in the authors' code. The positive part of its gradient is averaged over heads, queries
+    and blocks.
+        target: class to explain; None for the predicted one.
+        start_block: earlier blocks are left out.
         hook: as for `relevance_record`.
 
     Returns:
@@ -315,7 +316,7 @@ def legrad(
 
     Raises:
         UserError: the model has no classes, or no such class.
-        ValueError: more than one picture, a shape that the model does not take, or no such block.
+        ValueError: more than one picture, an unsupported shape, or no such block.
 
     Source: Bousselham et al. 2024, arXiv 2404.03214.
     """
@@ -338,12 +339,12 @@ def legrad(
             for queries, values in zip(g[0], v, strict=True):
                 for rows in queries.split(_rows_per_chunk(v)):
                     gains += (rows @ values.T).clamp_(min=0).sum(0)
-            maps.append(gains / g[0, ..., 0].numel())  # the mean over heads and queries
+            maps.append(gains / g[0, ..., 0].numel())  # mean over heads and queries
     return torch.stack(maps).mean(0)
 
 
 def _frozen(model: VisionTransformer, pixels: Tensor) -> VisionTransformer:
-    """The same model in evaluation, on the same memory, with parameters that do not learn."""
+    """Return a copy in evaluation mode that shares memory, with frozen parameters."""
     if not model.config.num_classes:
         raise UserError(
             "This model computes features and has no classes, so there is no class to explain. "
@@ -356,20 +357,20 @@ def _frozen(model: VisionTransformer, pixels: Tensor) -> VisionTransformer:
 
 
 def _pass_blocks(model: VisionTransformer, pixels: Tensor, hook: Hook | None, every: bool) -> Iterator[Passed]:
-    """Block by block through the model.
+    """Yield the forward pass of each block.
 
     Args:
-        every: all tokens leave the last block, and not only those that the head reads.
+        every: compute all tokens of the last block, not only those that the head reads.
     """
     captured: list[tuple[HeadInputs, Tensor]] = []
 
-    def keep(index: int, inputs: HeadInputs) -> Tensor:
+    def capture(index: int, inputs: HeadInputs) -> Tensor:
         heads = inputs.mixed()
         captured.append((inputs, heads))
         return heads if hook is None else hook(index, inputs._replace(mixed=lambda: heads))
 
     with torch.no_grad():
-        x, steps = model.walk(pixels.detach(), every=every, queries=EVERY, mix=mixed_both_ways, hook=keep)
+        x, steps = model.walk(pixels.detach(), every=every, queries=EVERY, mix=mixed_both_ways, hook=capture)
     for step in steps:
         before = x.detach().requires_grad_()
         x = step(before)
@@ -377,13 +378,13 @@ def _pass_blocks(model: VisionTransformer, pixels: Tensor, hook: Hook | None, ev
 
 
 def _input_gradient(model: VisionTransformer, pixels: Tensor, back: Tensor) -> Tensor:
-    """See `GradientRecord.input_gradient`.
+    """Compute `GradientRecord.input_gradient`.
 
     Args:
-        back: (1, N, D), gradient by what the first block reads.
+        back: (1, N, D), gradient with respect to the input of the first block.
     """
     side = model.config.patch_size
-    pixels = pixels.detach().clone().requires_grad_()  # also of a tensor made in inference mode
+    pixels = pixels.detach().clone().requires_grad_()  # leaves inference mode, too
     (by_pixels,) = torch.autograd.grad(model.walk(pixels).x, pixels, back)
     patches = by_pixels[0].unflatten(2, (-1, side)).unflatten(1, (-1, side))  # (channels, rows, side, cols, side)
     lengths = patches.square().sum((0, 2, 4)).sqrt()

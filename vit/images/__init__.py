@@ -1,4 +1,4 @@
-"""Pictures: from bytes that nobody trusts to what a model reads, and from a patch back to pixels."""
+"""Decode untrusted pictures, preprocess them for models, and map patches back to pixels."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""From untrusted bytes to an upright RGB picture.
+"""Decode untrusted bytes to an upright RGB picture.
 
-`decode_image` and `decode_frames` are where a file becomes a picture, of videos through `vit.images.video`. What is
-refused before that, and why, is in `vit.images.file_checks`.
+`decode_image` and `decode_frames` decode files; videos are handled by `vit.images.video`. `vit.images.file_checks`
+refuses files beforehand, and explains why.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ from vit.images.video import is_video, read_video
 
 # --- Decoding -------------------------------------------------------------------------------------------------
 
-MAX_EXIF = 2**20  # [bytes] beyond that it is not read
+MAX_EXIF = 2**20  # [bytes]; larger EXIF is ignored
 ANIMATED = ("PNG", "WEBP", "GIF", "AVIF")  # several pictures in a TIFF or MPO are pages or views
 
-# EXIF orientation -> what makes the picture upright. Source: EXIF 2.32, tag 0x0112.
+# EXIF orientation -> transform that makes the picture upright. Source: EXIF 2.32, tag 0x0112.
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -37,53 +37,55 @@ _UPRIGHT = {
 }
 _ORIENTATION_TAG = 0x0112
 _BITS_TAG, _SAMPLE_FORMAT_TAG = 258, 339  # of a TIFF
-NARROW, DARK = 0.5, 0.25  # of the range of values: what uses less shows little contrast; what stays below is dark
+NARROW, DARK = 0.5, 0.25  # shares of the range of values: used range for little contrast, highest value for dark
 
-# One picture at a time bounds the memory for all visitors together; `catch_warnings` needs it as well.
-_ONE_AT_A_TIME = threading.Lock()
+# Decoding one picture at a time bounds the memory for all visitors together; `catch_warnings` is not thread-safe
+# either.
+_PILLOW_LOCK = threading.Lock()
 
 
 def silence_libraries() -> None:
-    """For a process that people watch: no lines of libraries' own about what is told, or seen, anyway.
+    """Silence messages of libraries that repeat what the app reports; for interactive processes.
 
-    Pillow's log and libtiff's lines on stderr repeat what `InvalidImage` says. A character that no font of matplotlib's
-    has is a box in PNG and PDF, and whole in SVG.
+    Pillow's log and libtiff's lines on stderr repeat what `InvalidImage` says. A character that matplotlib's fonts lack
+    is a box in PNG and PDF, and intact in SVG.
     """
     warnings.filterwarnings("ignore", "Glyph .* missing from font")
     logging.getLogger("PIL").setLevel(logging.CRITICAL)
-    with contextlib.suppress(AttributeError, OSError):  # a Pillow that was built without libtiff, or with it inside
+    with contextlib.suppress(AttributeError, OSError):  # Pillow may be built without libtiff, or with a static one
         ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(ctypes.c_void_p())
 
 
 def decode_image(data: bytes, frame: int = 0, least: int = 0, stretch: bool = False) -> Image.Image:
-    """Turn the bytes of a picture file into an upright RGB picture, without its metadata.
+    """Decode a picture file to an upright RGB picture without metadata.
 
-    Reads JPEG (and the MPO of phones), PNG, WebP, GIF, TIFF, BMP, AVIF and HEIC. Keeps the original size. Transparency
-    is laid on white, colours with a profile become sRGB, 16 bits are scaled to 8.
+    Reads JPEG (and MPO from phones), PNG, WebP, GIF, TIFF, BMP, AVIF and HEIC. Keeps the original size. Transparency is
+    composited on white, colours with a profile are converted to sRGB, 16 bits are scaled to 8.
 
     Args:
         frame: of an animation, from 0 up to `count_frames`.
-        least: shorter side that is enough [px]: a larger JPEG is decoded at 1/2, 1/4 or 1/8, which takes less time;
-            0 for the picture as it is.
-        stretch: of more than 8 bits a channel, the lowest value is black and the highest white, see `used_range`.
+        least: shorter side that suffices [px]: a larger JPEG is decoded at 1/2, 1/4 or 1/8, which is faster; 0 for the
+            full size.
+        stretch: for more than 8 bits per channel, map the lowest value to black and the highest to white, see
+            `used_range`.
 
     Raises:
-        InvalidImage: not such a file, damaged, beyond the limits of `vit.images.file_checks`, or without this frame.
+        InvalidImage: unsupported, damaged, beyond the limits of `vit.images.file_checks`, or without this frame.
     """
     check_file(data)
-    with _pillow_errors_in_words():
+    with _locked_pillow():
         image = open_image(data)
         if least:
-            image.draft(None, (least, least))  # only JPEGs can; never below
+            image.draft(None, (least, least))  # only for JPEG; never below this size
         return _render(_seek_frame(image, frame, data), stretch)
 
 
 class UsedRange(NamedTuple):
-    """The values that a picture uses.
+    """Range of values in a picture.
 
     Attributes:
-        low, high: the lowest and the highest.
-        black, white: those that are drawn so.
+        low, high: the lowest and the highest value.
+        black, white: values that are displayed as black and white.
     """
 
     low: float
@@ -93,17 +95,17 @@ class UsedRange(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """For the end of a sentence that begins with the picture's name."""
+        """End of a sentence that begins with the picture's name."""
         low, high, white = (f"{round(value, 4):,.10g}" for value in (self.low, self.high, self.white))
         dark = self.high - self.black <= DARK * (self.white - self.black)
         return f"uses {low} to {high} of {white}, so it {'is dark' if dark else 'shows little contrast'}."
 
 
 def used_range(data: bytes) -> UsedRange | None:
-    """The values that a picture uses, if these are less than half of those that its file has room for.
+    """Return the range of values of a picture if it is less than half of its file's range.
 
-    Microscopes and X-ray machines put 12 bits into 16, which is nearly black. `decode_image(data, stretch=True)` draws
-    such a picture over the whole range. None for pictures of 8 bits a channel, which are seen as they are meant.
+    Microscopes and X-ray machines store 12 bits in 16, which looks nearly black. `decode_image(data, stretch=True)`
+    maps such a picture to the whole range. None for pictures with 8 bits per channel, which are displayed as intended.
 
     Raises:
         InvalidImage: as `decode_image`.
@@ -111,7 +113,7 @@ def used_range(data: bytes) -> UsedRange | None:
     check_file(data)
     if is_video(data):
         return None
-    with _pillow_errors_in_words():
+    with _locked_pillow():
         image = open_image(data)
         if not _is_deep(image):
             return None
@@ -122,18 +124,18 @@ def used_range(data: bytes) -> UsedRange | None:
 
 
 class Frame(NamedTuple):
-    """One picture of an animation or video, and how long it is shown [ms]; 0 where the file does not say."""
+    """One picture of an animation or video, and its duration [ms]; 0 if the file does not state it."""
 
     picture: Image.Image
     duration: int
 
 
 def decode_frames(data: bytes, frames: Sequence[int], stretch: bool = False) -> Iterator[Frame]:
-    """Decode some frames of an animation or a video, one after the other, each as `decode_image` does.
+    """Decode some frames of an animation or a video in turn, like `decode_image`.
 
     Args:
-        data: the bytes of a file that `decode_image` reads, or of a video, see `read_video`.
-        frames: in ascending order, from 0 up to `count_frames`; of a long video they count those that were chosen.
+        data: bytes of a file that `decode_image` reads, or of a video, see `read_video`.
+        frames: ascending, from 0 up to `count_frames`; for a long video, indices among the sampled frames.
         stretch: see `decode_image`.
 
     Raises:
@@ -147,34 +149,34 @@ def decode_frames(data: bytes, frames: Sequence[int], stretch: bool = False) -> 
                 raise InvalidImage(_no_such_frame(number, len(clip.frames) - 1))
             yield Frame(decode_image(clip.frames[number]), clip.durations[number])
         return
-    with _pillow_errors_in_words():
+    with _locked_pillow():
         image = open_image(data)
     for number in frames:
-        with _pillow_errors_in_words():
+        with _locked_pillow():
             frame = Frame(_render(_seek_frame(image, number, data), stretch), _duration(image))
         yield frame
 
 
 def count_frames(data: bytes) -> int:
-    """How many frames may be asked for: 1 of a still picture, else as many as the limits of `file_checks`.
+    """Return the number of available frames: 1 for a still picture, else bounded by the limits of `file_checks`.
 
-    A damaged animation may have fewer than it says. A video is decoded for this, once.
+    A damaged animation may have fewer frames than its header states. A video is decoded for this, once.
 
     Raises:
-        InvalidImage: as `decode_image`, as far as the header tells, and as `read_video`.
+        InvalidImage: as `decode_image`, as far as the header shows, and as `read_video`.
     """
     check_file(data)
     if is_video(data):
         return len(read_video(data, MAX_FRAMES).frames)
-    with _pillow_errors_in_words():
+    with _locked_pillow():
         return _count_askable(open_image(data), data)
 
 
 @contextlib.contextmanager
-def _pillow_errors_in_words() -> Iterator[None]:
-    """Let one picture at a time meet Pillow, and turn whatever it raises into a sentence."""
-    with _ONE_AT_A_TIME, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow tells of odd metadata on the console
+def _locked_pillow() -> Iterator[None]:
+    """Serialise access to Pillow, and convert its exceptions to one sentence."""
+    with _PILLOW_LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow warns about odd metadata on the console
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
             yield
@@ -182,14 +184,14 @@ def _pillow_errors_in_words() -> Iterator[None]:
             raise
         except MemoryError as error:
             raise InvalidImage("There is not enough free memory for this picture; make it smaller.") from error
-        except Exception as error:  # on hostile bytes Pillow raises nearly every kind there is
+        except Exception as error:  # on hostile bytes Pillow raises almost any exception
             raise InvalidImage(
                 "This picture is damaged, incomplete or of a rare kind; copy the file again, or save it as JPEG or PNG."
             ) from error
 
 
 def _count_askable(image: Image.Image, data: bytes) -> int:
-    """Count the frames that may be asked for; of a GIF without Pillow, which decodes them for that."""
+    """Count the available frames; for a GIF without Pillow, which would decode them."""
     if image.format not in ANIMATED:
         return 1
     count = gif_frames(data) if image.format == "GIF" else int(getattr(image, "n_frames", 1))
@@ -197,7 +199,7 @@ def _count_askable(image: Image.Image, data: bytes) -> int:
 
 
 def _seek_frame(image: Image.Image, frame: int, data: bytes) -> Image.Image:
-    """Go to a frame and return the same object; those in between are drawn on the way, so each size is looked at."""
+    """Seek to a frame and return the same object; checks the size of each frame on the way, which is decoded anyway."""
     size, last = image.size, _count_askable(image, data) - 1 if frame else 0
     if not 0 <= frame <= last:
         raise InvalidImage(_no_such_frame(frame, last))
@@ -213,13 +215,13 @@ def _no_such_frame(frame: int, last: int) -> str:
 
 
 def _duration(image: Image.Image) -> int:
-    """How long the frame is shown [ms]."""
+    """Return the duration of the current frame [ms]."""
     duration = image.info.get("duration", 0)
     return round(duration) if isinstance(duration, int | float) and 0 < duration < 1e6 else 0
 
 
 def _render(image: Image.Image, stretch: bool = False) -> Image.Image:
-    """Decode the pixels and make them upright sRGB; holds two copies of the picture at most."""
+    """Decode the pixels and convert them to upright sRGB; needs memory for at most two copies of the picture."""
     deep = stretch and _is_deep(image)
     image.load()
     turn = _orientation(image)
@@ -244,7 +246,7 @@ def _render(image: Image.Image, stretch: bool = False) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> Image.Transpose | None:
-    """Read from the EXIF what makes the picture upright; damaged or enormous EXIF counts as none."""
+    """Read from the EXIF how to make the picture upright; damaged or huge EXIF is ignored."""
     if len(image.info.get("exif") or b"") > MAX_EXIF:
         return None
     try:
@@ -254,7 +256,7 @@ def _orientation(image: Image.Image) -> Image.Transpose | None:
 
 
 def _srgb(image: Image.Image, profile: bytes) -> Image.Image:
-    """Convert from the colours of an ICC profile to sRGB RGB; a useless profile is passed over."""
+    """Convert from an ICC profile to sRGB; an invalid profile is ignored."""
     try:
         source = ImageCms.ImageCmsProfile(BytesIO(profile))
         if "sRGB" not in ImageCms.getProfileDescription(source):
@@ -270,12 +272,12 @@ def _is_grey(image: Image.Image) -> bool:
 
 
 def _is_deep(image: Image.Image) -> bool:
-    """Whether the file has more than 8 bits a channel, before its pixels are decoded: of colours Pillow keeps 8."""
+    """Whether the file has more than 8 bits per channel, before decoding: for colours, Pillow keeps only 8."""
     return _is_grey(image) or any(";16" in str(tile.args) for tile in getattr(image, "tile", ()))
 
 
 def _ends(image: Image.Image) -> tuple[float, float]:
-    """The lowest and the highest finite value; of colours, of which Pillow keeps the upper 8 bits of 16, out of 16."""
+    """Return the lowest and highest finite value; for 16-bit colours bounds, as Pillow keeps their upper 8 bits."""
     if not _is_grey(image):
         image.load()
         bands = [ends for name, ends in zip(image.getbands(), _extrema(image), strict=True) if name != "A"]
@@ -292,7 +294,7 @@ def _extrema(image: Image.Image) -> list[tuple[int, int]]:
 
 
 def _spread(image: Image.Image, low: float, high: float) -> Image.Image:
-    """Colours whose upper 8 bits lie between two values of 16 bits, over the whole range."""
+    """Stretch colours, of which the upper 8 bits are known, from a range of 16-bit values to the whole range."""
     first, last = low / 256, max((high - 255) / 256, low / 256 + 1)
     levels = [round(min(max((value - first) / (last - first), 0), 1) * 255) for value in range(256)]
     return image.point(levels * 3)
@@ -301,11 +303,11 @@ def _spread(image: Image.Image, low: float, high: float) -> Image.Image:
 def _grey(image: Image.Image, ends: tuple[float, float] | None = None) -> Image.Image:
     """Render 16-bit, 32-bit and float values as 8-bit grey.
 
-    White is the smallest of 1 (floats only), 255 and 65,535 that no value exceeds, and always 65,535 for 16 bits;
-    with values below 0 or above all of these, black is the lowest and white the highest. NaN is black.
+    White is the smallest of 1 (floats only), 255 and 65,535 that no value exceeds, and always 65,535 for 16 bits; with
+    values below 0 or above all of these, black is the lowest and white the highest. NaN is black.
 
     Args:
-        ends: the values that become black and white instead.
+        ends: values to map to black and white instead.
     """
     if ends:
         low, high = ends[0], max(ends[1], ends[0] + 1e-9)
@@ -320,7 +322,7 @@ def _grey(image: Image.Image, ends: tuple[float, float] | None = None) -> Image.
 
 
 def _value_range(image: Image.Image, low: float, high: float) -> tuple[float, float]:
-    """Choose the values that become black and white, of those that lie between two."""
+    """Choose the values for black and white, given the lowest and highest value."""
     if low < 0 or high > 65535:
         return low, max(high, low + 1e-9)
     whites = {"F": (1.0, 255.0, 65535.0), "I": (255.0, 65535.0)}.get(image.mode, (65535.0,))
@@ -328,8 +330,8 @@ def _value_range(image: Image.Image, low: float, high: float) -> tuple[float, fl
 
 
 def _strips(image: Image.Image, rows: int = 256) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the top row and the values (rows, width) of horizontal strips, so that floats never fill the memory."""
-    tags = getattr(image, "tag_v2", {})  # Pillow takes 32 bits of a TIFF for signed ones
+    """Yield the top row and the values (rows, width) of horizontal strips, to limit the memory for floats."""
+    tags = getattr(image, "tag_v2", {})  # Pillow reads 32-bit integers of a TIFF as signed
     unsigned = image.mode == "I" and tags.get(_BITS_TAG) == (32,) and tags.get(_SAMPLE_FORMAT_TAG, (1,)) == (1,)
     for top in range(0, image.height, rows):
         box = (0, top, image.width, min(top + rows, image.height))

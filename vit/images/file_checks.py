@@ -1,7 +1,7 @@
-"""Where hostile picture files are refused, before their pixels are decoded.
+"""Refuse hostile or unsupported picture files before their pixels are decoded.
 
-By their format, which Pillow may read or not, and by what they could cost: bytes, pixels, sides, frames, and the pieces
-that a few bytes can ask for.
+Checks are on the format, and on what decoding could cost: bytes, pixels, sides, frames, and the number of pieces that a
+few bytes can declare.
 """
 
 import re
@@ -18,17 +18,17 @@ from vit.images.video import is_video
 MAX_BYTES = 100_000_000
 MAX_PIXELS = 50_000_000
 MAX_SIDE = 20_000  # [px]
-MAX_ASPECT = 100  # longer side / shorter side: by its shorter side a thin picture is resized to an enormous one
-MAX_FRAMES_PIXELS = 200_000_000  # of all frames up to the one asked for, as each is drawn on the one before it
-MAX_SCANS = 100  # passes over a JPEG; a camera writes 1 to 10, and a few bytes can ask for thousands
-MAX_SEGMENTS = 400  # of a JPEG; Pillow's time grows with the square of their bytes
-MAX_PIECES = 100_000  # tiles, strips or chunks of one file; honest files have fewer, and each costs an object
-MAX_FRAMES = 200  # of an animation, where later ones are not offered; of a video, where they are evenly chosen
+MAX_ASPECT = 100  # longer / shorter side: resizing by the shorter side would make a thin picture huge
+MAX_FRAMES_PIXELS = 200_000_000  # of all frames up to the requested one, which are decoded in sequence
+MAX_SCANS = 100  # of a JPEG; cameras write 1 to 10, and a few bytes can declare thousands
+MAX_SEGMENTS = 400  # of a JPEG; Pillow's time grows quadratically with their bytes
+MAX_PIECES = 100_000  # tiles, strips or chunks of a file; real files have fewer, and each costs an object
+MAX_FRAMES = 200  # of an animation, later ones are ignored; of a video, sampled evenly
 
 CONVERT = "save or export it as JPEG or PNG and choose that file"
-_TIFF_OFFSETS = (273, 324)  # of strips and of tiles
+_TIFF_OFFSETS = (273, 324)  # tags for strips and tiles
 
-# Naming the formats keeps Pillow from handing a renamed PostScript file to Ghostscript.
+# Listing the formats keeps Pillow from passing a renamed PostScript file to Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF")
 RAW = (
     "This is a raw photo of a camera ({}), which cannot be read here: its preview is not the photo. "
@@ -60,7 +60,7 @@ _ARCHIVES = (
     (rb"Rar!\x1a\x07", "a RAR archive"),
     (rb"\x1f\x8b|BZh|\xfd7zXZ\0|.{257}ustar", "a packed file"),
 )
-# torch.save's zip and its older pickle, safetensors, NumPy's arrays, HDF5
+# zip and older pickle of torch.save, safetensors, NumPy arrays, HDF5
 _WEIGHTS = (
     rb"PK\x03\x04.{26}[^/]{1,100}/(\.format_version|data\.pkl)|PK\x03\x04.{26}[^/]{1,99}\.npy"
     rb"|\x80\x02\x8a\x0a|.{8}\{\"|\x93NUMPY|\x89HDF"
@@ -69,7 +69,7 @@ _OURS = rb"\xff\xd8\xff|\x89PNG|GIF8|BM|II[*+]\0|MM\0[*+]|RIFF.{4}WEBP|.{4}ftypa
 
 
 def check_file(data: bytes) -> None:
-    """Refuse files that are empty, too large, or cost too much for their size."""
+    """Refuse files that are empty, too large, or disproportionately expensive to decode."""
     if not data:
         raise InvalidImage("The file is empty; choose another one.")
     if len(data) > MAX_BYTES:
@@ -81,7 +81,7 @@ def check_file(data: bytes) -> None:
 
 
 def open_image(data: bytes) -> Image.Image:
-    """Read the header and refuse absurd sizes; pixels are not decoded yet."""
+    """Read the header and refuse excessive sizes, without decoding pixels."""
     if kind := tiff.raw_kind(data):
         raise InvalidImage(RAW.format(kind))
     if tiff.only_previews(data):
@@ -110,7 +110,7 @@ def open_image(data: bytes) -> Image.Image:
 
 
 def _unreadable(data: bytes) -> str:
-    """Say what a file that no reader recognises is, judging by its first bytes, and of a TIFF by its tags."""
+    """Describe a file that no reader recognises, by its first bytes, and a TIFF by its tags."""
     if what := tiff.describe(data):
         return f"This is a TIFF{what}, which cannot be read here; save it as whole numbers of 8 or 16 bits."
     start = data[:1000]
@@ -130,7 +130,7 @@ def _unreadable(data: bytes) -> str:
 
 
 def _check_pieces(data: bytes) -> None:
-    """Refuse files of few bytes that cost much time or memory before or while their pixels are decoded."""
+    """Refuse small files that need much time or memory to decode."""
     if data.startswith(jpeg_end.START):
         kinds = bytes(kind for kind, _ in islice(jpeg_end.segments(data), MAX_SEGMENTS + 1))
         _limit(kinds.count(jpeg_end.SCAN), MAX_SCANS, "scans")
@@ -142,7 +142,7 @@ def _check_pieces(data: bytes) -> None:
 
 
 def _limit(pieces: int, limit: int, name: str) -> None:
-    """Refuse a picture of too many pieces."""
+    """Refuse a picture with too many pieces."""
     if pieces > limit:
         raise InvalidImage(f"The picture is made of more than {limit:,} {name}, as no camera does; {CONVERT}.")
 
@@ -157,30 +157,30 @@ def _png_chunks(data: bytes) -> int:
 
 
 def gif_frames(data: bytes) -> int:
-    """Count the pictures of a GIF, no more than may be asked for. Source: GIF89a, sections 18 to 26."""
+    """Count the frames of a GIF, up to the limit. Source: GIF89a, sections 18 to 26."""
 
     def table(flags: int) -> int:
-        """Bytes of a colour table."""
+        """Size of a colour table [bytes]."""
         return 3 * 2 ** ((flags & 7) + 1) if flags & 0x80 else 0
 
     frames, position = 0, 13 + table(data[10]) if len(data) > 10 else len(data)
     while position < len(data) and frames < MAX_FRAMES:
         kind = data[position]
-        if kind == 0x2C:  # a picture: 9 bytes on it, its colours, and the size of its codes
+        if kind == 0x2C:  # an image: 9 bytes of descriptor, its colour table, and the code size
             frames += 1
             position += 11 + table(data[position + 9] if position + 9 < len(data) else 0)
         elif kind == 0x21:  # an extension and its label
             position += 2
         else:
             break
-        while position < len(data) and data[position]:  # blocks, each after its length
+        while position < len(data) and data[position]:  # data blocks, each preceded by its length
             position += 1 + data[position]
         position += 1
     return frames
 
 
 def _tiff_values(data: bytes) -> int:
-    """Find the most values that a tag of the first TIFF directory holds, as each value becomes an object."""
+    """Return the largest number of values in a tag of the first TIFF directory, as each value becomes an object."""
     order: Literal["little", "big"] = "little" if data.startswith(b"II") else "big"
     big = data[2:4] in (b"\x2b\0", b"\0\x2b")
 
@@ -191,7 +191,7 @@ def _tiff_values(data: bytes) -> int:
     entry, word, head = (20, 8, 8) if big else (12, 4, 2)
     counts = [0]
     for position in range(directory + head, directory + head + entry * min(number(directory, head), 4096), entry):
-        is_text = number(position + 2, 2) in (1, 2, 6, 7)  # bytes too; they stay one object
+        is_text = number(position + 2, 2) in (1, 2, 6, 7)  # bytes, too; they stay one object
         if not is_text or number(position, 2) in _TIFF_OFFSETS:
             counts.append(number(position + 4, word))
-    return max(count for count in counts if count <= len(data))  # more cannot be there: Pillow calls it damaged
+    return max(count for count in counts if count <= len(data))  # larger counts are impossible: Pillow reports damage

@@ -1,11 +1,11 @@
-"""Where the patches of a model's input lie in the original picture; needs no torch."""
+"""Map patches of a model's input to the original picture, without torch."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 
 class Box(NamedTuple):
-    """A rectangle in the pixels of the original picture; edges, so a whole picture is 0, 0, width, height."""
+    """A rectangle in pixels of the original picture, given by its edges: a whole picture is 0, 0, width, height."""
 
     left: float
     top: float
@@ -15,7 +15,7 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where the model's input lies in the original picture.
+    """Position of the model's input in the original picture.
 
     Attributes:
         width, height: the original picture [px].
@@ -36,7 +36,7 @@ class Geometry:
         return Box(left + col * width, top + row * height, left + (col + 1) * width, top + (row + 1) * height)
 
     def patch_at(self, x: float, y: float, rows: int, cols: int) -> tuple[int, int] | None:
-        """Return (row, col) of the patch at a point of the original picture [px], or None outside what is seen."""
+        """Return (row, col) of the patch at a point of the original picture [px]; None outside the model's input."""
         left, top, right, bottom = self.box
         if not (left <= x < right and top <= y < bottom):
             return None

@@ -1,7 +1,7 @@
-"""JPEG files without their end: nearly all of the picture may be there, and browsers show it, but Pillow refuses it.
+"""Repair truncated JPEG files, which Pillow refuses and browsers display, if nearly all of the picture is there.
 
-A decoder makes up what is missing from whatever comes next. So the picture is whole if its pixels are the same whatever
-bytes follow its last ones, all but a few, and if, of a progressive file, no pass over the coefficients is missing.
+A decoder fills missing parts from whatever bytes follow. The picture is complete if nearly all pixels stay the same
+with different bytes appended, and if a progressive file lacks no scan of the coefficients.
 """
 
 import re
@@ -16,17 +16,17 @@ from vit.errors import InvalidImage
 
 START, END = b"\xff\xd8", b"\xff\xd9"
 END_KIND, SCAN, _PROGRESSIVE = 0xD9, 0xDA, 0xC2
-_COEFFICIENTS = 64  # of a block
+_COEFFICIENTS = 64  # per block
 _OTHER_BYTES = b"\x55\x2a\x93\x6c" * 400
-_MISSING = 0.01  # of the pixels: the last few blocks, which a decoder fills with the colour before them
-_MOST = 1000  # segments; `file_checks` refuses files of more before
+_MISSING = 0.01  # share of the pixels: a decoder fills the last few blocks with the colour before them
+_MOST = 1000  # segments; `file_checks` refuses files with more beforehand
 
 # Inside a JPEG scan 0xff is followed by 0 or by a restart marker, d0 to d7; neither begins a segment.
 _MARKER = re.compile(rb"\xff[\x02-\xcf\xd9-\xfe]")
 
 
 def segments(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Kind and content of each segment of a JPEG up to its end marker; a video may follow that."""
+    """Yield type and content of each segment of a JPEG up to its end marker, which a video may follow."""
     position = 2
     while marker := _MARKER.search(data, position):
         position = marker.end()
@@ -38,10 +38,10 @@ def segments(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def mended(data: bytes) -> bytes:
-    """A JPEG with its end marker; `data` itself where it has one.
+    """Append the end marker to a JPEG; return `data` itself if it has one.
 
     Args:
-        data: a file whose size in pixels is known to be within the limits: it may be decoded twice.
+        data: a file whose size in pixels has been checked, as it may be decoded twice.
 
     Raises:
         InvalidImage: more than a hundredth of the picture is missing.
@@ -58,7 +58,7 @@ def mended(data: bytes) -> bytes:
 
 
 def _difference(one: bytes, other: bytes) -> float:
-    """The share of pixels that differ."""
+    """Return the share of pixels that differ."""
     first, second = (Image.open(BytesIO(data), formats=("JPEG",)) for data in (one, other))
     width, height = first.size
     strips = [(0, top, width, min(top + 256, height)) for top in range(0, height, 256)]
@@ -67,7 +67,7 @@ def _difference(one: bytes, other: bytes) -> float:
 
 
 def _lacks_passes(every: list[tuple[int, bytes]]) -> bool:
-    """Whether a progressive file ends before the last bits of some coefficients. Source: ITU-T T.81, B.2.3 and G.1."""
+    """Whether a progressive file lacks the last bits of some coefficients. Source: ITU-T T.81, B.2.3 and G.1."""
     frame = next((content for kind, content in every if kind == _PROGRESSIVE), None)
     if frame is None:
         return False

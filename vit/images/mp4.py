@@ -1,4 +1,4 @@
-"""Pictures written as an MP4 film, by FFmpeg, which PyAV brings along."""
+"""Encode pictures as an MP4 video, by the FFmpeg that PyAV contains."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -11,21 +11,21 @@ from PIL import Image
 if TYPE_CHECKING:
     import av
 
-_X264_QUALITY = "18"  # constant rate factor of x264; at 18 nobody sees a difference
+_X264_QUALITY = "18"  # constant rate factor of x264; visually lossless
 
 
 def mp4(pictures: Sequence[Image.Image], durations: Sequence[int]) -> bytes:
-    """Write pictures as a video that every browser plays: H.264, yuv420p, its index in front.
+    """Encode pictures as a video that every browser plays: H.264, yuv420p, with the index at the start.
 
     Args:
-        pictures: RGB, of one size; where a side is odd, its last row or column is repeated, as H.264 wants even ones.
-        durations: how long each is shown [ms], at least 1.
+        pictures: RGB, of equal size; the last row or column of odd sides is repeated, as H.264 requires even sides.
+        durations: of each picture [ms], at least 1.
     """
-    import av  # noqa: PLC0415 # half a second, and most visits do without
+    import av  # noqa: PLC0415 # takes half a second, rarely needed
 
     beat = Fraction(1, 1000)
     width, height = (side + side % 2 for side in pictures[0].size)
-    # A file and not a buffer: to put the index in front, FFmpeg opens what it wrote a second time.
+    # A file, not a buffer: to move the index to the start, FFmpeg opens its output a second time.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "film.mp4"
         with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
@@ -33,7 +33,7 @@ def mp4(pictures: Sequence[Image.Image], durations: Sequence[int]) -> bytes:
             stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
             context = stream.codec_context
             context.time_base = beat
-            # Untagged, players guess the colours: BT.709 with sRGB's curve, in the narrow range.
+            # Players guess the colours of untagged videos: BT.709 with sRGB's transfer curve, limited range.
             context.colorspace, context.color_primaries, context.color_trc, context.color_range = 1, 1, 13, 1
 
             def coded() -> Iterator["av.Packet[Any]"]:
@@ -47,7 +47,7 @@ def mp4(pictures: Sequence[Image.Image], durations: Sequence[int]) -> bytes:
                     yield from stream.encode(frame)
                 yield from stream.encode(None)
 
-            # Without B-frames there is one packet per picture, in order; the last one's length is told nowhere else.
+            # Without B-frames there is one packet per picture, in order; the last duration is stored nowhere else.
             for packet, duration in zip(coded(), durations, strict=True):
                 packet.duration = duration
                 container.mux(packet)
@@ -55,7 +55,7 @@ def mp4(pictures: Sequence[Image.Image], durations: Sequence[int]) -> bytes:
 
 
 def _even(picture: Image.Image, width: int, height: int) -> Image.Image:
-    """The same picture, its last column and row repeated up to this size."""
+    """Extend a picture to this size by repeating its last column and row."""
     if picture.size == (width, height):
         return picture
     sheet = Image.new("RGB", (width, height))

@@ -1,4 +1,4 @@
-"""Pictures as people hold them in Python, as the one kind that all else here takes."""
+"""Convert the picture types that Python code uses to RGB pictures of Pillow."""
 
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,15 @@ from vit.images.decode import decode_image
 
 
 def picture_of(picture: Any) -> Image.Image:
-    """An RGB picture from whatever holds one.
+    """Convert a picture of any supported type to an RGB picture.
 
     Args:
         picture: of Pillow; the path or the bytes of a file, see `decode_image`; an array (height, width), (height,
-            width, 1 or 3), or a tensor (1 or 3, height, width), also as the only one of a batch: whole numbers from 0
-            to 255, or others from 0 to 1.
+            width, 1 or 3), or a tensor (1 or 3, height, width), also as a batch of one: integers from 0 to 255, or
+            floats from 0 to 1.
 
     Raises:
-        InvalidImage: it holds none, in one sentence.
+        InvalidImage: it is not a picture, in one sentence.
     """
     if isinstance(picture, Image.Image):
         return picture if picture.mode == "RGB" else picture.convert("RGB")
@@ -35,7 +35,7 @@ def picture_of(picture: Any) -> Image.Image:
             return decode_image(content)
         except InvalidImage as error:
             raise InvalidImage(f"{picture}: {error}") from error
-    if hasattr(picture, "detach"):  # of torch, which need not be here
+    if hasattr(picture, "detach"):  # a torch tensor; torch may not be installed
         return _of_array(np.moveaxis(_one(picture.detach().cpu().numpy()), 0, -1))
     if isinstance(picture, np.ndarray):
         return _of_array(picture if picture.ndim == 2 else _one(picture))
@@ -43,7 +43,7 @@ def picture_of(picture: Any) -> Image.Image:
 
 
 def _one(numbers: np.ndarray) -> np.ndarray:
-    """Three dimensions, of the only one of a batch too."""
+    """Return an array with three dimensions, also from a batch of one."""
     if numbers.ndim == 4 and len(numbers) == 1:
         numbers = numbers[0]
     if numbers.ndim == 2:
@@ -54,7 +54,7 @@ def _one(numbers: np.ndarray) -> np.ndarray:
 
 
 def _of_array(numbers: np.ndarray) -> Image.Image:
-    """From (height, width) or (height, width, channels)."""
+    """Convert an array (height, width) or (height, width, channels)."""
     if numbers.ndim == 3 and numbers.shape[-1] == 1:
         numbers = numbers[..., 0]
     if 0 in numbers.shape or (numbers.ndim == 3 and numbers.shape[-1] != 3):
@@ -63,7 +63,7 @@ def _of_array(numbers: np.ndarray) -> Image.Image:
         raise InvalidImage(f"A picture is made of numbers, not of {numbers.dtype}.")
     whole = np.issubdtype(numbers.dtype, np.integer)
     low, high, top = float(numbers.min()), float(numbers.max()), 255 if whole else 1
-    if not (low >= 0 and high <= top):  # a NaN is neither
+    if not (low >= 0 and high <= top):  # false for NaN
         raise InvalidImage(
             f"{'Whole' if whole else 'Real'} numbers of a picture lie from 0 to {top}, these from {low:g} to {high:g}. "
             "Give the picture before it is normalised."

@@ -1,4 +1,4 @@
-"""From a picture to a model's input, as the checkpoint's own processor does it."""
+"""Preprocess pictures for a model as the checkpoint's original processor does."""
 
 import math
 import re
@@ -28,7 +28,7 @@ _OPENAI = {
     "image_std": (0.26862954, 0.26130258, 0.27577711),
 }
 
-# What a file means by leaving a key out. Source: class attributes of transformers 5 image processors.
+# Defaults for missing keys. Source: class attributes of transformers 5 image processors.
 _ANY = {
     "do_resize": True,
     "do_center_crop": False,
@@ -51,26 +51,26 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
 }
 _NUMBER_IS_SHORTEST_EDGE = ("CLIP", "Bit", "Siglip")
 
-_COVER = "vit_cover"  # only we say so in preprocessor_config.json: transformers knows no such way
+_COVER = "vit_cover"  # our extension of preprocessor_config.json; transformers has no such resize mode
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """From a picture to a model's input: resize, cut out the centre, normalise.
+    """Preprocessing of pictures for a model: resize, crop the centre, normalise.
 
-    The defaults are those of our own checkpoints: shorter side to the input's size, then the centre.
+    The defaults are those of our own checkpoints: resize the shorter side to the input's size, then crop the centre.
 
     Attributes:
         size: (height, width) of the input [px].
-        resize: "squash" gives up the picture's aspect for the input's, "shortest" keeps it, and so does "cover".
-        resize_to: shorter side after resizing [px], with "cover" that of what is just covered, which has the input's
-            aspect; what exceeds `size` is cut off equally on both sides.
-            Left out, it is the smallest that covers `size`.
+        resize: "squash" changes the aspect ratio to that of the input, "shortest" and "cover" keep it.
+        resize_to: shorter side after resizing [px]; with "cover" that of the rectangle to cover, which has the input's
+            aspect ratio. What exceeds `size` is cropped equally on both sides. None for the smallest value that covers
+            `size`.
         interpolation: Pillow's filter, antialiased when shrinking.
-        mean, std: of each channel, for pixels from 0 to 1; one number each for a grey input.
+        mean, std: per channel, for pixels from 0 to 1; one number each for a grey input.
 
     Raises:
-        InvalidCheckpoint: a value that cannot be, as these mostly come from a checkpoint's files.
+        InvalidCheckpoint: an invalid value, as values usually come from a checkpoint's files.
 
     >>> Preprocess((32, 32)).geometry(Image.new("RGB", (400, 200))).box
     Box(left=100.0, top=0.0, right=300.0, bottom=200.0)
@@ -105,18 +105,18 @@ class Preprocess:
 
     @property
     def channels(self) -> int:
-        """Channels of the input: 1 (grey) or 3 (RGB)."""
+        """Number of input channels: 1 (grey) or 3 (RGB)."""
         return len(self.mean)
 
     def __call__(self, image: Image.Image) -> Tensor:
-        """Turn a picture into the model's input, (1, channels, height, width)."""
+        """Convert a picture to the model's input, (1, channels, height, width)."""
         pixels = torch.from_numpy(np.array(self.input_image(image), dtype=np.float32) / 255)
         pixels = pixels.reshape(*self.size, self.channels)
         pixels = (pixels - torch.tensor(self.mean)) / torch.tensor(self.std)
         return pixels.permute(2, 0, 1).unsqueeze(0).contiguous()  # (1, C, height, width)
 
     def input_image(self, image: Image.Image) -> Image.Image:
-        """Return what the model sees: the picture resized and cut to `size`, RGB, or grey for one channel."""
+        """Return the picture resized and cropped to `size`, RGB, or grey for one channel."""
         image = image.convert("RGB" if self.channels == 3 else "L")
         width, height = self._resized(image)
         left, top = self._corner(width, height)
@@ -124,7 +124,7 @@ class Preprocess:
         return resized.crop((left, top, left + self.size[1], top + self.size[0]))
 
     def geometry(self, image: Image.Image) -> Geometry:
-        """Say which part of a picture the model sees."""
+        """Return the part of a picture that the model sees."""
         width, height = self._resized(image)
         left, top = self._corner(width, height)
         x, y = image.width / width, image.height / height  # original pixels per resized pixel
@@ -132,9 +132,9 @@ class Preprocess:
         return Geometry(image.width, image.height, box)
 
     def _resized(self, image: Image.Image) -> tuple[int, int]:
-        """Return (width, height) after resizing [px]; the longer side is cut to whole pixels, as torchvision does."""
-        assert self.resize_to is not None  # set when the object was made
-        if self.resize == "cover":  # rounded as timm's `ResizeKeepRatio` does
+        """Return (width, height) after resizing [px]; the longer side is rounded down, as in torchvision."""
+        assert self.resize_to is not None  # set by `__post_init__`
+        if self.resize == "cover":  # rounded as in timm's `ResizeKeepRatio`
             scale = min(self.size) / self.resize_to
             ratio = min(image.height / self.size[0], image.width / self.size[1]) * scale
             return round(image.width / ratio), round(image.height / ratio)
@@ -143,7 +143,7 @@ class Preprocess:
         return self.resize_to * width // shorter, self.resize_to * height // shorter
 
     def _corner(self, width: int, height: int) -> tuple[int, int]:
-        """Return (left, top) of the central cut [px]; halves go to the even side, as torchvision does."""
+        """Return (left, top) of the centre crop [px]; halves are rounded to even, as in torchvision."""
         return round((width - self.size[1]) / 2), round((height - self.size[0]) / 2)
 
     def to_config(self) -> dict[str, Any]:
@@ -171,12 +171,12 @@ class Preprocess:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Preprocess":
-        """Read the content of transformers' `preprocessor_config.json`; missing keys mean what they mean there.
+        """Parse the content of transformers' `preprocessor_config.json`; missing keys have transformers' defaults.
 
         A `size` of one number is a square, but the shortest edge for CLIP, Bit and SigLIP.
 
         Raises:
-            InvalidCheckpoint: an unknown kind, a value that cannot be, or an input whose size differs by picture.
+            InvalidCheckpoint: unknown type, an invalid value, or an input whose size depends on the picture.
         """
         _require(isinstance(config, Mapping), "content", config, "an object with keys")
         kind = config.get("image_processor_type") or config.get("feature_extractor_type") or "ViT"
@@ -202,7 +202,7 @@ class Preprocess:
         resample = values["resample"]
         _require(type(resample) is int and resample in range(4), "resample", resample, "0, 1, 2 or 3")
 
-        # Pixels from 0 to 255 times the factor; ours go from 0 to 1, so its excess moves into mean and std.
+        # The file's pixels are 0 to 255 times the factor; ours are 0 to 1, so the rest is moved into mean and std.
         scale = _require_numbers("rescale_factor", values["rescale_factor"])[0] * 255 if values["do_rescale"] else 255.0
         _require(scale > 0, "rescale_factor", values["rescale_factor"], "above 0")
         scale = 1.0 if math.isclose(scale, 1, rel_tol=1e-6) else scale
@@ -219,19 +219,19 @@ class Preprocess:
 
 
 class Normalise:
-    """From uint8 pictures to a model's input: the arithmetic of `Preprocess`, for whole batches on any device."""
+    """The normalisation of `Preprocess` for whole batches of uint8 pictures on any device."""
 
     def __init__(self, preprocess: Preprocess, device: torch.device):
         self.mean = torch.tensor(preprocess.mean, device=device).view(1, -1, 1, 1) * 255
         self.std = torch.tensor(preprocess.std, device=device).view(1, -1, 1, 1) * 255
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """Normalise pictures (B, channels, height, width), 0 to 255; the shape stays."""
+        """Normalise pictures (B, channels, height, width) from 0 to 255; the shape is kept."""
         return (images - self.mean) / self.std
 
 
 def _require(holds: bool, name: str, value: object, requirement: str) -> None:
-    """Refuse a preprocessing value with a sentence that names it."""
+    """Raise an error that names an invalid preprocessing value."""
     if not holds:
         raise InvalidCheckpoint(
             f"The checkpoint's preprocessing has {name} = {str(value)[:60]!r}; it must be {requirement}."
@@ -240,13 +240,13 @@ def _require(holds: bool, name: str, value: object, requirement: str) -> None:
 
 def _require_whole(name: str, value: object) -> int:
     """Return a whole number of pixels from 1 to 4,096."""
-    whole = value if type(value) is int else 0  # True is an int too
+    whole = value if type(value) is int else 0  # excludes bool, a subclass of int
     _require(1 <= whole <= 4096, name, value, "a whole number from 1 to 4096")
     return whole
 
 
 def _require_numbers(name: str, value: object) -> tuple[float, ...]:
-    """Return numbers, neither NaN nor enormous; a single one counts for all three channels."""
+    """Return numbers that are neither NaN nor huge; a single one is repeated for three channels."""
     values = value if isinstance(value, list | tuple) else (value,) * 3
     plain = all(type(number) in (int, float) and abs(number) < 1e9 for number in values)
     _require(plain and len(values) > 0, name, value, "numbers of usual size")
@@ -254,7 +254,7 @@ def _require_numbers(name: str, value: object) -> tuple[float, ...]:
 
 
 def _height_width(name: str, value: object) -> tuple[int, int]:
-    """Read a size in any of its spellings: 224, [224, 224], {"height": 224, "width": 224}."""
+    """Parse a size in any of its spellings: 224, [224, 224], {"height": 224, "width": 224}."""
     if isinstance(value, Mapping):
         value = (value.get("height"), value.get("width")) if "height" in value else value.get("shortest_edge")
     pair = value if isinstance(value, list | tuple) else (value, value)

@@ -1,4 +1,4 @@
-"""What a TIFF file says of its pictures, read without decoding any: raw photos are TIFFs, too, around a small preview.
+"""Read the tags of TIFF files without decoding pictures; raw photos are TIFF files with a small preview.
 
 Source: TIFF 6.0; Adobe's DNG 1.7.1; for the cameras' own formats, the tags that ExifTool documents.
 """
@@ -12,8 +12,8 @@ Tags = dict[int, tuple[int, ...]]
 _SUBTYPE, _BITS, _COMPRESSION, _PHOTOMETRIC, _MAKE = 254, 258, 259, 262, 271
 _SAMPLES, _SUB_DIRECTORIES, _SAMPLE_FORMAT, _DNG_VERSION = 277, 330, 339, 50706
 _MOST_DIRECTORIES, _MOST_ENTRIES, _MOST_VALUES = 32, 4096, 64
-_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 13: 4, 16: 8, 18: 8}  # [bytes] of a value, by its type; others are passed over
-_OF_SENSORS = {32803, 34892}  # photometric interpretations: a colour filter's pixels, and linear raw ones
+_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 13: 4, 16: 8, 18: 8}  # [bytes] per value, by type; other types are skipped
+_OF_SENSORS = {32803, 34892}  # photometric interpretations: colour filter array, and linear raw
 _RAW_COMPRESSIONS = {32767, 32769, 32770, 34713, 65000, 65535}  # Sony, Epson, Samsung, Nikon, Kodak, Pentax
 _BY_MAKE = {b"NIKON": "NEF", b"SONY": "ARW", b"PENTAX": "PEF", b"SAMSUNG": "SRW", b"HASSELBLAD": "3FR"}
 _RAW_STARTS = (
@@ -29,7 +29,7 @@ _KINDS = {1: "whole numbers", 2: "whole numbers with a sign", 3: "floating-point
 
 
 def raw_kind(data: bytes) -> str:
-    """What kind of raw photo of a camera a file is, such as "DNG"; "" if it is none."""
+    """Return the type of a camera's raw photo, such as "DNG"; "" for other files."""
     for start, kind in _RAW_STARTS:
         if re.match(start, data[:16], re.DOTALL):
             return kind
@@ -44,13 +44,13 @@ def raw_kind(data: bytes) -> str:
 
 
 def only_previews(data: bytes) -> bool:
-    """Whether the first picture of a TIFF is a smaller copy of another one in the file."""
+    """Whether the first picture of a TIFF is a reduced copy of another one in the file."""
     first = next(_directories(data), {})
     return bool(first.get(_SUBTYPE, (0,))[0] & 1)
 
 
 def describe(data: bytes) -> str:
-    """What a TIFF holds, for the end of a sentence that begins with "a TIFF": "" where that cannot be told."""
+    """Describe the content of a TIFF, to continue a sentence after "a TIFF"; "" if unknown."""
     tags = next(_directories(data), {})
     bits, kinds = tags.get(_BITS, ()), tags.get(_SAMPLE_FORMAT, (1,))
     channels = tags.get(_SAMPLES, (1,))[0]
@@ -61,7 +61,7 @@ def describe(data: bytes) -> str:
 
 
 def _directories(data: bytes) -> Iterator[Tags]:
-    """The tags of each picture: those of the chain, each followed by those below it."""
+    """Yield the tags of each directory in the chain, each followed by its subdirectories."""
     if data[:4] not in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
         return
     order: Literal["little", "big"] = "little" if data.startswith(b"II") else "big"

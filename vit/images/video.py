@@ -1,12 +1,12 @@
-"""Short videos, read in a process of their own; `vit.images.mp4` writes them.
+"""Decode short videos in a separate process; `vit.images.mp4` writes them.
 
-FFmpeg, which PyAV brings along, decodes them; it is imported where it is needed, as most visits do without. FFmpeg is
-large and written in C, so what people bring is decoded apart from everything else: in bounded time and memory, with
-readers and decoders named one by one, and where the system allows that, without the right to open any file.
+PyAV contains FFmpeg, which decodes the videos. It is imported on demand, as most sessions do not need it. FFmpeg is
+large and written in C, so uploads are decoded in an isolated process: with bounded time and memory, an allowlist of
+demuxers and decoders, and where the system supports it, without the right to open files.
 
     python -m vit.images.video COUNT SECONDS BYTES < clip.mp4
 
-is what `read_video` runs; it writes JPEG pictures, each after a line of JSON.
+is run by `read_video`; it writes JPEG pictures, each after a line of JSON.
 """
 
 import contextlib
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     import av
 
 MAX_PIXELS = 9_000_000  # of a frame; 4K has 8.8 million
-MAX_DECODED_PIXELS = 8_000_000_000  # pixels to decode; two minutes of 1080p, which take about a quarter of a minute
-MAX_PACKETS = 200_000  # frames of a file; an hour at 50 a second has fewer
-PATIENCE_SECONDS = 60  # [s] for one file
-CONCURRENT_FILES = 2  # files, of all visitors together; bounds the memory too
-BEAT_SECONDS = 0.5  # [s] between two words to who waits
-FRAME_SIDE = 1280  # longer side of a frame that is kept [px]
-MEMORY_BYTES = 2_000_000_000  # [bytes] for the process that decodes, beside the file
-REMEMBERED_BYTES = 200_000_000  # of frames that are remembered, of all files together
+MAX_DECODED_PIXELS = 8_000_000_000  # two minutes of 1080p, which take about 15 s
+MAX_PACKETS = 200_000  # per file; an hour at 50 frames per second has fewer
+PATIENCE_SECONDS = 60  # [s] timeout for one file
+CONCURRENT_FILES = 2  # files decoded at once for all visitors together; also bounds the memory
+BEAT_SECONDS = 0.5  # [s] between calls of `waiting`
+FRAME_SIDE = 1280  # longer side of a stored frame [px]
+MEMORY_BYTES = 2_000_000_000  # [bytes] for the decoding process, in addition to the file
+REMEMBERED_BYTES = 200_000_000  # [bytes] of cached frames for all files together
 
 
 class _Bounds(NamedTuple):
-    """What reading may take in this process; see `restrict`."""
+    """Limits for this process; see `restrict`."""
 
     seconds: float = math.inf
     memory: int = MEMORY_BYTES
@@ -57,28 +57,28 @@ _bounds = _Bounds()
 
 
 def restrict(seconds: float, memory: int, files: int) -> None:
-    """Take less than by default, in this process from now on.
+    """Set limits below the defaults for this process.
 
     Args:
-        seconds: that a video may play [s].
-        memory: for the process that decodes, beside the file [bytes].
-        files: that are read at a time.
+        seconds: maximum duration of a video [s].
+        memory: for the decoding process, in addition to the file [bytes].
+        files: number of files decoded at once.
     """
     global _bounds
     _bounds = _Bounds(seconds, memory, files)
 
 
-# Bytes at the start of a file -> FFmpeg's reader for it. Only these are ever started, so that what looks like a
-# playlist, or a script that names other files, is read by nobody.
+# Bytes at the start of a file -> FFmpeg's demuxer. No other demuxers are used, so that playlists, or scripts that name
+# other files, are never interpreted.
 _READERS = (
     (rb".{4}ftyp(?!avif|avis|hei|hev|mif1|msf1|crx )|\0.{3}(moov|mdat|wide|free|skip)", "mov"),
     (rb"\x1aE\xdf\xa3", "matroska"),
 )
 _DECODERS = ("h264", "hevc", "vp8", "vp9", "libdav1d", "av1", "libvpx", "libvpx-vp9", "mpeg4", "mjpeg", "prores")
-_JPEG_QUALITY = 95  # of JPEG
+_JPEG_QUALITY = 95  # 0 to 100
 
-# Signs of the display matrix (a, b, c, d) -> what makes the frame upright. Source: ISO 14496-12, 8.3.2: a pixel (x, y)
-# is shown at (a x + c y, b x + d y).
+# Signs of the display matrix (a, b, c, d) -> transform that makes the frame upright. Source: ISO 14496-12, 8.3.2: a
+# pixel (x, y) is displayed at (a x + c y, b x + d y).
 _UPRIGHT = {
     (-1, 0, 0, 1): Image.Transpose.FLIP_LEFT_RIGHT,
     (-1, 0, 0, -1): Image.Transpose.ROTATE_180,
@@ -92,12 +92,12 @@ _DAMAGED = "This video is damaged, incomplete or of a rare kind; copy the file a
 
 
 class Clip(NamedTuple):
-    """What is kept of a video.
+    """Sampled frames of a video.
 
     Attributes:
-        frames: JPEG files, upright, evenly chosen; the longer side is at most `FRAME_SIDE`.
-        durations: how long each is shown, up to the next one of these [ms]; 0 where the file does not say.
-        total: how many frames the file has.
+        frames: JPEG files, upright, sampled evenly; the longer side is at most `FRAME_SIDE`.
+        durations: time until the next sampled frame [ms]; 0 if the file does not state it.
+        total: number of frames in the file.
     """
 
     frames: tuple[bytes, ...]
@@ -106,7 +106,7 @@ class Clip(NamedTuple):
 
 
 def is_video(data: bytes) -> bool:
-    """Whether the first bytes are those of a video that can be read here: MP4, MOV, WebM or Matroska.
+    """Whether a file begins like a supported video: MP4, MOV, WebM or Matroska.
 
     >>> is_video(bytes(4) + b"ftypisom"), is_video(b"#EXTM3U")
     (True, False)
@@ -120,33 +120,34 @@ def read_video(
     progress: Callable[[float], object] = lambda share: None,
     waiting: Callable[[], object] = lambda: None,
 ) -> Clip:
-    """Decode some frames of a video, evenly chosen, the first and the last among them; remembered for the next time.
+    """Decode evenly sampled frames of a video, including the first and the last; the result is cached.
 
-    Rotation and the shape of pixels that the file asks for are honoured. Of HDR, colours stay as they are stored.
+    Rotation and pixel aspect ratio of the file are applied. HDR colours are left as stored.
 
     Args:
-        data: the bytes of a file for which `is_video` holds.
-        count: of frames, at most.
-        progress: told how much is done, 0 to 1; what it raises ends the reading.
-        waiting: called every now and then while others' videos, or this one for another, are read first; likewise.
+        data: bytes of a file for which `is_video` is true.
+        count: maximum number of frames.
+        progress: called with the share done, 0 to 1; any exception aborts decoding.
+        waiting: called regularly while other videos, or this one for another caller, are decoded first; any exception
+            aborts the call.
 
     Raises:
-        InvalidImage: there is no video inside, it is damaged, or beyond the limits of this module.
+        InvalidImage: the file contains no video, is damaged, or exceeds the limits of this module.
     """
     key = hashlib.sha256(data).digest(), count
-    if (outcome := _remembered_of(key, waiting)) is None:
+    if (outcome := _cached_or_claim(key, waiting)) is None:
         try:
             try:
                 outcome = _read_frames(data, count, progress)
             except InvalidImage as error:
-                outcome = str(error)  # remembered too, as a page asks several times
+                outcome = str(error)  # cached, too, as a page calls this several times
             with _changed:
-                _remembered[key] = outcome
-                while len(_remembered) > 1 and sum(map(_remembered_bytes, _remembered.values())) > REMEMBERED_BYTES:
-                    _remembered.popitem(last=False)
+                _cache[key] = outcome
+                while len(_cache) > 1 and sum(map(_cached_bytes, _cache.values())) > REMEMBERED_BYTES:
+                    _cache.popitem(last=False)
         finally:
             with _changed:
-                _being_read.discard(key)
+                _in_progress.discard(key)
                 _changed.notify_all()
     if isinstance(outcome, str):
         raise InvalidImage(outcome)
@@ -155,40 +156,40 @@ def read_video(
 
 _Key = tuple[bytes, int]
 _changed = threading.Condition()
-_remembered: OrderedDict[_Key, Clip | str] = OrderedDict()
-_being_read: set[_Key] = set()
+_cache: OrderedDict[_Key, Clip | str] = OrderedDict()
+_in_progress: set[_Key] = set()
 
 
-def _remembered_of(key: _Key, waiting: Callable[[], object]) -> Clip | str | None:
-    """What is known of a video; None where the caller has to read it, whose turn it is then."""
+def _cached_or_claim(key: _Key, waiting: Callable[[], object]) -> Clip | str | None:
+    """Return the cached result; None if the caller must decode the video, for which it is then registered."""
     while True:
         with _changed:
-            if key in _remembered:
-                _remembered.move_to_end(key)
-                return _remembered[key]
-            if key not in _being_read and len(_being_read) < _bounds.files:
-                _being_read.add(key)
+            if key in _cache:
+                _cache.move_to_end(key)
+                return _cache[key]
+            if key not in _in_progress and len(_in_progress) < _bounds.files:
+                _in_progress.add(key)
                 return None
             if _changed.wait(BEAT_SECONDS):
                 continue
         waiting()
 
 
-def _remembered_bytes(outcome: Clip | str) -> int:
-    """Memory that it takes [bytes], about; a sentence counts too, so that there are never endlessly many."""
+def _cached_bytes(outcome: Clip | str) -> int:
+    """Approximate memory of a cached result [bytes]; errors count, too, to bound their number."""
     return 10_000 if isinstance(outcome, str) else sum(map(len, outcome.frames))
 
 
 def forget(data: bytes) -> None:
-    """Drop the frames of a video that are remembered."""
+    """Remove a video from the cache."""
     digest = hashlib.sha256(data).digest()
     with _changed:
-        for key in [one for one in _remembered if one[0] == digest]:
-            del _remembered[key]
+        for key in [one for one in _cache if one[0] == digest]:
+            del _cache[key]
 
 
 def evenly(every: Iterable[int], count: int) -> list[int]:
-    """At most this many of them, the first and the last among them.
+    """Sample at most `count` numbers evenly, including the first and the last.
 
     >>> evenly(range(10), 4)
     [0, 3, 6, 9]
@@ -200,12 +201,12 @@ def evenly(every: Iterable[int], count: int) -> list[int]:
 
 
 def _reader(data: bytes) -> str | None:
-    """The name of FFmpeg's reader for a file."""
+    """Return the name of FFmpeg's demuxer for a file."""
     return next((name for start, name in _READERS if re.match(start, data[:16], re.DOTALL)), None)
 
 
 def _read_frames(data: bytes, count: int, progress: Callable[[float], object]) -> Clip:
-    """Have the frames decoded by another process."""
+    """Decode the frames in another process."""
     process = subprocess.Popen(
         [sys.executable, "-m", "vit.images.video", str(count), str(_bounds.seconds), str(_bounds.memory)],
         env=environment_with_package(),
@@ -217,10 +218,10 @@ def _read_frames(data: bytes, count: int, progress: Callable[[float], object]) -
     late.start()
     frames, durations, total = [], [], 0
     try:
-        with contextlib.suppress(OSError), process.stdin as stdin:  # broken, it says below why it ended early
+        with contextlib.suppress(OSError), process.stdin as stdin:  # if it dies, its status below tells why
             stdin.write(data)
         for line in process.stdout:
-            if not line.endswith(b"\n"):  # it was ended in the middle of it
+            if not line.endswith(b"\n"):  # the process was killed while writing it
                 break
             message = json.loads(line)
             if "problem" in message:
@@ -254,9 +255,9 @@ class _Packet(NamedTuple):
     """One coded frame, in the order of the file.
 
     Attributes:
-        time: when it is shown, in the units of its stream.
-        key: it can be decoded without others.
-        displayed: it is one of those that the file wants to be seen.
+        time: presentation time, in units of the stream's time base.
+        key: whether it can be decoded independently.
+        displayed: whether the file marks it for display.
     """
 
     time: int
@@ -265,7 +266,7 @@ class _Packet(NamedTuple):
 
 
 def main(count: int, seconds: float, memory: int) -> int:
-    """The process's own side: a video from the standard input, its frames to the standard output."""
+    """Entry point of the decoding process: reads a video from stdin and writes its frames to stdout."""
     restrict(seconds, memory, 1)
     data = sys.stdin.buffer.read()
     list(
@@ -274,29 +275,32 @@ def main(count: int, seconds: float, memory: int) -> int:
     _restrict(len(data))
     out = sys.stdout.buffer
 
-    def tell(values: dict[str, Any], content: bytes = b"") -> None:
+    def send(values: dict[str, Any], content: bytes = b"") -> None:
         out.write(json.dumps(values).encode() + b"\n" + content)
         out.flush()
 
     try:
         for values, content in _decode_frames(data, count):
-            tell(values, content)
+            send(values, content)
     except InvalidImage as error:
-        tell({"problem": str(error)})
+        send({"problem": str(error)})
     except MemoryError:
-        tell({"problem": "There is not enough memory to decode this video; make it smaller."})
+        send({"problem": "There is not enough memory to decode this video; make it smaller."})
     except Exception:  # on hostile bytes libraries raise nearly every kind there is; a broken one failed above
-        tell({"problem": _DAMAGED})
+        send({"problem": _DAMAGED})
     return 0
 
 
 def _restrict(size: int) -> None:
-    """Give away what decoding does not need; where the system cannot do that, the limits of `_read_frames` remain."""
+    """Drop rights and resources that decoding does not need.
+
+    On systems without these limits, those of `_read_frames` remain.
+    """
     try:
-        import resource  # noqa: PLC0415 # Windows has none
+        import resource  # noqa: PLC0415 # not on Windows
     except ImportError:  # Windows
         return
-    seconds = PATIENCE_SECONDS * (os.cpu_count() or 1)  # should nobody be left to end it
+    seconds = PATIENCE_SECONDS * (os.cpu_count() or 1)  # in case the parent process cannot kill it
     for limit, value in (
         (resource.RLIMIT_AS, _bounds.memory + 2 * size),
         (resource.RLIMIT_CPU, seconds),
@@ -308,7 +312,7 @@ def _restrict(size: int) -> None:
 
 
 def _decode_frames(data: bytes, count: int) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """What is known of each chosen frame, and its JPEG file."""
+    """Yield facts about each sampled frame, and its JPEG file."""
     with _open_container(data) as container:
         stream = _stream(container)
         packets = list(_packets(container, stream))
@@ -350,8 +354,8 @@ def _decode_frames(data: bytes, count: int) -> Iterator[tuple[dict[str, Any], by
 
 
 def _open_container(data: bytes) -> "av.container.InputContainer":
-    """Open a file from memory by its own reader, which may open nothing else."""
-    import av  # noqa: PLC0415 # half a second, and only the reader's process needs it
+    """Open a file in memory with its own demuxer, which may not open any other file."""
+    import av  # noqa: PLC0415 # takes half a second, and only the decoding process needs it
 
     rights = {"protocol_whitelist": "none", "codec_whitelist": ",".join(_DECODERS), "enable_drefs": "0"}
     return av.open(
@@ -364,15 +368,15 @@ def _open_container(data: bytes) -> "av.container.InputContainer":
 
 
 def _stream(container: "av.container.InputContainer") -> "av.VideoStream":
-    """The video among what a file holds, ready to be decoded; no pixels were decoded yet."""
-    from av.stream import Disposition  # noqa: PLC0415 # likewise
+    """Return the video stream, ready for decoding; no pixels are decoded yet."""
+    from av.stream import Disposition  # noqa: PLC0415 # as above
 
     streams = [one for one in container.streams.video if not one.disposition & Disposition.attached_pic]
     if not streams:
         raise InvalidImage("There is no video in this file; choose another one.")
     stream = streams[0]
     context = stream.codec_context
-    if context is None:  # FFmpeg has no decoder for it, whatever its types say
+    if context is None:  # FFmpeg has no decoder for it, contrary to the type hints
         raise InvalidImage(_DAMAGED)
     width, height = context.width, context.height
     if width * height > MAX_PIXELS:
@@ -384,14 +388,14 @@ def _stream(container: "av.container.InputContainer") -> "av.VideoStream":
         raise InvalidImage(f"The video is coded as {context.name}, which is not read here; save it as MP4 (H.264).")
     if not width or not height:
         raise InvalidImage(_DAMAGED)
-    context.options = {"max_pixels": str(MAX_PIXELS)}  # what is coded may differ from what the file says
+    context.options = {"max_pixels": str(MAX_PIXELS)}  # the coded size may differ from that in the container
     context.thread_type = "AUTO"
     context.thread_count = min(os.cpu_count() or 1, 4)
     return stream
 
 
 def _packets(container: "av.container.InputContainer", stream: "av.VideoStream") -> Iterator[_Packet]:
-    """The coded frames, without decoding any."""
+    """Yield the coded frames without decoding."""
     for number, packet in enumerate(container.demux(stream)):
         if number > MAX_PACKETS:
             raise InvalidImage(f"The video has more than {MAX_PACKETS:,} frames; cut out a part of it.")
@@ -403,17 +407,17 @@ def _packets(container: "av.container.InputContainer", stream: "av.VideoStream")
 
 
 def _plan(packets: Sequence[_Packet], count: int) -> tuple[list[int], list[tuple[int, int]], int]:
-    """Choose frames, and the packets that they need.
+    """Sample frames, and find the packets that are needed to decode them.
 
     Returns:
-        the times of the frames, ascending; the packets to decode, as ranges (from, up to); how many frames there are.
+        Times of the frames, ascending; ranges (start, stop) of packets to decode; total number of frames.
 
     >>> every = [_Packet(time, time % 4 == 0, True) for time in range(12)]
     >>> _plan(every, 3)
     ([0, 6, 11], [(0, 1), (4, 7), (8, 12)], 12)
     """
     keys = [i for i, packet in enumerate(packets) if packet.key] or [0]
-    # What comes before the first key frame, in the file or on the screen, cannot be decoded.
+    # Frames before the first key frame, in the file or in presentation order, cannot be decoded.
     places = {
         p.time: i for i, p in enumerate(packets) if p.displayed and i >= keys[0] and p.time >= packets[keys[0]].time
     }
@@ -422,7 +426,7 @@ def _plan(packets: Sequence[_Packet], count: int) -> tuple[list[int], list[tuple
     for time in times:
         last = places[time]
         key = bisect_right(keys, last) - 1
-        if key and time < packets[keys[key]].time:  # shown before its key frame, it also leans on what precedes that
+        if key and time < packets[keys[key]].time:  # a leading frame also depends on the previous group
             key -= 1
         if runs and keys[key] <= runs[-1][1]:
             runs[-1] = runs[-1][0], max(runs[-1][1], last + 1)
@@ -434,7 +438,7 @@ def _plan(packets: Sequence[_Packet], count: int) -> tuple[list[int], list[tuple
 def _decode_packets(
     container: "av.container.InputContainer", stream: "av.VideoStream", runs: Sequence[tuple[int, int]]
 ) -> Iterator["av.VideoFrame"]:
-    """The frames of some ranges of packets."""
+    """Decode some ranges of packets."""
     context, coming = stream.codec_context, iter(runs)
     start, stop = next(coming, (0, 0))
     number = 0
@@ -451,7 +455,10 @@ def _decode_packets(
 
 
 def _turn(frame: "av.VideoFrame") -> Image.Transpose | None:
-    """What makes the frame upright. A frame that was asked for this is freed late: ask one of each video."""
+    """Return the transform for an upright frame.
+
+    Reading side data delays freeing the frame, so call this once per video.
+    """
     matrix: Any = frame.side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return None
@@ -461,7 +468,7 @@ def _turn(frame: "av.VideoFrame") -> Image.Transpose | None:
 
 
 def _frame_picture(frame: "av.VideoFrame", aspect: Fraction | None) -> Image.Image:
-    """The frame as it is stored, but for its size: at most `FRAME_SIDE` long, with square pixels.
+    """Return the frame as stored, resized to at most `FRAME_SIDE` and square pixels.
 
     Args:
         aspect: width of a pixel / its height.
@@ -474,7 +481,7 @@ def _frame_picture(frame: "av.VideoFrame", aspect: Fraction | None) -> Image.Ima
         width=max(1, round(width * scale)),
         height=max(1, round(height * scale)),
         interpolation="AREA" if scale < 1 else "BICUBIC",
-        # Where the file does not name its colours, those of its time: BT.601, and BT.709 from HD on.
+        # Default colour space if the file states none: BT.601, and BT.709 above standard definition.
         src_colorspace="itu709" if frame.colorspace == 2 and frame.height > 576 else None,
     )
 

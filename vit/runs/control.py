@@ -1,22 +1,22 @@
-"""Training runs: start, list, queue, stop, resume. A run is a process and a folder, and the folder is the truth.
+"""Control training runs: start, list, queue, stop, resume. A run is a process and a folder; the folder has its state.
 
     <runs>/<time>-<name>-<4 hex>/
-        config.json        what is trained (`vit.training.presets.TrainConfig`)
-        base.json          what follows from the checkpoint that it starts from (`vit.training.fine_tuning.Base`)
-        about.json         name, notes, owner, devices; all that a person may change
+        config.json        settings (`vit.training.presets.TrainConfig`)
+        base.json          settings from the initial checkpoint (`vit.training.fine_tuning.Base`)
+        about.json         name, notes, owner, devices; everything that people may edit
         environment.json, metrics.jsonl, events/, checkpoints/, probes/    see `vit.training.train`
-        log.txt            what the processes printed
+        log.txt            output of the processes
         alive.lock         every process of the run holds a shared lock on it
-        heartbeat          written anew by the training loop: what it does, and how far that is
-        stop, kill         requests to this attempt: present or not
-        pruned.json        why the search that the run is a trial of asked it to stop
-        outcome.json       the last word of an attempt: finished, stopped or failed, and why
-    <runs>/.queue/queue.json, lock     who waits for a device, and who has one
+        heartbeat          rewritten by the training loop: current activity and progress
+        stop, kill         requests to the current attempt: present or not
+        pruned.json        why a search stopped this run, if it is a trial
+        outcome.json       how the last attempt ended: finished, stopped or failed, and why
+    <runs>/.queue/queue.json, lock     runs that wait for a device, and runs that have one
 
-Nothing stores that a run is running. It is alive while its lock is held, and the operating system releases the lock
-when the last of its processes is gone, however it went; a process id is never asked. Requests and the last word stay
-until the next attempt begins, so that a state, once told, holds until it ends. Each run has a supervisor
-(`vit.runs.supervisor`), a process of its own, so neither page, browser nor server is needed while it trains.
+No file states that a run is running. A run is alive while its lock is held, and the operating system releases the lock
+when the last of its processes exits for any reason; process ids are never checked. Requests and the outcome are kept
+until the next attempt starts, so that a reported state is valid until the attempt ends. Each run has a supervisor
+process (`vit.runs.supervisor`), so training needs neither page, browser nor server.
 """
 
 import math
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
     from vit.training.fine_tuning import Base
 
 
-PATIENCE_SECONDS = 6.0  # [s] for a cluster to say how a run is, before something is done to it
+PATIENCE_SECONDS = 6.0  # [s] timeout for a cluster to report a run's state before it is changed
 
 
 class Limits(NamedTuple):
-    """What a server grants.
+    """Limits that a server imposes.
 
     Attributes:
         runs_per_person: waiting and running ones together; None for no limit.
-        free_bytes: of the disk that no new run may use.
+        free_bytes: disk space that new runs must leave free.
     """
 
     runs_per_person: int | None = None
@@ -93,22 +93,22 @@ def launch(
     """Start a run, or queue it until its devices are free, in processes that outlive this one.
 
     Args:
-        config: what to do; its `device` is replaced by what `devices` says.
-        name: what `run_name` says, unless it is given.
-        on: this machine, or a cluster by its name.
-        devices: of one node. Here "cpu", "mps", "cuda:0" and so on, `ANY_GPU`; several for several processes. On a
-            cluster "cpu" or `ANY_GPU`, once for each process.
+        config: settings; `device` is replaced according to `devices`.
+        name: default: from `run_name`.
+        on: this machine, or the name of a cluster.
+        devices: of one node. On this machine "cpu", "mps", "cuda:0" and so on, or `ANY_GPU`; several for several
+            processes. On a cluster "cpu" or `ANY_GPU`, once for each process.
         nodes: machines of the cluster.
-        minutes: after which the cluster may end an attempt; None for its own limit.
+        minutes: time limit of an attempt on the cluster; None for the cluster's own limit.
         share: do not wait for other runs on these devices.
-        nonce: of the form that was sent; sent twice, it starts one run.
+        nonce: of the submitted form; submitting it twice starts one run.
 
     Raises:
-        InvalidConfig: no devices, too many runs of this owner, too little disk, no such cluster or more than it
-            grants, or settings that contradict the checkpoint that the run starts from.
-        InvalidCheckpoint: that checkpoint cannot be opened.
-        Refused, Unreachable: the cluster takes no such run, or does not answer.
-        UserError: this system has no locks.
+        InvalidConfig: no devices, too many runs of this owner, too little disk space, unknown cluster or its limits
+            exceeded, or settings that contradict the initial checkpoint.
+        InvalidCheckpoint: the initial checkpoint cannot be opened.
+        Refused, Unreachable: the cluster rejects the run, or does not respond.
+        UserError: this system does not support locks.
     """
     check_locks()
     request = Request(tuple(devices), share, nodes, minutes)
@@ -138,13 +138,13 @@ def launch(
             _write_run(folder, checked, about, elsewhere=on != HERE)
             engine.submit(folder, request)
         except (UserError, OSError):
-            shutil.rmtree(folder, ignore_errors=True)  # nothing was begun
+            shutil.rmtree(folder, ignore_errors=True)  # nothing was started
             raise
     return find_run(folder.name)
 
 
 def start_dry_run(config: "TrainConfig", *, on: str, devices: Sequence[str], nodes: int = 1) -> Path:
-    """Submit a few steps of a run to a cluster; returns the folder that `vit.runs.batch.cluster_dry_run` reads.
+    """Submit a few steps of a run to a cluster; return the folder for `vit.runs.batch.cluster_dry_run`.
 
     Raises:
         InvalidConfig, InvalidCheckpoint, Refused, Unreachable: as `launch`.
@@ -163,7 +163,7 @@ def start_dry_run(config: "TrainConfig", *, on: str, devices: Sequence[str], nod
 
 
 def end_dry_run(folder: Path) -> None:
-    """Remove a dry run, and end it where it is not over."""
+    """Remove a dry run, and kill it if it is not finished."""
     handle = read_handle(folder)
     with suppress(UserError):
         if handle and (engine := cluster_engine(handle.engine_name)).look(handle).word != "gone":
@@ -172,17 +172,17 @@ def end_dry_run(folder: Path) -> None:
 
 
 def _engine_and_root(on: str) -> tuple[Engine, Path]:
-    """The engine by its name, and the folder of its runs."""
+    """Return the engine with this name, and the folder of its runs."""
     return (Local(), runs_folder()) if on == HERE else (cluster_engine(on), find_cluster(on).runs)
 
 
 class _Checked(NamedTuple):
-    """What is started, once nothing speaks against it.
+    """A validated run.
 
     Attributes:
-        config: its settings, valid wherever it computes.
-        base: what it takes over from the checkpoint that it starts from; None where it starts from none.
-        limits: that hold there.
+        config: its settings, valid on any machine.
+        base: settings from the initial checkpoint; None without one.
+        limits: that apply there.
     """
 
     config: "TrainConfig"
@@ -191,16 +191,16 @@ class _Checked(NamedTuple):
 
 
 def _checked(config: "TrainConfig", request: Request, on: str, limits: Limits) -> _Checked:
-    """Refuse what makes no sense or is not granted."""
+    """Validate the settings and check them against the limits."""
     config = _with_absolute_paths(config, _check_request(request, on))
     if on != HERE:
         config, limits = _check_cluster(config, request, find_cluster(on), limits)
-    base = fine_tuning.resolve(config).base if config.init_from else None  # the import of torch is left out
+    base = fine_tuning.resolve(config).base if config.init_from else None  # avoids importing torch otherwise
     return _Checked(config, base, limits)
 
 
 def _write_run(folder: Path, checked: _Checked, about: dict[str, Any], elsewhere: bool) -> None:
-    """Fill the folder of a run; `config.json`, which makes it one, comes last."""
+    """Write the files of a run's folder; `config.json` comes last, because it marks the folder as a run."""
     write_json(folder / "about.json", about)
     if elsewhere:
         checked = _with_copy(checked, folder)
@@ -211,7 +211,7 @@ def _write_run(folder: Path, checked: _Checked, about: dict[str, Any], elsewhere
 
 
 def _check_request(request: Request, on: str) -> str:
-    """Refuse devices that make no sense; returns their kind."""
+    """Check that the devices make sense, and return their kind."""
     allowed = rf"cpu|mps|cuda:\d+|{ANY_GPU}" if on == HERE else rf"cpu|{ANY_GPU}"
     if not request.devices or not all(re.fullmatch(allowed, device) for device in request.devices):
         raise InvalidConfig("devices: choose cpu, or one or more GPUs.")
@@ -224,7 +224,7 @@ def _check_request(request: Request, on: str) -> str:
 
 
 def _with_absolute_paths(config: "TrainConfig", device: str) -> "TrainConfig":
-    """The same settings wherever the run is resumed from."""
+    """Make paths absolute, so that the run can be resumed from any folder."""
     kind, colon, path = config.data.partition(":")
     absolute = {"data": kind + colon + (str(Path(path).expanduser().absolute()) if colon else path)}
     return config.model_copy(update=absolute | {"data_root": str(Path(config.data_root).absolute()), "device": device})
@@ -233,7 +233,7 @@ def _with_absolute_paths(config: "TrainConfig", device: str) -> "TrainConfig":
 def _check_cluster(
     config: "TrainConfig", request: Request, cluster: Cluster, limits: Limits
 ) -> tuple["TrainConfig", Limits]:
-    """Refuse what a cluster does not grant; returns the settings with its own folder of downloads, and its bounds."""
+    """Check a cluster's limits; return the settings with its own folder of downloads, and the limits."""
     for what, requested, most in (
         ("nodes", request.nodes, cluster.limits.nodes),
         ("processes on a node", len(request.devices), cluster.limits.processes),
@@ -246,7 +246,7 @@ def _check_cluster(
 
 
 def _with_copy(checked: _Checked, folder: Path) -> _Checked:
-    """Save the checkpoint that a cluster's run starts from in the run's folder: the machines see no other of ours."""
+    """Copy the initial checkpoint into the run's folder, which is the only one that a cluster's machines can read."""
     if not checked.base:
         return checked
     start = load.load_checkpoint(checked.base.name)
@@ -258,7 +258,7 @@ def _with_copy(checked: _Checked, folder: Path) -> _Checked:
 
 
 def _check_room(root: Path, every: Sequence[Run], owner: str, limits: Limits) -> None:
-    """Refuse a run where its owner has enough of them, or the disk is nearly full."""
+    """Check the number of the owner's runs, and the free disk space."""
     mine = sum(run.alive and run.owner == owner and run.folder.parent == root for run in every)
     if limits.runs_per_person is not None and mine >= limits.runs_per_person:
         raise InvalidConfig(
@@ -274,7 +274,7 @@ def _check_room(root: Path, every: Sequence[Run], owner: str, limits: Limits) ->
 
 
 def stop(run_id: str) -> None:
-    """Ask a run to finish its step, save, and end; a waiting one leaves the queue.
+    """Ask a run to finish its step, save, and exit; a waiting one leaves the queue.
 
     Raises:
         InvalidRun: it is not alive, or another program trains it.
@@ -285,7 +285,7 @@ def stop(run_id: str) -> None:
 
 
 def end_early(run_id: str, reason: str) -> None:
-    """Stop a trial of a search, which has judged it: it reads as pruned for this reason, and can be resumed.
+    """Stop a trial that its search has pruned, and record the reason; it can be resumed.
 
     Raises:
         InvalidRun: it is not alive.
@@ -297,11 +297,11 @@ def end_early(run_id: str, reason: str) -> None:
 
 
 def kill(run_id: str) -> None:
-    """End a run now; the last complete state stays.
+    """Kill a run; the last complete state is kept.
 
     Raises:
         InvalidRun: it is not alive, or another program trains it.
-        Unreachable: its cluster does not answer.
+        Unreachable: its cluster does not respond.
     """
     run = _active_run(run_id)
     _engine_and_root(run.on)[0].kill(read_handle(run.folder) or Handle(run.folder, HERE, run.id, run.created))
@@ -309,12 +309,12 @@ def kill(run_id: str) -> None:
 
 
 def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | None = None) -> Run:
-    """Continue a run from its last saved state, where it was started, in the last place if it has to wait.
+    """Continue a run from its last saved state on its original machine, at the end of the queue if it has to wait.
 
     Raises:
-        InvalidRun: it is alive, it has finished all its epochs, its state is gone, or another program trains it.
-        InvalidConfig: `epochs` is no number of epochs.
-        Refused, Unreachable: its cluster takes no such run, or does not answer.
+        InvalidRun: it is alive, it has finished all its epochs, its state is missing, or another program trains it.
+        InvalidConfig: `epochs` is not a number of epochs.
+        Refused, Unreachable: its cluster rejects the run, or does not respond.
     """
     run = find_run(run_id, PATIENCE_SECONDS)
     _check_ours(run)
@@ -334,19 +334,19 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
             _change_about(run.folder, devices=list(devices))
         settings = (run.folder / "config.json").read_bytes()
         if config:
-            _write_whole(run.folder / "config.json", config.model_dump_json(indent=2).encode() + b"\n")
+            _replace_file(run.folder / "config.json", config.model_dump_json(indent=2).encode() + b"\n")
         try:
             engine.submit(run.folder, Request(tuple(devices or run.devices), run.share, run.nodes, run.minutes))
         except UserError:
             if config:
-                _write_whole(run.folder / "config.json", settings)
+                _replace_file(run.folder / "config.json", settings)
             raise
     watch.forget()
     return find_run(run_id)
 
 
 def delete(run_id: str) -> None:
-    """Remove a run with everything that it wrote.
+    """Delete a run with all its files.
 
     Raises:
         InvalidRun: it is alive.
@@ -356,15 +356,15 @@ def delete(run_id: str) -> None:
         raise InvalidRun("This run is going on. Stop it first.")
     doomed = run.folder.with_name(f".{run.id}.deleted")
     with changing(run.folder):
-        run.folder.rename(doomed)  # gone at once, for everybody
+        run.folder.rename(doomed)  # removed for everybody at once
     shutil.rmtree(doomed, ignore_errors=True)
 
 
 def rename(run_id: str, name: str) -> None:
-    """Change the name that is shown; the folder keeps its own.
+    """Change the display name; the folder's name is kept.
 
     Raises:
-        InvalidRun: there is no such run, or the name is empty.
+        InvalidRun: no such run, or the name is empty.
     """
     if not (short := shorten(name, MAX_NAME)):
         raise InvalidRun("A run needs a name of at least one letter.")
@@ -379,10 +379,10 @@ def annotate(run_id: str, notes: str) -> None:
 
 
 def move(run_id: str, position: int) -> None:
-    """Put a waiting run at another place of the queue, 0 for the first.
+    """Move a waiting run to another position of the queue, 0 for the first.
 
     Raises:
-        InvalidRun: it does not wait.
+        InvalidRun: it is not waiting.
     """
     with open_queue(runs_folder()) as line:
         waiting = line["waiting"]
@@ -398,7 +398,7 @@ def keep(run_id: str, name: str) -> Path:
 
     Raises:
         InvalidRun: it has none yet.
-        InvalidCheckpoint: the name is taken, or none that a checkpoint may have.
+        InvalidCheckpoint: the name is taken or invalid.
     """
     best = find_run(run_id).best
     if best is None:
@@ -415,12 +415,12 @@ def _active_run(run_id: str) -> Run:
 
 
 def _check_ours(run: Run) -> None:
-    """Refuse to stop or to resume what another program trains: it has no supervisor that would hear of it."""
+    """Raise an error for a run that another program trains, as it has no supervisor to receive requests."""
     if run.loop:
         raise InvalidRun(f"This run is trained by another program ({run.loop}). Stop and resume it there.")
 
 
-def _write_whole(path: Path, content: bytes) -> None:
+def _replace_file(path: Path, content: bytes) -> None:
     with changing(path.parent), replaced(path) as file:
         file.write(content)
 

@@ -1,4 +1,4 @@
-"""What augmentation makes of training pictures, as one sheet."""
+"""Preview of augmented training pictures, as a contact sheet."""
 
 import numpy as np
 import torch
@@ -11,15 +11,15 @@ from vit.training.config import TrainConfig
 from vit.training.fine_tuning import model_config
 
 _VERSIONS = 3  # augmented versions of each picture
-_CELL_PIXELS = 72  # side of a picture [px], at least
+_CELL_PIXELS = 72  # minimum side of a picture [px]
 
 
 def preview(config: TrainConfig, images: Tensor) -> Image.Image:
-    """Pictures as they are in the first row, and what a model in training would see of them in the rows below.
+    """Draw the original pictures in the first row, and augmented versions in the rows below.
 
     Args:
-        config: its augmentation is shown.
-        images: uint8 (n, channels, height, width), as `sample` gives them.
+        config: whose augmentation is shown.
+        images: uint8 (n, channels, height, width), from `sample`.
     """
     size = model_config(config, num_classes=1).image_size
     augment, chance = config.augmentation(size), Chance(torch.device("cpu"))
@@ -39,7 +39,7 @@ def preview(config: TrainConfig, images: Tensor) -> Image.Image:
     for row in range(down):
         for col in range(across):
             pixels = cells[row, col].permute(1, 2, 0).numpy()
-            y = row * (height + gap) + (gap if row else 0)  # the originals stand apart
+            y = row * (height + gap) + (gap if row else 0)  # a wider gap below the originals
             x = col * (width + gap)
             sheet[y : y + height, x : x + width, :3] = pixels if channels == 3 else pixels[..., :1]
             sheet[y : y + height, x : x + width, 3] = 255

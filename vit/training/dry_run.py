@@ -1,8 +1,7 @@
-"""Before a run is started: what it will cost, whether it can learn at all, what its checkpoint reaches without it.
+"""Checks before a run: its cost, whether the model can learn at all, and what its checkpoint reaches without training.
 
-Steps are the training loop's own, computed in a process of their own: running out of memory there hurts nobody, and
-ending it ends the work. What a run costs is found out within seconds whatever it costs: batches grow as long as there
-is time, and the rest is extrapolated.
+Steps use the real training loop in a separate process, which may run out of memory or be killed without consequences.
+The cost is estimated within seconds: batches grow as long as there is time, and the rest is extrapolated.
 """
 
 import time
@@ -23,33 +22,33 @@ from vit.training.ladder import Reached
 from vit.training.memory import count_memory, parameters_of, parts_that_fit
 from vit.training.picture_sample import Sample, sample
 
-LIMIT_SECONDS = 10.0  # [s] for timing, the start of the process included
-DEAR_SECONDS = 12 * 3600.0  # [s]; a run that takes longer on this machine is too dear for it
-FEATURES_SECONDS = 1800.0  # [s] that looking at all pictures once may take on the page
+LIMIT_SECONDS = 10.0  # [s] for timing, including the start of the process
+DEAR_SECONDS = 12 * 3600.0  # [s]; longer runs are considered too expensive for this machine
+FEATURES_SECONDS = 1800.0  # [s] limit for computing features of all pictures on the page
 
-_MARGIN_SECONDS = 0.5  # [s] of the limit that are left for the answer
-_MATRIX_SIDE = 768  # of matrices whose product tells how fast a CPU is
-_SPEED_SHARE = 0.5  # of that speed that training reaches
-_OVERFIT_SECONDS = 30.0  # of overfitting, at most
+_MARGIN_SECONDS = 0.5  # [s] of the limit reserved for the response
+_MATRIX_SIDE = 768  # of matrices whose product measures the speed of a CPU
+_SPEED_SHARE = 0.5  # share of that speed that training reaches
+_OVERFIT_SECONDS = 30.0  # [s] maximum duration of overfitting
 
 
 class DryRun(NamedTuple):
-    """What a run will cost, from a few steps on its device.
+    """Estimated cost of a run, from a few steps on its device.
 
     Attributes:
-        params: numbers that are learned.
-        tokens: per picture, prefix included.
-        classes: of the data.
-        train_pictures, test_pictures: of the data.
-        streamed: the pictures do not fit into memory, and are decoded whenever they are needed.
-        memory: of the model, one step and the pictures, counted [bytes], on each device.
+        params: number of trained parameters.
+        tokens: per picture, including prefix tokens.
+        classes: number of classes in the data.
+        train_pictures, test_pictures: number of pictures in the data.
+        streamed: the pictures do not fit into memory, and are decoded on demand.
+        memory: for the model, one step and the pictures, calculated [bytes], on each device.
         seconds_per_step: [s].
-        seconds_per_epoch: [s], with the evaluation after it; several devices are taken to share the work evenly.
+        seconds_per_epoch: [s], including the evaluation; assumes an even split over several devices.
         pictures_per_second: in training, over all devices.
-        timed: pictures in the largest batch that was timed; 0 where a product of matrices had to do.
+        timed: pictures in the largest batch that was timed; 0 if only a matrix product was timed.
         batch: pictures in a batch of the run, on each device.
-        share: of the model's work for a picture that was timed, 0 to 1.
-        parts: in which each batch is computed, because the whole needs more memory than there is; 1 for whole.
+        share: of the model's work per picture that was timed, 0 to 1.
+        parts: number of parts in which each batch is computed to fit into memory; 1 for no split.
         device: its name.
     """
 
@@ -71,12 +70,12 @@ class DryRun(NamedTuple):
 
     @property
     def extrapolated(self) -> bool:
-        """Whether less was timed than a step of the run."""
+        """Whether less than a full step of the run was timed."""
         return self.timed < self.batch or self.share < 1
 
 
 class Point(NamedTuple):
-    """One moment of overfitting: steps done, the loss, and the share of the batch that is right."""
+    """State of overfitting: steps done, loss, and accuracy on the batch."""
 
     step: int
     loss: float
@@ -86,15 +85,15 @@ class Point(NamedTuple):
 def time_steps(
     config: TrainConfig, devices: Sequence[str] = ("cpu",), sampled: Sample | None = None, limit: float = LIMIT_SECONDS
 ) -> DryRun:
-    """Time training steps as `try_steps` does, and wait for the result that it ends with.
+    """Time training steps like `try_steps`, and wait for the final result.
 
     Args:
-        sampled: the run's pictures as `sample` gives them; they are opened without it.
+        sampled: the run's pictures, from `sample`; None to open them.
         limit: for everything [s].
 
     Raises:
         InvalidDataset: the pictures cannot be opened.
-        InvalidConfig: steps cannot be done, or another dry run is under way; on a GPU, not one was done in time.
+        InvalidConfig: steps fail, or another dry run is in progress; on a GPU, no step was completed in time.
     """
     *_, result = try_steps(config, devices, sampled, limit)
     assert isinstance(result, DryRun)
@@ -104,18 +103,18 @@ def time_steps(
 def try_steps(
     config: TrainConfig, devices: Sequence[str] = ("cpu",), sampled: Sample | None = None, limit: float = LIMIT_SECONDS
 ) -> Generator[float | DryRun, None, None]:
-    """Time training steps on the first of `devices`, with its share of the batch, as far as the limit allows.
+    """Time training steps on the first of `devices`, with its share of the batch, within the time limit.
 
     Args:
-        sampled: the run's pictures as `sample` gives them; they are opened without it.
+        sampled: the run's pictures, from `sample`; None to open them.
         limit: for everything [s].
 
     Yields:
-        the share of the time that is gone, several times a second, and at last the result. Closing it ends the work.
+        The share of the time that has passed, several times a second, and finally the result. Closing stops the work.
 
     Raises:
         InvalidDataset: the pictures cannot be opened.
-        InvalidConfig: steps cannot be done, or another dry run is under way; on a GPU, not one was done in time.
+        InvalidConfig: steps fail, or another dry run is in progress; on a GPU, no step was completed in time.
     """
     started = time.time()
     sampled = sampled or sample(config, 4)
@@ -137,7 +136,7 @@ def try_steps(
             yield min((time.time() - started) / limit, 1.0)
     if steps:
         yield _estimate_from_steps(share, devices, sampled, facts, steps)
-    elif devices[0] == "cpu":  # where time was over before the process said anything, the guess is still to be made
+    elif devices[0] == "cpu":  # time ran out before the first response
         yield guess or _estimate_from_speed(share, devices, sampled)
     else:
         raise InvalidConfig(f"Not one step was done within {limit:.0f} s. Try again when this machine has less to do.")
@@ -146,24 +145,24 @@ def try_steps(
 def _estimate_from_steps(
     config: TrainConfig, devices: Sequence[str], sampled: Sample, facts: dict[str, Any], steps: list[tuple[int, float]]
 ) -> DryRun:
-    """What a run will cost, by what was timed.
+    """Estimate the cost of a run from timed steps.
 
     Args:
-        facts: from `_time`.
-        steps: pictures and seconds [s] of each that was timed, of ever larger batches.
+        facts: from `_time_steps`.
+        steps: number of pictures and seconds [s] of each timed step, with growing batches.
     """
     batch = min(config.batch_size, sampled.train_pictures)
     fixed, each = extrapolated(steps)
     fixed, each = fixed / facts["share_params"], each / facts["share"]
     seconds, count = fixed + batch * each, len(devices)
-    forward = facts["forward"] / facts["share"] if "forward" in facts else each / 3  # back takes twice as long
+    forward = facts["forward"] / facts["share"] if "forward" in facts else each / 3  # backward takes twice as long
     every = sampled.train_pictures + sampled.validation_pictures + sampled.test_pictures
     bytes_, on_gpu = sampled.images[0].numel() * every, devices[0] != "cpu"
-    evaluated = sampled.validation_pictures * (2 if config.ema else 1)  # by raw weights and by averaged ones
+    evaluated = sampled.validation_pictures * (2 if config.ema else 1)  # raw and averaged weights
     streamed = bytes_ > facts["budget"]
     training = seconds * max(sampled.train_pictures / batch, 1) / count
     opening = sampled.seconds * sampled.train_pictures / max(config.workers, 1) if streamed else 0.0
-    together = max(training, opening) if on_gpu else training + opening  # a CPU does both
+    together = max(training, opening) if on_gpu else training + opening  # a CPU also decodes
     return DryRun(
         params=facts["params"],
         tokens=facts["tokens"],
@@ -184,7 +183,7 @@ def _estimate_from_steps(
 
 
 def _estimate_from_speed(config: TrainConfig, devices: Sequence[str], sampled: Sample) -> DryRun:
-    """What a run will cost on a CPU too busy to do a single step in time, by how fast it multiplies matrices."""
+    """Estimate the cost from the speed of a matrix product, for a CPU too busy to complete a step in time."""
     model = model_config(config, len(sampled.classes))
     process = set_up_process(config.model_copy(update={"device": "cpu"}))
     facts = run_facts(config, len(sampled.classes), min(config.batch_size, sampled.train_pictures), process)
@@ -201,7 +200,7 @@ def _estimate_from_speed(config: TrainConfig, devices: Sequence[str], sampled: S
 
 
 def run_facts(config: TrainConfig, classes: int, batch: int, process: Process) -> dict[str, Any]:
-    """What is known of a run without a step."""
+    """Compute facts about a run without running a step."""
     model, on_gpu = model_config(config, classes), process.device.type != "cpu"
     parts = 1 if on_gpu else parts_that_fit(model, config, batch, memory()[1], process.autocast)
     return {
@@ -214,9 +213,10 @@ def run_facts(config: TrainConfig, classes: int, batch: int, process: Process) -
 
 
 def extrapolated(steps: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """What a step takes whatever its batch, and what each picture adds [s].
+    """Split the time of a step into a fixed part and a part per picture [s].
 
-    A line through the two largest batches; as timing is noisy, pictures are taken to have at least half of the time.
+    Fits a line through the two largest batches; as timing is noisy, at least half of the time is attributed to the
+    pictures.
 
     >>> extrapolated([(1, 3.0), (2, 4.0), (4, 6.0)])
     (2.0, 1.0)
@@ -233,10 +233,10 @@ def extrapolated(steps: Sequence[tuple[int, float]]) -> tuple[float, float]:
 
 
 def too_large(config: TrainConfig, classes: int, batch: int, free: int) -> str:
-    """Why a step of a run cannot be done on a CPU, "" where it can; a GPU finds out as its memory runs out.
+    """Return why a step does not fit into a CPU's memory, "" if it does; on a GPU, only running a step tells.
 
     Args:
-        free: memory [bytes], 0 where it is not known.
+        free: memory [bytes], 0 if unknown.
     """
     model = model_config(config, classes)
     half = set_up_process(config.model_copy(update={"device": "cpu"})).autocast
@@ -250,16 +250,16 @@ def too_large(config: TrainConfig, classes: int, batch: int, free: int) -> str:
 def overfit(
     config: TrainConfig, device: str = "cpu", seconds: float = _OVERFIT_SECONDS
 ) -> Generator[Point | None, None, None]:
-    """Learn one batch of the training pictures by heart, without augmentation: a model that cannot do this is broken.
+    """Overfit one batch of training pictures without augmentation; a model that cannot do this is broken.
 
     Args:
-        seconds: for it, at most [s].
+        seconds: time limit [s].
 
     Yields:
-        a point now and then, and None in between. Closing it ends the work.
+        A point from time to time, and None in between. Closing stops the work.
 
     Raises:
-        InvalidConfig, InvalidDataset: it cannot be done, or another dry run is under way.
+        InvalidConfig, InvalidDataset: it fails, or another dry run is in progress.
     """
     with closing(run_process("overfit", config, device, 6 * seconds, {"seconds": seconds})) as answers:
         for values in answers:
@@ -269,16 +269,16 @@ def overfit(
 def without_training(
     config: TrainConfig, device: str = "cpu", limit: float = FEATURES_SECONDS
 ) -> Generator[float | dict[str, Reached], None, None]:
-    """What nearest neighbours and a linear probe reach from the checkpoint that a run starts from.
+    """Evaluate nearest neighbours and a linear probe on the run's initial checkpoint.
 
     Args:
-        limit: for it [s].
+        limit: time limit [s].
 
     Yields:
-        the share that is done now and then, and at last the result by rung. Closing it ends the work.
+        The share done from time to time, and finally the result by rung. Closing stops the work.
 
     Raises:
-        InvalidConfig, InvalidDataset: it cannot be done, or another dry run is under way.
+        InvalidConfig, InvalidDataset: it fails, or another dry run is in progress.
     """
     done = 0.0
     with closing(run_process("features", config, device, limit, {})) as answers:

@@ -1,4 +1,4 @@
-"""Start the process of a dry run (`vit.training.dry_run_process`), read its answers, and end it in time."""
+"""Start the process of a dry run (`vit.training.dry_run_process`), read its responses, and kill it in time."""
 
 import json
 import queue
@@ -15,30 +15,30 @@ from vit.out_of_memory import die_first, ended, kills
 from vit.paths import environment_with_package
 from vit.training.config import TrainConfig
 
-_TICK_SECONDS = 0.2  # [s] between two signs of life
+_TICK_SECONDS = 0.2  # [s] between two yields
 
-_one_at_a_time = threading.BoundedSemaphore(1)
+_slot = threading.BoundedSemaphore(1)
 
 
 def run_process(
     what: str, config: TrainConfig, device: str, limit: float, request: dict[str, Any]
 ) -> Generator[dict[str, Any] | None, None, None]:
-    """Run a dry run in a process of its own; yields what it prints, and None now and then.
+    """Run a dry run in a separate process; yield what it prints, and None in between.
 
     Args:
-        limit: after which the process is ended [s].
-        request: for it, beside the settings.
+        limit: time after which the process is killed [s].
+        request: sent to it in addition to the settings.
 
     Raises:
-        InvalidConfig: the process refuses the settings or runs out of memory, or another dry run is under way.
+        InvalidConfig: the process rejects the settings or runs out of memory, or another dry run is in progress.
     """
-    if not _one_at_a_time.acquire(blocking=False):
+    if not _slot.acquire(blocking=False):
         raise InvalidConfig("Another trial is under way on this server. Try again in a few seconds.")
     try:
         with tempfile.TemporaryFile("w+") as log:
             yield from _read_process(what, config, device, limit, request, log)
     finally:
-        _one_at_a_time.release()
+        _slot.release()
 
 
 def _read_process(
@@ -78,7 +78,7 @@ def _read_process(
                 raise InvalidConfig(values["error"])
             yield values
         else:
-            return  # what was told by now has to do
+            return  # the results so far must suffice
         if process.wait() == 0:
             return
         if who := ended(process.returncode, kills_before):

@@ -31,16 +31,16 @@ from vit.training.picture_sample import Sample, sample
 from vit.training.presets import train_config
 
 _TIMED_SECONDS = 2.0  # [s] of steps with the largest batch
-_LIGHT_PRODUCTS = 60e9  # multiply-adds of a picture's step on a CPU, above which a smaller model is timed
-_NOISE_BYTES = 1 << 28  # [bytes] of the noise pictures, at most
-_OVERFIT_BATCH = 64  # pictures to overfit, at most
-_OVERFIT_STEPS = 120  # steps of overfitting, at most
+_LIGHT_PRODUCTS = 60e9  # multiply-adds per picture and step above which a smaller model is timed on a CPU
+_NOISE_BYTES = 1 << 28  # [bytes] maximum size of the noise pictures
+_OVERFIT_BATCH = 64  # maximum number of pictures to overfit
+_OVERFIT_STEPS = 120  # maximum number of steps
 
 
 def main(what: str) -> int:
     """Read a request from stdin and write one JSON object per line to stdout; returns the exit status."""
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # stdout carries JSON only; whatever libraries print goes to stderr
+    os.dup2(2, 1)  # stdout carries JSON only; output of libraries goes to stderr
 
     def send(values: dict[str, Any]) -> None:
         print(json.dumps(values), file=out, flush=True)
@@ -94,7 +94,7 @@ def _time_steps(config: TrainConfig, classes: int, pictures: int, until: float) 
 
     def step(count: int) -> None:
         loss, _ = update.train_step(0, images[:count], labels[:count], _discard)
-        loss.item()  # waits for the device
+        loss.item()  # synchronises with the device
 
     for count, seconds in batches_in_time(step, most, until):
         yield {"step": (count, seconds), "parts": max(facts["parts"], update.parts)}
@@ -125,15 +125,15 @@ def lighter(config: TrainConfig, classes: int) -> TrainConfig:
 def batches_in_time(
     step: Callable[[int], None], most: int, until: float, clock: Callable[[], float] = time.time
 ) -> Iterator[tuple[int, float]]:
-    """Time steps with batches of growing size while there is time.
+    """Time steps with growing batches while there is time.
 
     Args:
-        step: does a training step with so many pictures.
+        step: runs a training step with this number of pictures.
         most: largest batch.
         until: deadline for optional steps, by the clock [s].
 
     Yields:
-        batch size, and time of a step [s]. The very first step is a warm-up and not reported.
+        Batch size, and time of a step [s]. The first step is a warm-up and not reported.
     """
     step(1)
     count, spent = 1, 0.0
@@ -146,12 +146,12 @@ def batches_in_time(
         if spent > _TIMED_SECONDS:
             return
         count = min(2 * count, most)
-        if clock() + 2 * seconds > until:  # estimate: time doubles with the batch
+        if clock() + 2 * seconds > until:  # assumes that the time doubles with the batch
             return
 
 
 def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
-    config = config.model_copy(update={"crop_scale": 1.0})  # crop_scale decides the size of pictures in memory
+    config = config.model_copy(update={"crop_scale": 1.0})  # otherwise pictures would be larger in memory
     pictures = sample(config, min(config.batch_size, _OVERFIT_BATCH))
     plain = config.model_copy(
         update={

@@ -1,4 +1,4 @@
-"""A few training pictures of a dataset, opened without reading the others."""
+"""Load a few training pictures of a dataset without reading the others."""
 
 import time
 from pathlib import Path
@@ -15,14 +15,14 @@ from vit.training.fine_tuning import model_config
 
 
 class Sample(NamedTuple):
-    """A few training pictures, and what is known of the rest.
+    """A few training pictures, and facts about the others.
 
     Attributes:
-        images: uint8 (n, channels, height, width) as they are held for training, see `TrainConfig.train_scale`.
+        images: uint8 (n, channels, height, width), sized as for training, see `TrainConfig.train_scale`.
         labels: (n,) int64.
         classes: one name per label.
-        train_pictures, test_pictures, validation_pictures: how many there are.
-        seconds: that one took to open and cut [s].
+        train_pictures, test_pictures, validation_pictures: number of pictures in each split.
+        seconds: time to open and resize one picture [s].
     """
 
     images: Tensor
@@ -35,22 +35,22 @@ class Sample(NamedTuple):
 
 
 def sample(config: TrainConfig, count: int) -> Sample:
-    """Open a few training pictures without reading the others; the same ones for the same seed.
+    """Load a few training pictures without reading the others; equal seeds give equal pictures.
 
     Raises:
         InvalidDataset: there are none.
-        InvalidCheckpoint, InvalidConfig: of the checkpoint that the run starts from, see `fine_tuning.resolve`.
+        InvalidCheckpoint, InvalidConfig: problems with the run's initial checkpoint, see `fine_tuning.resolve`.
     """
     model = model_config(config, num_classes=1)
     if config.data == "shapes" and model.channels == 3:
         pictures, _ = shapes(count, model.image_size[0], seed=1)
         train, test, validation = 4000, 1000, 1000
         return Sample(pictures.images, pictures.labels, SHAPES, min(train, config.limit or train), test, validation)
-    as_they_are = Preprocess(model.image_size, mean=(0.0,) * model.channels, std=(1.0,) * model.channels)
+    unnormalised = Preprocess(model.image_size, mean=(0.0,) * model.channels, std=(1.0,) * model.channels)
     root = Path(config.data_root)
     scale = config.train_scale
     dataset = load_dataset(
-        config.data, as_they_are, root=root, budget=0, workers=0, limit=config.limit, train_scale=scale
+        config.data, unnormalised, root=root, budget=0, workers=0, limit=config.limit, train_scale=scale
     )
     train = len(dataset.train.labels)
     order = torch.randperm(train, generator=torch.Generator().manual_seed(config.seed))[:count]

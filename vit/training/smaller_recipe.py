@@ -1,4 +1,4 @@
-"""A smaller recipe for a run that would take too long on this machine."""
+"""Suggest a smaller recipe for a run that would take too long on this machine."""
 
 from typing import Any, NamedTuple
 
@@ -8,16 +8,16 @@ from vit.training.dry_run import DryRun
 from vit.training.fine_tuning import model_config
 from vit.training.memory import parameters_of
 
-FITTING_SECONDS = 2 * 3600.0  # [s] that a run which is offered instead takes at most
+FITTING_SECONDS = 2 * 3600.0  # [s] maximum duration of a suggested run
 
 
 class Fitting(NamedTuple):
     """A recipe that suits a machine.
 
     Attributes:
-        settings: that change.
-        params: numbers that are learned.
-        seconds: that it will take [s].
+        settings: the changed ones.
+        params: number of trained parameters.
+        seconds: estimated duration [s].
     """
 
     settings: dict[str, Any]
@@ -25,26 +25,26 @@ class Fitting(NamedTuple):
     seconds: float
 
 
-# Models that still learn something, the larger first: input size and model.
+# Small models that still learn something, in descending order: input size and architecture.
 _SMALLER_MODELS: tuple[dict[str, Any], ...] = (
     dict(image_size=96, size="cifar-small", patch_size=8, dim=192, heads=3, mlp_dim=768),
     dict(image_size=64, size="cifar-small", patch_size=8),
     dict(image_size=32, size="cifar-small", patch_size=4, dim=64, depth=4, mlp_dim=128),
 )
-_INPUT_SIZES = (224, 160, 128, 96, 64, 32)  # of the input, for a model that is given [px]
+_INPUT_SIZES = (224, 160, 128, 96, 64, 32)  # input sizes for a fixed model [px]
 _FEWER_EPOCHS = (30, 10)
 
 
 def fitting(config: TrainConfig, dry_run: DryRun, seconds: float = FITTING_SECONDS) -> Fitting | None:
-    """The largest recipe for the same pictures that takes at most so long on this machine; None without one.
+    """Return the largest recipe for the same pictures that meets the time limit on this machine; None if there is none.
 
     Args:
-        dry_run: of the run as it is set.
-        seconds: that it may take [s].
+        dry_run: of the original settings.
+        seconds: time limit [s].
     """
     own = model_config(config, dry_run.classes)
     work, side = products(own, own.image_size), min(own.image_size)
-    each = dry_run.seconds_per_epoch / work  # [s] of an epoch
+    each = dry_run.seconds_per_epoch / work  # [s] per epoch and multiply-add of a picture
     if config.init_from:
         sides = sorted({size - size % own.patch_size for size in _INPUT_SIZES if size >= own.patch_size}, reverse=True)
         options: list[dict[str, Any]] = [dict(image_size=smaller) for smaller in sides]

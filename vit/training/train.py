@@ -1,34 +1,34 @@
-"""One attempt at a run: its folder, its locks, its signals and its outcome; the loop is `vit.training.trainer`.
+"""One attempt at a run: its folder, locks, signals and outcome; the training loop is `vit.training.trainer`.
 
     python -m vit train --preset shapes
     python -m vit train --preset cifar-cpu --data folder:data/cifar10
     torchrun --standalone --nproc-per-node=2 -m vit train --preset cifar --run-dir DIR
 
-`vit/training/presets.py` says what each preset takes and reaches. A run is a folder:
+`vit/training/presets.py` states cost and accuracy of each preset. A run is a folder:
 
-    config.json        the validated description
-    base.json          what follows from the checkpoint that it starts from, see `vit.training.fine_tuning`
+    config.json        validated settings
+    base.json          settings from the initial checkpoint, see `vit.training.fine_tuning`
     environment.json   versions, commit, hardware, seed, command
     metrics.jsonl      one record per line, see `vit.training.metrics`
     events/            the same for TensorBoard
-    probes/            a few pictures explained after every epoch, see `vit.training.snapshot_writer`
-    checkpoints/best, checkpoints/last   open in the explorer
+    probes/            explanations of a few pictures after every epoch, see `vit.training.snapshot_writer`
+    checkpoints/best, checkpoints/last   can be opened in the explorer
     checkpoints/state.pt                 everything that --resume needs, in one file
-    checkpoints/state.previous.pt        the one before it, for when that one is damaged
+    checkpoints/state.previous.pt        the previous one, in case that one is damaged
 
-and more that `vit.runs` says.
+and further files that `vit.runs` describes.
 
-Pictures of three splits take part (`vit.data.datasets` says how they are cut). `train` is learnt from. `validation`
-chooses: it is evaluated every `validate_every` epochs, in the precision of the training, and the best epoch is the one
-of the highest accuracy, of several the one of the lowest loss. `patience` counts epochs without a higher accuracy.
-Where weights are averaged (`ema`), raw and averaged ones are both evaluated, and the better ones are that epoch's.
-`test` is evaluated once, at the end, in float32, with the weights that validation chose: that is the accuracy to
-publish. A run that is made longer evaluates it again only if validation then chooses other weights.
+There are three splits of pictures (`vit.data.datasets` describes how they are made). The model trains on `train`.
+`validation` is for model selection: it is evaluated every `validate_every` epochs, in the precision of the training,
+and the best epoch is that with the highest accuracy, at a tie that with the lowest loss. `patience` counts epochs
+without a higher accuracy. If weights are averaged (`ema`), both raw and averaged weights are evaluated, and the better
+ones represent the epoch. `test` is evaluated once, at the end, in float32, with the weights that validation selected:
+that is the accuracy to publish. An extended run evaluates it again only if validation then selects other weights.
 
-Every random choice is a function of the seed and the step (`vit.data.augment.Chance`), and the state is replaced whole
-with each validation, every few minutes between two of them, and when a person stops the run. On a CPU, a run that is
-killed at any moment and resumed therefore repeats exactly what it would have done. On a GPU the last bits of a step
-vary from run to run, since fused attention adds gradients in no fixed order.
+Every random choice is a function of the seed and the step (`vit.data.augment.Chance`). The state is replaced atomically
+with each validation, every few minutes in between, and when a person stops the run. On a CPU, a run that is killed at
+any moment and resumed therefore repeats exactly what it would have done. On a GPU the last bits of a step vary between
+runs, because fused attention adds gradients in no fixed order.
 """
 
 import json
@@ -60,33 +60,33 @@ from vit.training.step import OutOfMemory
 from vit.training.trainer import Result, Trainer, hardware
 
 __all__ = ["DiskFull", "Diverged", "Result", "Trainer", "train"]
-_RESERVE_BYTES = 1 << 16  # [bytes] of disk that are given up so that the last words fit on a full one
+_RESERVE_BYTES = 1 << 16  # [bytes] of disk space that are released to write the outcome to a full disk
 
 
 class DiskFull(UserError):
-    """There is no room to save what was learnt."""
+    """The disk is too full to save the state."""
 
 
 def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
-    """Train a model and leave everything about it in the folder `run`.
+    """Train a model, with all output in the folder `run`.
 
-    SIGTERM, or a file named "stop" in the folder, ends the run after the present step, with its state saved.
+    SIGTERM, or a file named "stop" in the folder, ends the run after the current step and saves its state.
 
     Args:
-        config: what to do.
-        run: a new or empty folder; with `resume`, one that an earlier call left behind.
+        config: settings.
+        run: a new or empty folder; with `resume`, that of an earlier attempt.
         resume: continue from the last saved state.
 
     Returns:
-        the evaluations of the best epoch, which only the leading process knows.
+        The evaluations of the best epoch; only on the leading process.
 
     Raises:
-        InvalidConfig, InvalidDataset: the description cannot be carried out.
-        InvalidCheckpoint: the checkpoint to start from cannot be opened.
-        InvalidRun: another process trains in this folder, or there is no sound state to resume from.
+        InvalidConfig, InvalidDataset: the settings cannot be used.
+        InvalidCheckpoint: the initial checkpoint cannot be opened.
+        InvalidRun: another process trains in this folder, or there is no valid state to resume from.
         Diverged: the loss became NaN or infinite; the last complete epoch is kept.
         DiskFull, OutOfMemory: the last complete state is kept.
-        UserError: this system has no locks.
+        UserError: this system does not support locks.
     """
     check_locks()
     if not resume and run.exists() and (not run.is_dir() or any(run.iterdir())):
@@ -96,7 +96,7 @@ def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
     base = base_of(config, run)
     process = set_up_process(config)
     try:
-        with _folder_of(run, process):
+        with _open_run(run, process):
             return _run_trainer(config, run, process, resume, base)
     finally:
         if process.opened:
@@ -116,7 +116,7 @@ def _run_trainer(config: TrainConfig, run: Path, process: Process, resume: bool,
             result, ending = job.train(attempt, stop)
     except BaseException as error:
         if not resume and not (run / "metrics.jsonl").exists() and isinstance(error, UserError):
-            if process.leads:  # nothing was begun
+            if process.leads:  # nothing was started
                 shutil.rmtree(run)
             raise
         (run / "reserve").unlink(missing_ok=True)
@@ -133,8 +133,8 @@ def _run_trainer(config: TrainConfig, run: Path, process: Process, resume: bool,
 
 
 @contextmanager
-def _folder_of(run: Path, process: Process) -> Iterator[None]:
-    """Make the run's folder, count this process to the run, and be the only one that writes there."""
+def _open_run(run: Path, process: Process) -> Iterator[None]:
+    """Create the run's folder, hold the run's shared lock, and exclude other writers."""
     with ExitStack() as stack:
         try:
             if process.leads:
@@ -143,8 +143,8 @@ def _folder_of(run: Path, process: Process) -> Iterator[None]:
                 dist.barrier()
             stack.enter_context(hold_run(run))
             if process.leads:
-                _lock_out_others(run, stack.enter_context((run / "writer.lock").open("w")))
-                for leftover in ("outcome.json", "heartbeat"):  # of an attempt that a cluster cut off
+                _lock_writer(run, stack.enter_context((run / "writer.lock").open("w")))
+                for leftover in ("outcome.json", "heartbeat"):  # left by an attempt that a cluster killed
                     (run / leftover).unlink(missing_ok=True)
                 (run / "reserve").write_bytes(os.urandom(_RESERVE_BYTES))
                 stack.callback((run / "reserve").unlink, missing_ok=True)
@@ -155,14 +155,14 @@ def _folder_of(run: Path, process: Process) -> Iterator[None]:
         yield
 
 
-def _lock_out_others(run: Path, lock: IO[str]) -> None:
+def _lock_writer(run: Path, lock: IO[str]) -> None:
     if not acquire_lock(lock.fileno()):
         raise InvalidRun(f"Another process trains in {run}. Stop that one first.")
 
 
 @contextmanager
 def _stop_signal() -> Iterator[threading.Event]:
-    """An event that SIGTERM sets, where this thread may listen to signals."""
+    """Yield an event that SIGTERM sets; in threads other than the main one, signals cannot be handled."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -175,7 +175,7 @@ def _stop_signal() -> Iterator[threading.Event]:
 
 
 def _error_sentence(error: BaseException) -> str:
-    """Why a run failed, for people."""
+    """Explain the failure of a run, for people."""
     if isinstance(error, UserError):
         return str(error)
     if is_full(error):
@@ -188,7 +188,7 @@ def _error_sentence(error: BaseException) -> str:
 
 
 def _write_environment(config: TrainConfig, run: Path, process: Process) -> int:
-    """Write what the run is and where it computes, before anything that takes long; returns the attempt, from 0."""
+    """Write config and environment before anything slow; return the number of the attempt, from 0."""
     environment = run / "environment.json"
     attempt = json.loads(environment.read_text())["attempt"] + 1 if environment.exists() else 0
     with replaced(run / "config.json") as file:
@@ -214,8 +214,8 @@ def _write_environment(config: TrainConfig, run: Path, process: Process) -> int:
 
 
 def _git_commit() -> str | None:
-    """Of the code that trains, with "+" if files differ from it; None outside a repository."""
-    if INSTALLED:  # a repository around it is somebody else's
+    """Return the commit of the training code, with "+" if files differ from it; None outside a repository."""
+    if INSTALLED:  # a surrounding repository is not ours
         return None
     git = ["git", "-C", str(PROJECT), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     with suppress(OSError, subprocess.SubprocessError):

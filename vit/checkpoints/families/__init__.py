@@ -1,6 +1,6 @@
-"""Foreign checkpoints: each family's names are data in one file, and one reader serves them all.
+"""Checkpoint families: one declarative file of names per library, and one reader for all.
 
-To add a family, write `vit/checkpoints/families/<name>.py` with its `FAMILIES`; it is found there.
+To add a family, write `vit/checkpoints/families/<name>.py` with its `FAMILIES`; it is discovered there.
 """
 
 import math
@@ -34,7 +34,7 @@ from vit.untrusted import brief
 _MODULES = [import_module(f"{__name__}.{name}") for _, name, _ in iter_modules(__path__)]
 
 FAMILIES: tuple[Family, ...] = tuple(family for module in _MODULES for family in getattr(module, "FAMILIES", ()))
-# What transformers calls them in config.json.
+# `model_type` values in config.json of transformers.
 _MODEL_TYPES = {kind for module in _MODULES for kind in getattr(module, "MODEL_TYPES", ())}
 
 READS = (
@@ -44,8 +44,8 @@ READS = (
 
 ONE_OUTPUT = "The model has one output, so its answer is a yes or no: its probability is the sigmoid of its logit."
 
-_CONVOLUTIONS = "convolutional network"
-# Names that give away what else a file may be; first match wins.
+_CONVOLUTIONS = "a convolutional network"
+# Tensor names that reveal other architectures; the first match wins. Descriptions, unlike names, begin with "a".
 _OTHERS = (
     (r"(^|\.)layers\.\d+\.blocks\.|^features\.\d+\.\d+\.attn\.relative_position", "Swin"),
     (r"\.attn_(block|grid)\.|^stages\.\d+\.blocks\.\d+\.attn\.rel_pos\.", "MaxViT or CoAtNet"),
@@ -53,29 +53,29 @@ _OTHERS = (
     (r"(^|\.)block[1-4]\.\d+\.attn\.|(^|\.)encoder\.block\.\d+\.\d+\.attention\.self\.", "PVT or SegFormer"),
     (r"^stages\.\d+\.blocks\.\d+\.attn\.(kv|sr)\.", "PVT"),
     (r"(^|\.)patch_embedding\.(patch|position)_embeddings", "MONAI ViT"),
-    (r"(^|\.)rel_pos(\.|_[hw]$)", "ViT with relative positions"),
+    (r"(^|\.)rel_pos(\.|_[hw]$)", "a ViT with relative positions"),
     (r"(^|\.)embeds\.(proj|pos_embed|cls_token)", "NaFlexViT"),
     (r"\.gating_param$", "ConViT"),
     (r"^pos_embed_win$", "Hiera"),
     (r"^pos_embed_\d|(^|\.)cls_token[1-4]$", "CrossViT or CoaT"),
-    (r"\.attn\.q_norm\.|\.attn\.k_norm\.", "ViT that normalises queries and keys"),
-    (r"patch_embed\.backbone\.|^conv_root/|^block\d+/unit\d+/", "hybrid of a ResNet and a ViT"),
+    (r"\.attn\.q_norm\.|\.attn\.k_norm\.", "a ViT that normalises queries and keys"),
+    (r"patch_embed\.backbone\.|^conv_root/|^block\d+/unit\d+/", "a hybrid of a ResNet and a ViT"),
     (r"(^|\.)layer1\.0\.(conv1|bn1)|^resnet\.", "ResNet"),
     (r"\.attention_biases$", "LeViT"),
     (r"(^|\.)stages\.\d+\.((blocks|layers)\.)?\d+\.(conv_dw|dwconv)|^features\.1\.0\.layer_scale", "ConvNeXt"),
-    (r"(^|\.)stages\.\d+\.", "network in stages"),
+    (r"(^|\.)stages\.\d+\.", "a network in stages"),
     (r"mlp_tokens|^MixerBlock_\d+/", "MLP-Mixer"),
     (r"blocks_token_only|cls_attn|(^|\.)gamma3$", "CaiT or XCiT"),
-    (r"(^|\.)blocks\.\d+\.(in_proj|attns\.\d+|attn_out_proj)\.", "ViT with parallel blocks"),
-    (r"(^|\.)blocks\.\d+\.attn\.lambda_q1$", "ViT with differential attention"),
-    (r"to_patch_embedding\.", "ViT of the vit-pytorch library"),
-    (r"(^|\.)layers\.\d+\.ffn\.layers\.0\.0\.", "ViT of MMPretrain"),
+    (r"(^|\.)blocks\.\d+\.(in_proj|attns\.\d+|attn_out_proj)\.", "a ViT with parallel blocks"),
+    (r"(^|\.)blocks\.\d+\.attn\.lambda_q1$", "a ViT with differential attention"),
+    (r"to_patch_embedding\.", "a ViT of the vit-pytorch library"),
+    (r"(^|\.)layers\.\d+\.ffn\.layers\.0\.0\.", "a ViT of MMPretrain"),
     (r"attention\.self\.(query|key)|word_embeddings|embed_tokens|(^|\.)wte\.", "language model"),
     (r"\.running_mean$", _CONVOLUTIONS),
 )
 
 
-# Of PEFT: all that it saves, or by the kind of adapter.
+# Names of PEFT adapters: its general prefix, or a suffix for the kind of adapter.
 _ADAPTER = re.compile(r"^base_model\.model\.|\.(lora|ia3|hada|lokr|oft|boft|vera|fourierft)_\w+(\.\w+)?$|^prompt_embed")
 ADAPTER = (
     "This is an adapter of PEFT, which is no model without its base. Merge the two first: "
@@ -84,15 +84,15 @@ ADAPTER = (
 
 
 class Reading(NamedTuple):
-    """A file understood.
+    """A checkpoint's tensors, converted, with its config.
 
     Attributes:
-        family: whose names it uses.
+        family: that the tensor names belong to.
         config: what the model computes.
         tensors: under the names of `VisionTransformer.state_dict()`.
-        assumed: config field -> why it has its value, for all that no file states; and what was left out.
-        head: the module that is the head under a name of its own, "" where the family's is.
-        part: what stands before the model's names in the file.
+        assumed: config field -> why it has its value, for settings that no file states; also what was left out.
+        head: name of the head's module if it is not the family's, else "".
+        part: prefix of the model's names in the file.
     """
 
     family: Family
@@ -113,22 +113,22 @@ def read(
     known: Mapping[str, Any] | None = None,
     part: str = "",
 ) -> Reading:
-    """Understand the tensors of a checkpoint of any known family; works on the meta device.
+    """Recognise the family of a checkpoint's tensors and convert them; works on the meta device.
 
-    config.json takes precedence, then the names and shapes of the tensors, then the name of a published model; the
-    rest is assumed, and `Reading.assumed` says so.
+    Settings come from config.json first, then from names and shapes of the tensors, then from the name of a published
+    model; the rest is assumed, and recorded in `Reading.assumed`.
 
     Args:
-        document: the content of the config.json beside it, if there is one.
-        ours: the file is one that this app saved: `document["vit"]` holds the whole config.
-        heads: the user's answer where neither file nor custom tells the number of attention heads.
+        document: content of the config.json beside the weights, if there is one.
+        ours: this app saved the file, and `document["vit"]` is the complete config.
+        heads: number of attention heads from the user, if neither file nor convention determines it.
         name: of the file and its folder.
-        consume: empty `tensors` on the way, so that no weights are held twice.
-        known: config fields read from a model in memory, which count as stated.
-        part: of a file that holds several models, the one that is called so; "" for the one that people use.
+        consume: empty `tensors` along the way, to avoid holding the weights twice.
+        known: config fields read from a model in memory; treated as stated.
+        part: name of one of several models in the file; "" for the default.
 
     Raises:
-        InvalidCheckpoint: not a family that is read, or a file at odds with itself or with its config.
+        InvalidCheckpoint: unsupported family, or a file that contradicts itself or its config.
     """
     model = _select(tensors, ours, part)
     family = model.family
@@ -152,7 +152,7 @@ def read(
     likely = dict(recognised.fields)
     usual = likely.get("heads", default_heads(width))
     if "heads" in named and named["heads"] != (usual or named["heads"]):
-        named = {field: value for field, value in named.items() if field != "heads"}  # a name may say anything
+        named = {field: value for field, value in named.items() if field != "heads"}  # file names are unreliable
     elif "heads" in named:
         likely.pop("heads", None)
     renamed, adjusted = family.adjust(renamed)
@@ -161,7 +161,7 @@ def read(
         own_head.clear()
     if "head.weight" in renamed and "head_dist.weight" not in renamed and "head.bias" not in renamed:
         renamed["head.bias"] = renamed["head.weight"].new_zeros(renamed["head.weight"].shape[:1])
-        model.said.setdefault("head", "The file holds no bias of the head, so it has none.")
+        model.remarks.setdefault("head", "The file holds no bias of the head, so it has none.")
     grid = _stated_grid(family, renamed, likely | stated, document or {})
     reshaped, prefix = reshape(renamed, grid, _placed({**family.fixed, **likely, **stated, **adjusted}))
     measured = infer(reshaped, prefix) | adjusted
@@ -176,8 +176,9 @@ def read(
     if measured["num_classes"] and (document or {}).get("problem_type") == "multi_label_classification":
         measured["multi_label"] = True
     if "blocks.0.scale1" in reshaped:
-        measured["layer_scale"] = 1.0  # what it was at the start of the training plays no part
+        measured["layer_scale"] = 1.0  # any value: it only initialises untrained scales
 
+    # Later entries take precedence. Except for three fields, `stated` and `measured` were compared above.
     values = {**family.fixed, **named, **likely, **stated, **measured}
     assumed = {field: why for field, (_, why) in family.assumed.items() if field not in values}
     values |= {field: family.assumed[field][0] for field in assumed}
@@ -216,36 +217,36 @@ def read(
                 possible_heads(measured["dim"]),
             )
     return Reading(
-        family, build_config(values), reshaped, assumed | model.said, model.selection.head_name, model.part.prefix
+        family, build_config(values), reshaped, assumed | model.remarks, model.selection.head_name, model.part.prefix
     )
 
 
 def used(tensors: Tensors, ours: bool = False, part: str = "") -> set[str]:
-    """Those of a file's tensors that `read` makes use of, by the names that the file gives them."""
+    """Return the names, as in the file, of the tensors that `read` uses."""
     selection = _select(tensors, ours, part).selection
     return {*selection.names.values(), *selection.head}
 
 
 def parts_of(tensors: Tensors) -> list[str]:
-    """What the models of a file are called, the one that people use first."""
+    """Name the models in a file, the default one first."""
     return list(labels([part.prefix for part in distinct(find_parts(tensors, FAMILIES), tensors)]).values())
 
 
 def check_config(document: Mapping[str, Any]) -> None:
-    """Refuse what by its config.json is no plain Vision Transformer, to spare the download of its weights.
+    """Raise an error if config.json alone shows that a model is not supported, before its weights are downloaded.
 
-    What it does not refuse may still be refused by `read`, which sees the weights.
+    `read` may still refuse the model once it sees the weights.
 
     Raises:
-        InvalidCheckpoint: a model of transformers or timm that is not read.
+        InvalidCheckpoint: an unsupported model of transformers or timm.
     """
     architecture, kind = document.get("architecture"), document.get("model_type")
     if isinstance(architecture, str):
-        if not timm.by_architecture(architecture):  # raises for a Vision Transformer that is not plain, with the reason
+        if not timm.by_architecture(architecture):  # raises if not a plain ViT
             raise InvalidCheckpoint(
                 f"This is timm's {brief(architecture)}. This app reads plain Vision Transformers: {READS}."
             )
-    elif isinstance(kind, str) and "vit" not in document:  # with "vit" it is ours
+    elif isinstance(kind, str) and "vit" not in document:  # with "vit" this app saved it
         towers = isinstance(document.get("vision_config"), Mapping)
         if (f"{kind}_vision_model" if towers else kind) not in _MODEL_TYPES:
             raise InvalidCheckpoint(
@@ -254,21 +255,21 @@ def check_config(document: Mapping[str, Any]) -> None:
 
 
 def _placed(fields: Mapping[str, Any]) -> bool:
-    """Whether patches have places without position embeddings."""
+    """Whether patches have rotary or relative positions, and so need no position embeddings."""
     return fields.get("rope") is not None or fields.get("position_bias") is not None
 
 
 def _stated_grid(
     family: Family, renamed: Tensors, stated: Mapping[str, Any], document: Mapping[str, Any]
 ) -> tuple[int, int] | None:
-    """(rows, cols) of patches as far as a config says so, or as a model without position embeddings needs it."""
+    """Return (rows, cols) of patches if a config states them, or if there are no position embeddings; else None."""
     side = needed(renamed, "patch_embed.weight", 4).shape[2]
     size, hint = stated.get("image_size"), family.stated_size(document)
     if size is None and (biased := biased_grid(renamed, hint and (hint[0] // side, hint[1] // side))) is not None:
         return biased
     if size is None and "pos_embed" not in renamed:
         size = hint or family.fixed.get("image_size")
-    elif size is None and hint is not None:  # what pictures are made to fit need not be what the model was made for
+    elif size is None and hint is not None:  # the preprocessing's size may differ from the model's
         rows = needed(renamed, "pos_embed", 3).shape[1]
         prefix = sum(tensor.numel() for name, tensor in renamed.items() if name.startswith("prefix"))
         own = rows - (hint[0] // side) * (hint[1] // side)
@@ -280,7 +281,7 @@ def _stated_grid(
 
 
 def only_part(tensors: Tensors) -> str:
-    """What stands before the names of the one model that there is.
+    """Return the prefix of the names of the only model in a module.
 
     Raises:
         InvalidCheckpoint: there are several.
@@ -293,16 +294,16 @@ def only_part(tensors: Tensors) -> str:
 
 
 class _Model(NamedTuple):
-    """One model of a file, and what people should know of how it was found."""
+    """One model of a file, and remarks on its selection for people."""
 
     family: Family
     part: Part
     selection: Selection
-    said: dict[str, str]
+    remarks: dict[str, str]
 
 
 def _select(tensors: Tensors, ours: bool, wanted: str) -> _Model:
-    """Find the model that is meant, its family and its tensors."""
+    """Select one model of a file, its family and its tensors."""
     parts = distinct(find_parts(tensors, FAMILIES), tensors)
     if ours:
         part = parts[0] if parts else _bare(tensors)
@@ -313,49 +314,50 @@ def _select(tensors: Tensors, ours: bool, wanted: str) -> _Model:
         raise InvalidCheckpoint(ADAPTER)
     family = _recognise(list(part.own))
     selection = select(part, family, tensors)
-    said = {}
+    remarks = {}
     if others := [name for prefix, name in labels([one.prefix for one in parts]).items() if prefix != part.prefix]:
         own = labels([one.prefix for one in parts]).get(part.prefix, "")
-        said["model"] = (
+        remarks["model"] = (
             f"The file holds {len(parts)} models; this is `{brief(own)}`. Another opens with its name behind that of "
             f"the file: {', '.join(f'#{brief(name)}' for name in others[:6])}."
         )
     if selection.head_name and not selection.head_name.startswith(("head", "classifier")):
-        said["head"] = (
+        remarks["head"] = (
             f"`{brief(selection.head_name)}` is taken for the head: it is the only linear layer after the model."
         )
     outside = bool(selection.head) or not part.own.keys() >= selection.names.keys()
     if outside and any(name.startswith("pooler.") for name in part.own):
-        said["pooler"] = (
+        remarks["pooler"] = (
             "Whether the head reads the pooler is not in the file. It is taken to read the class token itself, as most "
             "do; if it reads the pooler, the answers are wrong. Attention is the same."
         )
     if selection.left_out:
-        said["left_out"] = f"The file holds more than the model, which is left out: {described(selection.left_out)}."
-    return _Model(family, part, selection, said)
+        remarks["left_out"] = f"The file holds more than the model, which is left out: {described(selection.left_out)}."
+    return _Model(family, part, selection, remarks)
 
 
 def _bare(tensors: Mapping[str, object]) -> Part:
-    """All tensors, without what stands before every name: of no model that is known."""
+    """Return all tensors as one part, without their common prefix; for files without a known model."""
     first, last = min(tensors, default=""), max(tensors, default="")
     shared = next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
-    container = first[: first.rfind("/", 0, shared) + 1] if "." in first else ""  # names of JAX have slashes alone
+    container = first[: first.rfind("/", 0, shared) + 1] if "." in first else ""  # names of JAX contain slashes only
     prefix = first[: max(len(container), first.rfind(".", 0, shared) + 1)] if len(tensors) > 1 else container
     return Part(prefix, {name.removeprefix(prefix): name for name in tensors}, {})
 
 
 def _refuse_others(names: Sequence[str], claimed: bool) -> None:
-    """Refuse what the names of some tensors give away as no Vision Transformer, or as none that is plain.
+    """Raise an error if tensor names reveal another architecture than a plain Vision Transformer.
 
     Args:
-        claimed: a family reads these names. Then a batch norm belongs to the head, and says nothing of the model.
+        claimed: a family matches these names. A batch norm then belongs to the head, and does not make it a CNN.
     """
     for pattern, what in _OTHERS:
         if claimed and what is _CONVOLUTIONS:
             continue
         if name := next((name for name in names if re.search(pattern, name)), None):
+            kind = f"a checkpoint of {what}" if what.startswith("a ") else f"a {what} checkpoint"
             raise InvalidCheckpoint(
-                f"This is a {what} checkpoint (`{brief(name)}`). This app reads plain Vision Transformers: {READS}."
+                f"This is {kind} (`{brief(name)}`). This app reads plain Vision Transformers: {READS}."
             )
 
 

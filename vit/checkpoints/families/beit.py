@@ -1,4 +1,4 @@
-"""transformers' BEiT and Data2Vec: each head adds to its scores a number for how far apart two patches are.
+"""transformers' BEiT and Data2Vec: each head adds a learned bias per relative position of two patches to its scores.
 
 Source: Bao et al. 2021, arXiv 2106.08254; transformers' `modeling_beit.py`.
 """
@@ -33,7 +33,7 @@ KEYS = (
 
 def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
     stated = read_config(document, KINDS)
-    del stated["qkv_bias"]  # queries and values have one, keys have none
+    del stated["qkv_bias"]  # queries and values have a bias, keys have none
     return stated
 
 
@@ -53,7 +53,7 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
 FAMILY = Family(
     name="transformers BEiT",
     signature=r"\.lambda_1$|\.relative_position_bias_table$",
-    without=r"^blocks\.",  # timm's
+    without=r"^blocks\.",  # timm's naming
     keys=KEYS,
     ignored=r"^embeddings\.mask_token$|\.relative_position_index$|^lm_head\.",
     fixed={"position_resize": "bicubic"},

@@ -1,8 +1,8 @@
-"""The picture towers of CLIP, from transformers and from OpenAI.
+"""The image towers of CLIP, from transformers and OpenAI.
 
-A LayerNorm comes before the first block and the patch embedding has no bias. The head is the projection to the space
-that pictures share with texts: its outputs are no classes. transformers' `CLIPForImageClassification` is the
-exception: its head reads the mean of the patches, without the final LayerNorm.
+A LayerNorm precedes the first block, and the patch embedding has no bias. The head is the projection to the embedding
+space shared with texts; its outputs are not classes. An exception is transformers' `CLIPForImageClassification`, whose
+head reads the mean of the patches, without the final LayerNorm.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -59,14 +59,14 @@ OPENAI_KEYS = (
 
 
 def table(tensors: Tensors) -> Tensors:
-    """Position embeddings stored as a table (N, D), as (1, N, D)."""
+    """Reshape position embeddings from a table (N, D) to (1, N, D)."""
     if "pos_embed" in tensors and tensors["pos_embed"].ndim == 2:
         return tensors | {"pos_embed": tensors["pos_embed"][None]}
     return dict(tensors)
 
 
 def classified(tensors: Tensors, *unused: str) -> tuple[Tensors, dict[str, Any]]:
-    """A classifier on the mean of the patches, which has no use for some of the tensors."""
+    """Rename a classifier on the mean of the patches to our head, and drop tensors that it does not use."""
     tensors = {
         name.replace("classifier.", "head."): tensor
         for name, tensor in tensors.items()
@@ -89,16 +89,16 @@ def _adjust_openai(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
     return _without_bias(tensors), {}
 
 
-# Widths of the spaces that heads of timm's CLIP models project to. Source: timm 1.0.31, `num_classes` of all of them.
+# Output dimensions of the projections in timm's CLIP models. Source: timm 1.0.31, `num_classes` of all of them.
 _SPACES = (512, 640, 768, 1024, 1280)
 
 
 def is_projection(family: Family, config: ViTConfig, head: str, part: str) -> bool:
-    """Whether a head's outputs are no classes but a place in the space that pictures share with texts.
+    """Whether a head's outputs are an embedding shared with texts instead of classes.
 
     Args:
-        head: the layer that is the head under a name that the family does not know, as those of classes are.
-        part: what stands before the model's names; "trunk." is open_clip's for a model of timm's.
+        head: name of the head's module if the family does not know it, which is then a classifier.
+        part: prefix of the model's names in the file; "trunk." is open_clip's for a model of timm.
     """
     if not config.num_classes or head:
         return False
@@ -115,7 +115,7 @@ _POOLS = {"tok": "cls", "avg": "mean"}
 
 
 def from_open_clip(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """What open_clip_config.json says of the picture tower; of a model of timm's, as timm's config.json would."""
+    """Convert open_clip_config.json to the settings of the image tower; for timm's models, to timm's config.json."""
     model = _mapping(stated, "model_cfg")
     vision, picture = _mapping(model, "vision_cfg"), _mapping(stated, "preprocess_cfg")
     if not isinstance(name := vision.get("timm_model_name"), str):
@@ -143,7 +143,7 @@ def _mapping(document: Mapping[str, Any], field: str) -> Mapping[str, Any]:
 
 
 def _read_open_clip(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Config fields; an absent one means the default of open_clip's `CLIPVisionCfg`."""
+    """Read the config fields; absent ones have the defaults of open_clip's `CLIPVisionCfg`."""
     if "open_clip" not in document:
         return {}
     vision = document["open_clip"]["vision"]
@@ -177,7 +177,7 @@ def _open_clip_preprocess(document: Mapping[str, Any]) -> Preprocess | None:
 
 
 def _without_bias(tensors: Tensors) -> Tensors:
-    """The projection has no bias, which is a bias of zero."""
+    """Add a zero bias to the projection, which has none."""
     if "head.weight" in tensors:
         tensors["head.bias"] = tensors["head.weight"].new_zeros(tensors["head.weight"].shape[:1])
     return tensors
@@ -243,10 +243,10 @@ def _write_tensors(
     head = {}
     if architecture == CLASSIFIER:
         head = {name.replace("head", "classifier"): tensors.pop(name) for name in ("head.weight", "head.bias")}
-        tensors |= {"norm.weight": torch.ones(config.dim), "norm.bias": torch.zeros(config.dim)}  # nothing reads it
+        tensors |= {"norm.weight": torch.ones(config.dim), "norm.bias": torch.zeros(config.dim)}  # unused by this class
     elif config.num_classes:
         head = {"visual_projection.weight": tensors.pop("head.weight")}
-        del tensors["head.bias"]  # it is zero
+        del tensors["head.bias"]  # zero, see `_without_bias`
     base = "vision_model." if config.num_classes else ""
     renamed = {f"{base}{name}": tensor for name, tensor in FAMILY.rename_back(tensors).items()} | head
     stated = document(config, labels, "clip_vision_model", architecture)
@@ -259,7 +259,7 @@ def _write_tensors(
 
 
 def flat(tensors: Tensors) -> Tensors:
-    """Positions as a table (N, D), and a class token (D,)."""
+    """Reshape positions to a table (N, D), and the class token to (D,)."""
     tensors = tensors | {"pos_embed": tensors["pos_embed"][0]}
     return tensors | ({"prefix.cls": tensors["prefix.cls"][0, 0]} if "prefix.cls" in tensors else {})
 

@@ -1,7 +1,7 @@
 """transformers' Dinov2 and Dinov2WithRegisters.
 
-The classifier reads the class token and the mean of the patches side by side. Registers join after the positions
-were added, so they have none.
+The classifier reads the concatenation of the class token and the mean of the patches. Registers are inserted after the
+positions were added, so they have no positions.
 """
 
 from collections.abc import Sequence
@@ -85,12 +85,12 @@ FAMILIES, MODEL_TYPES = (REGISTERS, FAMILY), (*KINDS, *KINDS_REGISTERS)
 
 # --- Writing --------------------------------------------------------------------------------------------------
 
-# SwiGLU's names on disk are others than those of a plain MLP.
+# On disk, SwiGLU has other names than a plain MLP.
 _GATED = replace(FAMILY, keys=tuple(pair for pair in KEYS if ".mlp." not in pair[0] or "weights_" in pair[1]))
 
 
 def _mlp_ratio(config: ViTConfig) -> int | None:
-    """transformers' `mlp_ratio`, from which it computes the width of the MLP; None if no whole number gives it."""
+    """Return transformers' `mlp_ratio`, from which it computes the width of the MLP; None if no integer fits."""
 
     def width(ratio: int) -> int:
         return (config.dim * ratio * 2 // 3 + 7) // 8 * 8 if config.gated_mlp else config.dim * ratio
@@ -107,7 +107,7 @@ def _obstacle(config: ViTConfig, preprocess: Preprocess) -> str:
 
 
 def _teacher_head(config: ViTConfig, weight: torch.Tensor) -> torch.Tensor:
-    """The head (C, D) on what they give it (2 D), the class token and the mean of the patches: zeros ignore one."""
+    """Pad the head (C, D) with zeros to the input (C, 2 D) of their head: class token and mean of the patches."""
     if config.pool == "cls_mean":
         return weight
     zeros = torch.zeros_like(weight)
@@ -121,7 +121,7 @@ def _write_tensors(
     if config.num_classes:
         tensors["head.weight"] = _teacher_head(config, tensors["head.weight"])
     renamed = (_GATED if config.gated_mlp else FAMILY).rename_back(tensors)
-    renamed["embeddings.mask_token"] = torch.zeros(1, config.dim)  # for training; it plays no part here
+    renamed["embeddings.mask_token"] = torch.zeros(1, config.dim)  # only used in pretraining
     if config.num_classes:
         renamed = {name if "classifier." in name else f"{kind}.{name}": tensor for name, tensor in renamed.items()}
     stated = document(config, labels, kind, architecture)
@@ -138,7 +138,7 @@ def _make_target(kind: str, architecture: str, prefix: str, head: bool, resizes:
         "gated_mlp": (True, False),
         "layer_scale": (True, False),
         "head": (head,),
-        "square": (True,),  # others are interpolated as if they were
+        "square": (True,),  # transformers interpolates others as if they were square
     }
     return Target(architecture, partial(_write_tensors, kind, architecture), can, resizes, _obstacle)
 

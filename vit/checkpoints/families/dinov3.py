@@ -1,4 +1,4 @@
-"""DINOv3, from transformers and from Meta: no position embeddings, queries and keys are turned instead.
+"""DINOv3, from transformers and Meta: rotary positions instead of position embeddings.
 
 Source: arXiv 2508.10104; transformers' `modeling_dinov3_vit.py`.
 """
@@ -48,12 +48,12 @@ _ROTARY = {"rope": 100.0, "pool": "cls", "position_resize": "bicubic", "image_si
 
 def _read_dinov3_config(document: Mapping[str, Any]) -> dict[str, Any]:
     stated = read_config(document, KINDS)
-    del stated["qkv_bias"]  # it is said for queries, keys and values on their own; a missing one is zero
+    del stated["qkv_bias"]  # stated separately for queries, keys and values; a missing bias is zero
     return stated | {"rope": document.get("rope_theta", 100.0)}
 
 
 def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
-    """Keys have no bias. The only first layer of a plain MLP is called as the second of a gated one."""
+    """Add the zero bias of keys; rename the first layer of a plain MLP, which has the name of a gated MLP's second."""
     if not any(".mlp.gate." in name for name in tensors):
         tensors = {name.replace(".mlp.up.", ".mlp.fc1."): tensor for name, tensor in tensors.items()}
     biases = {name: tensor for name, tensor in tensors.items() if name.endswith(".attn.q.bias")}
@@ -62,7 +62,7 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
 
 
 def _without_key_bias(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
-    """Meta stores a bias for keys and a mask that is zero there; the mask of an untouched model is NaN."""
+    """Set the bias of keys to zero: Meta stores one, with a mask of zeros that is NaN in an untrained model."""
     fitted = {}
     for name, tensor in tensors.items():
         if name.endswith(".attn.qkv.bias") and tensor.ndim == 1 and len(tensor) % 3 == 0:
@@ -102,7 +102,7 @@ FAMILIES, MODEL_TYPES = (FAMILY, META), tuple(KINDS)
 
 def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
     tensors = apart(config, thirds(config, scaled(config, tensors)), rows=False)
-    del tensors["pos_embed"]  # it is zero
+    del tensors["pos_embed"]  # zero for rotary positions
     biases = [name for name in tensors if name.endswith(".attn.k.bias")]
     key_bias = any(bool(tensors[name].any()) for name in biases)
     for name in [] if key_bias else biases:
@@ -122,7 +122,7 @@ def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], p
         "num_register_tokens": len(config.prefix) - 1,
         "layerscale_value": 1.0,
     }
-    mask = {"embeddings.mask_token": torch.zeros(1, 1, config.dim)}  # for training; it plays no part here
+    mask = {"embeddings.mask_token": torch.zeros(1, 1, config.dim)}  # only used in pretraining
     return Written(stated, FAMILY.rename_back(tensors) | mask)
 
 

@@ -1,7 +1,7 @@
-"""What a family of checkpoints is, and the three steps from its tensors to ours: rename, reshape, infer.
+"""The `Family` class, and the three steps from its tensors to ours: rename, reshape, infer.
 
-The steps look at names and shapes only, so they give the same answer for tensors on the meta device: a file is
-understood, and refused, before any of its weights are read.
+The steps use names and shapes only, so they also work on the meta device: a file is recognised, or refused, before any
+weights are read.
 """
 
 import math
@@ -26,16 +26,16 @@ Tensors = dict[str, Tensor]
 MAX_PATCHES = 4096
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
-# Widths whose heads are not 64 wide. Source: timm 1.0.31, every entry of vision_transformer, deit and eva.
+# Widths for which heads are not 64 wide. Source: timm 1.0.31, every entry of vision_transformer, deit and eva.
 _HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16, 1792: 16, 4096: 32}
 
 
 class Recognised(NamedTuple):
-    """What tensors tell of a model that no file names.
+    """Settings inferred from the tensors of a model that no file names.
 
     Attributes:
         fields: of the config.
-        model: what people call it; "" for a plain one.
+        model: name for people; "" for a plain one.
     """
 
     fields: Mapping[str, Any] = MappingProxyType({})
@@ -44,32 +44,32 @@ class Recognised(NamedTuple):
 
 @dataclass(frozen=True)
 class Family:
-    """How one library writes a plain ViT.
+    """How one library stores a plain ViT.
 
     Attributes:
-        name: what people call it.
-        signature: regular expression that finds one of its names.
-        without: regular expression that finds the names of other families that have that name, too.
-        keys: (ours, theirs) for every module or parameter; `{i}` stands for the number of the block, `{h}` for that
-            of the head, and ".weight" or ".bias" may follow. Ours are the names of `VisionTransformer`, before
-            `reshape`.
-        ignored: regular expression of names that play no part in classification.
-        square: all its models were made for square pictures.
-        fixed: config fields that are the same in every model of the family and never in a file.
-        assumed: config field -> (value, why), for what neither shapes nor a silent config tell.
-        called: config field -> what the family's config.json calls it.
-        read_config: the config fields that the family's config.json states, where more than their names differ; see
+        name: shown to people.
+        signature: regular expression that matches one of its tensor names.
+        without: regular expression that excludes other families which match `signature`, too.
+        keys: (ours, theirs) for every module or parameter; `{i}` stands for the index of the block, `{h}` for that of
+            the head, and ".weight" or ".bias" may follow. Ours are the names of `VisionTransformer`, before `reshape`.
+        ignored: regular expression for names that classification does not use.
+        square: whether all models were trained on square pictures.
+        fixed: config fields that are equal in every model of the family and never in a file.
+        assumed: config field -> (value, reason), used if neither shapes nor config determine it.
+        called: config field -> its name in the family's config.json.
+        read_config: reads the config fields from the family's config.json if more than their names differs; see
             `stated`.
-        by_name: config fields inferred from the name of a published model; never those that tensors could contradict.
-        by_tensors: (renamed tensors, the family's names of them, name of file and folder) -> the config fields that
-            published models with such tensors share, and which models these are. It is asked where no config.json
-            names the architecture, and refuses tensors that could be those of several.
-        adjust: renamed tensors to what the blocks of this project compute, where more than names differ, and the
-            config fields inferred on the way.
-        stated_size: (height, width) that the family's config.json gives pictures, which count as those of the
-            position embeddings where these are as many [px].
-        preprocess: (config, name) -> the preprocessing when no file states it, and why this one.
-        stated_preprocess, stated_labels: what the family's config.json says of these, if it does.
+        by_name: config fields inferred from the name of a published model, limited to those that tensors cannot
+            contradict.
+        by_tensors: (renamed tensors, their original names, name of file and folder) -> config fields that all published
+            models with such tensors share, and the name of these models. Called if no config.json states the
+            architecture; raises if the tensors are ambiguous.
+        adjust: converts renamed tensors to what this project's blocks compute, if more than names differs; also returns
+            the config fields inferred from them.
+        stated_size: (height, width) [px] of the input in the family's config.json, used for the grid of the position
+            embeddings if their number fits.
+        preprocess: (config, name) -> default preprocessing if no file states it, and the reason.
+        stated_preprocess, stated_labels: read these from the family's config.json, if present.
     """
 
     name: str
@@ -91,16 +91,16 @@ class Family:
     stated_labels: Callable[[Mapping[str, Any]], Any] = lambda document: document.get("id2label")
 
     def claims(self, names: list[str]) -> bool:
-        """Whether a file with these tensor names is of this family."""
+        """Whether a file with these tensor names belongs to this family."""
         return any(re.search(self.signature, name) for name in names) and not any(
             re.search(self.without, name) for name in names
         )
 
     def stated(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """The config fields that the family's config.json states.
+        """Read the config fields that the family's config.json states.
 
         Raises:
-            InvalidCheckpoint: a field cannot have such a value.
+            InvalidCheckpoint: a field has an invalid value.
         """
         if self.read_config is not None:
             return self.read_config(document)
@@ -110,16 +110,16 @@ class Family:
         return stated
 
     def find(self, name: str) -> str | None:
-        """Our name for one of the family's, before `reshape`; None for a name that it does not know."""
+        """Translate one of the family's names to ours, before `reshape`; None for an unknown name."""
         return next(
             (_fill(match, ours) for pattern, ours in _patterns(self.keys) if (match := pattern.fullmatch(name))), None
         )
 
     def rename(self, tensors: Tensors) -> Tensors:
-        """Give tensors with the family's names those of `VisionTransformer`, before `reshape`.
+        """Rename the family's tensors to those of `VisionTransformer`, before `reshape`.
 
         Raises:
-            InvalidCheckpoint: a name that the family does not know, or two names for one thing.
+            InvalidCheckpoint: unknown name, or two names for the same tensor.
         """
         renamed: Tensors = {}
         for name, tensor in tensors.items():
@@ -137,7 +137,7 @@ class Family:
         return renamed
 
     def rename_back(self, tensors: Tensors) -> Tensors:
-        """Give tensors with our names those of the family, in the first spelling in `keys`."""
+        """Rename our tensors to the family's names, in the first spelling in `keys`."""
         patterns = [(_pattern(ours), theirs) for ours, theirs in self.keys]
         return {
             next(_fill(match, theirs) for pattern, theirs in patterns if (match := pattern.fullmatch(name))): tensor
@@ -164,21 +164,22 @@ def _fill(match: re.Match[str], template: str) -> str:
 
 
 def reshape(tensors: Tensors, grid: tuple[int, int] | None, placed: bool = False) -> tuple[Tensors, tuple[str, ...]]:
-    """Renamed tensors to the exact names and shapes of `VisionTransformer`; and the prefix tokens' names.
+    """Convert renamed tensors to the names and shapes of `VisionTransformer`; also return the names of prefix tokens.
 
-    All become float32 but the matrices of the blocks, nearly all of a model: if they are in half precision they stay
-    so, and `Linear` casts them when it computes. `tensors` is empty afterwards: no weights are held twice.
+    All tensors become float32, except the matrices of the blocks, which are most of a model: if they are in half
+    precision they stay so, and `Linear` casts them in the forward pass. `tensors` is emptied, to avoid holding the
+    weights twice.
 
-    Queries, keys and values are fused, as are the two halves of a gated MLP. The position row of a prefix token is
-    added to the token, a sum of two constants, so positions remain for patches only. The two heads of a distilled
-    model, whose answers are averaged, become one over both tokens side by side, with half the weights.
+    Queries, keys and values are fused, as are the two halves of a gated MLP. The position of a prefix token is added to
+    the token, as both are constants, so that only patches have positions. The two heads of a distilled model, whose
+    outputs are averaged, become one head on both tokens concatenated, with halved weights.
 
     Args:
-        grid: (rows, cols) of patches where a config says so; else the number of patches must be a square.
-        placed: positions are rotary or relative, so there need be no position embeddings; they are zero then.
+        grid: (rows, cols) of patches if a config states them; else the number of patches must be a square.
+        placed: positions are rotary or relative, so position embeddings may be missing; they are then zero.
 
     Raises:
-        InvalidCheckpoint: a tensor is missing, of the wrong shape or of whole numbers, or two do not go together.
+        InvalidCheckpoint: a tensor is missing, has the wrong shape or an integer dtype, or two tensors do not fit.
     """
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or tensor.itemsize < 2:
@@ -218,7 +219,7 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, placed: bool = False
             f"The {rows} position embeddings do not fit {expected}; config.json must state the right image_size, as "
             f"of {possible_grids(rows - min(prefix.shape[1], rows - 1))} patches."
         )
-    own = rows - patches  # so many prefix tokens have a position row; they come first
+    own = rows - patches  # number of prefix tokens with a position; they come first
     if own:
         prefix = concatenate([added(prefix[:, :own], positions[:, :own]), prefix[:, own:]], 1)
     tensors["prefix_tokens"] = prefix
@@ -234,10 +235,10 @@ def _half_or_float(name: str, tensor: Tensor) -> Tensor:
 
 
 def concatenate(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Join tensors along a dimension, as `torch.cat`, which on the meta device imports torch's compiler: 2 s.
+    """Concatenate tensors like `torch.cat`, which on the meta device imports torch's compiler (2 s).
 
     Raises:
-        InvalidCheckpoint: they differ in another dimension, or have none.
+        InvalidCheckpoint: they differ in another dimension, or lack this one.
     """
     shapes = [list(part.shape) for part in parts]
     others = [shape[:dim] + shape[dim + 1 :] for shape in shapes]
@@ -251,12 +252,12 @@ def concatenate(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 def added(one: Tensor, other: Tensor) -> Tensor:
-    """The sum of two tensors, which for those on the meta device would import torch's compiler too."""
+    """Add two tensors; a plain sum on the meta device would import torch's compiler, see `concatenate`."""
     return one if one.is_meta and one.shape == other.shape else one + other
 
 
 def _fuse_layers(tensors: Tensors, start: str, letters: tuple[str, ...]) -> None:
-    """Put several linear layers on one input under each other."""
+    """Fuse several linear layers with the same input by concatenating their outputs."""
     fused = "qkv" if "q" in letters else "fc1"
     for end in ("weight", "bias"):
         parts = [tensors.pop(f"{start}{letter}.{end}", None) for letter in letters]
@@ -270,10 +271,10 @@ def _fuse_layers(tensors: Tensors, start: str, letters: tuple[str, ...]) -> None
 
 
 def with_position_bias(tensors: Tensors, resize: BiasResize) -> tuple[Tensors, dict[str, Any]]:
-    """Give each block its table of relative position biases, if there are any; return the tensors and config fields.
+    """Give each block its table of relative position biases, if there are any; also return the config fields.
 
     Args:
-        tensors: renamed; what all blocks share is `position_bias`.
+        tensors: renamed; `position_bias` is shared by all blocks.
         resize: how the library interpolates a table.
     """
     tensors = dict(tensors)
@@ -288,13 +289,13 @@ def with_position_bias(tensors: Tensors, resize: BiasResize) -> tuple[Tensors, d
 
 
 def biased_grid(tensors: Tensors, hint: tuple[int, int] | None = None) -> tuple[int, int] | None:
-    """(rows, cols) of patches by how many biases there are, of renamed tensors; None if there are none.
+    """Infer (rows, cols) of patches from the number of relative position biases; None if there are none.
 
     Args:
-        hint: (rows, cols) that a config means.
+        hint: (rows, cols) according to a config.
 
     Raises:
-        InvalidCheckpoint: a table is of no square picture's, and of no such grid's.
+        InvalidCheckpoint: the table fits neither a square picture nor the hint.
     """
     tables = (name for name in tensors if name.endswith("position_bias"))
     if (name := next(tables, None)) is None:
@@ -312,7 +313,10 @@ def biased_grid(tensors: Tensors, hint: tuple[int, int] | None = None) -> tuple[
 
 
 def _average_heads(tensors: Tensors) -> None:
-    """(head(cls) + head_dist(dist)) / 2 as one head on [cls, dist]. Source: DeiT, arXiv 2012.12877, section 4."""
+    """Merge the two heads, (head(cls) + head_dist(dist)) / 2, into one head on [cls, dist].
+
+    Source: DeiT, arXiv 2012.12877, section 4.
+    """
     if "head_dist.weight" in tensors:
         one, other = needed(tensors, "head.weight", 2), tensors.pop("head_dist.weight")
         if one.shape != other.shape:
@@ -325,7 +329,7 @@ def _average_heads(tensors: Tensors) -> None:
 
 
 def _as_tokens(parts: list[Tensor], dim: int) -> Tensor:
-    """Tokens of any leading shape as (1, S, D)."""
+    """Reshape tokens with any leading dimensions to (1, S, D), and concatenate them."""
     if any(part.ndim == 0 or part.numel() % dim or part.shape[-1] != dim for part in parts):
         raise InvalidCheckpoint("The class token and the patches differ in width.")
     if not parts:
@@ -334,10 +338,10 @@ def _as_tokens(parts: list[Tensor], dim: int) -> Tensor:
 
 
 def infer(tensors: Tensors, prefix: tuple[str, ...]) -> dict[str, Any]:
-    """The config fields that names and shapes of reshaped tensors tell.
+    """Infer config fields from names and shapes of reshaped tensors.
 
     Args:
-        prefix: names of the prefix tokens, as `reshape` gives them.
+        prefix: names of the prefix tokens, from `reshape`.
 
     Raises:
         InvalidCheckpoint: a tensor is missing or of the wrong shape, there is no block, or patches are not square.
@@ -382,7 +386,7 @@ def infer(tensors: Tensors, prefix: tuple[str, ...]) -> dict[str, Any]:
 
 
 def possible_grids(patches: int) -> str:
-    """The grids of so many patches, in words, those nearest to a square first.
+    """List the grids with this number of patches, as text, starting with the most square one.
 
     >>> possible_grids(16)
     '4 x 4, 2 x 8 or 8 x 2'
@@ -395,18 +399,18 @@ def possible_grids(patches: int) -> str:
 
 
 def square_size(tensors: Tensors, patch_size: int) -> tuple[int, int]:
-    """The (height, width) of a square picture with as many patches as there are positions [px]."""
+    """Return the (height, width) [px] of a square picture with as many patches as there are positions."""
     side = math.isqrt(tensors["pos_embed"].shape[1]) * patch_size
     return side, side
 
 
 def default_heads(dim: int) -> int | None:
-    """How many heads published models of this width have; None where there is no custom to go by."""
+    """Return the number of heads that published models of this width have; None if there is no convention."""
     return _HEADS.get(dim, dim // 64 if dim >= 192 and dim % 64 == 0 else None)
 
 
 def possible_heads(dim: int) -> tuple[int, ...]:
-    """Numbers of heads that divide a width into heads of 4 to 256.
+    """Return the numbers of heads for which a head is 4 to 256 wide.
 
     >>> possible_heads(48)
     (1, 2, 3, 4, 6, 8, 12)
@@ -415,10 +419,10 @@ def possible_heads(dim: int) -> tuple[int, ...]:
 
 
 def build_config(values: Mapping[str, Any]) -> ViTConfig:
-    """Make a config from values out of a file.
+    """Build a config from untrusted values.
 
     Raises:
-        InvalidCheckpoint: unknown field, wrong kind, out of range, or fields that do not fit each other.
+        InvalidCheckpoint: unknown field, wrong type, out of range, or inconsistent fields.
     """
     with _refusing():
         config = ViTConfig.from_dict(dict(values))
@@ -428,14 +432,14 @@ def build_config(values: Mapping[str, Any]) -> ViTConfig:
 
 
 def check_stated(name: str, value: object, called: str) -> None:
-    """Refuse a value of the wrong kind or out of range, in the words of the file that holds it.
+    """Check the type and range of a config value, naming the field as its file does.
 
     Args:
         name: of the config field.
-        called: what the file calls it.
+        called: name of the field in the file.
 
     Raises:
-        InvalidCheckpoint: the field cannot have this value.
+        InvalidCheckpoint: invalid value.
     """
     with _refusing():
         check_field(name, value, called)
@@ -443,7 +447,7 @@ def check_stated(name: str, value: object, called: str) -> None:
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Raise InvalidCheckpoint where a config cannot be."""
+    """Convert a ValueError about a config to InvalidCheckpoint."""
     try:
         yield
     except ValueError as error:
@@ -451,10 +455,10 @@ def _refusing() -> Iterator[None]:
 
 
 def needed(tensors: Tensors, name: str, ndim: int) -> Tensor:
-    """The tensor of that name.
+    """Return a tensor that must exist.
 
     Args:
-        ndim: how many dimensions it must have.
+        ndim: required number of dimensions.
 
     Raises:
         InvalidCheckpoint: it is missing, or has another number of dimensions.

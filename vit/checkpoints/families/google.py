@@ -1,8 +1,8 @@
-"""Google's own `.npz` files of the Vision Transformer, those of google-research/vision_transformer and of big_vision.
+"""Google's `.npz` files of the Vision Transformer, from google-research/vision_transformer and big_vision.
 
-JAX multiplies from the other side, so matrices lie transposed. Those of queries, keys and values are (D, H, K): the
-number of heads is in the file. timm reads these files too; where it computes something else than Google's code, timm
-is followed, and what that changes is said.
+JAX multiplies from the other side, so matrices are transposed. Those of queries, keys and values are (D, H, K), which
+gives the number of heads. timm reads these files, too; where it deviates from Google's code, this module follows timm
+and reports the difference.
 """
 
 import re
@@ -17,7 +17,7 @@ from vit.images.preprocess import Preprocess
 from vit.model.config import MAX_DEPTH, ViTConfig
 
 _ATTENTION = (("q", "query"), ("k", "key"), ("v", "value"), ("proj", "out"))
-# ours, theirs, inside a block; flax numbers the layers, in Google's first code all together, in big_vision by kind
+# ours, theirs, inside a block. flax numbers the layers: all together in Google's first code, by type in big_vision
 _IN_BLOCK = tuple(
     pair
     for attention, norm, mlp in ((1, 2, 3), (0, 1, 0))
@@ -33,7 +33,7 @@ _IN_BLOCK = tuple(
 _LAYERS = (
     ("patch_embed", "embedding"),
     *((f"blocks.{{i}}.{ours}", f"Transformer/encoderblock_{{i}}/{theirs}") for ours, theirs in _IN_BLOCK),
-    *((f"blocks.{ours}", f"Transformer/encoderblock/{theirs}") for ours, theirs in _IN_BLOCK),  # all blocks in one
+    *((f"blocks.{ours}", f"Transformer/encoderblock/{theirs}") for ours, theirs in _IN_BLOCK),  # blocks stacked
     ("norm", "Transformer/encoder_norm"),
     *((f"pool.{ours}", f"MAPHead_0/MultiHeadDotProductAttention_0/{theirs}") for ours, theirs in _ATTENTION),
     ("pool.norm", "MAPHead_0/LayerNorm_0"),
@@ -54,7 +54,7 @@ KEYS = (
     ),
 )
 
-# our name -> dimensions of their array, and what makes it ours
+# our name -> number of dimensions of their array, and its conversion
 _TURNS: tuple[tuple[str, int, Callable[[Tensor], Tensor]], ...] = (
     (r"patch_embed\.weight", 4, lambda kernel: kernel.permute(3, 2, 0, 1)),  # (height, width, channels, D)
     (r".*\.[qkv]\.weight", 3, lambda kernel: kernel.flatten(1).T),  # (D, H, K)
@@ -72,7 +72,7 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
     _split_blocks(tensors)
     fields: dict[str, Any] = {"heads": _count_heads(tensors)}
     if "prefix.cls" in tensors and "pool.probe" not in tensors:
-        fields["pool"] = "cls"  # Google's code makes the token where the head reads it, and only there
+        fields["pool"] = "cls"  # Google's code creates the token only if the head reads it
     turned = {}
     for name in list(tensors):
         for pattern, ndim, turn in _TURNS:
@@ -81,7 +81,7 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
                 break
         else:
             turned[name] = tensors[name]
-        del tensors[name]  # no weights are held twice
+        del tensors[name]  # avoid holding the weights twice
     for end in ("weight", "bias"):
         if f"pool.k.{end}" in turned and f"pool.v.{end}" in turned:
             turned[f"pool.kv.{end}"] = concatenate([turned.pop(f"pool.k.{end}"), turned.pop(f"pool.v.{end}")])
@@ -89,7 +89,7 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
 
 
 def _split_blocks(tensors: Tensors) -> None:
-    """Give each block its own tensors, where one tensor holds those of all blocks."""
+    """Split tensors that contain all blocks into one per block."""
     for name in [name for name in tensors if re.match(r"blocks\.\D", name)]:
         blocks = tensors.pop(name)
         if blocks.ndim == 0 or len(blocks) > MAX_DEPTH:
@@ -102,7 +102,7 @@ def _split_blocks(tensors: Tensors) -> None:
 
 
 def _count_heads(tensors: Tensors) -> int:
-    """How many heads all the attention of the file has."""
+    """Infer the number of heads, which must be equal in all blocks."""
     names = [name for name in tensors if re.fullmatch(r".*\.[qkv]\.weight", name)]
     counts = {needed(tensors, name, 3).shape[1] for name in names}
     if len(counts) != 1:
@@ -125,7 +125,7 @@ FAMILY = Family(
     name="Google",
     signature=r"^embedding/kernel$",
     keys=KEYS,
-    fixed={"eps": 1e-6, "position_resize": "bilinear"},  # flax's default; what timm does to these files
+    fixed={"eps": 1e-6, "position_resize": "bilinear"},  # flax's default; timm's choice for these files
     assumed={
         "activation": (
             "gelu",

@@ -1,7 +1,7 @@
-"""Sort the tensors of a file: those of the family's model, those of the head, and those to leave out.
+"""Classify the tensors of a file: model, head, and those to leave out.
 
-People put heads of their own on a Vision Transformer, under any name. A single linear layer is the head. With any other
-head the model opens without it, since attention does not depend on what follows the last block.
+People add heads of their own to a Vision Transformer, under any name. A single linear layer is taken as the head. With
+any other head the model is opened without it, since attention does not depend on what follows the last block.
 """
 
 import re
@@ -16,18 +16,18 @@ from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief
 
 _HEADS = ("head", "head_dist", "classifier")  # ours, before `adjust`
-# What never stands between a model and its head.
+# Modules that are never part of the path from the model to its head.
 _APART = re.compile(
     r"mask|decoder|predictor|loss|criteri|cent(er|re)|queue|bank|prototype|memory|metric|momentum"
     r"|(^|[._])arc([._]|face|margin)|margin|cosine|cosface"
 )
-# What by its name changes the tokens on their way.
+# Modules whose names suggest that they change the tokens inside the model.
 _WITHIN = re.compile(r"lora_|adapter|prompt|stem|rope|rel_pos|pos_emb|token")
-# What is stored with weights of few bits: bitsandbytes, GPTQ, AWQ, compressed-tensors, torch.ao.
+# Tensors stored with quantised weights by bitsandbytes, GPTQ, AWQ, compressed-tensors, torch.ao.
 _QUANTISED = re.compile(
     r"\.(SCB|absmax|quant_map|quant_state\.\w+|qweight|qzeros|g_idx|zero_point|weight_scale(_inv)?|weight_packed)$"
 )
-# Of any layer: those of recurrent ones, of torch's attention, and of weights that are computed, too.
+# Parameters of ordinary layers, including recurrent ones, torch's attention, and parametrised weights.
 _OF_LAYER = re.compile(
     r"\.(in_proj_)?(weight|bias)(_\w+)?$|\.(running_mean|running_var|num_batches_tracked)$|/(kernel|scale|bias)$"
     r"|\.parametrizations\.\w+\.original\d?$"
@@ -38,10 +38,10 @@ class Selection(NamedTuple):
     """The tensors of a model.
 
     Attributes:
-        names: what its family calls them -> names in the file.
-        head: weight and perhaps bias of the one linear layer that is the head by no name of the family's.
-        head_name: the module that they belong to.
-        left_out: those that play no part, without what the family always leaves out.
+        names: the family's name -> name in the file.
+        head: weight and, if present, bias of a linear head whose name the family does not know.
+        head_name: its module.
+        left_out: unused tensors, except those that the family always ignores.
     """
 
     names: dict[str, str]
@@ -51,13 +51,13 @@ class Selection(NamedTuple):
 
 
 def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selection:
-    """Find what the family knows of a model, and its head.
+    """Select a model's tensors and its head.
 
     Args:
-        tensors: by their names in the file, of which only the shapes count.
+        tensors: by their names in the file; only shapes are used.
 
     Raises:
-        InvalidCheckpoint: a tensor that the family does not know may change the attention.
+        InvalidCheckpoint: a tensor that the family does not know may affect the attention.
     """
     own = aligned(part.own, family)
     whole = any((family.find(name) or "").startswith("blocks.") for name in own)
@@ -83,7 +83,7 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
         why = " It reads videos or volumes, and only pictures are read here." if len(embedding) == 5 else ""
         raise InvalidCheckpoint(f"The patch embedding has the wrong shape: {brief(embedding)}.{why}")
     dim = embedding[0] if embedding else 0
-    _take_sequences(family, names, extra, shapes, dim)
+    _accept_sequences(family, names, extra, shapes, dim)
     _drop_parts_of_larger_heads(family, names, extra, shapes, dim, own)
     head = () if _heads(family, names) else _only_linear(extra, shapes, dim)
     left_out = {name: file_name for name, file_name in extra.items() if name not in head}
@@ -100,26 +100,26 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
 
 
 def _changes_pictures(shapes: Mapping[str, tuple[int, ...]], dim: int, channels: int) -> str:
-    """A convolution whose output is a picture for the model and whose input is nothing that the model gives; or ""."""
+    """Return a convolution that produces pictures from something other than the model's output; "" if there is none."""
     weights = {name: shape for name, shape in shapes.items() if len(shape) >= 2}
     after, before = {dim}, set[int]()
     while after != before:
         before = set(after)
-        for one, other, *_ in weights.values():  # transposed convolutions have their inputs first
+        for one, other, *_ in weights.values():  # transposed convolutions have their input channels first
             after |= ({one} if other in after else set()) | ({other} if one in after else set())
     pictures = (name for name, shape in weights.items() if len(shape) == 4 and shape[0] == channels)
     return next((name for name in pictures if weights[name][1] not in after), "")
 
 
 def _heads(family: Family, names: Mapping[str, str]) -> list[str]:
-    """Those of the names that are weights of a head, CLIP's projection among them."""
+    """Return the names that are weights of a head, including CLIP's projection."""
     return [name for name in names if family.find(name) in ("proj", *(f"{head}.weight" for head in _HEADS))]
 
 
-def _take_sequences(
+def _accept_sequences(
     family: Family, names: dict[str, str], extra: dict[str, str], shapes: dict[str, tuple[int, ...]], dim: int
 ) -> None:
-    """A linear layer alone in a `Sequential` in the head's place is the head; dropout has no tensors."""
+    """Move a linear layer in a `Sequential` in the head's place to the head, if it is the only layer with tensors."""
     taken = {family.find(name) for name in names}
     for ours, theirs in family.keys:
         if ours not in _HEADS or f"{ours}.weight" in taken:
@@ -139,17 +139,19 @@ def _drop_parts_of_larger_heads(
     dim: int,
     own: Mapping[str, str],
 ) -> None:
-    """What is called a head and is one layer of several is no head."""
+    """Move tensors from `names` to `extra` if they have a head's name but are one layer of a larger head."""
     found = {family.find(name): name for name in names}
     for head in _HEADS:
         bias = found.get(f"{head}.bias")
         if bias and f"{head}.weight" not in found and any(name.startswith(bias.removesuffix("bias")) for name in extra):
-            extra[bias] = names.pop(bias)  # the weights are computed, as by a norm
+            extra[bias] = names.pop(bias)  # the weights are computed, for example by weight norm
     before = [side for name in names if family.find(name) == "pre_logits.weight" for side in shapes[name][:1]]
     for weight in _heads(family, names):
         shape = shapes[weight]
         if family.find(weight) == "proj":
             continue
+        # A layer is part of a larger head if it does not read the model's features, if another layer reads its output,
+        # if other layers outside the model read the features, or if its module has further tensors.
         reads = len(shape) == 2 and shape[1] in (dim, 2 * dim, *before)
         near = [name for name in extra if not _APART.search(name)]
         follows = any(shapes[name][1:] == shape[:1] != (dim,) and name.endswith(".weight") for name in near)
@@ -163,7 +165,7 @@ def _drop_parts_of_larger_heads(
 
 
 def _only_linear(extra: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], dim: int) -> tuple[str, ...]:
-    """Weight and perhaps bias of the only layer that reads the model's width, if it is linear; else nothing."""
+    """Return weight and bias, if any, of the only layer that reads the model's width if it is linear, else ()."""
     reading = [name for name in extra if dim in shapes[name] and not _APART.search(name)]
     weights = [name for name in reading if name.endswith(".weight") and shapes[name][1:] == (dim,)]
     if len(weights) != 1:
@@ -178,7 +180,7 @@ def _only_linear(extra: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
         for name in others
         if name.endswith(".weight")
     )
-    more = any(name.startswith(f"{weight.rpartition('.')[0]}.") for name in others)  # such as a scale of the cosine
+    more = any(name.startswith(f"{weight.rpartition('.')[0]}.") for name in others)  # such as the scale of a cosine
     if (
         follows
         or normed
@@ -191,14 +193,14 @@ def _only_linear(extra: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
 
 
 def _is_harmless(name: str, shape: tuple[int, ...], dim: int, family: Family | None) -> bool:
-    """Whether the attention is the same without a tensor.
+    """Whether leaving out a tensor cannot change the attention.
 
     Args:
-        family: of the model that it lies in; None for what lies beside the model.
+        family: of the model that contains the tensor; None for a tensor outside the model.
     """
     if _APART.search(name):
         return True
-    if not _OF_LAYER.search(name):  # a parameter of its own, such as prompts and further tokens
+    if not _OF_LAYER.search(name):  # a free parameter, such as prompts and extra tokens
         return not shape or shape[-1] != dim
     if family is None:
         return True
@@ -228,7 +230,7 @@ def _refusal(family: Family, name: str) -> str:
 
 
 def described(left_out: Mapping[str, str]) -> str:
-    """Tensors by the modules that they belong to, in short.
+    """Summarise tensors by module.
 
     >>> described({"fc.0.weight": "", "fc.0.bias": "", "n_averaged": ""})
     '`fc` (2 tensors), `n_averaged`'

@@ -1,7 +1,7 @@
 """transformers' ViT, DeiT, ViT-MSN, ViT-MAE and I-JEPA: the layout of the Hub, and our own.
 
-transformers 5 renamed its modules, yet still writes the old names to files: both dialects are read, the file's
-is written. A model that `ViTForImageClassification` cannot express keeps this layout and adds `EXTRA`.
+transformers 5 renamed its modules but still writes the old names to files. Both are read; the file's are written. A
+model that `ViTForImageClassification` cannot express uses the same layout with the names in `EXTRA`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.untrusted import brief
 
-# ours, theirs on disk, after the model's own name ("vit.", "deit.", ...)
+# ours, theirs on disk, after the model's prefix ("vit.", "deit.", ...)
 ON_DISK = (
     ("patch_embed", "embeddings.patch_embeddings.projection"),
     ("prefix.cls", "embeddings.cls_token"),
@@ -34,7 +34,7 @@ ON_DISK = (
     ("norm", "layernorm"),
     ("head", "classifier"),
 )
-# ours, theirs in a `state_dict()` of transformers 5, where it differs
+# ours, theirs in a `state_dict()` of transformers 5, where they differ
 IN_MEMORY = (
     ("blocks.{i}.norm1", "layers.{i}.layernorm_before"),
     ("blocks.{i}.attn.q", "layers.{i}.attention.q_proj"),
@@ -45,13 +45,13 @@ IN_MEMORY = (
     ("blocks.{i}.mlp.fc1", "layers.{i}.mlp.fc1"),
     ("blocks.{i}.mlp.fc2", "layers.{i}.mlp.fc2"),
 )
-# DeiT's second token. `DeiTForImageClassification` has the token too but one head, on the class token.
+# DeiT's distillation token. `DeiTForImageClassification` has it, too, but only one head, on the class token.
 DISTILLED = (
     ("prefix.dist", "embeddings.distillation_token"),
     ("head", "cls_classifier"),
     ("head_dist", "distillation_classifier"),
 )
-# What only our own files hold.
+# Names that only our own files use.
 EXTRA = (
     ("prefix", "embeddings.prefix_tokens"),
     ("blocks.{i}.scale1", "encoder.layer.{i}.layer_scale1"),
@@ -68,15 +68,15 @@ EXTRA = (
 
 
 class Kind(NamedTuple):
-    """What transformers takes for granted of one `model_type` where its config.json is silent."""
+    """transformers' defaults for one `model_type`, used where config.json lacks a field."""
 
     eps: float
     activation: str = "gelu"
     patch_size: int = 16
     dim: int = 768
     heads: int = 12
-    mlp_dim: int | None = 3072  # None: the config does not state it
-    prefix: tuple[str, ...] | None = ("cls",)  # None: it differs from model to model
+    mlp_dim: int | None = 3072  # None: not stated in the config
+    prefix: tuple[str, ...] | None = ("cls",)  # None: differs between models
     patch_bias: bool = True
 
 
@@ -111,14 +111,14 @@ _ACTIVATIONS_READ = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {
 
 
 def read_config(document: Mapping[str, Any], kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any]:
-    """The fields that a config.json of transformers states; an absent one means transformers' default.
+    """Read the config fields of a config.json of transformers; absent fields have transformers' defaults.
 
     Args:
-        kinds: what the tensors can be, by `model_type`; the first if the file does not say.
+        kinds: possible `model_type` values for the tensors; the first is used if the file states none.
     """
-    if isinstance(document.get("vision_config"), Mapping):  # of a model of two towers
+    if isinstance(document.get("vision_config"), Mapping):  # a model with two towers
         document = {"model_type": f"{document.get('model_type')}_vision_model", **document["vision_config"]}
-    elif isinstance(document.get("backbone_config"), Mapping):  # of a model for depth, segmentation or detection
+    elif isinstance(document.get("backbone_config"), Mapping):  # a model for depth, segmentation or detection
         document = {"model_type": document.get("model_type"), **document["backbone_config"]}
     name = document.get("model_type", next(iter(kinds)))
     if name not in kinds:
@@ -150,7 +150,7 @@ def read_config(document: Mapping[str, Any], kinds: Mapping[str, Kind] = KINDS) 
 
 
 def assumed(kind: Kind, library: str) -> dict[str, tuple[Any, str]]:
-    """What the tensors alone do not tell, with the family's standard."""
+    """Return the family's defaults for settings that tensors do not determine, with a reason for each."""
     why = f"is not in the file; %s is {library}'s standard."
     return {
         "eps": (kind.eps, f"The eps of LayerNorm {why % f'{kind.eps:g}'}"),
@@ -167,8 +167,8 @@ def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
     return Preprocess(size=config.image_size, resize="squash", mean=half, std=half), why
 
 
-def _read_by_the_head(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
-    """The class token where there is one; I-JEPA has none, and DeiT with a teacher has two heads."""
+def _infer_pool(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
+    """Infer the pooling: the class token if there is one; I-JEPA has none, and DeiT with a teacher has two heads."""
     return tensors, {"pool": "cls"} if "prefix.cls" in tensors and "head_dist.weight" not in tensors else {}
 
 
@@ -183,7 +183,7 @@ FAMILY = Family(
     assumed=assumed(KINDS["vit"], "transformers"),
     called=CALLED,
     read_config=read_config,
-    adjust=_read_by_the_head,
+    adjust=_infer_pool,
     preprocess=_preprocess,
 )
 NATIVE = replace(FAMILY, name="saved", keys=ON_DISK + EXTRA, adjust=lambda tensors: (tensors, {}))
@@ -191,7 +191,7 @@ FAMILIES, MODEL_TYPES = (FAMILY,), tuple(KINDS)
 
 
 def obstacles(config: ViTConfig) -> tuple[str, ...]:
-    """What keeps transformers' ViTForImageClassification from computing this model; empty if nothing does."""
+    """Return why transformers' ViTForImageClassification cannot compute this model; empty if it can."""
     checks = {
         "its prefix is not one class token": config.prefix != ("cls",),
         "its head reads more than the class token": config.pool != "cls",
@@ -212,15 +212,15 @@ def obstacles(config: ViTConfig) -> tuple[str, ...]:
 
 
 def write_config(config: ViTConfig, labels: Sequence[str]) -> dict[str, Any]:
-    """config.json as transformers opens it, or, for a model that it cannot express, one that it refuses."""
+    """Return config.json for transformers; for a model that it cannot express, one that it refuses to load."""
     names = {"id2label": {str(i): label for i, label in enumerate(labels)}}
-    if obstacles(config):  # a "vit" that loads and computes something else would be worse than an error
+    if obstacles(config):  # loading it as "vit" would silently compute something else
         return {"model_type": "vit-attention-explorer"} | names
     return document(config, labels, "vit", "ViTForImageClassification")
 
 
 def document(config: ViTConfig, labels: Sequence[str], kind: str, architecture: str) -> dict[str, Any]:
-    """config.json of a class of transformers; names of classes only where there are any.
+    """Return config.json for a class of transformers, with class names if there are labels.
 
     Args:
         kind: transformers' `model_type`.
@@ -242,12 +242,12 @@ def document(config: ViTConfig, labels: Sequence[str], kind: str, architecture: 
 
 
 def write_tensors(config: ViTConfig, tensors: Tensors) -> Tensors:
-    """The tensors of a `VisionTransformer` under transformers' names, with what those lack under `EXTRA`."""
+    """Rename the tensors of a `VisionTransformer` to transformers' names, and to `EXTRA` where it has none."""
     tensors = thirds(config, tensors)
     prefix = tensors.pop("prefix_tokens")
     if config.prefix == ("cls",):
         tensors["prefix.cls"] = prefix
-        # Ours holds no position for the class token, it is part of the token: theirs is zero.
+        # Our class token includes its position, so transformers' position for it is zero.
         tensors["pos_embed"] = torch.cat([torch.zeros_like(prefix), tensors["pos_embed"]], 1)
     elif config.prefix:
         tensors["prefix"] = prefix
@@ -262,7 +262,7 @@ def _write_tensors(
     kind: str, architecture: str, config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
 ) -> Written:
     tensors = apart(config, thirds(config, tensors))
-    if architecture == TEACHER:  # theirs averages two heads, ours is one with half the weights
+    if architecture == TEACHER:  # they average two heads, we have one with half the weights
         one, other = (2 * tensors["head.weight"]).chunk(2, 1)
         tensors |= {"head.weight": one, "head_dist.weight": other, "head_dist.bias": tensors["head.bias"]}
         renamed = _WITH_TEACHER.rename_back(tensors)
@@ -280,7 +280,7 @@ _WITH_DIST = replace(FAMILY, keys=ON_DISK + DISTILLED)
 PLAIN_VIT = Target("ViTForImageClassification", partial(_write_tensors, "vit", "ViTForImageClassification"))
 TARGETS = (
     PLAIN_VIT,
-    # ViTModel has a layer for pooling that would be missing.
+    # ViTModel has a pooling layer, for which we have no weights.
     Target("ViTMSNModel", partial(_write_tensors, "vit_msn", "ViTMSNModel"), {"head": (False,)}),
     Target(
         "DeiTForImageClassification",

@@ -1,7 +1,7 @@
-"""Which tensors of a file are a Vision Transformer's: what stands before their names, and which model of several.
+"""Find the Vision Transformers in a file: the prefix of their names, and which of several models to use.
 
-Nothing is known of how people call their modules. Where the patch embedding lies, the model lies: what stands before
-its name is taken off all names. A slash in a name ends what its dict is called in another dict.
+Module names are arbitrary, so the patch embedding locates the model: the prefix of its name is removed from all names.
+A slash in a name separates the keys of nested dicts.
 """
 
 import re
@@ -14,15 +14,15 @@ from vit.checkpoints.families.family import Family
 from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief
 
-# What torch wraps around modules, also inside a model.
+# Wrappers that torch adds around modules, also inside a model.
 _WRAPPED = re.compile(r"(?<![^./])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
-_CHUNKS = re.compile(r"^blocks\.\d+\.(\d+)\.")  # Meta trains large models with their blocks in groups
-# The tower that reads, of a model of two.
+_CHUNKS = re.compile(r"^blocks\.\d+\.(\d+)\.")  # Meta trains large models with blocks in groups
+# Names of the text tower in a model with two towers.
 _TEXT = re.compile(
     r"(text|txt)([._/]|$)|(transformer\.resblocks|token_embedding|positional_embedding|ln_final|logit_scale|logit_bias"
     r"|attn_mask|input_resolution|context_length|vocab_size)\b"
 )
-# Of several models, what the one that people use is called, best first.
+# Names of the default model among several, most preferred first.
 _USUAL = (r"(^|[^a-z])(ema|swa)|(ema|swa)([^a-z]|$)|averag|shadow", r"teacher", r"target", r"^(?!.*(student|online))")
 
 
@@ -30,9 +30,9 @@ class Part(NamedTuple):
     """One Vision Transformer in a file.
 
     Attributes:
-        prefix: what stands before its names.
+        prefix: of its names.
         own: name after the prefix -> name in the file.
-        beside: those near it, after what they share with the prefix -> name in the file.
+        beside: tensors of the surrounding modules, by name after the shared part of the prefix -> name in the file.
     """
 
     prefix: str
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 
 def find_parts(names: Collection[str], families: Sequence[Family]) -> list[Part]:
-    """Every Vision Transformer in a file, the one that people use first; none if there is no patch embedding."""
+    """Find every Vision Transformer in a file, the default one first; empty if there is no patch embedding."""
     bare = {_WRAPPED.sub("", name): name for name in names}
     embeddings = "|".join(_embedding(theirs) for family in families for ours, theirs in family.keys if ours in _OURS)
     matches = map(re.compile(rf"((?:.*[./])?)(?:{embeddings})").fullmatch, bare)
@@ -50,7 +50,7 @@ def find_parts(names: Collection[str], families: Sequence[Family]) -> list[Part]
         own = {_CHUNKS.sub(r"blocks.\1.", name[len(prefix) :]): bare[name] for name in bare if name.startswith(prefix)}
         places.append(Part(prefix, own, {}))
     parts = [part for part in places if any(family.claims(list(part.own)) for family in families)]
-    for part in [] if parts else places:  # the blocks may lie in a module of their own
+    for part in [] if parts else places:  # the blocks may be in a separate module
         tried = ((family, aligned(part.own, family)) for family in families)
         parts += [part._replace(own=own) for family, own in tried if family.claims(list(own))][:1]
     ancestors = {part.prefix: _ancestors(part.prefix) for part in parts}
@@ -69,7 +69,7 @@ def find_parts(names: Collection[str], families: Sequence[Family]) -> list[Part]
 
 
 def aligned(names: Mapping[str, str], family: Family) -> dict[str, str]:
-    """Take off what stands before the blocks alone, if their names are not known as they are."""
+    """Remove a prefix that only the blocks have, if their names are not recognised otherwise."""
 
     def block(name: str) -> bool:
         return (family.find(name) or "").startswith("blocks.")
@@ -89,7 +89,7 @@ def _embedding(theirs: str) -> str:
 
 
 def _ancestors(prefix: str) -> list[str]:
-    """What a name beside a model may share with the model's prefix, longest first: at least the dict that holds it."""
+    """List what names beside a model may share with the model's prefix, longest first; at least the enclosing dict."""
     container = prefix[: prefix.rfind("/") + 1]
     levels = prefix[len(container) :].split(".")[:-1]
     return [container + "".join(f"{level}." for level in levels[:i]) for i in range(len(levels), -1, -1)]
@@ -100,7 +100,7 @@ def _rank(prefix: str) -> int:
 
 
 def distinct(parts: Sequence[Part], tensors: Mapping[str, Tensor]) -> list[Part]:
-    """The models of a file, each once: a module that was registered twice is one model.
+    """Remove duplicates among a file's models: a module that was registered twice is one model.
 
     Args:
         tensors: by their names in the file.
@@ -113,13 +113,13 @@ def distinct(parts: Sequence[Part], tensors: Mapping[str, Tensor]) -> list[Part]
 
 
 def choose(parts: Sequence[Part], wanted: str) -> Part:
-    """The model that is called so; the first one for "".
+    """Return the model with this name; the first one for "".
 
     Args:
-        wanted: as `labels` call it, or its prefix.
+        wanted: one of `labels`, or a prefix.
 
     Raises:
-        InvalidCheckpoint: there is none.
+        InvalidCheckpoint: no such model.
     """
     if not wanted:
         return parts[0]
@@ -134,7 +134,7 @@ def choose(parts: Sequence[Part], wanted: str) -> Part:
 
 
 def labels(prefixes: Sequence[str]) -> dict[str, str]:
-    """The shortest names that distinguish the prefixes of several models, by prefix.
+    """Return the shortest names that distinguish several models, by prefix.
 
     >>> labels(["state/student.backbone.", "state/teacher.backbone."])
     {'state/student.backbone.': 'student', 'state/teacher.backbone.': 'teacher'}

@@ -1,4 +1,4 @@
-"""The picture tower of SigLIP, from transformers: no class token, one learnt query gathers from all patches.
+"""The image tower of SigLIP, from transformers: no class token; a learned query pools all patches.
 
 transformers' `SiglipForImageClassification` reads the mean of the patches instead.
 """

@@ -1,8 +1,7 @@
-"""What a class of another library computes, and how one of our models is written for it.
+"""Describe what a class of another library can compute, and convert our models for it.
 
-Libraries have classes that can be told some things and not others. `Target.can` lists what a class can be told; all
-else is an obstacle, and a model with an obstacle is not written: a file that loads and computes something else would
-be worse than none.
+Classes differ in which settings they support. `Target.can` lists the supported values; anything else is an obstacle,
+and a model with an obstacle is not converted, because a file that loads and computes something else is worse than none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +16,13 @@ from vit.model.config import PositionResize, ViTConfig
 
 
 class Written(NamedTuple):
-    """The content of config.json, and the tensors under the other library's names."""
+    """Content of config.json, and the tensors under the other library's names."""
 
     document: dict[str, Any]
     tensors: Tensors
 
 
-# What a plain class does; a trait that is not named here can be anything.
+# Traits of a plain class; traits that are not listed may have any value.
 PLAIN: Mapping[str, tuple[Any, ...]] = {
     "prefix": ("cls",),
     "pool": ("cls",),
@@ -50,10 +49,10 @@ class Target:
 
     Attributes:
         name: of the class.
-        write: (config, tensors of a `VisionTransformer`, labels, preprocess) -> what its files hold.
-        can: trait -> the values that it can have, where they differ from `PLAIN`.
-        resizes: how it interpolates positions by itself when a picture has another size; None if it does not.
-        also: a further obstacle, as a sentence about "it"; "" for none.
+        write: (config, tensors of a `VisionTransformer`, labels, preprocess) -> content of its files.
+        can: trait -> supported values, where they differ from `PLAIN`.
+        resizes: how it interpolates positions for pictures of another size; None if it does not.
+        also: returns a further obstacle, as a sentence about "it"; "" for none.
     """
 
     name: str
@@ -63,7 +62,7 @@ class Target:
     also: Callable[[ViTConfig, Preprocess], str] = lambda config, preprocess: ""
 
     def obstacles(self, config: ViTConfig, tensors: Tensors, preprocess: Preprocess) -> tuple[str, ...]:
-        """What keeps the class from computing this model, as sentences about "it"; empty if nothing does."""
+        """Return why the class cannot compute this model, as sentences about "it"; empty if it can."""
         can = {**PLAIN, **self.can}
         sentences = [
             _sentence(trait, value, config)
@@ -74,13 +73,13 @@ class Target:
 
 
 def traits(config: ViTConfig, tensors: Tensors) -> dict[str, Any]:
-    """The properties of a model in which the classes of the libraries differ."""
+    """Return the properties of a model in which the libraries' classes differ."""
     special = tuple(name for name in config.prefix if name in ("cls", "dist"))
     registers = tuple(f"reg{i + 1}" for i in range(len(config.prefix) - len(special)))
     standard = config.prefix == special + registers and special == ("cls", "dist")[: len(special)]
     prefix = " ".join((*special, *(["reg"] if registers else []))) if standard else "other"
     positions = "learnt" if config.rope is None else "both" if bool(tensors["pos_embed"].any()) else "rotary"
-    single = config.pool == "cls" and config.norm == "after_pool"  # of one token it is the same before and after
+    single = config.pool == "cls" and config.norm == "after_pool"  # for a single token, both orders give the same
     return {
         "prefix": prefix,
         "pool": config.pool,
@@ -153,11 +152,10 @@ def _sentence(trait: str, value: Any, config: ViTConfig) -> str:
 
 
 def apart(config: ViTConfig, tensors: Tensors, rows: bool = True) -> Tensors:
-    """Our tensors with prefix tokens under their own names, `prefix.cls`, `prefix.dist` and `prefix.reg`.
+    """Split the prefix tokens into `prefix.cls`, `prefix.dist` and `prefix.reg`.
 
     Args:
-        rows: class and distillation token get a row of the position embeddings. Ours is part of the token, so it
-            is zero.
+        rows: add position embeddings for class and distillation token. They are zero, because our tokens include them.
     """
     tensors = dict(tensors)
     prefix = tensors.pop("prefix_tokens")
@@ -172,7 +170,7 @@ def apart(config: ViTConfig, tensors: Tensors, rows: bool = True) -> Tensors:
 
 
 def thirds(config: ViTConfig, tensors: Tensors) -> Tensors:
-    """Our tensors with queries, keys and values apart: `attn.q`, `attn.k`, `attn.v`."""
+    """Split queries, keys and values into `attn.q`, `attn.k`, `attn.v`."""
     tensors = dict(tensors)
     for i in range(config.depth):
         for end in ("weight", "bias") if config.qkv_bias else ("weight",):
@@ -182,7 +180,7 @@ def thirds(config: ViTConfig, tensors: Tensors) -> Tensors:
 
 
 def scaled(config: ViTConfig, tensors: Tensors) -> Tensors:
-    """Our tensors with LayerScale, of ones if the model has none: a product with one changes no number."""
+    """Add a LayerScale of ones if the model has none, which changes no result."""
     ones = {f"blocks.{i}.scale{k}": tensors["blocks.0.norm1.weight"].new_ones(config.dim)
             for i in range(config.depth) for k in (1, 2)}  # fmt: skip
     return ones | tensors

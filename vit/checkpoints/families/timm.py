@@ -1,8 +1,8 @@
-"""timm's Vision Transformers, and Meta's original files, which use the same names: DeiT, DINO, MAE, DINOv2.
+"""timm's Vision Transformers, and Meta's original files with the same names: DeiT, DINO, MAE, DINOv2.
 
-The names of the tensors are the same for models that compute different things, so what they leave open comes from the
-architecture: config.json of the Hub states it, and file names often hold it. Checked against every entry of timm
-1.0.31's `vision_transformer`, `deit` and `eva` modules.
+Models that compute different things have the same tensor names. The missing settings come from the architecture, which
+config.json of the Hub states, and often the file name. Checked against every entry of timm 1.0.31's
+`vision_transformer`, `deit` and `eva` modules.
 """
 
 import math
@@ -79,7 +79,7 @@ KEYS = (
     ("head_dist", "head_dist"),
 )
 
-# What an architecture's name tells; the first match counts.
+# Settings implied by an architecture's name; the first match wins.
 _NOT_PLAIN = (
     (r"sapiens", "its keys and values have fewer heads than its queries, and RMSNorm"),
     (r"_dwee_|_dlittle_|_dpwee_", "it has differential attention"),
@@ -119,7 +119,7 @@ _DINOV3 = {"rope": 100.0, "eps": 1e-5}
 _EVA02 = {"rope": 1e4, "rope_places": "rows", "rope_grid": (16, 16), "eps": 1e-6}
 _ROPE_VIT = {"rope": 100.0, "rope_places": "columns", "eps": 1e-6}
 _MIXED = {"rope": 10.0, "rope_places": "mixed"}
-_CORE_GRIDS = {192: 24, 384: 24, 768: 14, 1024: 24, 1536: 32}  # of Perception Encoder's core models, by their width
+_CORE_GRIDS = {192: 24, 384: 24, 768: 14, 1024: 24, 1536: 32}  # of Perception Encoder's core models, by width
 _ROTARY = (
     (r"dinov3", _DINOV3 | {"pool": "mean"}),
     (r"lingbot", _DINOV3),
@@ -130,7 +130,7 @@ _ROTARY = (
 
 
 def by_name(name: str) -> dict[str, Any]:
-    """Config fields inferred from the name of a file or folder, none of which follow from tensors."""
+    """Infer config fields from the name of a file or folder; none of them follow from tensors."""
     fields = _named(name.lower())
     fields.pop("eps", None)
     return fields
@@ -152,10 +152,10 @@ def _named(name: str) -> dict[str, Any]:
 
 
 def by_architecture(name: str) -> dict[str, Any]:
-    """Config fields of the architecture with this timm name; none for other names.
+    """Return the config fields of timm's architecture with this name; empty for other names.
 
     Raises:
-        InvalidCheckpoint: it is no plain Vision Transformer.
+        InvalidCheckpoint: not a plain Vision Transformer.
     """
     for pattern, why in _NOT_PLAIN:
         if re.search(pattern, name):
@@ -170,7 +170,7 @@ def by_architecture(name: str) -> dict[str, Any]:
 
 
 def _perception(name: str) -> dict[str, Any]:
-    """Perception Encoder; only its largest models have no class token."""
+    """Return the config fields of a Perception Encoder; only its largest models have no class token."""
     core, giant = "_core_" in name, "_gigantic_" in name
     side = 32 if giant or not core else 14 if "_base_" in name else 24
     fields = {"rope": 1e4, "rope_places": "columns" if giant else "columns_from_one", "rope_grid": (side, side)}
@@ -182,7 +182,7 @@ _ACTIVATIONS = {
     "gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "quickgelu": "quick_gelu", "silu": "silu",
     "swish": "silu",
 }  # fmt: skip
-# In config.json.
+# Names in config.json.
 _CALLED = {
     "heads": "num_heads", "depth": "depth", "dim": "embed_dim", "image_size": "img_size",
     "rope": "rope_temperature", "rope_grid": "ref_feat_shape", "pool_heads": "attn_pool_num_heads",
@@ -190,7 +190,7 @@ _CALLED = {
 
 
 def _read_timm_config(document: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json of the Hub or of timm's `save_for_hf`: the architecture, and what differs from it."""
+    """Read config.json of the Hub or of timm's `save_for_hf`: the architecture, and the arguments that override it."""
     architecture, args = document.get("architecture"), document.get("model_args") or {}
     if not isinstance(architecture, str) or not isinstance(args, Mapping):
         if "model_type" in document and document["model_type"] != "timm_wrapper":
@@ -226,7 +226,7 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
         for end in ("weight", "bias"):
             if f"fc_norm.{end}" in tensors:
                 tensors[f"norm.{end}"] = tensors.pop(f"fc_norm.{end}")
-    for name in [name for name in tensors if name.endswith(".attn.q.bias")]:  # keys have none
+    for name in [name for name in tensors if name.endswith(".attn.q.bias")]:  # keys have no bias
         block = name.removesuffix("q.bias")
         q, v = tensors.pop(name), tensors.pop(f"{block}v.bias", None)
         if v is None or q.shape != v.shape:
@@ -248,14 +248,14 @@ def _gated(tensors: Tensors) -> bool:
     return halves or "blocks.0.mlp.gate.weight" in tensors
 
 
-# SigLIP's models whose GELU is the tanh form, by width, patch size and, where others have the same, patches.
+# Sizes of SigLIP models that use tanh GELU: width, patch size and, if that is ambiguous, number of patches.
 _TANH_SIZES = {(1536, 16), (1152, 16), (768, 32), (1024, 16, 1024)}
-# LingBot's models have the tensors of DINOv3's, and read another token.
+# Widths of LingBot's models, which have the same tensors as DINOv3's and use another token.
 _LINGBOT = {384, 768, 1024}
 
 
 def _by_tensors(tensors: Tensors, names: Collection[str], name: str) -> Recognised:
-    """Which of timm's models has such tensors."""
+    """Recognise timm's models by their tensors."""
     patches = needed(tensors, "patch_embed.weight", 4)
     dim, has = patches.shape[0], tensors.keys()
     if {"rope.freqs", "position_bias", "blocks.0.attn.position_bias"} & has:
@@ -324,7 +324,7 @@ def _with_norm_pre(tensors: Tensors, dim: int) -> Recognised:
 
 
 def _without_key_bias(tensors: Tensors, dim: int) -> Recognised:
-    """EVA and what stands on BEiT's code."""
+    """EVA, and models based on BEiT's code."""
     has = tensors.keys()
     if _gated(tensors):
         return Recognised(_EVA02, "EVA-02")
@@ -366,7 +366,7 @@ def _preprocess(config: ViTConfig, name: str) -> tuple[Preprocess, str]:
 
 
 def _default_crop(name: str, side: int) -> float:
-    """The share of the shorter side that most of timm's models of such a name and size cut out."""
+    """Return the crop ratio that most of timm's models with such a name and size use."""
     if "siglip" in name:
         return 0.9
     if side >= 300 or re.search(r"dinov[23]|_clip_", name):
@@ -380,7 +380,10 @@ def _stated_size(document: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _stated_preprocess(document: Mapping[str, Any]) -> Preprocess | None:
-    """timm's `pretrained_cfg`. Source: timm 1.0.31, `timm/data/transforms_factory.py`, `transforms_imagenet_eval`."""
+    """Read timm's `pretrained_cfg`.
+
+    Source: timm 1.0.31, `timm/data/transforms_factory.py`, `transforms_imagenet_eval`.
+    """
     stated = document.get("pretrained_cfg")
     if not isinstance(stated, Mapping) or not isinstance(stated.get("input_size"), list | tuple):
         return None
@@ -408,7 +411,7 @@ def _per_channel(value: object, default: tuple[float, ...]) -> tuple[float, ...]
 
 
 def _stated_labels(document: Mapping[str, Any]) -> object:
-    """`label_names`, with `label_descriptions` where there are any, as people read them."""
+    """Read `label_names`, replaced by the readable `label_descriptions` where they exist."""
     stated = document.get("pretrained_cfg")
     places = [document, stated if isinstance(stated, Mapping) else {}]
     names = next((section["label_names"] for section in places if section.get("label_names")), None)
@@ -469,7 +472,7 @@ META_DINOV2 = replace(
     FAMILY,
     name="Meta DINOv2",
     square=True,
-    keys=(*KEYS, ("head", "linear_head")),  # of its classifiers, which read class token and mean of the patches
+    keys=(*KEYS, ("head", "linear_head")),  # classifiers on class token and mean of the patches
     signature=r"^mask_token$",
     without=r"^decoder_embed\.|^storage_tokens$|^rope_embed\.periods$",  # MAE and DINOv3
     ignored=r"^mask_token$|^(dino|ibot)_head\.",
@@ -482,17 +485,17 @@ FAMILIES = (MAE, META_DINOV2, FAMILY)
 # --- Writing --------------------------------------------------------------------------------------------------
 
 _POOLS_WRITTEN = {ours: theirs for theirs, ours in _POOLS.items()}
-# What no argument of timm's class says comes from the function that an architecture is the name of.
+# Settings that timm's class does not take as arguments; the function of this architecture sets them.
 _EPS = {1e-6: "vit_base_patch16_224", 1e-5: "vit_base_patch16_clip_224"}
 _DISTILLED = "deit_base_distilled_patch16_224"
 _SWIGLU = "vit_giant_patch14_dinov2"
 
 
 def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
-    """config.json as `timm.create_model("local-dir:...")` reads it, and the tensors."""
+    """Return config.json for `timm.create_model("local-dir:...")`, and the tensors."""
     distilled = config.pool == "cls_dist"
     tensors = apart(config, tensors, rows=distilled)
-    if distilled:  # theirs averages two heads, ours is one with half the weights
+    if distilled:  # they average two heads, we have one with half the weights
         one, other = (2 * tensors["head.weight"]).chunk(2, 1)
         tensors |= {"head.weight": one, "head_dist.weight": other, "head_dist.bias": tensors["head.bias"]}
     after = config.norm == "after_pool" and config.pool == "mean"
@@ -535,7 +538,7 @@ def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], p
     }
     if labels:
         stated["label_names"] = list(labels)
-    if config.multi_label:  # read by transformers, which opens the folder too
+    if config.multi_label:  # for transformers, which opens the folder, too
         stated["problem_type"] = "multi_label_classification"
     stated["pretrained_cfg"] = {
         "custom_load": False,
@@ -555,18 +558,18 @@ def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], p
 
 
 def _mlp_ratio(config: ViTConfig) -> float:
-    """timm's `mlp_ratio`, such that `int(dim * mlp_ratio)` is the width of the first layer of the MLP."""
+    """Return timm's `mlp_ratio`, such that `int(dim * mlp_ratio)` is the width of the first layer of the MLP."""
     width = config.mlp_dim * (2 if config.gated_mlp else 1)
     ratio = width / config.dim
     return ratio if int(config.dim * ratio) == width else math.nextafter(ratio, math.inf)
 
 
 def _crop_pct(preprocess: Preprocess) -> float | None:
-    """timm's `crop_pct`, such that `floor(side / crop_pct)` is what a side is resized to; None if there is none."""
+    """Return timm's `crop_pct`, such that `floor(side / crop_pct)` is the resized side; None if no value fits."""
     height, width = preprocess.size
     shorter = preprocess.resize_to
-    assert shorter is not None  # set when the object was made
-    if preprocess.resize == "shortest" and height != width:  # theirs covers both sides and not the shorter one
+    assert shorter is not None  # set by `Preprocess`
+    if preprocess.resize == "shortest" and height != width:  # timm covers both sides, we resize the shorter one
         return None
     resized = [shorter * side // min(height, width) for side in (height, width)]
     about = min(height, width) / shorter

@@ -1,6 +1,6 @@
 """tintn's tutorial, github.com/tintn/vision-transformer-from-scratch: no final LayerNorm, one Linear per head.
 
-Its config.json, where one lies beside the weights, is transformers-like: `num_attention_heads`, `image_size`, ...
+Its config.json, if present, resembles transformers': `num_attention_heads`, `image_size`, ...
 """
 
 import re
@@ -34,7 +34,7 @@ _PER_HEAD = re.compile(r"(blocks\.\d+\.attn\.[qkv])\.(\d+)\.(weight|bias)")
 
 
 def _join_heads(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
-    """One Linear per head to one for all, and how many there were."""
+    """Concatenate the layers of single heads, and return the number of heads."""
     joined: Tensors = {}
     groups: dict[str, dict[int, torch.Tensor]] = {}
     for name, tensor in tensors.items():

@@ -1,7 +1,7 @@
 """torchvision's `vit_b_16`, `vit_b_32`, `vit_l_16`, `vit_l_32`, `vit_h_14` and others of its VisionTransformer.
 
-The files hold tensors only. What they do not tell is in torchvision's code: exact GELU, eps 1e-6, positions
-resized with aligned corners, and, for the published files, the preprocessing and the class names.
+The files contain tensors only. torchvision's code defines the rest: exact GELU, eps 1e-6, positions resized with
+aligned corners, and, for the published files, the preprocessing and the class names.
 """
 
 import re
@@ -38,8 +38,8 @@ KEYS = (
 
 @cache
 def _published() -> dict[str, Any]:
-    """Name of each published file -> torchvision's enum member."""
-    from torchvision import models  # noqa: PLC0415 # brings torch's compiler along: 2 s
+    """Return the published files: name -> torchvision's enum member."""
+    from torchvision import models  # noqa: PLC0415 # imports torch's compiler, which takes 2 s
 
     sizes = ("B_16", "B_32", "L_16", "L_32", "H_14")
     return {Path(weights.url).name: weights for size in sizes for weights in getattr(models, f"ViT_{size}_Weights")}
@@ -70,7 +70,7 @@ def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
 
 
 def imagenet_labels() -> tuple[str, ...]:
-    """The 1000 class names of ImageNet-1k, in the order of all published models."""
+    """Return the 1000 class names of ImageNet-1k, in the order of all published models."""
     return tuple(_published()["vit_b_16-c867db91.pth"].meta["categories"])
 
 
@@ -78,7 +78,7 @@ _HEADS = {"vit_b_16": 12, "vit_b_32": 12, "vit_l_16": 16, "vit_l_32": 16, "vit_h
 
 
 def _by_name(name: str) -> dict[str, Any]:
-    """The number of heads, which the names of published files tell: "vit_b_16-c867db91.pth"."""
+    """Infer the number of heads from the name of a published file, such as "vit_b_16-c867db91.pth"."""
     match = re.search(r"(?:^|/)(vit_[blh]_\d\d)(?=[-_.@]|$)", name.lower())
     return {"heads": _HEADS[match[1]]} if match and match[1] in _HEADS else {}
 
@@ -98,7 +98,7 @@ FAMILIES = (FAMILY,)
 
 
 def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
-    """The arguments of torchvision's class, which its files do not hold, and the tensors."""
+    """Return the arguments for torchvision's class, which its files do not store, and the tensors."""
     arguments = {
         "image_size": config.image_size[0],
         "patch_size": config.patch_size,
