@@ -313,7 +313,7 @@ def gif_with_frame(width: int, height: int) -> bytes:
         (tiff_of_strips(100_001), "strips"),
         (png(8, 8, b"\0" * 20), "damaged"),
         (encode(gradient(), "PNG")[:30], "damaged"),
-        (encode(gradient(), "ICO"), "not a picture"),
+        (encode(gradient(), "ICO"), "This is an icon"),
     ],
 )
 def test_unusable_file_is_refused_in_one_sentence(data: bytes, said: str) -> None:
