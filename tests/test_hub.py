@@ -343,9 +343,9 @@ def test_interrupted_shards_resume(server: HubServer, shards: dict[str, bytes]) 
     reports: list[int] = []
     folder = hub.fetch("ada/split", lambda done, total: reports.append(done)).folder
     assert {name: (folder / name).read_bytes() for name in shards} == shards
-    asked = [request.path.rpartition("/")[2] for request in server.requests_of("/blobs/")]
+    requested = [request.path.rpartition("/")[2] for request in server.requests_of("/blobs/")]
     hashes = [hashlib.sha256(content).hexdigest() for content in shards.values()]
-    assert set(hashes[2:]) <= set(asked) <= set(hashes[1:])  # the second file may already be complete
+    assert set(hashes[2:]) <= set(requested) <= set(hashes[1:])  # the second file may already be complete
     assert (
         reports[0] > len(shards[first]) and reports == sorted(reports) and reports[-1] == sum(map(len, shards.values()))
     )

@@ -92,7 +92,7 @@ def closed_because() -> str:
         return f"Your login provider has not verified {_email()}. Verify the address there, then sign in again."
     emails = _section("trainers").get("emails", [])
     if isinstance(emails, str) or _email() not in {str(email).strip().casefold() for email in emails}:
-        return f"{_email()} is not on the list of people who may train here. Ask whoever runs this server."
+        return f"{_email()} is not on the list of people who may train here. Ask the administrator of this server."
     return ""
 
 

@@ -113,7 +113,7 @@ def retention_note() -> str:
     """Return a sentence about how long pictures are stored and who can see them."""
     if public.is_public():
         return "They stay in the server's memory for this visit, and are forgotten when you leave."
-    return "They stay on the server for a day, for whoever has the link that the address bar then shows."
+    return "The server keeps them for a day. Anyone with the link in the address bar can open them."
 
 
 def cache_scope() -> str:

@@ -220,8 +220,8 @@ def test_oldest_announcements_are_forgotten_beyond_the_limit() -> None:
 def test_files_for_the_disk_are_not_held_in_memory() -> None:
     spooled: Any = tempfile.SpooledTemporaryFile(max_size=10 * MB)  # noqa: SIM115  # whoever keeps it closes it
     spooled.write(b"short")
-    kept = guard._on_disk(guard.UploadFile(spooled))
-    assert spooled._rolled and kept == b"" and kept.size == 5 and kept.open().read() == b"short"
+    file = guard._on_disk(guard.UploadFile(spooled))
+    assert spooled._rolled and file == b"" and file.size == 5 and file.open().read() == b"short"
 
 
 def test_several_readers_share_a_file_on_disk(tmp_path: Path) -> None:

@@ -113,12 +113,12 @@ def test_archive_that_cannot_be_stored_is_refused_in_one_sentence(
 
 def test_data_selected_during_the_import_is_kept(page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pictures(folders / "mine")
-    shown = page._tree
+    before_import = page._tree
     page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine"))
     with monkeypatch.context() as patch:
         patch.setattr(data_picker, "unpack_upload", lambda *_: st.stop())  # as when the next click ends this run
         page.run()
-    page._tree = shown
+    page._tree = before_import
     control(page.selectbox, "data").set_value("mnist")
     page.run()
     assert not page.exception and control(page.selectbox, "data").value == "mnist"

@@ -10,7 +10,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
-from vit.checkpoints.families import huggingface, timm
+from vit.checkpoints.families import huggingface, timm, timm_architectures
 from vit.checkpoints.families.family import (
     Family,
     Recognised,
@@ -242,7 +242,7 @@ def check_config(document: Mapping[str, Any]) -> None:
     """
     architecture, kind = document.get("architecture"), document.get("model_type")
     if isinstance(architecture, str):
-        if not timm.by_architecture(architecture):  # raises if not a plain ViT
+        if not timm_architectures.by_architecture(architecture):  # raises if not a plain ViT
             raise InvalidCheckpoint(
                 f"This is timm's {brief(architecture)}. This app reads plain Vision Transformers: {READS}."
             )
