@@ -212,7 +212,8 @@ def test_kill_keeps_the_last_state(running: registry.Run) -> None:
 
 @pytest.mark.exhaustive
 def test_two_processes_train_one_run_and_stop_together() -> None:
-    run = wait_for_first_steps(control.launch(endless(), devices=("cpu", "cpu")))
+    # Shared, because the orphan of the tests above trains on if the tests that end it are not selected.
+    run = wait_for_first_steps(control.launch(endless(), devices=("cpu", "cpu"), share=True))
     assert json.loads((run.folder / "environment.json").read_text())["devices"] == 2
     assert sum("torch.distributed.run" in command_of(pid) for pid in trainers(run)) == 1
     control.stop(run.id)

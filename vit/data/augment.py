@@ -128,7 +128,7 @@ class _Compiled(Augmentation):
 
 @cache
 def _compiled_apply() -> Callable[[Augmentation, Tensor, "Draws"], Tensor]:
-    return torch.compile(Augmentation.apply)
+    return torch.compile(Augmentation.apply, dynamic=False)
 
 
 class Draws(NamedTuple):

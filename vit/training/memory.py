@@ -29,14 +29,14 @@ def count_memory(
         half: whether activations are bfloat16.
         parts: micro-batches per batch.
     """
-    return _count_weights(model, config) + _count_step(model, config, batch, on_gpu, half, parts)
+    return _count_weights(model, config, half) + _count_step(model, config, batch, on_gpu, half, parts)
 
 
-def _count_weights(model: ViTConfig, config: TrainConfig) -> int:
-    """Estimate weights, their moving average, and gradients and moments of the trained ones [bytes]."""
+def _count_weights(model: ViTConfig, config: TrainConfig, half: bool) -> int:
+    """Estimate weights, their bfloat16 copies, their average, and gradients and moments of the trained ones [bytes]."""
     learning = _learning_blocks(model, config) / model.depth if not config.lora_rank else 0
     states = 2 if config.optimizer == "muon" else 3  # gradients and moments; Muon has one for nearly all matrices
-    return int(4 * parameters_of(model) * (1 + (config.ema > 0) + learning * states))
+    return int(4 * parameters_of(model) * (1 + half / 2 + (config.ema > 0) + learning * states))
 
 
 def _count_step(model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool, half: bool, parts: int) -> int:
@@ -54,7 +54,8 @@ def _count_step(model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool,
     blocks = max(_learning_blocks(model, config), 1)
     pixels = 4 * model.channels * model.image_size[0] * model.image_size[1]
     each = (2 if half else 4) * (blocks * (activations + matrices) + matrices)
-    return batch * 4 * pixels + -(-batch // parts) * each  # the whole batch is augmented at once
+    copies = 9 if config.operations else 4  # of the whole batch, while it is augmented
+    return batch * copies * pixels + -(-batch // parts) * each
 
 
 def _learning_blocks(model: ViTConfig, config: TrainConfig) -> int:
@@ -74,7 +75,7 @@ def parts_that_fit(model: ViTConfig, config: TrainConfig, batch: int, free: int,
     Raises:
         InvalidConfig: even one picture at a time does not fit.
     """
-    weights = _count_weights(model, config)
+    weights = _count_weights(model, config, half)
 
     def needed(model: ViTConfig, batch: int, parts: int) -> int:
         return weights + _count_step(model, config, batch, False, half, parts)

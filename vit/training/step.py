@@ -183,7 +183,7 @@ class TrainStep:
         if on_cpu and not (shutil.which("g++") or shutil.which("clang++")):
             print("No C++ compiler was found, so torch.compile is left out: training takes longer.", file=sys.stderr)
             return logits
-        return torch.compile(logits)
+        return torch.compile(logits, dynamic=False)
 
     def _seed(self, seed: int) -> None:
         """Seed torch; on CPU without `torch.manual_seed`, which takes 2 ms to query every kind of accelerator."""
