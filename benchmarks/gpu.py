@@ -169,10 +169,13 @@ def collect(out: Path) -> None:
 
 
 def half_precision(weights: Path) -> bytes:
-    """Return the content of a file of weights, converted to float16."""
+    """Return the content of a file of weights, converted to float16, with its metadata: classes and configuration."""
+    from safetensors import safe_open
     from safetensors.torch import load_file, save
 
-    return bytes(save({name: tensor.half() for name, tensor in load_file(weights).items()}))
+    with safe_open(weights, "pt") as file:
+        metadata = file.metadata()
+    return bytes(save({name: tensor.half() for name, tensor in load_file(weights).items()}, metadata))
 
 
 def main() -> None:

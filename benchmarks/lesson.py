@@ -162,7 +162,7 @@ def print_all_times(page: Page, folder: Path, times: int) -> None:
 def main() -> None:
     """Print size, differences and times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkpoint", default="photos")
+    parser.add_argument("--checkpoint", default="cifar10")
     parser.add_argument("--data", type=Path, default=Path("data/imagenette/test"))
     parser.add_argument("--pictures", type=int, default=1000)
     parser.add_argument("--times", type=int, default=20)

@@ -221,7 +221,7 @@ def fill_caches() -> None:
     folder = loading.shipped_folder()
     assert folder is not None, "the first view is of the shipped checkpoint"
     checkpoint = loading.open_checkpoint(loading.SHIPPED, str(folder), loading.stamp(folder), None)
-    loading.explained(checkpoint, samples.read(welcome.VIEW.sample), welcome.SIZE)
+    loading.explained(checkpoint, samples.read(welcome.VIEW.sample), checkpoint.preprocess.size)
     checkpoint_picker.verified(checkpoint.identity, checkpoint)
 
 
@@ -270,8 +270,6 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
     with model_controls:
         loading.start_torch()
         checkpoint = checkpoint_picker.pick_checkpoint(inputs)
-        if checkpoint.name != welcome.CHECKPOINT:
-            address.change(ExploreLink, **welcome.left())
         size, precision = checkpoint_picker.pick_size(checkpoint)
     with inputs:
         source = picture_picker.pick_range(picture_picker.pick_frame(source))

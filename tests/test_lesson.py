@@ -113,8 +113,8 @@ def test_large_model_is_refused(
         lesson(opened(build()))
 
 
-def test_shipped_photos_fit_and_only_the_files_own_script_may_run() -> None:
-    content = lesson(load_checkpoint("photos"))
+def test_shipped_checkpoint_fits_and_only_the_files_own_script_may_run() -> None:
+    content = lesson(load_checkpoint("cifar10"))
     assert len(content) < MAX_FILE
     text = content.decode("utf-16")
     policy = html.unescape(re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', text)[0])

@@ -46,7 +46,7 @@ def test_tree_lists_every_module_of_the_package() -> None:
 
 def test_user_data_is_ignored_by_git_and_shipped_files_are_not() -> None:
     made = ["checkpoints/mine/model.safetensors", "checkpoints/.mine.new/config.json", "runs/a/config.json"]
-    shipped = ["checkpoints/cifar10/model.safetensors", "checkpoints/photos/README.md"]
+    shipped = ["checkpoints/cifar10/model.safetensors", "checkpoints/everyday/README.md"]
     ignored = subprocess.run(
         ["git", "check-ignore", "--no-index", *made, *shipped], cwd=ROOT, capture_output=True, text=True
     )

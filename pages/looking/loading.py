@@ -32,6 +32,7 @@ from vit.images import decode
 from vit.paths import checkpoints_folder, split_part
 from vit.training import run_folder
 from vit.untrusted import is_number
+from vit.view import first_view
 from vit.view.captions import about
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from vit.view.explanation import Explanation
 
 TELL_ABOVE = 2  # show the expected duration of longer computations [s]
-SHIPPED = "cifar10"
+SHIPPED = first_view.CHECKPOINT
 
 
 LOADING = threading.Event()  # set while PyTorch is being imported

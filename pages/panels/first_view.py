@@ -31,7 +31,7 @@ def stored(source: Source) -> FirstView | None:
     link = address.read(ExploreLink)
     same = (
         link.checkpoint in ("", view.checkpoint.name)
-        and link.size == loading.pixels(view.size)  # an empty size would be the model's own
+        and link.size in ("", loading.pixels(view.size))
         and link.target in ("", str(view.target))
         and link.method in ("", first_view.METHOD)
     )

@@ -54,7 +54,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
     state = session.of(session.Explore)
 
     def choose_sample(name: str) -> None:
-        choose("sample", sample=name, **(welcome.left() if name != current_sample() else {}))
+        choose("sample", sample=name)
 
     def choose_own(name: str, picture: str) -> None:
         if uploaded_pictures.is_kept(picture):
@@ -64,7 +64,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
 
     def shoot() -> None:
         if uploaders.newly_uploaded("camera") is not None:
-            choose("camera", **welcome.left())
+            choose("camera")
 
     def accept_uploads() -> None:
         files = [file for file in uploaders.newly_uploaded(key) or () if file.file_id not in state.files]
@@ -142,7 +142,7 @@ def open_uploads(uploaded: Sequence[Source]) -> None:
         pictures = own_pictures.add(readable)
         state.upload = first = readable[0]
         picture = uploaded_pictures.key_of(first.data)
-        choose("upload", upload=first.name, picture=picture, pictures=pictures, **welcome.left())
+        choose("upload", upload=first.name, picture=picture, pictures=pictures)
         if len(readable) > 1 and not pictures:
             problems.append("This server keeps no pictures now, so the first one alone is shown.")
     state.refused = " ".join(problems)

@@ -9,9 +9,7 @@ from pages.links import address
 from pages.links.page_links import ExploreLink
 from vit.view import first_view
 
-SIZE = first_view.INPUT_SIZE
-VIEW = ExploreLink(sample=first_view.SAMPLE, size=str(SIZE[0]), viewer={"view": "relevance"})
-CHECKPOINT = "cifar10"
+VIEW = ExploreLink(sample=first_view.SAMPLE, viewer={"view": "relevance"})
 CAPTION = (
     "At 64 px, twice what it was trained at, this speaks for “cat”: one eye and its rim, the fur between the eyes, and "
     "the nose. Point at a patch, or tap it, to see what it drew on; choose *Attention* or one of the maps to see where "
@@ -25,12 +23,6 @@ def fill() -> None:
         address.show(VIEW)
 
 
-def left() -> dict[str, str]:
-    """Return link changes for leaving the initial view: its input size is removed."""
-    link = address.read(ExploreLink)
-    return {"size": ""} if (link.sample, link.size, link.upload) == (VIEW.sample, VIEW.size, "") else {}
-
-
 def is_shown(checkpoint: str) -> bool:
     """Whether the page shows the initial view, regardless of the pinned token.
 
@@ -38,6 +30,6 @@ def is_shown(checkpoint: str) -> bool:
         checkpoint: name of the current checkpoint.
     """
     link = address.read(ExploreLink)
-    same = (link.sample, link.size, link.viewer.get("view")) == (VIEW.sample, VIEW.size, VIEW.viewer["view"])
+    same = (link.sample, link.viewer.get("view")) == (VIEW.sample, VIEW.viewer["view"])
     others = link.upload, link.picture, link.frame, link.target, link.method, link.classes.source, link.precision
-    return checkpoint == CHECKPOINT and same and not any((*others, link.heads))
+    return checkpoint == first_view.CHECKPOINT and same and not any((*others, link.heads, link.size))

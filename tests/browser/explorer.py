@@ -32,7 +32,9 @@ class App:
         page.on("pageerror", lambda error: self.errors.append(str(error)))
 
     def open(self, query: str = "?sample=cat") -> "App":
-        """Follow a link without reloading a page that is open already."""
+        """Follow a link without reloading a page that is open already; `cifar10` unless it names a checkpoint."""
+        if "checkpoint=" not in query:
+            query += f"{'&' if '?' in query else '?'}checkpoint=cifar10"
         if self.page.url.split("?")[0] == f"{self.url}/":
             self.page.mouse.move(0, 0)
             self.page.keyboard.press("Escape")

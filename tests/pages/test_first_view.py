@@ -26,8 +26,9 @@ from vit.view import first_view
 from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = ROOT / "checkpoints" / "cifar10"
-STALE = f"checkpoints/cifar10/{first_view.FILE} is stale. Make it anew: {first_view.COMMAND}"
+NAME = first_view.CHECKPOINT
+SHIPPED = ROOT / "checkpoints" / NAME
+STALE = f"checkpoints/{NAME}/{first_view.FILE} is stale. Make it anew: {first_view.COMMAND}"
 
 
 def close(one: bytes, other: bytes) -> bool:
@@ -62,7 +63,7 @@ def test_stored_view_equals_a_fresh_pass() -> None:
 
 @pytest.mark.parametrize("name", ["README.md", "config.json", "model.safetensors", "preprocessor_config.json"])
 def test_stored_view_is_not_used_for_another_checkpoint(tmp_path: Path, name: str) -> None:
-    folder = shutil.copytree(SHIPPED, tmp_path / "cifar10")
+    folder = shutil.copytree(SHIPPED, tmp_path / NAME)
     assert first_view.read(folder) is not None
     with (folder / name).open("ab") as file:
         file.write(b" ")
@@ -72,14 +73,14 @@ def test_stored_view_is_not_used_for_another_checkpoint(tmp_path: Path, name: st
 def test_stored_view_is_not_used_for_other_weights_or_another_name(tmp_path: Path) -> None:
     folder = shutil.copytree(SHIPPED, tmp_path / "renamed")
     assert first_view.read(folder) is None  # the payload has the old name
-    folder = folder.rename(tmp_path / "cifar10")
+    folder = folder.rename(tmp_path / NAME)
     assert first_view.read(folder) is not None
     (folder / "weights.pt").write_bytes(b"other")
     assert first_view.read(folder) is None
 
 
 def test_damaged_stored_view_is_ignored(tmp_path: Path) -> None:
-    folder = shutil.copytree(SHIPPED, tmp_path / "cifar10")
+    folder = shutil.copytree(SHIPPED, tmp_path / NAME)
     content = (folder / first_view.FILE).read_bytes()
     for damaged in (b"", content[:1000], content.replace(b"view.json", b"wiev.json")):
         (folder / first_view.FILE).write_bytes(damaged)
@@ -87,7 +88,7 @@ def test_damaged_stored_view_is_ignored(tmp_path: Path) -> None:
 
 
 def test_resaved_checkpoint_loses_its_stored_view(tmp_path: Path) -> None:
-    folder = shutil.copytree(SHIPPED, tmp_path / "cifar10")
+    folder = shutil.copytree(SHIPPED, tmp_path / NAME)
     checkpoint = load_checkpoint(folder)
     save_checkpoint(folder, checkpoint.model, checkpoint.labels, checkpoint.preprocess, checkpoint.facts)
     assert not (folder / first_view.FILE).exists()
@@ -116,7 +117,7 @@ print(any('class="bar' in one.proto.body for one in page.get("html")), "viewer" 
 
 @pytest.mark.parametrize(
     "link",
-    [{}, {"checkpoint": "cifar10", "sample": "cat", "size": "64", "block": "2", "head": "1", "view": "attention"}],
+    [{}, {"checkpoint": NAME, "sample": first_view.SAMPLE, "block": "2", "head": "1", "view": "attention"}],
 )
 def test_the_first_view_is_drawn_without_torch_and_pandas(link: dict[str, str]) -> None:
     assert run_without_torch(str(link)) == "[] True True True True"
@@ -138,9 +139,9 @@ def report_stored_view() -> None:
     ("link", "is_stored"),
     [
         ({}, True),
-        ({"checkpoint": "cifar10", "block": "2", "head": "1", "view": "attention"}, True),
-        ({"size": None}, False),
-        ({"size": "32"}, False),
+        ({"checkpoint": NAME, "block": "2", "head": "1", "view": "attention"}, True),
+        ({"size": "224"}, True),
+        ({"size": "112"}, False),
         ({"sample": "horse"}, False),
         ({"checkpoint": "other"}, False),
         ({"target": "1"}, False),

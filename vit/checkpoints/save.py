@@ -51,6 +51,7 @@ def save_checkpoint(
     facts: Mapping[str, Any] | None = None,
     card: str | None = None,
     files: Mapping[str, bytes] | None = None,
+    half: bool = False,
 ) -> Path:
     """Save a checkpoint atomically; the same model gives the same bytes.
 
@@ -64,9 +65,11 @@ def save_checkpoint(
         facts: about the training, see `write_card`; must be JSON. `params` is added.
         card: text of README.md; None to write it from `facts`.
         files: further files for the folder, such as the optimizer's state.
+        half: round the weights to float16, for half the file size.
 
     Raises:
-        InvalidCheckpoint: the weights are not finite, or the preprocessing does not fit the model.
+        InvalidCheckpoint: the weights are not finite or too large for float16, or the preprocessing does not fit the
+            model.
         UserError: the folder contains other files, or the disk is full or read-only.
         ValueError: the number of labels is wrong, or a name in `files` is reserved.
     """
@@ -81,7 +84,8 @@ def save_checkpoint(
 
     # Compute the fingerprint on what a reader will build from the file: on the CPU, in float32.
     state = {name.replace("_orig_mod.", ""): tensor for name, tensor in model.state_dict().items()}
-    tensors = {name: tensor.detach().to("cpu", torch.float32) for name, tensor in state.items()}
+    stored = torch.float16 if half else torch.float32
+    tensors = {name: tensor.detach().to("cpu", stored).float() for name, tensor in state.items()}
     answer = fingerprint(with_weights(hollow(config), tensors))
     if not all(map(is_finite, tensors.values())) or not all(map(math.isfinite, answer)):
         raise InvalidCheckpoint("The weights hold NaN or infinite numbers, so they were not saved.")
@@ -104,7 +108,7 @@ def save_checkpoint(
         CONFIG: [dump_json(huggingface.write_config(config, labels) | own, indent=2).encode()],
         PREPROCESS: [dump_json(preprocess_document, indent=2).encode()],
         CARD: [card.encode()],
-        WEIGHTS: list(safetensors_pieces(huggingface.write_tensors(config, tensors), metadata)),
+        WEIGHTS: list(safetensors_pieces(huggingface.write_tensors(config, tensors), metadata, stored)),
     }
     try:
         swap_in(folder, contents)
@@ -142,26 +146,29 @@ _DERIVED = (
 )  # caches that the explorer recreates
 
 
-def safetensors_pieces(tensors: Tensors, metadata: dict[str, str]) -> Iterator[bytes | memoryview]:
+def safetensors_pieces(
+    tensors: Tensors, metadata: dict[str, str], stored: torch.dtype = torch.float32
+) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a safetensors file in pieces, without copying contiguous weights.
 
     Names are sorted and the order of the metadata is kept, because the library's order differs between processes.
 
     Args:
         tensors: float32, on the CPU.
+        stored: type of the numbers in the file, float32 or float16.
 
     Source of the format: safetensors' README, section Format.
     """
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, tensor in sorted(tensors.items()):
-        begin, end = end, end + 4 * tensor.numel()
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        begin, end = end, end + stored.itemsize * tensor.numel()
+        header[name] = {"dtype": f"F{8 * stored.itemsize}", "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # align tensors to 8 bytes
     yield struct.pack("<Q", len(text)) + text
     for _, tensor in sorted(tensors.items()):
-        yield tensor.contiguous().numpy().data
+        yield tensor.to(stored).contiguous().numpy().data
 
 
 def swap_in(folder: Path, contents: Mapping[str, Sequence[bytes | memoryview]]) -> None:

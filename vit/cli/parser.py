@@ -103,7 +103,7 @@ def _add_processes(command: argparse.ArgumentParser) -> None:
 
 def _add_checkpoint(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--checkpoint", default="cifar10", metavar="NAME_OR_PATH",
+        "--checkpoint", default="everyday", metavar="NAME_OR_PATH",
         help="a name in checkpoints/, a folder or file, or one to download: owner/name[@revision] on the Hugging "
         "Face Hub, torchvision/vit_b_16 (default: %(default)s)",
     )  # fmt: skip
@@ -262,7 +262,7 @@ def _push(command: argparse.ArgumentParser) -> None:
 def _lesson(command: argparse.ArgumentParser) -> None:
     command.add_argument("out", type=Path, metavar="OUT.html", help="opens in any browser, without a network")
     command.add_argument(
-        "--checkpoint", default="photos", metavar="NAME_OR_PATH", help="a small plain model (default: %(default)s)"
+        "--checkpoint", default="cifar10", metavar="NAME_OR_PATH", help="a small plain model (default: %(default)s)"
     )
     command.add_argument(
         "--language", choices=("en", "de", "zh"), default="en",

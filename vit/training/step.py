@@ -20,6 +20,7 @@ from vit.model.attention import Attention
 from vit.model.transformer import VisionTransformer
 from vit.out_of_memory import is_out_of_memory
 from vit.training.config import TrainConfig
+from vit.training.cuda_graph import GraphedGradients
 from vit.training.distributed import Process
 from vit.training.optimizers import average_, learning_rate_share, make_optimizers, step_
 from vit.training.pictures import RunData
@@ -68,6 +69,7 @@ class TrainStep:
     chance: Chance
     class_weights: Tensor | None  # (C,), if the loss is balanced over the classes
     parts: int  # micro-batches per batch
+    graphed: GraphedGradients | None  # computes the gradients on a GPU, if the run is compiled
 
     def __init__(self, config: TrainConfig, run: Path, process: Process, data: RunData, model: VisionTransformer):
         self.config, self.run, self.process, self.data = config, run, process, data
@@ -88,6 +90,8 @@ class TrainStep:
         weights = class_weights(data.train.labels, len(data.classes)) if balanced else None
         self.class_weights = None if weights is None else weights.to(process.device)
         self.parts = 1
+        whole = config.compile and process.device.type == "cuda" and process.world == 1
+        self.graphed = GraphedGradients(self.gradients, model.parameters()) if whole else None
 
     def train_step(
         self, step: int, images: Tensor, labels: Tensor, note: Callable[[str], None]
@@ -117,9 +121,13 @@ class TrainStep:
             certain = F.one_hot(labels, len(self.data.classes)).float()
             inputs, targets = self.augment.mix(inputs, certain, self.chance)
         while True:
-            self._seed(dropout_seed)  # for dropout and stochastic depth
+            gradients: Callable[[Tensor, Tensor], Tensor] = self.gradients
             try:
-                loss = self.gradients(inputs, targets)
+                if self.graphed and self.parts == 1:
+                    self.graphed.capture(inputs, targets)
+                    gradients = self.graphed
+                self._seed(dropout_seed)  # for dropout and stochastic depth
+                loss = gradients(inputs, targets)
                 break
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error) or self.parts >= len(inputs):

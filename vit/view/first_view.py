@@ -1,10 +1,10 @@
 """Precomputed first view of a page, stored beside the checkpoint, so that the page need not wait for torch.
 
-    python -m vit.view.first_view [checkpoints/cifar10]
+    python -m vit.view.first_view [checkpoints/everyday]
 
-writes `first_view.zip` into a checkpoint's folder: the explanation of the first sample, computed by the same code as on
-a live page. The file contains hashes of everything it was computed from, and is ignored if one of them differs. Reading
-it needs no torch.
+writes `first_view.zip` into a checkpoint's folder: the explanation of the first sample at the checkpoint's own input
+size, computed by the same code as on a live page. The file contains hashes of everything it was computed from, and is
+ignored if one of them differs. Reading it needs no torch.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from vit.view.selection import Selection
 
 FILE = "first_view.zip"
-SAMPLE = "cat"  # initial picture of the page
-INPUT_SIZE = (64, 64)  # initial input size [px]
+CHECKPOINT = "everyday"  # shipped; the page opens it first
+SAMPLE = "church"  # initial picture of the page
 METHOD = "relevance"  # initial class-specific method
 COMMAND = "python -m vit.view.first_view"
 
@@ -174,7 +174,7 @@ def read(folder: Path) -> FirstView | None:
 def build(checkpoint: Checkpoint) -> FirstView:
     """Explain the first sample with the code that pages use."""
     image = samples.read(SAMPLE)
-    explanation = view.explain(checkpoint, image, INPUT_SIZE)
+    explanation = view.explain(checkpoint, image)
     record, target = explanation.record, int(explanation.record.logits[0].argmax())
     subject = Subject.of(checkpoint.model, explanation.preprocess(explanation.picture), target)
     chain, values = b"", ()
@@ -213,12 +213,12 @@ def build(checkpoint: Checkpoint) -> FirstView:
 
 
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """Return everything that a first view depends on: SHA-256 of all files by name, the method and the input size."""
+    """Return everything that a first view depends on: SHA-256 of all files by name, and the method."""
     own = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     files = {path.name: path for path in own if path.suffix != ".zip"}  # ZIP files are derived from the others
     files["sample"] = samples.SAMPLES[SAMPLE].path
     hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
-    return hashes | {"method": METHOD, "size": list(INPUT_SIZE)}
+    return hashes | {"method": METHOD}
 
 
 def pack(view: FirstView, made_of: Mapping[str, Any]) -> bytes:
@@ -276,7 +276,7 @@ def _as_tuples(value: Any) -> Any:
 
 def main(arguments: Sequence[str]) -> None:
     """Write the first view of the shipped checkpoint, or of the one in the given folder."""
-    shipped = PROJECT / "checkpoints" / "cifar10"
+    shipped = PROJECT / "checkpoints" / CHECKPOINT
     path = write(Path(arguments[0]) if arguments else shipped)
     print(f"{path}: {path.stat().st_size / 1e3:,.0f} kB")
 

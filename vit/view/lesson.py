@@ -58,7 +58,7 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
     """Build the lesson of a checkpoint as one HTML file.
 
     Args:
-        checkpoint: a small plain model, such as `photos`.
+        checkpoint: a small plain model, such as `cifar10`.
         language: of all text; class names without a translation are kept.
 
     Raises:
@@ -66,7 +66,7 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
     """
     if reason := _unsuited(checkpoint):
         raise UserError(
-            f"{checkpoint.name} does not fit into a lesson: {reason}. Choose a small plain model, such as photos."
+            f"{checkpoint.name} does not fit into a lesson: {reason}. Choose a small plain model, such as cifar10."
         )
     words = _words(language)
     script, worker = "\n" + joined("lesson/lesson.js"), joined("lesson/worker.js")
@@ -95,7 +95,7 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
     if len(content) > MAX_FILE:
         raise UserError(
             f"The lesson of {checkpoint.name} would take {len(content) / 1e6:,.1f} MB; it may take "
-            f"{MAX_FILE / 1e6:.0f}. Choose a smaller checkpoint, such as photos."
+            f"{MAX_FILE / 1e6:.0f}. Choose a smaller checkpoint, such as cifar10."
         )
     return content
 
