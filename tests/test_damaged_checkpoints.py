@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from test_checkpoints import edit
+from saved_checkpoints import edit
 
 from vit.checkpoints.fingerprint import fingerprint
 from vit.checkpoints.load import list_checkpoints, load_checkpoint

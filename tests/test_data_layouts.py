@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from empty_pictures import refusal
 from packed import INPUT, Sandbox, classes, picture
 
 from vit.cli.training import _show_classes
@@ -15,7 +16,6 @@ from vit.data.folders import Files, list_files
 from vit.data.import_archive import left_out
 from vit.data.pictures import Resident, Streamed
 from vit.data.survey import survey
-from vit.errors import InvalidDataset
 
 Put = Callable[..., Path]
 
@@ -43,12 +43,6 @@ def put(home: Path) -> Put:
 def sizes(files: Files) -> tuple[tuple[str, ...], int, int]:
     """Return the number of classes, of pictures for training and validation, and of test pictures."""
     return files.classes, len(files.train) + len(files.validation), len(files.test)
-
-
-def refusal(folder: Path) -> str:
-    with pytest.raises(InvalidDataset) as caught:
-        list_files(folder)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(

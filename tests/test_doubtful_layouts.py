@@ -5,13 +5,12 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from empty_pictures import Write, pictures
+from empty_pictures import Write, pictures, refusal
 from packed import Sandbox
 
 from vit.data import tables
 from vit.data.folders import list_files
 from vit.data.split_names import split_name
-from vit.errors import InvalidDataset
 
 
 def labels_of(folder: Path, split: str = "") -> dict[str, str]:
@@ -19,12 +18,6 @@ def labels_of(folder: Path, split: str = "") -> dict[str, str]:
     files = list_files(folder)
     every = getattr(files, split) if split else (*files.train, *files.validation, *files.test)
     return {path.name: files.classes[label] for path, label in every}
-
-
-def refusal(folder: Path) -> str:
-    with pytest.raises(InvalidDataset) as caught:
-        list_files(folder)
-    return str(caught.value)
 
 
 def rows(head: str, *lines: str) -> str:

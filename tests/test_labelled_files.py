@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from empty_pictures import Write, pictures
+from empty_pictures import Write, pictures, refusal
 from packed import Files, Sandbox, picture
 
 from vit.data.datasets import load_dataset
 from vit.data.folders import list_files
-from vit.errors import InvalidDataset
 from vit.images.preprocess import Preprocess
 
 PETS = ["cat", "dog"] * 3
@@ -27,12 +26,6 @@ def labels_of(folder: Path) -> dict[str, str]:
     files = list_files(folder)
     every = (*files.train, *files.validation, *files.test)
     return {str(path.relative_to(folder)): files.classes[label] for path, label in every}
-
-
-def refusal(folder: Path) -> str:
-    with pytest.raises(InvalidDataset) as caught:
-        list_files(folder)
-    return str(caught.value)
 
 
 TABLES = {

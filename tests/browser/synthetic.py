@@ -7,6 +7,8 @@ from PIL import Image
 from vit.explain.record import AttentionRecord
 from vit.explain.sensitivity import random_masks
 
+ALIKE = (3, 2, (4, 6), ("cls", "reg1"), 16, 0, 50)  # arguments of `record` in case "alike" of viewer_page.py
+
 
 def picture(width: int, height: int) -> Image.Image:
     """Return a smooth background with a bright disc right of the middle."""

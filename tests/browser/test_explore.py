@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from vit.images import samples
 from vit.view.explanation import explain
 
 from .explorer import PATIENCE, App
+from .photos import photo
 from .serving import FIND
 
 PASTE = """(encoded) => {
@@ -24,15 +24,6 @@ PASTE = """(encoded) => {
   files.items.add(new File([bytes], "pasted.png", { type: "image/png" }));
   document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: files, bubbles: true, cancelable: true }));
 }"""
-
-
-def photo(width: int, height: int) -> bytes:
-    """Write a JPEG as phones do: stored on its side, with an EXIF orientation."""
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    out = io.BytesIO()
-    Image.linear_gradient("L").resize((height, width)).convert("RGB").save(out, "JPEG", exif=exif)
-    return out.getvalue()
 
 
 def test_photo_from_a_phone_is_upright_and_explained(app: App) -> None:
@@ -44,44 +35,6 @@ def test_photo_from_a_phone_is_upright_and_explained(app: App) -> None:
     app.wait_until_idle()  # Streamlit keeps the old chart until the new one is drawn
     app.page.get_by_role("button", name="Answer").click()
     expect(app.page.get_by_role("img", name="Predictions")).to_contain_text("%", timeout=PATIENCE)
-
-
-def test_back_from_an_upload_leads_to_the_previous_view(app: App) -> None:
-    app.open()
-    upload = {"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)}
-    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
-    expect(app.page).to_have_url(re.compile("upload=phone.jpg.*picture="))
-    app.wait_until_idle()
-    app.page.go_back()
-    expect(app.page).to_have_url(re.compile(r"\?sample=cat$"))
-    app.wait_until_idle()
-    assert "upload=" not in app.page.url
-    assert app.size() == list(Image.open(samples.SAMPLES["cat"].path).size)
-    app.page.go_forward()
-    app.wait_for_payload("header.picture.height", 900)
-    app.wait_until_idle()
-    expect(app.page).to_have_url(re.compile("upload=phone.jpg.*picture="))
-
-
-@pytest.mark.exhaustive
-def test_first_view_is_a_history_entry(app: App) -> None:
-    app.page.goto("about:blank")
-    before = app.page.evaluate("() => history.length")
-    app.page.goto(f"{app.url}/")
-    app.wait_for_payload("tokens", 257)
-    app.wait_until_idle()
-    first = app.page.url
-    assert "size=64" in first and app.page.evaluate("() => history.length") == before + 1
-    upload = {"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)}
-    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
-    app.wait_for_payload("header.picture.height", 900)
-    app.wait_until_idle()
-    app.page.go_back()
-    app.wait_for_payload("tokens", 257)
-    app.wait_until_idle()
-    assert app.page.url == first
-    app.page.go_back()
-    app.page.wait_for_url("about:blank")
 
 
 @pytest.mark.exhaustive
@@ -99,150 +52,6 @@ def test_chosen_input_size_is_kept_for_the_next_upload(app: App) -> None:
     app.wait_until_idle()
     expect(app.page).to_have_url(re.compile("size=64"))
     app.wait_for_payload("tokens", 257)
-
-
-def test_each_action_is_one_history_entry(app: App) -> None:
-    app.open()
-    steps = "() => history.length"
-    before, upload = app.page.evaluate(steps), app.page.locator('[data-testid="stFileUploader"] input[type="file"]')
-    upload.set_input_files({"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)})
-    app.wait_for_payload("header.picture.height", 900)
-    app.wait_until_idle()
-    assert app.page.evaluate(steps) == before + 1
-    app.page.mouse.click(*app.at(2, 5))
-    expect(app.page).to_have_url(re.compile("pinned=1"))
-    app.wait_until_idle()
-    assert app.page.evaluate(steps) == before + 2
-    app.sample("Raccoon")
-    expect(app.page).to_have_url(re.compile("sample=raccoon"))
-    app.wait_until_idle()
-    assert app.page.evaluate(steps) == before + 3
-
-    app.page.go_back()
-    app.wait_for_payload("header.picture.height", 900)
-    app.wait_until_idle()
-    expect(app.page).to_have_url(re.compile("upload=phone.jpg.*pinned=1"))
-    app.page.go_back()
-    expect(app.page).to_have_url(re.compile(r"upload=phone.jpg(?!.*pinned)"))
-    app.wait_until_idle()
-    assert app.size() == [600, 900]
-    app.page.go_back()
-    expect(app.page).to_have_url(re.compile(r"\?sample=cat$"))
-    app.wait_for_payload("header.picture.height", Image.open(samples.SAMPLES["cat"].path).height)
-
-
-def test_each_upload_is_one_history_entry_and_the_picture_has_its_name(app: App) -> None:
-    app.open()
-    steps, before = "() => history.length", app.page.evaluate("() => history.length")
-    upload = app.page.locator('[data-testid="stFileUploader"] input[type="file"]')
-    files = {"first.jpg": photo(600, 900), "broken.png": b"", "second.jpg": photo(500, 700)}
-    heights = {"first.jpg": 900, "broken.png": 900, "second.jpg": 700}
-    for name, content in files.items():
-        upload.set_input_files({"name": name, "mimeType": "image/jpeg", "buffer": content})
-        if not content:
-            expect(app.page.get_by_test_id("stAlert")).to_contain_text(name)
-        app.wait_for_payload("header.picture.height", heights[name])
-        app.wait_until_idle()
-    assert app.page.evaluate(steps) == before + 2
-
-    def expect_picture(name: str) -> None:
-        app.wait_for_payload("header.picture.height", heights[name])
-        app.wait_until_idle()
-        expect(app.page.get_by_text(f"This is {name}.")).to_be_visible()
-        expect(app.page).to_have_url(re.compile(f"upload={name}"))
-        expect(app.page.get_by_test_id("stFileUploaderFileName")).to_have_count(0)  # no other name beside it
-
-    expect_picture("second.jpg")
-    app.page.go_back()
-    expect_picture("first.jpg")
-    app.page.reload()
-    expect_picture("first.jpg")
-    app.page.go_forward()
-    expect_picture("second.jpg")
-    app.sample("Raccoon")
-    expect(app.page).to_have_url(re.compile("sample=raccoon"))
-    app.wait_until_idle()
-    app.page.go_back()
-    expect_picture("second.jpg")
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "there",
-    ["Train", *(pytest.param(page, marks=pytest.mark.exhaustive) for page in ("Compare", "Checkpoints", "Runs"))],
-)
-def test_another_page_and_the_way_back_are_one_history_entry_each(app: App, there: str) -> None:
-    app.open("?sample=raccoon&view=similar")
-    steps = [app.page.url]
-    before = app.page.evaluate("() => history.length")
-    for name in (there, "Explore"):
-        app.page.get_by_role("link", name=name, exact=True).first.click()
-        expect(app.page).to_have_url(re.compile(f"/{there.lower()}" if name == there else "sample=raccoon"))
-        app.wait_until_idle()
-        steps.append(app.page.url)
-    assert app.page.evaluate("() => history.length") == before + 2
-    assert not re.search("[?&]sample=", steps[1]) and steps[2] == steps[0]
-    for address in (steps[1], steps[0]):
-        app.page.go_back()
-        app.wait_until_idle()
-        assert app.page.url == address
-    app.wait_for_payload("header.picture.width", Image.open(samples.SAMPLES["raccoon"].path).width)
-    for address in (steps[1], steps[2]):
-        app.page.go_forward()
-        app.wait_until_idle()
-        assert app.page.url == address
-
-
-@pytest.mark.exhaustive
-def test_each_tour_step_outlines_a_control_and_detects_its_use(app: App) -> None:
-    page, grid = app.page, app.page.locator("canvas.grid")
-    uses = (
-        app.open_display,
-        lambda: page.get_by_role("button", name="Class token").hover(),
-        lambda: page.get_by_role("button", name="Who looks at it").click(),
-        lambda: grid.click(position={"x": 150, "y": 150}),
-        lambda: grid.click(position={"x": 150, "y": 200}),
-        lambda: page.get_by_role("button", name="Rollout").click(),
-        lambda: page.get_by_role("radio", name="Is it true?").click(),
-    )
-    outlined = """(colour) => {
-      const all = (root) =>
-        [...root.querySelectorAll("*")].flatMap((e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
-      const outlined = all(document).filter((e) => e.style?.outline.includes(colour));
-      return outlined.length === 1 && outlined[0].getBoundingClientRect().height > 0;
-    }"""
-    app.open("?tour=1&sample=cat&checkpoint=cifar10")
-    for number, use in enumerate(uses, 1):
-        expect(page.get_by_text(f"{number} of 7.")).to_be_visible()
-        app.wait_until_idle()
-        page.wait_for_function(outlined, arg="rgb(201, 128, 58)")
-        expect(page.get_by_text("✓ Done")).to_be_hidden()
-        use()
-        expect(page.get_by_text("✓ Done")).to_be_visible()
-        page.wait_for_function(outlined, arg="rgb(59, 146, 154)")
-        if number < len(uses):
-            page.get_by_role("button", name="Next").click()
-    page.get_by_role("button", name="Done", exact=True).click()
-    app.wait_until_idle()
-    page.wait_for_function(f"(colour) => !({outlined})(colour)", arg="rgb(")
-
-
-@pytest.mark.exhaustive
-def test_tour_steps_leave_the_map_in_view(app: App) -> None:
-    app.open()
-    seen = f"""() => {{
-      const {{ top, bottom }} = {FIND}.root.querySelector("canvas.over").getBoundingClientRect();
-      const step = document.querySelector("[data-testid=stBottom]");
-      return step && 0 <= top && bottom <= step.getBoundingClientRect().top;
-    }}"""
-    assert not app.page.evaluate(seen)
-    for button in ("New here?", "Next"):
-        app.page.get_by_role("button", name=button).click()
-        app.page.wait_for_function(seen)
-        app.wait_until_idle()
-        assert app.page.evaluate(seen)
-    app.page.get_by_role("button", name="End the tour").click()
-    app.wait_until_idle()
 
 
 def test_pasted_picture_is_explained(app: App) -> None:
@@ -444,57 +253,6 @@ def test_computation_over_many_pictures_can_be_stopped(app: App) -> None:
     expect(main.get_by_text("Stopped after")).to_be_visible(timeout=PATIENCE)
     expect(main.get_by_role("button", name="Go on")).to_be_visible()
     app.wait_until_idle()  # and the browser does not request the rest
-
-
-@pytest.mark.exhaustive
-def test_returning_from_another_page_restores_everything(app: App) -> None:
-    app.open("?sample=raccoon&view=similar&token=30&pinned=1")
-    app.open_display()
-    app.page.get_by_role("button", name="Own scales").first.click()
-    app.wait_until_idle()
-    upload = {"name": "mine.png", "mimeType": "image/png", "buffer": photo(333, 222)}
-    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
-    app.wait_for_payload("header.picture.width", 333)
-    app.wait_until_idle()
-    app.page.get_by_role("link", name="Runs").click()
-    expect(app.page).to_have_url(re.compile("/runs"))
-    app.wait_until_idle()
-    app.page.get_by_role("link", name="Explore").click()
-    app.wait_for_payload("header.picture.width", 333)
-    app.wait_until_idle()
-    chosen = app.evaluate("viewer.selection")
-    assert (chosen["view"], chosen["token"], chosen["scale"], chosen["pinned"]) == ("similar", 30, "own", True)
-    for part in ("sample=raccoon", "view=similar", "scale=own", "upload=mine.png"):
-        expect(app.page).to_have_url(re.compile(part))
-    app.page.goto(app.page.url)
-    app.wait_for_payload("header.picture.width", 333)
-
-
-@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
-def test_tour_step_stays_visible_and_leads_to_its_subject(app: App, width: int, height: int) -> None:
-    app.page.set_viewport_size({"width": width, "height": height})
-    app.open("?tour=3&sample=cat&block=2&head=0&token=31&pinned=1")
-    box = app.page.get_by_test_id("stBottomBlockContainer")
-
-    def sees(step: str, seen: Any) -> None:
-        """Whether this element is visible above the step at the bottom of the window."""
-        expect(box.get_by_text(step)).to_be_in_viewport(ratio=1)
-        app.wait_until_idle()
-        area, below = seen.bounding_box(), box.bounding_box()
-        assert area and below and area["y"] >= 0 and area["y"] + 80 < below["y"] < height * 0.9
-
-    box.get_by_role("link", name="See").click()
-    sees("3 of 7", app.page.locator("canvas.over"))
-    for step, panel, where in ((4, "Heads", ".table"), (5, "Layers", None)):
-        box.get_by_role("button", name="Next").click()
-        expect(box.get_by_text(f"{step} of 7")).to_be_visible()
-        app.wait_until_idle()
-        chosen = app.page.locator('[data-testid*="segmented_controlActive"], [aria-checked="true"]')
-        expect(chosen.filter(has_text=re.compile(f"^{panel}$"))).to_be_visible()
-        box.get_by_role("link", name=panel).click()
-        sees(f"{step} of 7", app.page.locator(where).first if where else app.page.get_by_text("Decided at block 3"))
-    box.get_by_role("link", name="See").click()
-    sees("5 of 7", app.page.locator("canvas.grid"))  # the subject of this step
 
 
 @pytest.mark.exhaustive

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 from vit.errors import UserError
 from vit.explain.record import AttentionRecord, record
@@ -24,6 +24,7 @@ from vit.view.payload import pack, pack_chain, pack_features, pack_masks
 from vit.view.selection import Selection
 from vit.view.standalone_page import standalone
 
+from .offline import OfflineFile
 from .serving import FIND
 from .synthetic import mask_drops
 
@@ -44,18 +45,12 @@ def packed(kept: AttentionRecord) -> bytes:
     return pack(kept, photo(), (0, 0, 32, 32), COLORMAPS)
 
 
-class File:
-    """The file in a browser without a network; errors and requests fail the test."""
+class File(OfflineFile):
+    """A viewer's file."""
 
     def __init__(self, browser: Browser, folder: Path, **options: Any):
+        super().__init__(browser, viewport={"width": 1200, "height": 900}, **options)
         self.folder = folder
-        self.context = browser.new_context(offline=True, viewport={"width": 1200, "height": 900}, **options)
-        self.page: Page = self.context.new_page()
-        self.wrong: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.wrong.append(message.text))
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
 
     def open(self, content: bytes) -> "File":
         path = self.folder / "viewer.html"
@@ -85,9 +80,7 @@ class File:
 def opened(browser: Browser, tmp_path: Path) -> Any:
     file = File(browser, tmp_path)
     yield file
-    file.context.close()
-    assert not file.wrong
-    assert all(url.startswith(("file:", "blob:")) for url in file.asked)
+    file.close()
 
 
 def test_hovering_changes_the_map(opened: File, kept: AttentionRecord) -> None:

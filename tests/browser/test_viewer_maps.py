@@ -16,12 +16,10 @@ from vit.view.selection import Selection
 
 from . import synthetic
 from .serving import FIND, VIEWERS
+from .synthetic import ALIKE
 from .viewer import PATIENCE
 
 SMALL = ((3, 2, (4, 6), ("cls", "reg1", "reg2"), 16), 27)
-ALIKE = (3, 2, (4, 6), ("cls", "reg1"), 16, 0, 50)
-POOLED = (3, 2, (4, 6), (), 16, 0, 48, True)
-POOLED_LARGE = (2, 3, (16, 18), (), 18, 0, 50, True)
 
 
 def test_displayed_weight_is_exact(open_viewer):
@@ -298,68 +296,6 @@ def test_scale_shows_that_values_exceed_it(open_viewer):
     expect(beyond).to_be_hidden()
 
 
-def test_nearest_patches_follow_the_pointer_without_the_server(open_viewer):
-    viewer = open_viewer("case=alike")
-    frames = viewer.conversation.runs
-    viewer.page.get_by_role("button", name="Nearest patches").click()
-    viewer.expect_selection("view=similar")
-    viewer.expect_sentence("Patches most like the class token, by their features after the last block.")
-    viewer.wait_until_idle()
-    over, frames = viewer.pixels(".over"), viewer.conversation.runs
-    viewer.point(1, 2)
-    viewer.expect_sentence(re.compile(r"most like patch \(row 2, col 3\)"))
-    assert viewer.pixels(".over") != over
-    viewer.wait_until_idle()
-    assert viewer.conversation.runs == frames
-
-
-@pytest.mark.parametrize("token", [0, 2, 10, 25])
-def test_cosines_equal_the_records(open_viewer, token):
-    viewer = open_viewer(f"case=alike&view=similar&token={token}&pinned=1")
-    truth = synthetic.record(*ALIKE).similarity(token).numpy()
-    np.testing.assert_allclose(viewer.evaluate("[...viewer.map.similar]"), truth, atol=0.005)
-    words = [f"{value:.2f}" for value in viewer.evaluate("[viewer.map.similar[0]]")]
-    expect(viewer.page.locator(".tokens button").first).to_contain_text(words[0].replace("-", "−"))
-
-
-def test_nearest_other_patches_are_outlined_and_the_first_is_named(open_viewer):
-    viewer = open_viewer("case=alike&view=similar&token=10&pinned=1")
-    cosines = synthetic.record(*ALIKE).similarity(10)[2:]
-    cosines[8] = -2  # itself
-    best = cosines.topk(5).indices.tolist()
-    assert viewer.evaluate("[...viewer.map.nearest]") == [2 + patch for patch in best]
-    near = viewer.page.locator(".near:visible")
-    assert near.count() == 5
-    area, first = viewer.over.bounding_box(), near.first.bounding_box()
-    assert (first["x"] - area["x"]) / area["width"] * 6 == pytest.approx(best[0] % 6, abs=0.05)
-    assert (first["y"] - area["y"]) / area["height"] * 4 == pytest.approx(best[0] // 6, abs=0.05)
-    strongest = viewer.page.locator(".readings > div").nth(2)
-    expect(strongest).to_contain_text(f"row {best[0] // 6 + 1}, col {best[0] % 6 + 1}")
-    expect(strongest).to_contain_text(f"cosine {float(cosines.max()):.2f}")
-    viewer.point(best[0] // 6, best[0] % 6)
-    expect(viewer.page.locator(".readings > div").nth(3)).to_contain_text("1st of 23 other patches")
-    caret = viewer.evaluate("parseFloat(viewer.page.find('.caret').style.left)")
-    assert caret == pytest.approx(100 * float(cosines.max()), abs=1)
-    viewer.page.get_by_role("button", name="Attention", exact=True).click()
-    expect(near).to_have_count(0)
-
-
-def test_colours_of_nearest_patches_span_0_to_1_or_the_range_of_values(open_viewer):
-    viewer = open_viewer("case=alike&view=similar&token=10&pinned=1&opacity=1&cover=film&colormap=gray")
-    cosines = synthetic.record(*ALIKE).similarity(10).numpy()[2:]
-    assert cosines.min() < 0
-    painted = "[...viewer.picture.overlay.plain.pixels].map((pixel) => pixel & 255)"
-    np.testing.assert_allclose(viewer.evaluate(painted), np.clip(cosines, 0, 1) * 255, atol=2)
-    legend = viewer.page.locator(".legend")
-    expect(legend).to_have_attribute("aria-label", re.compile("^Colour scale from 0.00 to 1.00. One scale"))
-    viewer.open_display()
-    viewer.page.get_by_role("button", name="Own scales").click()
-    others = np.delete(cosines, 8)
-    expect(legend).to_have_attribute("aria-label", re.compile(f"to {others.max():.2f}. This map alone"))
-    levels = np.asarray(viewer.evaluate(painted))
-    assert levels[8] == 255 and levels[cosines == others.max()] == 255 and levels[cosines == others.min()] == 0
-
-
 @pytest.mark.parametrize("query", ["", "&cover=film&opacity=0.9", "&view=similar&token=5&pinned=1", "&scale=own"])
 def test_colours_over_the_picture_equal_those_of_files(open_viewer, query):
     viewer = open_viewer("case=small" + query)
@@ -381,20 +317,6 @@ def test_colours_over_the_picture_equal_those_of_files(open_viewer, query):
     assert (clear.sum() == 0) if "film" in query else (clear.mean() > 0.3 and (~clear).mean() > 0.1)
 
 
-def test_nearest_patches_have_no_direction(open_viewer):
-    viewer = open_viewer("case=alike&view=similar")
-    expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_hidden()
-    viewer.over.focus()
-    viewer.page.keyboard.press("d")
-    viewer.page.keyboard.press("n")
-    viewer.expect_sentence("Block 3, mean of heads: where the class token looks.")
-    expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_enabled()
-    viewer.page.keyboard.press("n")
-    viewer.expect_selection("view=similar", "direction=from")
-    viewer.expect_sentence(re.compile("^Patches most like"))
-    expect(viewer.page.locator(".live")).to_contain_text("Most similar patch row")
-
-
 @pytest.mark.parametrize("view", ["similar", "pool"])
 def test_views_without_data_are_not_offered(open_viewer, view):
     viewer = open_viewer(f"case=small&view={view}")
@@ -406,79 +328,6 @@ def test_views_without_data_are_not_offered(open_viewer, view):
     viewer.page.keyboard.press("p")
     viewer.expect_sentence("Block 3, mean of heads: where the class token looks.")
     assert viewer.page.get_by_text("Pooling", exact=True).count() == 0
-
-
-def test_pooling_query_is_shown_per_head_and_fused(open_viewer):
-    viewer = open_viewer("case=pooled")
-    pool = synthetic.record(*POOLED).pool_attention.numpy()
-    viewer.page.get_by_role("button", name="Pooling query").click()
-    viewer.expect_sentence("Pooling query after the last block, mean of heads: where it looks.")
-    viewer.expect_selection("view=pool")
-    assert viewer.page.locator(".query").is_hidden()
-    values = (
-        "[...viewer.engine.values.subarray(viewer.engine.offset(4, args[0]), viewer.engine.offset(4, args[0]) + 24)]"
-    )
-    for column, truth in ((0, pool.mean(0)), (1, pool[0]), (2, pool[1])):
-        np.testing.assert_allclose(viewer.evaluate(values, column), truth, atol=1e-6)
-    viewer.open_display()
-    viewer.page.get_by_label("How to combine heads").select_option("max")
-    viewer.expect_sentence("Pooling query after the last block, max of heads: where it looks.")
-    np.testing.assert_allclose(viewer.evaluate(values, 0), pool.max(0), atol=1e-6)
-    viewer.over.focus()
-    viewer.page.keyboard.press("]")
-    viewer.page.keyboard.press("]")
-    viewer.expect_sentence("Pooling query after the last block, head 2: where it looks.")
-    viewer.expect_selection("view=pool", "head=1")
-    best = int(pool[1].argmax())
-    expect(viewer.page.locator(".readings > div").nth(2)).to_contain_text(f"row {best // 6 + 1}, col {best % 6 + 1}")
-    before = viewer.pixels(".over")
-    viewer.point(best // 6, best % 6)  # the selection is kept, and the weight is shown
-    assert viewer.pixels(".over") == before
-    reading = viewer.page.locator(".readings > div").nth(3)
-    expect(reading).to_contain_text("1st of 24")
-    assert float(reading.locator("dd").first.inner_text().removeprefix("≈ ").split()[0]) == pytest.approx(
-        100 * pool[1].max(), rel=0.05
-    )
-
-
-def test_last_row_of_maps_is_the_pooling_query(open_viewer):
-    viewer = open_viewer("case=pooled")
-    expect(viewer.page.locator(".labels.rows span").last).to_have_text("Pooling")
-    viewer.point_at_map(4, 2)
-    viewer.expect_sentence("Pooling query after the last block, head 2: where it looks.")
-    viewer.page.mouse.down()
-    viewer.page.mouse.up()
-    viewer.expect_selection("view=pool", "head=1", "block=2")
-    viewer.page.locator("canvas.grid").focus()
-    viewer.page.keyboard.press("ArrowUp")
-    viewer.leave()
-    viewer.expect_sentence(re.compile("^Block 3, head 2: where patch"))
-    viewer.expect_selection("view=attention")
-    viewer.page.keyboard.press("ArrowDown")
-    viewer.expect_sentence(re.compile("^Pooling query"))
-
-
-def test_selecting_a_patch_deselects_the_pooling_query(open_viewer):
-    viewer = open_viewer("case=pooled&view=pool&head=0")
-    viewer.expect_sentence("Pooling query after the last block, head 1: where it looks.")
-    viewer.click(2, 4)
-    viewer.expect_sentence("Block 3, head 1: where patch (row 3, col 5) looks.")
-    viewer.expect_selection("view=attention", "token=16", "pinned=1")
-    viewer.over.focus()
-    viewer.page.keyboard.press("p")
-    viewer.expect_sentence(re.compile("^Pooling query"))
-    viewer.page.keyboard.press("Escape")
-    viewer.expect_sentence("Block 3, head 1: where patch (row 3, col 5) looks.")
-
-
-def test_pooling_query_is_no_block_of_a_large_model(open_viewer):
-    viewer = open_viewer("case=pooled-qk&view=pool&head=1&block=max")
-    record = synthetic.record(*POOLED_LARGE)
-    viewer.page.wait_for_function(f"() => {FIND}.engine.complete", timeout=PATIENCE)
-    values = "[...viewer.engine.values.subarray(viewer.engine.offset(args[0], 2), viewer.engine.offset(args[0], 3))]"
-    np.testing.assert_allclose(viewer.evaluate(values, 3), record.pool_attention[1], atol=1e-6)
-    fused = torch.stack([record.rows(block, [0])[1, 0] for block in range(2)]).amax(0)
-    np.testing.assert_allclose(viewer.evaluate(values, 0), fused, rtol=0.02, atol=1e-6)
 
 
 @pytest.mark.exhaustive

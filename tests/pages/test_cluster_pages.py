@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from fake_cluster import Fake, set_up
-from patience import PATIENCE
 from short_runs import endless, tiny, until, wait_for_first_steps
 from streamlit.testing.v1 import AppTest
 
 from pages.looking import run_records
+from tests.pages.controls import app_page as opened
 from tests.pages.controls import control
 from vit.errors import InvalidRun
 from vit.runs import control as runs
@@ -19,8 +19,6 @@ from vit.runs.batch import cluster_dry_run
 from vit.runs.engines import contract, watch
 from vit.training import dry_run
 from vit.training.run_folder import write_json
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -36,16 +34,6 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     for run in registry.list_runs(patience=5):
         if run.alive:
             runs.kill(run.id)
-
-
-def opened(page: str, **link: str) -> AppTest:
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
-    app.switch_page(f"pages/{page}.py")
-    for name, text in link.items():
-        app.query_params[name] = text
-    app.run()
-    assert not app.exception
-    return app
 
 
 def text(page: AppTest) -> str:

@@ -20,7 +20,6 @@ from streamlit.testing.v1 import AppTest
 from written_runs import EPOCHS, STEPS
 
 from pages.looking import run_records
-from pages.run_views import curves
 from pages.server import access, zip_downloads
 from pages.train_form import settings as fields
 from tests.pages.controls import control
@@ -137,16 +136,6 @@ def test_filter_searches_names_and_status(write: Callable[..., str]) -> None:
     assert list(page.dataframe[0].value["Run"]) == ["Beta"]
 
 
-def test_link_opens_a_run_with_its_curves(write: Callable[..., str]) -> None:
-    page = show(write("First"))
-    assert not page.exception and not page.error
-    assert page.header[0].value == "First"
-    series = {trace["name"]: trace["data"] for trace in option(page, "accuracy")["series"]}
-    assert series["validation"] == [[1, 60], [2, 70], [3, 80], [4, 90]]
-    said = texts(page)
-    assert "Validation accuracy</span><b>90.0 % in epoch 4<" in said and "Test accuracy</span><b>87.5 %<" in said
-
-
 def test_headings_skip_no_level(write: Callable[..., str]) -> None:
     page = show(write("First"))
     assert [title.value for title in page.title] == ["Runs"]
@@ -164,54 +153,6 @@ def test_returning_from_another_page_restores_the_runs_shown(write: Callable[...
     asked = page.query_params["run"]
     assert ([asked] if isinstance(asked, str) else asked) == some
     assert not page.exception and not page.error
-
-
-def test_zoom_and_scale_are_kept(write: Callable[..., str]) -> None:
-    page = show(write("First"))
-    page.slider(key="zoom epochs 4").set_value((1, 3)).run()
-    page.toggle(key="log").set_value(True).run()
-    loss = option(page, "loss")
-    assert (loss["xAxis"]["min"], loss["xAxis"]["max"]) == (1, 3)
-    assert loss["yAxis"]["type"] == "log"
-    assert all(1 <= x <= 3 for trace in loss["series"] for x, _ in trace["data"])
-
-
-def test_address_keeps_the_display_of_curves(write: Callable[..., str]) -> None:
-    page = show(write("First"))
-    page.slider(key="zoom epochs 4").set_value((1, 4)).run()
-    page.slider(key="smoothing").set_value(0.9).run()
-    page.toggle(key="log").set_value(True).run()
-    assert [page.query_params[name] for name in ("epochs", "smoothing", "log")] == ["1-", "0.9", "1"]
-    page.slider(key="zoom epochs 4").set_value((0, 4)).run()
-    assert "epochs" not in page.query_params
-
-
-def test_link_sets_the_display_of_curves(write: Callable[..., str]) -> None:
-    page = show(write("First"), epochs="1-3", smoothing="0.9", log="1")
-    assert page.slider(key="zoom epochs 4").value == (1, 3)
-    assert (page.slider(key="smoothing").value, page.toggle(key="log").value) == (0.9, True)
-    assert option(page, "loss")["yAxis"]["type"] == "log"
-
-
-@pytest.mark.parametrize("zoom", ["9-12", "3-1", "-1-2", "1", "<b>", "1-" + 50 * "9"])
-def test_invalid_link_shows_all(write: Callable[..., str], zoom: str) -> None:
-    page = show(write("First"), epochs=zoom, smoothing="nan", log="<b>")
-    assert not page.exception
-    assert page.slider(key="zoom epochs 4").value == (0, 4)
-    assert (page.slider(key="smoothing").value, page.toggle(key="log").value) == (0.6, False)
-
-
-def test_logarithmic_axis_ends_where_the_data_does() -> None:
-    losses = curves.line("loss", [(0.0, 2.3), (1.0, 0.6)], "red")
-    axis = curves.chart("Loss", [losses], view=curves.View(log=True))["yAxis"]
-    assert 0.5 < axis["min"] < 0.6 and 2.3 < axis["max"] < 2.6
-    shown = axis["axisLabel"]["customValues"]
-    assert len(shown) > 3 and all(axis["min"] <= value <= axis["max"] for value in shown)
-
-
-def test_zero_loss_has_no_logarithm() -> None:
-    losses = curves.line("loss", [(0.0, 2.3), (1.0, 0.0)], "red")
-    assert curves.chart("Loss", [losses], view=curves.View(log=True))["yAxis"]["type"] == "value"
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "<img src=x>", "nobody"])
@@ -464,12 +405,6 @@ def test_zip_of_a_checkpoint_unpacks_to_a_folder_named_after_its_run(
     with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
         assert {path.partition("/")[0] for path in archive.namelist()} == {folder_name or run.id}
         assert any(path.endswith("/model.safetensors") for path in archive.namelist())
-
-
-def test_curve_has_few_points_and_its_last() -> None:
-    points = [(float(i), float(i)) for i in range(12345)]
-    kept = curves.thin(points)
-    assert len(kept) <= curves.POINTS and kept[-1] == points[-1] and kept[0] == points[0]
 
 
 def test_pauses_between_attempts_do_not_count() -> None:

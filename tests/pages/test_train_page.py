@@ -54,17 +54,6 @@ def described(page: AppTest) -> TrainConfig:
     return train_config(options.preset, **merged_settings(options))
 
 
-def test_every_setting_has_one_place_on_the_page() -> None:
-    shown = [*settings.NAMES, *settings.ELSEWHERE]
-    assert sorted(shown) == sorted(TrainConfig.model_fields)
-
-
-def test_every_setting_has_a_label_and_a_help_text() -> None:
-    for name, field in TrainConfig.model_fields.items():
-        assert setting_names.title(name)
-        assert settings.explain(name, field).endswith(f"`{name}`")
-
-
 def test_page_opens_ready_to_start(page: AppTest) -> None:
     assert not page.error and not start(page).disabled
     expected = train_config("shapes", device="cpu").model_dump(exclude={"data_root"})
@@ -247,21 +236,6 @@ def test_invalid_values_of_a_link_are_reported_and_dropped(folders: Path) -> Non
     assert not page.run().warning
 
 
-def test_values_of_a_link_are_those_of_their_setting() -> None:
-    for name, value in [
-        ("epochs", 3),
-        ("lr", 1e-5),
-        ("flip", False),
-        ("pool", "mean"),
-        ("pool", None),
-        ("size", "S/16"),
-    ]:
-        assert settings.parse(name, setting_names.write(value)) == value
-    for name in settings.NAMES:
-        with pytest.raises(ValueError):
-            settings.parse(name, "no such value")
-
-
 def test_one_click_restores_the_values_of_the_preset(page: AppTest) -> None:
     assert not any(button.key == "reset" for button in page.button), "nothing to go back from"
     setting(page, "epochs").set_value(0)
@@ -338,16 +312,6 @@ def test_setting_to_compare_that_became_ineffective_is_dropped(folders: Path) ->
     control(page.selectbox, "set_optimizer").set_value("adamw").run()
     assert not page.exception
     assert control(page.selectbox, "sweep_1").value is None
-
-
-def test_sweep_values_are_parsed_by_the_type_of_their_setting() -> None:
-    assert settings.parse_values("heads", "2, 4,8,") == [2, 4, 8]
-    assert settings.parse_values("lr", "1e-3, 0.01") == [1e-3, 0.01]
-    assert settings.parse_values("flip", "true, False") == [True, False]
-    assert settings.parse_values("optimizer", "adamw, muon") == ["adamw", "muon"]
-    for name, text in [("heads", "2.5"), ("heads", "true"), ("flip", "1"), ("optimizer", "sgd")]:
-        with pytest.raises(ValueError, match="is not"):
-            settings.parse_values(name, text)
 
 
 def test_every_preset_is_offered(page: AppTest) -> None:

@@ -1,26 +1,20 @@
 """torchvision's published weights by name: fetched once, completely, with results equal to torchvision's."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torchvision
-from hub_server import HubServer, empty_hub, refusal
+from hub_server import HubServer, refusal
 from tiny import fill
 from torch import nn
 
 import vit
 from vit.checkpoints import hub
 from vit.checkpoints.families import torchvision as torchvision_family
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[HubServer]:
-    with empty_hub(tmp_path) as server:
-        yield server
 
 
 @pytest.fixture

@@ -1,0 +1,305 @@
+"""Checkpoints on the Hub: its protocol, names and revisions, and the list of downloads."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import timm
+import torch
+from hub_server import HubServer, refusal
+from PIL import Image
+from text_models import clip
+from tiny import fill
+from tiny_repository import REPOSITORY, ROOT, environment, images, without
+from torch import nn
+
+import vit
+from vit.checkpoints import hub
+from vit.checkpoints.hub import Name
+from vit.cli.main import main
+from vit.errors import InvalidCheckpoint, Unavailable
+
+TIMM = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=5)
+
+
+# --- The server of these tests ------------------------------------------------------------------------------------
+
+
+def test_huggingface_hub_itself_downloads_from_the_test_server(
+    server: HubServer, published: str, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    api = huggingface_hub.HfApi(server.url)
+    assert api.model_info(REPOSITORY).sha == published
+    assert {file.rfilename for file in api.model_info(REPOSITORY).siblings or ()} == files.keys()
+    for file in ("config.json", "model.safetensors"):
+        path = api.hf_hub_download(REPOSITORY, file, local_dir=tmp_path / "theirs")
+        assert Path(path).read_bytes() == files[file]
+    with pytest.raises(huggingface_hub.errors.RepositoryNotFoundError):
+        api.hf_hub_download("ada/nothing", "config.json", local_dir=tmp_path)
+    with pytest.raises(huggingface_hub.errors.RevisionNotFoundError):
+        api.hf_hub_download(REPOSITORY, "config.json", revision="no", local_dir=tmp_path)
+
+
+# --- Downloads ----------------------------------------------------------------------------------------------------
+
+
+def test_name_on_the_hub_loads_equal_to_transformers(server: HubServer, published: str, theirs: nn.Module) -> None:
+    checkpoint = vit.load_checkpoint(REPOSITORY)
+    with torch.inference_mode():
+        assert torch.allclose(checkpoint.model(images()).logits, theirs(images()).logits, rtol=1e-5, atol=1e-5)
+    assert checkpoint.labels == ("apple", "bus", "cat")
+    assert checkpoint.name == f"{REPOSITORY}@{published}"
+    assert checkpoint.card == "# A tiny model"
+    assert not {"labels", "preprocess", "heads", "eps"} & checkpoint.assumed.keys()
+
+
+def test_timm_model_on_the_hub_loads_equal_to_timm(server: HubServer, tmp_path: Path) -> None:
+    model = fill(timm.create_model("vit_base_patch16_224", **TIMM))
+    timm.models.save_for_hf(model, tmp_path / "timm", model_config={"model_args": TIMM}, safe_serialization=True)
+    server.publish("timm/vit_base_patch16_224.augreg2_in21k_ft_in1k", tmp_path / "timm")
+    checkpoint = vit.load_checkpoint("timm/vit_base_patch16_224.augreg2_in21k_ft_in1k")
+    with torch.inference_mode():
+        assert torch.allclose(checkpoint.model(images()).logits, model(images()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_command_line_takes_a_name_on_the_hub(
+    server: HubServer, published: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("RGB", (40, 40), (200, 30, 30)).save(tmp_path / "photo.png")
+    arguments = ["classify", str(tmp_path / "photo.png"), "--json", "--checkpoint"]
+    command = [sys.executable, "-m", "vit", *arguments, REPOSITORY]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["checkpoint"] == f"{REPOSITORY}@{published}"
+    assert done.stderr == ""
+    agents = {request.headers["user-agent"] for request in server.requests}
+    assert not any("torch/" in agent or "agent/" in agent for agent in agents)  # no telemetry
+    requested = [one.path for one in server.requests if one.host == "hub"]
+    assert requested[0] == f"/api/models/{REPOSITORY}?blobs=true"
+    assert all(path.startswith(f"/{REPOSITORY}/resolve/{published}/") for path in requested[1:])
+
+    assert main([*arguments, "ada/nothing"]) == 2
+    error = capsys.readouterr().err
+    assert "has no repository 'ada/nothing'" in error and error.count("\n") == 1
+
+
+def test_only_the_files_of_a_checkpoint_are_fetched_as_regular_files(
+    server: HubServer, published: str, files: dict[str, bytes]
+) -> None:
+    folder = hub.fetch(REPOSITORY).folder
+    expected = {"config.json", "preprocessor_config.json", "README.md", "model.safetensors"}
+    assert {path.name for path in folder.iterdir()} == expected | {"source.json"}
+    assert all(path.is_file() and not path.is_symlink() for path in folder.iterdir())
+    assert {name: (folder / name).read_bytes() for name in expected} == {name: files[name] for name in expected}
+    assert not any("open_clip" in one.path or ".py" in one.path for one in server.requests)
+
+
+def test_tokenizer_is_fetched_with_a_text_tower(server: HubServer, tmp_path: Path, files: dict[str, bytes]) -> None:
+    clip(tmp_path / "clip")
+    server.publish("someone/clip", tmp_path / "clip")
+    checkpoint = vit.load_checkpoint("someone/clip")
+    assert vit.answers_from_text(checkpoint, ["a cat", "a dog"]).names == ("a cat", "a dog")
+    server.publish("someone/plain", files | {"tokenizer.json": b"{}"})
+    assert not (hub.fetch("someone/plain").folder / "tokenizer.json").exists()
+
+
+def test_pytorch_weights_are_used_if_there_are_no_others(
+    server: HubServer, files: dict[str, bytes], theirs: nn.Module, tmp_path: Path
+) -> None:
+    torch.save(theirs.state_dict(), tmp_path / "weights")
+    old = {"config.json": files["config.json"], "pytorch_model.bin": (tmp_path / "weights").read_bytes()}
+    server.publish("ada/old", old)
+    checkpoint = vit.load_checkpoint("ada/old")
+    with torch.inference_mode():
+        assert torch.allclose(checkpoint.model(images()).logits, theirs(images()).logits, rtol=1e-5, atol=1e-5)
+    assert "preprocess" in checkpoint.assumed
+
+
+def test_code_in_the_weights_of_a_repository_is_not_run(
+    server: HubServer, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "evil"),)
+
+    torch.save({"weight": Evil()}, tmp_path / "weights")
+    server.publish(
+        "eve/evil", {"config.json": files["config.json"], "pytorch_model.bin": (tmp_path / "weights").read_bytes()}
+    )
+    with pytest.raises(InvalidCheckpoint, match="holds code"):
+        vit.load_checkpoint("eve/evil")
+    assert not (tmp_path / "evil").exists()
+
+
+def test_moved_repository_is_found_under_its_old_name(server: HubServer, published: str) -> None:
+    server.moved["bob/old-name"] = REPOSITORY
+    assert hub.fetch("bob/old-name").name == Name("bob/old-name", published)
+    assert vit.load_checkpoint("bob/old-name").labels == ("apple", "bus", "cat")
+
+
+def test_mirror_that_answers_only_404_is_supported(server: HubServer, files: dict[str, bytes]) -> None:
+    server.plain = True
+    server.publish("ada/bare", without(files, "preprocessor_config.json", "README.md"))
+    assert vit.load_checkpoint("ada/bare").labels == ("apple", "bus", "cat")
+    hub.remove(hub.cached()[0].name)
+    assert "has no repository 'ada/nothing'" in refusal("ada/nothing")
+
+
+def test_downloaded_checkpoint_opens_without_a_request(server: HubServer, published: str) -> None:
+    first = vit.load_checkpoint(REPOSITORY)
+    server.requests.clear()
+    for name in (REPOSITORY, f"{REPOSITORY}@main", f"{REPOSITORY}@{published}"):
+        assert vit.load_checkpoint(name).hash == first.hash
+    assert server.requests == []
+
+
+def test_branch_is_resolved_again_and_a_commit_is_not(
+    server: HubServer, published: str, files: dict[str, bytes]
+) -> None:
+    pinned = hub.fetch(REPOSITORY)
+    other = server.publish(REPOSITORY, files | {"README.md": b"# Another"})
+    assert hub.find(REPOSITORY) == pinned
+    newer = hub.fetch(REPOSITORY)
+    assert newer.name == Name(REPOSITORY, other)
+    assert hub.find(REPOSITORY) == hub.find(f"{REPOSITORY}@main") == newer
+    assert hub.fetch(f"{REPOSITORY}@{published}").folder == pinned.folder
+    assert vit.load_checkpoint(f"{REPOSITORY}@{published}").card == "# A tiny model"
+    server.publish(REPOSITORY, files)  # the branch is reset to an earlier commit
+    assert hub.fetch(REPOSITORY).name.revision == hub.find(REPOSITORY).name.revision == published  # type: ignore[union-attr]
+
+
+def test_revision_by_hash_gives_that_commit(server: HubServer, published: str, files: dict[str, bytes]) -> None:
+    server.publish(REPOSITORY, files | {"README.md": b"# Another"})
+    assert hub.fetch(f"{REPOSITORY}@{published}").name.revision == published
+    assert hub.find(REPOSITORY) is None  # the branch is not resolved
+    branch = server.publish(REPOSITORY, files | {"README.md": b"# A third"}, branch="feature/x")
+    server.repositories[REPOSITORY].branches["v1"] = published
+    assert hub.fetch(f"{REPOSITORY}@v1").name.revision == published
+    assert hub.find(f"{REPOSITORY}@v1") is not None
+    assert hub.fetch(f"{REPOSITORY}@feature/x").name.revision == branch
+
+
+def test_local_folder_of_that_name_has_priority(
+    server: HubServer, published: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "ada").mkdir(parents=True)
+    saved.rename(tmp_path / "here" / REPOSITORY)
+    monkeypatch.chdir(tmp_path / "here")
+    assert vit.load_checkpoint(REPOSITORY).name == "tiny-vit"
+    assert server.requests == []
+
+
+def test_downloaded_checkpoint_states_its_source(server: HubServer, published: str) -> None:
+    fetched = hub.fetch(REPOSITORY)
+    source = json.loads((fetched.folder / "source.json").read_text())
+    assert source["name"] == str(fetched.name) == f"{REPOSITORY}@{published}"
+    assert source["from"] == server.url
+    assert hub.called(fetched.folder) == fetched.name
+    assert fetched.size == sum(path.stat().st_size for path in fetched.folder.iterdir())
+    assert hub.cached() == [fetched]
+
+
+# --- Names --------------------------------------------------------------------------------------------------------
+
+NO_NAMES = (
+    "cifar10", "", "/", "a/", "/b", "a/b/c", "../b", "a/..", "a/../../b", "./a", "~/a", "/etc/passwd", "a\\b", "a/b\n",
+    "a/b@", "a/b@../c", "a/b@c/../d", "a/b@/c", "a//b", "a/b c", "a--b/c", "a/b--c", "a/b.git", "ä/b", "a/b?x=1",
+    "a/b%2e%2e", "http://a/b", "https://huggingface.co/a/b", "a/model.safetensors", "a/model.pth", "file:a/b",
+    "a:b/c", "torchvision/a/b", "torchvision/../b", "-a/b", ".a/b", "a/.b", "a/b-", f"{'a' * 97}/b", "a/b@" + "c" * 129,
+    f"{'a' * 48}/{'b' * 48}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NO_NAMES)
+def test_impossible_name_is_never_requested(server: HubServer, text: str) -> None:
+    assert hub.parse(text) is None
+    assert hub.find(text) is None
+    assert "is not the name of a checkpoint" in refusal(text)
+    with pytest.raises(InvalidCheckpoint):
+        vit.load_checkpoint(text or "no")
+    assert server.requests == []
+
+
+def test_name_built_from_parts_is_validated(server: HubServer) -> None:
+    for name in (Name("../../etc", "0" * 40), Name("a/b", "../c"), Name("torchvision/..", "x")):
+        assert hub.find(name) is None
+        with pytest.raises(Unavailable, match="is not the name of a checkpoint"):
+            hub.fetch(name)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a/b", "google/vit-base-patch16-224", "a_b/c.d@v1.0", "a/b@refs/pr/1", "torchvision/vit_b_16.IMAGENET1K_V1"],
+)
+def test_name_is_printed_as_it_was_read(text: str) -> None:
+    assert str(hub.parse(text)) == text
+
+
+def test_path_is_never_a_name(server: HubServer, published: str) -> None:
+    with pytest.raises(InvalidCheckpoint, match="There is no checkpoint"):
+        vit.load_checkpoint(Path(REPOSITORY))
+    assert server.requests == []
+
+
+# --- Downloaded checkpoints ---------------------------------------------------------------------------------------
+
+
+def test_other_folders_are_not_taken_for_checkpoints(server: HubServer, published: str, tmp_path: Path) -> None:
+    fetched = hub.fetch(REPOSITORY)
+    for name in (
+        "mine",
+        "a--b",
+        "a--b@main",
+        f"a--b--c@{published}",
+        f".a--b@{published}.partial",
+        "torchvision--vit_b_16",
+    ):
+        (tmp_path / "downloads" / name).mkdir()
+    (tmp_path / "downloads" / f"a--b@{published}").symlink_to(fetched.folder)
+    assert hub.cached() == [fetched]
+    assert hub.called(tmp_path / f"ada--tiny-vit@{published}") is None
+
+
+def test_downloaded_checkpoint_can_be_removed(server: HubServer, published: str, tmp_path: Path) -> None:
+    fetched = hub.fetch(REPOSITORY)
+    with pytest.raises(Unavailable, match="is not among what was fetched"):
+        hub.remove("../checkpoints")
+    hub.remove(fetched.name)
+    assert hub.cached() == []
+    assert [path.name for path in (tmp_path / "downloads").iterdir()] == [".ada--tiny-vit.lock"]
+
+
+def test_earlier_downloads_are_found_under_the_requested_names(server: HubServer, tmp_path: Path) -> None:
+    pinned = f"{REPOSITORY}@{'0' * 40}"
+    folder = tmp_path / "downloads" / pinned.replace("/", "--")
+    folder.mkdir(parents=True)
+    source = {"name": pinned, "from": "https://huggingface.co", "asked": {"": 1763300000.5, "v1": 1763300001.5}}
+    (folder / "source.json").write_text(json.dumps(source, indent=2))
+    for name in (REPOSITORY, f"{REPOSITORY}@main", f"{REPOSITORY}@v1", pinned):
+        assert str(hub.find(name).name) == pinned  # type: ignore[union-attr]
+    assert hub.find(f"{REPOSITORY}@v2") is None
+
+
+def test_damaged_note_of_the_source_is_ignored(server: HubServer, published: str) -> None:
+    fetched = hub.fetch(REPOSITORY)
+    (fetched.folder / "source.json").write_text('{"asked": [')
+    assert [one.name for one in hub.cached()] == [fetched.name]
+    assert hub.find(REPOSITORY) is None
+    assert hub.fetch(REPOSITORY) == hub.find(REPOSITORY)
+
+
+@pytest.mark.slow
+def test_network_libraries_are_imported_only_when_needed() -> None:
+    script = (
+        "import sys, vit; from vit.checkpoints import hub\n"
+        "vit.load_checkpoint('cifar10'); hub.cached(); hub.parse('a/b')\n"
+        "assert not {'huggingface_hub', 'httpx2', 'torchvision.models'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment(), check=True)

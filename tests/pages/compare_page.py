@@ -1,0 +1,53 @@
+"""Run page Compare without a browser, and read what it shows."""
+
+import io
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from patience import PATIENCE
+from PIL import Image
+from streamlit.testing.v1 import AppTest
+
+from vit.checkpoints.save import save_checkpoint
+from vit.data.shapes import SHAPES
+from vit.images.preprocess import Preprocess
+
+ROOT = Path(__file__).parents[2]
+
+
+def write_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., Any]) -> Path:
+    """Write a folder with the shipped checkpoint, one of another grid, and one without classes; no runs, no data."""
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(ROOT / "checkpoints" / "cifar10", folder / "cifar10")
+    save_checkpoint(folder / "coarse", build(num_classes=4), SHAPES, Preprocess((32, 32)))
+    save_checkpoint(folder / "bare", build(num_classes=0), (), Preprocess((32, 32)))
+    monkeypatch.setenv("VIT_CHECKPOINTS", str(folder))
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
+    return folder
+
+
+def show(**link: str) -> AppTest:
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).switch_page("pages/compare.py")
+    for name, value in link.items():
+        page.query_params[name] = value
+    return page.run()
+
+
+def texts(page: AppTest, *kinds: str) -> str:
+    every = kinds or ("caption", "markdown", "info", "warning", "error")
+    return " ".join(str(found.value) for kind in every for found in page.get(kind))
+
+
+def png(*size: int) -> bytes:
+    out = io.BytesIO()
+    Image.linear_gradient("L").resize(size).convert("RGB").save(out, "PNG")
+    return out.getvalue()
+
+
+def reloaded(page: AppTest) -> AppTest:
+    """Open the same link in a new session."""
+    return show(**dict(page.query_params))

@@ -1,0 +1,43 @@
+"""Settings of page Train: each has a place, a label and a help text, and its values are parsed by its type."""
+
+import pytest
+
+from pages.shared import setting_names
+from pages.train_form import settings
+from vit.training.config import TrainConfig
+
+
+def test_every_setting_has_one_place_on_the_page() -> None:
+    shown = [*settings.NAMES, *settings.ELSEWHERE]
+    assert sorted(shown) == sorted(TrainConfig.model_fields)
+
+
+def test_every_setting_has_a_label_and_a_help_text() -> None:
+    for name, field in TrainConfig.model_fields.items():
+        assert setting_names.title(name)
+        assert settings.explain(name, field).endswith(f"`{name}`")
+
+
+def test_values_of_a_link_are_those_of_their_setting() -> None:
+    for name, value in [
+        ("epochs", 3),
+        ("lr", 1e-5),
+        ("flip", False),
+        ("pool", "mean"),
+        ("pool", None),
+        ("size", "S/16"),
+    ]:
+        assert settings.parse(name, setting_names.write(value)) == value
+    for name in settings.NAMES:
+        with pytest.raises(ValueError):
+            settings.parse(name, "no such value")
+
+
+def test_sweep_values_are_parsed_by_the_type_of_their_setting() -> None:
+    assert settings.parse_values("heads", "2, 4,8,") == [2, 4, 8]
+    assert settings.parse_values("lr", "1e-3, 0.01") == [1e-3, 0.01]
+    assert settings.parse_values("flip", "true, False") == [True, False]
+    assert settings.parse_values("optimizer", "adamw, muon") == ["adamw", "muon"]
+    for name, text in [("heads", "2.5"), ("heads", "true"), ("flip", "1"), ("optimizer", "sgd")]:
+        with pytest.raises(ValueError, match="is not"):
+            settings.parse_values(name, text)
