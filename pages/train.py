@@ -13,7 +13,6 @@ import streamlit as st
 from pages.links import link_controls, navigation, session
 from pages.links.page_links import RunsLink
 from pages.looking import loading
-from pages.server import access
 from pages.shared import datasets, setting_names, training_gate
 from pages.shared.escape import plain
 from pages.train_form import cluster_dry_run, compute_target, cost_preview, data_picker, form_state, ladder, search
@@ -24,7 +23,6 @@ from vit.data import catalog
 from vit.errors import UserError
 from vit.model.config import ViTConfig
 from vit.runs.command_line import command_line
-from vit.runs.control import launch
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import list_runs
 from vit.training import fine_tuning
@@ -242,27 +240,15 @@ def start(
     """
     state = session.of(session.Train)
     state.started = True
-    sweep = state.nonce if len(runs) > 1 else ""
     launched = []
     try:
-        catalog.check_spec(base["data"])
-        for number, changes in enumerate(runs):
-            suffix = ", ".join(f"{field} {value}" for field, value in changes.items()) if sweep else ""
+        planned = []
+        for changes in runs:
             config = train_config(None, **{**base, **changes})
-            title = name or run_name(config)
-            run = launch(
-                config,
-                name=f"{title}, {suffix}" if suffix else title,
-                on=target.on,
-                devices=target.devices,
-                nodes=target.nodes,
-                minutes=target.minutes,
-                share=target.share,
-                owner=access.visitor(),
-                sweep=sweep,
-                nonce=f"{state.nonce}-{number}",
-                limits=access.limits(),
-            )
+            suffix = ", ".join(f"{field} {value}" for field, value in changes.items())
+            planned.append((", ".join(filter(None, (name or run_name(config), suffix))), config))
+        sweep = state.nonce if len(runs) > 1 else ""
+        for run in compute_target.launch_runs(target, planned, sweep=sweep, nonce=state.nonce):
             launched.append(run)
     except UserError as error:
         before = f"{len(launched)} of {len(runs)} runs were started. " if launched else ""
@@ -365,7 +351,7 @@ with right:
         if elsewhere:
             cluster_dry_run.show(config, target)
         if form.init_from and pictures is not None:
-            ladder.show(config, target, access.visitor())
+            ladder.show(config, target)
         runs = pick_sweep(settings, form.sweep_1)
         searching = search.show(form, config, target, measured, ready=bool(sound and devices))
     command_place = st.container()

@@ -155,3 +155,25 @@ def test_inconsistent_arguments_are_not_saved(tmp_path: Path, build: Any, prepro
     with pytest.raises(InvalidCheckpoint, match="NaN"):
         save_checkpoint(tmp_path / "x", model, LABELS, preprocess)
     assert os.listdir(tmp_path) == []
+
+
+def test_checkpoint_in_float16_takes_half_the_space_and_holds_the_rounded_weights(tmp_path: Path, build: Any) -> None:
+    model = build()
+    whole, half = (
+        save_checkpoint(tmp_path / name, model, LABELS, Preprocess((32, 32)), half=name == "half")
+        for name in ("whole", "half")
+    )
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (whole, half)]
+    assert sizes[1] < 0.6 * sizes[0]
+    opened = load_checkpoint(half).model.state_dict()
+    assert opened.keys() == model.state_dict().keys()
+    assert all(torch.equal(opened[name], tensor.half().float()) for name, tensor in model.state_dict().items())
+
+
+def test_weights_too_large_for_float16_are_not_saved(tmp_path: Path, build: Any) -> None:
+    model = build()
+    with torch.no_grad():
+        model.head.bias[0] = 1e5
+    with pytest.raises(InvalidCheckpoint, match="infinite"):
+        save_checkpoint(tmp_path / "half", model, LABELS, Preprocess((32, 32)), half=True)
+    assert not (tmp_path / "half").exists()

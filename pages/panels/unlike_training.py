@@ -10,6 +10,7 @@ from pages.server import pass_queue
 from pages.server.result_cache import cached
 from pages.shared.escape import plain
 from vit.explain import ood
+from vit.view.first_view import Explanation as StoredExplanation
 
 if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint
@@ -22,8 +23,12 @@ METHOD = (
 )
 
 
-def judge(checkpoint: Checkpoint, explanation: Explanation) -> tuple[ood.Reference, ood.Unlike] | None:
+def judge(
+    checkpoint: Checkpoint, explanation: Explanation | StoredExplanation
+) -> tuple[ood.Reference, ood.Unlike] | None:
     """Return the reference statistics and the picture's out-of-distribution score; None if either is not available."""
+    if isinstance(explanation, StoredExplanation):
+        return None  # the score needs the model
     if explanation.input_image.size[::-1] != checkpoint.preprocess.size:
         return None  # reference scores were measured at the checkpoint's own size
 

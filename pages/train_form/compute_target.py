@@ -1,18 +1,22 @@
 """Compute target of a run: devices of this machine, or machines of a configured cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import streamlit as st
 
 import vit.devices
 from pages.links import link_controls
+from pages.server import access
 from pages.shared.escape import plain
 from pages.train_form import cost_preview, form_state
+from vit.data import catalog
+from vit.runs.control import launch
 from vit.runs.engines import clusters, watch
 from vit.runs.engines.contract import HERE, Capacity, Handle, Request
 from vit.runs.engines.slurm_script import batch_script
-from vit.runs.registry import ANY_GPU, list_runs
+from vit.runs.registry import ANY_GPU, Run, list_runs
+from vit.training.config import TrainConfig
 
 
 class ComputeTarget(NamedTuple):
@@ -36,6 +40,35 @@ class ComputeTarget(NamedTuple):
     def processes(self) -> int:
         """Number of processes that share every batch."""
         return self.nodes * len(self.devices)
+
+
+def launch_runs(
+    target: ComputeTarget, runs: Iterable[tuple[str, TrainConfig]], *, sweep: str = "", nonce: str = ""
+) -> Iterator[Run]:
+    """Start the visitor's runs, given as name and config, in turn; each waits until its device is free.
+
+    Args:
+        sweep: name that they share on page Runs; "" for a single run.
+        nonce: of the submitted form; submitting it twice starts the runs once.
+
+    Raises:
+        UserError: the next run cannot be started; see `vit.runs.control.launch`.
+    """
+    for number, (name, config) in enumerate(runs):
+        catalog.check_spec(config.data)
+        yield launch(
+            config,
+            name=name,
+            on=target.on,
+            devices=target.devices,
+            nodes=target.nodes,
+            minutes=target.minutes,
+            share=target.share,
+            owner=access.visitor(),
+            sweep=sweep,
+            nonce=nonce and f"{nonce}-{number}",
+            limits=access.limits(),
+        )
 
 
 @st.cache_data(show_spinner=False, ttl=3)

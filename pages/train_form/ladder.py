@@ -11,15 +11,13 @@ import streamlit as st
 from pages.links import navigation, session
 from pages.links.page_links import ExploreLink, RunsLink, best_of_run
 from pages.looking import run_records
-from pages.server import access
 from pages.server.result_cache import with_bar
 from pages.shared import datasets
 from pages.shared.bars import STRONG
 from pages.shared.escape import plain
+from pages.train_form import compute_target
 from pages.train_form.compute_target import ComputeTarget
-from vit.data import catalog
 from vit.errors import UserError
-from vit.runs.control import launch
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import Run
 from vit.training import dry_run
@@ -54,7 +52,7 @@ class Row(NamedTuple):
     run: Run | None
 
 
-def show(config: TrainConfig, target: ComputeTarget, owner: str) -> None:
+def show(config: TrainConfig, target: ComputeTarget) -> None:
     """Draw every rung with its accuracy, and the possible next steps."""
     st.header("Ladder", anchor=False, help=_HELP)
     tried = session.of(session.Train).tried_ladders
@@ -86,7 +84,7 @@ def show(config: TrainConfig, target: ComputeTarget, owner: str) -> None:
         best = recommended(known.items()) if known else ""
         st.html(_STYLE + "".join(_row(row, row.name == best) for row in rows))
         # Buttons come above text of varying length, so that they do not move away from the pointer.
-        _offer(config, target, rows, owner)
+        _offer(config, target, rows)
         if best:
             with st.container(key="ladder_sentence"):
                 st.markdown(sentence(known, best, [row.name for row in rows if row.run and row.run.alive]))
@@ -206,7 +204,7 @@ def _state(row: Row) -> str:
     return "" if row.run.status == "finished" else run_records.STATUS[row.run.status].lower()
 
 
-def _offer(config: TrainConfig, target: ComputeTarget, rows: Sequence[Row], owner: str) -> None:
+def _offer(config: TrainConfig, target: ComputeTarget, rows: Sequence[Row]) -> None:
     """Draw links to the ladder's runs and to the best checkpoint, and a button that starts missing rungs."""
     missing = [row.name for row in rows if row.run is None and row.name in ("lora", "last", "all")]
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -218,7 +216,7 @@ def _offer(config: TrainConfig, target: ComputeTarget, rows: Sequence[Row], owne
         elif best and st.button(
             "Keep the linear probe", key="ladder_probe", help="A run of one epoch, tested at its end."
         ):
-            _launch(config, target, ["probe"], owner)
+            _launch(config, target, ["probe"])
         if missing and target.devices:
             title = "Train the other three" if len(missing) == 3 else f"Train {len(missing)} more"
             if st.button(
@@ -229,7 +227,7 @@ def _offer(config: TrainConfig, target: ComputeTarget, rows: Sequence[Row], owne
                 + ", ".join(RUNGS[name].title for name in missing)
                 + ". Each begins with the probe's head and is tested once, at its end.",
             ):
-                _launch(config, target, missing, owner)
+                _launch(config, target, missing)
 
 
 def _best_offered(rows: Sequence[Row], can_train: bool) -> Row | None:
@@ -244,23 +242,12 @@ def _best_offered(rows: Sequence[Row], can_train: bool) -> Row | None:
     return offered[recommended((name, row.reached) for name, row in offered.items() if row.reached)]
 
 
-def _launch(config: TrainConfig, target: ComputeTarget, rungs: Sequence[str], owner: str) -> None:
+def _launch(config: TrainConfig, target: ComputeTarget, rungs: Sequence[str]) -> None:
+    names = [f"{checkpoint_name(config.init_from)}, {RUNGS[name].title}" for name in rungs]
+    configs = [rung_config(config, name) for name in rungs]
     sweep = f"ladder-{int(time.time())}" if len(rungs) > 1 else ""
     try:
-        catalog.check_spec(config.data)
-        for name in rungs:
-            launch(
-                rung_config(config, name),
-                name=f"{checkpoint_name(config.init_from)}, {RUNGS[name].title}",
-                on=target.on,
-                devices=target.devices,
-                nodes=target.nodes,
-                minutes=target.minutes,
-                share=target.share,
-                owner=owner,
-                sweep=sweep,
-                limits=access.limits(),
-            )
+        list(compute_target.launch_runs(target, zip(names, configs, strict=True), sweep=sweep))
     except UserError as error:
         st.error(plain(str(error)))
         return
