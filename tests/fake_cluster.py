@@ -16,7 +16,7 @@ from vit.paths import environment_with_package
 from vit.runs.attempts import KILLED
 from vit.runs.engines import contract, factory
 from vit.runs.engines.clusters import Cluster, find_cluster
-from vit.runs.engines.contract import Capacity, Handle, Look, Request, Share
+from vit.runs.engines.contract import Capacity, Handle, JobStatus, Request, Share
 from vit.training.run_folder import ENGINE
 
 JOB = """
@@ -74,13 +74,17 @@ class Fake(contract.Engine):
                 pass
         return handle
 
-    def look(self, handle: Handle) -> Look:
+    def status(self, handle: Handle) -> JobStatus:
         """Read the state from the locks."""
         self._answer()
         job = self.jobs / handle.job
         if not is_locked(job / "alive"):
-            return Look("gone")
-        return Look("running", nodes=("one",)) if (job / "started").exists() else Look("waiting", "The slot is taken.")
+            return JobStatus("gone")
+        return (
+            JobStatus("running", nodes=("one",))
+            if (job / "started").exists()
+            else JobStatus("waiting", "The slot is taken.")
+        )
 
     def ask_to_stop(self, folder: Path) -> None:
         """Write a stop request for the trainer, or cancel a waiting job."""

@@ -188,7 +188,7 @@ def test_stopped_command_ends_its_job_and_keeps_finished_parts(
             spread.measure(what, checkpoint, on="lab", workers=2)
     (folder,) = (tmp_path / "shared" / ".measurements").iterdir()
     handle = spread.read_handle(folder)
-    assert handle and engine.look(handle).word == "gone" and parts.done(folder)
+    assert handle and engine.status(handle).state == "gone" and parts.done(folder)
     assert spread.measure(what, checkpoint, on="lab", workers=2) == method_ranking.rank(checkpoint, "shapes", 30)
 
 

@@ -117,11 +117,11 @@ def _dry_run_on_cluster(config: TrainConfig, options: argparse.Namespace, device
     assert handle
     try:
         while (remote := cluster_dry_run.read(folder)) is None:
-            look = engine.look(handle)
-            if reason := cluster_dry_run.failure(folder, look):
+            status = engine.status(handle)
+            if reason := cluster_dry_run.failure(folder, status):
                 raise UserError(reason)
-            if look.word == "waiting" and look.reason and look.reason != last_reason:
-                last_reason = look.reason
+            if status.state == "waiting" and status.reason and status.reason != last_reason:
+                last_reason = status.reason
                 print(last_reason, file=sys.stderr)
             time.sleep(1)
     finally:

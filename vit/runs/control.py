@@ -166,7 +166,7 @@ def end_dry_run(folder: Path) -> None:
     """Remove a dry run, and kill it if it is not finished."""
     handle = read_handle(folder)
     with suppress(UserError):
-        if handle and (engine := cluster_engine(handle.engine_name)).look(handle).word != "gone":
+        if handle and (engine := cluster_engine(handle.engine_name)).status(handle).state != "gone":
             engine.kill(handle)
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -97,7 +97,7 @@ class Handle(NamedTuple):
     submitted: float
 
 
-class Look(NamedTuple):
+class JobStatus(NamedTuple):
     """Status of a run, as its engine reports it.
 
     Attributes:
@@ -107,7 +107,7 @@ class Look(NamedTuple):
         nodes: machines that it runs on.
     """
 
-    word: Literal["waiting", "running", "retrying", "gone"]
+    state: Literal["waiting", "running", "retrying", "gone"]
     reason: str = ""
     starts: float | None = None
     nodes: tuple[str, ...] = ()
@@ -138,19 +138,19 @@ class Engine(Protocol):
             Unreachable: the engine does not respond.
         """
 
-    def look(self, handle: Handle) -> Look:
+    def status(self, handle: Handle) -> JobStatus:
         """Return the status of a run.
 
         Raises:
             Unreachable: the engine does not respond.
         """
 
-    def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
+    def statuses(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, JobStatus | Exception]]:
         """Yield the status of each run, or the exception that its query raised.
 
         The default queries one by one; clusters override it with a single request.
         """
-        return each(lambda: self.look, handles)
+        return query_each(lambda: self.status, handles)
 
     def ask_to_stop(self, folder: Path) -> None:
         """Ask a run to finish its step, save, and exit; a waiting run leaves the queue.
@@ -167,22 +167,22 @@ class Engine(Protocol):
         """
 
 
-def each(
-    ask: Callable[[], Callable[[Handle], Look]], handles: Sequence[Handle]
-) -> Iterator[tuple[Handle, Look | Exception]]:
+def query_each(
+    ask: Callable[[], Callable[[Handle], JobStatus]], handles: Sequence[Handle]
+) -> Iterator[tuple[Handle, JobStatus | Exception]]:
     """Yield the status of each run, or the exception that its query raised.
 
     Args:
         ask: makes the request that all runs share, and returns a function from handle to status.
     """
     try:
-        look = ask()
+        status_of = ask()
     except Exception as error:
         yield from ((handle, error) for handle in handles)
         return
     for handle in handles:
         try:
-            answer: Look | Exception = look(handle)
+            answer: JobStatus | Exception = status_of(handle)
         except Exception as error:
             answer = error
         yield handle, answer
@@ -261,7 +261,7 @@ def leave_stop(engine: Engine, folder: Path) -> None:
         (folder / "stop").touch()
     handle = read_handle(folder)
     with suppress(Unreachable):
-        if handle and engine.look(handle).word == "waiting":
+        if handle and engine.status(handle).state == "waiting":
             engine.kill(handle)
             call_off(handle)
 
@@ -322,7 +322,7 @@ def submitting(engine: Engine, folder: Path, request: Request) -> Iterator[Handl
     try:
         if not acquire_lock(lock):
             raise InvalidRun("This run is being started already.")
-        if (last := read_handle(folder)) and engine.look(last).word != "gone":
+        if (last := read_handle(folder)) and engine.status(last).state != "gone":
             if not is_over(last):
                 raise InvalidRun("This run is going on already.")
             engine.kill(last)  # its outcome is recorded; it is only shutting down

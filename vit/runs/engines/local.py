@@ -10,9 +10,9 @@ from pathlib import Path
 from vit.paths import runs_folder
 from vit.runs.attempts import KILLED
 from vit.runs.detached import start_detached
-from vit.runs.engines.contract import HERE, Capacity, Engine, Handle, Look, Request, Share
+from vit.runs.engines.contract import HERE, Capacity, Engine, Handle, JobStatus, Request, Share
 from vit.runs.queue_file import open_queue, read_queue
-from vit.runs.registry import look_local
+from vit.runs.registry import local_status
 from vit.runs.scheduler import gpu_names, grant
 from vit.training.run_folder import changing, is_alive, record_outcome
 
@@ -38,9 +38,9 @@ class Local(Engine):
                 grant(folder.parent, line, folder.name, request.devices, gpu_names)
         return Handle(folder, HERE, folder.name, time.time())
 
-    def look(self, handle: Handle) -> Look:
+    def status(self, handle: Handle) -> JobStatus:
         """Return the run's status from its lock, which the system releases when the last of its processes exits."""
-        return look_local(handle.folder, read_queue(handle.folder.parent)["waiting"])
+        return local_status(handle.folder, read_queue(handle.folder.parent)["waiting"])
 
     def ask_to_stop(self, folder: Path) -> None:
         """Create the file that the trainer, or the supervisor of a waiting run, checks for."""

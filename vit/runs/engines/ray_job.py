@@ -44,7 +44,7 @@ def main(folder: Path, job: str, cpus: int) -> None:
 
 
 def note(handle: Handle, word: str, reason: str = "", hosts: tuple[str, ...] = ()) -> None:
-    """Write the job's status to the run's folder, where `Ray.look` reads it."""
+    """Write the job's status to the run's folder, where `Ray.status` reads it."""
     write_json(handle.folder / NOTE, {"job": handle.job, "word": word, "reason": reason, "hosts": hosts})
 
 

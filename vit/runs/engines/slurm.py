@@ -22,14 +22,14 @@ from vit.runs.engines.contract import (
     Capacity,
     Engine,
     Handle,
-    Look,
+    JobStatus,
     Refused,
     Request,
     Share,
     Unreachable,
     conclude,
-    each,
     leave_stop,
+    query_each,
     submitting,
 )
 from vit.runs.engines.slurm_script import SCRIPT, batch_script
@@ -108,18 +108,18 @@ class Slurm(Engine):
             self._run_command(["sbatch", "--parsable", str(folder / SCRIPT)], refuses=True)
         return handle
 
-    def look(self, handle: Handle) -> Look:
+    def status(self, handle: Handle) -> JobStatus:
         """Query squeue by the job's name."""
-        return _look_at_job(self._find_job(handle))
+        return _job_status(self._find_job(handle))
 
-    def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
+    def statuses(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, JobStatus | Exception]]:
         """Query squeue once for all runs."""
 
-        def ask() -> Callable[[Handle], Look]:
+        def ask() -> Callable[[Handle], JobStatus]:
             jobs = self._find_jobs(handles)
-            return lambda handle: _look_at_job(jobs.get(handle.job))
+            return lambda handle: _job_status(jobs.get(handle.job))
 
-        return each(ask, handles)
+        return query_each(ask, handles)
 
     def ask_to_stop(self, folder: Path) -> None:
         """Create the stop file, which the trainer checks for; cancel the job if it still waits."""
@@ -132,7 +132,7 @@ class Slurm(Engine):
 
     def _end_job(self, handle: Handle) -> None:
         until = time.monotonic() + _STOP_SECONDS
-        while (job := self._find_job(handle)) and self.look(handle).word != "gone":
+        while (job := self._find_job(handle)) and self.status(handle).state != "gone":
             if time.monotonic() > until:
                 raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")
             self._run_command(["scontrol", "update", f"JobId={job.number}", "Requeue=0"], lenient=True)
@@ -196,15 +196,15 @@ class Slurm(Engine):
         return done.stdout
 
 
-def _look_at_job(job: _Job | None) -> Look:
+def _job_status(job: _Job | None) -> JobStatus:
     """Convert a job's state to the status of its run."""
     if job is None:
-        return Look("gone")
+        return JobStatus("gone")
     if job.state in _PENDING:
-        return Look("waiting", _WAITING.get(job.reason, f"Slurm says: {brief(job.reason)}."), job.starts)
+        return JobStatus("waiting", _WAITING.get(job.reason, f"Slurm says: {brief(job.reason)}."), job.starts)
     if job.state in _RUNNING:
-        return Look("running", nodes=job.hosts)
-    return Look("gone", _ENDS.get(job.state, ""))
+        return JobStatus("running", nodes=job.hosts)
+    return JobStatus("gone", _ENDS.get(job.state, ""))
 
 
 def _count_gpus(gres: str) -> int:
