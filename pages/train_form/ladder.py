@@ -166,8 +166,8 @@ def sentence(known: Mapping[str, Reached], best: str, under_way: Sequence[str] =
     text = f"**Best so far: {title}**, " if under_way else f"**Take {title}**: "
     text += f"right for {share:.1f} % of {reached.pictures:,} validation pictures"
     cheaper = [name for name in RUNGS if name in known and list(RUNGS).index(name) < list(RUNGS).index(best)]
-    higher = [RUNGS[name].title for name, one in known.items() if one.right > reached.right]
-    if "probe" in known and reached.right > known["probe"].right and best != "neighbours":
+    higher = [RUNGS[name].title for name, one in known.items() if one.correct > reached.correct]
+    if "probe" in known and reached.correct > known["probe"].correct and best != "neighbours":
         gain = 100 * (reached.accuracy - known["probe"].accuracy)
         text += f", {gain:.1f} points above the linear probe"
     elif not higher and len(known) > len(cheaper) + 1 and not under_way:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vit.errors import InvalidRun
-from vit.files import silence
+from vit.files import heartbeat_age
 from vit.paths import clusters_file, runs_folder
 from vit.runs.engines import clusters, watch
 from vit.runs.engines.contract import HERE, Handle, JobStatus, is_new, is_over, read_handle
@@ -362,7 +362,7 @@ def _status_of(
         if outcome:
             return "ending", _ENDING if handle is None else f"Its state is saved; {handle.engine_name} is cleaning up."
         try:
-            silent = silence(folder / "heartbeat")
+            silent = heartbeat_age(folder / "heartbeat")
         except OSError:
             return "starting", "It loads PyTorch and its pictures."
         if silent > STALLED_SECONDS:
@@ -384,7 +384,7 @@ def _status_of(
 def _last_heartbeat(folder: Path) -> str:
     """Return a sentence about the last heartbeat of a run whose status is unknown; "" without one."""
     try:
-        silent = silence(folder / "heartbeat")
+        silent = heartbeat_age(folder / "heartbeat")
     except OSError:
         return ""
     ago = f"{silent:.0f} seconds" if silent < 120 else f"{silent / 60:.0f} minutes"

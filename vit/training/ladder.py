@@ -74,10 +74,10 @@ class Reached(NamedTuple):
     @property
     def interval(self) -> tuple[float, float]:
         """95 % confidence interval of the accuracy."""
-        return wilson(self.right, self.pictures)
+        return wilson(self.correct, self.pictures)
 
     @property
-    def right(self) -> int:
+    def correct(self) -> int:
         """Number of pictures classified correctly."""
         return round(self.accuracy * self.pictures)
 
@@ -111,6 +111,6 @@ def recommended(reached: Iterable[tuple[str, Reached]]) -> str:
 
     def order(rung: tuple[str, Reached]) -> tuple[float, int, int]:
         name, one = rung
-        return math.inf if one.loss is None else one.loss, -one.right, costs.index(name)
+        return math.inf if one.loss is None else one.loss, -one.correct, costs.index(name)
 
     return min((rung for rung in rungs if rung[1].accuracy >= least), key=order)[0]
