@@ -30,7 +30,7 @@ from vit.runs.registry import list_runs
 from vit.training import fine_tuning
 from vit.training.config import FROM_CHECKPOINT, TrainConfig
 from vit.training.presets import PRESETS, run_name, train_config
-from vit.training.run_folder import learnt, resumable
+from vit.training.run_folder import latest_checkpoint, resumable
 from vit.view.captions import about
 
 training_gate.require_trainer()
@@ -159,7 +159,7 @@ def starts() -> dict[str, str]:
     own = {info.name: info.name for info in checkpoints.list_checkpoints() if not info.problem}
     runs = {str(run.best): f"{run.name} (run of {_day(run.created)})" for run in list_runs() if run.best}
     cut_off = [run for run in list_runs() if not run.alive and (run.status == "failed" or not resumable(run.folder))]
-    last = {str(path): f"{run.name}, last weights" for run in cut_off if (path := learnt(run.folder))}
+    last = {str(path): f"{run.name}, last weights" for run in cut_off if (path := latest_checkpoint(run.folder))}
     return {"": "Random weights"} | own | last | runs
 
 

@@ -58,7 +58,7 @@ class Fake(contract.Engine):
         with contract.submitting(self, folder, request) as handle:
             self._answer()
             if request.nodes > 1:
-                raise contract.Refused(f"{self.name} has one machine.")
+                raise contract.RequestRejected(f"{self.name} has one machine.")
             job = self.jobs / handle.job
             job.mkdir()
             words = {"code": os.getcwd(), "python": sys.executable, "folder": str(folder), "workers": request.workers}
@@ -86,15 +86,15 @@ class Fake(contract.Engine):
             else JobStatus("waiting", "The slot is taken.")
         )
 
-    def ask_to_stop(self, folder: Path) -> None:
+    def request_stop(self, folder: Path) -> None:
         """Write a stop request for the trainer, or cancel a waiting job."""
-        contract.leave_stop(self, folder)
+        contract.request_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
         """Kill the job's session."""
         self._answer()
         self._end(handle)
-        contract.conclude(handle, "stopped", KILLED)
+        contract.record_end(handle, "stopped", KILLED)
 
     def _end(self, handle: Handle) -> None:
         job = self.jobs / handle.job

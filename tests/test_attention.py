@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from apart import output_of
+from subprocesses import output_of
 
 import vit.explain.record
 from vit.explain.attention_rollout import rollout

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from apart import output_of
 from PIL import Image
+from subprocesses import output_of
 
 from vit.errors import InvalidConfig, InvalidDataset
 from vit.model.transformer import VisionTransformer

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import apart
 import pytest
+import subprocesses
 import torch
 from PIL import Image
 
@@ -98,11 +98,11 @@ def test_processes_share_the_pictures_and_each_gets_the_full_result(build: Build
     torch.set_num_threads(before)
     files = [tmp_path / f"{rank}.txt" for rank in range(world)]
     ranks = [
-        apart.begin(SHARED, rank, world, tmp_path / "store", tmp_path / "inputs.pt", out=file)
+        subprocesses.begin(SHARED, rank, world, tmp_path / "store", tmp_path / "inputs.pt", out=file)
         for rank, file in enumerate(files)
     ]
     for rank in ranks:
-        rank.join(apart.PATIENCE)
+        rank.join(subprocesses.PATIENCE)
     *results, seen = zip(*(map(float, file.read_text().split()) for file in files), strict=True)
     assert set(zip(*results, strict=True)) == {tuple(alone)}
     assert seen == {3: (3, 2, 2), 5: (2, 2, 2, 1, 0)}[world]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from apart import output_of
+from subprocesses import output_of
 
 from vit import devices, out_of_memory
 from vit.checkpoints.load import load_checkpoint
@@ -235,16 +235,16 @@ def test_failed_allocation_is_distinguished_from_other_errors() -> None:
         torch.empty(1 << 60, dtype=torch.uint8)
     assert out_of_memory.is_out_of_memory(refused.value)
     assert not out_of_memory.is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    said = out_of_memory.explained(refused.value, "This", "Choose a smaller input.")
+    said = out_of_memory.describe_failure(refused.value, "This", "Choose a smaller input.")
     assert said.startswith("This ran out of memory: it needed another 1152921504.6 GB and ")
     assert said.endswith(" are free. Choose a smaller input.")
 
 
 def test_killer_of_a_process_is_inferred_from_the_systems_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(out_of_memory, "kills", lambda: 4)
-    assert out_of_memory.ended(-signal.SIGKILL, 3) == "The system ended it: out of memory"
-    assert "killed, most often by the system" in out_of_memory.ended(-signal.SIGKILL, 4)
-    assert not out_of_memory.ended(1, 3) and not out_of_memory.ended(-signal.SIGSEGV, 3)
+    assert out_of_memory.describe_exit(-signal.SIGKILL, 3) == "The system ended it: out of memory"
+    assert "killed, most often by the system" in out_of_memory.describe_exit(-signal.SIGKILL, 4)
+    assert not out_of_memory.describe_exit(1, 3) and not out_of_memory.describe_exit(-signal.SIGSEGV, 3)
 
 
 def test_killed_command_is_reported_in_the_terminal(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from typing import get_args
 import matplotlib
 import numpy as np
 import pytest
-from apart import output_of
 from PIL import Image
+from subprocesses import output_of
 
 from vit.explain.names import spoken
 from vit.images.decode import decode_image

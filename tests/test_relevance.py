@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from apart import output_of
+from subprocesses import output_of
 from torch import Tensor
 
 import vit.explain.relevance

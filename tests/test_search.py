@@ -312,5 +312,5 @@ def test_runs_ended_early_are_named(root: Path, command: Command) -> None:
 
 def test_text_of_a_trial_survives_parsing() -> None:
     drawn: dict[str, Any] = draw(SPACE, 0, 1)[0]
-    words = dict(part.split(" ") for part in space.in_words(drawn).split(", "))
+    words = dict(part.split(" ") for part in space.format_settings(drawn).split(", "))
     assert {name: json.loads(text) for name, text in words.items()} == drawn

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import apart
 import numpy as np
 import pytest
+import subprocesses
 import torch
 from patience import until
 from PIL import Image
@@ -34,7 +34,7 @@ from vit.training.evaluation import evaluate_checkpoint
 from vit.training.fine_tuning import resolve
 from vit.training.metrics import bottleneck, read_metrics
 from vit.training.presets import train_config
-from vit.training.run_folder import begin_anew
+from vit.training.run_folder import restart_hint
 from vit.training.step import OutOfMemory, TrainStep
 from vit.training.train import Diverged, train
 from vit.training.trainer import Trainer
@@ -282,7 +282,7 @@ def test_validation_may_skip_epochs_but_not_the_last(whole: Path, folder: Path, 
 
 def start(config: TrainConfig, run: Path) -> Any:
     """Run `train(config, run, resume=True)` in a process forked from one that has imported everything."""
-    process = apart.context().Process(target=train, args=(config, run), kwargs={"resume": True})
+    process = subprocesses.context().Process(target=train, args=(config, run), kwargs={"resume": True})
     process.start()
     return process
 
@@ -396,7 +396,7 @@ def test_suggested_command_restarts_a_lost_run(
         (run / "checkpoints" / name).unlink()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
-    sentence = begin_anew(run)
+    sentence = restart_hint(run)
     arguments = shlex.split(sentence[sentence.index("`python") :].strip("`"))
     assert main([*arguments[3:], "--set", "epochs=1", "--set", "lr=1e-12", "--set", "muon_lr=1e-12"]) == 0
     (again,) = (tmp_path / "runs").iterdir()
@@ -508,10 +508,11 @@ def test_two_processes_agree_with_each_other_and_with_one(folder: Path, tmp_path
         port = free.getsockname()[1]
     run = tmp_path / "two"
     ranks = [
-        apart.begin(TWO, rank, port, config.model_dump_json(), run, out=tmp_path / f"{rank}.txt") for rank in (0, 1)
+        subprocesses.begin(TWO, rank, port, config.model_dump_json(), run, out=tmp_path / f"{rank}.txt")
+        for rank in (0, 1)
     ]
     for rank in ranks:
-        rank.join(apart.PATIENCE)
+        rank.join(subprocesses.PATIENCE)
     assert [rank.exitcode for rank in ranks] == [0, 0]
 
     first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))

@@ -118,7 +118,7 @@ def explained(
 
     digest = hashlib.sha256(image).hexdigest()
     whose, explanation = cached(("explained", checkpoint.body, digest, size, precision, frame, stretch), work)
-    return explanation if whose == checkpoint.identity else view.answered(explanation, checkpoint)
+    return explanation if whose == checkpoint.identity else view.with_predictions(explanation, checkpoint)
 
 
 def used_range(data: bytes) -> UsedRange | None:

@@ -120,7 +120,7 @@ def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision
             if not out_of_memory.is_out_of_memory(error):
                 raise
             log.warning("A pass ran out of memory.", exc_info=error)
-            problem = out_of_memory.explained(error, "This", HELPS, needed)
+            problem = out_of_memory.describe_failure(error, "This", HELPS, needed)
         finally:
             _here.computes = False
     if problem:

@@ -13,7 +13,7 @@ from vit.cli.main import main
 from vit.errors import InvalidConfig
 from vit.runs import control, registry
 from vit.runs.engines import clusters, contract
-from vit.runs.engines.contract import Refused, Request, Unreachable, next_handle
+from vit.runs.engines.contract import Request, RequestRejected, Unreachable, next_handle
 from vit.runs.engines.ray_job import Place, torchrun_variables
 from vit.runs.engines.slurm_script import batch_script
 
@@ -120,7 +120,7 @@ def test_command_line_runs_the_dry_run_on_the_cluster(
 
 
 def test_submission_refused_by_an_engine_leaves_no_run(lab: Fake) -> None:
-    with pytest.raises(Refused, match="lab has one machine"):
+    with pytest.raises(RequestRejected, match="lab has one machine"):
         control.launch(tiny(), on="lab", nodes=2)
     assert registry.list_runs() == []
 
@@ -138,7 +138,7 @@ def test_run_whose_resumption_is_refused_is_unchanged(lab: Fake) -> None:
     run = wait_until_ended(control.launch(tiny(epochs=1), on="lab"))
     about = run.folder / "about.json"
     about.write_text(about.read_text().replace('"nodes": 1', '"nodes": 2'))  # more than the cluster has
-    with pytest.raises(Refused, match="lab has one machine"):
+    with pytest.raises(RequestRejected, match="lab has one machine"):
         control.resume(run.id, epochs=2)
     after = registry.find_run(run.id, patience=5)
     assert (after.status, after.config["epochs"]) == ("finished", 1)

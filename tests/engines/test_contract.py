@@ -297,11 +297,11 @@ def test_job_ended_while_pending_trains_nothing(tmp_path: Path) -> None:
     handle = contract.next_handle(folder, "lab")
     contract.write_handle(handle, Request())
     assert contract.claim_job(folder, handle.job) == handle
-    contract.conclude(handle, "stopped", "Killed.")
+    contract.record_end(handle, "stopped", "Killed.")
     assert contract.claim_job(folder, handle.job) is None
     again = contract.next_handle(folder, "lab")
     contract.write_handle(again, Request())
     assert contract.claim_job(folder, handle.job) is None
     assert contract.claim_job(folder, again.job) == again
     (folder / "stop").touch()
-    assert contract.claim_job(folder, again.job) is None and contract.is_over(again)
+    assert contract.claim_job(folder, again.job) is None and contract.has_ended(again)

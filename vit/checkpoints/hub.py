@@ -169,7 +169,7 @@ def find(name: str | Name) -> Fetched | None:
     return next(iter(exact), None) or max(candidates, key=lambda one: one.requested[parsed.revision], default=None)
 
 
-def called(folder: Path) -> Name | None:
+def pinned_name(folder: Path) -> Name | None:
     """Return the pinned name of a download folder; None for any other folder."""
     folder = folder.resolve()
     return _name_of_folder(folder.name) if folder.parent == downloads_folder().resolve() else None

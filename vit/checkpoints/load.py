@@ -90,7 +90,7 @@ def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Check
     """
     with open_files(_locate(path_or_name)) as source:
         checkpoint = _load_source(source, heads)
-    name = hub.called(checkpoint.path)
+    name = hub.pinned_name(checkpoint.path)
     return replace(checkpoint, name=str(name)) if name else checkpoint
 
 

@@ -107,7 +107,7 @@ def _line(search: Search, number: int, run: Run) -> str:
     records = _records(run)
     best, epochs = best_epoch(records), evaluations(records)
     accuracy = f"{best['accuracy']:.1%}" if best else "-"
-    drawn = space.in_words({name: run.config.get(name) for name in search.plan.space})
+    drawn = space.format_settings({name: run.config.get(name) for name in search.plan.space})
     width = len(str(search.plan.trials))
     last = epochs[-1]["epoch"] if epochs else 0
     trained = f"{last} epoch{'' if last == 1 else 's'}"

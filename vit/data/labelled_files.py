@@ -329,7 +329,7 @@ def _is_measure(values: Sequence[str]) -> bool:
     return len(different) > _MOST_NUMBERS and all(map(_is_number, different)) and any("." in v for v in different)
 
 
-def in_words(labelled: Labelled) -> Labelled:
+def name_numeric_classes(labelled: Labelled) -> Labelled:
     """Replace a table's numeric classes by words in the file names, if both distinguish the same classes."""
     if not all(label.isdecimal() for label, _ in labelled.labels.values()):
         return labelled

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from vit.data.archive_names import check_class
 from vit.data.file_names import Parts, printable_name, printable_path
-from vit.data.labelled_files import Labelled, Unlabelled, from_names, from_tables, in_words
+from vit.data.labelled_files import Labelled, Unlabelled, from_names, from_tables, name_numeric_classes
 from vit.data.picture_trees import NO_PICTURES, Tree, pictures_below, tables_below
 from vit.data.split_names import SplitName, says_nothing, split_name
 from vit.errors import InvalidDataset
@@ -295,7 +295,7 @@ def _from_files(root: Tree, read: Callable[[Parts], bytes], doubtful: bool = Tru
     labelled = from_tables(pictures, tables_below(root), read, doubtful)
     if isinstance(labelled, Labelled):
         agree = sum(label in picture[:-1] for picture, (label, _) in labelled.labels.items())
-        return Unlabelled() if 2 * agree > len(labelled.labels) else in_words(labelled)
+        return Unlabelled() if 2 * agree > len(labelled.labels) else name_numeric_classes(labelled)
     return (from_names(pictures) or labelled) if doubtful and not labelled.by_table else labelled
 
 

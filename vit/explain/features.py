@@ -18,7 +18,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
 from vit.data.in_parts import InParts, Part, pictures_bar
 from vit.data.pictures import Pictures
-from vit.devices import back_where_it_was
+from vit.devices import restored_device
 from vit.explain.head_census import batch_size
 from vit.files import replaced
 from vit.images.preprocess import Normalise
@@ -77,7 +77,7 @@ def features(
     Raises:
         InvalidDataset: the dataset cannot be read.
     """
-    with back_where_it_was(checkpoint.model):
+    with restored_device(checkpoint.model):
         return combined(in_parts(checkpoint, data, limit, root=root).all(pictures_bar(bar)))
 
 

@@ -32,7 +32,7 @@ def head_means(model: VisionTransformer, pictures: Tensor) -> Tensor:
     first, means = len(model.config.prefix), []
 
     def keep(block: int, inputs: HeadInputs) -> Tensor:
-        heads = inputs.mixed()
+        heads = inputs.output()
         patches = heads[:, :, first:].mean((0, 2))[:, None]
         means.append(torch.cat([heads[:, :, :first].mean(0), patches], 1))
         return heads
@@ -52,7 +52,7 @@ def without(off: Collection[Head], means: Tensor | None = None) -> Hook:
     """
 
     def ablate(block: int, inputs: HeadInputs) -> Tensor:
-        heads = inputs.mixed()
+        heads = inputs.output()
         off_here = [head for b, head in off if b == block]
         if not off_here:
             return heads
@@ -131,7 +131,7 @@ def _without_each(step: Step, x: Tensor, heads: int, means: Tensor | None) -> Te
 
         def ablate(block: int, inputs: HeadInputs, ablated: Tensor = ablated) -> Tensor:
             """Return head outputs, unchanged and with each of n heads ablated: (1 + n, H, Q, K)."""
-            variants = inputs.mixed().expand(1 + len(ablated), -1, -1, -1).clone()
+            variants = inputs.output().expand(1 + len(ablated), -1, -1, -1).clone()
             replacement = 0.0 if means is None else _over_tokens(means[ablated], x.shape[1])[:, step.route.rows]
             variants[1 + torch.arange(len(ablated)), ablated] = replacement
             return variants

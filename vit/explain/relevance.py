@@ -17,7 +17,7 @@ from vit.explain.gradcam import channel_map, gradcam
 from vit.explain.maps import checked_index, discarded, fuse, select_head
 from vit.explain.record import AttentionRecord, read_by_head
 from vit.explain.settings import Direction, Fusion
-from vit.model.attention import EVERY, HeadInputs, Hook, mixed_both_ways
+from vit.model.attention import EVERY, HeadInputs, Hook, fused_attention_with_gradient
 from vit.model.config import ViTConfig
 from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
@@ -365,12 +365,14 @@ def _pass_blocks(model: VisionTransformer, pixels: Tensor, hook: Hook | None, ev
     captured: list[tuple[HeadInputs, Tensor]] = []
 
     def capture(index: int, inputs: HeadInputs) -> Tensor:
-        heads = inputs.mixed()
+        heads = inputs.output()
         captured.append((inputs, heads))
-        return heads if hook is None else hook(index, inputs._replace(mixed=lambda: heads))
+        return heads if hook is None else hook(index, inputs._replace(output=lambda: heads))
 
     with torch.no_grad():
-        x, steps = model.walk(pixels.detach(), every=every, queries=EVERY, mix=mixed_both_ways, hook=capture)
+        x, steps = model.walk(
+            pixels.detach(), every=every, queries=EVERY, attend=fused_attention_with_gradient, hook=capture
+        )
     for step in steps:
         before = x.detach().requires_grad_()
         x = step(before)

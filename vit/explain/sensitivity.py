@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from vit.explain.cost import Progress, Size, images_per_batch, size_of
 from vit.explain.occlusion import Baseline, hidden
 from vit.explain.timing import Kind, doing, expected, products
-from vit.model.attention import Hook, explicitly_mixed
+from vit.model.attention import Hook, explicit_attention
 from vit.model.cpu import exact_on_cpu, has_bfloat16, onednn
 from vit.model.transformer import VisionTransformer, rounded
 
@@ -119,11 +119,11 @@ def _drops(
     per_batch, scores = images_per_batch(model.config, size_of(pixels)), list[Tensor]()
     if bfloat16:  # twice as many numbers fit into the caches
         per_batch *= 2
-    mix = explicitly_mixed if bfloat16 else None  # torch's fused attention is slower in bfloat16 on a CPU
+    attend = explicit_attention if bfloat16 else None  # torch's fused attention is slower in bfloat16 on a CPU
     with torch.autocast("cpu", torch.bfloat16) if bfloat16 else nullcontext():
         unmasked = _log_probability(model, model(pixels, hook=hook).logits, target)
         # Masks cover whole patches, so tokens of masked pictures are tokens of these two: embed only two pictures.
-        both, steps = model.walk(torch.cat([pixels, covered]), mix=mix, hook=hook, every=hook is not None)
+        both, steps = model.walk(torch.cat([pixels, covered]), attend=attend, hook=hook, every=hook is not None)
         for chunk in masks.split(_BATCHES * per_batch):
             done = sum(map(len, scores))
             masked = F.pad(chunk, (len(model.config.prefix), 0))[..., None].split(per_batch)

@@ -15,10 +15,10 @@ from vit.model.attention import (
     DIRECT,
     EVERY,
     Attention,
+    AttentionFunction,
     AttentionPool,
     HeadInputs,
     Hook,
-    Mix,
     Route,
     attention_weights,
 )
@@ -222,11 +222,11 @@ class VisionTransformer(nn.Module):
     def _with_attentions(self, images: Tensor, hook: Hook | None) -> ViTOutput:
         attentions: list[Tensor] = []
 
-        def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             attentions.append(attention_weights(q, k))
             return attentions[-1] @ v
 
-        x, steps = self.walk(images, mix=mix, hook=hook, every=True)
+        x, steps = self.walk(images, attend=attend, hook=hook, every=True)
         for step in steps:
             x = step(x)
         features, pool_attention = self.pool_features(x[:, self.read])
@@ -237,7 +237,7 @@ class VisionTransformer(nn.Module):
         keys: list[Tensor] = []
 
         def keep(index: int, inputs: HeadInputs) -> Tensor:
-            heads = inputs.mixed() if hook is None else hook(index, inputs)
+            heads = inputs.output() if hook is None else hook(index, inputs)
             queries.append(inputs.q.contiguous())  # a view would keep the fused tensor alive, values included
             keys.append(inputs.k.contiguous())
             return heads
@@ -262,7 +262,7 @@ class VisionTransformer(nn.Module):
         *,
         every: bool = False,
         queries: slice | None = None,
-        mix: Mix | None = None,
+        attend: AttentionFunction | None = None,
         hook: Hook | None = None,
     ) -> Walk:
         """Start a forward pass through the blocks. All passes of this project go through here.
@@ -271,7 +271,7 @@ class VisionTransformer(nn.Module):
             images: (B, channels, height, width).
             every: compute all tokens in the last block, not only those that are `read` after it.
             queries: tokens whose queries are computed in every block, if `hook` needs more than the output tokens.
-            mix, hook: see `Route`.
+            attend, hook: see `Route`.
 
         Raises:
             ValueError: the shape of `images` does not fit the model.
@@ -293,7 +293,8 @@ class VisionTransformer(nn.Module):
         if not every:  # the last block computes only the tokens that the head reads
             rows[-1] = self.read
         routes = [
-            Route(index, rows[index], queries, ropes[index], biases[index], mix, hook) for index in range(len(blocks))
+            Route(index, rows[index], queries, ropes[index], biases[index], attend, hook)
+            for index in range(len(blocks))
         ]
         return Walk(x, [Step(block, route) for block, route in zip(blocks, routes, strict=True)])
 

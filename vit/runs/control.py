@@ -38,17 +38,17 @@ from vit.runs.engines.clusters import Cluster, downloads_of, find_cluster
 from vit.runs.engines.contract import HERE, Engine, Handle, Request, read_handle
 from vit.runs.engines.factory import cluster_engine
 from vit.runs.engines.local import Local
-from vit.runs.queue_file import one_launch, open_queue
+from vit.runs.queue_file import launch_lock, open_queue
 from vit.runs.registry import ANY_GPU, MAX_NAME, MAX_NOTES, Run, find_run, list_runs, shorten
 from vit.training import fine_tuning, presets
 from vit.training.run_folder import (
     PRUNED,
     START,
-    changing,
     check_resumable,
     new_id,
     read_document,
     read_json,
+    write_errors,
     write_json,
 )
 
@@ -115,7 +115,7 @@ def launch(
     engine, root = _engine_and_root(on)
     checked = _checked(config, request, on, limits or Limits())
     name = name or presets.run_name(checked.config)
-    with one_launch(root):
+    with launch_lock(root):
         every = list_runs()
         if again := next((run for run in every if nonce and run.nonce == nonce), None):
             return again
@@ -280,7 +280,7 @@ def stop(run_id: str) -> None:
         InvalidRun: it is not alive, or another program trains it.
     """
     run = _active_run(run_id)
-    _engine_and_root(run.on)[0].ask_to_stop(run.folder)
+    _engine_and_root(run.on)[0].request_stop(run.folder)
     watch.forget()
 
 
@@ -291,7 +291,7 @@ def end_early(run_id: str, reason: str) -> None:
         InvalidRun: it is not alive.
     """
     run = _active_run(run_id)
-    with changing(run.folder):
+    with write_errors(run.folder):
         write_json(run.folder / PRUNED, {"reason": reason})
     stop(run_id)
 
@@ -329,7 +329,7 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     config = None
     if epochs is not None:
         config = presets.train_config(**read_document(run.folder / "config.json") | {"epochs": epochs})
-    with one_launch(root):
+    with launch_lock(root):
         if devices is not None:
             _change_about(run.folder, devices=list(devices))
         settings = (run.folder / "config.json").read_bytes()
@@ -355,7 +355,7 @@ def delete(run_id: str) -> None:
     if run.alive:
         raise InvalidRun("This run is going on. Stop it first.")
     doomed = run.folder.with_name(f".{run.id}.deleted")
-    with changing(run.folder):
+    with write_errors(run.folder):
         run.folder.rename(doomed)  # removed for everybody at once
     shutil.rmtree(doomed, ignore_errors=True)
 
@@ -421,10 +421,10 @@ def _check_ours(run: Run) -> None:
 
 
 def _replace_file(path: Path, content: bytes) -> None:
-    with changing(path.parent), replaced(path) as file:
+    with write_errors(path.parent), replaced(path) as file:
         file.write(content)
 
 
 def _change_about(folder: Path, **values: Any) -> None:
-    with changing(folder):
+    with write_errors(folder):
         write_json(folder / "about.json", read_json(folder / "about.json") | values)

@@ -13,7 +13,7 @@ from vit.errors import InvalidRun
 from vit.files import heartbeat_age
 from vit.paths import clusters_file, runs_folder
 from vit.runs.engines import clusters, watch
-from vit.runs.engines.contract import HERE, Handle, JobStatus, is_new, is_over, read_handle
+from vit.runs.engines.contract import HERE, Handle, JobStatus, has_ended, is_new, read_handle
 from vit.runs.queue_file import read_queue
 from vit.training.run_folder import (
     MAX_NAME,
@@ -322,7 +322,7 @@ def local_status(folder: Path, waiting: Sequence[str]) -> JobStatus:
 
 def _cluster_status(handle: Handle, patience: float) -> JobStatus | str:
     """Return the status of a cluster's run, or why it is unknown; a run that is over causes no request."""
-    if is_over(handle):
+    if has_ended(handle):
         return JobStatus("gone")
     if handle.engine_name not in clusters.read_clusters().usable:
         return JobStatus(

@@ -19,7 +19,7 @@ from vit.data.datasets import Dataset
 from vit.data.pictures import Resident
 from vit.errors import UserError
 from vit.explain.timing import products
-from vit.out_of_memory import explained, is_out_of_memory
+from vit.out_of_memory import describe_failure, is_out_of_memory
 from vit.training import probe, trainer
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
@@ -59,7 +59,7 @@ def main(what: str) -> int:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        send({"error": explained(error, "The trial", "Set a smaller image_size or batch_size.")})
+        send({"error": describe_failure(error, "The trial", "Set a smaller image_size or batch_size.")})
     return 0
 
 

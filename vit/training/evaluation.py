@@ -15,7 +15,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.in_parts import InParts, Part, pictures_bar
 from vit.data.labels import test_pictures
 from vit.data.pictures import Pictures
-from vit.devices import back_where_it_was
+from vit.devices import restored_device
 from vit.errors import UserError
 from vit.explain.cost import images_in_memory
 from vit.images.preprocess import Normalise
@@ -97,7 +97,7 @@ def evaluate_checkpoint(
     Raises:
         InvalidDataset: the dataset cannot be read, or has a class that the checkpoint lacks.
     """
-    with back_where_it_was(checkpoint.model):
+    with restored_device(checkpoint.model):
         return combined(in_parts(checkpoint, data, root=root).all(pictures_bar(bar)))
 
 

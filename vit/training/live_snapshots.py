@@ -25,7 +25,7 @@ from vit.errors import InvalidConfig, UserError
 from vit.explain.attention_tensors import record_of_attention
 from vit.explain.record import AttentionRecord
 from vit.images.preprocess import Normalise, Preprocess
-from vit.model.cpu import beside_training
+from vit.model.cpu import without_onednn
 from vit.training.snapshot_writer import SnapshotWriter, choose
 
 _PICTURES = 6  # pictures that are followed
@@ -224,7 +224,7 @@ class LiveSnapshots:
         facts: Mapping[str, Any] | None,
     ) -> None:
         try:
-            with beside_training():
+            with without_onednn():
                 model = live_module.convert(live, tensors)
                 pixels = Normalise(writer.preprocess, torch.device("cpu"))(writer.images)
                 if own_logits is not None and not live_module.agrees(model, pixels, own_logits):
@@ -240,7 +240,7 @@ class LiveSnapshots:
 
     def _store_records(self, epoch: int, writer: SnapshotWriter, records: Sequence[AttentionRecord]) -> None:
         try:
-            with beside_training():
+            with without_onednn():
                 writer.store_records(epoch, records)
         except Exception as error:
             log.debug("Epoch %d", epoch, exc_info=True)

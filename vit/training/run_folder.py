@@ -166,23 +166,23 @@ def check_resumable(folder: Path) -> None:
     if later := later_format(folder):
         raise InvalidRun(later)
     if not resumable(folder):
-        raise InvalidRun(f"The saved state of {folder.name} is gone, so it cannot be continued. {begin_anew(folder)}")
+        raise InvalidRun(f"The saved state of {folder.name} is gone, so it cannot be continued. {restart_hint(folder)}")
 
 
 def resumable(folder: Path) -> bool:
     """Whether a run has a state to resume from, or no checkpoint to lose; the state may still be damaged."""
-    return learnt(folder) is None or any(os.path.exists(folder / "checkpoints" / name) for name in STATES)
+    return latest_checkpoint(folder) is None or any(os.path.exists(folder / "checkpoints" / name) for name in STATES)
 
 
-def learnt(folder: Path) -> Path | None:
+def latest_checkpoint(folder: Path) -> Path | None:
     """Return a run's last checkpoint, or else its best one; None without any."""
     checkpoints = [folder / "checkpoints" / name for name in ("last", "best")]
     return next((path for path in checkpoints if os.path.isdir(path)), None)
 
 
-def begin_anew(folder: Path) -> str:
+def restart_hint(folder: Path) -> str:
     """Return a sentence on how to start a new run from the checkpoint of one that cannot be resumed."""
-    weights = learnt(folder)
+    weights = latest_checkpoint(folder)
     if weights is None:
         return "Start another run."
     cwd = Path.cwd()
@@ -211,7 +211,7 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 @contextmanager
-def changing(folder: Path) -> Iterator[None]:
+def write_errors(folder: Path) -> Iterator[None]:
     """Convert an OSError to a one-sentence error; the folder may belong to another user.
 
     Raises:

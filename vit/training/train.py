@@ -49,7 +49,7 @@ import torch.distributed as dist
 
 from vit.errors import InvalidConfig, InvalidRun, UserError
 from vit.files import acquire_lock, check_locks, replaced
-from vit.out_of_memory import explained, is_out_of_memory
+from vit.out_of_memory import describe_failure, is_out_of_memory
 from vit.paths import INSTALLED, PROJECT
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process, set_up_process
@@ -181,7 +181,7 @@ def _error_sentence(error: BaseException) -> str:
     if is_full(error):
         return "The disk is full. Free some space and resume: the last complete state is kept."
     if is_out_of_memory(error):
-        return explained(error, "Training", "Choose a smaller model or image_size, or close other programs.")
+        return describe_failure(error, "Training", "Choose a smaller model or image_size, or close other programs.")
     if isinstance(error, KeyboardInterrupt):
         return "Interrupted. Resume continues from the last saved state."
     return f"{type(error).__name__}: {error}. The log holds the traceback."

@@ -13,7 +13,7 @@ from vit.errors import InvalidImage
 from vit.explain.cost import Size, count_tokens, pass_memory
 from vit.explain.input_sizes import FACTORS, SIDES, SMALL_SIDE, enlarged_size, resized, size_near
 from vit.explain.record import AttentionRecord, Precision, record
-from vit.explain.record import answered as record_answered
+from vit.explain.record import with_logits as record_answered
 from vit.explain.timing import Kind, doing, expected, products
 from vit.images.decode import decode_frames
 from vit.images.geometry import Geometry
@@ -121,7 +121,7 @@ def explain_picture(
     return Explanation(picture, preprocess, input_image, geometry, recorded, shares, predictions, payload)
 
 
-def answered(explanation: Explanation, checkpoint: Checkpoint) -> Explanation:
+def with_predictions(explanation: Explanation, checkpoint: Checkpoint) -> Explanation:
     """Replace the predictions by those of another head on the same `body`, without a new forward pass.
 
     Args:

@@ -167,7 +167,7 @@ def read(
     measured = infer(reshaped, prefix) | adjusted
     for field in stated.keys() & measured.keys() - {"pool", "activation", "rope"}:
         if stated[field] != measured[field]:
-            called = family.called.get(field, field)
+            called = family.config_names.get(field, field)
             raise InvalidCheckpoint(
                 f"config.json says {called} = {brief(stated[field])}, the weights say {brief(measured[field])}."
             )

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from vit.checkpoints.families.family import Family, Recognised, Tensors, check_stated
-from vit.checkpoints.families.huggingface import CALLED, Kind, assumed, document, read_config
-from vit.checkpoints.families.target import Target, Written, apart, thirds
+from vit.checkpoints.families.huggingface import CONFIG_NAMES, Kind, assumed, document, read_config
+from vit.checkpoints.families.target import Target, Written, split_prefix, split_qkv
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -198,7 +198,7 @@ FAMILY = Family(
     ignored=r"^text_model\.|^text_projection\.|^logit_scale$|position_ids$",
     fixed={"position_resize": "bicubic"},
     assumed=assumed(KINDS["clip_vision_model"], "CLIP"),
-    called=CALLED,
+    config_names=CONFIG_NAMES,
     read_config=lambda document: {k: v for k, v in read_config(document, KINDS).items() if k != "qkv_bias"},
     adjust=_adjust,
     preprocess=_preprocess,
@@ -239,7 +239,7 @@ FAMILIES, MODEL_TYPES = (OPENAI, FAMILY), tuple(KINDS)
 def _write_tensors(
     architecture: str, config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
 ) -> Written:
-    tensors = flat(apart(config, thirds(config, tensors)))
+    tensors = flat(split_prefix(config, split_qkv(config, tensors)))
     head = {}
     if architecture == CLASSIFIER:
         head = {name.replace("head", "classifier"): tensors.pop(name) for name in ("head.weight", "head.bias")}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from vit.checkpoints.families.family import Family, Tensors, check_stated
-from vit.checkpoints.families.target import Target, Written, apart, thirds
+from vit.checkpoints.families.target import Target, Written, split_prefix, split_qkv
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -100,7 +100,7 @@ _FIELDS = {
     "channels": "num_channels",
     "qkv_bias": "qkv_bias",
 }
-CALLED = _FIELDS | {"activation": "hidden_act"}
+CONFIG_NAMES = _FIELDS | {"activation": "hidden_act"}
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu", "silu": "silu"}
 _ACTIVATIONS_READ = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {
     "gelu_python": "gelu",
@@ -137,7 +137,7 @@ def read_config(document: Mapping[str, Any], kinds: Mapping[str, Kind] = KINDS) 
         if isinstance(values[field], list) and len(values[field]) == 2 and values[field][0] == values[field][1]:
             values[field] = values[field][0]
     for field, value in values.items():
-        check_stated(field, value, CALLED[field])
+        check_stated(field, value, CONFIG_NAMES[field])
     values |= {field: getattr(kind, field) for field in ("prefix", "patch_bias") if getattr(kind, field) is not None}
     if document.get("use_swiglu_ffn") is True:
         return values | {"activation": "silu"}
@@ -181,7 +181,7 @@ FAMILY = Family(
     ignored=r"^pooler\.|^embeddings\.mask_token$|^decoder\.",
     fixed={"position_resize": "bicubic"},
     assumed=assumed(KINDS["vit"], "transformers"),
-    called=CALLED,
+    config_names=CONFIG_NAMES,
     read_config=read_config,
     adjust=_infer_pool,
     preprocess=_preprocess,
@@ -243,7 +243,7 @@ def document(config: ViTConfig, labels: Sequence[str], kind: str, architecture: 
 
 def write_tensors(config: ViTConfig, tensors: Tensors) -> Tensors:
     """Rename the tensors of a `VisionTransformer` to transformers' names, and to `EXTRA` where it has none."""
-    tensors = thirds(config, tensors)
+    tensors = split_qkv(config, tensors)
     prefix = tensors.pop("prefix_tokens")
     if config.prefix == ("cls",):
         tensors["prefix.cls"] = prefix
@@ -261,7 +261,7 @@ def write_tensors(config: ViTConfig, tensors: Tensors) -> Tensors:
 def _write_tensors(
     kind: str, architecture: str, config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
 ) -> Written:
-    tensors = apart(config, thirds(config, tensors))
+    tensors = split_prefix(config, split_qkv(config, tensors))
     if architecture == TEACHER:  # they average two heads, we have one with half the weights
         one, other = (2 * tensors["head.weight"]).chunk(2, 1)
         tensors |= {"head.weight": one, "head_dist.weight": other, "head_dist.bias": tensors["head.bias"]}

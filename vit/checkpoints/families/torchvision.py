@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.checkpoints.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors
-from vit.checkpoints.families.target import Target, Written, apart
+from vit.checkpoints.families.target import Target, Written, split_prefix
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 
@@ -109,7 +109,7 @@ def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], p
         "num_classes": config.num_classes,
     }
     arguments |= {"representation_size": config.pre_logits} if config.pre_logits else {}
-    return Written(arguments, FAMILY.rename_back(apart(config, tensors)))
+    return Written(arguments, FAMILY.rename_back(split_prefix(config, tensors)))
 
 
 TARGETS = (

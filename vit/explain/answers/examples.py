@@ -13,7 +13,7 @@ from vit.checkpoints.answers import Answers
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
 from vit.data.in_parts import pictures_bar
-from vit.devices import back_where_it_was
+from vit.devices import restored_device
 from vit.errors import InvalidDataset, UserError
 from vit.explain.confidence import wilson
 from vit.explain.features import Features, combined, features_of, pooled
@@ -76,7 +76,7 @@ def answers_from_examples(
         InvalidDataset: the dataset cannot be read, or has fewer than two classes.
     """
     dataset = load_dataset(data, checkpoint.preprocess, root=root, only="train", at_most=limit)
-    with back_where_it_was(checkpoint.model):
+    with restored_device(checkpoint.model):
         work = features_of(checkpoint, dataset.train, dataset.classes, limit)
         known = combined(work.all(pictures_bar(bar)))
     return answers_from_features(known, data, classifier, limit=limit)

@@ -26,8 +26,8 @@ from vit.runs.engines.contract import (
     Engine,
     Handle,
     JobStatus,
-    Refused,
     Request,
+    RequestRejected,
     Unreachable,
     is_new,
     read_handle,
@@ -87,7 +87,7 @@ def measure(
                 _measure_on_cluster(
                     folder, cluster_engine(on), Request((device,), workers=workers or _free_processes(on, device)), bar
                 )
-        except Refused:
+        except RequestRejected:
             if not parts.done(folder):
                 shutil.rmtree(folder, ignore_errors=True)
             raise

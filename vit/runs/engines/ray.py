@@ -24,16 +24,16 @@ from vit.runs.engines.contract import (
     Engine,
     Handle,
     JobStatus,
-    Refused,
     Request,
+    RequestRejected,
     Share,
     Unreachable,
-    conclude,
-    leave_stop,
     query_each,
+    record_end,
+    request_stop,
     submitting,
 )
-from vit.training.run_folder import ENGINE, changing, read_json
+from vit.training.run_folder import ENGINE, read_json, write_errors
 from vit.untrusted import brief, is_text
 
 _ALIVE = ("PENDING", "RUNNING")
@@ -124,9 +124,9 @@ class Ray(Engine):
             nodes=tuple(host[:100] for host in hosts[:64] if is_text(host)) if isinstance(hosts, list) else (),
         )
 
-    def ask_to_stop(self, folder: Path) -> None:
+    def request_stop(self, folder: Path) -> None:
         """Create the stop file, which the trainer checks for; end the job if it still waits."""
-        leave_stop(self, folder)
+        request_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
         """Stop the driver, and with it all of its processes.
@@ -134,9 +134,9 @@ class Ray(Engine):
         Ray still starts the driver of a job that was stopped while pending; the stop file makes that driver exit.
         """
         self._end_job(handle)
-        with changing(handle.folder):
+        with write_errors(handle.folder):
             (handle.folder / "stop").touch()
-        conclude(handle, "stopped", KILLED)
+        record_end(handle, "stopped", KILLED)
 
     def _end_job(self, handle: Handle) -> None:
         self._request("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)
@@ -179,7 +179,7 @@ class Ray(Engine):
             if error.code in (401, 403):
                 raise Unreachable(f"{self.name} does not accept the token in its token_file.") from error
             detail = error.read(2000).decode(errors="replace").strip().split("\n")[-1]
-            raise Refused(f"{self.name} refuses ({error.code}): {brief(detail)}.") from error
+            raise RequestRejected(f"{self.name} refuses ({error.code}): {brief(detail)}.") from error
         except (OSError, HTTPException) as error:  # refused, unreachable or timed out
             raise Unreachable(f"{self.name} does not answer.") from error
         except ValueError as error:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vit.errors import UserError
 from vit.runs.attempts import train_until_done
-from vit.runs.engines.contract import Handle, claim_job, mark_over, read_handle, read_request
+from vit.runs.engines.contract import Handle, claim_job, mark_ended, read_handle, read_request
 from vit.runs.engines.ray import NOTE
 from vit.training.run_folder import AGAIN, STATES, read_document, read_json, write_json
 
@@ -40,7 +40,7 @@ def main(folder: Path, job: str, cpus: int) -> None:
     try:
         train_until_done(folder, lambda: _train_once(folder, handle, cpus))
     finally:
-        mark_over(handle)
+        mark_ended(handle)
 
 
 def note(handle: Handle, word: str, reason: str = "", hosts: tuple[str, ...] = ()) -> None:

@@ -23,17 +23,17 @@ from vit.runs.engines.contract import (
     Engine,
     Handle,
     JobStatus,
-    Refused,
     Request,
+    RequestRejected,
     Share,
     Unreachable,
-    conclude,
-    leave_stop,
     query_each,
+    record_end,
+    request_stop,
     submitting,
 )
 from vit.runs.engines.slurm_script import SCRIPT, batch_script
-from vit.training.run_folder import changing
+from vit.training.run_folder import write_errors
 from vit.untrusted import brief
 
 _TIMEOUT_SECONDS = 5.0  # [s] per command; without a reachable controller they fail only after 9 s
@@ -103,7 +103,7 @@ class Slurm(Engine):
         """Write the batch script and submit it."""
         with submitting(self, folder, request) as handle:
             self._check_time(request)
-            with changing(folder), replaced(folder / SCRIPT) as file:
+            with write_errors(folder), replaced(folder / SCRIPT) as file:
                 file.write(batch_script(self.cluster, handle, request).encode())
             self._run_command(["sbatch", "--parsable", str(folder / SCRIPT)], refuses=True)
         return handle
@@ -121,14 +121,14 @@ class Slurm(Engine):
 
         return query_each(ask, handles)
 
-    def ask_to_stop(self, folder: Path) -> None:
+    def request_stop(self, folder: Path) -> None:
         """Create the stop file, which the trainer checks for; cancel the job if it still waits."""
-        leave_stop(self, folder)
+        request_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
         """Cancel the job and prevent its requeueing; Slurm sends TERM, then KILL after KillWait."""
         self._end_job(handle)
-        conclude(handle, "stopped", KILLED)
+        record_end(handle, "stopped", KILLED)
 
     def _end_job(self, handle: Handle) -> None:
         until = time.monotonic() + _STOP_SECONDS
@@ -167,7 +167,7 @@ class Slurm(Engine):
             name, _, limit = line.partition("|")
             most = _parse_minutes(limit)
             if (self.cluster.partition or name.endswith("*")) and most and (request.minutes or 0) > most:
-                raise Refused(f"{self.name} ends every run after {most} minutes. Request at most that.")
+                raise RequestRejected(f"{self.name} ends every run after {most} minutes. Request at most that.")
 
     def _partition_option(self) -> list[str]:
         return [f"--partition={self.cluster.partition}"] if self.cluster.partition else []
@@ -191,7 +191,7 @@ class Slurm(Engine):
             message = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
             message = re.sub(r"^\w+: (error: )?", "", message)
             if refuses and not any(word in message for word in ("contact", "onnect", "socket")):
-                raise Refused(f"{self.name} refuses: {message[:300]}.")
+                raise RequestRejected(f"{self.name} refuses: {message[:300]}.")
             raise Unreachable(f"{self.name} does not answer ({message[:300]}).")
         return done.stdout
 

@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from vit.errors import UserError
-from vit.runs.engines.contract import Capacity, Engine, Handle, JobStatus, is_new, mark_over
+from vit.runs.engines.contract import Capacity, Engine, Handle, JobStatus, is_new, mark_ended
 from vit.runs.engines.factory import cluster_engine
 
 FRESH_SECONDS = 2.0  # [s] for which a response is served from the cache without a new request
@@ -114,7 +114,7 @@ def _serve_requests(engine_name: str, requests: "SimpleQueue[Handle | None]") ->
         for handle, answer in engine.statuses([request for request in waiting if request]):
             if isinstance(answer, JobStatus) and answer.state == "gone" and not is_new(handle):
                 with suppress(OSError):  # the folder belongs to another user, or was deleted
-                    mark_over(handle)
+                    mark_ended(handle)
             _store_answer((engine_name, handle.job), answer)
 
 

@@ -267,7 +267,7 @@ def check_space(space: Space, config: TrainConfig) -> None:
             raise InvalidConfig(f"{name} changes nothing in this recipe. Leave it out of the space.")
 
 
-def in_words(settings: Mapping[str, Any]) -> str:
+def format_settings(settings: Mapping[str, Any]) -> str:
     """Format a trial's settings in one line.
 
     >>> in_words({"lr": 0.002, "flip": True})
