@@ -19,7 +19,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.cli.main import main
-from vit.data.pictures import Resident
+from vit.data.pictures import InMemoryPictures
 from vit.data.shapes import SHAPES
 from vit.errors import UserError
 from vit.explain import features, head_census, method_ranking
@@ -105,7 +105,7 @@ def test_parts_of_changed_data_are_not_mixed_with_earlier_ones(checkpoint: Check
     parts.write_plan(folder, opened)  # by another process
     labels = opened.pictures.labels.clone()
     labels[0] += 1
-    changed = dataclasses.replace(opened, pictures=Resident(torch.empty(len(labels), 3, 16, 16), labels))
+    changed = dataclasses.replace(opened, pictures=InMemoryPictures(torch.empty(len(labels), 3, 16, 16), labels))
     with pytest.raises(UserError, match="The data have changed since"):
         parts.write_plan(folder, changed)
 

@@ -13,7 +13,7 @@ from PIL import Image
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
-from vit.data.pictures import Resident
+from vit.data.pictures import InMemoryPictures
 from vit.errors import InvalidDataset
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
@@ -44,9 +44,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def noise(labels: list[int]) -> Resident:
+def noise(labels: list[int]) -> InMemoryPictures:
     images = torch.randint(0, 256, (len(labels), 3, 32, 32), dtype=torch.uint8)
-    return Resident(images, torch.tensor(labels))
+    return InMemoryPictures(images, torch.tensor(labels))
 
 
 @pytest.fixture

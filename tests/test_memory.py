@@ -31,7 +31,7 @@ LARGE = dict(image_size=(518, 518), patch_size=14, num_classes=3, dim=48, depth=
 PEAK = """
 import sys, torch
 from pathlib import Path
-from vit.data.pictures import Resident
+from vit.data.pictures import InMemoryPictures
 from vit.explain import ood
 from vit.images.preprocess import Normalise, Preprocess
 from vit.checkpoints.load import load_checkpoint
@@ -46,7 +46,7 @@ door, folder, count = sys.argv[1], sys.argv[2], 160
 checkpoint = load_checkpoint(folder)
 cpu, normalise = torch.device("cpu"), Normalise(checkpoint.preprocess, torch.device("cpu"))
 images = torch.randint(0, 256, (count, 3, 518, 518), dtype=torch.uint8)
-pictures = Resident(images, torch.arange(count) % 3)
+pictures = InMemoryPictures(images, torch.arange(count) % 3)
 config = TrainConfig(data="folder:-", init_from=folder, batch_size=4, device="cpu", precision="float32")
 made = _make_trainer(config, Sample(images[:4], torch.arange(4) % 3, checkpoint.labels, 4, 1), images[:1])
 
@@ -58,18 +58,18 @@ def do(number):
     if door == "probe":
         probe._compute_features(made.update.model, pictures, normalise, order, cpu, print)
     elif door == "evaluation":
-        evaluation.evaluate(made.update.model, Resident(images[:number], order % 3), normalise, device=cpu)
+        evaluation.evaluate(made.update.model, InMemoryPictures(images[:number], order % 3), normalise, device=cpu)
     elif door == "evaluate":
-        evaluation.test_pictures = lambda *_, **__: Resident(images[:number], order % 3)
+        evaluation.test_pictures = lambda *_, **__: InMemoryPictures(images[:number], order % 3)
         list(evaluation.in_parts(checkpoint, "x").all())
     elif door == "ood":
-        ood._look_at_split(checkpoint, Resident(images[:number], order % 3), number, False)
+        ood._look_at_split(checkpoint, InMemoryPictures(images[:number], order % 3), number, False)
     elif door == "mistakes":
-        error_search.test_pictures = lambda *_, **__: Resident(images[:number], order % 3)
+        error_search.test_pictures = lambda *_, **__: InMemoryPictures(images[:number], order % 3)
         error_search.write(checkpoint, "x", file=Path(folder) / "report.npz")
     elif door == "statistics":
         from vit.training.pictures import mean_and_std
-        mean_and_std(Resident(images[:number], order % 3), cpu)
+        mean_and_std(InMemoryPictures(images[:number], order % 3), cpu)
     elif door == "training":
         made.update.train_step(0, images[:min(number, 8)], order[:8] % 3, print)
 

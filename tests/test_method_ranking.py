@@ -19,7 +19,7 @@ from vit.explain.method_ranking import (
     BLOB,
     RANDOM,
     Interval,
-    Ranked,
+    MethodResult,
     combined,
     in_parts,
     interval,
@@ -104,14 +104,14 @@ def test_interval_narrows_with_more_pictures_and_contains_the_mean() -> None:
     assert interval(torch.ones(5, dtype=torch.float64)) == Interval(1.0, 1.0, 1.0)
 
 
-def ranked(**saco: float) -> list[Ranked]:
+def ranked(**saco: float) -> list[MethodResult]:
     """Build results by name, with a correlation of half the SaCo."""
 
     def around(value: float) -> Interval:
         return Interval(value, value - 0.1, value + 0.1)
 
     return [
-        Ranked(name.replace("_", "-"), around(one), around(one / 2), around(0.25), None, None, 9)
+        MethodResult(name.replace("_", "-"), around(one), around(one / 2), around(0.25), None, None, 9)
         for name, one in saco.items()
     ]
 

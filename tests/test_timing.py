@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vit.explain import head_ablation, occlusion, sensitivity, timing
-from vit.explain.timing import Kind, Pace, Piece, expected, piece_size
+from vit.explain.timing import Kind, Pace, WorkSample, expected, piece_size
 from vit.view.captions import about
 
 SMALL, LARGE = Kind("verdict", (32, 32)), Kind("verdict", (64, 64))
@@ -51,7 +51,7 @@ def estimate(
     one: Pace, model: Architecture, kind: Kind, passes: float, work: Callable[[], Any], products: float = 1.0
 ) -> float:
     """Estimate with pieces of one pass at 32 px, of one product."""
-    return one.expected(model, kind, passes, products, lambda: Piece(SMALL, 1.0, work))
+    return one.expected(model, kind, passes, products, lambda: WorkSample(SMALL, 1.0, work))
 
 
 def test_fastest_of_several_pieces_counts(clock: Clock) -> None:

@@ -34,7 +34,7 @@ def describe_failure(error: BaseException, what: str, help_: str, needed: int = 
 
     >>> class OutOfMemoryError(RuntimeError): ...  # the name of torch's error
     >>> text = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 10 GiB."
-    >>> explained(OutOfMemoryError(text), "A step", "Lower batch_size.")
+    >>> describe_failure(OutOfMemoryError(text), "A step", "Lower batch_size.")
     'A step ran out of GPU memory: it needed another 2.1 GB. Lower batch_size.'
     """
     on_gpu = _on_gpu(error)

@@ -149,14 +149,14 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
             return
         uploaded = [Upload.of(file.name, uploaders.content(file)) for file in files]
         set_key = uploaded_pictures.keep_all(uploaded[:most]) if link else ""
-        remembered[key] = session.Uploaded(set_key, uploaded, fresh=True)
+        remembered[key] = session.UploadedPictures(set_key, uploaded, fresh=True)
         if link:
             address.rewrite({link: set_key or None})
 
-    here = remembered.get(key, session.Uploaded())
+    here = remembered.get(key, session.UploadedPictures())
     linked = address.text(link) if link else here.key
     if linked != here.key:  # a link from another session, or the browser's Back
-        here = remembered[key] = session.Uploaded(linked, uploaded_pictures.find_all(linked))
+        here = remembered[key] = session.UploadedPictures(linked, uploaded_pictures.find_all(linked))
         if linked and not here.pictures:
             st.info("This link was made with pictures that are not here any more. Upload them again to see the same.")
     st.file_uploader(

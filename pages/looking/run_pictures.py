@@ -12,7 +12,7 @@ from pages.server.uploaded_pictures import Upload
 from pages.shared import datasets
 from vit.data import datasets as vit_datasets
 from vit.data import folders, splits
-from vit.data.pictures import Resident
+from vit.data.pictures import InMemoryPictures
 from vit.errors import UserError
 from vit.images.preprocess import Preprocess
 from vit.runs.registry import Run
@@ -53,7 +53,7 @@ def chosen(data: str, root: str) -> list[Upload]:
     dataset = vit_datasets.load_dataset(
         data, Preprocess((_SIDE, _SIDE)), root=Path(root), only="test", at_most=COUNT, budget=1 << 30
     )
-    assert isinstance(dataset.test, Resident)  # so few pictures fit into memory
+    assert isinstance(dataset.test, InMemoryPictures)  # so few pictures fit into memory
     images, labels = dataset.test.images, dataset.test.labels.tolist()
     pictures = []
     for number, (pixels, label) in enumerate(zip(images, labels, strict=True), 1):

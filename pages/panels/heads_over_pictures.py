@@ -34,7 +34,7 @@ class Part(NamedTuple):
     Attributes:
         name: identifies the pictures.
         pictures: number of pictures.
-        read: decodes them as a `vit.explain.head_census.Opened`.
+        read: decodes them as a `vit.explain.head_census.DecodedFiles`.
     """
 
     name: str

@@ -22,12 +22,12 @@ METHOD = (
 )
 
 
-def judge(checkpoint: Checkpoint, explanation: Explanation) -> tuple[ood.Reference, ood.Unlike] | None:
+def judge(checkpoint: Checkpoint, explanation: Explanation) -> tuple[ood.Reference, ood.Atypicality] | None:
     """Return the reference statistics and the picture's out-of-distribution score; None if either is not available."""
     if explanation.input_image.size[::-1] != checkpoint.preprocess.size:
         return None  # reference scores were measured at the checkpoint's own size
 
-    def work() -> tuple[ood.Reference, ood.Unlike] | None:
+    def work() -> tuple[ood.Reference, ood.Atypicality] | None:
         reference = ood.read(checkpoint)
         if reference is None:
             return None

@@ -28,7 +28,7 @@ WITH_GRADIENTS = 2
 log = logging.getLogger(__name__)
 
 
-class Line:
+class MemoryQueue:
     """A memory budget with a first-in, first-out queue.
 
     Args:
@@ -83,11 +83,11 @@ class Line:
 
 
 @st.cache_resource(show_spinner=False)
-def _line() -> Line:
+def _line() -> MemoryQueue:
     budget = int(SHARE * memory()[1]) or UNKNOWN
     if public.is_public():  # in a container, free memory may be reported for the whole machine
-        return Line(min(budget, public.PASSES), public.AT_A_TIME)
-    return Line(budget)
+        return MemoryQueue(min(budget, public.PASSES), public.AT_A_TIME)
+    return MemoryQueue(budget)
 
 
 @contextmanager

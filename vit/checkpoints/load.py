@@ -24,7 +24,7 @@ from vit.checkpoints.checkpoint import (
     old_folder,
     with_weights,
 )
-from vit.checkpoints.families import Reading, clip, torchvision
+from vit.checkpoints.families import ParsedCheckpoint, clip, torchvision
 from vit.checkpoints.families.family import Tensors
 from vit.checkpoints.fingerprint import check_fingerprint
 from vit.checkpoints.folder import CheckpointFiles, open_files
@@ -181,7 +181,7 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     )
 
 
-def _keeps_half(reading: Reading) -> bool:
+def _keeps_half(reading: ParsedCheckpoint) -> bool:
     """Whether half-precision weights stay so in memory; raises if they do not fit into the free memory.
 
     Half precision saves memory and slows down each forward pass, which pays off for large models only.
@@ -229,7 +229,7 @@ def _stated_facts(document: Mapping[str, Any] | None) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def read_labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[tuple[str, ...], str]:
+def read_labels(document: Mapping[str, Any] | None, reading: ParsedCheckpoint) -> tuple[tuple[str, ...], str]:
     """Return one name per class, and their origin if no file states them; no names if the outputs are not classes."""
     config = reading.config
     count = config.num_classes
@@ -263,7 +263,7 @@ def read_labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[t
 
 
 def read_preprocess(
-    document: Mapping[str, Any] | None, config: Mapping[str, Any] | None, reading: Reading, name: str
+    document: Mapping[str, Any] | None, config: Mapping[str, Any] | None, reading: ParsedCheckpoint, name: str
 ) -> tuple[Preprocess, str]:
     """Return the preprocessing, and its origin if no file states it."""
     stated = Preprocess.from_config(document) if document is not None else None
@@ -273,7 +273,7 @@ def read_preprocess(
     return preprocess, why
 
 
-def empty_model(reading: Reading) -> VisionTransformer:
+def empty_model(reading: ParsedCheckpoint) -> VisionTransformer:
     """Build the model on the meta device, after checking that names and shapes match those of the file."""
     model = hollow(reading.config)
     expected = {name: tensor.shape for name, tensor in model.state_dict().items()}

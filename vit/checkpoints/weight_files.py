@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.families.family import Tensors
-from vit.checkpoints.pickles import HoldsCode, Stored, read_legacy, read_zip
+from vit.checkpoints.pickles import StoredTensor, UnsafePickle, read_legacy, read_zip
 from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief
 
@@ -311,7 +311,7 @@ def _check_size(tensors: Tensors, name: str, size: int) -> None:
         raise InvalidCheckpoint(f"{brief(name)} promises more numbers than it holds.")
 
 
-def _read_pickle(file: BufferedReader, name: str, size: int) -> dict[str, Stored]:
+def _read_pickle(file: BufferedReader, name: str, size: int) -> dict[str, StoredTensor]:
     """Read the tensors of a file that torch.save wrote, by name."""
     try:
         if rewound(file).read(2) != b"PK":
@@ -320,7 +320,7 @@ def _read_pickle(file: BufferedReader, name: str, size: int) -> dict[str, Stored
             return read_zip(archive, file, _find_pickle(archive, name, size))
     except InvalidCheckpoint:
         raise
-    except HoldsCode as error:
+    except UnsafePickle as error:
         suffix = Path(name).suffix if name.endswith(SUFFIXES) else "PyTorch"
         raise InvalidCheckpoint(
             f"This {suffix} file holds code (`{brief(error.symbol)}`), which no model needs. Only plain tensors are "

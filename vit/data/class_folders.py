@@ -23,7 +23,7 @@ class PackedPicture(NamedTuple):
 _Classes = dict[str, list[PackedPicture]]
 
 
-class Arranged(NamedTuple):
+class ArrangedPictures(NamedTuple):
     """Pictures of an archive in order, by split ("train", "test" and perhaps "val", or "" for all) and class.
 
     Attributes:
@@ -39,7 +39,9 @@ class Arranged(NamedTuple):
     tables: tuple[Parts, ...]
 
 
-def arrange(pictures: Sequence[PackedPicture], tables: Iterable[Parts], read: Callable[[Parts], bytes]) -> Arranged:
+def arrange(
+    pictures: Sequence[PackedPicture], tables: Iterable[Parts], read: Callable[[Parts], bytes]
+) -> ArrangedPictures:
     """Determine the classes and splits.
 
     Args:
@@ -66,7 +68,7 @@ def arrange(pictures: Sequence[PackedPicture], tables: Iterable[Parts], read: Ca
             classes.setdefault(check_class(name), []).extend(by_path[path] for path in pictures_of(content))
     if "test" not in splits and all(len(own) < 2 for own in splits[""].values()):
         raise nothing_to_test_on("The archive", layout)
-    return Arranged(splits, left_out(by_path, layout), layout.notes, layout.tables)
+    return ArrangedPictures(splits, left_out(by_path, layout), layout.notes, layout.tables)
 
 
 def place_pictures(splits: dict[str, _Classes], folder: Path) -> None:

@@ -73,7 +73,7 @@ class ImportedDataset:
         return f"folder:{self.folder}"
 
 
-class LeftOut(NamedTuple):
+class SkippedFiles(NamedTuple):
     """Files of an archive that were not imported.
 
     Attributes:
@@ -87,13 +87,13 @@ class LeftOut(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def left_out(folder: str | Path) -> LeftOut:
+def left_out(folder: str | Path) -> SkippedFiles:
     """Read what was left out when a folder was imported; empty for other folders."""
     try:
         note = json.loads((Path(folder) / _NOTE).read_bytes())
-        return LeftOut(tuple(map(str, note["lines"])), int(note["total"]), tuple(map(str, note.get("notes", ()))))
+        return SkippedFiles(tuple(map(str, note["lines"])), int(note["total"]), tuple(map(str, note.get("notes", ()))))
     except (OSError, ValueError, TypeError, KeyError):
-        return LeftOut()
+        return SkippedFiles()
 
 
 def import_dataset(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
-from vit.data.in_parts import InParts, Part, pictures_bar
+from vit.data.in_parts import Part, PartitionedComputation, pictures_bar
 from vit.data.pictures import Pictures
 from vit.devices import restored_device
 from vit.explain.head_census import batch_size
@@ -83,7 +83,7 @@ def features(
 
 def in_parts(
     checkpoint: Checkpoint, data: str, limit: int = 1000, *, root: Path = Path("data"), **reading: int
-) -> InParts:
+) -> PartitionedComputation:
     """Prepare feature extraction of a dataset's test pictures, to be run in parts.
 
     Args:
@@ -95,7 +95,7 @@ def in_parts(
 
 def features_of(
     checkpoint: Checkpoint, pictures: Pictures, classes: Sequence[str], limit: int, device: str | None = None
-) -> InParts:
+) -> PartitionedComputation:
     """Prepare feature extraction of the first `limit` pictures, to be run in parts.
 
     Args:
@@ -109,7 +109,7 @@ def features_of(
         return {"vectors": vectors, "labels": labels.cpu().numpy(), "classes": np.array(classes)}
 
     count = min(limit, len(pictures.labels))
-    return InParts(pictures, count, batch_size(checkpoint, checkpoint.preprocess), compute, where)
+    return PartitionedComputation(pictures, count, batch_size(checkpoint, checkpoint.preprocess), compute, where)
 
 
 def combined(parts: Iterable[Part]) -> Features:

@@ -16,7 +16,7 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import record_facts
 from vit.data.datasets import load_dataset
-from vit.data.in_parts import InParts, Part
+from vit.data.in_parts import Part, PartitionedComputation
 from vit.data.pictures import Pictures
 from vit.errors import InvalidImage, UserError
 from vit.explain.cost import count_tokens
@@ -146,7 +146,7 @@ def census(
 
 def in_parts(
     checkpoint: Checkpoint, data: str, limit: int = CENSUS_PICTURES, *, root: Path = Path("data"), **reading: int
-) -> InParts:
+) -> PartitionedComputation:
     """Prepare head statistics over a dataset's test pictures, to be run in parts.
 
     Args:
@@ -159,7 +159,7 @@ def in_parts(
     def compute(images: Tensor, _: Tensor, __: int) -> Part:
         return tally(checkpoint.model, normalise(images)).to_part()
 
-    return InParts(pictures, len(pictures.labels), batch_size(checkpoint, preprocess), compute)
+    return PartitionedComputation(pictures, len(pictures.labels), batch_size(checkpoint, preprocess), compute)
 
 
 def combined(parts: Iterable[Part]) -> dict[str, Statistic]:
@@ -198,7 +198,7 @@ def pictures_of(
     return load_dataset(data, preprocess, root=root, budget=budget, workers=workers, only="test", at_most=limit).test
 
 
-class Opened(NamedTuple):
+class DecodedFiles(NamedTuple):
     """Model input, and the files that could not be decoded.
 
     Attributes:
@@ -210,14 +210,14 @@ class Opened(NamedTuple):
     unreadable: tuple[str, ...] = ()
 
 
-def picked(pictures: Pictures, places: range, preprocess: Preprocess) -> Opened:
+def picked(pictures: Pictures, places: range, preprocess: Preprocess) -> DecodedFiles:
     """Preprocess the pictures of a dataset at these indices."""
     device = torch.device("cpu")
     (images, _), *_ = pictures.batches(torch.tensor(places), len(places), device)
-    return Opened(Normalise(preprocess, device)(images))
+    return DecodedFiles(Normalise(preprocess, device)(images))
 
 
-def decoded(files: Sequence[tuple[str, bytes]], preprocess: Preprocess) -> Opened:
+def decoded(files: Sequence[tuple[str, bytes]], preprocess: Preprocess) -> DecodedFiles:
     """Decode and preprocess files, given as (name, content). Files that cannot be decoded are reported, not raised."""
     pixels, unreadable = [torch.empty(0, preprocess.channels, *preprocess.size)], []
     for name, content in files:
@@ -225,7 +225,7 @@ def decoded(files: Sequence[tuple[str, bytes]], preprocess: Preprocess) -> Opene
             pixels.append(preprocess(decode_image(content)))
         except InvalidImage as error:
             unreadable.append(f"{name}: {error}")
-    return Opened(torch.cat(pixels), tuple(unreadable))
+    return DecodedFiles(torch.cat(pixels), tuple(unreadable))
 
 
 # --- Words ----------------------------------------------------------------------------------------------------

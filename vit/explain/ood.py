@@ -43,7 +43,7 @@ _BATCH_PICTURES = 250  # maximum batch size
 _QUANTILES = 101
 
 
-class Unlike(NamedTuple):
+class Atypicality(NamedTuple):
     """How unusual a picture is.
 
     Attributes:
@@ -88,9 +88,9 @@ class Reference:
         limit = float(np.interp(1 - ALARM_SHARE, np.linspace(0, 1, _QUANTILES), self.scores.numpy()))
         return self.judge(limit).others
 
-    def judge(self, score: float) -> Unlike:
+    def judge(self, score: float) -> Atypicality:
         """Return how unusual a score is."""
-        return Unlike(
+        return Atypicality(
             _share_above(self.scores, score), None if self.others is None else _share_above(self.others, score)
         )
 

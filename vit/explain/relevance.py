@@ -220,7 +220,7 @@ def _add_product(result: Tensor, vector: Tensor, rows: Tensor, flow: Tensor, dir
 # --- The pass -------------------------------------------------------------------------------------------------
 
 
-class Passed(NamedTuple):
+class BlockPass(NamedTuple):
     """A forward pass of one block, with its own autograd graph.
 
     Attributes:
@@ -356,7 +356,7 @@ def _frozen(model: VisionTransformer, pixels: Tensor) -> VisionTransformer:
     return copy.deepcopy(model, same).eval()
 
 
-def _pass_blocks(model: VisionTransformer, pixels: Tensor, hook: Hook | None, every: bool) -> Iterator[Passed]:
+def _pass_blocks(model: VisionTransformer, pixels: Tensor, hook: Hook | None, every: bool) -> Iterator[BlockPass]:
     """Yield the forward pass of each block.
 
     Args:
@@ -376,7 +376,7 @@ def _pass_blocks(model: VisionTransformer, pixels: Tensor, hook: Hook | None, ev
     for step in steps:
         before = x.detach().requires_grad_()
         x = step(before)
-        yield Passed(before, *captured.pop(), x)
+        yield BlockPass(before, *captured.pop(), x)
 
 
 def _input_gradient(model: VisionTransformer, pixels: Tensor, back: Tensor) -> Tensor:

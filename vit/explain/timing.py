@@ -40,7 +40,7 @@ class Kind(NamedTuple):
     size: tuple[int, int]
 
 
-class Piece(NamedTuple):
+class WorkSample(NamedTuple):
     """A small sample of some work.
 
     Attributes:
@@ -71,7 +71,7 @@ class Pace:
         self._ratios: defaultdict[tuple[str, bool], deque[float]] = defaultdict(partial(deque, maxlen=TIMES_REMEMBERED))
 
     def expected(
-        self, architecture: Hashable, kind: Kind, passes: float, products: float, piece: Callable[[], Piece]
+        self, architecture: Hashable, kind: Kind, passes: float, products: float, piece: Callable[[], WorkSample]
     ) -> float:
         """Estimate the duration of some work [s].
 
@@ -149,13 +149,15 @@ def expected(
     """
     config, whole = model.config, products(model.config, kind.size)
 
-    def piece() -> Piece:
+    def piece() -> WorkSample:
         size = piece_size(config, kind.size)
         tokens = len(config.prefix) + math.prod(side // config.patch_size for side in size)
         count = max(1, min(per_batch, PIECE_TOKENS // tokens, int(PIECE_PRODUCTS // products(config, size))))
         pixels = torch.zeros(count, config.channels, *size, device=next(model.parameters()).device)
         name = kind.name if run else "plain passes"
-        return Piece(Kind(name, size), count * products(config, size), partial(run or partial(_pass, model), pixels))
+        return WorkSample(
+            Kind(name, size), count * products(config, size), partial(run or partial(_pass, model), pixels)
+        )
 
     return PACE.expected(_architecture(model), kind, passes, whole, piece)
 

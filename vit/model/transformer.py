@@ -98,7 +98,7 @@ class Step:
         return self.block(x, self.route if hook is None else self.route._replace(hook=hook))
 
 
-class Walk(NamedTuple):
+class BlockwiseForward(NamedTuple):
     """A forward pass that the caller runs block by block.
 
         x, steps = model.walk(images)
@@ -264,7 +264,7 @@ class VisionTransformer(nn.Module):
         queries: slice | None = None,
         attend: AttentionFunction | None = None,
         hook: Hook | None = None,
-    ) -> Walk:
+    ) -> BlockwiseForward:
         """Start a forward pass through the blocks. All passes of this project go through here.
 
         Args:
@@ -296,7 +296,7 @@ class VisionTransformer(nn.Module):
             Route(index, rows[index], queries, ropes[index], biases[index], attend, hook)
             for index in range(len(blocks))
         ]
-        return Walk(x, [Step(block, route) for block, route in zip(blocks, routes, strict=True)])
+        return BlockwiseForward(x, [Step(block, route) for block, route in zip(blocks, routes, strict=True)])
 
     def classify(self, x: Tensor) -> Tensor:
         """Map the tokens `read` after the last block (B, Q, D) to logits (B, C)."""

@@ -176,7 +176,7 @@ def _engine_and_root(on: str) -> tuple[Engine, Path]:
     return (Local(), runs_folder()) if on == HERE else (cluster_engine(on), find_cluster(on).runs)
 
 
-class _Checked(NamedTuple):
+class _ValidatedRun(NamedTuple):
     """A validated run.
 
     Attributes:
@@ -190,16 +190,16 @@ class _Checked(NamedTuple):
     limits: Limits
 
 
-def _checked(config: "TrainConfig", request: Request, on: str, limits: Limits) -> _Checked:
+def _checked(config: "TrainConfig", request: Request, on: str, limits: Limits) -> _ValidatedRun:
     """Validate the settings and check them against the limits."""
     config = _with_absolute_paths(config, _check_request(request, on))
     if on != HERE:
         config, limits = _check_cluster(config, request, find_cluster(on), limits)
     base = fine_tuning.resolve(config).base if config.init_from else None  # avoids importing torch otherwise
-    return _Checked(config, base, limits)
+    return _ValidatedRun(config, base, limits)
 
 
-def _write_run(folder: Path, checked: _Checked, about: dict[str, Any], elsewhere: bool) -> None:
+def _write_run(folder: Path, checked: _ValidatedRun, about: dict[str, Any], elsewhere: bool) -> None:
     """Write the files of a run's folder; `config.json` comes last, because it marks the folder as a run."""
     write_json(folder / "about.json", about)
     if elsewhere:
@@ -245,7 +245,7 @@ def _check_cluster(
     return config, limits._replace(runs_per_person=cluster.limits.runs_per_person or limits.runs_per_person)
 
 
-def _with_copy(checked: _Checked, folder: Path) -> _Checked:
+def _with_copy(checked: _ValidatedRun, folder: Path) -> _ValidatedRun:
     """Copy the initial checkpoint into the run's folder, which is the only one that a cluster's machines can read."""
     if not checked.base:
         return checked

@@ -38,7 +38,7 @@ Attention = Callable[[nn.Module, Tensor], Any]
 each; or to an output with these as `attentions` and optionally `logits` (n, C), like transformers' models."""
 
 
-class Followed(NamedTuple):
+class FollowedPictures(NamedTuple):
     """Pictures to follow, PIL or uint8 (channels, height, width) each, with their labels, if known."""
 
     pictures: list[Image.Image | Tensor]
@@ -47,7 +47,7 @@ class Followed(NamedTuple):
 
 def follow(
     pictures: Sequence[Image.Image] | Tensor | None, labels: Sequence[int] | Tensor | None, classes: Sequence[str]
-) -> Followed:
+) -> FollowedPictures:
     """Choose a few of the pictures, from all classes.
 
     Raises:
@@ -65,7 +65,7 @@ def follow(
     for picture in chosen:
         if not isinstance(picture, Image.Image) and not (isinstance(picture, Tensor) and picture.dtype is torch.uint8):
             raise InvalidConfig("pictures must be PIL pictures, or a tensor of uint8: before they are normalised.")
-    return Followed(chosen, [numbers[place] for place in places] if numbers else [])
+    return FollowedPictures(chosen, [numbers[place] for place in places] if numbers else [])
 
 
 class LiveSnapshots:
@@ -83,7 +83,7 @@ class LiveSnapshots:
     def __init__(
         self,
         run: Path,
-        followed: Followed,
+        followed: FollowedPictures,
         classes: Sequence[str],
         preprocess: Preprocess | None,
         attention: Attention | None,

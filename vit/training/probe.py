@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.data.pictures import Pictures, Resident
+from vit.data.pictures import InMemoryPictures, Pictures
 from vit.data.splits import in_turn
 from vit.explain.cost import images_in_memory
 from vit.explain.features import pooled
@@ -14,7 +14,7 @@ from vit.images.preprocess import Normalise
 from vit.model.heads import NeighbourHead
 from vit.model.transformer import VisionTransformer
 from vit.training import feature_store
-from vit.training.ladder import Reached
+from vit.training.ladder import RungResult
 from vit.training.optimizers import step_
 from vit.training.pictures import RunData
 
@@ -46,7 +46,7 @@ def features_of(
         order: (n,) indices of pictures; pictures larger than the input are downscaled.
         tick: called after every batch with the share done, 0 to 1.
     """
-    if not isinstance(pictures, Resident):
+    if not isinstance(pictures, InMemoryPictures):
         return _compute_features(model, pictures, normalise, order, device, tick)
     stored = feature_store.place(model, pictures, normalise, order, device)
     features, labels = feature_store.load(stored, len(order)), pictures.labels.cpu()[order]
@@ -163,7 +163,7 @@ def without_training(
     data: RunData,
     device: torch.device,
     tick: Callable[[float], object] = lambda share: None,
-) -> dict[str, Reached]:
+) -> dict[str, RungResult]:
     """Evaluate nearest neighbours and a linear probe on the validation pictures; keys are rungs of the ladder.
 
     Args:
@@ -185,4 +185,4 @@ def without_training(
     answers = {"neighbours": NeighbourHead(known, labels, classes)(seen), "probe": seen @ weight.T + bias}
     right = {name: float((logits.argmax(1) == truth).float().mean()) for name, logits in answers.items()}
     losses = {"probe": float(F.cross_entropy(answers["probe"], truth))}  # the neighbours' votes are no probabilities
-    return {name: Reached(share, len(truth), losses.get(name)) for name, share in right.items()}
+    return {name: RungResult(share, len(truth), losses.get(name)) for name, share in right.items()}

@@ -32,7 +32,7 @@ class Diverged(UserError):
         )
 
 
-class _NoEvents:
+class _NullEventWriter:
     """Replaces TensorBoard's writer if that is not installed."""
 
     def add_scalar(self, *_: object) -> None:
@@ -47,7 +47,7 @@ def _event_writer(folder: Path, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 # optional
     except ModuleNotFoundError:
         print("tensorboard is not installed, so no events are written for it.", file=sys.stderr)
-        return _NoEvents()
+        return _NullEventWriter()
     return SummaryWriter(folder, purge_step=step)
 
 

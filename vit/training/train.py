@@ -25,10 +25,10 @@ without a higher accuracy. If weights are averaged (`ema`), both raw and average
 ones represent the epoch. `test` is evaluated once, at the end, in float32, with the weights that validation selected:
 that is the accuracy to publish. An extended run evaluates it again only if validation then selects other weights.
 
-Every random choice is a function of the seed and the step (`vit.data.augment.Chance`). The state is replaced atomically
-with each validation, every few minutes in between, and when a person stops the run. On a CPU, a run that is killed at
-any moment and resumed therefore repeats exactly what it would have done. On a GPU the last bits of a step vary between
-runs, because fused attention adds gradients in no fixed order.
+Every random choice is a function of the seed and the step (`vit.data.augment.RandomGenerators`). The state is replaced
+atomically with each validation, every few minutes in between, and when a person stops the run. On a CPU, a run that is
+killed at any moment and resumed therefore repeats exactly what it would have done. On a GPU the last bits of a step vary
+between runs, because fused attention adds gradients in no fixed order.
 """
 
 import json

@@ -10,13 +10,13 @@ import torch
 
 from vit.checkpoints.families.dinov2 import _preprocess
 from vit.checkpoints.families.family import Family, Tensors
-from vit.checkpoints.families.huggingface import CONFIG_NAMES, Kind, assumed, document, read_config
-from vit.checkpoints.families.target import Target, Written, scaled, split_prefix, split_qkv
+from vit.checkpoints.families.huggingface import CONFIG_NAMES, ModelDefaults, assumed, document, read_config
+from vit.checkpoints.families.target import ConvertedModel, Target, scaled, split_prefix, split_qkv
 from vit.checkpoints.families.timm import BLOCKS
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 
-KINDS = {"dinov3_vit": Kind(1e-5, dim=384, heads=6, mlp_dim=1536, prefix=None)}
+KINDS = {"dinov3_vit": ModelDefaults(1e-5, dim=384, heads=6, mlp_dim=1536, prefix=None)}
 
 # ours, theirs
 KEYS = (
@@ -100,7 +100,9 @@ FAMILIES, MODEL_TYPES = (FAMILY, META), tuple(KINDS)
 # --- Writing, for transformers --------------------------------------------------------------------------------
 
 
-def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
+def _write_tensors(
+    config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
+) -> ConvertedModel:
     tensors = split_prefix(config, split_qkv(config, scaled(config, tensors)), rows=False)
     del tensors["pos_embed"]  # zero for rotary positions
     biases = [name for name in tensors if name.endswith(".attn.k.bias")]
@@ -123,7 +125,7 @@ def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], p
         "layerscale_value": 1.0,
     }
     mask = {"embeddings.mask_token": torch.zeros(1, 1, config.dim)}  # only used in pretraining
-    return Written(stated, FAMILY.rename_back(tensors) | mask)
+    return ConvertedModel(stated, FAMILY.rename_back(tensors) | mask)
 
 
 TARGETS = (

@@ -30,7 +30,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16, 1792: 16, 4096: 32}
 
 
-class Recognised(NamedTuple):
+class InferredModel(NamedTuple):
     """Settings inferred from the tensors of a model that no file names.
 
     Attributes:
@@ -85,7 +85,7 @@ class Family:
     read_config: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     by_name: Callable[[str], dict[str, Any]] = lambda name: {}
     adjust: Callable[[Tensors], tuple[Tensors, dict[str, Any]]] = lambda tensors: (tensors, {})
-    by_tensors: Callable[[Tensors, Collection[str], str], Recognised] = lambda tensors, names, name: Recognised()
+    by_tensors: Callable[[Tensors, Collection[str], str], InferredModel] = lambda tensors, names, name: InferredModel()
     stated_size: Callable[[Mapping[str, Any]], tuple[int, int] | None] = lambda document: None
     stated_preprocess: Callable[[Mapping[str, Any]], Preprocess | None] = lambda document: None
     stated_labels: Callable[[Mapping[str, Any]], Any] = lambda document: document.get("id2label")

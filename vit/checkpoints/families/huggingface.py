@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from vit.checkpoints.families.family import Family, Tensors, check_stated
-from vit.checkpoints.families.target import Target, Written, split_prefix, split_qkv
+from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix, split_qkv
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -67,7 +67,7 @@ EXTRA = (
 )
 
 
-class Kind(NamedTuple):
+class ModelDefaults(NamedTuple):
     """transformers' defaults for one `model_type`, used where config.json lacks a field."""
 
     eps: float
@@ -81,11 +81,11 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "vit": Kind(1e-12),
-    "deit": Kind(1e-12, prefix=("cls", "dist")),
-    "vit_msn": Kind(1e-6),
-    "vit_mae": Kind(1e-12),
-    "ijepa": Kind(1e-12, prefix=()),
+    "vit": ModelDefaults(1e-12),
+    "deit": ModelDefaults(1e-12, prefix=("cls", "dist")),
+    "vit_msn": ModelDefaults(1e-6),
+    "vit_mae": ModelDefaults(1e-12),
+    "ijepa": ModelDefaults(1e-12, prefix=()),
 }
 
 # ours, theirs
@@ -110,7 +110,7 @@ _ACTIVATIONS_READ = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {
 }
 
 
-def read_config(document: Mapping[str, Any], kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any]:
+def read_config(document: Mapping[str, Any], kinds: Mapping[str, ModelDefaults] = KINDS) -> dict[str, Any]:
     """Read the config fields of a config.json of transformers; absent fields have transformers' defaults.
 
     Args:
@@ -149,7 +149,7 @@ def read_config(document: Mapping[str, Any], kinds: Mapping[str, Kind] = KINDS) 
     return values | {"activation": _ACTIVATIONS_READ[activation]}
 
 
-def assumed(kind: Kind, library: str) -> dict[str, tuple[Any, str]]:
+def assumed(kind: ModelDefaults, library: str) -> dict[str, tuple[Any, str]]:
     """Return the family's defaults for settings that tensors do not determine, with a reason for each."""
     why = f"is not in the file; %s is {library}'s standard."
     return {
@@ -260,7 +260,7 @@ def write_tensors(config: ViTConfig, tensors: Tensors) -> Tensors:
 
 def _write_tensors(
     kind: str, architecture: str, config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
-) -> Written:
+) -> ConvertedModel:
     tensors = split_prefix(config, split_qkv(config, tensors))
     if architecture == TEACHER:  # they average two heads, we have one with half the weights
         one, other = (2 * tensors["head.weight"]).chunk(2, 1)
@@ -271,7 +271,7 @@ def _write_tensors(
     base = {"vit_msn": "vit"}.get(kind, kind)
     if config.num_classes:
         renamed = {name if "classifier." in name else f"{base}.{name}": tensor for name, tensor in renamed.items()}
-    return Written(document(config, labels, kind, architecture), renamed)
+    return ConvertedModel(document(config, labels, kind, architecture), renamed)
 
 
 TEACHER = "DeiTForImageClassificationWithTeacher"

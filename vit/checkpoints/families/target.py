@@ -15,7 +15,7 @@ from vit.images.preprocess import Preprocess
 from vit.model.config import PositionResize, ViTConfig
 
 
-class Written(NamedTuple):
+class ConvertedModel(NamedTuple):
     """Content of config.json, and the tensors under the other library's names."""
 
     document: dict[str, Any]
@@ -56,7 +56,7 @@ class Target:
     """
 
     name: str
-    write: Callable[[ViTConfig, Tensors, Sequence[str], Preprocess], Written]
+    write: Callable[[ViTConfig, Tensors, Sequence[str], Preprocess], ConvertedModel]
     can: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     resizes: PositionResize | None = None
     also: Callable[[ViTConfig, Preprocess], str] = lambda config, preprocess: ""

@@ -23,7 +23,7 @@ from vit.checkpoints.families.family import (
     needed,
     with_position_bias,
 )
-from vit.checkpoints.families.target import Target, Written, split_prefix
+from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix
 from vit.checkpoints.families.timm_architectures import MIXED, by_architecture, by_name, by_tensors, is_gated
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
@@ -281,7 +281,9 @@ _DISTILLED = "deit_base_distilled_patch16_224"
 _SWIGLU = "vit_giant_patch14_dinov2"
 
 
-def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
+def _write_tensors(
+    config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
+) -> ConvertedModel:
     """Return config.json for `timm.create_model("local-dir:...")`, and the tensors."""
     distilled = config.pool == "cls_dist"
     tensors = split_prefix(config, tensors, rows=distilled)
@@ -344,7 +346,7 @@ def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], p
         "first_conv": "patch_embed.proj",
         "classifier": ["head", "head_dist"] if distilled else "head",
     }
-    return Written(stated, named)
+    return ConvertedModel(stated, named)
 
 
 def _mlp_ratio(config: ViTConfig) -> float:

@@ -35,7 +35,7 @@ Classifier = Literal["probe", "neighbours"]
 FOLDS = 5  # of the cross-validation, at most the number of pictures of the smallest class
 
 
-class Measured(NamedTuple):
+class CrossValidation(NamedTuple):
     """Cross-validated accuracy on the example pictures.
 
     Attributes:
@@ -47,7 +47,7 @@ class Measured(NamedTuple):
     interval: tuple[float, float]
 
     @classmethod
-    def of(cls, right: NDArray[np.bool_]) -> "Measured":
+    def of(cls, right: NDArray[np.bool_]) -> "CrossValidation":
         """Compute the accuracy from which of n pictures were classified correctly, (n,)."""
         return cls(float(right.mean()), wilson(int(right.sum()), len(right)))
 
@@ -161,9 +161,11 @@ def _probe(examples: Features) -> Linear:
     return head
 
 
-def _measured_probe(examples: Features, smallest: int) -> Measured:
+def _measured_probe(examples: Features, smallest: int) -> CrossValidation:
     folds = StratifiedKFold(min(FOLDS, smallest), shuffle=True, random_state=0)
-    return Measured.of(cross_val_predict(_pipeline(), examples.vectors, examples.labels, cv=folds) == examples.labels)
+    return CrossValidation.of(
+        cross_val_predict(_pipeline(), examples.vectors, examples.labels, cv=folds) == examples.labels
+    )
 
 
 def _neighbours(examples: Features) -> NeighbourHead:
@@ -171,8 +173,8 @@ def _neighbours(examples: Features) -> NeighbourHead:
 
 
 @torch.inference_mode()
-def _measured_neighbours(examples: Features) -> Measured:
+def _measured_neighbours(examples: Features) -> CrossValidation:
     """Measure the leave-one-out accuracy."""
     head = _neighbours(examples)
     others = head.similar(torch.from_numpy(examples.vectors)).fill_diagonal_(-torch.inf)
-    return Measured.of(head.vote(others).argmax(1).numpy() == examples.labels)
+    return CrossValidation.of(head.vote(others).argmax(1).numpy() == examples.labels)

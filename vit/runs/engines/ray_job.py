@@ -137,7 +137,7 @@ def _train_on(group: "PlacementGroup", folder: Path) -> None:
         raise
 
 
-class Place(NamedTuple):
+class ProcessPlacement(NamedTuple):
     """Where one of the run's processes runs.
 
     Attributes:
@@ -154,7 +154,7 @@ class Place(NamedTuple):
     gpus: tuple[str, ...]
 
 
-def torchrun_variables(places: Sequence[Place]) -> list[dict[str, str]]:
+def torchrun_variables(places: Sequence[ProcessPlacement]) -> list[dict[str, str]]:
     """Return the environment variables that torchrun would set for each process; ranks on a node are consecutive.
 
     Each process sees all of the run's GPUs on its node, because NCCL needs that for direct access between GPUs.
@@ -198,7 +198,7 @@ class Trainer:
     def __init__(self, folder: str):
         self._folder = Path(folder)
 
-    def place(self) -> Place:
+    def place(self) -> ProcessPlacement:
         """Return where this process runs, with a free port."""
         import ray  # noqa: PLC0415
 
@@ -207,7 +207,7 @@ class Trainer:
             free.bind(("", 0))
             port = free.getsockname()[1]
         gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
-        return Place(context.get_node_id(), platform.node(), address, port, gpus)
+        return ProcessPlacement(context.get_node_id(), platform.node(), address, port, gpus)
 
     def train(self, variables: dict[str, str], hosts: tuple[str, ...]) -> None:
         """Train as a torchrun process would.

@@ -270,7 +270,7 @@ def check_space(space: Space, config: TrainConfig) -> None:
 def format_settings(settings: Mapping[str, Any]) -> str:
     """Format a trial's settings in one line.
 
-    >>> in_words({"lr": 0.002, "flip": True})
+    >>> format_settings({"lr": 0.002, "flip": True})
     'lr 0.002, flip true'
     """
     return ", ".join(f"{name} {_format_value(value)}" for name, value in settings.items())
