@@ -55,7 +55,7 @@ def model(job: Job) -> Result:
             maps = ours(pixels.to(job.device), output_attentions=True)
         figures[f"{pool}: logits"] = relative_difference(plain.logits, expected.logits)
         figures[f"{pool}: logits with maps"] = relative_difference(maps.logits, expected.logits)
-        figures[f"{pool}: maps"] = max(map(apart, maps.attentions, expected.attentions))
+        figures[f"{pool}: maps"] = max(map(relative_difference, maps.attentions, expected.attentions))
     return within(figures, 1e-4)
 
 

@@ -128,7 +128,7 @@ def ablation(job: Job) -> Result:
     """Time to ablate each head of ViT-B/16, in batches and one by one."""
     import torch
 
-    from vit.explain.head_ablation import importance, without
+    from vit.explain.head_ablation import ablation_hook, importance
     from vit.model.config import ViTConfig
     from vit.model.transformer import VisionTransformer
 
@@ -142,7 +142,7 @@ def ablation(job: Job) -> Result:
 
     def one_by_one() -> Any:
         whole = network(pixels).logits[0, 3]
-        return torch.stack([whole - network(pixels, hook=without([head])).logits[0, 3] for head in heads])
+        return torch.stack([whole - network(pixels, hook=ablation_hook([head])).logits[0, 3] for head in heads])
 
     figures, answers = {}, {}
     with torch.inference_mode():

@@ -183,7 +183,7 @@ def upload(refused: bool) -> None:
     weights = manage.weights_of(names)
     if not weights:
         if not all(name.endswith(manage.TEXTS) for name in names):
-            st.error(plain(manage.no_weights(names)))
+            st.error(plain(manage.no_weights_message(names)))
         elif names:
             st.caption("The weights are still missing.")
         return

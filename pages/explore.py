@@ -271,7 +271,7 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
         loading.start_torch()
         checkpoint = checkpoint_picker.pick_checkpoint(inputs)
         if checkpoint.name != welcome.CHECKPOINT:
-            address.change(ExploreLink, **welcome.left())
+            address.change(ExploreLink, **welcome.link_changes_on_leave())
         size, precision = checkpoint_picker.pick_size(checkpoint)
     with inputs:
         source = picture_picker.pick_range(picture_picker.pick_frame(source))

@@ -31,7 +31,7 @@ from vit.training import fine_tuning
 from vit.training.config import FROM_CHECKPOINT, TrainConfig
 from vit.training.presets import PRESETS, run_name, train_config
 from vit.training.run_folder import latest_checkpoint, resumable
-from vit.view.captions import about
+from vit.view.captions import format_duration
 
 training_gate.require_trainer()
 navigation.start_page("train", remember=False)
@@ -386,7 +386,7 @@ with go_place:
         st.info(f"This does not fit yet: {', '.join(plain(setting_names.title(name)) for name in problems)}.")
     if config and many and measured:
         together = measured.seconds_per_epoch * sum(run.get("epochs", config.epochs) for run in runs)
-        st.caption(f"All of them: {about(together)}, if each epoch takes as long as this.")
+        st.caption(f"All of them: {format_duration(together)}, if each epoch takes as long as this.")
     if clicked and ready:
         start(settings, runs, name.strip(), target)
     elif (state := session.of(session.Train)).started:

@@ -12,7 +12,7 @@ from vit.data import datasets
 from vit.data.datasets import Dataset, Split, load_dataset
 from vit.data.folders import list_files
 from vit.data.pictures import InMemoryPictures, StreamedPictures
-from vit.data.splits import in_turn
+from vit.data.splits import interleave_classes
 from vit.errors import InvalidDataset
 from vit.images.preprocess import Preprocess
 
@@ -376,7 +376,7 @@ def test_at_most_limits_the_shapes() -> None:
 
 def test_classes_alternate() -> None:
     labels = [0] * 5 + [1] * 2 + [2] * 4
-    order = in_turn(labels)
+    order = interleave_classes(labels)
     assert sorted(order) == list(range(11))
     drawn = [labels[place] for place in order]
     assert sorted(drawn[:3]) == sorted(drawn[3:6]) == [0, 1, 2]

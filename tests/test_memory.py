@@ -63,7 +63,7 @@ def do(number):
         evaluation.test_pictures = lambda *_, **__: InMemoryPictures(images[:number], order % 3)
         list(evaluation.in_parts(checkpoint, "x").all())
     elif door == "ood":
-        ood._look_at_split(checkpoint, InMemoryPictures(images[:number], order % 3), number, False)
+        ood._split_features(checkpoint, InMemoryPictures(images[:number], order % 3), number, False)
     elif door == "mistakes":
         error_search.test_pictures = lambda *_, **__: InMemoryPictures(images[:number], order % 3)
         error_search.write(checkpoint, "x", file=Path(folder) / "report.npz")

@@ -66,12 +66,12 @@ def scores(checkpoint: Checkpoint, fitted: Reference, images: Tensor) -> Tensor:
 
 def test_new_pictures_in_distribution_are_flagged_at_the_stated_rate(checkpoint: Checkpoint, fitted: Reference) -> None:
     new, _ = shapes(600, 32, seed=99)
-    called = [fitted.judge(float(score)).known <= ALARM_SHARE for score in scores(checkpoint, fitted, new.images)]
+    called = [fitted.assess(float(score)).known <= ALARM_SHARE for score in scores(checkpoint, fitted, new.images)]
     assert sum(called) / len(called) == pytest.approx(ALARM_SHARE, abs=0.05)
 
 
 def test_noise_is_out_of_distribution_for_shapes(fitted: Reference) -> None:
-    assert fitted.noticed is not None and fitted.noticed > 0.6
+    assert fitted.detection_rate is not None and fitted.detection_rate > 0.6
     assert fitted.data == "shapes" and fitted.other_data == "noise"
 
 
@@ -88,7 +88,7 @@ def test_stored_statistics_are_read_back_for_the_same_checkpoint_only(
     assert ood.read(checkpoint) is None
     ood.write(checkpoint, fitted)
     back = ood.read(checkpoint)
-    assert back is not None and back.judge(0.5) == fitted.judge(0.5) and back.other_data == "noise"
+    assert back is not None and back.assess(0.5) == fitted.assess(0.5) and back.other_data == "noise"
     assert ood.read(replace(checkpoint, labels=(*checkpoint.labels[:-1], "another"))) is None
 
 
@@ -96,7 +96,7 @@ def test_no_statement_on_foreign_pictures_without_any(checkpoint: Checkpoint, fi
     alone = replace(fitted, others=None)
     ood.write(checkpoint, alone)
     back = ood.read(checkpoint)
-    assert back is not None and back.noticed is None and back.judge(0.0).others is None
+    assert back is not None and back.detection_rate is None and back.assess(0.0).others is None
 
 
 def test_checkpoint_with_statistics_can_be_saved_again(checkpoint: Checkpoint, fitted: Reference) -> None:
@@ -161,10 +161,10 @@ def test_command_prints_its_result_and_stores_it(saved: Path, noise: Path, capsy
 def test_shipped_checkpoint_recognises_its_pictures() -> None:
     checkpoint = load_checkpoint(SHIPPED)
     reference = ood.read(checkpoint)
-    assert reference is not None and reference.noticed is not None and reference.noticed > 0.4
+    assert reference is not None and reference.detection_rate is not None and reference.detection_rate > 0.4
     called = {}
     for sample in samples.SAMPLES:
         picture = Image.open(io.BytesIO(samples.read(sample))).convert("RGB")
         score = reference.score(checkpoint.model, checkpoint.preprocess(picture))
-        called[sample] = reference.judge(float(score)).known <= ALARM_SHARE
+        called[sample] = reference.assess(float(score)).known <= ALARM_SHARE
     assert not called["cat"] and any(called.values())

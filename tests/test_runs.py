@@ -257,15 +257,15 @@ def test_run_is_kept_as_a_checkpoint_under_a_free_name(
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path / "checkpoints"))
     (tmp_path / "checkpoints").mkdir()
     train(tiny(epochs=1), folder / "run")
-    control.keep("run", "kept")
+    control.keep_checkpoint("run", "kept")
     assert vit.load_checkpoint("kept").config.dim == 16
     with pytest.raises(InvalidCheckpoint, match="already"):
-        control.keep("run", "kept")
+        control.keep_checkpoint("run", "kept")
     for name in ("", "../x", ".hidden", "Big"):
         with pytest.raises(InvalidCheckpoint, match="name"):
-            control.keep("run", name)
+            control.keep_checkpoint("run", name)
     with pytest.raises(InvalidRun, match="no checkpoint yet"):
-        control.keep(write_dead_run(folder).name, "none")
+        control.keep_checkpoint(write_dead_run(folder).name, "none")
 
 
 @pytest.mark.parametrize(

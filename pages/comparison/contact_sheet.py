@@ -21,12 +21,12 @@ from pages.shared.escape import plain
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
 from vit.explain.methods import METHODS
-from vit.explain.names import spoken
+from vit.explain.names import display_name
 from vit.explain.sensitivity import Verdict
 from vit.explain.settings import Fusion
 from vit.images import samples
 from vit.view import reports, tables
-from vit.view.captions import about, where
+from vit.view.captions import format_block_and_head, format_duration
 from vit.view.contact_sheet import (
     FEW_PICTURES,
     MASKS,
@@ -74,7 +74,7 @@ class Map(NamedTuple):
     @property
     def words(self) -> str:
         """Title of the map."""
-        which = f", {where(**dict(self.settings))}" if self.settings else ""
+        which = f", {format_block_and_head(**dict(self.settings))}" if self.settings else ""
         return f"{METHODS[self.method].title}{which}"
 
 
@@ -209,17 +209,19 @@ def pick_map(checkpoint: Any) -> Map:
     with one:
         blocks = [*range(config.depth), *FUSED]
         block = link_controls.select(
-            "Block", "m_block", blocks, usual["block"] % config.depth, format_func=partial(display_name, "Block")
+            "Block", "m_block", blocks, usual["block"] % config.depth, format_func=partial(block_or_head_title, "Block")
         )
     with other:
         heads = [*range(config.heads), *FUSED]
-        head = link_controls.select("Head", "m_head", heads, usual["head"], format_func=partial(display_name, "Head"))
+        head = link_controls.select(
+            "Head", "m_head", heads, usual["head"], format_func=partial(block_or_head_title, "Head")
+        )
     return Map(method, (("block", block), ("head", head)))
 
 
-def display_name(kind: str, which: int | str) -> str:
+def block_or_head_title(kind: str, which: int | str) -> str:
     """Return the title of a block, a head or a fusion."""
-    return f"{which.capitalize()} of all" if isinstance(which, str) else spoken(kind, which)
+    return f"{which.capitalize()} of all" if isinstance(which, str) else display_name(kind, which)
 
 
 def pick_method(checkpoint: Any) -> str:
@@ -256,7 +258,7 @@ def compute_results(checkpoint: Any, pictures: Sequence[Any], shown_map: Map, qu
     """Compute or look up the result of every picture; list unreadable ones."""
     expected = seconds(checkpoint, len(pictures))
     requested = session.of(session.Compare).requested
-    asks = f"Look at {len(pictures)} pictures ({about(expected)})"
+    asks = f"Look at {len(pictures)} pictures ({format_duration(expected)})"
     if expected > ASK_ABOVE and question not in requested and not st.button(asks, type="primary"):
         return []
     # Add it even if no button was needed, so that none appears if the estimate grows on a busy machine.
@@ -282,7 +284,7 @@ def pick_faithfulness(checkpoint: Any, count: int) -> bool:
     """Draw the toggle for measuring faithfulness, which takes longer than computing the maps."""
     expected = measuring_seconds(checkpoint, count)
     return link_controls.toggle(
-        f"Are the maps true? ({about(expected)})" if expected > TELL_ABOVE else "Are the maps true?",
+        f"Are the maps true? ({format_duration(expected)})" if expected > TELL_ABOVE else "Are the maps true?",
         "m_true",
         help="Masks random parts of each picture, and correlates the drop of the class with the map's weight on them.",
     )
@@ -361,7 +363,7 @@ def draw(results: Sequence[Any], name: str, source: str, checkpoint: Any, shown_
                     title = picture.name or f"{picture.truth}.png"
                     explore = session.of(session.Explore)
                     explore.upload, explore.source = Source(title, content), "upload"
-                    key = uploaded_pictures.keep(content)
+                    key = uploaded_pictures.store(content)
                     link = replace(link_to(name, checkpoint, shown_map), upload=title, picture=key)
                     st.switch_page("pages/explore.py", query_params=link.to_query())
     caption = "Spread: entropy of the answer's attention in the last block, 0 for a single token, 1 for uniform."

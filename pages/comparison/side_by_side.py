@@ -207,7 +207,7 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: SideC
             st.error(plain(str(error)))
     if explanation is None:
         explanation = loading.explained(checkpoint, content, size)
-    top = ", ".join(f"{one.label} {share(one.probability)}" for one in explanation.predictions[:TOP])
+    top = ", ".join(f"{one.label} {format_probability(one.probability)}" for one in explanation.predictions[:TOP])
     facts = top or "This model has no classes: its maps are of attention alone"
     return SideContent(checkpoint, explanation, plain(facts), content, credit)
 
@@ -274,12 +274,14 @@ def pick_epoch(name: str, runs: dict[str, Run]) -> SideContent:
         default = epochs[-1] if name == "b" else epochs[0]  # the first epoch beside the last one
         epoch = link_controls.select(f"{SIDES[name]} epoch", f"{name}_epoch", epochs, default, kind=st.select_slider)
     snapshot = read_snapshots(folder, epoch)[picture]
-    predictions = ", ".join(f"{plain(label)} {share(probability)}" for label, probability in snapshot.predictions[:TOP])
+    predictions = ", ".join(
+        f"{plain(label)} {format_probability(probability)}" for label, probability in snapshot.predictions[:TOP]
+    )
     seen = stored(str(folder), epoch, picture, stored_epochs.stamp(folder, epoch))
     return SideContent(None, seen, f"{predictions} · it is {plain(snapshot.label)}")
 
 
-def share(probability: float) -> str:
+def format_probability(probability: float) -> str:
     """Format a probability with few digits, but not as 0 %."""
     return f"{probability:.0%}" if probability >= 0.01 else f"{probability:.1%}"
 
@@ -307,7 +309,7 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
         if shared and shared.target is not None:
             probability = right.example.explanation.probabilities[shared.target]
             label = right.example.checkpoint.labels[shared.target]
-            st.caption(f"“{plain(label)}” {share(probability)}, by the same method", width="content")
+            st.caption(f"“{plain(label)}” {format_probability(probability)}, by the same method", width="content")
     one_view = not apart and identity_of(left) != identity_of(right)
     seeds = first_shown(left, right, one_view)
     for column, side in ((one, left), (other, right)):

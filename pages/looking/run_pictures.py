@@ -28,11 +28,11 @@ def entries(run: Run) -> Sequence[tuple[str, str]]:
         return []
 
     def work() -> list[tuple[str, str]]:
-        return [(one.name, uploaded_pictures.keep(one.data)) for one in chosen(data, root)]
+        return [(one.name, uploaded_pictures.store(one.data)) for one in chosen(data, root)]
 
     try:
         pairs: list[tuple[str, str]] = cached(("test pictures", data, datasets.stamp(data)), work)
-        if not all(uploaded_pictures.is_kept(key) for _, key in pairs):  # stored pictures expire after a day
+        if not all(uploaded_pictures.is_stored(key) for _, key in pairs):  # stored pictures expire after a day
             pairs = work()
     except (UserError, OSError):  # reported where the data is shown
         return []
@@ -47,7 +47,7 @@ def chosen(data: str, root: str) -> list[Upload]:
     """
     if data.startswith("folder:") and folders.folders_of_classes(Path(data.removeprefix("folder:"))):
         files = folders.list_files(Path(data.removeprefix("folder:")), only_test=True)
-        order = splits.in_turn([label for _, label in files.test])[:COUNT]
+        order = splits.interleave_classes([label for _, label in files.test])[:COUNT]
         pairs = [files.test[place] for place in order]
         return [Upload.of(f"{files.classes[label]}, {file.name}", file.read_bytes()) for file, label in pairs]
     dataset = vit_datasets.load_dataset(

@@ -18,7 +18,7 @@ from vit.runs.engines.contract import HERE
 from vit.runs.engines.slurm_script import SCRIPT
 from vit.training.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
 from vit.untrusted import read_bytes
-from vit.view.captions import about
+from vit.view.captions import format_duration
 
 PAUSE = 0.5  # interval between two reads of a file [s]
 LOG_BYTES = 20_000
@@ -155,7 +155,7 @@ def first_result(run: registry.Run) -> str:
         return "Its first accuracy comes after the first epoch."
     epoch, epochs = now.progress.epoch, now.progress.epochs
     seconds = now.progress.seconds_left * max(1 - epoch, 0) / max(epochs - epoch, 1e-9)
-    return f"Its first accuracy comes after the first epoch, in {about(seconds)}."
+    return f"Its first accuracy comes after the first epoch, in {format_duration(seconds)}."
 
 
 def guesses(run: registry.Run) -> bool:

@@ -54,17 +54,17 @@ def pick_picture(row: DeltaGenerator) -> Source:
     state = session.of(session.Explore)
 
     def choose_sample(name: str) -> None:
-        choose("sample", sample=name, **(welcome.left() if name != current_sample() else {}))
+        choose("sample", sample=name, **(welcome.link_changes_on_leave() if name != current_sample() else {}))
 
     def choose_own(name: str, picture: str) -> None:
-        if uploaded_pictures.is_kept(picture):
+        if uploaded_pictures.is_stored(picture):
             choose("upload", upload=name, picture=picture)
         else:
             state.refused = f"{name} is not here any more. Upload it again."
 
     def shoot() -> None:
         if uploaders.newly_uploaded("camera") is not None:
-            choose("camera", **welcome.left())
+            choose("camera", **welcome.link_changes_on_leave())
 
     def accept_uploads() -> None:
         files = [file for file in uploaders.newly_uploaded(key) or () if file.file_id not in state.files]
@@ -142,7 +142,7 @@ def open_uploads(uploaded: Sequence[Source]) -> None:
         pictures = own_pictures.add(readable)
         state.upload = first = readable[0]
         picture = uploaded_pictures.key_of(first.data)
-        choose("upload", upload=first.name, picture=picture, pictures=pictures, **welcome.left())
+        choose("upload", upload=first.name, picture=picture, pictures=pictures, **welcome.link_changes_on_leave())
         if len(readable) > 1 and not pictures:
             problems.append("This server keeps no pictures now, so the first one alone is shown.")
     state.refused = " ".join(problems)
@@ -158,7 +158,7 @@ def begin_with_test_pictures() -> None:
 
     run = next((one for one in list_runs() if one.id == link.checkpoint.removeprefix(RUN)), None)
     entries = run_pictures.entries(run) if run else []
-    together = uploaded_pictures.keep_list(entries)
+    together = uploaded_pictures.store_list(entries)
     if together:
         (name, key), *_ = entries
         address.change(ExploreLink, upload=name, picture=key, pictures=together)
@@ -169,7 +169,7 @@ def begin_with_test_pictures() -> None:
 def reopen_upload() -> None:
     """Restore the picture of the link: a stored upload, or a sample after the browser's Back."""
     state, link = session.of(session.Explore), address.read(ExploreLink)
-    if sessions.came_by_history():
+    if sessions.is_history_navigation():
         state.refused = ""
         if not link.upload:
             state.source = "sample"
@@ -188,7 +188,7 @@ def store_upload(source: Source) -> None:
     if state.upload is None or source.data is not state.upload.data:
         return
     if state.stored_upload.content is not source.data or time.monotonic() > state.stored_upload.since + TOUCH:
-        state.stored_upload = session.StoredUpload(source.data, uploaded_pictures.keep(source.data), time.monotonic())
+        state.stored_upload = session.StoredUpload(source.data, uploaded_pictures.store(source.data), time.monotonic())
     address.change(ExploreLink, upload=state.upload.name, picture=state.stored_upload.key)
 
 

@@ -27,7 +27,7 @@ def show_top(
     """Show the most probable class in one line, and whether it may be a guess."""
     if explanation.predictions:
         best = explanation.predictions[0]
-        guess = " · may be a guess" if unlike_training.is_unlike(checkpoint, explanation) else ""
+        guess = " · may be a guess" if unlike_training.is_atypical(checkpoint, explanation) else ""
         place.markdown(f"**{plain(best.label)}** {best.probability:.1%}{guess}")
 
 

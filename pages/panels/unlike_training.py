@@ -22,7 +22,7 @@ METHOD = (
 )
 
 
-def judge(checkpoint: Checkpoint, explanation: Explanation) -> tuple[ood.Reference, ood.Atypicality] | None:
+def assess(checkpoint: Checkpoint, explanation: Explanation) -> tuple[ood.Reference, ood.Atypicality] | None:
     """Return the reference statistics and the picture's out-of-distribution score; None if either is not available."""
     if explanation.input_image.size[::-1] != checkpoint.preprocess.size:
         return None  # reference scores were measured at the checkpoint's own size
@@ -33,22 +33,22 @@ def judge(checkpoint: Checkpoint, explanation: Explanation) -> tuple[ood.Referen
             return None
         pixels = explanation.preprocess(explanation.picture)
         with pass_queue.reserved(checkpoint, explanation.preprocess.size):
-            return reference, reference.judge(float(reference.score(checkpoint.model, pixels)))
+            return reference, reference.assess(float(reference.score(checkpoint.model, pixels)))
 
     file = checkpoint.path / ood.FILE
     stamp = file.stat().st_mtime_ns if file.exists() else 0
     return cached(("unlike", checkpoint.identity, stamp, explanation.record.logits.numpy().tobytes()), work)
 
 
-def is_unlike(checkpoint: Any, explanation: Any) -> bool:
+def is_atypical(checkpoint: Any, explanation: Any) -> bool:
     """Whether the picture is far from the training data."""
-    judgement = judge(checkpoint, explanation)
+    judgement = assess(checkpoint, explanation)
     return judgement is not None and judgement[1].known <= ood.ALARM_SHARE
 
 
 def show(checkpoint: Any, explanation: Any) -> None:
     """Show the number of classes, and a warning if the picture is far from the training data."""
-    count, judgement = len(checkpoint.labels), judge(checkpoint, explanation)
+    count, judgement = len(checkpoint.labels), assess(checkpoint, explanation)
     caption = f"It knows {count:,} classes" + ("; all else is a guess." if count <= FEW_CLASSES else ".")
     if checkpoint.answers is not None:
         shared = f"It shares its answer among these {count:,}, whether one is right or none."
@@ -72,10 +72,10 @@ def show(checkpoint: Any, explanation: Any) -> None:
             )
         )
     tried = f"Tried on test pictures of {reference.data}"
-    if reference.noticed is not None:
+    if reference.detection_rate is not None:
         caption += (
             " A warning marks pictures that are unlike those that it learnt from. It detects "
-            f"{reference.noticed:.0%} of photos of other things and misses the rest."
+            f"{reference.detection_rate:.0%} of photos of other things and misses the rest."
         )
         tried += f" and on {reference.other_data}"
     st.caption(plain(caption), help=plain(f"{tried}, at the model's own input size. {METHOD}"))

@@ -25,7 +25,7 @@ def fill() -> None:
         address.show(VIEW)
 
 
-def left() -> dict[str, str]:
+def link_changes_on_leave() -> dict[str, str]:
     """Return link changes for leaving the initial view: its input size is removed."""
     link = address.read(ExploreLink)
     return {"size": ""} if (link.sample, link.size, link.upload) == (VIEW.sample, VIEW.size, "") else {}

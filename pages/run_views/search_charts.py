@@ -96,7 +96,7 @@ def _over_epochs(search: Search, every: Sequence[Trial]) -> dict[str, Any]:
             (record["step"] / figures.steps_per_epoch, 100 * record["accuracy"])
             for record in evaluations(figures.records)
         ]
-        points = curves.thin(reached, _POINTS)
+        points = curves.downsample(reached, _POINTS)
         data = [
             {
                 "value": [round(x, 3), round(y, 2)],

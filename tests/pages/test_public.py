@@ -132,7 +132,7 @@ def test_number_of_concurrent_passes_is_limited() -> None:
 
 
 def test_keys_of_others_pictures_open_nothing(place: Path) -> None:
-    assert uploaded_pictures.find("../../etc/passwd") is None and not uploaded_pictures.is_kept("0" * 64)
+    assert uploaded_pictures.find("../../etc/passwd") is None and not uploaded_pictures.is_stored("0" * 64)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from vit.checkpoints.families import ParsedCheckpoint, clip, torchvision
 from vit.checkpoints.families.family import Tensors
 from vit.checkpoints.fingerprint import check_fingerprint
 from vit.checkpoints.folder import CheckpointFiles, open_files
-from vit.checkpoints.weight_files import Weights, look, read_json, read_tensors
+from vit.checkpoints.weight_files import Weights, read_json, read_meta_tensors, read_tensors
 from vit.devices import memory
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.images.preprocess import Preprocess
@@ -56,7 +56,7 @@ def summarise(path: Path) -> CheckpointInfo:
     try:
         with open_files(path) as source:
             size = source.size
-            parts, metadata = _look_into_all(source)
+            parts, metadata = _read_all_headers(source)
             tensors = _merged(parts)
             document, _ = _read_documents(source, metadata)
             facts = _stated_facts(document)
@@ -113,11 +113,11 @@ def _locate(path_or_name: str | Path) -> Path:
     return find_checkpoint(str(path_or_name))  # raises, and lists the existing ones
 
 
-def _look_into_all(source: CheckpointFiles) -> tuple[dict[str, Tensors], dict[str, str]]:
+def _read_all_headers(source: CheckpointFiles) -> tuple[dict[str, Tensors], dict[str, str]]:
     """Read the header of each weights file: tensors on the meta device, and the merged metadata."""
     parts, metadata = {}, dict[str, str]()
     for name, file in source.files.items():
-        parts[name], own = look(file, name)
+        parts[name], own = read_meta_tensors(file, name)
         metadata |= own
         indexed = {tensor for tensor, shard in source.index.items() if shard == name}
         if source.index and (others := indexed ^ parts[name].keys()):
@@ -141,7 +141,7 @@ def _read_weights(source: CheckpointFiles, parts: Mapping[str, Tensors], keys: s
 
 
 def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
-    parts, metadata = _look_into_all(source)
+    parts, metadata = _read_all_headers(source)
     shapes = _merged(parts)
     document, preprocess_document = _read_documents(source, metadata)
     ours = OURS in metadata

@@ -59,14 +59,14 @@ def run_ood(options: argparse.Namespace) -> None:
     reference = ood.fit(checkpoint, options.data, options.others, root=options.data_root, bar=not options.json)
     if options.keep:
         ood.write(checkpoint, reference)
-    rates = {"known_called_unlike": ood.ALARM_SHARE, "others_called_unlike": reference.noticed}
+    rates = {"known_called_unlike": ood.ALARM_SHARE, "others_called_unlike": reference.detection_rate}
     if options.json:
         facts = facts_of(checkpoint) | {"data": reference.data, "others": reference.other_data}
         print(json.dumps(facts | rates))
         return
     print(f"{ood.ALARM_SHARE:.0%} of the pictures of {reference.data} exceed the threshold.")
-    if reference.noticed is not None:
-        print(f"Of the pictures of {reference.other_data}, {reference.noticed:.0%} exceed it.")
+    if reference.detection_rate is not None:
+        print(f"Of the pictures of {reference.other_data}, {reference.detection_rate:.0%} exceed it.")
 
 
 def run_features(options: argparse.Namespace) -> None:

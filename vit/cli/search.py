@@ -48,7 +48,8 @@ def _start(options: argparse.Namespace) -> Search:
     return control.start(
         name=options.name or "",
         config=config,
-        space=_space(options.space) or {name: str(dimension) for name, dimension in space.usual(config).items()},
+        space=_space(options.space)
+        or {name: str(dimension) for name, dimension in space.default_space(config).items()},
         trials=_TRIALS if options.trials is None else options.trials,
         at_once=options.at_once,
         seed=options.seed,

@@ -24,7 +24,7 @@ from vit.training.presets import PRESETS, describe, run_name, train_config
 from vit.training.run_folder import new_id, read_json
 from vit.training.trackers import plugin
 from vit.training.train import train
-from vit.view.captions import about
+from vit.view.captions import format_duration
 
 _SHOWN_CLASSES = 20
 
@@ -129,7 +129,7 @@ def _dry_run_on_cluster(config: TrainConfig, options: argparse.Namespace, device
     for doubt in remote.doubts:
         print(doubt)
     result = remote.result
-    epoch, total = about(result.seconds_per_epoch), about(result.seconds_per_epoch * config.epochs)
+    epoch, total = format_duration(result.seconds_per_epoch), format_duration(result.seconds_per_epoch * config.epochs)
     print(f"On {remote.host}: {result.train_pictures:,} pictures of {result.classes} classes to learn from.")
     print(f"{result.pictures_per_second:,.0f} pictures per second, on all {len(devices) * options.nodes} together.")
     print(f"An epoch takes {epoch}, all {config.epochs:,} {total}; memory {result.memory / 1e6:,.0f} MB on each.")

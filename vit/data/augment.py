@@ -1,6 +1,7 @@
 """Augmentation of whole batches on the training device, without Python code per picture.
 
-Every random choice comes from `RandomGenerators`, which is seeded anew for each step, so a resumed run repeats the same choices.
+Every random choice comes from `RandomGenerators`, which is seeded anew for each step, so a resumed run repeats the same
+choices.
 """
 
 import math

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from vit.data.archive_names import check_class, folder_name
 from vit.data.class_names import FILE
 from vit.data.file_names import Parts
-from vit.data.layout import find_layout, left_out, nothing_to_test_on, pictures_of
+from vit.data.layout import find_layout, left_out, no_test_pictures_error, pictures_of
 from vit.data.picture_trees import PackedTree
 
 
@@ -67,7 +67,7 @@ def arrange(
         for name, content in own.items():
             classes.setdefault(check_class(name), []).extend(by_path[path] for path in pictures_of(content))
     if "test" not in splits and all(len(own) < 2 for own in splits[""].values()):
-        raise nothing_to_test_on("The archive", layout)
+        raise no_test_pictures_error("The archive", layout)
     return ArrangedPictures(splits, left_out(by_path, layout), layout.notes, layout.tables)
 
 

@@ -27,7 +27,7 @@ from vit.data.folders import is_packed, list_files
 from vit.data.pictures import InMemoryPictures, Pictures, StreamedPictures, as_tensor
 from vit.data.readable import Opened
 from vit.data.shapes import SHAPES, shapes
-from vit.data.splits import choose_evenly, random_subset, set_aside, test_count, validation_count
+from vit.data.splits import choose_evenly, hold_out, random_subset, test_count, validation_count
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
@@ -155,7 +155,7 @@ def _load_torchvision(
                 "it is then downloaded anew."
             ) from error
     labels = [int(label) for label in sources["train"].targets][: len(sources["train"])]
-    aside = set_aside(labels, validation_count)
+    aside = hold_out(labels, validation_count)
     rest = sorted(set(range(len(labels))) - set(aside))
     parts = {
         "train": _subset(sources["train"], rest if only in (None, "train") else [], at_most, limit),
@@ -347,7 +347,7 @@ def _load_shards(
     for name, count in (("test", test_count), ("validation", validation_count)):
         if not every[name]:
             train = every["train"]
-            aside = set(set_aside([labels[place] for place in train], count))
+            aside = set(hold_out([labels[place] for place in train], count))
             every[name] = [place for i, place in enumerate(train) if i in aside]
             every["train"] = [place for i, place in enumerate(train) if i not in aside]
     if len({labels[place] for place in every["train"]} if every["train"] else set(labels)) < 2:

@@ -14,7 +14,7 @@ from vit.data.archive_names import check_class
 from vit.data.file_names import Parts, printable_name, printable_path
 from vit.data.labelled_files import NoLabels, PictureLabels, from_names, from_tables, name_numeric_classes
 from vit.data.picture_trees import NO_PICTURES, Tree, pictures_below, tables_below
-from vit.data.split_names import SplitName, says_nothing, split_name
+from vit.data.split_names import SplitName, is_generic, split_name
 from vit.errors import InvalidDataset
 
 _LISTED = 20  # excluded pictures per folder that a message lists; of more it states the number
@@ -95,7 +95,7 @@ def _are_masks(names: Iterable[str]) -> bool:
     """Whether the folders contain pictures and their segmentation masks, instead of classes."""
     every = set(names)
     real = {name for name in every if name.casefold() not in NO_PICTURES}
-    return real != every and len(real) < 2 and all(map(says_nothing, real))
+    return real != every and len(real) < 2 and all(map(is_generic, real))
 
 
 def _note_doubtful(layout: Layout) -> Layout:
@@ -339,7 +339,7 @@ def _too_few(root: Tree, names: Iterable[str], reason: str, where: str) -> str:
     )
 
 
-def nothing_to_test_on(where: str, layout: Layout) -> InvalidDataset:
+def no_test_pictures_error(where: str, layout: Layout) -> InvalidDataset:
     """Return the error for classes with one picture each."""
     notes = "".join(f" {note}" for note in layout.notes)
     return InvalidDataset(f"{where} has one picture per class, and none to test on. Add more.{notes}")

@@ -15,7 +15,7 @@ from vit.data.datasets import load_dataset
 from vit.data.downloads import TORCHVISION, is_downloaded
 from vit.data.folders import Files, is_packed, list_files
 from vit.data.pictures import InMemoryPictures, Pictures, StreamedPictures
-from vit.data.splits import in_turn
+from vit.data.splits import interleave_classes
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image, used_range
 from vit.images.preprocess import Preprocess
@@ -185,7 +185,7 @@ def _open_some(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int,
     """
     sizes, unreadable, read, narrow = [], [], 0, 0
     cells: dict[int, list[Image.Image]] = defaultdict(list)
-    for index in in_turn([item.label for item in items])[:MAX_OPENED]:
+    for index in interleave_classes([item.label for item in items])[:MAX_OPENED]:
         item = items[index]
         read += item.size
         if read > MAX_OPENED_BYTES:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vit.explain.cost import CACHED_NUMBERS, Progress, images_per_batch, size_of
-from vit.explain.timing import Kind, doing, expected
+from vit.explain.timing import Kind, expected, timed
 from vit.model.attention import HeadInputs, Hook
 from vit.model.cpu import onednn
 from vit.model.transformer import Step, VisionTransformer
@@ -41,7 +41,7 @@ def head_means(model: VisionTransformer, pictures: Tensor) -> Tensor:
     return torch.stack(means)
 
 
-def without(off: Collection[Head], means: Tensor | None = None) -> Hook:
+def ablation_hook(off: Collection[Head], means: Tensor | None = None) -> Hook:
     """Return a hook for `record` and `VisionTransformer.forward` that ablates heads.
 
     Args:
@@ -96,7 +96,7 @@ def importance(
     """
     x, steps = model.walk(pixels)
     logits, moving = [], x[:0]  # logits of finished variants, and tokens of variants in progress (M, N, D)
-    with onednn(), doing(model, Kind(_KIND, size_of(pixels)), _passes(model)):
+    with onednn(), timed(model, Kind(_KIND, size_of(pixels)), _passes(model)):
         for index, step in enumerate(steps):
             if len(moving) and moving.numel() > _HELD_NUMBERS:
                 logits.append(_logits_from(model, steps[index:], moving)[:, target])

@@ -16,7 +16,7 @@ from vit.data.in_parts import Part, PartitionedComputation, pictures_bar
 from vit.data.labels import match_classes
 from vit.explain.faithfulness import RANDOM_MAPS, centre, faithfulness, noise, overlap, points_at
 from vit.explain.methods import METHODS, Subject, heatmap_of
-from vit.explain.sensitivity import HELD_OUT, judge, random_masks, score_drops
+from vit.explain.sensitivity import HELD_OUT, faithfulness_verdict, random_masks, score_drops
 from vit.images.preprocess import Normalise
 
 RANDOM, BLOB = "random", "blob in the middle"
@@ -50,7 +50,8 @@ class MethodResult(NamedTuple):
         name: in `METHODS`, or the name of a baseline.
         saco: see `vit.explain.faithfulness.saco`.
         correlation: see `vit.explain.sensitivity.correlations`.
-        better: share of pictures on which the map is better than chance, see `vit.explain.sensitivity.judge`.
+        better: share of pictures on which the map is better than chance, see
+            `vit.explain.sensitivity.faithfulness_verdict`.
         points: share of pictures whose strongest pixel is on the object; None without object masks.
         overlap: IoU with the object; None without object masks.
         pictures: number of pictures.
@@ -124,7 +125,7 @@ def in_parts(
         drops = score_drops(*inputs, masks)
         results = {}
         for (name, heatmap), saco in zip(maps.items(), faithfulness(*inputs, list(maps.values())), strict=True):
-            verdict = judge(heatmap, masks, drops)
+            verdict = faithfulness_verdict(heatmap, masks, drops)
             better = float(verdict.word == "better than chance")
             results[name] = saco, verdict.correlation, better, *_hit_and_overlap(heatmap, mask)
         chance = torch.tensor([results.pop(f"{RANDOM} {seed}") for seed in range(RANDOM_MAPS)]).mean(0)

@@ -79,16 +79,16 @@ class Reference:
 
     def score(self, model: VisionTransformer, pixels: Tensor) -> Tensor:
         """Compute the score (B,) of each input (B, channels, height, width); higher is more unusual."""
-        features, logits = look(model, pixels)
+        features, logits = features_and_logits(model, pixels)
         return ((measures(features, logits, self.mean, self.precision) - self.centre) / self.spread).sum(1)
 
     @property
-    def noticed(self) -> float | None:
+    def detection_rate(self) -> float | None:
         """Share of foreign pictures that are flagged, 0 to 1; None if none were measured."""
         limit = float(np.interp(1 - ALARM_SHARE, np.linspace(0, 1, _QUANTILES), self.scores.numpy()))
-        return self.judge(limit).others
+        return self.assess(limit).others
 
-    def judge(self, score: float) -> Atypicality:
+    def assess(self, score: float) -> Atypicality:
         """Return how unusual a score is."""
         return Atypicality(
             _share_above(self.scores, score), None if self.others is None else _share_above(self.others, score)
@@ -96,7 +96,7 @@ class Reference:
 
 
 @torch.inference_mode()
-def look(model: VisionTransformer, pixels: Tensor) -> tuple[Tensor, Tensor]:
+def features_and_logits(model: VisionTransformer, pixels: Tensor) -> tuple[Tensor, Tensor]:
     """Compute mean patch tokens after the first block (B, D) and logits (B, C) of a model's input."""
     x, (first, *_) = model.walk(pixels, every=True)
     x = first(x)
@@ -104,7 +104,7 @@ def look(model: VisionTransformer, pixels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def measures(features: Tensor, logits: Tensor, mean: Tensor, precision: Tensor) -> Tensor:
-    """Compute distance and energy (B, 2) from the outputs of `look`."""
+    """Compute distance and energy (B, 2) from the outputs of `features_and_logits`."""
     away = features - mean
     return torch.stack([((away @ precision) * away).sum(1), -logits.logsumexp(1)], 1)
 
@@ -132,13 +132,13 @@ def fit(
     if not checkpoint.config.num_classes:
         raise UserError("The model has no classes, so there is nothing to be sure or unsure of.")
     dataset = load_dataset(data, checkpoint.preprocess, root=root, at_most=most)
-    features, _ = _look_at_split(checkpoint, dataset.train, most, bar)
+    features, _ = _split_features(checkpoint, dataset.train, most, bar)
     mean, away = features.mean(0), features - features.mean(0)
     covariance = (away.T @ away).double() / len(features)
     # Regularise: without it, directions with almost no variance would dominate the distance.
     covariance.diagonal().add_(1e-3 * covariance.diagonal().mean())
     precision = torch.linalg.inv(covariance).float()
-    reference = measures(*_look_at_split(checkpoint, dataset.test, most, bar), mean, precision)
+    reference = measures(*_split_features(checkpoint, dataset.test, most, bar), mean, precision)
     centre, spread = reference.mean(0), reference.std(0)
     steps = torch.linspace(0, 1, _QUANTILES)
 
@@ -148,7 +148,7 @@ def fit(
     foreign = None
     if others:
         test = load_dataset(others, checkpoint.preprocess, root=root, at_most=most, only="test").test
-        foreign = quantiles(measures(*_look_at_split(checkpoint, test, most, bar), mean, precision))
+        foreign = quantiles(measures(*_split_features(checkpoint, test, most, bar), mean, precision))
     names = (Path(spec.removeprefix("folder:")).name for spec in (data, others))
     return Reference(mean, precision, centre, spread, quantiles(reference), foreign, *names)
 
@@ -212,7 +212,7 @@ def _zip_members(arrays: dict[str, Tensor | None]) -> Iterator[tuple[str, bytes]
             yield f"{name}.npy", out.getvalue()
 
 
-def _look_at_split(checkpoint: Checkpoint, pictures: Pictures, most: int, bar: bool) -> tuple[Tensor, Tensor]:
+def _split_features(checkpoint: Checkpoint, pictures: Pictures, most: int, bar: bool) -> tuple[Tensor, Tensor]:
     """Compute features (n, D) and logits (n, C) of a split."""
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
     count = min(most, len(pictures.labels))
@@ -220,7 +220,7 @@ def _look_at_split(checkpoint: Checkpoint, pictures: Pictures, most: int, bar: b
     batch = images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)
     batches = pictures.batches(order, batch, torch.device("cpu"))
     steps = tqdm(batches, total=-(-count // batch), unit="batches", leave=False, disable=not bar)
-    outputs = [look(checkpoint.model, normalise(images)) for images, _ in steps]
+    outputs = [features_and_logits(checkpoint.model, normalise(images)) for images, _ in steps]
     return torch.cat([features for features, _ in outputs]), torch.cat([logits for _, logits in outputs])
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.explain.gradcam import channel_map, gradcam
-from vit.explain.maps import checked_index, discarded, fuse, select_head
+from vit.explain.maps import checked_index, discard_weakest, fuse, select_head
 from vit.explain.record import AttentionRecord, read_by_head
 from vit.explain.settings import Direction, Fusion
 from vit.model.attention import EVERY, HeadInputs, Hook, fused_attention_with_gradient
@@ -79,7 +79,7 @@ class GradientRecord(AttentionRecord):
 
         Args:
             query, direction, start_block: as for `relevance`.
-            discard: share of the weakest patches of each row to leave out, see `vit.explain.maps.discarded`.
+            discard: share of the weakest patches of each row to leave out, see `vit.explain.maps.discard_weakest`.
 
         Returns:
             (N,); sums to 1 for "from".
@@ -92,7 +92,7 @@ class GradientRecord(AttentionRecord):
         """
 
         def flow(block: int, rows: Tensor) -> Tensor:
-            return discarded(self._mean_flow(block, rows, False).clamp_(min=0), discard, len(self.prefix))
+            return discard_weakest(self._mean_flow(block, rows, False).clamp_(min=0), discard, len(self.prefix))
 
         return self._chain(query, direction, start_block, flow, normalise=True)
 

@@ -393,7 +393,7 @@ def move(run_id: str, position: int) -> None:
         line["waiting"] = waiting
 
 
-def keep(run_id: str, name: str) -> Path:
+def keep_checkpoint(run_id: str, name: str) -> Path:
     """Copy a run's best checkpoint to `checkpoints/<name>`.
 
     Raises:

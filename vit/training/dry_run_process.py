@@ -76,7 +76,7 @@ def _make_trainer(config: TrainConfig, pictures: Sample, test: Tensor) -> Any:
 def _time_steps(config: TrainConfig, classes: int, pictures: int, until: float) -> Iterator[dict[str, Any]]:
     """Yield facts about the run, then timings of steps."""
     whole, process = model_config(config, classes), set_up_process(config)
-    part = lighter(config, classes) if process.device.type == "cpu" else config
+    part = reduced_config(config, classes) if process.device.type == "cpu" else config
     own, batch = model_config(part, classes), min(config.batch_size, pictures)
     facts = run_facts(config, classes, batch, process)
     yield facts | {
@@ -109,7 +109,7 @@ def _time_steps(config: TrainConfig, classes: int, pictures: int, until: float) 
         yield {"forward": (time.time() - started) / count}
 
 
-def lighter(config: TrainConfig, classes: int) -> TrainConfig:
+def reduced_config(config: TrainConfig, classes: int) -> TrainConfig:
     """Return the config, or one with fewer blocks and a smaller input if a step takes long on a CPU."""
     model = model_config(config, classes)
     if 3 * products(model, model.image_size) <= _LIGHT_PRODUCTS:

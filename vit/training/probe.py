@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vit.data.pictures import InMemoryPictures, Pictures
-from vit.data.splits import in_turn
+from vit.data.splits import interleave_classes
 from vit.explain.cost import images_in_memory
 from vit.explain.features import pooled
 from vit.images.preprocess import Normalise
@@ -27,7 +27,7 @@ _FOLDS, _FOLD_PICTURES = 5, 2000  # of the cross-validation that chooses among t
 
 def chosen(labels: Tensor) -> Tensor:
     """Choose training pictures for a probe by their labels (n,): all, or `MOST_PICTURES`, balanced over the classes."""
-    return torch.as_tensor(in_turn(labels.tolist())[:MOST_PICTURES])
+    return torch.as_tensor(interleave_classes(labels.tolist())[:MOST_PICTURES])
 
 
 def features_of(
@@ -107,7 +107,7 @@ def choose_strength(features: Tensor, labels: Tensor, classes: int) -> float:
         features: (n, D).
         labels: (n,), below `classes`.
     """
-    few = torch.as_tensor(in_turn(labels.tolist())[:_FOLD_PICTURES])
+    few = torch.as_tensor(interleave_classes(labels.tolist())[:_FOLD_PICTURES])
     x, y = features[few].double(), labels[few]
     fold = torch.zeros_like(y)
     for label in range(classes):

@@ -27,8 +27,8 @@ that is the accuracy to publish. An extended run evaluates it again only if vali
 
 Every random choice is a function of the seed and the step (`vit.data.augment.RandomGenerators`). The state is replaced
 atomically with each validation, every few minutes in between, and when a person stops the run. On a CPU, a run that is
-killed at any moment and resumed therefore repeats exactly what it would have done. On a GPU the last bits of a step vary
-between runs, because fused attention adds gradients in no fixed order.
+killed at any moment and resumed therefore repeats exactly what it would have done. On a GPU the last bits of a step
+vary between runs, because fused attention adds gradients in no fixed order.
 """
 
 import json

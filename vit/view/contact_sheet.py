@@ -18,7 +18,7 @@ from vit.explain import sensitivity
 from vit.explain.maps import entropy
 from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.explain.sensitivity import HELD_OUT, Verdict, random_masks, score_drops
-from vit.explain.timing import Kind, doing, expected
+from vit.explain.timing import Kind, expected, timed
 from vit.images.decode import decode_image
 from vit.images.preprocess import Normalise
 from vit.view.overlay import overlay
@@ -101,7 +101,7 @@ def classify_and_explain(checkpoint: Checkpoint, picture: Picture, method: str, 
     Raises:
         InvalidImage: the file is not a picture.
     """
-    with doing(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES):
+    with timed(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES):
         return _explain_picture(checkpoint, picture, method, settings)
 
 
@@ -137,7 +137,7 @@ def measure(checkpoint: Checkpoint, picture: Picture, method: str, **settings: A
     subject = Subject.of(checkpoint.model, pixels)
     masks = random_masks(math.prod(subject.record.grid), MASKS, HELD_OUT)
     drops = score_drops(checkpoint.model, pixels, subject.record.target, masks)
-    return sensitivity.judge(heatmap_of(subject, method, **settings), masks, drops)
+    return sensitivity.faithfulness_verdict(heatmap_of(subject, method, **settings), masks, drops)
 
 
 def evaluate(

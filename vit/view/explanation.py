@@ -14,7 +14,7 @@ from vit.explain.cost import Size, count_tokens, pass_memory
 from vit.explain.input_sizes import FACTORS, SIDES, SMALL_SIDE, enlarged_size, resized, size_near
 from vit.explain.record import AttentionRecord, Precision, record
 from vit.explain.record import with_logits as record_answered
-from vit.explain.timing import Kind, doing, expected, products
+from vit.explain.timing import Kind, expected, products, timed
 from vit.images.decode import decode_frames
 from vit.images.geometry import Geometry
 from vit.images.preprocess import Preprocess
@@ -193,7 +193,7 @@ def _time_one(checkpoint: Checkpoint, pixels: torch.Tensor) -> None:
 
 def _timing(checkpoint: Checkpoint, size: Size, precision: Precision) -> AbstractContextManager[None]:
     """Measure the duration of a picture. Only float32, since estimates are for float32."""
-    return doing(checkpoint.model, Kind(_KIND, size), 1) if precision == "float32" else nullcontext()
+    return timed(checkpoint.model, Kind(_KIND, size), 1) if precision == "float32" else nullcontext()
 
 
 def _payload_bytes(config: ViTConfig, tokens: int) -> int:

@@ -81,7 +81,7 @@ class MapSource:
             raise UserError(f"There is no class {index}: they run from 0 to {len(self.labels) - 1}.")
         return Question(method, index)
 
-    def needed(self, selection: Selection, question: Question | None) -> RequiredData:
+    def required_data(self, selection: Selection, question: Question | None) -> RequiredData:
         """Return what the viewer needs to show a selection."""
         described = self._described(selection, question)
         if selection.view == "relevance" and question:

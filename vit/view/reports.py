@@ -14,7 +14,7 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain.head_statistics import Statistic
 from vit.explain.logit_lens import Lens
-from vit.explain.names import spoken
+from vit.explain.names import display_name
 from vit.view.contact_sheet import EvaluatedPicture
 from vit.view.overlay import COLORMAPS, colorize
 from vit.view.paper import document, picture_rows, plot_row, text_rows
@@ -79,7 +79,7 @@ def of_layers(reading: Lens, labels: Sequence[str], target: int, maps: Tensor, f
     numbers = maps.numpy()
     top = float(numbers.max()) or 1.0
     tiles = [
-        (_enlarged(colorize(one, vmax=top)), f"{spoken('Block', block)}: to {one.max():.0%}")
+        (_enlarged(colorize(one, vmax=top)), f"{display_name('Block', block)}: to {one.max():.0%}")
         for block, one in enumerate(numbers)
     ]
     answer = labels[int(final.argmax())]
