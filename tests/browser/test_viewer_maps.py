@@ -514,7 +514,7 @@ def test_map_under_the_pointer_is_judged_without_the_server(open_viewer):
 
     def judged(heatmap, words):
         value = float(correlations(heatmap[len(record.prefix) :], masks, drops))
-        assert viewer.evaluate("viewer.judge.value") == pytest.approx(value, abs=0.02)  # maps arrive in steps
+        assert viewer.evaluate("viewer.faithfulnessBox.value") == pytest.approx(value, abs=0.02)  # maps arrive in steps
         expect(box.locator("dd").first).to_have_text(f"{value:.2f}".replace("-", "−"))
         expect(box.locator("dd").last).to_have_text(re.compile(words))
 

@@ -115,7 +115,7 @@ class MapView:
         low, top = float(patches.min()), float(patches.max())
         return cls(numbers, facts, caption, low, top, "component", colours=colours)
 
-    def judged(self, record: AttentionRecord, masks: bytes | None) -> Self:
+    def with_faithfulness(self, record: AttentionRecord, masks: bytes | None) -> Self:
         """Return the map with its faithfulness in `facts` and `verdict`; unchanged if there are no masks.
 
         Args:
