@@ -217,7 +217,7 @@ def test_features_are_what_the_head_reads(build: Any, pictures: Any) -> None:
     for kind in ({}, {"prefix": (), "pool": "map"}, {"prefix": (), "pool": "mean", "norm": "after_pool"}):
         model, images = build(**kind), pictures(count=3)
         with torch.inference_mode():
-            torch.testing.assert_close(model.head(features.pooled(model, images)), model(images).logits)
+            torch.testing.assert_close(model.head(features.pooled_features(model, images)), model(images).logits)
 
 
 def test_features_of_a_dataset_are_those_of_its_pictures(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -229,7 +229,9 @@ def test_features_of_a_dataset_are_those_of_its_pictures(checkpoint: Checkpoint,
         assert arrays["labels"].shape == (40,) and arrays["vectors"].shape == (40, checkpoint.config.dim)
         test = features.load_dataset("shapes", checkpoint.preprocess, only="test", at_most=40).test
         (images, labels), *_ = test.batches(torch.tensor([17]), 1, torch.device("cpu"))
-        vector = features.pooled(checkpoint.model, Normalise(checkpoint.preprocess, torch.device("cpu"))(images))[0]
+        vector = features.pooled_features(
+            checkpoint.model, Normalise(checkpoint.preprocess, torch.device("cpu"))(images)
+        )[0]
         assert np.allclose(arrays["vectors"][17], vector, atol=1e-5) and arrays["labels"][17] == int(labels)
 
 

@@ -264,7 +264,7 @@ def _vector(checkpoint: Checkpoint, upload: Upload) -> Any:
     def work() -> Any:
         pixels = checkpoint.preprocess(decode.decode_image(upload.data))
         with pass_queue.reserved(checkpoint, checkpoint.preprocess.size):
-            return features.pooled(checkpoint.model, pixels)[0].float().numpy()
+            return features.pooled_features(checkpoint.model, pixels)[0].float().numpy()
 
     return cached(("features", checkpoint.identity, upload.key), work)
 

@@ -28,7 +28,7 @@ def entries(run: Run) -> Sequence[tuple[str, str]]:
         return []
 
     def work() -> list[tuple[str, str]]:
-        return [(one.name, uploaded_pictures.store(one.data)) for one in chosen(data, root)]
+        return [(one.name, uploaded_pictures.store(one.data)) for one in choose_test_pictures(data, root)]
 
     try:
         pairs: list[tuple[str, str]] = cached(("test pictures", data, datasets.stamp(data)), work)
@@ -39,7 +39,7 @@ def entries(run: Run) -> Sequence[tuple[str, str]]:
     return pairs if all(key for _, key in pairs) else []
 
 
-def chosen(data: str, root: str) -> list[Upload]:
+def choose_test_pictures(data: str, root: str) -> list[Upload]:
     """Select `COUNT` test pictures, evenly over classes and deterministically, each named after its class.
 
     Raises:

@@ -209,7 +209,7 @@ def _values(output: object) -> tuple[object, ...]:
     return tuple(output.values()) if isinstance(output, Mapping) else tuple(output) if isinstance(output, tuple) else ()
 
 
-def agrees(model: VisionTransformer, pixels: Tensor, answer: Tensor) -> bool:
+def matches_module(model: VisionTransformer, pixels: Tensor, answer: Tensor) -> bool:
     """Whether the converted model's logits match the module's.
 
     Args:

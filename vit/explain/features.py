@@ -43,7 +43,7 @@ class Features(NamedTuple):
 
 
 @torch.inference_mode()
-def pooled(model: VisionTransformer, pixels: Tensor) -> Tensor:
+def pooled_features(model: VisionTransformer, pixels: Tensor) -> Tensor:
     """Compute the head's input features (B, D) for a model's input (B, channels, height, width)."""
     with onednn() if exact_on_cpu(pixels) else nullcontext():
         x, steps = model.walk(pixels)
@@ -53,7 +53,7 @@ def pooled(model: VisionTransformer, pixels: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def of_patches(model: VisionTransformer, pixels: Tensor) -> Tensor:
+def patch_features(model: VisionTransformer, pixels: Tensor) -> Tensor:
     """Compute the head's input features (P, D) for each patch token as if it were the only token.
 
     Args:
@@ -63,7 +63,7 @@ def of_patches(model: VisionTransformer, pixels: Tensor) -> Tensor:
         x, steps = model.walk(pixels, every=True)
         for step in steps:
             x = step(x)
-        return model.pool_features(model.read_alone(x[0, len(model.config.prefix) :]))[0]
+        return model.pool_features(model.single_token_inputs(x[0, len(model.config.prefix) :]))[0]
 
 
 def features(
@@ -105,7 +105,7 @@ def features_of(
     model, normalise = checkpoint.model.to(where), Normalise(checkpoint.preprocess, where)
 
     def compute(images: Tensor, labels: Tensor, _: int) -> Part:
-        vectors = pooled(model, normalise(images)).float().cpu().numpy()
+        vectors = pooled_features(model, normalise(images)).float().cpu().numpy()
         return {"vectors": vectors, "labels": labels.cpu().numpy(), "classes": np.array(classes)}
 
     count = min(limit, len(pictures.labels))

@@ -317,7 +317,7 @@ class VisionTransformer(nn.Module):
             return logits
         return F.logsigmoid(logits) if self.activation == "sigmoid" else F.log_softmax(logits, dim=-1)
 
-    def read_alone(self, tokens: Tensor) -> Tensor:
+    def single_token_inputs(self, tokens: Tensor) -> Tensor:
         """Build inputs for `classify` and `pool_features` from single tokens.
 
         Args:

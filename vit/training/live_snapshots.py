@@ -227,7 +227,7 @@ class LiveSnapshots:
             with without_onednn():
                 model = live_module.convert(live, tensors)
                 pixels = Normalise(writer.preprocess, torch.device("cpu"))(writer.images)
-                if own_logits is not None and not live_module.agrees(model, pixels, own_logits):
+                if own_logits is not None and not live_module.matches_module(model, pixels, own_logits):
                     return self._give_up_conversion("the converted model answers otherwise than the module.")
                 if len(writer.images):
                     writer.store(epoch, model)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from vit.data.pictures import InMemoryPictures, Pictures
 from vit.data.splits import interleave_classes
 from vit.explain.cost import images_in_memory
-from vit.explain.features import pooled
+from vit.explain.features import pooled_features
 from vit.images.preprocess import Normalise
 from vit.model.heads import NeighbourHead
 from vit.model.transformer import VisionTransformer
@@ -25,7 +25,7 @@ STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # inverse regularisation, as C of scikit-le
 _FOLDS, _FOLD_PICTURES = 5, 2000  # of the cross-validation that chooses among them
 
 
-def chosen(labels: Tensor) -> Tensor:
+def choose_pictures(labels: Tensor) -> Tensor:
     """Choose training pictures for a probe by their labels (n,): all, or `MOST_PICTURES`, balanced over the classes."""
     return torch.as_tensor(interleave_classes(labels.tolist())[:MOST_PICTURES])
 
@@ -71,7 +71,7 @@ def _compute_features(
     for images, own in pictures.batches(order, batch, device):
         if images.shape[2:] != size:
             images = F.interpolate(images.float(), size, mode="bilinear", antialias=True)
-        vectors.append(pooled(model, normalise(images)).float().cpu())
+        vectors.append(pooled_features(model, normalise(images)).float().cpu())
         labels.append(own.cpu())
         tick(sum(map(len, labels)) / len(order))
     return torch.cat(vectors).clone(), torch.cat(labels)
@@ -169,7 +169,7 @@ def without_training(
     Args:
         tick: called repeatedly with the share done, 0 to 1.
     """
-    order, held_out = chosen(data.train.labels), torch.arange(len(data.validation.labels))
+    order, held_out = choose_pictures(data.train.labels), torch.arange(len(data.validation.labels))
     share = len(order) / (len(order) + len(held_out))
 
     def first(done: float) -> None:

@@ -16,7 +16,7 @@ from vit.data.in_parts import pictures_bar
 from vit.devices import restored_device
 from vit.errors import InvalidDataset, UserError
 from vit.explain.confidence import wilson
-from vit.explain.features import Features, combined, features_of, pooled
+from vit.explain.features import Features, combined, features_of, pooled_features
 from vit.explain.head_census import batch_size
 from vit.model.heads import NeighbourHead
 from vit.model.layers import Linear
@@ -101,7 +101,7 @@ def answers_from_pictures(
     batch, vectors = batch_size(checkpoint, checkpoint.preprocess), []
     for first in range(0, len(pictures), batch):
         pixels = torch.cat([checkpoint.preprocess(picture) for picture in pictures[first : first + batch]])
-        vectors.append(pooled(checkpoint.model, pixels).float().numpy())
+        vectors.append(pooled_features(checkpoint.model, pixels).float().numpy())
     labels = np.repeat(np.arange(len(groups)), [len(group) for group in groups.values()])
     return answers_from_features(Features(np.concatenate(vectors), labels, tuple(groups)), "pictures", classifier)
 
