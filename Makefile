@@ -15,14 +15,14 @@ app: .venv/ready
 # Empty, so that Python writes bytecode: the tests start many processes, and each would compile every module again.
 test test-all quick: export PYTHONDONTWRITEBYTECODE :=
 
-APART := not cluster and not mlflow and not firefox
+DEFAULT_TESTS := not cluster and not mlflow and not firefox
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: check browser
-	$(BIN)/python -m pytest $(PARALLEL) -m "$(APART) and not exhaustive"
+	$(BIN)/python -m pytest $(PARALLEL) -m "$(DEFAULT_TESTS) and not exhaustive"
 
 test-all: test
-	$(BIN)/python -m pytest $(PARALLEL) -m "$(APART) and exhaustive"
+	$(BIN)/python -m pytest $(PARALLEL) -m "$(DEFAULT_TESTS) and exhaustive"
 
 QUICK := --ignore tests/browser --ignore tests/firefox --ignore tests/pages -m "not slow and not exhaustive and not mlflow"
 

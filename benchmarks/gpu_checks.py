@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpu_job import Job, Result, apart, picture, tiny, within
+from gpu_job import Job, Result, picture, relative_difference, tiny, within
 
 
 def environment(job: Job) -> Result:
@@ -53,9 +53,9 @@ def model(job: Job) -> Result:
             ours.to(job.device)
             plain = ours(pixels.to(job.device))
             maps = ours(pixels.to(job.device), output_attentions=True)
-        figures[f"{pool}: logits"] = apart(plain.logits, expected.logits)
-        figures[f"{pool}: logits with maps"] = apart(maps.logits, expected.logits)
-        figures[f"{pool}: maps"] = max(map(apart, maps.attentions, expected.attentions))
+        figures[f"{pool}: logits"] = relative_difference(plain.logits, expected.logits)
+        figures[f"{pool}: logits with maps"] = relative_difference(maps.logits, expected.logits)
+        figures[f"{pool}: maps"] = max(map(relative_difference, maps.attentions, expected.attentions))
     return within(figures, 1e-4)
 
 
@@ -71,10 +71,12 @@ def record(job: Job) -> Result:
         result = recorded(ours.to(job.device), pixels.to(job.device))
         sums = result.full(1).sum(-1)
         figures = {
-            "logits": apart(result.logits, expected.logits),
-            "rows": max(apart(result.full(block), expected.full(block)) for block in range(result.blocks)),
-            "rollout": apart(result.rollout(0), expected.rollout(0)),
-            "sum of a row": apart(sums, torch.ones_like(sums)),
+            "logits": relative_difference(result.logits, expected.logits),
+            "rows": max(
+                relative_difference(result.full(block), expected.full(block)) for block in range(result.blocks)
+            ),
+            "rollout": relative_difference(result.rollout(0), expected.rollout(0)),
+            "sum of a row": relative_difference(sums, torch.ones_like(sums)),
         }
     return within(figures, 1e-4)
 
@@ -88,11 +90,11 @@ def relevance(job: Job) -> Result:
     ours.to(job.device)
     result = relevance_record(ours, pixels.to(job.device), 2)
     figures = {
-        "relevance": apart(result.relevance(), expected.relevance()),
-        "gradient rollout": apart(result.gradient_rollout(), expected.gradient_rollout()),
-        "attention x gradient": apart(result.attention_gradient(), expected.attention_gradient()),
-        "Grad-CAM": apart(result.gradcam(), expected.gradcam()),
-        "LeGrad": apart(legrad(ours, pixels.to(job.device), 2), chosen),
+        "relevance": relative_difference(result.relevance(), expected.relevance()),
+        "gradient rollout": relative_difference(result.gradient_rollout(), expected.gradient_rollout()),
+        "attention x gradient": relative_difference(result.attention_gradient(), expected.attention_gradient()),
+        "Grad-CAM": relative_difference(result.gradcam(), expected.gradcam()),
+        "LeGrad": relative_difference(legrad(ours, pixels.to(job.device), 2), chosen),
     }
     return within(figures, 1e-3)
 
@@ -141,7 +143,13 @@ def step(job: Job) -> Result:
         gradients.append(
             torch.cat([p.grad.flatten().cpu() for p in run.update.model.parameters() if p.grad is not None])
         )
-    result = within({"loss": apart(losses[1], losses[0]), "gradients": apart(gradients[1], gradients[0])}, 1e-3)
+    result = within(
+        {
+            "loss": relative_difference(losses[1], losses[0]),
+            "gradients": relative_difference(gradients[1], gradients[0]),
+        },
+        1e-3,
+    )
     traces = []
     for with_graph in (False, True):
         run = trainer(small_config(job, precision="auto", compile=not job.dry, epochs=50), job.out)
@@ -155,7 +163,7 @@ def step(job: Job) -> Result:
         if not trace[-1] < trace[0]:
             raise AssertionError(f"The loss did not fall: {trace}")
         traces.append(trace)
-    if apart(torch.tensor(traces[1]), torch.tensor(traces[0])) > 1e-2:
+    if relative_difference(torch.tensor(traces[1]), torch.tensor(traces[0])) > 1e-2:
         raise AssertionError(f"A CUDA graph changes the losses: {traces}")
     return result | {"loss": [round(trace[0], 4), round(trace[-1], 4)], "bfloat16": run.process.autocast}
 
@@ -242,7 +250,7 @@ def memory(job: Job) -> Result:
     weights = zip(scarce.update.model.parameters(), plenty.update.model.parameters(), strict=True)
     if scarce.update.parts == 1:
         raise AssertionError("The batch fitted after all: nothing was tested.")
-    figures = {"weights after a step": max(apart(one, other) for one, other in weights)}
+    figures = {"weights after a step": max(relative_difference(one, other) for one, other in weights)}
     return within(figures, 1e-2) | {"parts": scarce.update.parts, "notes": notes, "simulated": job.device == "cpu"}
 
 
@@ -261,8 +269,8 @@ def processes(job: Job) -> Result:
         name: parameter.grad for name, parameter in run.update.model.named_parameters() if parameter.grad is not None
     }
     figures = {
-        "the two processes": max(apart(shared[1][name], shared[0][name]) for name in alone),
-        "against one": max(apart(shared[0][name], gradient) for name, gradient in alone.items()),
+        "the two processes": max(relative_difference(shared[1][name], shared[0][name]) for name in alone),
+        "against one": max(relative_difference(shared[0][name], gradient) for name, gradient in alone.items()),
     }
     return within(figures, 1e-3)
 

@@ -48,7 +48,7 @@ def tiny(**changes: Any) -> Any:
     return model.eval()
 
 
-def apart(one: Any, other: Any) -> float:
+def relative_difference(one: Any, other: Any) -> float:
     """Return the largest difference between two tensors, relative to the largest value of the second."""
     one, other = one.detach().float().cpu(), other.detach().float().cpu()
     return float((one - other).abs().max() / other.abs().max().clamp_min(1e-12))

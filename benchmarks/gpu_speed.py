@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from gpu_job import Job, Result, apart, picture, tiny, wait_for, within
+from gpu_job import Job, Result, picture, relative_difference, tiny, wait_for, within
 
 
 def speed(job: Job) -> Result:
@@ -70,7 +70,10 @@ def masks(job: Job) -> Result:
     expected = score_drops(ours, pixels, 2, some), removal_map(ours, pixels, 2)
     ours.to(job.device)
     result = score_drops(ours, pixels.to(job.device), 2, some), removal_map(ours, pixels.to(job.device), 2)
-    figures = {"drops": apart(result[0], expected[0]), "removal map": apart(result[1], expected[1])}
+    figures = {
+        "drops": relative_difference(result[0], expected[0]),
+        "removal map": relative_difference(result[1], expected[1]),
+    }
     side = 32 if job.dry else 224
     config = ViTConfig.preset("tintn" if job.dry else "B/16", image_size=(side, side), num_classes=10)
     network, pixels = VisionTransformer(config).to(job.device).eval(), picture(side).to(job.device)
@@ -125,7 +128,7 @@ def ablation(job: Job) -> Result:
     """Time to ablate each head of ViT-B/16, in batches and one by one."""
     import torch
 
-    from vit.explain.head_ablation import importance, without
+    from vit.explain.head_ablation import ablation_hook, importance
     from vit.model.config import ViTConfig
     from vit.model.transformer import VisionTransformer
 
@@ -139,7 +142,7 @@ def ablation(job: Job) -> Result:
 
     def one_by_one() -> Any:
         whole = network(pixels).logits[0, 3]
-        return torch.stack([whole - network(pixels, hook=without([head])).logits[0, 3] for head in heads])
+        return torch.stack([whole - network(pixels, hook=ablation_hook([head])).logits[0, 3] for head in heads])
 
     figures, answers = {}, {}
     with torch.inference_mode():
@@ -150,7 +153,7 @@ def ablation(job: Job) -> Result:
             answers[way] = run().flatten()
             wait_for(job.device)
             figures[f"{way} [s]"] = round(time.perf_counter() - begun, 4)
-    difference = apart(answers["in batches"], answers["one by one"])
+    difference = relative_difference(answers["in batches"], answers["one by one"])
     if not difference < 1e-2:
         raise AssertionError(f"Both ways differ by {difference:g}.")
     ratio = figures["one by one [s]"] / figures["in batches [s]"]

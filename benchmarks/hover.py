@@ -63,7 +63,7 @@ JUDGE = f"""() => {{
   }};
   const number = time(() => masks.correlation(map.values, at));
   const began = performance.now();
-  for (const judging = masks.judge(map.values, at); !judging.next().done; );
+  for (const judging = masks.computeVerdict(map.values, at); !judging.next().done; );
   return [number, performance.now() - began];
 }}"""  # median time of the number; time of one verdict [ms]
 BUTTONS = {"from": "Where it looks", "to": "Who looks at it", "nearest": "Nearest patches"}

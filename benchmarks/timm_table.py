@@ -85,7 +85,7 @@ def build(name: str) -> nn.Module:
 
 
 @torch.inference_mode()
-def judge(name: str, folder: Path) -> Verdict:
+def compare_architecture(name: str, folder: Path) -> Verdict:
     """Save the architecture under a meaningless name, open it, and compare the outputs."""
     try:
         model = fill(build(name))
@@ -135,7 +135,7 @@ def main(parts: list[str]) -> None:
         for name in names:
             module = timm.model_entrypoint(name).__module__.rpartition(".")[2]
             if module in PLAIN + OTHERS:
-                verdict = judge(name, Path(folder)) if module in PLAIN else refused_by_names(name)
+                verdict = compare_architecture(name, Path(folder)) if module in PLAIN else refused_by_names(name)
                 counts[verdict.word] += 1
                 print(f"{name:45} {verdict.word:8} {verdict.why}", flush=True)
     print(", ".join(f"{count} {word}" for word, count in counts.most_common()))

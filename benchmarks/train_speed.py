@@ -30,7 +30,7 @@ from torchvision import transforms
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from vit.data.datasets import Dataset
-from vit.data.pictures import Resident
+from vit.data.pictures import InMemoryPictures
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 from vit.training.distributed import set_up_process
@@ -193,7 +193,7 @@ def our_steps(
 ) -> Iterator[None]:
     """Train like `python -m vit train --preset tintn`, forever; yield after each step."""
     config = train_config(preset, **{"data": "shapes", "device": device, "batch_size": BATCH, **settings})
-    pictures = Resident(torch.from_numpy(arrays).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels))
+    pictures = InMemoryPictures(torch.from_numpy(arrays).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels))
     dataset = Dataset("noise", tuple("abcdefghij"), pictures, pictures, pictures)
     run = Trainer(config, Path(), set_up_process(config), dataset)
     run.update.model.train()

@@ -44,7 +44,7 @@ def table(infos: list[CheckpointInfo]) -> pd.DataFrame:
                 "Size": info.size / 1e6,
                 "Classes": info.labels or None,
                 "File from": "this app" if info.family == "saved" else info.family,
-                "Trained on": run_records.short(str(info.facts.get("data", ""))),
+                "Trained on": run_records.dataset_label(str(info.facts.get("data", ""))),
                 "Note": "Heads unknown" if info.choices else "Cannot be opened" if info.problem else "",
             }
         )
@@ -183,7 +183,7 @@ def upload(refused: bool) -> None:
     weights = manage.weights_of(names)
     if not weights:
         if not all(name.endswith(manage.TEXTS) for name in names):
-            st.error(plain(manage.no_weights(names)))
+            st.error(plain(manage.no_weights_message(names)))
         elif names:
             st.caption("The weights are still missing.")
         return

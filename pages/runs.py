@@ -140,7 +140,8 @@ def list_all() -> None:
 
 def matches(run: Run, query: str) -> bool:
     """Whether every word of the filter occurs in a run's name, data, status or device."""
-    text = f"{run.name} {run_records.data_name(run)} {run_records.STATUS[run.status]} {run_records.where(run)}".lower()
+    status, resources = run_records.STATUS[run.status], run_records.describe_resources(run)
+    text = f"{run.name} {run_records.data_name(run)} {status} {resources}".lower()
     return all(word in text for word in query.lower().split())
 
 
@@ -157,7 +158,7 @@ def summary(runs: list[Run]) -> pd.DataFrame:
             "Progress": 100 * run_records.share_done(run),
             "Time": run_records.duration(run_records.figures(run).seconds),
             "Data": run_records.data_name(run),
-            "Device": run_records.where(run, hosts=False),
+            "Device": run_records.describe_resources(run, hosts=False),
             "Started": pd.Timestamp(run.created, unit="s", tz="UTC"),
         }
         for run in runs
@@ -236,7 +237,7 @@ def facts(run: Run) -> list[str]:
     names = [
         run_records.data_name(run),
         f"from {start}" if start else str(run.config.get("size", "")),
-        run_records.where(run),
+        run_records.describe_resources(run),
     ]
     started = time.strftime("%d %B %Y, %H:%M UTC", time.gmtime(run.created)).lstrip("0")
     owner = run.owner if access.may_train() else ""

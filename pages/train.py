@@ -28,8 +28,8 @@ from vit.runs.registry import list_runs
 from vit.training import fine_tuning
 from vit.training.config import FROM_CHECKPOINT, TrainConfig
 from vit.training.presets import PRESETS, run_name, train_config
-from vit.training.run_folder import learnt, resumable
-from vit.view.captions import about
+from vit.training.run_folder import latest_checkpoint, resumable
+from vit.view.captions import format_duration
 
 training_gate.require_trainer()
 navigation.start_page("train", remember=False)
@@ -157,7 +157,7 @@ def starts() -> dict[str, str]:
     own = {info.name: info.name for info in checkpoints.list_checkpoints() if not info.problem}
     runs = {str(run.best): f"{run.name} (run of {_day(run.created)})" for run in list_runs() if run.best}
     cut_off = [run for run in list_runs() if not run.alive and (run.status == "failed" or not resumable(run.folder))]
-    last = {str(path): f"{run.name}, last weights" for run in cut_off if (path := learnt(run.folder))}
+    last = {str(path): f"{run.name}, last weights" for run in cut_off if (path := latest_checkpoint(run.folder))}
     return {"": "Random weights"} | own | last | runs
 
 
@@ -372,7 +372,7 @@ with go_place:
         st.info(f"This does not fit yet: {', '.join(plain(setting_names.title(name)) for name in problems)}.")
     if config and many and measured:
         together = measured.seconds_per_epoch * sum(run.get("epochs", config.epochs) for run in runs)
-        st.caption(f"All of them: {about(together)}, if each epoch takes as long as this.")
+        st.caption(f"All of them: {format_duration(together)}, if each epoch takes as long as this.")
     if clicked and ready:
         start(settings, runs, name.strip(), target)
     elif (state := session.of(session.Train)).started:

@@ -16,7 +16,7 @@ from vit.paths import environment_with_package
 from vit.runs.attempts import KILLED
 from vit.runs.engines import contract, factory
 from vit.runs.engines.clusters import Cluster, find_cluster
-from vit.runs.engines.contract import Capacity, Handle, Look, Request, Share
+from vit.runs.engines.contract import Capacity, Handle, JobStatus, Request, Share
 from vit.training.run_folder import ENGINE
 
 JOB = """
@@ -58,7 +58,7 @@ class Fake(contract.Engine):
         with contract.submitting(self, folder, request) as handle:
             self._answer()
             if request.nodes > 1:
-                raise contract.Refused(f"{self.name} has one machine.")
+                raise contract.RequestRejected(f"{self.name} has one machine.")
             job = self.jobs / handle.job
             job.mkdir()
             words = {"code": os.getcwd(), "python": sys.executable, "folder": str(folder), "workers": request.workers}
@@ -74,23 +74,27 @@ class Fake(contract.Engine):
                 pass
         return handle
 
-    def look(self, handle: Handle) -> Look:
+    def status(self, handle: Handle) -> JobStatus:
         """Read the state from the locks."""
         self._answer()
         job = self.jobs / handle.job
         if not is_locked(job / "alive"):
-            return Look("gone")
-        return Look("running", nodes=("one",)) if (job / "started").exists() else Look("waiting", "The slot is taken.")
+            return JobStatus("gone")
+        return (
+            JobStatus("running", nodes=("one",))
+            if (job / "started").exists()
+            else JobStatus("waiting", "The slot is taken.")
+        )
 
-    def ask_to_stop(self, folder: Path) -> None:
+    def request_stop(self, folder: Path) -> None:
         """Write a stop request for the trainer, or cancel a waiting job."""
-        contract.leave_stop(self, folder)
+        contract.request_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
         """Kill the job's session."""
         self._answer()
         self._end(handle)
-        contract.conclude(handle, "stopped", KILLED)
+        contract.record_end(handle, "stopped", KILLED)
 
     def _end(self, handle: Handle) -> None:
         job = self.jobs / handle.job

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 import vit
 from vit.errors import InvalidDataset, UserError
-from vit.explain.answers.examples import Measured, answers_from_features
+from vit.explain.answers.examples import CrossValidation, answers_from_features
 from vit.explain.features import Features
 from vit.model.heads import NeighbourHead
 
@@ -73,7 +73,7 @@ def test_held_out_accuracy_reaches_the_optimum(classifier: Any) -> None:
 def test_interval_is_wilsons() -> None:
     """45 of 60: 0.6277 to 0.8422, by the formula of Wilson 1927 with z = 1.959964."""
     right = np.arange(60) < 45
-    assert Measured.of(right).interval == pytest.approx((0.62767, 0.84222), abs=1e-4)
+    assert CrossValidation.of(right).interval == pytest.approx((0.62767, 0.84222), abs=1e-4)
 
 
 def test_one_picture_per_class_leaves_no_held_out_accuracy() -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from apart import output_of
+from subprocesses import output_of
 
 import vit.explain.record
 from vit.explain.attention_rollout import rollout
-from vit.explain.maps import discarded, entropy, geometric_mean, mass_threshold, otsu_threshold
+from vit.explain.maps import discard_weakest, entropy, geometric_mean, mass_threshold, otsu_threshold
 from vit.explain.record import record
 
 pytestmark = pytest.mark.matrix
@@ -116,11 +116,11 @@ def test_discarding_by_hand() -> None:
     """Both prefix columns stay although they are weakest; each row loses its own two weakest of four patches."""
     rows = torch.tensor([[0.01, 0.02, 0.4, 0.1, 0.27, 0.2], [0.01, 0.02, 0.1, 0.4, 0.2, 0.27]])
     left = [[0.01, 0.02, 0.4, 0, 0.27, 0], [0.01, 0.02, 0, 0.4, 0, 0.27]]
-    assert torch.equal(discarded(rows, 0.5, 2), torch.tensor(left))
-    assert torch.equal(discarded(rows, 0.2, 2), rows)  # less than one patch
+    assert torch.equal(discard_weakest(rows, 0.5, 2), torch.tensor(left))
+    assert torch.equal(discard_weakest(rows, 0.2, 2), rows)  # less than one patch
     for share in (-0.1, 1.0, float("nan")):
         with pytest.raises(ValueError, match="at least 0 and under 1"):
-            discarded(rows, share, 2)
+            discard_weakest(rows, share, 2)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.data.augment import Augmentation, Chance, _recolour, _warp, crop_and_flip, erase, resized_crop
+from vit.data.augment import Augmentation, RandomGenerators, _recolour, _warp, crop_and_flip, erase, resized_crop
 
 EVERYTHING = Augmentation(crop_padding=3, flip=True, operations=2, magnitude=0.5, erase=0.5, mixup=0.2, cutmix=1.0)
 CPU = torch.device("cpu")
@@ -18,8 +18,8 @@ def images() -> Tensor:
     return torch.randint(0, 256, (16, 3, 12, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
 
 
-def chance(seed: int = 0, step: int = 0) -> Chance:
-    chance = Chance(CPU)
+def chance(seed: int = 0, step: int = 0) -> RandomGenerators:
+    chance = RandomGenerators(CPU)
     chance.seed(seed, step)
     return chance
 

@@ -19,7 +19,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.cli.main import main
-from vit.data.pictures import Resident
+from vit.data.pictures import InMemoryPictures
 from vit.data.shapes import SHAPES
 from vit.errors import UserError
 from vit.explain import features, head_census, method_ranking
@@ -105,7 +105,7 @@ def test_parts_of_changed_data_are_not_mixed_with_earlier_ones(checkpoint: Check
     parts.write_plan(folder, opened)  # by another process
     labels = opened.pictures.labels.clone()
     labels[0] += 1
-    changed = dataclasses.replace(opened, pictures=Resident(torch.empty(len(labels), 3, 16, 16), labels))
+    changed = dataclasses.replace(opened, pictures=InMemoryPictures(torch.empty(len(labels), 3, 16, 16), labels))
     with pytest.raises(UserError, match="The data have changed since"):
         parts.write_plan(folder, changed)
 
@@ -188,7 +188,7 @@ def test_stopped_command_ends_its_job_and_keeps_finished_parts(
             spread.measure(what, checkpoint, on="lab", workers=2)
     (folder,) = (tmp_path / "shared" / ".measurements").iterdir()
     handle = spread.read_handle(folder)
-    assert handle and engine.look(handle).word == "gone" and parts.done(folder)
+    assert handle and engine.status(handle).state == "gone" and parts.done(folder)
     assert spread.measure(what, checkpoint, on="lab", workers=2) == method_ranking.rank(checkpoint, "shapes", 30)
 
 
@@ -217,7 +217,7 @@ def test_features_are_what_the_head_reads(build: Any, pictures: Any) -> None:
     for kind in ({}, {"prefix": (), "pool": "map"}, {"prefix": (), "pool": "mean", "norm": "after_pool"}):
         model, images = build(**kind), pictures(count=3)
         with torch.inference_mode():
-            torch.testing.assert_close(model.head(features.pooled(model, images)), model(images).logits)
+            torch.testing.assert_close(model.head(features.pooled_features(model, images)), model(images).logits)
 
 
 def test_features_of_a_dataset_are_those_of_its_pictures(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -229,7 +229,9 @@ def test_features_of_a_dataset_are_those_of_its_pictures(checkpoint: Checkpoint,
         assert arrays["labels"].shape == (40,) and arrays["vectors"].shape == (40, checkpoint.config.dim)
         test = features.load_dataset("shapes", checkpoint.preprocess, only="test", at_most=40).test
         (images, labels), *_ = test.batches(torch.tensor([17]), 1, torch.device("cpu"))
-        vector = features.pooled(checkpoint.model, Normalise(checkpoint.preprocess, torch.device("cpu"))(images))[0]
+        vector = features.pooled_features(
+            checkpoint.model, Normalise(checkpoint.preprocess, torch.device("cpu"))(images)
+        )[0]
         assert np.allclose(arrays["vectors"][17], vector, atol=1e-5) and arrays["labels"][17] == int(labels)
 
 

@@ -21,7 +21,7 @@ from vit.explain.answers.examples import answers_from_examples, answers_from_fea
 from vit.explain.answers.similarity import answers_from_picture
 from vit.explain.answers.text import answers_from_text
 from vit.explain.components import components, token_features
-from vit.explain.features import Features, pooled
+from vit.explain.features import Features, pooled_features
 from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.explain.settings import Settings
 from vit.images import samples
@@ -239,7 +239,9 @@ def answering(
         return checkpoint.with_answers(replace(answers, facts=facts))
     groups = {"red 'ish'": files[2:], "blue": files[:2]}
     if request.param == "groups":
-        vectors = [pooled(checkpoint.model, checkpoint.preprocess(Image.open(file))) for file in files[2:] + files[:2]]
+        vectors = [
+            pooled_features(checkpoint.model, checkpoint.preprocess(Image.open(file))) for file in files[2:] + files[:2]
+        ]
         features = Features(torch.cat(vectors).numpy(), np.array([0, 0, 0, 1, 1]), tuple(groups))
         return checkpoint.with_answers(answers_from_features(features, "pictures", groups=groups))
     for split, name, file in [(s, n, f) for s in ("train", "test") for n, some in groups.items() for f in some]:

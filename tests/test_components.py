@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vit.explain.components import CUT, components, patch_features, token_features
-from vit.explain.head_ablation import without
+from vit.explain.head_ablation import ablation_hook
 from vit.explain.record import record
 from vit.model.transformer import VisionTransformer
 
@@ -130,7 +130,7 @@ def test_features_after_the_last_block_equal_the_records(build: Callable[..., Vi
 
 def test_features_without_a_head_differ_after_its_block(build: Callable[..., VisionTransformer]) -> None:
     model, pixels = build(), torch.randn(1, 3, 32, 32)
-    hook = without([(1, 0)])
+    hook = ablation_hook([(1, 0)])
     for block, changed in ((0, False), (1, True)):
         one, other = (token_features(model, pixels, block, hook=how) for how in (None, hook))
         assert torch.equal(one, other) != changed

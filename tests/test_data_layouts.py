@@ -14,7 +14,7 @@ from vit.data.catalog import check_spec, list_folders
 from vit.data.datasets import load_dataset
 from vit.data.folders import Files, list_files
 from vit.data.import_archive import left_out
-from vit.data.pictures import Resident, Streamed
+from vit.data.pictures import InMemoryPictures, StreamedPictures
 from vit.data.survey import survey
 
 Put = Callable[..., Path]
@@ -167,7 +167,11 @@ def test_nested_classes_are_equal_in_memory_streamed_and_imported(home: Path, sa
     held, streamed = load_dataset(folder, INPUT), load_dataset(folder, INPUT, budget=0, workers=0)
     for name in ("train", "validation", "test"):
         one, other, third = (getattr(dataset, name) for dataset in (held, streamed, imported))
-        assert isinstance(one, Resident) and isinstance(other, Streamed) and isinstance(third, Resident)
+        assert (
+            isinstance(one, InMemoryPictures)
+            and isinstance(other, StreamedPictures)
+            and isinstance(third, InMemoryPictures)
+        )
         (images, labels), *_ = other.batches(torch.arange(len(other.labels)), 99, torch.device("cpu"))
         assert torch.equal(images, one.images) and torch.equal(labels, one.labels)
         assert torch.equal(third.images, one.images) and torch.equal(third.labels, one.labels)

@@ -11,8 +11,8 @@ from PIL import Image
 from vit.data import datasets
 from vit.data.datasets import Dataset, Split, load_dataset
 from vit.data.folders import list_files
-from vit.data.pictures import Resident, Streamed
-from vit.data.splits import in_turn
+from vit.data.pictures import InMemoryPictures, StreamedPictures
+from vit.data.splits import interleave_classes
 from vit.errors import InvalidDataset
 from vit.images.preprocess import Preprocess
 
@@ -199,7 +199,7 @@ def test_decoding_rate_follows_from_the_time_per_picture(workers: int, monkeypat
         now[0] += 0.02
         return Image.new("RGB", (8, 8))
 
-    pictures = Streamed(open_in_20_ms, torch.zeros(8, dtype=torch.int64), Preprocess((8, 8)), workers)
+    pictures = StreamedPictures(open_in_20_ms, torch.zeros(8, dtype=torch.int64), Preprocess((8, 8)), workers)
     assert pictures.decoded_per_second() is None
     list(pictures.batches(torch.arange(8), 4, CPU))
     assert pictures.decoded_per_second() == pytest.approx(max(workers, 1) / 0.02)
@@ -227,9 +227,9 @@ def test_pictures_beyond_the_limit_are_not_opened(fill_folder: Fill, budget: int
 def test_limit_decides_whether_pictures_fit_into_memory(fill_folder: Fill) -> None:
     fill_folder("bus", 20)
     root, sixteen = fill_folder("car", 20), 16 * 8 * 8 * 3  # [bytes]; five of each class are held out
-    assert isinstance(load(root, budget=sixteen).train, Streamed)
-    assert isinstance(load(root, budget=sixteen, limit=6).train, Resident)
-    assert isinstance(load(root, budget=sixteen, limit=7).train, Streamed)
+    assert isinstance(load(root, budget=sixteen).train, StreamedPictures)
+    assert isinstance(load(root, budget=sixteen, limit=6).train, InMemoryPictures)
+    assert isinstance(load(root, budget=sixteen, limit=7).train, StreamedPictures)
 
 
 def damage_every_fourth(root: Path) -> None:
@@ -261,7 +261,7 @@ def test_unreadable_pictures_are_left_out_alike_in_memory_and_streamed(
     assert streamed.skipped == held.skipped and [record.getMessage() for record in caplog.records] == said
     for name in ("train", "validation", "test"):
         one, other = getattr(held, name), getattr(streamed, name)
-        assert isinstance(one, Resident) and isinstance(other, Streamed)
+        assert isinstance(one, InMemoryPictures) and isinstance(other, StreamedPictures)
         assert torch.equal(one.labels, other.labels)
         images = torch.cat([images for images, _ in other.batches(torch.arange(len(other.labels)), 7, CPU)])
         assert torch.equal(images, one.images)
@@ -376,7 +376,7 @@ def test_at_most_limits_the_shapes() -> None:
 
 def test_classes_alternate() -> None:
     labels = [0] * 5 + [1] * 2 + [2] * 4
-    order = in_turn(labels)
+    order = interleave_classes(labels)
     assert sorted(order) == list(range(11))
     drawn = [labels[place] for place in order]
     assert sorted(drawn[:3]) == sorted(drawn[3:6]) == [0, 1, 2]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from apart import output_of
 from drawn import difference, gradient
 from PIL import Image, ImageCms
+from subprocesses import output_of
 
 from vit.errors import InvalidImage
 from vit.images.decode import decode_image

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from vit.devices import back_where_it_was, list_devices, memory, visible
+from vit.devices import list_devices, memory, restored_device, visible
 
 GB = 1 << 30
 
@@ -105,7 +105,7 @@ def test_moved_model_returns_even_after_an_error() -> None:
             return self
 
     model = Spy(2, 2)
-    with pytest.raises(KeyError), back_where_it_was(model):
+    with pytest.raises(KeyError), restored_device(model):
         model.to("cuda")
         raise KeyError
     assert moved == ["cuda", torch.device("cpu")]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from apart import output_of
 from PIL import Image
+from subprocesses import output_of
 
 from vit.errors import InvalidConfig, InvalidDataset
 from vit.model.transformer import VisionTransformer
@@ -26,7 +26,7 @@ from vit.training.dry_run import (
     too_large,
     try_steps,
 )
-from vit.training.dry_run_process import batches_in_time, lighter
+from vit.training.dry_run_process import batches_in_time, reduced_config
 from vit.training.fine_tuning import model_config
 from vit.training.memory import MEMORY_FACTOR
 from vit.training.picture_sample import Sample, sample
@@ -108,7 +108,7 @@ def test_too_large_a_model_is_timed_on_a_part_of_it(settings: dict[str, Any]) ->
     from vit.explain.timing import products
 
     config = train_config("pictures", **settings)
-    part = lighter(config, 10)
+    part = reduced_config(config, 10)
     own, whole = part.vit_config(10), config.vit_config(10)
     light = 60e9
     assert 3 * products(own, own.image_size) <= light or (own.depth == 1 and own.tokens <= 65)

@@ -5,15 +5,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import apart
 import pytest
+import subprocesses
 import torch
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
-from vit.data.pictures import Resident
+from vit.data.pictures import InMemoryPictures
 from vit.errors import InvalidDataset
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
@@ -44,9 +44,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def noise(labels: list[int]) -> Resident:
+def noise(labels: list[int]) -> InMemoryPictures:
     images = torch.randint(0, 256, (len(labels), 3, 32, 32), dtype=torch.uint8)
-    return Resident(images, torch.tensor(labels))
+    return InMemoryPictures(images, torch.tensor(labels))
 
 
 @pytest.fixture
@@ -98,11 +98,11 @@ def test_processes_share_the_pictures_and_each_gets_the_full_result(build: Build
     torch.set_num_threads(before)
     files = [tmp_path / f"{rank}.txt" for rank in range(world)]
     ranks = [
-        apart.begin(SHARED, rank, world, tmp_path / "store", tmp_path / "inputs.pt", out=file)
+        subprocesses.begin(SHARED, rank, world, tmp_path / "store", tmp_path / "inputs.pt", out=file)
         for rank, file in enumerate(files)
     ]
     for rank in ranks:
-        rank.join(apart.PATIENCE)
+        rank.join(subprocesses.PATIENCE)
     *results, seen = zip(*(map(float, file.read_text().split()) for file in files), strict=True)
     assert set(zip(*results, strict=True)) == {tuple(alone)}
     assert seen == {3: (3, 2, 2), 5: (2, 2, 2, 1, 0)}[world]

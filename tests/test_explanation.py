@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from apart import output_of
 from PIL import Image
+from subprocesses import output_of
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
@@ -29,7 +29,7 @@ from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 from vit.view import explanation as module
-from vit.view.explanation import answered, cost, expected_seconds, explain, sizes
+from vit.view.explanation import cost, expected_seconds, explain, sizes, with_predictions
 from vit.view.payload import unpack
 
 
@@ -214,7 +214,7 @@ def test_other_answers_use_the_same_pass(
     assert replace(checkpoint, preprocess=Preprocess((32, 32), mean=(0.1, 0.2, 0.3))).body != checkpoint.body
     whole = explain(like_it, photo, precision=precision)
     for one in (checkpoint, by_pictures, like_it):
-        fresh, read = explain(one, photo, precision=precision), answered(whole, one)
+        fresh, read = explain(one, photo, precision=precision), with_predictions(whole, one)
         assert torch.equal(read.record.logits, fresh.record.logits)
         assert (read.probabilities, read.predictions, read.payload) == (
             fresh.probabilities,

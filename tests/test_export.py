@@ -259,7 +259,7 @@ def test_files_state_whether_their_map_is_faithful(explanation: Explanation, che
     masks = random_masks(rows * cols, 50)
     drops = masks.double() @ record.heatmap(view.weights).flatten().double()
     packed = pack_masks(masks, drops, record.grid, "cat <1>", ceiling=0.9, decidable=True)
-    judged = view.judged(record, packed)
+    judged = view.with_faithfulness(record, packed)
     with np.load(io.BytesIO(view_npz(explanation, selection, checkpoint, judged))) as arrays:
         meta = json.loads(str(arrays["meta"]))
     faithfulness = json.loads(view_json(explanation, judged, checkpoint))["view"]["faithfulness"]
@@ -268,9 +268,11 @@ def test_files_state_whether_their_map_is_faithful(explanation: Explanation, che
     assert [faithfulness[name] for name in ("class", "masks", "ceiling", "decidable")] == ["cat <1>", 50, 0.9, True]
     assert judged.verdict == "Faithfulness to “cat <1>” 1.00 (removal map 0.90), better than chance, by 50 masks."
     assert judged.sentence == view.sentence
-    idle = view.judged(record, pack_masks(masks, drops * 0, record.grid, "cat", ceiling=0.0, decidable=False))
+    idle = view.with_faithfulness(
+        record, pack_masks(masks, drops * 0, record.grid, "cat", ceiling=0.0, decidable=False)
+    )
     assert "hardly change" in idle.verdict and "correlation" not in idle.facts["faithfulness"]
-    assert view.judged(record, None) == view
+    assert view.with_faithfulness(record, None) == view
 
 
 def test_at_most_twenty_predictions_are_exported(explanation: Explanation, checkpoint: Checkpoint) -> None:

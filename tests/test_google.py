@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from apart import output_of
+from subprocesses import output_of
 from test_large import PEAK
 from test_parity import Answer, ask_timm
 from tiny import difference, fill

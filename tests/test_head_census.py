@@ -18,9 +18,9 @@ from vit.explain.head_census import (
     Tally,
     census,
     check_name,
-    decoded,
-    picked,
+    decode_files,
     pictures_of,
+    preprocess_pictures,
     record_in_card,
     sentence,
     table,
@@ -108,16 +108,16 @@ def test_dataset_is_sampled_evenly_up_to_the_limit(checkpoint: Checkpoint) -> No
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
     expected = one_by_one(checkpoint.model, normalise(pixels))
     torch.testing.assert_close(result["distance"].values.double(), expected["distance"].mean(0), atol=1e-6, rtol=1e-6)
-    some = picked(images, range(5, 8), checkpoint.preprocess).pixels
+    some = preprocess_pictures(images, range(5, 8), checkpoint.preprocess).pixels
     torch.testing.assert_close(some, normalise(pixels[5:8]))
 
 
 def test_non_pictures_are_named_and_not_counted(checkpoint: Checkpoint, set_of_files: Path) -> None:
     files = [(path.name, path.read_bytes()) for path in sorted((set_of_files / "test" / "dog").iterdir())]
-    opened = decoded(files, checkpoint.preprocess)
+    opened = decode_files(files, checkpoint.preprocess)
     assert opened.pixels.shape == (1, 3, 32, 32) and len(opened.unreadable) == 1
     assert opened.unreadable[0].startswith("1.png: ")
-    assert decoded(files[1:], checkpoint.preprocess).pixels.shape == (0, 3, 32, 32)
+    assert decode_files(files[1:], checkpoint.preprocess).pixels.shape == (0, 3, 32, 32)
 
 
 def test_model_without_classes_is_counted(tmp_path: Path, build: Build) -> None:

@@ -11,7 +11,7 @@ from packed import INPUT, KINDS, Sandbox, classes, pack, picture
 import vit
 from vit.data import import_archive
 from vit.data.datasets import load_dataset
-from vit.data.import_archive import ImportedDataset, LeftOut, import_dataset, left_out
+from vit.data.import_archive import ImportedDataset, SkippedFiles, import_dataset, left_out
 from vit.errors import InvalidDataset
 
 
@@ -168,15 +168,15 @@ def test_omissions_are_recorded_beside_the_classes(sandbox: Sandbox) -> None:
 def test_list_of_omissions_is_limited_to_the_first(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_archive, "_NOTED_LINES", 2)
     result = sandbox.pack(classes("cat", "dog") | {f"cat/bad{i}.png": b"no" for i in range(5)}).read()
-    assert left_out(sandbox.into) == LeftOut(result.skipped[:2], 5)
+    assert left_out(sandbox.into) == SkippedFiles(result.skipped[:2], 5)
 
 
 def test_no_omissions_are_shown_if_there_are_none_or_the_record_is_unreadable(sandbox: Sandbox) -> None:
     sandbox.pack(classes("cat", "dog")).read()
-    assert left_out(sandbox.into) == left_out(sandbox.folder / "nowhere") == LeftOut()
+    assert left_out(sandbox.into) == left_out(sandbox.folder / "nowhere") == SkippedFiles()
     for damaged in (b"", b"[]", b"{}", b'{"lines": 1, "total": 2}', b"\xff"):
         (sandbox.into / import_archive._NOTE).write_bytes(damaged)
-        assert left_out(sandbox.into) == LeftOut()
+        assert left_out(sandbox.into) == SkippedFiles()
 
 
 def test_suffix_is_that_of_the_content(sandbox: Sandbox) -> None:

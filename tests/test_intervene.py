@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from vit.explain import cost, head_ablation
-from vit.explain.head_ablation import head_means, importance, without
+from vit.explain.head_ablation import ablation_hook, head_means, importance
 from vit.explain.logit_lens import Lens, logit_lens
-from vit.explain.occlusion import hidden, occlusion
+from vit.explain.occlusion import hide_patches, occlusion
 from vit.explain.record import record
 
 pytestmark = pytest.mark.matrix
@@ -38,18 +38,18 @@ def silenced(model: Any, block: int, head: int) -> Any:
 def test_head_replaced_by_zero_equals_its_projection_removed(build: Any, pictures: Any, kind: str) -> None:
     model, image = build(**KINDS[kind]), pictures(32, 48, count=1)
     for block, head in ((0, 1), (1, 0)):
-        result = record(model, image, hook=without([(block, head)]))
+        result = record(model, image, hook=ablation_hook([(block, head)]))
         expected = record(silenced(build(**KINDS[kind]), block, head), image)
         torch.testing.assert_close(result.logits, expected.logits)
         torch.testing.assert_close(result.full(1), expected.full(1))
         with torch.inference_mode():
-            torch.testing.assert_close(model(image, hook=without([(block, head)])).logits, expected.logits)
+            torch.testing.assert_close(model(image, hook=ablation_hook([(block, head)])).logits, expected.logits)
 
 
 def test_model_is_unchanged(build: Any, pictures: Any) -> None:
     model, image = build(), pictures(count=1)
     before = record(model, image).logits
-    record(model, image, hook=without([(0, 0), (1, 1)]))
+    record(model, image, hook=ablation_hook([(0, 0), (1, 1)]))
     assert torch.equal(record(model, image).logits, before)
 
 
@@ -80,7 +80,7 @@ def test_importance_equals_ablating_head_by_head(
     whole = record(model, image).logits[0, 3]
     for block in range(2):
         for head in range(2):
-            left = record(model, image, hook=without([(block, head)], means)).logits[0, 3]
+            left = record(model, image, hook=ablation_hook([(block, head)], means)).logits[0, 3]
             assert float(result[block, head]) == pytest.approx(float(whole - left), abs=2e-5)
     monkeypatch.setattr(head_ablation, "CACHED_NUMBERS", 1)
     shares: list[float] = []
@@ -106,13 +106,13 @@ def test_importance_starts_a_blocks_heads_in_that_block(build: Any, pictures: An
 @pytest.mark.parametrize("baseline", ["mean", "blur", "noise"])
 def test_only_masked_patches_change(pictures: Any, baseline: Any) -> None:
     image: Tensor = pictures(32, 48, count=1) + 2
-    result = hidden(image, [0, 8], 8, baseline)
+    result = hide_patches(image, [0, 8], 8, baseline)
     changed = (result != image).any(1)[0].view(4, 8, 6, 8).any(3).any(1)
     assert changed.nonzero().tolist() == [[0, 0], [1, 2]]
-    assert torch.equal(hidden(image, [], 8, baseline), image)
+    assert torch.equal(hide_patches(image, [], 8, baseline), image)
     if baseline == "mean":
         torch.testing.assert_close(result[0, :, 0, 0], image.mean((2, 3))[0])
-    assert torch.equal(result, hidden(image, [0, 8], 8, baseline))  # the noise is the same each time
+    assert torch.equal(result, hide_patches(image, [0, 8], 8, baseline))  # the noise is the same each time
 
 
 @kinds
@@ -120,12 +120,12 @@ def test_only_masked_patches_change(pictures: Any, baseline: Any) -> None:
 def test_occlusion_equals_masking_patch_by_patch(
     build: Any, pictures: Any, kind: str, baseline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, image, off = build(**KINDS[kind]), pictures(32, 48, count=1), without([(0, 1)])
+    model, image, off = build(**KINDS[kind]), pictures(32, 48, count=1), ablation_hook([(0, 1)])
     shares: list[float] = []
     result = occlusion(model, image, baseline, off, [2, 9], shares.append)
     assert result.shape == (24, 5) and shares[-1] == 1
     for patch in (0, 7, 23):
-        recorded = record(model, hidden(image, [2, 9, patch], 8, baseline), hook=off)
+        recorded = record(model, hide_patches(image, [2, 9, patch], 8, baseline), hook=off)
         torch.testing.assert_close(result[patch], recorded.logits[0].softmax(0))
     monkeypatch.setattr(cost, "CACHED_NUMBERS", 1)
     torch.testing.assert_close(occlusion(model, image, baseline, off, [9, 2], shares.append), result)
@@ -134,7 +134,7 @@ def test_occlusion_equals_masking_patch_by_patch(
 
 def test_patch_out_of_range_is_refused(pictures: Any) -> None:
     with pytest.raises(ValueError, match="0 to 23"):
-        hidden(pictures(32, 48, count=1), [24], 8)
+        hide_patches(pictures(32, 48, count=1), [24], 8)
 
 
 # --- Logit lens -----------------------------------------------------------------------------------------------

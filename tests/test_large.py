@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from apart import output_of
 from safetensors.torch import load_file, save_file
+from subprocesses import output_of
 from torch import nn
 
 from vit.checkpoints import load

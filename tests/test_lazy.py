@@ -42,9 +42,10 @@ def test_patching_a_lazy_module_patches_the_module_and_is_undone() -> None:
     output = run(
         "from pytest import MonkeyPatch; from vit.view import captions\n"
         "with MonkeyPatch.context() as patch:\n"
-        "    patch.setattr(captions, 'about', 'another')\n"
-        "    import vit.view.captions as module; print(module.about, captions.about)\n"
-        "print(callable(module.about), module.about is captions.about, 'about' in vars(captions))"
+        "    patch.setattr(captions, 'format_duration', 'another')\n"
+        "    import vit.view.captions as module; print(module.format_duration, captions.format_duration)\n"
+        "print(callable(module.format_duration), module.format_duration is captions.format_duration,\n"
+        "      'format_duration' in vars(captions))"
     )
     assert output.split("\n") == ["another another", "True True True"]
 

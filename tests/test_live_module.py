@@ -12,7 +12,7 @@ from tiny import difference, fill
 from torch import nn
 from torchvision.models import VisionTransformer as TorchvisionViT
 
-from vit.checkpoints.live_module import agrees, convert, copy_tensors, find_vit, own_logits
+from vit.checkpoints.live_module import convert, copy_tensors, find_vit, matches_module, own_logits
 from vit.errors import InvalidCheckpoint
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
@@ -73,7 +73,7 @@ def test_converted_model_answers_like_the_module(make: Callable[[], nn.Module]) 
     model = convert(live, copy_tensors(live))
     with torch.no_grad():
         assert difference(model(pixels).logits, expected) < 1e-5
-    assert agrees(model, pixels, expected)
+    assert matches_module(model, pixels, expected)
     assert not live.assumed
 
 
@@ -81,7 +81,7 @@ def test_model_with_different_answers_is_detected() -> None:
     module = fill(timm_vit())
     live, pixels = find_vit(module), image(module)
     wrong = live._replace(facts=live.facts._replace(known=live.facts.known | {"heads": 8}))
-    assert not agrees(convert(wrong, copy_tensors(live)), pixels, own_logits(live, pixels))
+    assert not matches_module(convert(wrong, copy_tensors(live)), pixels, own_logits(live, pixels))
 
 
 @pytest.fixture
@@ -147,4 +147,4 @@ def test_forward_pass_preserves_modes_and_random_state() -> None:
 def test_half_precision_module_is_converted() -> None:
     module = fill(timm_vit()).to(torch.bfloat16)
     live, pixels = find_vit(module), image(module)
-    assert agrees(convert(live, copy_tensors(live)), pixels, own_logits(live, pixels))
+    assert matches_module(convert(live, copy_tensors(live)), pixels, own_logits(live, pixels))

@@ -157,9 +157,9 @@ def test_concurrently_saved_probes_of_one_name_are_both_kept(
 
     monkeypatch.setattr(manage, "_check_free", check_too_early)
     with pytest.raises(InvalidCheckpoint, match="already"):
-        manage.keep(probed, "other", tmp_path)
+        manage.save_with_classes(probed, "other", tmp_path)
     assert load_checkpoint(tmp_path / "other").labels == tuple("abcde")
-    saved = load_checkpoint(manage.keep(probed, "third", tmp_path))
+    saved = load_checkpoint(manage.save_with_classes(probed, "third", tmp_path))
     assert saved.labels == ("a", "b") and "\n# third\n" in saved.card
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from apart import output_of
+from subprocesses import output_of
 
 from vit import devices, out_of_memory
 from vit.checkpoints.load import load_checkpoint
@@ -31,8 +31,7 @@ LARGE = dict(image_size=(518, 518), patch_size=14, num_classes=3, dim=48, depth=
 PEAK = """
 import sys, torch
 from pathlib import Path
-from vit.data.pictures import Resident
-from vit.explain import ood
+from vit.data.pictures import InMemoryPictures
 from vit.images.preprocess import Normalise, Preprocess
 from vit.checkpoints.load import load_checkpoint
 from vit.runs import error_search
@@ -46,7 +45,7 @@ door, folder, count = sys.argv[1], sys.argv[2], 160
 checkpoint = load_checkpoint(folder)
 cpu, normalise = torch.device("cpu"), Normalise(checkpoint.preprocess, torch.device("cpu"))
 images = torch.randint(0, 256, (count, 3, 518, 518), dtype=torch.uint8)
-pictures = Resident(images, torch.arange(count) % 3)
+pictures = InMemoryPictures(images, torch.arange(count) % 3)
 config = TrainConfig(data="folder:-", init_from=folder, batch_size=4, device="cpu", precision="float32")
 made = _make_trainer(config, Sample(images[:4], torch.arange(4) % 3, checkpoint.labels, 4, 1), images[:1])
 
@@ -58,18 +57,16 @@ def do(number):
     if door == "probe":
         probe._compute_features(made.update.model, pictures, normalise, order, cpu, print)
     elif door == "evaluation":
-        evaluation.evaluate(made.update.model, Resident(images[:number], order % 3), normalise, device=cpu)
+        evaluation.evaluate(made.update.model, InMemoryPictures(images[:number], order % 3), normalise, device=cpu)
     elif door == "evaluate":
-        evaluation.test_pictures = lambda *_, **__: Resident(images[:number], order % 3)
+        evaluation.test_pictures = lambda *_, **__: InMemoryPictures(images[:number], order % 3)
         list(evaluation.in_parts(checkpoint, "x").all())
-    elif door == "ood":
-        ood._look_at_split(checkpoint, Resident(images[:number], order % 3), number, False)
     elif door == "mistakes":
-        error_search.test_pictures = lambda *_, **__: Resident(images[:number], order % 3)
+        error_search.test_pictures = lambda *_, **__: InMemoryPictures(images[:number], order % 3)
         error_search.write(checkpoint, "x", file=Path(folder) / "report.npz")
     elif door == "statistics":
         from vit.training.pictures import mean_and_std
-        mean_and_std(Resident(images[:number], order % 3), cpu)
+        mean_and_std(InMemoryPictures(images[:number], order % 3), cpu)
     elif door == "training":
         made.update.train_step(0, images[:min(number, 8)], order[:8] % 3, print)
 
@@ -107,7 +104,6 @@ def shrinking(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.param(door, marks=pytest.mark.exhaustive)
             for door in ("probe", "evaluation", "evaluate", "mistakes", "statistics")
         ),
-        "ood",
         "training",
     ],
 )
@@ -235,16 +231,16 @@ def test_failed_allocation_is_distinguished_from_other_errors() -> None:
         torch.empty(1 << 60, dtype=torch.uint8)
     assert out_of_memory.is_out_of_memory(refused.value)
     assert not out_of_memory.is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    said = out_of_memory.explained(refused.value, "This", "Choose a smaller input.")
+    said = out_of_memory.describe_failure(refused.value, "This", "Choose a smaller input.")
     assert said.startswith("This ran out of memory: it needed another 1152921504.6 GB and ")
     assert said.endswith(" are free. Choose a smaller input.")
 
 
 def test_killer_of_a_process_is_inferred_from_the_systems_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(out_of_memory, "kills", lambda: 4)
-    assert out_of_memory.ended(-signal.SIGKILL, 3) == "The system ended it: out of memory"
-    assert "killed, most often by the system" in out_of_memory.ended(-signal.SIGKILL, 4)
-    assert not out_of_memory.ended(1, 3) and not out_of_memory.ended(-signal.SIGSEGV, 3)
+    assert out_of_memory.describe_exit(-signal.SIGKILL, 3) == "The system ended it: out of memory"
+    assert "killed, most often by the system" in out_of_memory.describe_exit(-signal.SIGKILL, 4)
+    assert not out_of_memory.describe_exit(1, 3) and not out_of_memory.describe_exit(-signal.SIGSEGV, 3)
 
 
 def test_killed_command_is_reported_in_the_terminal(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from vit.explain.method_ranking import (
     BLOB,
     RANDOM,
     Interval,
-    Ranked,
+    MethodResult,
     combined,
     in_parts,
     interval,
@@ -104,14 +104,14 @@ def test_interval_narrows_with_more_pictures_and_contains_the_mean() -> None:
     assert interval(torch.ones(5, dtype=torch.float64)) == Interval(1.0, 1.0, 1.0)
 
 
-def ranked(**saco: float) -> list[Ranked]:
+def ranked(**saco: float) -> list[MethodResult]:
     """Build results by name, with a correlation of half the SaCo."""
 
     def around(value: float) -> Interval:
         return Interval(value, value - 0.1, value + 0.1)
 
     return [
-        Ranked(name.replace("_", "-"), around(one), around(one / 2), around(0.25), None, None, 9)
+        MethodResult(name.replace("_", "-"), around(one), around(one / 2), around(0.25), None, None, 9)
         for name, one in saco.items()
     ]
 
@@ -167,7 +167,7 @@ def test_command_ranks_and_the_card_contains_the_table(saved_shapes: Path, capsy
         command = ["faithfulness", "--checkpoint", str(saved_shapes), "--data", "shapes", *words]
         return main(command), *capsys.readouterr()
 
-    (saved_shapes / "known.zip").write_bytes(b"made from the weights")
+    (saved_shapes / "first_view.zip").write_bytes(b"made from the weights")
     others = {file.name: file.read_bytes() for file in saved_shapes.iterdir() if file.name not in _OF_THE_CARD}
     before = load_checkpoint(saved_shapes)
     status, out, err = run("--limit", "3", "--card", "--json")

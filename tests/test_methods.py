@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from vit.explain.head_ablation import without
+from vit.explain.head_ablation import ablation_hook
 from vit.explain.maps import geometric_mean
 from vit.explain.methods import METHODS, Subject, heatmap_of, weights
 from vit.explain.record import record
@@ -139,7 +139,7 @@ def test_maps_of_an_ablated_model_equal_those_with_zero_weights(build: Any, pict
     """Ablating heads is equivalent to zeroing their columns of the projection."""
     for changes in ({}, {"prefix": ("cls", "reg1")}, {"prefix": (), "pool": "mean"}):
         model, image = build(**changes), pictures(32, 48, count=1)
-        off = without([(0, 1), (1, 0)])
+        off = ablation_hook([(0, 1), (1, 0)])
         before, result = (heatmap_of(Subject.of(model, image, 3, change), name) for change in (None, off))
         with torch.no_grad():
             model.blocks[0].attn.proj.weight[:, 32:] = 0

@@ -328,13 +328,13 @@ def test_hook_sees_every_block_and_its_return_value_replaces_the_output(build: A
 
     def halve_the_last(block: int, inputs: HeadInputs) -> torch.Tensor:
         collected.append((block, tuple(inputs.q.shape)))
-        return inputs.mixed() * (0.5 if block == 2 else 1)
+        return inputs.output() * (0.5 if block == 2 else 1)
 
     hooked = model(images, hook=halve_the_last)
     heads = (len(images), model.config.heads, 17, model.config.dim // model.config.heads)
     assert collected == [(block, heads) for block in range(3)]
     assert not torch.allclose(hooked.logits, plain.logits)
-    torch.testing.assert_close(model(images, hook=lambda block, inputs: inputs.mixed()).logits, plain.logits)
+    torch.testing.assert_close(model(images, hook=lambda block, inputs: inputs.output()).logits, plain.logits)
 
 
 def test_blocks_called_by_hand_equal_the_pass(build: Any, pictures: Any) -> None:

@@ -6,10 +6,10 @@ from typing import get_args
 import matplotlib
 import numpy as np
 import pytest
-from apart import output_of
 from PIL import Image
+from subprocesses import output_of
 
-from vit.explain.names import spoken
+from vit.explain.names import display_name
 from vit.images.decode import decode_image
 from vit.images.geometry import Box
 from vit.images.samples import SAMPLES, read
@@ -193,7 +193,7 @@ def test_mosaic_survives_as_png() -> None:
 
 
 def test_labels_count_from_one() -> None:
-    assert spoken("Head", 11) == "Head 12"
+    assert display_name("Head", 11) == "Head 12"
 
 
 @pytest.mark.parametrize("name", SAMPLES)

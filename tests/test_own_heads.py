@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import vit
 from vit.checkpoints import manage
 from vit.checkpoints.in_memory import checkpoint_from_module
-from vit.checkpoints.live_module import agrees, convert, copy_tensors, find_vit, own_logits
+from vit.checkpoints.live_module import convert, copy_tensors, find_vit, matches_module, own_logits
 from vit.checkpoints.load import load_checkpoint, summarise
 from vit.errors import InvalidCheckpoint
 
@@ -100,7 +100,7 @@ def test_single_linear_layer_is_the_head_under_any_name(name: str, tmp_path: Pat
     assert here.config.num_classes == len(here.labels) == 5 and "heads" not in here.assumed
     assert difference(here.model(IMAGE).logits, expected) < 1e-5
     live = find_vit(module)
-    assert agrees(convert(live, copy_tensors(live)), IMAGE, own_logits(live, IMAGE))
+    assert matches_module(convert(live, copy_tensors(live)), IMAGE, own_logits(live, IMAGE))
     file = keep({"state_dict": {f"net.{k}": v for k, v in module.state_dict().items()}}, tmp_path)
     there = load_checkpoint(file)
     assert there.config.num_classes == 5

@@ -19,7 +19,7 @@ from PIL import Image
 
 from vit.data import catalog, shards, survey
 from vit.data.datasets import Dataset, load_dataset
-from vit.data.pictures import Resident, Streamed
+from vit.data.pictures import InMemoryPictures, StreamedPictures
 from vit.errors import InvalidDataset
 from vit.images.preprocess import Preprocess
 from vit.training import pictures, trainer
@@ -109,14 +109,14 @@ def test_pictures_equal_those_of_class_folders(packed: Path, folders: Path) -> N
     for split, expected in zip(
         (one.train, one.validation, one.test), (other.train, other.validation, other.test), strict=True
     ):
-        assert isinstance(split, Resident) and isinstance(expected, Resident)
+        assert isinstance(split, InMemoryPictures) and isinstance(expected, InMemoryPictures)
         assert as_set(split.images, split.labels) == as_set(expected.images, expected.labels)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_streamed_pictures_equal_those_in_memory_in_any_order(packed: Path, workers: int) -> None:
     resident, streamed = load(packed).train, load(packed, budget=0, workers=workers).train
-    assert isinstance(streamed, Streamed)
+    assert isinstance(streamed, StreamedPictures)
     for seed in range(2):
         order = torch.randperm(60, generator=torch.Generator().manual_seed(seed))
         for one, other in zip(streamed.batches(order, 16, CPU), resident.batches(order, 16, CPU), strict=True):

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from apart import output_of
+from subprocesses import output_of
 from torch import Tensor
 
 import vit.explain.relevance
 import vit.model.attention
 from vit.errors import UserError
-from vit.explain.head_ablation import without
-from vit.explain.maps import discarded
+from vit.explain.head_ablation import ablation_hook
+from vit.explain.maps import discard_weakest
 from vit.explain.relevance import GradientRecord, legrad, relevance_record
 from vit.model.transformer import VisionTransformer, rounded
 
@@ -134,7 +134,7 @@ def test_gradient_of_the_pixels_equals_autograds(case: Case) -> None:
 
 
 def test_change_applies_to_the_pass_and_not_to_the_model(case: Case) -> None:
-    off = without([(0, 0)])
+    off = ablation_hook([(0, 0)])
     changed = relevance_record(case.model, case.pixels, TARGET, off)
     with torch.inference_mode():
         check(changed.logits, case.model(case.pixels, hook=off).logits)
@@ -317,7 +317,7 @@ def test_every_prefix_column_is_protected_in_every_row() -> None:
     """Not only element [0, 0]; and each row loses its own weakest patches."""
     rows = torch.rand(2, 11, 11, generator=torch.Generator().manual_seed(0)) + 1
     rows[..., :3] = 1e-3  # weaker than every patch
-    left = discarded(rows, 0.5, prefix=3)
+    left = discard_weakest(rows, 0.5, prefix=3)
     assert torch.equal(left[..., :3], rows[..., :3])
     assert ((left[..., 3:] == 0).sum(-1) == 4).all()
     smallest = torch.where(left[..., 3:] > 0, rows[..., 3:], torch.inf).amin(-1)

@@ -14,7 +14,7 @@ from vit.checkpoints.load import load_checkpoint
 from vit.explain.head_statistics import Statistic
 from vit.explain.logit_lens import Lens, logit_lens
 from vit.view import reports
-from vit.view.contact_sheet import Judged, Look, Picture
+from vit.view.contact_sheet import EvaluatedPicture, Picture, PictureResult
 from vit.view.paper import CONTENT_HEIGHT, Row, document, picture_rows, text_rows
 
 
@@ -87,10 +87,10 @@ def test_layers_have_curves_and_a_map_for_each_block(saved: Path) -> None:
     assert f"Decidedatblock{reading.decided + 1}" in words and checkpoint.hash in words
 
 
-def look(name: str) -> Judged:
+def look(name: str) -> EvaluatedPicture:
     out = io.BytesIO()
     Image.new("RGB", (192, 192), (200, 30, 30)).save(out, "JPEG")
-    return Judged(Picture(name, b""), Look("cat", 0.5, 0.25, out.getvalue()), None)
+    return EvaluatedPicture(Picture(name, b""), PictureResult("cat", 0.5, 0.25, out.getvalue()), None)
 
 
 @pytest.mark.parametrize(("count", "pages"), [(1, 1), (30, 2), pytest.param(130, 6, marks=pytest.mark.exhaustive)])

@@ -77,7 +77,7 @@ def test_changed_clock_neither_hides_nor_invents_a_stall(folder: Path, moved: in
     run = write_dead_run(folder)
     heartbeat = run / "heartbeat"
     with run_folder.hold_run(run):
-        files.beat(heartbeat)
+        files.write_heartbeat(heartbeat)
         os.utime(heartbeat, (time.time() + moved,) * 2)
         assert registry.find_run(run.name).status == "running"
         pulse = json.loads(heartbeat.read_text())
@@ -91,7 +91,7 @@ def test_heartbeat_of_another_machine_counts_by_its_files_time(folder: Path) -> 
     heartbeat.write_text('{"boot": "another", "at": 1.0}')
     long_ago = 1_000_000
     os.utime(heartbeat, (time.time() - long_ago,) * 2)
-    assert files.silence(heartbeat) >= long_ago
+    assert files.heartbeat_age(heartbeat) >= long_ago
 
 
 @pytest.mark.parametrize("ahead", [-86_400, 86_400])
@@ -155,7 +155,7 @@ def test_evaluation_is_shown_with_its_progress_until_training_continues(folder: 
         control.stop(run.name)
         assert status_of(run) == ("stopping", 0.25, 40) and f"after {words}" in registry.find_run(run.name).reason
         (run / "stop").unlink()
-        recorder.beat()
+        recorder.write_heartbeat()
         assert status_of(run) == ("running", None, 40)
 
 
@@ -257,15 +257,15 @@ def test_run_is_kept_as_a_checkpoint_under_a_free_name(
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path / "checkpoints"))
     (tmp_path / "checkpoints").mkdir()
     train(tiny(epochs=1), folder / "run")
-    control.keep("run", "kept")
+    control.keep_checkpoint("run", "kept")
     assert vit.load_checkpoint("kept").config.dim == 16
     with pytest.raises(InvalidCheckpoint, match="already"):
-        control.keep("run", "kept")
+        control.keep_checkpoint("run", "kept")
     for name in ("", "../x", ".hidden", "Big"):
         with pytest.raises(InvalidCheckpoint, match="name"):
-            control.keep("run", name)
+            control.keep_checkpoint("run", name)
     with pytest.raises(InvalidRun, match="no checkpoint yet"):
-        control.keep(write_dead_run(folder).name, "none")
+        control.keep_checkpoint(write_dead_run(folder).name, "none")
 
 
 @pytest.mark.parametrize(

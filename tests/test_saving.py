@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import apart
 import pytest
+import subprocesses
 import torch
 from saved_checkpoints import save
 from tiny import LABELS
@@ -82,7 +82,7 @@ for i in itertools.count():
     delay = random.Random(0)
     for attempt in range(4):
         saves = tmp_path / f"saves of {attempt}"
-        process = apart.begin(code, folder, *sources, out=saves)
+        process = subprocesses.begin(code, folder, *sources, out=saves)
         while not saves.exists() or not saves.stat().st_size:
             assert process.is_alive()
             time.sleep(0.01)

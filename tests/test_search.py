@@ -14,7 +14,7 @@ from vit.runs import registry
 from vit.runs.search import control, space
 from vit.runs.search.driver import Driver
 from vit.runs.search.plan import make_plan, usual_min_epochs
-from vit.runs.search.space import Choices, Range, draw, offered, parse, proposed, usual
+from vit.runs.search.space import Choices, Range, default_dimension, default_space, draw, parse, searchable_settings
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, train_config
 from vit.training.run_folder import forget_attempt
@@ -76,16 +76,16 @@ def test_invalid_range_is_refused_in_one_sentence(name: str, text: str, words: s
 @pytest.mark.parametrize("preset", PRESETS)
 def test_proposed_space_survives_its_text_and_makes_runs(preset: str) -> None:
     config = train_config(preset, patch_size=None)
-    for name in offered(config.model_dump()):
-        if dimension := proposed(config, name):
+    for name in searchable_settings(config.model_dump()):
+        if dimension := default_dimension(config, name):
             assert parse(name, str(dimension)) == dimension
-    make_plan(name="all", config=config, space={name: str(one) for name, one in usual(config).items()})
+    make_plan(name="all", config=config, space={name: str(one) for name, one in default_space(config).items()})
 
 
 def test_settings_without_effect_are_neither_proposed_nor_accepted() -> None:
     adamw = train_config("mnist")
-    assert "muon_lr" not in usual(adamw) and "layer_decay" not in usual(adamw)
-    assert "muon_lr" in usual(train_config("shapes"))
+    assert "muon_lr" not in default_space(adamw) and "layer_decay" not in default_space(adamw)
+    assert "muon_lr" in default_space(train_config("shapes"))
     with pytest.raises(InvalidConfig, match="muon_lr changes nothing"):
         make_plan(name="", config=adamw, space={"muon_lr": "0.01:0.1"})
     assert make_plan(name="", config=adamw, space={"muon_lr": "0.01:0.1", "optimizer": "adamw,muon"})
@@ -93,8 +93,8 @@ def test_settings_without_effect_are_neither_proposed_nor_accepted() -> None:
 
 def test_search_from_a_checkpoint_uses_the_settings_of_adaptation() -> None:
     config = TrainConfig(data="shapes", init_from="cifar10", lora_rank=4)
-    assert {"lr", "weight_decay", "layer_decay", "lora_rank"} <= set(usual(config))
-    assert "depth" not in offered(config.model_dump())
+    assert {"lr", "weight_decay", "layer_decay", "lora_rank"} <= set(default_space(config))
+    assert "depth" not in searchable_settings(config.model_dump())
 
 
 def test_trial_that_would_make_no_run_is_refused_before_any_starts() -> None:
@@ -312,5 +312,5 @@ def test_runs_ended_early_are_named(root: Path, command: Command) -> None:
 
 def test_text_of_a_trial_survives_parsing() -> None:
     drawn: dict[str, Any] = draw(SPACE, 0, 1)[0]
-    words = dict(part.split(" ") for part in space.in_words(drawn).split(", "))
+    words = dict(part.split(" ") for part in space.format_settings(drawn).split(", "))
     assert {name: json.loads(text) for name, text in words.items()} == drawn

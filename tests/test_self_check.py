@@ -38,8 +38,8 @@ def test_other_attention_than_the_models_is_detected(
 
 
 def test_wrong_block_is_named(build: Any, randomise: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, calls, right = randomise(build(depth=3)), count(), attention.mixed
-    monkeypatch.setattr(attention, "mixed", lambda q, k, v: right(q, k, v) * (0.9 if next(calls) == 1 else 1))
+    model, calls, right = randomise(build(depth=3)), count(), attention.fused_attention
+    monkeypatch.setattr(attention, "fused_attention", lambda q, k, v: right(q, k, v) * (0.9 if next(calls) == 1 else 1))
     result = verify(model, pictures()[:1])
     assert result.block == 1 and result.error == pytest.approx(0.1, rel=0.3)
     assert torch.is_inference_mode_enabled() is False

@@ -14,14 +14,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vit.explain import sensitivity
-from vit.explain.occlusion import hidden
+from vit.explain.occlusion import hide_patches
 from vit.explain.sensitivity import (
     _STRENGTHS,
     MASKED_SHARE,
     Verdict,
     copies,
     correlations,
-    judge,
+    faithfulness_verdict,
     random_masks,
     removal,
     score_drops,
@@ -67,7 +67,9 @@ def test_drops_equal_those_of_one_mask_after_the_other(
     with torch.inference_mode():
         whole = model(pixels).logits[0].double()
         for cost, part in zip(score_drops(model, pixels, 2, masks), masks, strict=True):
-            left = model(hidden(pixels, part.nonzero()[:, 0].tolist(), model.config.patch_size)).logits[0].double()
+            left = (
+                model(hide_patches(pixels, part.nonzero()[:, 0].tolist(), model.config.patch_size)).logits[0].double()
+            )
             score: Callable[[Tensor], Any] = {
                 "softmax": lambda one: one[2] - one.logsumexp(0),
                 "sigmoid": lambda one: -math.log1p(math.exp(-one[2])),
@@ -121,7 +123,7 @@ def test_removal_map_of_a_model_linear_in_its_patches_is_its_weights(seed: int) 
     result = removal(masks, drops)
     assert result.ceiling > 0.999
     torch.testing.assert_close(result.weights - result.weights.mean(), weights - weights.mean(), atol=1e-3, rtol=0)
-    verdict = judge(weights.view(ROWS, COLS), masks, drops)
+    verdict = faithfulness_verdict(weights.view(ROWS, COLS), masks, drops)
     assert verdict.correlation > 0.9999 and verdict.p == 1 / (2 * PATCHES) and verdict.word == "better than chance"
 
 
@@ -147,22 +149,25 @@ def test_shuffled_answers_give_no_correlation() -> None:
         removal(masks, drops[torch.randperm(256, generator=torch.Generator().manual_seed(s))]).ceiling for s in range(8)
     ]
     assert abs(sum(ceilings) / 8) < 0.1 and max(map(abs, ceilings)) < 0.25
-    assert removal(masks, drops * 0).ceiling == 0 and judge(weights.view(ROWS, COLS), masks, drops * 0).p == 1
+    assert (
+        removal(masks, drops * 0).ceiling == 0
+        and faithfulness_verdict(weights.view(ROWS, COLS), masks, drops * 0).p == 1
+    )
 
 
 def test_one_in_twenty_random_maps_is_called_better_than_chance() -> None:
     """Within the 99.9 % interval of a binomial of 1,000 with 5 %: 30 to 74."""
     masks, drops, _ = planted(128, noise=1.0)
-    words = [judge(smooth(1000 + seed), masks, drops).word for seed in range(1000)]
+    words = [faithfulness_verdict(smooth(1000 + seed), masks, drops).word for seed in range(1000)]
     assert 30 <= words.count("better than chance") <= 74
 
 
 def test_many_masks_decide_what_few_cannot() -> None:
     weights = planted()[2].view(ROWS, COLS)
     few, many = ((masks, drops) for masks, drops, _ in (planted(8, noise=3.0), planted(2048, noise=3.0)))
-    assert judge(weights, *few).word == "cannot be decided yet"
-    assert judge(weights, *many).word == "better than chance"
-    assert judge(-weights, *many).word == "no better than chance"
+    assert faithfulness_verdict(weights, *few).word == "cannot be decided yet"
+    assert faithfulness_verdict(weights, *many).word == "better than chance"
+    assert faithfulness_verdict(-weights, *many).word == "no better than chance"
 
 
 def test_wording_of_a_verdict() -> None:
@@ -209,7 +214,7 @@ def test_passes_stay_exact_where_rounding_could_show(
     if reason == "a small model":
         monkeypatch.setattr(sensitivity, "_ROUNDED_PRODUCTS", 1e9)
     if reason == "a hook":
-        hook = cast(Hook, lambda block, inputs: inputs.mixed())
+        hook = cast(Hook, lambda block, inputs: inputs.output())
     if reason == "another precision":
         large, pixels = large.double(), pixels.double()
     assert torch.equal(score_drops(large, pixels, 2, masks, hook=hook), exact_drops(large, pixels, masks, hook))

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from apart import output_of
 from safetensors.torch import load_file, save_file
+from subprocesses import output_of
 from test_large import PEAK
 from test_parity import ask_transformers
 from tiny import difference, fill

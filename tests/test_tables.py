@@ -13,7 +13,7 @@ from vit.explain.logit_lens import logit_lens
 from vit.explain.record import record
 from vit.explain.sensitivity import Verdict
 from vit.view import tables
-from vit.view.contact_sheet import Judged, Look, Picture
+from vit.view.contact_sheet import EvaluatedPicture, Picture, PictureResult
 
 
 def read(data: bytes) -> list[dict[str, str]]:
@@ -64,7 +64,7 @@ def test_table_has_a_row_per_patch_and_picture() -> None:
     assert rows[1] == {"row": 0, "col": 1, "left": 3.0, "right": 1.0, "difference_of_shares": 0.25}
     picture = Picture("a.png", b"bytes", "cat")
     verdict = Verdict(*[0.5] * len(Verdict._fields))
-    judged = Judged(picture, Look("dog", 0.75, 0.5, b""), False, verdict)
+    judged = EvaluatedPicture(picture, PictureResult("dog", 0.75, 0.5, b""), False, verdict)
     row, plain = tables.of_sheet([judged, judged._replace(verdict=None)])
     assert row["sha256"] == picture.digest and row["right"] is False and row["verdict"] == verdict.word
     assert plain["faithfulness"] is None and plain["confidence"] == 0.75

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from vit.explain import head_ablation, occlusion, sensitivity, timing
-from vit.explain.timing import Kind, Pace, Piece, expected, piece_size
-from vit.view.captions import about
+from vit.explain.timing import Kind, Pace, WorkSample, expected, piece_size
+from vit.view.captions import format_duration
 
 SMALL, LARGE = Kind("verdict", (32, 32)), Kind("verdict", (64, 64))
 
@@ -51,7 +51,7 @@ def estimate(
     one: Pace, model: Architecture, kind: Kind, passes: float, work: Callable[[], Any], products: float = 1.0
 ) -> float:
     """Estimate with pieces of one pass at 32 px, of one product."""
-    return one.expected(model, kind, passes, products, lambda: Piece(SMALL, 1.0, work))
+    return one.expected(model, kind, passes, products, lambda: WorkSample(SMALL, 1.0, work))
 
 
 def test_fastest_of_several_pieces_counts(clock: Clock) -> None:
@@ -76,11 +76,11 @@ def test_estimate_follows_measured_durations(clock: Clock) -> None:
     one, model = Pace(clock), Architecture()
     assert estimate(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(132)
     for seconds in (3.8, 1.9, 7.9):
-        with one.doing(model, SMALL, 220):
+        with one.timed(model, SMALL, 220):
             clock.now += seconds
     assert estimate(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(1.9)
     for _ in range(3):  # the machine has become slower
-        with one.doing(model, SMALL, 110):
+        with one.timed(model, SMALL, 110):
             clock.now += 4
     assert estimate(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(8)
 
@@ -88,7 +88,7 @@ def test_estimate_follows_measured_durations(clock: Clock) -> None:
 def test_measurement_of_one_model_corrects_the_estimate_of_another(clock: Clock) -> None:
     one, known, new = Pace(clock), Architecture(), Architecture()
     estimate(one, known, SMALL, 10, clock.taking(1))
-    with one.doing(known, SMALL, 10):
+    with one.timed(known, SMALL, 10):
         clock.now += 3  # not 10
     assert estimate(one, new, SMALL, 10, clock.taking(2)) == pytest.approx(20 * 0.3)
     assert estimate(one, new, Kind("census", (32, 32)), 10, clock.taking(2)) == pytest.approx(20), "that is other work"
@@ -97,7 +97,7 @@ def test_measurement_of_one_model_corrects_the_estimate_of_another(clock: Clock)
 
 def test_failed_work_is_not_measured(clock: Clock) -> None:
     one, model = Pace(clock), Architecture()
-    with pytest.raises(KeyError), one.doing(model, SMALL, 10):
+    with pytest.raises(KeyError), one.timed(model, SMALL, 10):
         clock.now += 1
         raise KeyError
     assert estimate(one, model, SMALL, 10, clock.taking(2)) == pytest.approx(20)
@@ -166,4 +166,4 @@ def test_measured_durations_replace_estimates(
     ],
 )  # fmt: skip
 def test_durations_are_worded_by_their_order(seconds: float, words: str) -> None:
-    assert about(seconds) == words
+    assert format_duration(seconds) == words

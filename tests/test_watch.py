@@ -11,7 +11,7 @@ from short_runs import until
 
 from vit.runs.engines import factory, watch
 from vit.runs.engines.clusters import Cluster
-from vit.runs.engines.contract import Handle, Look, Unreachable, each
+from vit.runs.engines.contract import Handle, JobStatus, Unreachable, query_each
 from vit.runs.engines.slurm import Slurm
 
 MANY = 1000
@@ -31,17 +31,17 @@ class AllAtOnce(Fake):
         super().__init__(cluster)
         self.asked = []
 
-    def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
+    def statuses(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, JobStatus | Exception]]:
         self.gate.wait()
         self.asked.append(len(handles))
-        return each(lambda: self.look, handles)
+        return query_each(lambda: self.status, handles)
 
-    def look(self, handle: Handle) -> Look:
+    def status(self, handle: Handle) -> JobStatus:
         if handle.job == "run-1.1":
             raise Unreachable("Its storage does not answer.")
         if handle.job == "run-2.1":
             raise ValueError("an answer that nobody foresaw")
-        return Look("running", nodes=(handle.job,))
+        return JobStatus("running", nodes=(handle.job,))
 
 
 @pytest.fixture
@@ -57,21 +57,21 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AllAtOnce:
 
 def test_thousand_runs_take_a_few_questions(lab: AllAtOnce, tmp_path: Path) -> None:
     runs = handles(tmp_path, MANY)
-    assert [watch.look(run) for run in runs] == [watch.Answer()] * MANY  # the call does not block
+    assert [watch.status(run) for run in runs] == [watch.Answer()] * MANY  # the call does not block
     lab.gate.set()
     until(lambda: sum(lab.asked) >= MANY, "a question about each")
     assert len(lab.asked) <= 4  # the first perhaps alone, then 500 at most
-    looks = [watch.look(run, patience=5) for run in runs]
-    assert [look.nodes for look, _ in looks if look] == [(run.job,) for run in [runs[0], *runs[3:]]]
-    assert looks[1] == (None, "Its storage does not answer.")
-    assert looks[2][0] is None and "cannot be understood" in looks[2][1]
+    answers = [watch.status(run, patience=5) for run in runs]
+    assert [status.nodes for status, _ in answers if status] == [(run.job,) for run in [runs[0], *runs[3:]]]
+    assert answers[1] == (None, "Its storage does not answer.")
+    assert answers[2][0] is None and "cannot be understood" in answers[2][1]
 
 
 def test_cluster_without_an_answer_reports_it_for_each_run(lab: AllAtOnce, tmp_path: Path) -> None:
-    def unreachable() -> Callable[[Handle], Look]:
+    def unreachable() -> Callable[[Handle], JobStatus]:
         raise Unreachable("lab does not answer.")
 
-    answers = dict(each(unreachable, handles(tmp_path, 3)))
+    answers = dict(query_each(unreachable, handles(tmp_path, 3)))
     assert [str(error) for error in answers.values()] == ["lab does not answer."] * 3
 
 
@@ -93,12 +93,18 @@ def test_squeue_is_called_once_for_all(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     slurm = Slurm(Cluster(name="lab", kind="slurm", runs=tmp_path))
-    looks = [look for _, look in slurm.look_all(handles(tmp_path, 5))]
-    assert [look.word for look in looks if isinstance(look, Look)] == ["running", "waiting", "running", "gone", "gone"]
-    running, waiting, array, failed, _ = looks
-    assert isinstance(running, Look) and running.nodes == ("n1", "n2")
-    assert isinstance(waiting, Look) and waiting.starts and waiting.reason == "Other jobs are before it."
-    assert isinstance(array, Look) and array.nodes == ("n3", "n4")
-    assert isinstance(failed, Look) and failed.reason == "A machine of it failed."
+    statuses = [status for _, status in slurm.statuses(handles(tmp_path, 5))]
+    assert [status.state for status in statuses if isinstance(status, JobStatus)] == [
+        "running",
+        "waiting",
+        "running",
+        "gone",
+        "gone",
+    ]
+    running, waiting, array, failed, _ = statuses
+    assert isinstance(running, JobStatus) and running.nodes == ("n1", "n2")
+    assert isinstance(waiting, JobStatus) and waiting.starts and waiting.reason == "Other jobs are before it."
+    assert isinstance(array, JobStatus) and array.nodes == ("n3", "n4")
+    assert isinstance(failed, JobStatus) and failed.reason == "A machine of it failed."
     (question,) = (tmp_path / "asked").read_text().splitlines()
     assert "--name=run-0.1,run-1.1,run-2.1,run-3.1,run-4.1" in question

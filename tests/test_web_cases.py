@@ -15,10 +15,10 @@ from node import NODE
 from vit.explain.attention_rollout import rollout
 from vit.explain.correspondence import matches
 from vit.explain.map_comparison import Layout, counterpart
-from vit.explain.maps import discarded, entropy, fuse, mass_threshold, otsu_threshold
+from vit.explain.maps import discard_weakest, entropy, fuse, mass_threshold, otsu_threshold
 from vit.explain.record import AttentionRecord
 from vit.explain.relevance import GradientRecord
-from vit.explain.sensitivity import judge
+from vit.explain.sensitivity import faithfulness_verdict
 from vit.explain.settings import ROLLOUT, Fusion, Settings
 from vit.view import captions, export, overlay
 from vit.view.payload import pack_chain, unpack, weights_of
@@ -121,7 +121,7 @@ def test_fused_maps(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", CASES["discarded"])
 def test_weakest_patches_left_out(case: dict[str, Any]) -> None:
-    result = discarded(torch.tensor(case["row"]), case["share"], case["prefix"]).tolist()
+    result = discard_weakest(torch.tensor(case["row"]), case["share"], case["prefix"]).tolist()
     order = sorted if case.get("equal") else list
     assert order(result) == order(case["left"])
 
@@ -129,7 +129,7 @@ def test_weakest_patches_left_out(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", CASES["left_out"])
 def test_number_left_out(case: dict[str, Any]) -> None:
     row = torch.arange(1.0, case["patches"] + 1)
-    assert int((discarded(row, case["share"], 0) == 0).sum()) == case["count"]
+    assert int((discard_weakest(row, case["share"], 0) == 0).sum()) == case["count"]
 
 
 ROLLOUTS = [(case, answer) for case in CASES["rollouts"] for answer in case["answers"]]
@@ -227,7 +227,7 @@ def test_reading_a_payload_in_python(name: str) -> None:
 def test_python_judges_maps_as_the_viewer_does(case: dict[str, Any]) -> None:
     masks, drops = torch.tensor(case["masks"], dtype=torch.bool), torch.tensor(case["drops"])
     for one in case["maps"]:
-        verdict = judge(torch.tensor(one["values"]).view(*case["grid"]), masks, drops)
+        verdict = faithfulness_verdict(torch.tensor(one["values"]).view(*case["grid"]), masks, drops)
         expected = one["correlation"], one["reach"], one["p"]
         assert (verdict.correlation, verdict.reach, verdict.p) == pytest.approx(expected, abs=1e-6)
 

@@ -37,7 +37,7 @@ class Device:
 
 
 @contextmanager
-def back_where_it_was(model: Any) -> Iterator[None]:
+def restored_device(model: Any) -> Iterator[None]:
     """Move a model back to its original device when the context exits."""
     before = next(model.parameters()).device
     try:

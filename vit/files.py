@@ -40,8 +40,8 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
         os.close(folder)
 
 
-def beat(path: Path, **facts: object) -> None:
-    """Write a heartbeat atomically, for `silence` to read, with `facts` as additional JSON fields."""
+def write_heartbeat(path: Path, **facts: object) -> None:
+    """Write a heartbeat atomically, for `heartbeat_age` to read, with `facts` as additional JSON fields."""
     text = json.dumps({"boot": _boot(), "at": time.monotonic(), **facts})
     partial = path.with_name(path.name + ".partial")
     try:
@@ -52,7 +52,7 @@ def beat(path: Path, **facts: object) -> None:
         path.touch()
 
 
-def silence(path: Path) -> float:
+def heartbeat_age(path: Path) -> float:
     """Return the age of the last heartbeat [s], independent of changes to the system clock.
 
     On the machine that wrote the heartbeat, the age is measured with the monotonic clock. Clocks of other machines may
@@ -69,10 +69,10 @@ def silence(path: Path) -> float:
         pulse = {}
     if is_number(at := pulse.get("at")) and pulse.get("boot") == _boot():
         return time.monotonic() - at
-    return _remote_silence(path, changed)
+    return _remote_heartbeat_age(path, changed)
 
 
-class _RemoteBeat(NamedTuple):
+class _RemoteHeartbeat(NamedTuple):
     """A heartbeat written by another machine.
 
     Attributes:
@@ -86,14 +86,16 @@ class _RemoteBeat(NamedTuple):
     age: float
 
 
-_remote_beats: dict[Path, _RemoteBeat] = {}
+_remote_heartbeats: dict[Path, _RemoteHeartbeat] = {}
 
 
-def _remote_silence(path: Path, changed: float) -> float:
-    now, seen = time.monotonic(), _remote_beats.get(path)
+def _remote_heartbeat_age(path: Path, changed: float) -> float:
+    now, seen = time.monotonic(), _remote_heartbeats.get(path)
     if seen is None or seen.changed != changed:
         newer = seen is not None and changed > seen.changed  # written since the last call, whatever its clock says
-        seen = _remote_beats[path] = _RemoteBeat(changed, now, 0.0 if newer else max(time.time() - changed, 0.0))
+        seen = _remote_heartbeats[path] = _RemoteHeartbeat(
+            changed, now, 0.0 if newer else max(time.time() - changed, 0.0)
+        )
     return seen.age + now - seen.first_seen
 
 

@@ -24,7 +24,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError | OSError) and bool(_ALLOCATOR_MESSAGES.search(str(error)))
 
 
-def explained(error: BaseException, what: str, help_: str, needed: int = 0) -> str:
+def describe_failure(error: BaseException, what: str, help_: str, needed: int = 0) -> str:
     """Describe a failed allocation: the memory needed, the memory free, and what helps.
 
     Args:
@@ -34,7 +34,7 @@ def explained(error: BaseException, what: str, help_: str, needed: int = 0) -> s
 
     >>> class OutOfMemoryError(RuntimeError): ...  # the name of torch's error
     >>> text = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 10 GiB."
-    >>> explained(OutOfMemoryError(text), "A step", "Lower batch_size.")
+    >>> describe_failure(OutOfMemoryError(text), "A step", "Lower batch_size.")
     'A step ran out of GPU memory: it needed another 2.1 GB. Lower batch_size.'
     """
     on_gpu = _on_gpu(error)
@@ -65,7 +65,7 @@ def kills() -> int:
     return 0
 
 
-def ended(code: int, kills_before: int) -> str:
+def describe_exit(code: int, kills_before: int) -> str:
     """Describe why a process was killed, without a full stop; "" if it was not killed.
 
     Args:
@@ -79,7 +79,7 @@ def ended(code: int, kills_before: int) -> str:
     return "It was killed, most often by the system: out of memory"
 
 
-def die_first(process: int) -> None:
+def prefer_for_oom_kill(process: int) -> None:
     """Make this process the first candidate of the OOM killer, so that its parent survives."""
     with suppress(OSError):  # not Linux, or the process has ended
         Path(f"/proc/{process}/oom_score_adj").write_text("1000")  # the maximum, see proc(5)

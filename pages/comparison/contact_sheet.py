@@ -21,27 +21,27 @@ from pages.shared.escape import plain
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
 from vit.explain.methods import METHODS
-from vit.explain.names import spoken
+from vit.explain.names import display_name
 from vit.explain.sensitivity import Verdict
 from vit.explain.settings import Fusion
 from vit.images import samples
 from vit.view import reports, tables
-from vit.view.captions import about, where
+from vit.view.captions import format_block_and_head, format_duration
 from vit.view.contact_sheet import (
     FEW_PICTURES,
     MASKS,
     SHEET_PICTURES,
     WITHOUT_CLASSES,
-    Look,
     Picture,
-    arranged,
-    judge,
-    look,
+    PictureResult,
+    classify_and_explain,
+    evaluate,
     means,
     measure,
     measuring_seconds,
     pictures_of,
     seconds,
+    sort_pictures,
 )
 from vit.view.export import png
 
@@ -74,15 +74,15 @@ class Map(NamedTuple):
     @property
     def words(self) -> str:
         """Title of the map."""
-        which = f", {where(**dict(self.settings))}" if self.settings else ""
+        which = f", {format_block_and_head(**dict(self.settings))}" if self.settings else ""
         return f"{METHODS[self.method].title}{which}"
 
 
 @st.cache_data(show_spinner=False, max_entries=2000)
-def cached_look(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> Look:
-    """Cached `vit.view.contact_sheet.look`."""
+def cached_result(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> PictureResult:
+    """Cached `vit.view.contact_sheet.classify_and_explain`."""
     with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.WITH_GRADIENTS):
-        return look(_checkpoint, _picture, map_.method, **dict(map_.settings))
+        return classify_and_explain(_checkpoint, _picture, map_.method, **dict(map_.settings))
 
 
 @st.cache_data(show_spinner=False, max_entries=2000)
@@ -123,14 +123,14 @@ def show() -> None:
     if not pictures:
         return
     question = f"{checkpoint.identity} {source} {len(pictures)} {shown_map}"
-    looks = look_at(checkpoint, pictures, shown_map, question)
-    if not looks:
+    results = compute_results(checkpoint, pictures, shown_map, question)
+    if not results:
         return
-    measures = bool(checkpoint.labels) and wants_truth(checkpoint, min(len(looks), PAGE))
+    measures = bool(checkpoint.labels) and pick_faithfulness(checkpoint, min(len(results), PAGE))
     if measures:
         verdicts = session.of(session.Compare).verdicts
-        looks = [one._replace(verdict=verdicts.get((question, one.picture.digest))) for one in looks]
-    judged = any(one.right is not None for one in looks)
+        results = [one._replace(verdict=verdicts.get((question, one.picture.digest))) for one in results]
+    judged = any(one.correct is not None for one in results)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         orders = [
             "",
@@ -155,24 +155,24 @@ def show() -> None:
                 "Show", "m_show", list(FILTERS), format_func=FILTERS.get, kind=st.segmented_control
             )
     if judged:
-        show_contrast(looks)
-    elif any(one.picture.truth for one in looks):
+        show_contrast(results)
+    elif any(one.picture.truth for one in results):
         st.caption("This checkpoint does not know the classes of these pictures, so none is right or wrong.")
     if only:
-        looks = [one for one in looks if one.right is (only == "right")]
-    if not looks:
+        results = [one for one in results if one.correct is (only == "right")]
+    if not results:
         st.caption("There is no such picture.")
-    looks = arranged(looks, order, first == "lowest") if order else looks
-    on_page = pick_page(looks)
+    results = sort_pictures(results, order, first == "lowest") if order else results
+    on_page = pick_page(results)
     captions = draw(on_page, name, source, checkpoint, shown_map)
     with st.container(horizontal=True):
         download_buttons.numbers(
             "Sheet",
-            lambda: tables.of_sheet(looks),
+            lambda: tables.of_sheet(results),
             lambda: {"checkpoint": tables.facts_of(checkpoint), "map": shown_map.described, "source": source},
         )
         facts = f"{reports.describe(checkpoint)} Map: {shown_map.words}."
-        download_buttons.pdf("Sheet", lambda: reports.of_sheet(looks, [printed(one) for one in looks], facts))
+        download_buttons.pdf("Sheet", lambda: reports.of_sheet(results, [printed(one) for one in results], facts))
     if measures and any(one.verdict is None for one in on_page):
         measure_all(checkpoint, on_page, shown_map, question, captions)
         st.rerun()  # to sort by faithfulness, and to show its column
@@ -186,17 +186,17 @@ def pick_source() -> str:
     return link_controls.select("Pictures", "m_from", list(titles), format_func=titles.get)
 
 
-def pick_page(looks: Sequence[Any]) -> Sequence[Any]:
+def pick_page(results: Sequence[Any]) -> Sequence[Any]:
     """Return the pictures to draw at once; draw a control if there are more."""
-    pages = range(-(-len(looks) // PAGE))
+    pages = range(-(-len(results) // PAGE))
     page = 0
     if len(pages) > 1:
 
         def title(number: int) -> str:
-            return f"{number * PAGE + 1} to {min((number + 1) * PAGE, len(looks))} of {len(looks)}"
+            return f"{number * PAGE + 1} to {min((number + 1) * PAGE, len(results))} of {len(results)}"
 
         page = link_controls.select("Shown", "m_page", pages, format_func=title, width=180)
-    return looks[page * PAGE : (page + 1) * PAGE]
+    return results[page * PAGE : (page + 1) * PAGE]
 
 
 def pick_map(checkpoint: Any) -> Map:
@@ -209,17 +209,19 @@ def pick_map(checkpoint: Any) -> Map:
     with one:
         blocks = [*range(config.depth), *FUSED]
         block = link_controls.select(
-            "Block", "m_block", blocks, usual["block"] % config.depth, format_func=partial(spoken_or, "Block")
+            "Block", "m_block", blocks, usual["block"] % config.depth, format_func=partial(block_or_head_title, "Block")
         )
     with other:
         heads = [*range(config.heads), *FUSED]
-        head = link_controls.select("Head", "m_head", heads, usual["head"], format_func=partial(spoken_or, "Head"))
+        head = link_controls.select(
+            "Head", "m_head", heads, usual["head"], format_func=partial(block_or_head_title, "Head")
+        )
     return Map(method, (("block", block), ("head", head)))
 
 
-def spoken_or(kind: str, which: int | str) -> str:
+def block_or_head_title(kind: str, which: int | str) -> str:
     """Return the title of a block, a head or a fusion."""
-    return f"{which.capitalize()} of all" if isinstance(which, str) else spoken(kind, which)
+    return f"{which.capitalize()} of all" if isinstance(which, str) else display_name(kind, which)
 
 
 def pick_method(checkpoint: Any) -> str:
@@ -252,21 +254,21 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
     return [Picture(one.name, one.data) for one in loading.pick_files(UPLOADS, "m_upload", "m_pictures")]
 
 
-def look_at(checkpoint: Any, pictures: Sequence[Any], shown_map: Map, question: str) -> list[Any]:
+def compute_results(checkpoint: Any, pictures: Sequence[Any], shown_map: Map, question: str) -> list[Any]:
     """Compute or look up the result of every picture; list unreadable ones."""
     expected = seconds(checkpoint, len(pictures))
     requested = session.of(session.Compare).requested
-    asks = f"Look at {len(pictures)} pictures ({about(expected)})"
+    asks = f"Look at {len(pictures)} pictures ({format_duration(expected)})"
     if expected > ASK_ABOVE and question not in requested and not st.button(asks, type="primary"):
         return []
     # Add it even if no button was needed, so that none appears if the estimate grows on a busy machine.
     requested.add(question)
-    bar, looks, unreadable = st.progress(0.0), [], []
+    bar, results, unreadable = st.progress(0.0), [], []
     for done, picture in enumerate(pictures):
         bar.progress(done / len(pictures), f"Picture {done + 1} of {len(pictures)}")
         try:
-            outcome = cached_look(checkpoint.identity, picture.digest, shown_map, checkpoint, picture)
-            looks.append(judge(checkpoint, picture, outcome))
+            outcome = cached_result(checkpoint.identity, picture.digest, shown_map, checkpoint, picture)
+            results.append(evaluate(checkpoint, picture, outcome))
         except UserError as error:
             unreadable.append(f"{picture.name}: {error}")
     bar.empty()
@@ -275,38 +277,40 @@ def look_at(checkpoint: Any, pictures: Sequence[Any], shown_map: Map, question: 
             "A picture could not be read." if len(unreadable) == 1 else f"{len(unreadable)} pictures could not be read."
         )
         datasets.show_list("Left out", unreadable)
-    return looks
+    return results
 
 
-def wants_truth(checkpoint: Any, count: int) -> bool:
+def pick_faithfulness(checkpoint: Any, count: int) -> bool:
     """Draw the toggle for measuring faithfulness, which takes longer than computing the maps."""
     expected = measuring_seconds(checkpoint, count)
     return link_controls.toggle(
-        f"Are the maps true? ({about(expected)})" if expected > TELL_ABOVE else "Are the maps true?",
+        f"Are the maps true? ({format_duration(expected)})" if expected > TELL_ABOVE else "Are the maps true?",
         "m_true",
         help="Masks random parts of each picture, and correlates the drop of the class with the map's weight on them.",
     )
 
 
-def measure_all(checkpoint: Any, looks: Sequence[Any], shown_map: Map, question: str, captions: Sequence[Any]) -> None:
+def measure_all(
+    checkpoint: Any, results: Sequence[Any], shown_map: Map, question: str, captions: Sequence[Any]
+) -> None:
     """Measure the faithfulness of maps one by one; finished results are kept if the visitor leaves."""
     bar = st.progress(0.0)
-    for done, (one, caption) in enumerate(zip(looks, captions, strict=True)):
-        bar.progress(done / len(looks), f"Map {done + 1} of {len(looks)}: taking parts of the picture away…")
+    for done, (one, caption) in enumerate(zip(results, captions, strict=True)):
+        bar.progress(done / len(results), f"Map {done + 1} of {len(results)}: taking parts of the picture away…")
         verdict = cached_measurement(checkpoint.identity, one.picture.digest, shown_map, checkpoint, one.picture)
         session.of(session.Compare).verdicts[question, one.picture.digest] = verdict
         caption.caption(lines_of(one._replace(verdict=verdict)))
     bar.empty()
 
 
-def show_contrast(looks: Sequence[Any]) -> None:
+def show_contrast(results: Sequence[Any]) -> None:
     """Compare statistics of correctly and wrongly classified pictures."""
-    measured = all(one.verdict for one in looks)
+    measured = all(one.verdict for one in results)
     lines = ["| | Pictures | Confidence | Spread |", "|---|---|---|---|"]
     if measured:
         lines = [f"{line}{more}|" for line, more in zip(lines, (" Faithfulness ", "---"), strict=True)]
     for title, right in (("✓ Right", True), ("✗ Wrong", False)):
-        if average := means([one for one in looks if one.right is right]):
+        if average := means([one for one in results if one.correct is right]):
             figures = f"{average.confidence:.0%} | {average.entropy:.2f}"
             figures += f" | {_signed(average.faithfulness)}" if measured and average.faithfulness is not None else ""
             lines.append(f"| {title} | {average.pictures} | {figures} |")
@@ -315,10 +319,10 @@ def show_contrast(looks: Sequence[Any]) -> None:
 
 def facts_of(one: Any) -> list[str]:
     """Return the lines below a picture."""
-    look, picture = one.look, one.picture
+    result, picture = one.result, one.picture
     facts = [picture.name] if picture.name else []
-    facts += [f"is {picture.truth}"] if picture.truth and not one.right else []
-    facts.append(f"spread {look.entropy:.2f}")
+    facts += [f"is {picture.truth}"] if picture.truth and not one.correct else []
+    facts.append(f"spread {result.entropy:.2f}")
     if one.verdict:
         facts.append(f"faithful {_signed(one.verdict.correlation)}: {one.verdict.word.removesuffix(' yet')}")
     return facts
@@ -331,23 +335,23 @@ def lines_of(one: Any) -> str:
 
 def printed(one: Any) -> str:
     """Format the prediction and `facts_of` as text for the PDF."""
-    mark = {True: "✓ ", False: "✗ ", None: ""}[one.right]
-    answer = "" if one.look.confidence is None else f"{mark}{one.look.label} {one.look.confidence:.0%}\n"
+    mark = {True: "✓ ", False: "✗ ", None: ""}[one.correct]
+    answer = "" if one.result.confidence is None else f"{mark}{one.result.label} {one.result.confidence:.0%}\n"
     return answer + "\n".join(facts_of(one))
 
 
-def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, shown_map: Map) -> list[Any]:
+def draw(results: Sequence[Any], name: str, source: str, checkpoint: Any, shown_map: Map) -> list[Any]:
     """Draw the tiles, and return the placeholder of each caption."""
     captions = []
     names = {sample.title: sample.name for sample in samples.SAMPLES.values()}
     with st.container(horizontal=True):
-        for number, one in enumerate(looks):
-            look, picture = one.look, one.picture
+        for number, one in enumerate(results):
+            result, picture = one.result, one.picture
             with st.container(width=TILE, gap=None):
-                st.image(look.thumbnail, width=TILE, alt=f"{picture.name} {look.label}".strip() or "A picture")
-                mark = {True: "✓ ", False: "✗ ", None: ""}[one.right]
-                if look.confidence is not None:
-                    st.markdown(f"**{mark}{plain(look.label)}** {look.confidence:.0%}")
+                st.image(result.thumbnail, width=TILE, alt=f"{picture.name} {result.label}".strip() or "A picture")
+                mark = {True: "✓ ", False: "✗ ", None: ""}[one.correct]
+                if result.confidence is not None:
+                    st.markdown(f"**{mark}{plain(result.label)}** {result.confidence:.0%}")
                 captions.append(st.empty())
                 captions[-1].caption(lines_of(one))
                 if source == SAMPLES:
@@ -359,11 +363,11 @@ def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, shown_ma
                     title = picture.name or f"{picture.truth}.png"
                     explore = session.of(session.Explore)
                     explore.upload, explore.source = Source(title, content), "upload"
-                    key = uploaded_pictures.keep(content)
+                    key = uploaded_pictures.store(content)
                     link = replace(link_to(name, checkpoint, shown_map), upload=title, picture=key)
                     st.switch_page("pages/explore.py", query_params=link.to_query())
     caption = "Spread: entropy of the answer's attention in the last block, 0 for a single token, 1 for uniform."
-    if any(one.verdict for one in looks):
+    if any(one.verdict for one in results):
         caption += (
             f" Faithful: correlation of the map's weight on random parts of the picture with the drop of the class "
             f"without them, by {MASKS} masks; chance is what shifted copies of the map reach."

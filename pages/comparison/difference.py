@@ -126,7 +126,7 @@ def printed(side: Side, selected: Selection, pictures: Sequence[token_features.O
     picture, box = picture_of(payload)
     checkpoint = example.checkpoint
     whose = f"{side.title}, {checkpoint.name}" if checkpoint else side.title
-    return export.drawn(record, picture, box, selected, map_view), f"{whose}: {map_view.sentence}"
+    return export.draw_map(record, picture, box, selected, map_view), f"{whose}: {map_view.sentence}"
 
 
 def facts_of(side: Side, map_name: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def link() -> CompareLink:
         if one.key in keys:
             left = replace(left, sample="upload", picture=link.pictures, which=keys.index(one.key) + 1)
         else:
-            left = replace(left, sample="upload", picture=uploaded_pictures.keep_all([one]))
+            left = replace(left, sample="upload", picture=uploaded_pictures.store_all([one]))
     right = SideLink(
         checkpoint=link.checkpoint,
         size=link.size,

@@ -40,14 +40,14 @@ OUTSIDE = ("from", "checkpoint", "sample", "picture", "which", "size", "run", "p
 TOP = 3  # predictions named
 
 
-class Stored(NamedTuple):
+class StoredExplanation(NamedTuple):
     """A run's stored attention of a picture; a subset of `vit.view.explanation.Explanation`."""
 
     record: AttentionRecord
     payload: bytes
 
 
-class Picked(NamedTuple):
+class SideContent(NamedTuple):
     """Content of a side.
 
     Attributes:
@@ -59,17 +59,17 @@ class Picked(NamedTuple):
     """
 
     checkpoint: Checkpoint | None
-    explanation: Explanation | Stored
+    explanation: Explanation | StoredExplanation
     facts: str
     content: bytes = b""
     credit: str = ""
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
-def stored(folder: str, epoch: int, picture: int, stamp: int) -> Stored:
+def stored(folder: str, epoch: int, picture: int, stamp: int) -> StoredExplanation:
     """Read a run's picture after an epoch."""
     payload = read_payload(Path(folder), epoch, picture)
-    return Stored(record_of(payload), payload)
+    return StoredExplanation(record_of(payload), payload)
 
 
 def show(beside: DeltaGenerator) -> None:
@@ -88,7 +88,7 @@ def show(beside: DeltaGenerator) -> None:
         apart = pick_apart()
     sides: list[Side] = []
     credits = []
-    lead: Picked | None = None
+    lead: SideContent | None = None
     for column, name in zip(st.columns(2, gap="large"), SIDES, strict=True):
         with column:
             picked = pick_side(name, available, runs, None if apart else lead)
@@ -146,8 +146,8 @@ def sets_right_side(link: CompareLink) -> bool:
 
 
 def pick_side(
-    name: str, available: loading.AvailableCheckpoints, runs: dict[str, Run], lead: Picked | None
-) -> Picked | None:
+    name: str, available: loading.AvailableCheckpoints, runs: dict[str, Run], lead: SideContent | None
+) -> SideContent | None:
     """Draw a side's controls and return its content; on a `UserError`, show it and return None.
 
     Args:
@@ -171,7 +171,7 @@ def pick_side(
         return None
 
 
-def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: Picked | None) -> Picked:
+def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: SideContent | None) -> SideContent:
     """Draw the controls for a checkpoint and, without a `lead`, a picture."""
     one, *other, third, fourth = st.columns([3, 2, 2] if lead else [3, 3, 2, 2], gap="xsmall")
     with one:
@@ -207,9 +207,9 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: Picke
             st.error(plain(str(error)))
     if explanation is None:
         explanation = loading.explained(checkpoint, content, size)
-    top = ", ".join(f"{one.label} {share(one.probability)}" for one in explanation.predictions[:TOP])
+    top = ", ".join(f"{one.label} {format_probability(one.probability)}" for one in explanation.predictions[:TOP])
     facts = top or "This model has no classes: its maps are of attention alone"
-    return Picked(checkpoint, explanation, plain(facts), content, credit)
+    return SideContent(checkpoint, explanation, plain(facts), content, credit)
 
 
 def step_through(name: str, uploaded: Sequence[Upload]) -> Upload:
@@ -251,7 +251,7 @@ def open_checkpoint(chosen: str, available: loading.AvailableCheckpoints) -> Che
     return loading.open_checkpoint(chosen, str(info.folder), loading.stamp(info.folder), heads)
 
 
-def pick_epoch(name: str, runs: dict[str, Run]) -> Picked:
+def pick_epoch(name: str, runs: dict[str, Run]) -> SideContent:
     """Draw the controls for a run, its picture and its epoch."""
     one, other = st.columns(2)
     with one:
@@ -274,12 +274,14 @@ def pick_epoch(name: str, runs: dict[str, Run]) -> Picked:
         default = epochs[-1] if name == "b" else epochs[0]  # the first epoch beside the last one
         epoch = link_controls.select(f"{SIDES[name]} epoch", f"{name}_epoch", epochs, default, kind=st.select_slider)
     snapshot = read_snapshots(folder, epoch)[picture]
-    predictions = ", ".join(f"{plain(label)} {share(probability)}" for label, probability in snapshot.predictions[:TOP])
+    predictions = ", ".join(
+        f"{plain(label)} {format_probability(probability)}" for label, probability in snapshot.predictions[:TOP]
+    )
     seen = stored(str(folder), epoch, picture, stored_epochs.stamp(folder, epoch))
-    return Picked(None, seen, f"{predictions} · it is {plain(snapshot.label)}")
+    return SideContent(None, seen, f"{predictions} · it is {plain(snapshot.label)}")
 
 
-def share(probability: float) -> str:
+def format_probability(probability: float) -> str:
     """Format a probability with few digits, but not as 0 %."""
     return f"{probability:.0%}" if probability >= 0.01 else f"{probability:.1%}"
 
@@ -307,7 +309,7 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
         if shared and shared.target is not None:
             probability = right.example.explanation.probabilities[shared.target]
             label = right.example.checkpoint.labels[shared.target]
-            st.caption(f"“{plain(label)}” {share(probability)}, by the same method", width="content")
+            st.caption(f"“{plain(label)}” {format_probability(probability)}, by the same method", width="content")
     one_view = not apart and identity_of(left) != identity_of(right)
     seeds = first_shown(left, right, one_view)
     for column, side in ((one, left), (other, right)):

@@ -28,7 +28,7 @@ function build(parent) {
   top.append(label, low, ramp, high);
   const table = element("div", "table");
   table.setAttribute("role", "group");
-  const description = element("p", "said");
+  const description = element("p", "description");
   description.setAttribute("aria-live", "polite");
   root.append(top, table, description);
   parent.appendChild(root);

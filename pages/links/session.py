@@ -19,7 +19,7 @@ from pages.server.uploaded_pictures import Upload
 from vit.view.selection import Selection, View
 
 if TYPE_CHECKING:
-    from vit.checkpoints.push import Plan, Pushed
+    from vit.checkpoints.push import Plan, PushResult
     from vit.explain.map_comparison import Layout
     from vit.explain.sensitivity import Verdict
     from vit.runs.batch.cluster_dry_run import ClusterDryRun
@@ -122,7 +122,7 @@ class Explore:
     before_tour: tuple[ExploreLink, Literal["sample", "upload", "camera"]] | None = None
 
 
-class Uploaded(NamedTuple):
+class UploadedPictures(NamedTuple):
     """Pictures of one uploader.
 
     Attributes:
@@ -157,7 +157,7 @@ class Compare:
     views: dict[str, View] = field(default_factory=dict)
     requested: set[str] = field(default_factory=set)
     verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
-    files: dict[str, Uploaded] = field(default_factory=dict)
+    files: dict[str, UploadedPictures] = field(default_factory=dict)
 
 
 @dataclass
@@ -191,7 +191,7 @@ class Push:
     folder: Path | None = None
     plan: Plan | None = None
     problem: str = ""
-    pushed: Pushed | None = None
+    pushed: PushResult | None = None
 
 
 @dataclass

@@ -24,7 +24,7 @@ from vit.explain import features, head_census
 from vit.explain.answers import examples, text
 from vit.images import decode
 from vit.paths import runs_folder
-from vit.view.captions import about
+from vit.view.captions import format_duration
 
 if TYPE_CHECKING:
     from vit.checkpoints.answers import Answers
@@ -210,7 +210,7 @@ def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Featu
     key = "features", checkpoint.identity, data, root, datasets.stamp(data), count
     expected = head_census.seconds(checkpoint, checkpoint.preprocess, count)
     asked_for = session.of(session.Visit).features
-    asks = f"Look at {count:,} pictures ({about(expected)})"
+    asks = f"Look at {count:,} pictures ({format_duration(expected)})"
     placeholder = st.empty()
     if expected > ASK_ABOVE and key not in asked_for:
         if not placeholder.button(asks, type="primary"):
@@ -264,7 +264,7 @@ def _vector(checkpoint: Checkpoint, upload: Upload) -> Any:
     def work() -> Any:
         pixels = checkpoint.preprocess(decode.decode_image(upload.data))
         with pass_queue.reserved(checkpoint, checkpoint.preprocess.size):
-            return features.pooled(checkpoint.model, pixels)[0].float().numpy()
+            return features.pooled_features(checkpoint.model, pixels)[0].float().numpy()
 
     return cached(("features", checkpoint.identity, upload.key), work)
 
@@ -293,5 +293,7 @@ def _show_accuracy(checkpoint: Checkpoint, answers: Answers, prefix: str) -> Non
 def _keep(checkpoint: Checkpoint) -> None:
     """Save the checkpoint under the typed name and open it; a button's callback."""
     name = st.session_state["probe name"]
-    if button_actions.attempt("checkpoints", f"{name} is a checkpoint now.", manage.keep, checkpoint, name):
+    if button_actions.attempt(
+        "checkpoints", f"{name} is a checkpoint now.", manage.save_with_classes, checkpoint, name
+    ):
         address.change(ExploreLink, checkpoint=name, classes=ClassesLink())

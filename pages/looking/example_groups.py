@@ -39,7 +39,7 @@ def pick(prefix: str) -> dict[str, Sequence[Upload]]:
         if not title or not pictures:
             return
         others = [one for one in linked if one.partition(" ")[2] != title]
-        if key := uploaded_pictures.keep_all(pictures):
+        if key := uploaded_pictures.store_all(pictures):
             added[name] = number + 1
             address.rewrite({name: [*others, f"{key} {title}"], f"{prefix}target": None})
         else:

@@ -33,7 +33,7 @@ from vit.paths import checkpoints_folder, split_part
 from vit.training import run_folder
 from vit.untrusted import is_number
 from vit.view import first_view
-from vit.view.captions import about
+from vit.view.captions import format_duration
 
 if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint, CheckpointInfo
@@ -112,14 +112,14 @@ def explained(
     def work() -> tuple[str, Explanation]:
         seconds = view.expected_seconds(checkpoint, size)
         tokens = view.cost(checkpoint, size, precision).tokens
-        message = f"{tokens:,} tokens, {about(seconds)}…" if seconds > TELL_ABOVE else ""
+        message = f"{tokens:,} tokens, {format_duration(seconds)}…" if seconds > TELL_ABOVE else ""
         spinner = st.spinner(message, show_time=True) if message else nullcontext()
         with pass_queue.reserved(checkpoint, size, precision=precision), spinner:
             return checkpoint.identity, view.explain(checkpoint, image, size, precision, frame, stretch)
 
     digest = hashlib.sha256(image).hexdigest()
     whose, explanation = cached(("explained", checkpoint.body, digest, size, precision, frame, stretch), work)
-    return explanation if whose == checkpoint.identity else view.answered(explanation, checkpoint)
+    return explanation if whose == checkpoint.identity else view.with_predictions(explanation, checkpoint)
 
 
 def used_range(data: bytes) -> UsedRange | None:
@@ -149,15 +149,15 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
         if files is None:
             return
         uploaded = [Upload.of(file.name, uploaders.content(file)) for file in files]
-        set_key = uploaded_pictures.keep_all(uploaded[:most]) if link else ""
-        remembered[key] = session.Uploaded(set_key, uploaded, fresh=True)
+        set_key = uploaded_pictures.store_all(uploaded[:most]) if link else ""
+        remembered[key] = session.UploadedPictures(set_key, uploaded, fresh=True)
         if link:
             address.rewrite({link: set_key or None})
 
-    here = remembered.get(key, session.Uploaded())
+    here = remembered.get(key, session.UploadedPictures())
     linked = address.text(link) if link else here.key
     if linked != here.key:  # a link from another session, or the browser's Back
-        here = remembered[key] = session.Uploaded(linked, uploaded_pictures.find_all(linked))
+        here = remembered[key] = session.UploadedPictures(linked, uploaded_pictures.find_all(linked))
         if linked and not here.pictures:
             st.info("This link was made with pictures that are not here any more. Upload them again to see the same.")
     st.file_uploader(
@@ -198,7 +198,7 @@ def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = Fals
         takes = "" if narrow else f" · {expected.tokens:,} tokens"
         if size != own and (seconds := view.expected_seconds(checkpoint, size)) > TELL_ABOVE:
             needed = max(expected.memory, faithfulness.memory(checkpoint.config, size) if checkpoint.labels else 0)
-            takes = f" · {about(seconds)} · {needed / 1e9:.1f} GB"
+            takes = f" · {format_duration(seconds)} · {needed / 1e9:.1f} GB"
         return f"{pixels(size)} px{takes}"
 
     size = link_controls.select(

@@ -40,7 +40,7 @@ class MaskDrops(NamedTuple):
 
 
 @dataclass
-class _Growing:
+class _PartialDrops:
     """The measurements so far."""
 
     masks: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.bool))
@@ -50,8 +50,8 @@ class _Growing:
     measuring: threading.Lock = field(default_factory=threading.Lock)  # held during a batch: one batch at a time
 
 
-def _growing(example: Example, target: int) -> _Growing:
-    return cached(("masks", example.key, target), _Growing)
+def _growing(example: Example, target: int) -> _PartialDrops:
+    return cached(("masks", example.key, target), _PartialDrops)
 
 
 def most(example: Example) -> int:

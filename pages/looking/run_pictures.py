@@ -12,7 +12,7 @@ from pages.server.uploaded_pictures import Upload
 from pages.shared import datasets
 from vit.data import datasets as vit_datasets
 from vit.data import folders, splits
-from vit.data.pictures import Resident
+from vit.data.pictures import InMemoryPictures
 from vit.errors import UserError
 from vit.images.preprocess import Preprocess
 from vit.runs.registry import Run
@@ -28,18 +28,18 @@ def entries(run: Run) -> Sequence[tuple[str, str]]:
         return []
 
     def work() -> list[tuple[str, str]]:
-        return [(one.name, uploaded_pictures.keep(one.data)) for one in chosen(data, root)]
+        return [(one.name, uploaded_pictures.store(one.data)) for one in choose_test_pictures(data, root)]
 
     try:
         pairs: list[tuple[str, str]] = cached(("test pictures", data, datasets.stamp(data)), work)
-        if not all(uploaded_pictures.is_kept(key) for _, key in pairs):  # stored pictures expire after a day
+        if not all(uploaded_pictures.is_stored(key) for _, key in pairs):  # stored pictures expire after a day
             pairs = work()
     except (UserError, OSError):  # reported where the data is shown
         return []
     return pairs if all(key for _, key in pairs) else []
 
 
-def chosen(data: str, root: str) -> list[Upload]:
+def choose_test_pictures(data: str, root: str) -> list[Upload]:
     """Select `COUNT` test pictures, evenly over classes and deterministically, each named after its class.
 
     Raises:
@@ -47,13 +47,13 @@ def chosen(data: str, root: str) -> list[Upload]:
     """
     if data.startswith("folder:") and folders.folders_of_classes(Path(data.removeprefix("folder:"))):
         files = folders.list_files(Path(data.removeprefix("folder:")), only_test=True)
-        order = splits.in_turn([label for _, label in files.test])[:COUNT]
+        order = splits.interleave_classes([label for _, label in files.test])[:COUNT]
         pairs = [files.test[place] for place in order]
         return [Upload.of(f"{files.classes[label]}, {file.name}", file.read_bytes()) for file, label in pairs]
     dataset = vit_datasets.load_dataset(
         data, Preprocess((_SIDE, _SIDE)), root=Path(root), only="test", at_most=COUNT, budget=1 << 30
     )
-    assert isinstance(dataset.test, Resident)  # so few pictures fit into memory
+    assert isinstance(dataset.test, InMemoryPictures)  # so few pictures fit into memory
     images, labels = dataset.test.images, dataset.test.labels.tolist()
     pictures = []
     for number, (pixels, label) in enumerate(zip(images, labels, strict=True), 1):

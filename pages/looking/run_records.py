@@ -18,7 +18,7 @@ from vit.runs.engines.contract import HERE
 from vit.runs.engines.slurm_script import SCRIPT
 from vit.training.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
 from vit.untrusted import read_bytes
-from vit.view.captions import about
+from vit.view.captions import format_duration
 
 PAUSE = 0.5  # interval between two reads of a file [s]
 LOG_BYTES = 20_000
@@ -155,7 +155,7 @@ def first_result(run: registry.Run) -> str:
         return "Its first accuracy comes after the first epoch."
     epoch, epochs = now.progress.epoch, now.progress.epochs
     seconds = now.progress.seconds_left * max(1 - epoch, 0) / max(epochs - epoch, 1e-9)
-    return f"Its first accuracy comes after the first epoch, in {about(seconds)}."
+    return f"Its first accuracy comes after the first epoch, in {format_duration(seconds)}."
 
 
 def guesses(run: registry.Run) -> bool:
@@ -165,13 +165,14 @@ def guesses(run: registry.Run) -> bool:
     return best is not None and isinstance(classes, list) and len(classes) > 1 and best < 1.2 / len(classes)
 
 
-def where(run: registry.Run, *, hosts: bool = True) -> str:
+def describe_resources(run: registry.Run, *, hosts: bool = True) -> str:
     """Describe where a run computes: devices of this machine, or the resources it requested from its cluster.
 
     Args:
         hosts: include the names of machines.
 
-    >>> where(registry.Run("a", Path(), "", "", "", "", 0.0, ("gpu", "gpu"), "running", "", on="lab", nodes=2))
+    >>> run = registry.Run("a", Path(), "", "", "", "", 0.0, ("gpu", "gpu"), "running", "", on="lab", nodes=2)
+    >>> describe_resources(run)
     'lab, 2 machines with 2 GPUs each'
     """
     if run.on == HERE:
@@ -194,13 +195,13 @@ def share_done(run: registry.Run) -> float:
 
 def data_name(run: registry.Run) -> str:
     """Return the name of a run's dataset, without the path of a folder."""
-    return short(str(run.config.get("data", "")))
+    return dataset_label(str(run.config.get("data", "")))
 
 
-def short(spec: str) -> str:
+def dataset_label(spec: str) -> str:
     """Return a dataset's name, without the path of a folder and the hash of an upload.
 
-    >>> short("folder:/srv/data/uploads/birds-0123abcd"), short("cifar10")
+    >>> dataset_label("folder:/srv/data/uploads/birds-0123abcd"), dataset_label("cifar10")
     ('birds', 'cifar10')
     """
     kind, colon, path = spec.partition(":")

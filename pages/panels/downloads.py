@@ -58,7 +58,7 @@ def show(
     @cache
     def drawn_map() -> export.MapView:  # takes seconds for a large model, so it is computed on the first download
         drawn = map_view() if map_view else export.MapView.of(explanation.record, selection, explanation.payload)
-        return drawn.judged(explanation.record, viewer.get("masks"))
+        return drawn.with_faithfulness(explanation.record, viewer.get("masks"))
 
     # The buttons do not rerun the page: a rerun would delete the files of the other buttons.
     with st.container(horizontal=True, vertical_alignment="center"):

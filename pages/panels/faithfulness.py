@@ -20,7 +20,7 @@ from vit.explain.method_ranking import recorded
 from vit.explain.methods import METHODS, heatmap_of, shares
 from vit.explain.sensitivity import correlations
 from vit.explain.settings import Settings
-from vit.view.captions import about
+from vit.view.captions import format_duration
 from vit.view.payload import pack_masks
 from vit.view.selection import Selection
 
@@ -118,7 +118,13 @@ def _packed(example: Example, target: int, measured: MaskDrops) -> bytes:
     masks, drops, ceiling, complete = measured
     label, grid = visible(example.checkpoint.labels[target]), example.explanation.record.grid
     return pack_masks(
-        masks, drops, grid, label, ceiling=ceiling, decidable=sensitivity.decidable(drops), complete=complete
+        masks,
+        drops,
+        grid,
+        label,
+        ceiling=ceiling,
+        decidable=sensitivity.masks_are_informative(drops),
+        complete=complete,
     )
 
 
@@ -132,7 +138,7 @@ def _first_masks(example: Example, target: int) -> bool:
     if expected > ASK_ABOVE and state.verdict != request:
         with placeholder.container():
             st.caption("Is the map true? To measure it, parts of the picture are masked.")
-            if not st.button(f"Measure it ({about(expected)})"):
+            if not st.button(f"Measure it ({format_duration(expected)})"):
                 return False
     state.verdict = request  # no second button if the estimate grows on a busy machine
     text = "Masking parts of the picture…"
@@ -146,8 +152,8 @@ def _show_verdict(example: Example, question: Question, selection: Selection, me
     target = question.about
     label, grid = plain(example.checkpoint.labels[target]), example.explanation.record.grid
     heatmap = example.explanation.record.heatmap(weights(example, selection, question))
-    verdict = sensitivity.judge(heatmap, measured.masks, measured.drops)
-    nonzero, decidable = bool(heatmap.any()), sensitivity.decidable(measured.drops)
+    verdict = sensitivity.faithfulness_verdict(heatmap, measured.masks, measured.drops)
+    nonzero, decidable = bool(heatmap.any()), sensitivity.masks_are_informative(measured.drops)
     right = st.container()
     if nonzero and decidable:
         left, right = st.columns([3, 2], gap="large", vertical_alignment="center")
@@ -277,7 +283,9 @@ def _about(title: str, curve: Curve, label: str) -> str:
 
 
 def _show_ranking(maps: dict[str, Tensor], measured: MaskDrops, marked_method: str | None) -> None:
-    verdicts = {name: sensitivity.judge(one, measured.masks, measured.drops) for name, one in maps.items()}
+    verdicts = {
+        name: sensitivity.faithfulness_verdict(one, measured.masks, measured.drops) for name, one in maps.items()
+    }
     values = {name: one.correlation for name, one in verdicts.items()} | {"removal": measured.ceiling}
     names = sorted(values, key=values.__getitem__)
     better = [name not in verdicts or verdicts[name].word == "better than chance" for name in names]

@@ -17,11 +17,11 @@ from pages.shared.escape import plain
 from vit.errors import UserError
 from vit.explain import head_census
 from vit.explain.components import Components, components
-from vit.explain.names import spoken
+from vit.explain.names import display_name
 from vit.images import decode, samples
 from vit.view import export, features_sheet
 from vit.view.animation import Film
-from vit.view.captions import about
+from vit.view.captions import format_duration
 from vit.view.features_sheet import Picture
 
 SAMPLES, OWN = "the samples", "your own pictures"
@@ -46,7 +46,7 @@ def show(example: Example) -> None:
             "features_block",
             range(blocks),
             blocks - 1,
-            format_func=partial(spoken, "block"),
+            format_func=partial(display_name, "block"),
             width=180,
         )
         others = link_controls.select("In one basis with", "features_with", [SAMPLES, OWN], width=240)
@@ -93,7 +93,7 @@ def _wanted(example: Example, count: int, names: Hashable) -> bool:
     requested = session.of(session.Visit).features
     if expected > ASK_ABOVE and key not in requested:
         placeholder = st.empty()
-        if not placeholder.button(f"Look at {count} pictures ({about(expected)})", type="primary"):
+        if not placeholder.button(f"Look at {count} pictures ({format_duration(expected)})", type="primary"):
             return False
         placeholder.empty()
     requested.add(key)
@@ -149,7 +149,7 @@ def _read(
 
 def _show_colours(pictures: Sequence[Picture], of: Components) -> None:
     """Draw the current picture large, and the others small."""
-    seen = features_sheet.fitted(pictures[0].seen, 256)
+    seen = features_sheet.resize_to_tile(pictures[0].seen, 256)
     with st.container(horizontal=True):
         st.image(seen, width=seen.width, caption="What the model saw", alt="What the model saw")
         st.image(
@@ -160,7 +160,7 @@ def _show_colours(pictures: Sequence[Picture], of: Components) -> None:
         )
     with st.container(horizontal=True):
         for one, colours in zip(pictures[1:], of.colours[1:], strict=True):
-            small = features_sheet.fitted(one.seen, TILE)
+            small = features_sheet.resize_to_tile(one.seen, TILE)
             with st.container(width=TILE, gap="xxsmall"):
                 st.image(small, width=small.width, alt=plain(one.name))
                 st.image(
@@ -192,13 +192,13 @@ def _show_blocks(
         return colours
 
     key = "colours of blocks", example.key, names, foreground
-    seen = features_sheet.fitted(example.explanation.input_image, BLOCK_TILE)
+    seen = features_sheet.resize_to_tile(example.explanation.input_image, BLOCK_TILE)
     with st.container(horizontal=True):
         for block, colours in enumerate(with_bar(key, READING, work)):
             st.image(
                 features_sheet.tile(colours, seen.size),
                 width=seen.width,
                 caption=f"{block + 1}",
-                alt=f"Features after {spoken('block', block)}",
+                alt=f"Features after {display_name('block', block)}",
             )
     st.caption("Each block has a basis of its own, so a colour means another thing in the next one.")

@@ -16,9 +16,9 @@ from pages.looking.class_question import Example, Question, pass_of, subject
 from pages.panels import heads_over_pictures, what_if
 from pages.shared import download_buttons
 from pages.shared.bars import QUIET, STRONG
-from vit.explain.head_census import Tally, decoded, tally
+from vit.explain.head_census import Tally, decode_files, tally
 from vit.explain.head_statistics import Statistic, agreement, faithfulness, statistics, suggestions
-from vit.explain.names import MEANINGS, SIGNED, STATISTICS, amount
+from vit.explain.names import MEANINGS, SIGNED, STATISTICS, format_statistic
 from vit.images import samples
 from vit.view import reports, tables
 from vit.view.selection import Selection
@@ -52,11 +52,11 @@ def of_samples(identity: str, size: tuple[int, int], _example: Example) -> dict[
     model, preprocess = _example.checkpoint.model, _example.explanation.preprocess
     files = ((name, samples.read(name)) for name in samples.SAMPLES)
     with pass_of(_example):
-        return sum((tally(model, decoded([file], preprocess).pixels) for file in files), Tally()).statistics()
+        return sum((tally(model, decode_files([file], preprocess).pixels) for file in files), Tally()).statistics()
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
-def agreeing(key: str, target: int, _example: Example) -> Statistic:
+def agreement_with_class(key: str, target: int, _example: Example) -> Statistic:
     """Compute the agreement of each head with the class's relevance."""
     record = subject(_example, target).record
     return agreement(record, record.read, record.heatmap(record.relevance()))
@@ -66,7 +66,7 @@ def of_class(example: Example, question: Question | None) -> dict[str, Statistic
     """Compute class-specific statistics; those that need many passes only if they were measured or are quick."""
     if question is None:
         return {}
-    by_name = {"object": agreeing(example.key, question.about, example)}
+    by_name = {"object": agreement_with_class(example.key, question.about, example)}
     if measured := mask_drops.measured(example, question.about):
         record = subject(example, question.about).record
         by_name["faithfulness"] = faithfulness(record, record.read, measured.masks, measured.drops)
@@ -109,7 +109,7 @@ def show(
             + "  \n**Uniform attention**: the value if every token attended to all tokens equally.",
         )
     statistic = by_name[name]
-    format_value, title = partial(amount, name), STATISTICS[name]
+    format_value, title = partial(format_statistic, name), STATISTICS[name]
     block, head = selection.block, selection.head
     with one:
         head_grid.show(
@@ -127,7 +127,7 @@ def show(
     about = {"checkpoint": tables.facts_of(example.checkpoint), "over": over, "pictures": statistic.pictures}
     with st.container(horizontal=True):
         download_buttons.numbers("Heads", lambda: tables.of_heads(by_name), lambda: about)
-        amounts = {one: partial(amount, one) for one in by_name}
+        amounts = {one: partial(format_statistic, one) for one in by_name}
         facts = reports.describe(example.checkpoint)
         download_buttons.pdf("Heads", lambda: reports.of_heads(by_name, STATISTICS, amounts, facts))
 
@@ -148,7 +148,7 @@ def _show_suggestions(by_name: dict[str, Statistic], select: Callable[[tuple[int
                 args=((one.block, one.head),),
                 width="stretch",
             )
-            column.caption(WHY[one.kind].format(amount(one.statistic, one.value)))
+            column.caption(WHY[one.kind].format(format_statistic(one.statistic, one.value)))
 
 
 def _show_depth(statistic: Statistic, title: str, digits: str) -> None:

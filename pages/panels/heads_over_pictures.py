@@ -17,11 +17,20 @@ from pages.shared import datasets
 from pages.shared.escape import plain
 from vit.data.pictures import Pictures
 from vit.errors import InvalidRun, UserError
-from vit.explain.head_census import CENSUS_PICTURES, Tally, batch_size, decoded, picked, pictures_of, seconds, tally
+from vit.explain.head_census import (
+    CENSUS_PICTURES,
+    Tally,
+    batch_size,
+    decode_files,
+    pictures_of,
+    preprocess_pictures,
+    seconds,
+    tally,
+)
 from vit.explain.head_statistics import Statistic
 from vit.images.preprocess import Preprocess
 from vit.runs.registry import find_run
-from vit.view.captions import about
+from vit.view.captions import format_duration
 
 UPLOAD = "upload"
 SLICE = 0.7  # duration of work between two checks for Stop [s]
@@ -34,7 +43,7 @@ class Part(NamedTuple):
     Attributes:
         name: identifies the pictures.
         pictures: number of pictures.
-        read: decodes them as a `vit.explain.head_census.Opened`.
+        read: decodes them as a `vit.explain.head_census.DecodedFiles`.
     """
 
     name: str
@@ -71,14 +80,14 @@ def show(example: Example) -> dict[str, Statistic] | None:
         return None
     count = sum(part.pictures for part in parts)
     if progress.done < len(parts) and not progress.stopped:
-        look(example, parts, count, progress)
+        compute_slice(example, parts, count, progress)
         return None
     return result(example, parts[: progress.done], count, progress)
 
 
 def pick_source(example: Example) -> str:
     """Draw the control for uploads or the test pictures of a dataset; the checkpoint's own dataset comes first."""
-    titles, learnt = datasets.here(), learnt_from(example.checkpoint)
+    titles, learnt = datasets.here(), training_dataset(example.checkpoint)
     order = sorted([UPLOAD, *titles], key=lambda spec: spec != learnt)
 
     def option_label(spec: str) -> str:
@@ -89,7 +98,7 @@ def pick_source(example: Example) -> str:
     return st.selectbox("Pictures", order, format_func=option_label, key="heads pictures")
 
 
-def learnt_from(checkpoint: Any) -> str:
+def training_dataset(checkpoint: Any) -> str:
     """Return the dataset that a checkpoint was trained on, as a spec of `datasets.here`; "" if unknown."""
     name = checkpoint.name
     if not name.startswith("run-"):
@@ -109,7 +118,7 @@ def uploaded(example: Example) -> list[Part]:
         return Part(
             " ".join(f"{one.key} {one.name}" for one in some),
             len(some),
-            lambda: decoded([(one.name, one.data) for one in some], preprocess),
+            lambda: decode_files([(one.name, one.data) for one in some], preprocess),
         )
 
     return [part(files[start : start + step]) for start in range(0, len(files), step)]
@@ -126,7 +135,9 @@ def of_dataset(example: Example, spec: str) -> list[Part]:
     count, step = len(pictures.labels), batch_size(example.checkpoint, preprocess)
 
     def part(places: range) -> Part:
-        return Part(f"{spec} {root} {stamp} {places}", len(places), lambda: picked(pictures, places, preprocess))
+        return Part(
+            f"{spec} {root} {stamp} {places}", len(places), lambda: preprocess_pictures(pictures, places, preprocess)
+        )
 
     return [part(range(start, min(start + step, count))) for start in range(0, count, step)]
 
@@ -142,7 +153,7 @@ def started(example: Example, parts: Sequence[Part]) -> Progress | None:
         expected = seconds(example.checkpoint, example.explanation.preprocess, count)
         if expected > ASK_ABOVE:
             placeholder = st.empty()
-            if not placeholder.button(f"Look at {count} pictures ({about(expected)})", type="primary"):
+            if not placeholder.button(f"Look at {count} pictures ({format_duration(expected)})", type="primary"):
                 return None
             placeholder.empty()
         every[key] = Progress()
@@ -150,7 +161,7 @@ def started(example: Example, parts: Sequence[Part]) -> Progress | None:
 
 
 @st.fragment(run_every=PAUSE)
-def look(example: Example, parts: Sequence[Part], count: int, progress: Progress) -> None:
+def compute_slice(example: Example, parts: Sequence[Part], count: int, progress: Progress) -> None:
     """Compute for `SLICE` seconds. The browser then reruns the fragment, so that a click on *Stop* takes effect."""
 
     def stop() -> None:

@@ -41,11 +41,11 @@ def add(sources: Sequence[Source]) -> str:
 
     Returns "" for a single picture, or if the server cannot store them.
     """
-    new = [(one.name, uploaded_pictures.keep(one.data)) for one in sources] if _several(sources) else []
+    new = [(one.name, uploaded_pictures.store(one.data)) for one in sources] if _several(sources) else []
     entries = {key: name for name, key in [*_entries(), *new]}
     if len(entries) < 2:
         return ""
-    return uploaded_pictures.keep_list([(name, key) for key, name in entries.items()][-MOST_TOGETHER:])
+    return uploaded_pictures.store_list([(name, key) for key, name in entries.items()][-MOST_TOGETHER:])
 
 
 def uploaded() -> tuple[Thumbnail, ...]:
@@ -68,7 +68,7 @@ def other_keys(key: str, most: int) -> list[str]:
     if key not in [one["name"] for one in strip]:
         return []
     others = [one["name"] for one in strip if one["name"] != key and one["source"] != _FILM]
-    return [one for one in others if uploaded_pictures.is_kept(one)][:most]
+    return [one for one in others if uploaded_pictures.is_stored(one)][:most]
 
 
 def _several(sources: Sequence[Source]) -> bool:

@@ -57,7 +57,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
         choose("sample", sample=name)
 
     def choose_own(name: str, picture: str) -> None:
-        if uploaded_pictures.is_kept(picture):
+        if uploaded_pictures.is_stored(picture):
             choose("upload", upload=name, picture=picture)
         else:
             state.refused = f"{name} is not here any more. Upload it again."
@@ -158,7 +158,7 @@ def begin_with_test_pictures() -> None:
 
     run = next((one for one in list_runs() if one.id == link.checkpoint.removeprefix(RUN)), None)
     entries = run_pictures.entries(run) if run else []
-    together = uploaded_pictures.keep_list(entries)
+    together = uploaded_pictures.store_list(entries)
     if together:
         (name, key), *_ = entries
         address.change(ExploreLink, upload=name, picture=key, pictures=together)
@@ -169,7 +169,7 @@ def begin_with_test_pictures() -> None:
 def reopen_upload() -> None:
     """Restore the picture of the link: a stored upload, or a sample after the browser's Back."""
     state, link = session.of(session.Explore), address.read(ExploreLink)
-    if sessions.came_by_history():
+    if sessions.is_history_navigation():
         state.refused = ""
         if not link.upload:
             state.source = "sample"
@@ -188,7 +188,7 @@ def store_upload(source: Source) -> None:
     if state.upload is None or source.data is not state.upload.data:
         return
     if state.stored_upload.content is not source.data or time.monotonic() > state.stored_upload.since + TOUCH:
-        state.stored_upload = session.StoredUpload(source.data, uploaded_pictures.keep(source.data), time.monotonic())
+        state.stored_upload = session.StoredUpload(source.data, uploaded_pictures.store(source.data), time.monotonic())
     address.change(ExploreLink, upload=state.upload.name, picture=state.stored_upload.key)
 
 

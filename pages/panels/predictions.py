@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from pages.panels import unlike_training, welcome
+from pages.panels import welcome
 from pages.shared import bars
 from pages.shared.escape import plain
 
@@ -24,11 +24,10 @@ WIDTH = 96  # width of the model's input picture [px]
 def show_top(
     place: DeltaGenerator, checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation
 ) -> None:
-    """Show the most probable class in one line, and whether it may be a guess."""
+    """Show the most probable class in one line."""
     if explanation.predictions:
         best = explanation.predictions[0]
-        guess = " · may be a guess" if unlike_training.is_unlike(checkpoint, explanation) else ""
-        place.markdown(f"**{plain(best.label)}** {best.probability:.1%}{guess}")
+        place.markdown(f"**{plain(best.label)}** {best.probability:.1%}")
 
 
 def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> None:
@@ -42,10 +41,25 @@ def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplan
     names = ", ".join(f"{p.label} {p.probability:.0%}" for p in top)
     with chart:
         bars.show([bars.Bar(p.label, p.probability, p == top[0]) for p in top], f"Predictions: {names}")
-        unlike_training.show(checkpoint, explanation)
+        st.caption(plain(_class_count(checkpoint)))
     _show_input(view, explanation)
     if welcome.is_shown(checkpoint.name):
         st.markdown(welcome.CAPTION)
+
+
+def _class_count(checkpoint: Checkpoint | Model) -> str:
+    """Describe among which classes the model chooses."""
+    count = len(checkpoint.labels)
+    if checkpoint.answers is not None:
+        shared = f"It shares its answer among these {count:,}, whether one is right or none."
+        shared = shared if count > 1 else "With one class alone its answer is always 100 %: name another to compare."
+        by_itself, alike = "Each class has its own probability.", "100 % means that the model sees no difference."
+        return {"softmax": shared, "sigmoid": by_itself, "none": alike}[checkpoint.answers.activation]
+    if count == 1:
+        return "It has one output, a yes or no: 50 % is undecided."
+    if checkpoint.config.multi_label:
+        return f"It knows {count:,} classes. Each class has its own probability."
+    return f"It knows {count:,} classes; for everything else it names the most similar one."
 
 
 def _show_input(container: DeltaGenerator, explanation: Explanation | StoredExplanation) -> None:

@@ -20,12 +20,12 @@ from pages.server.result_cache import ASK_ABOVE, TELL_ABOVE, cached, with_bar
 from pages.shared.bars import QUIET, STRONG
 from pages.shared.escape import for_plotly, visible
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.explain.head_ablation import head_means, importance, importance_seconds, without
-from vit.explain.occlusion import Baseline, hidden, occlusion, occlusion_seconds
+from vit.explain.head_ablation import ablation_hook, head_means, importance, importance_seconds
+from vit.explain.occlusion import Baseline, hide_patches, occlusion, occlusion_seconds
 from vit.explain.record import record
 from vit.images import samples
 from vit.images.decode import decode_image
-from vit.view.captions import about
+from vit.view.captions import format_duration
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack
 from vit.view.selection import Selection
@@ -55,7 +55,7 @@ def importances(example: Example, target: int, by_mean: bool) -> np.ndarray:
     return with_bar(("importance", example.key, target, by_mean), "Switching heads off, one after the other…", work)
 
 
-def changed(example: Example, off: Heads, by_mean: bool, hide: tuple[int, ...], baseline: Baseline) -> Example:
+def changed_example(example: Example, off: Heads, by_mean: bool, hide: tuple[int, ...], baseline: Baseline) -> Example:
     """Return the example with ablated heads and hidden patches, with its own payload."""
     # The key names the change, since heads of the last block change no attention and so leave the payload equal.
     name = f"{example.key} without {off} {by_mean} {hide} {baseline}"
@@ -66,9 +66,9 @@ def _changed(
     name: str, example: Example, off: Heads, by_mean: bool, hide: tuple[int, ...], baseline: Baseline
 ) -> Example:
     checkpoint, explanation = example.checkpoint, example.explanation
-    pixels = hidden(example.pixels, hide, checkpoint.config.patch_size, baseline)
+    pixels = hide_patches(example.pixels, hide, checkpoint.config.patch_size, baseline)
     instead = means(checkpoint.identity, checkpoint) if by_mean else None
-    hook = without(off, instead) if off else None
+    hook = ablation_hook(off, instead) if off else None
     with pass_queue.reserved(checkpoint, explanation.preprocess.size):
         recorded = record(checkpoint.model, pixels, hook=hook)
         payload = pack(recorded, explanation.picture, explanation.geometry.box, COLORMAPS)
@@ -81,7 +81,7 @@ def under_pointer(example: Example, question: Question | None, selection: Select
         return None
     labels = example.checkpoint.labels
     seconds = occlusion_seconds(example.checkpoint.model, example.explanation.preprocess.size)
-    takes = f" ({about(seconds)})" if seconds > TELL_ABOVE else ""
+    takes = f" ({format_duration(seconds)})" if seconds > TELL_ABOVE else ""
     with st.container(horizontal=True, vertical_alignment="center"):
         asks = link_controls.toggle(
             f"Replace the patch under the pointer{takes}",
@@ -93,7 +93,7 @@ def under_pointer(example: Example, question: Question | None, selection: Select
         )
     if not asks:
         return None
-    new = after(example, selection, baseline)
+    new = apply_changes(example, selection, baseline)
     model, hook = example.checkpoint.model, new.hook
 
     def work(progress: Callable[[float], object]) -> Tensor:
@@ -117,13 +117,13 @@ def heads_off(blocks: int, heads: int) -> Heads:
     return tuple((block, head) for block, head in off if block < blocks and head < heads)
 
 
-def after(example: Example, selection: Selection, baseline: Baseline) -> Example:
+def apply_changes(example: Example, selection: Selection, baseline: Baseline) -> Example:
     """Return the example with the changes of link and selection; the example itself if there are none."""
     record = example.explanation.record
     off = heads_off(record.blocks, record.heads)
     if not off and not selection.hidden:
         return example
-    return changed(example, off, _by_mean(), selection.hidden, baseline)
+    return changed_example(example, off, _by_mean(), selection.hidden, baseline)
 
 
 def _by_mean() -> bool:
@@ -173,7 +173,7 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
     if not off and not selection.hidden:
         return
     linked = address.read(ExploreLink).baseline
-    new = after(example, selection, next((name for name in BASELINES if name == linked), "mean"))
+    new = apply_changes(example, selection, next((name for name in BASELINES if name == linked), "mean"))
     if question:
         logits = (one.explanation.record.logits[0] for one in (example, new))
         earlier, later = map(example.checkpoint.model.probabilities, logits)
@@ -218,7 +218,7 @@ def _importances(example: Example, question: Question | None, by_mean: bool) -> 
     unknown = np.full((record.blocks, record.heads), np.nan)
     if question is None:
         return unknown
-    if not measured(example, question) and not st.button(f"Measure every head ({about(_seconds(example))})"):
+    if not measured(example, question) and not st.button(f"Measure every head ({format_duration(_seconds(example))})"):
         return unknown
     # Remember the request, so that no button appears if the estimate grows on a busy machine.
     session.of(session.Explore).importance = f"{example.key} {question.target}"

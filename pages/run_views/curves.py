@@ -36,10 +36,10 @@ def smooth(points: Points, strength: float) -> list[tuple[float, float]]:
     return result
 
 
-def thin(points: Points, most: int = POINTS) -> list[tuple[float, float]]:
+def downsample(points: Points, most: int = POINTS) -> list[tuple[float, float]]:
     """Keep every n-th point and the last one, at most `most` points.
 
-    >>> thin([(i, i) for i in range(10)], 6)
+    >>> downsample([(i, i) for i in range(10)], 6)
     [(0, 0), (2, 2), (4, 4), (6, 6), (8, 8), (9, 9)]
     """
     stride = 1
@@ -143,7 +143,7 @@ def line(
     return {
         "name": name,
         "type": "line",
-        "data": [[_rounded(x), _rounded(y)] for x, y in thin(points) if math.isfinite(y)],
+        "data": [[_rounded(x), _rounded(y)] for x, y in downsample(points) if math.isfinite(y)],
         "showSymbol": dots and len(points) <= 60,
         "symbolSize": 5,
         "silent": faint,

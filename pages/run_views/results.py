@@ -70,7 +70,7 @@ def _checkpoint(run: registry.Run) -> None:
 
     def keep() -> None:
         name = st.session_state["keep name"]
-        run_actions.act(f"Kept as checkpoint {name}.", control.keep, run.id, name)
+        run_actions.act(f"Kept as checkpoint {name}.", control.keep_checkpoint, run.id, name)
 
     with st.container(horizontal=True, vertical_alignment="center"):
         zip_downloads.link(

@@ -60,7 +60,7 @@ def _stop_or_resume(run: registry.Run) -> None:
         resumable = run_folder.resumable(run.folder)
         if resumable:
             train_longer(run)
-        if run_folder.learnt(run.folder) and (not resumable or run.status == "failed"):
+        if run_folder.latest_checkpoint(run.folder) and (not resumable or run.status == "failed"):
             _begin_anew(run)
 
 
@@ -127,7 +127,7 @@ def _begin_anew(run: registry.Run) -> None:
     values = {name: run.config[name] for name in ("data", *setting_names.NAMES) if name in run.config}
     recipe = {name: setting_names.write(value) for name, value in values.items() if name not in FROM_CHECKPOINT}
     tooltip = "A new run starts from the last weights of this one, with its settings."
-    start = {"init_from": str(run_folder.learnt(run.folder))}
+    start = {"init_from": str(run_folder.latest_checkpoint(run.folder))}
     navigation.link("Begin anew", "train", recipe | start, help=tooltip)
 
 

@@ -12,7 +12,7 @@ from pages.shared import setting_names
 from pages.shared.bars import STRONG
 from vit.runs.registry import Run
 from vit.runs.search.control import Search
-from vit.runs.search.space import Choices, Range, in_words
+from vit.runs.search.space import Choices, Range, format_settings
 from vit.training.metrics import best_epoch, evaluations
 
 _KINDS = {  # kinds of trials, foreground first: colour, line width, opacity
@@ -96,7 +96,7 @@ def _over_epochs(search: Search, every: Sequence[Trial]) -> dict[str, Any]:
             (record["step"] / figures.steps_per_epoch, 100 * record["accuracy"])
             for record in evaluations(figures.records)
         ]
-        points = curves.thin(reached, _POINTS)
+        points = curves.downsample(reached, _POINTS)
         data = [
             {
                 "value": [round(x, 3), round(y, 2)],
@@ -153,7 +153,7 @@ def _against(name: str, dimension: Range | Choices, measured: Sequence[Trial], e
             if trial.kind != kind or trial.accuracy is None or value is None:
                 continue
             x = str(value) if isinstance(dimension, Choices) else value
-            text = f"Trial {trial.number}, {in_words({name: value})}: {100 * trial.accuracy:.1f} %"
+            text = f"Trial {trial.number}, {format_settings({name: value})}: {100 * trial.accuracy:.1f} %"
             data.append({"value": [x, round(100 * trial.accuracy, 2)], "name": text})
         style = {"color": color, "opacity": opacity}
         series.append({"name": kind, "type": "scatter", "data": data, "itemStyle": style})

@@ -95,7 +95,7 @@ def _facts(search: Search) -> str:
     plan = search.plan
     rungs = ", ".join(map(str, plan.rungs()))
     early = f"{best_part(plan.reduction_factor)} goes on after epochs {rungs}" if rungs else "none ends early"
-    data = run_records.short(plan.config.data)
+    data = run_records.dataset_label(plan.config.data)
     return f"Random search · {data} · {plan.trials} trials of up to {plan.config.epochs} epochs · {early}"
 
 

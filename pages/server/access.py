@@ -66,10 +66,10 @@ _FORWARDED = (
 
 def may_train() -> bool:
     """Whether the visitor may start and change runs and upload data."""
-    return not closed_because()
+    return not training_denied_reason()
 
 
-def closed_because() -> str:
+def training_denied_reason() -> str:
     """Return why the visitor may not train, as a sentence; "" if they may."""
     if is_local():
         return ""

@@ -5,11 +5,11 @@
 const INTERVAL = 500; // [ms] between checks
 const PATIENCE = 20; // checks without a socket before the notice BLOCKED
 const STEADY = 4; // checks that a socket must stay open, because some proxies close it at once
-const SILENCE = 60; // checks before the notice SILENT, if nothing arrives through an open socket
+const SILENT_CHECKS = 60; // checks before the notice NO_ANSWER, if nothing arrives through an open socket
 const BLOCKED =
   "No web socket reaches the app's server, so there is nothing to show. A proxy between this browser and the app has to " +
   "let web sockets through, and to pass on the browser's own Host: see docs/host.md.";
-const SILENT =
+const NO_ANSWER =
   "The app's server has not answered yet. It is busy, or a proxy holds back what it sends through the web socket: " +
   "see docs/host.md.";
 
@@ -35,7 +35,7 @@ class FirstSocket {
     if (!app) return;
     this.checks += 1;
     this.openChecks = app.dataset.testConnectionState === "CONNECTED" ? this.openChecks + 1 : 0;
-    if (this.openChecks >= STEADY) this.setNotice(this.checks < SILENCE ? "" : SILENT);
+    if (this.openChecks >= STEADY) this.setNotice(this.checks < SILENT_CHECKS ? "" : NO_ANSWER);
     else if (this.checks >= PATIENCE) this.setNotice(BLOCKED);
   }
 

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pages.server import housekeeping, public, result_cache, visit_pictures
 from pages.server.page_paths import PATHS
-from pages.server.uploads import UPLOADS, OnDisk, Refused, is_picture
+from pages.server.uploads import UPLOADS, TemporaryUpload, UploadRejected, is_picture
 from pages.streamlit_internals import files, messages, server, sessions
 
 _POLICY = "frame-ancestors {}; object-src 'none'; base-uri 'self'; form-action 'self'"
@@ -179,7 +179,7 @@ async def _receive_upload(request: Request, session: str, file: str) -> Response
             data = await uploads[0].read() if is_picture(name) else await asyncio.to_thread(_on_disk, uploads[0])
             kind = uploads[0].content_type or "application/octet-stream"
             files.store(session, file, name, kind, data)
-    except Refused as error:
+    except UploadRejected as error:
         return PlainTextResponse(str(error), 413)
     except (HTTPException, ClientDisconnect):
         return PlainTextResponse("The file did not arrive as a whole.", 400)
@@ -200,11 +200,11 @@ async def _form(request: Request, name: str) -> FormData:
         raise HTTPException(400, error.message) from error
 
 
-def _on_disk(upload: UploadFile) -> OnDisk:
+def _on_disk(upload: UploadFile) -> TemporaryUpload:
     """Return an upload as the unnamed temporary file that Starlette received it into."""
     file: Any = upload.file
     file.rollover()
-    return OnDisk(file, file.seek(0, 2))
+    return TemporaryUpload(file, file.seek(0, 2))
 
 
 def _retain(visits: set[str]) -> None:

@@ -60,7 +60,7 @@ async def watch(retain: Callable[[set[str]], None]) -> None:
             here = close_lost(lost)
             retain(here)
             if before - here:
-                await asyncio.to_thread(release if here else give_back)
+                await asyncio.to_thread(release if here else release_memory)
             before = here
         except Exception:
             _log.exception("Housekeeping failed.")
@@ -98,7 +98,7 @@ def release() -> None:
     trim()
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Clear all caches, and return their memory to the operating system."""
     st.cache_resource.clear()
     st.cache_data.clear()

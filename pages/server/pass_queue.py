@@ -28,7 +28,7 @@ WITH_GRADIENTS = 2
 log = logging.getLogger(__name__)
 
 
-class Line:
+class MemoryQueue:
     """A memory budget with a first-in, first-out queue.
 
     Args:
@@ -83,11 +83,11 @@ class Line:
 
 
 @st.cache_resource(show_spinner=False)
-def _line() -> Line:
+def _line() -> MemoryQueue:
     budget = int(SHARE * memory()[1]) or UNKNOWN
     if public.is_public():  # in a container, free memory may be reported for the whole machine
-        return Line(min(budget, public.PASSES), public.AT_A_TIME)
-    return Line(budget)
+        return MemoryQueue(min(budget, public.PASSES), public.AT_A_TIME)
+    return MemoryQueue(budget)
 
 
 @contextmanager
@@ -120,7 +120,7 @@ def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision
             if not out_of_memory.is_out_of_memory(error):
                 raise
             log.warning("A pass ran out of memory.", exc_info=error)
-            problem = out_of_memory.explained(error, "This", HELPS, needed)
+            problem = out_of_memory.describe_failure(error, "This", HELPS, needed)
         finally:
             _here.computes = False
     if problem:

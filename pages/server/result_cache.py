@@ -24,7 +24,7 @@ LARGE = 50_000_000  # return this much freed memory to the operating system at o
 MODELS = 3  # models with cached results; results of more models would keep those in memory
 
 
-class Memory:
+class ResultCache:
     """A thread-safe LRU cache that computes each result once."""
 
     def __init__(self, budget: int = BUDGET):
@@ -124,8 +124,8 @@ def models_of(value: Any) -> frozenset[int]:
 
 
 @st.cache_resource(show_spinner=False)
-def _memory() -> Memory:
-    return Memory(public.RESULTS if public.is_public() else BUDGET)
+def _memory() -> ResultCache:
+    return ResultCache(public.RESULTS if public.is_public() else BUDGET)
 
 
 def retain(visits: set[str]) -> None:

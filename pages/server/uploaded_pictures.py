@@ -55,7 +55,7 @@ def key_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def keep(content: bytes) -> str:
+def store(content: bytes) -> str:
     """Store a picture, delete expired ones, and return the key.
 
     Returns "" if it cannot be stored, because the disk is full or read-only. Then only reloads do not work.
@@ -102,7 +102,7 @@ def find(key: str) -> bytes | None:
     return content
 
 
-def is_kept(key: str) -> bool:
+def is_stored(key: str) -> bool:
     """Whether the picture of a key is stored, without reading it."""
     if public.is_public():
         return PICTURES.find(key) is not None
@@ -121,15 +121,15 @@ def cache_scope() -> str:
     return current_id() if public.is_public() else ""
 
 
-def keep_all(uploads: Sequence[Upload]) -> str:
+def store_all(uploads: Sequence[Upload]) -> str:
     """Store several pictures and return the key for `find_all`; "" if one cannot be stored or there are none."""
-    return keep_list([(upload.name, keep(upload.data)) for upload in uploads])
+    return store_list([(upload.name, store(upload.data)) for upload in uploads])
 
 
-def keep_list(entries: Sequence[tuple[str, str]]) -> str:
+def store_list(entries: Sequence[tuple[str, str]]) -> str:
     """Store a list of names and keys of stored pictures; return the key for `find_all`, "" if a key is missing."""
     short = [(name[:LONGEST_NAME], key) for name, key in entries]
-    return keep(json.dumps(short).encode()) if short and all(key for _, key in short) else ""
+    return store(json.dumps(short).encode()) if short and all(key for _, key in short) else ""
 
 
 def find_all(key: str) -> list[Upload]:

@@ -33,11 +33,11 @@ SESSIONS = 10_000  # remembered sessions
 ENVELOPE = 1 << 16  # overhead of the multipart encoding [bytes]
 
 
-class Refused(Exception):
+class UploadRejected(Exception):
     """An upload exceeds a limit; the message is shown to the visitor."""
 
 
-class OnDisk(bytes):
+class TemporaryUpload(bytes):
     """Content of an upload in an unnamed temporary file, which is deleted with the last reference to this object.
 
     It is an empty `bytes` object, which Streamlit can store.
@@ -50,7 +50,7 @@ class OnDisk(bytes):
     file: BinaryIO
     size: int
 
-    def __new__(cls, file: BinaryIO, size: int) -> "OnDisk":
+    def __new__(cls, file: BinaryIO, size: int) -> "TemporaryUpload":
         """Create an empty `bytes` object with attributes."""
         content = super().__new__(cls)
         content.file, content.size = file, size
@@ -64,7 +64,7 @@ class OnDisk(bytes):
 class _Reader(io.RawIOBase):
     """A reader with its own position in a shared file."""
 
-    def __init__(self, content: OnDisk):
+    def __init__(self, content: TemporaryUpload):
         self._content, self._position = content, 0
 
     def readable(self) -> bool:
@@ -153,23 +153,23 @@ class Uploads:
         if new.picture:
             largest = min(largest, LARGEST * MB)
         if new.size > largest + ENVELOPE:
-            raise Refused(f"A file may have {largest // MB:,} MB here.")
+            raise UploadRejected(f"A file may have {largest // MB:,} MB here.")
         if (
             sum(one.size for one in every if one.session == new.session)
             > (allowed or (public.SESSION if public.is_public() else STRANGERS_SESSION) * MB) + ENVELOPE
         ):
-            raise Refused("You have uploaded as much as one visit may. Reload the page to begin anew.")
+            raise UploadRejected("You have uploaded as much as one visit may. Reload the page to begin anew.")
         strangers = sum(one.size for one in every if not self._allowed.get(one.session))
         if not allowed and strangers > (public.UPLOADS if public.is_public() else STRANGERS) * MB:
-            raise Refused("Others have uploaded as much as this server holds. Try again later.")
+            raise UploadRejected("Others have uploaded as much as this server holds. Try again later.")
         if new.picture:
             if sum(one.size for one in every if one.picture) > MEMORY * MB:
-                raise Refused("This server holds no more pictures now. Try again later.")
+                raise UploadRejected("This server holds no more pictures now. Try again later.")
         elif (
             shutil.disk_usage(tempfile.gettempdir()).free
             < FREE * MB + sum(one.size for one in self._pending.values()) + new.size
         ):
-            raise Refused("The server is short of disk space. Nothing was saved.")
+            raise UploadRejected("The server is short of disk space. Nothing was saved.")
 
 
 def strangers_file() -> int:
@@ -178,7 +178,7 @@ def strangers_file() -> int:
 
 
 def _weight(data: bytes) -> tuple[int, bool]:
-    return (data.size, False) if isinstance(data, OnDisk) else (len(data), True)
+    return (data.size, False) if isinstance(data, TemporaryUpload) else (len(data), True)
 
 
 def is_picture(name: str) -> bool:

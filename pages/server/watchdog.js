@@ -7,7 +7,7 @@ const WAITS = [500, 4000, 20_000]; // [ms] before the first, second and third re
 const STORED = "vit-reloads"; // key in sessionStorage: times of this tab's reloads
 const OFFLINE =
   "The app's server does not answer. The page goes on by itself when it is back. Runs that train go on without it.";
-const HOPELESS = "This page stopped, and loading it again did not help. Open the app anew.";
+const RELOAD_FAILED = "This page stopped, and loading it again did not help. Open the app anew.";
 
 /** @param {string} title */
 const dialogs = (title) =>
@@ -60,13 +60,13 @@ class Watchdog {
     try {
       const now = Date.now();
       const times = JSON.parse(sessionStorage[STORED] ?? "[]").filter((/** @type {number} */ time) => now - time < SPAN);
-      if (times.length >= WAITS.length) return this.setNotice(HOPELESS);
+      if (times.length >= WAITS.length) return this.setNotice(RELOAD_FAILED);
       setTimeout(() => {
         sessionStorage[STORED] = JSON.stringify([...times, Date.now()]);
         location.reload();
       }, WAITS[times.length]);
     } catch {
-      this.setNotice(HOPELESS); // without storage, reloads could not be counted and might loop
+      this.setNotice(RELOAD_FAILED); // without storage, reloads could not be counted and might loop
     }
   }
 }

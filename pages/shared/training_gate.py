@@ -9,7 +9,7 @@ from pages.shared.escape import plain
 
 def require_trainer() -> None:
     """Stop the page with the reason and a sign-in button, unless the visitor may train."""
-    reason = access.closed_because()
+    reason = access.training_denied_reason()
     if not reason:
         return
     navigation.start_page("train", remember=False)

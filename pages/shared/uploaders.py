@@ -8,7 +8,7 @@ import streamlit as st
 
 from pages.links import session
 from pages.server import access
-from pages.server.uploads import FILES, LARGEST, MB, UPLOADS, OnDisk, strangers_file
+from pages.server.uploads import FILES, LARGEST, MB, UPLOADS, TemporaryUpload, strangers_file
 from pages.streamlit_internals import files as uploaded_files
 from pages.streamlit_internals import sessions
 from pages.streamlit_internals.types import UploadedFile
@@ -81,7 +81,7 @@ def content(file: Any) -> bytes:
 def opened(file: Any) -> BinaryIO:
     """Open a file of `st.file_uploader` at its start, in memory or on disk."""
     data = uploaded_files.data_of(file.file_id)
-    if isinstance(data, OnDisk):
+    if isinstance(data, TemporaryUpload):
         return data.open()
     file.seek(0)
     return file

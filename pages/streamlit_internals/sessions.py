@@ -12,7 +12,7 @@ def current_id() -> str:
     return context.session_id if context else ""
 
 
-def came_by_history() -> bool:
+def is_history_navigation() -> bool:
     """Whether the browser's Back or Forward caused this run of the page."""
     context = get_script_run_ctx()
     return context is not None and context.is_history_navigation

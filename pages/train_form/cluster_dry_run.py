@@ -15,7 +15,7 @@ from vit.errors import UserError
 from vit.runs import control
 from vit.runs.batch import cluster_dry_run
 from vit.runs.engines import watch
-from vit.runs.engines.contract import Look, read_handle
+from vit.runs.engines.contract import JobStatus, read_handle
 from vit.training import dry_run
 from vit.training.config import TrainConfig
 
@@ -77,7 +77,7 @@ def _wait() -> None:
         return
     subject, folder, _ = state.cluster_dry_run
     handle = read_handle(folder)
-    status, problem = watch.look(handle) if handle else (Look("gone"), "")
+    status, problem = watch.status(handle) if handle else (JobStatus("gone"), "")
     result: Any = None
     try:
         result = cluster_dry_run.read(folder)
@@ -89,7 +89,7 @@ def _wait() -> None:
         _end(folder)
         st.rerun()
     with st.container(horizontal=True, vertical_alignment="center"):
-        running = status is not None and status.word == "running"
+        running = status is not None and status.state == "running"
         words = "It tries a few steps." if running else (status.reason if status else problem) or "It is submitted."
         st.caption(plain(words))
         st.button("Cancel", key="cancel_there", on_click=_cancel)

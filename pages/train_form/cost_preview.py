@@ -21,7 +21,7 @@ from vit.model.config import ViTConfig
 from vit.training import augmentation_preview, dry_run, fine_tuning, picture_sample, smaller_recipe
 from vit.training import memory as memory_of_training
 from vit.training.config import TrainConfig
-from vit.view.captions import about
+from vit.view.captions import format_duration
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -158,8 +158,8 @@ def show_costs(
     if measured:
         rows["Pictures per second"] = f"about {float(f'{measured.pictures_per_second:.2g}'):,g}"
         rows["Memory"] = f"about {memory(measured.memory)}" + ("" if len(devices) == 1 else " on each")
-        rows["An epoch"] = about(measured.seconds_per_epoch)
-        rows["All epochs"] = about(measured.seconds_per_epoch * config.epochs)
+        rows["An epoch"] = format_duration(measured.seconds_per_epoch)
+        rows["All epochs"] = format_duration(measured.seconds_per_epoch * config.epochs)
     else:
         rows["Memory"] = rows["An epoch"] = "not tried"
     facts.html(
@@ -230,13 +230,13 @@ def show_doubts(config: TrainConfig, measured: "dry_run.DryRun") -> None:
     if total <= dry_run.DEAR_SECONDS:
         return
     where = "CPU" if measured.device == "cpu" else "device"
-    st.warning(f"On this {where} all epochs take {about(total)}.")
+    st.warning(f"On this {where} all epochs take {format_duration(total)}.")
     if smaller := smaller_recipe.fitting(config, measured):
         epochs = f", {smaller.settings['epochs']} epochs" if "epochs" in smaller.settings else ""
         side = smaller.settings.get("image_size")
         what = f"{side} px, " if side else ""
         st.button(
-            f"Take {what}{numbers(smaller.params)} parameters{epochs}: {about(smaller.seconds)}",
+            f"Take {what}{numbers(smaller.params)} parameters{epochs}: {format_duration(smaller.seconds)}",
             key="take_smaller",
             on_click=apply_settings,
             args=(smaller.settings,),

@@ -92,7 +92,7 @@ def control_value(name: str) -> Any:
 
 def url_has_priority() -> bool:
     """Whether the URL has priority over the session: at the start, and after the browser's Back to a form."""
-    if sessions.came_by_history() and set(PARTS) & st.query_params.keys():
+    if sessions.is_history_navigation() and set(PARTS) & st.query_params.keys():
         return True
     return any(key(part) not in st.session_state for part in PARTS)
 

@@ -22,7 +22,7 @@ from vit.runs.engines.contract import HERE
 from vit.runs.registry import Run
 from vit.training import dry_run
 from vit.training.config import TrainConfig
-from vit.training.ladder import RUNGS, Reached, recommended, rung_config
+from vit.training.ladder import RUNGS, RungResult, recommended, rung_config
 from vit.training.metrics import best_epoch
 from vit.training.presets import checkpoint_name
 
@@ -48,7 +48,7 @@ class Row(NamedTuple):
     """
 
     name: str
-    reached: Reached | None
+    reached: RungResult | None
     run: Run | None
 
 
@@ -66,7 +66,7 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
             on_click=tried.add,
             args=(key,),
         )
-    reached: Mapping[str, Reached] = {}
+    reached: Mapping[str, RungResult] = {}
     if key in tried:
         try:
             reached = with_bar(key, LOOKING, lambda tick: _without_training(config, target, tick))
@@ -92,7 +92,7 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
     draw()
 
 
-def rows_of(config: TrainConfig, without_training: Mapping[str, Reached]) -> list[Row]:
+def rows_of(config: TrainConfig, without_training: Mapping[str, RungResult]) -> list[Row]:
     """Return all rungs with their results.
 
     Args:
@@ -110,7 +110,7 @@ def rows_of(config: TrainConfig, without_training: Mapping[str, Reached]) -> lis
     return [Row(name, _reached_by(newest.get(name)) or without_training.get(name), newest.get(name)) for name in RUNGS]
 
 
-def _reached_by(run: Run | None) -> Reached | None:
+def _reached_by(run: Run | None) -> RungResult | None:
     """Return the best validation result of a run so far; None before its first evaluation."""
     if run is None:
         return None
@@ -119,7 +119,7 @@ def _reached_by(run: Run | None) -> Reached | None:
     pictures = start[-1].get("validation_pictures") if start else None
     if accuracy is None or best is None or not isinstance(pictures, int) or not pictures:
         return None
-    return Reached(accuracy, pictures, best.get("loss"))
+    return RungResult(accuracy, pictures, best.get("loss"))
 
 
 def _subject(config: TrainConfig) -> tuple[tuple[str, object], ...]:
@@ -134,7 +134,7 @@ def _subject_of_values(values: Mapping[str, object]) -> tuple[tuple[str, object]
 
 def _without_training(
     config: TrainConfig, target: ComputeTarget, tick: Callable[[float], object]
-) -> dict[str, Reached]:
+) -> dict[str, RungResult]:
     device = target.devices[0] if target.on == HERE and target.devices else "cpu"
     with closing(dry_run.without_training(config, device)) as moments:
         for moment in moments:
@@ -144,7 +144,7 @@ def _without_training(
     return {}
 
 
-def sentence(known: Mapping[str, Reached], best: str, under_way: Sequence[str] = ()) -> str:
+def sentence(known: Mapping[str, RungResult], best: str, under_way: Sequence[str] = ()) -> str:
     """Return a sentence that recommends a rung.
 
     Args:
@@ -152,11 +152,11 @@ def sentence(known: Mapping[str, Reached], best: str, under_way: Sequence[str] =
         best: the recommended rung.
         under_way: rungs with unfinished runs.
 
-    >>> sentence({"probe": Reached(0.9, 200), "lora": Reached(0.94, 200)}, "lora")
+    >>> sentence({"probe": RungResult(0.9, 200), "lora": RungResult(0.94, 200)}, "lora")
     '**Take LoRA**: right for 94.0 % of 200 validation pictures, 4.0 points above the linear probe.'
-    >>> sentence({"lora": Reached(0.494, 500, 1.42), "all": Reached(0.49, 500, 1.4)}, "all")[31:]
+    >>> sentence({"lora": RungResult(0.494, 500, 1.42), "all": RungResult(0.49, 500, 1.4)}, "all")[31:]
     '49.0 % of 500 validation pictures. So few pictures cannot tell it apart from LoRA, whose loss is higher.'
-    >>> sentence({"probe": Reached(0.9, 200)}, "probe", ["lora", "all"])
+    >>> sentence({"probe": RungResult(0.9, 200)}, "probe", ["lora", "all"])
     '**Best so far: the linear probe**, right for 90.0 % of 200 validation pictures. Still under way: LoRA, everything.'
     """
     reached, share = known[best], 100 * known[best].accuracy
@@ -164,8 +164,8 @@ def sentence(known: Mapping[str, Reached], best: str, under_way: Sequence[str] =
     text = f"**Best so far: {title}**, " if under_way else f"**Take {title}**: "
     text += f"right for {share:.1f} % of {reached.pictures:,} validation pictures"
     cheaper = [name for name in RUNGS if name in known and list(RUNGS).index(name) < list(RUNGS).index(best)]
-    higher = [RUNGS[name].title for name, one in known.items() if one.right > reached.right]
-    if "probe" in known and reached.right > known["probe"].right and best != "neighbours":
+    higher = [RUNGS[name].title for name, one in known.items() if one.correct > reached.correct]
+    if "probe" in known and reached.correct > known["probe"].correct and best != "neighbours":
         gain = 100 * (reached.accuracy - known["probe"].accuracy)
         text += f", {gain:.1f} points above the linear probe"
     elif not higher and len(known) > len(cheaper) + 1 and not under_way:

@@ -22,7 +22,7 @@ from vit.runs.registry import ANY_GPU, MOST_EPOCHS
 from vit.runs.search import control
 from vit.runs.search.plan import MOST_NAME, MOST_TRIALS, SearchPlan, best_part, usual_min_epochs
 from vit.training.config import TrainConfig
-from vit.view.captions import about
+from vit.view.captions import format_duration
 
 if TYPE_CHECKING:
     from vit.training.dry_run import DryRun
@@ -164,7 +164,8 @@ def forecast(plan: SearchPlan, measured: "DryRun | None") -> Sequence[str]:
         sentences.append("None ends early.")
     if measured:
         low, high = (
-            about(measured.seconds_per_epoch * plan.trials * each) for each in (min(plan.min_epochs, epochs), epochs)
+            format_duration(measured.seconds_per_epoch * plan.trials * each)
+            for each in (min(plan.min_epochs, epochs), epochs)
         )
         sentences.append(f"At most {high} of training in all, if an epoch takes as long as tried and none ends early;")
         sentences.append(f"at least {low}.")

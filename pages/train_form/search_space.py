@@ -37,7 +37,7 @@ def texts_of(written: str, config: TrainConfig) -> dict[str, str]:
     Args:
         written: space of a form; settings that a search cannot vary or that the recipe does not use are left out.
     """
-    chosen = read(written) or {name: str(one) for name, one in space.usual(config).items()}
+    chosen = read(written) or {name: str(one) for name, one in space.default_space(config).items()}
     return {name: chosen[name] for name in chosen if name in _offered(config, chosen)}
 
 
@@ -62,7 +62,7 @@ def _offered(config: TrainConfig, texts: Mapping[str, str]) -> list[str]:
             readable[name] = space.parse(name, text)
         except InvalidConfig:
             continue
-    return space.offered(config.model_dump(), readable)
+    return space.searchable_settings(config.model_dump(), readable)
 
 
 def problem(name: str, text: str) -> str:
@@ -138,7 +138,7 @@ def pick(config: TrainConfig, texts: Mapping[str, str]) -> None:
 def _proposed(config: TrainConfig, name: str) -> str:
     """Return the initial range or values of a setting; "" if there is no sensible default."""
     choices = settings.kind(name)[1] if name != "size" else ()
-    return str(space.proposed(config, name) or space.Choices(choices))
+    return str(space.default_dimension(config, name) or space.Choices(choices))
 
 
 def _change(config: TrainConfig, step: Callable[[dict[str, str]], Mapping[str, str]]) -> None:
@@ -213,7 +213,7 @@ def _pick_values(config: TrainConfig, name: str, text: str, change: _Change) -> 
     number = type_ in (int, float)
     key = _key(name, "values")
     chosen = _values(text)
-    proposed = space.proposed(config, name)
+    proposed = space.default_dimension(config, name)
     options = [str(choice) for choice in choices] or (["true", "false"] if type_ is bool else [])
     if not options and isinstance(proposed, space.Choices):
         options = str(proposed).split(",")
@@ -272,7 +272,7 @@ def _rescaled(config: TrainConfig, name: str, text: str, scale: str) -> str:
         between = () if usual is None else (f"{usual:g}",)
         return ",".join(dict.fromkeys(filter(None, (ends.low, *between, ends.high))))
     values = sorted((value for value in _values(text) if _number(name, value) is not None), key=float)
-    proposed = space.proposed(config, name)
+    proposed = space.default_dimension(config, name)
     if len(values) < 2 and isinstance(proposed, space.Range):
         values = [f"{proposed.low:g}", f"{proposed.high:g}"]
     low, high = (values[0], values[-1]) if values else ("", "")

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from vit.explain.maps import mass_threshold, otsu_threshold
 from vit.explain.sensitivity import correlations
 from vit.images.geometry import Box
-from vit.view.export import painted
+from vit.view.export import paint_heatmap
 from vit.view.selection import Selection
 
 from . import synthetic
@@ -311,7 +311,7 @@ def test_colours_over_the_picture_equal_those_of_files(open_viewer, query):
     chosen = Selection.from_query(chosen, 3, 2, 27)
     assert chosen.cover == ("film" if "film" in query else "weight")
     heatmap = np.asarray(values, np.float32).reshape(4, 6)
-    drawn = painted(Image.new("RGB", (6, 4), "white"), heatmap, Box(0, 0, 6, 4), chosen, low, top)
+    drawn = paint_heatmap(Image.new("RGB", (6, 4), "white"), heatmap, Box(0, 0, 6, 4), chosen, low, top)
     assert np.abs(np.asarray(drawn).astype(int) - on_white).max() <= 3 and on_white.std() > 5
     clear = np.asarray(drawn).min(-1) == 255
     assert (clear.sum() == 0) if "film" in query else (clear.mean() > 0.3 and (~clear).mean() > 0.1)
@@ -363,7 +363,7 @@ def test_map_under_the_pointer_is_judged_without_the_server(open_viewer):
 
     def judged(heatmap, words):
         value = float(correlations(heatmap[len(record.prefix) :], masks, drops))
-        assert viewer.evaluate("viewer.judge.value") == pytest.approx(value, abs=0.02)  # maps arrive in steps
+        assert viewer.evaluate("viewer.faithfulnessBox.value") == pytest.approx(value, abs=0.02)  # maps arrive in steps
         expect(box.locator("dd").first).to_have_text(f"{value:.2f}".replace("-", "−"))
         expect(box.locator("dd").last).to_have_text(re.compile(words))
 

@@ -13,8 +13,8 @@ from vit.cli.main import main
 from vit.errors import InvalidConfig
 from vit.runs import control, registry
 from vit.runs.engines import clusters, contract
-from vit.runs.engines.contract import Refused, Request, Unreachable, next_handle
-from vit.runs.engines.ray_job import Place, torchrun_variables
+from vit.runs.engines.contract import Request, RequestRejected, Unreachable, next_handle
+from vit.runs.engines.ray_job import ProcessPlacement, torchrun_variables
 from vit.runs.engines.slurm_script import batch_script
 
 RAY = 'kind = "ray"\nruns = "/shared/runs"\naddress = "http://head:8265"\ntoken_file = "/etc/token"\n'
@@ -120,7 +120,7 @@ def test_command_line_runs_the_dry_run_on_the_cluster(
 
 
 def test_submission_refused_by_an_engine_leaves_no_run(lab: Fake) -> None:
-    with pytest.raises(Refused, match="lab has one machine"):
+    with pytest.raises(RequestRejected, match="lab has one machine"):
         control.launch(tiny(), on="lab", nodes=2)
     assert registry.list_runs() == []
 
@@ -138,7 +138,7 @@ def test_run_whose_resumption_is_refused_is_unchanged(lab: Fake) -> None:
     run = wait_until_ended(control.launch(tiny(epochs=1), on="lab"))
     about = run.folder / "about.json"
     about.write_text(about.read_text().replace('"nodes": 1', '"nodes": 2'))  # more than the cluster has
-    with pytest.raises(Refused, match="lab has one machine"):
+    with pytest.raises(RequestRejected, match="lab has one machine"):
         control.resume(run.id, epochs=2)
     after = registry.find_run(run.id, patience=5)
     assert (after.status, after.config["epochs"]) == ("finished", 1)
@@ -188,7 +188,7 @@ def test_batch_script_quotes_any_folder_name(tmp_path: Path) -> None:
 def test_processes_on_ray_get_the_environment_of_torchrun() -> None:
     """Ray assigns slots in any order; those of a machine are grouped, and see all of the run's GPUs there."""
     places = [
-        Place(node, f"host-{node}", f"10.0.0.{node}", port, gpus)
+        ProcessPlacement(node, f"host-{node}", f"10.0.0.{node}", port, gpus)
         for node, port, gpus in (("7", 1001, ("3",)), ("4", 1002, ("0",)), ("7", 1003, ("1",)), ("4", 1004, ("2",)))
     ]
     every = torchrun_variables(places)
@@ -196,5 +196,5 @@ def test_processes_on_ray_get_the_environment_of_torchrun() -> None:
     assert {(one["WORLD_SIZE"], one["MASTER_ADDR"], one["MASTER_PORT"]) for one in every} == {("4", "10.0.0.7", "1001")}
     visible = [one["CUDA_VISIBLE_DEVICES"] for one in every]
     assert visible == ["3,1", "0,2", "3,1", "0,2"]  # the process's own GPU is at its local rank
-    (alone,) = torchrun_variables([Place("7", "host", "10.0.0.7", 1001, ())])
+    (alone,) = torchrun_variables([ProcessPlacement("7", "host", "10.0.0.7", 1001, ())])
     assert alone["WORLD_SIZE"] == "1" and "CUDA_VISIBLE_DEVICES" not in alone

@@ -32,7 +32,7 @@ from vit.runs.batch.parts import Measurement
 from vit.runs.batch.spread import measure
 from vit.runs.engines import contract
 from vit.runs.engines.clusters import find_cluster
-from vit.runs.engines.contract import HERE, Handle, Look, Request, Unreachable, read_handle
+from vit.runs.engines.contract import HERE, Handle, JobStatus, Request, Unreachable, read_handle
 from vit.training.metrics import read_metrics
 from vit.training.presets import train_config
 
@@ -104,8 +104,10 @@ def test_status_of_many_equals_status_of_each(lab: Lab, first: registry.Run) -> 
     until(lambda: status(first) in ("running", "validating"), "its training")
     handle = read_handle(first.folder) or Handle(first.folder, lab.name, first.id, 0.0)
     never = handle._replace(folder=first.folder.with_name("20261124-000000-never-0000"), job="never.1")
-    assert [look for _, look in lab.engine.look_all([handle] * 9)] == [lab.engine.look(handle)] * 9
-    until(lambda: [*lab.engine.look_all([handle] * 9 + [never])][-1] == (never, Look("gone")), "that it is unknown")
+    assert [status for _, status in lab.engine.statuses([handle] * 9)] == [lab.engine.status(handle)] * 9
+    until(
+        lambda: [*lab.engine.statuses([handle] * 9 + [never])][-1] == (never, JobStatus("gone")), "that it is unknown"
+    )
 
 
 def test_run_without_a_slot_waits_and_says_so(lab: Lab, first: registry.Run) -> None:
@@ -295,11 +297,11 @@ def test_job_ended_while_pending_trains_nothing(tmp_path: Path) -> None:
     handle = contract.next_handle(folder, "lab")
     contract.write_handle(handle, Request())
     assert contract.claim_job(folder, handle.job) == handle
-    contract.conclude(handle, "stopped", "Killed.")
+    contract.record_end(handle, "stopped", "Killed.")
     assert contract.claim_job(folder, handle.job) is None
     again = contract.next_handle(folder, "lab")
     contract.write_handle(again, Request())
     assert contract.claim_job(folder, handle.job) is None
     assert contract.claim_job(folder, again.job) == again
     (folder / "stop").touch()
-    assert contract.claim_job(folder, again.job) is None and contract.is_over(again)
+    assert contract.claim_job(folder, again.job) is None and contract.has_ended(again)

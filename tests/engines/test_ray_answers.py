@@ -11,7 +11,7 @@ import pytest
 
 from vit.runs.engines import ray
 from vit.runs.engines.clusters import Cluster
-from vit.runs.engines.contract import Handle, Refused, Request, claim_job, read_handle, write_handle
+from vit.runs.engines.contract import Handle, Request, RequestRejected, claim_job, read_handle, write_handle
 
 RUN = "20261124-000000-a-0000"
 
@@ -81,6 +81,6 @@ def test_driver_of_a_job_ended_while_pending_trains_nothing(lab: ray.Ray, head: 
 def test_refused_job_leaves_no_handle(lab: ray.Ray, head: Head) -> None:
     """A job that started although the request failed trains nothing."""
     head.refuses = True
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRejected):
         lab.submit(lab.cluster.runs / RUN, Request())
     assert read_handle(lab.cluster.runs / RUN) is None

@@ -200,7 +200,7 @@ def test_downloaded_checkpoint_states_its_source(server: HubServer, published: s
     source = json.loads((fetched.folder / "source.json").read_text())
     assert source["name"] == str(fetched.name) == f"{REPOSITORY}@{published}"
     assert source["from"] == server.url
-    assert hub.called(fetched.folder) == fetched.name
+    assert hub.pinned_name(fetched.folder) == fetched.name
     assert fetched.size == sum(path.stat().st_size for path in fetched.folder.iterdir())
     assert hub.cached() == [fetched]
 
@@ -264,7 +264,7 @@ def test_other_folders_are_not_taken_for_checkpoints(server: HubServer, publishe
         (tmp_path / "downloads" / name).mkdir()
     (tmp_path / "downloads" / f"a--b@{published}").symlink_to(fetched.folder)
     assert hub.cached() == [fetched]
-    assert hub.called(tmp_path / f"ada--tiny-vit@{published}") is None
+    assert hub.pinned_name(tmp_path / f"ada--tiny-vit@{published}") is None
 
 
 def test_downloaded_checkpoint_can_be_removed(server: HubServer, published: str, tmp_path: Path) -> None:

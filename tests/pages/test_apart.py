@@ -1,7 +1,7 @@
 """Pages run by tests leave no state behind for later tests."""
 
-from apart import output_of
 from streamlit.testing.v1 import AppTest
+from subprocesses import output_of
 
 
 def words() -> None:

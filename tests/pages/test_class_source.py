@@ -214,7 +214,7 @@ def test_groups_of_uploaded_pictures_are_classes(
         "light": [png(30, 30, color=f"rgb({i}, 255, 255)") for i in (200, 255)],
     }
     keys = {
-        name: uploaded_pictures.keep_all([Upload.of(f"{i}.png", data) for i, data in enumerate(pictures)])
+        name: uploaded_pictures.store_all([Upload.of(f"{i}.png", data) for i, data in enumerate(pictures)])
         for name, pictures in groups.items()
     }
     link = [f"{key} {name}" for name, key in keys.items()]
@@ -264,12 +264,12 @@ def test_deleted_group_is_restored_by_uploading_it_again(
     page: AppTest, backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
-    key = uploaded_pictures.keep_all([Upload.of("red.png", png(31, 31))])
+    key = uploaded_pictures.store_all([Upload.of("red.png", png(31, 31))])
     for file in (tmp_path / "pictures").iterdir():
         file.rename(tmp_path / file.name)
     show(page, checkpoint=backbone, classes_from="examples", classes_group=[f"{key} reds"])
     assert any("The pictures of reds are not here any more" in one.value for one in page.caption)
-    uploaded_pictures.keep_all([Upload.of("red.png", png(31, 31))])
+    uploaded_pictures.store_all([Upload.of("red.png", png(31, 31))])
     page.run()
     assert not page.exception and any(one.value == "**reds** · 1 picture" for one in page.markdown)
 
@@ -350,7 +350,7 @@ def test_similarity_to_an_uploaded_picture_outlives_the_session(
     page: AppTest, backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
-    key = uploaded_pictures.keep(png(30, 30, color="rgb(200, 20, 20)"))
+    key = uploaded_pictures.store(png(30, 30, color="rgb(200, 20, 20)"))
     show(page, checkpoint=backbone, classes_from="similar", classes_like=key, classes_name="red <b>.png")
     assert not page.exception and not page.error
     assert control(page.selectbox, "target").options[0].startswith("like red <b>.png · ")

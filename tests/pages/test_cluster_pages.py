@@ -150,8 +150,8 @@ def test_failed_dry_run_is_reported_before_the_start(lab: Fake, tmp_path: Path) 
     folder = runs.start_dry_run(tiny(data=f"folder:{tmp_path / 'nowhere'}"), on="lab", devices=["cpu"])
     handle = contract.read_handle(folder)
     assert handle
-    until(lambda: lab.look(handle).word == "gone", "its end")
-    assert cluster_dry_run.failure(folder, lab.look(handle)).startswith("There is no folder")
+    until(lambda: lab.status(handle).state == "gone", "its end")
+    assert cluster_dry_run.failure(folder, lab.status(handle)).startswith("There is no folder")
     runs.end_dry_run(folder)
     assert not folder.exists()
 
@@ -183,7 +183,7 @@ def test_another_version_on_the_cluster_is_reported(lab: Fake, tmp_path: Path) -
 
 
 def test_dry_run_whose_folder_was_deleted_has_ended(tmp_path: Path) -> None:
-    assert "was removed" in cluster_dry_run.failure(tmp_path / "gone", contract.Look("gone"))
+    assert "was removed" in cluster_dry_run.failure(tmp_path / "gone", contract.JobStatus("gone"))
 
 
 def test_waiting_dry_run_can_be_cancelled(lab: Fake) -> None:

@@ -68,5 +68,5 @@ def test_zero_loss_has_no_logarithm() -> None:
 
 def test_curve_has_few_points_and_its_last() -> None:
     points = [(float(i), float(i)) for i in range(12345)]
-    kept = curves.thin(points)
+    kept = curves.downsample(points)
     assert len(kept) <= curves.POINTS and kept[-1] == points[-1] and kept[0] == points[0]

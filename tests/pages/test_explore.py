@@ -204,7 +204,7 @@ def test_first_picture_is_shown_with_a_notice_if_nothing_can_be_stored(
     page: AppTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page.run()
-    monkeypatch.setattr("pages.server.uploaded_pictures.keep", lambda content: "")
+    monkeypatch.setattr("pages.server.uploaded_pictures.store", lambda content: "")
     several(page, first=png(300, 200), second=png(400, 200))
     assert payload(page)[0]["picture"]["width"] == 300 and "keeps no pictures now" in page.error[0].value
 

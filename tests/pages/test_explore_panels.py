@@ -19,10 +19,10 @@ from tests.pages.controls import control
 from tests.pages.drawings import html_elements
 from tests.pages.offered import payload_of, sent_to
 from tests.pages.pictures import png
-from vit.explain.head_ablation import head_means, without
+from vit.explain.head_ablation import ablation_hook, head_means
 from vit.explain.head_statistics import statistics
 from vit.explain.methods import METHODS, Subject, heatmap_of, weights
-from vit.explain.occlusion import hidden
+from vit.explain.occlusion import hide_patches
 from vit.explain.record import record
 from vit.explain.weight_views import position_similarity
 from vit.images import samples
@@ -175,7 +175,7 @@ def test_ablated_head_changes_the_answer_and_the_second_viewer(page: AppTest) ->
     checkpoint = vit.load_checkpoint("cifar10")
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
     pictures = [checkpoint.preprocess(vit.decode_image(samples.read(name))) for name in samples.SAMPLES]
-    hook = without([(0, 0), (2, 1)], head_means(checkpoint.model, torch.cat(pictures)))
+    hook = ablation_hook([(0, 0), (2, 1)], head_means(checkpoint.model, torch.cat(pictures)))
     wanted = record(checkpoint.model, pixels, hook=hook)
     _, sections = unpack(payload_of(page, "changed feeder"))
     shown = sections["maps"] / 255 * sections["scales"][..., None]
@@ -202,8 +202,8 @@ def test_patch_under_the_pointer_can_be_replaced(page: AppTest, baseline: str) -
     sent = sent_to(page)["occlusion"]
     checkpoint = vit.load_checkpoint("cifar10")
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
-    one, both = (hidden(pixels, patches, 4, baseline) for patches in ([3], [3, 20]))
-    model, off = checkpoint.model, without([(0, 0)])
+    one, both = (hide_patches(pixels, patches, 4, baseline) for patches in ([3], [3, 20]))
+    model, off = checkpoint.model, ablation_hook([(0, 0)])
     assert sent["target"] == "dog"
     assert sent["before"] == pytest.approx(float(record(model, one, hook=off).logits[0].softmax(0)[5]), abs=1e-5)
     assert sent["after"][20] == pytest.approx(float(record(model, both, hook=off).logits[0].softmax(0)[5]), abs=1e-5)
@@ -242,7 +242,7 @@ def test_map_of_the_changed_model_is_its_own(page: AppTest, view: str, method: s
     checkpoint = vit.load_checkpoint("cifar10")
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
     target = int(record(checkpoint.model, pixels).logits[0].argmax())
-    subject = Subject.of(checkpoint.model, pixels, target, without([(5, 0)]))
+    subject = Subject.of(checkpoint.model, pixels, target, ablation_hook([(5, 0)]))
     numbers = weights(subject, method)
     torch.testing.assert_close(torch.tensor(sent["computed"]["values"]), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
@@ -426,7 +426,7 @@ def test_ablated_head_is_replaced_by_the_mean_for_the_selected_number_of_heads(p
         assert not page.exception and not page.error
         checkpoint = vit.load_checkpoint(headless, heads)
         inputs = [checkpoint.preprocess(vit.decode_image(samples.read(name))) for name in samples.SAMPLES]
-        hook = without([(0, 1)], head_means(checkpoint.model, torch.cat(inputs)))
+        hook = ablation_hook([(0, 1)], head_means(checkpoint.model, torch.cat(inputs)))
         cat = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
         wanted = record(checkpoint.model, cat, hook=hook).full(1)
         _, sections = unpack(payload_of(page, "changed feeder"))

@@ -18,7 +18,7 @@ from tests.pages.controls import control
 from tests.pages.offered import payload_of, sent_to
 from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
-from vit.explain.occlusion import hidden
+from vit.explain.occlusion import hide_patches
 from vit.images import samples
 from vit.view import features_sheet
 from vit.view.payload import unpack
@@ -57,7 +57,7 @@ def test_uploaded_pictures_make_the_basis_and_bad_ones_are_left_out(
 ) -> None:
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
     uploads = [Upload.of("red <b>.png", png(30, 30, color="rgb(200, 20, 20)")), Upload.of("none.png", b"no picture")]
-    key = uploaded_pictures.keep_all([*uploads, Upload.of("horse.jpg", samples.read("horse"))])
+    key = uploaded_pictures.store_all([*uploads, Upload.of("horse.jpg", samples.read("horse"))])
     shown(page, size="32", features_with="your own pictures", features_pictures=key)
     assert any("none.png: " in one.value for one in page.code)
     assert len([one for one in page.get("image") if "Features of" in str(one.proto)]) == 2
@@ -105,7 +105,7 @@ def test_viewer_colours_the_original_and_changed_picture_in_one_basis(page: AppT
     shown(page, **link)
     checkpoint = vit.load_checkpoint("cifar10")
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
-    masked = hidden(pixels, range(8), checkpoint.config.patch_size, "mean")
+    masked = hide_patches(pixels, range(8), checkpoint.config.patch_size, "mean")
     one, other = (patch_features(checkpoint.model, each, 2) for each in (pixels, masked))
     of = components([one])
     for key, truth in (("features feeder", of.colours[0]), ("changed features", of.colours_of(other))):

@@ -13,7 +13,7 @@ from tests.pages.controls import control, texts
 from tests.pages.offered import sent_to
 from vit.explain.faithfulness import centre, faithfulness, noise
 from vit.explain.methods import Subject, heatmap_of
-from vit.explain.sensitivity import judge, random_masks, score_drops
+from vit.explain.sensitivity import faithfulness_verdict, random_masks, score_drops
 from vit.images import samples
 from vit.view.explanation import Explanation, explain
 
@@ -114,7 +114,7 @@ def test_map_is_faithful(subject: Subject) -> None:
     score, *chance = faithfulness(*inputs, maps)
     assert score > max(chance) + 0.1
     masks = random_masks(grid[0] * grid[1], 512)
-    assert judge(maps[0], masks, score_drops(*inputs, masks)).word == "better than chance"
+    assert faithfulness_verdict(maps[0], masks, score_drops(*inputs, masks)).word == "better than chance"
 
 
 def test_out_of_distribution_picture_is_reported_at_the_models_own_size(page: AppTest, tmp_path: Path) -> None:

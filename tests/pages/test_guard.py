@@ -20,7 +20,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from pages.server import guard, uploads
-from pages.server.uploads import MB, OnDisk, Refused, Uploads
+from pages.server.uploads import MB, TemporaryUpload, UploadRejected, Uploads
 from tests.browser.serving import streamlit
 
 ROOT = Path(__file__).parents[2]
@@ -191,7 +191,7 @@ class Record:
 def test_strangers_leave_room_for_those_who_may_train() -> None:
     quotas = Uploads()
     full = {f"session {i}": {"a": Record(bytes(50 * MB))} for i in range(12)}
-    with pytest.raises(Refused, match="Others"), quotas.room("late", "a.png", MB, full):
+    with pytest.raises(UploadRejected, match="Others"), quotas.room("late", "a.png", MB, full):
         pass
     quotas.allow("owner", 400 * MB)
     with quotas.room("owner", "a.zip", 300 * MB, full):
@@ -201,7 +201,7 @@ def test_strangers_leave_room_for_those_who_may_train() -> None:
 def test_concurrent_files_count_together() -> None:
     quotas = Uploads()
     first, second, third = (quotas.room("one", name, 25 * MB, {}) for name in ("a.png", "b.png", "c.png"))
-    with first, second, pytest.raises(Refused), third:
+    with first, second, pytest.raises(UploadRejected), third:
         pass
     with quotas.room("one", "c.png", 25 * MB, {}):
         pass
@@ -228,7 +228,7 @@ def test_several_readers_share_a_file_on_disk(tmp_path: Path) -> None:
     content = os.urandom(3 * MB)
     path = tmp_path / "file"
     path.write_bytes(content)
-    kept = OnDisk(path.open("rb"), len(content))
+    kept = TemporaryUpload(path.open("rb"), len(content))
     assert len(kept) == 0 and kept.size == len(content)
     found: dict[int, bytes] = {}
     threads = [threading.Thread(target=lambda i=i: found.update({i: kept.open().read()})) for i in range(4)]

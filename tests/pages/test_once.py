@@ -12,7 +12,7 @@ from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from pages.server.result_cache import MODELS, Memory, models_of, size_of
+from pages.server.result_cache import MODELS, ResultCache, models_of, size_of
 from vit.explain.methods import Subject
 
 
@@ -23,7 +23,7 @@ class Large(NamedTuple):
 
 
 def test_results_are_cached_and_failures_retried() -> None:
-    memory, done = Memory(), []
+    memory, done = ResultCache(), []
     for _ in range(2):
         assert memory.get("a", lambda: done.append(1) or "result") == "result"
     with pytest.raises(OSError):
@@ -32,7 +32,7 @@ def test_results_are_cached_and_failures_retried() -> None:
 
 
 def test_least_recently_used_results_are_dropped_and_the_newest_is_kept() -> None:
-    memory, made = Memory(budget=100), []
+    memory, made = ResultCache(budget=100), []
 
     def get(name: str, size: int = 40) -> None:
         memory.get(name, lambda: made.append(name) or Large(bytes(size)))
@@ -48,7 +48,7 @@ def test_least_recently_used_results_are_dropped_and_the_newest_is_kept() -> Non
 
 
 def test_concurrent_requests_wait_for_the_same_computation() -> None:
-    memory, made, begun = Memory(), [], threading.Event()
+    memory, made, begun = ResultCache(), [], threading.Event()
 
     def work() -> str:
         begun.set()
@@ -73,7 +73,7 @@ def test_tensors_count_and_the_model_does_not(build, pictures) -> None:
 
 
 def test_results_are_dropped_with_least_recently_used_models(build) -> None:
-    memory, made = Memory(), []
+    memory, made = ResultCache(), []
 
     def get(name: str, *held) -> None:
         memory.get(name, lambda: made.append(name) or held)

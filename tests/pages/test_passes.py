@@ -10,7 +10,7 @@ from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
 from pages.server import pass_queue, result_cache
-from pages.server.pass_queue import Line
+from pages.server.pass_queue import MemoryQueue
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[2]
 class Visitor(threading.Thread):
     """Reserves memory, reports it, and holds it until released."""
 
-    def __init__(self, line: Line, needed: int, order: list["Visitor"], leave: Callable[[], bool] = lambda: False):
+    def __init__(
+        self, line: MemoryQueue, needed: int, order: list["Visitor"], leave: Callable[[], bool] = lambda: False
+    ):
         super().__init__(daemon=True)
         self.line, self.needed, self.order, self.leave = line, needed, order, leave
         self.waits, self.computes, self.go = threading.Event(), threading.Event(), threading.Event()
@@ -47,7 +49,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_passes_share_the_budget_and_the_rest_queue() -> None:
-    line, order = Line(100), list[Visitor]()
+    line, order = MemoryQueue(100), list[Visitor]()
     one, two = Visitor(line, 60, order), None
     assert one.computes.wait(PATIENCE)
     two = Visitor(line, 60, order)
@@ -61,7 +63,7 @@ def test_passes_share_the_budget_and_the_rest_queue() -> None:
 
 
 def test_pass_larger_than_the_budget_runs_alone() -> None:
-    line, order = Line(100), list[Visitor]()
+    line, order = MemoryQueue(100), list[Visitor]()
     small = Visitor(line, 10, order)
     assert small.computes.wait(PATIENCE)
     huge = Visitor(line, 1000, order)
@@ -71,7 +73,7 @@ def test_pass_larger_than_the_budget_runs_alone() -> None:
 
 
 def test_cancelled_visitor_does_not_block_the_queue() -> None:
-    line, order, left = Line(100), list[Visitor](), threading.Event()
+    line, order, left = MemoryQueue(100), list[Visitor](), threading.Event()
     one = Visitor(line, 100, order)
     assert one.computes.wait(PATIENCE)
     two = Visitor(line, 100, order, left.is_set)
@@ -85,7 +87,7 @@ def test_cancelled_visitor_does_not_block_the_queue() -> None:
 
 
 def test_failed_pass_releases_its_memory() -> None:
-    line = Line(100)
+    line = MemoryQueue(100)
     with pytest.raises(ZeroDivisionError), line.reserve(100):
         raise ZeroDivisionError
     with line.reserve(100, lambda place: pytest.fail("it waits")):
@@ -93,13 +95,13 @@ def test_failed_pass_releases_its_memory() -> None:
 
 
 def test_page_shows_the_queue_position_and_a_stopped_run_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    line, nothing = Line(10), result_cache.Memory()  # forget requests of other tests
+    line, nothing = MemoryQueue(10), result_cache.ResultCache()  # forget requests of other tests
     monkeypatch.setattr(pass_queue, "_line", lambda: line)
     monkeypatch.setattr(result_cache, "_memory", lambda: nothing)
     told: list[Any] = []
-    real = Line._place
+    real = MemoryQueue._place
 
-    def place(self: Line, ticket: object, needed: int) -> int:
+    def place(self: MemoryQueue, ticket: object, needed: int) -> int:
         found = real(self, ticket, needed)
         if found and threading.current_thread() is not threading.main_thread():
             told.append(found)
@@ -107,7 +109,7 @@ def test_page_shows_the_queue_position_and_a_stopped_run_leaves_it(monkeypatch: 
                 gone.set()  # the one that computes is done
         return found
 
-    monkeypatch.setattr(Line, "_place", place)
+    monkeypatch.setattr(MemoryQueue, "_place", place)
     gone, holds = threading.Event(), threading.Event()
 
     def hold() -> None:

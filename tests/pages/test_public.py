@@ -20,8 +20,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from pages.server import guard, public, uploaded_pictures
-from pages.server.pass_queue import Line
-from pages.server.result_cache import Memory
+from pages.server.pass_queue import MemoryQueue
+from pages.server.result_cache import ResultCache
 from pages.server.visit_pictures import VisitPictures
 from tests.browser.serving import streamlit
 from tests.browser.visitor import Visitor
@@ -99,7 +99,7 @@ def test_pictures_belong_to_sessions_and_the_least_recently_used_are_dropped(mon
 
 
 def test_results_are_dropped_with_the_last_session_that_needed_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    visit, made, memory = ["ada"], list[str](), Memory()
+    visit, made, memory = ["ada"], list[str](), ResultCache()
     monkeypatch.setattr("pages.server.result_cache.current_id", lambda: visit[0])
 
     def result(key: str) -> str:
@@ -114,7 +114,7 @@ def test_results_are_dropped_with_the_last_session_that_needed_them(monkeypatch:
 
 
 def test_number_of_concurrent_passes_is_limited() -> None:
-    line, places = Line(100, most=1), list[int]()
+    line, places = MemoryQueue(100, most=1), list[int]()
     enough, done = threading.Event(), threading.Event()
 
     def tell(place: int) -> None:
@@ -132,7 +132,7 @@ def test_number_of_concurrent_passes_is_limited() -> None:
 
 
 def test_keys_of_others_pictures_open_nothing(place: Path) -> None:
-    assert uploaded_pictures.find("../../etc/passwd") is None and not uploaded_pictures.is_kept("0" * 64)
+    assert uploaded_pictures.find("../../etc/passwd") is None and not uploaded_pictures.is_stored("0" * 64)
 
 
 @pytest.mark.parametrize(

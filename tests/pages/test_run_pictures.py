@@ -65,7 +65,7 @@ def test_deleted_pictures_are_stored_again(run: registry.Run, tmp_path: Path) ->
     for file in (tmp_path / "pictures").iterdir():
         file.unlink()
     assert run_pictures.entries(run) == first
-    assert all(uploaded_pictures.is_kept(key) for _, key in first)
+    assert all(uploaded_pictures.is_stored(key) for _, key in first)
 
 
 def test_run_without_its_pictures_opens_with_a_sample(run: registry.Run, folder: Path) -> None:

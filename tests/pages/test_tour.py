@@ -16,8 +16,8 @@ from tests.pages.offered import request_all_masks
 from vit.explain.head_statistics import statistics, suggestions
 from vit.explain.logit_lens import logit_lens
 from vit.explain.methods import Subject, heatmap_of
-from vit.explain.names import STATISTICS, amount
-from vit.explain.sensitivity import judge, random_masks, score_drops
+from vit.explain.names import STATISTICS, format_statistic
+from vit.explain.sensitivity import faithfulness_verdict, random_masks, score_drops
 from vit.images import samples
 from vit.view.explanation import explain
 from vit.view.selection import Selection
@@ -112,7 +112,7 @@ def test_head_called_local_is_local(subjects: dict[str, Subject]) -> None:
     block, head = int(step.link.viewer["block"]), int(step.link.viewer["head"])
     value = float(near.values[block, head])
     assert value == near.values.max() and value > 3 * near.uniform
-    assert amount("neighbours", value) in step.text and f"Block {block + 1} head {head + 1}" in step.text
+    assert format_statistic("neighbours", value) in step.text and f"Block {block + 1} head {head + 1}" in step.text
     local = next(one for one in suggestions(found) if one.kind == "local")
     assert (local.block, local.head) == (block, head)  # the panel says so too
 
@@ -157,7 +157,7 @@ def test_relevance_is_faithful_and_rollout_is_not_in_the_tours_examples(page: Ap
     assert checkpoint.labels[subject.record.target] == "automobile"  # a cup of coffee, so the answer is wrong
     masks = random_masks(math.prod(subject.record.grid), 1024)
     drops = score_drops(checkpoint.model, pixels, subject.record.target, masks)
-    one, other = (judge(heatmap_of(subject, name), masks, drops) for name in ("relevance", "rollout"))
+    one, other = (faithfulness_verdict(heatmap_of(subject, name), masks, drops) for name in ("relevance", "rollout"))
     assert one.word == "better than chance" and other.word == "no better than chance"
     assert one.correlation > one.reach + 0.1 and other.correlation < other.reach - 0.1  # with a margin for rounding
 

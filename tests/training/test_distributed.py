@@ -3,8 +3,8 @@
 import socket
 from pathlib import Path
 
-import apart
 import pytest
+import subprocesses
 import torch
 from noise_runs import describe, figures
 
@@ -44,10 +44,11 @@ def test_two_processes_agree_with_each_other_and_with_one(folder: Path, tmp_path
         port = free.getsockname()[1]
     run = tmp_path / "two"
     ranks = [
-        apart.begin(TWO, rank, port, config.model_dump_json(), run, out=tmp_path / f"{rank}.txt") for rank in (0, 1)
+        subprocesses.begin(TWO, rank, port, config.model_dump_json(), run, out=tmp_path / f"{rank}.txt")
+        for rank in (0, 1)
     ]
     for rank in ranks:
-        rank.join(apart.PATIENCE)
+        rank.join(subprocesses.PATIENCE)
     assert [rank.exitcode for rank in ranks] == [0, 0]
 
     first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))

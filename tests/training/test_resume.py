@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import apart
 import pytest
+import subprocesses
 import torch
 from noise_runs import describe, figures, weights
 from patience import until
@@ -24,7 +24,7 @@ from vit.files import replaced
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
 from vit.training.metrics import read_metrics
-from vit.training.run_folder import begin_anew
+from vit.training.run_folder import restart_hint
 from vit.training.train import train
 from vit.training.trainer import Trainer
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 def start(config: TrainConfig, run: Path) -> Any:
     """Run `train(config, run, resume=True)` in a process forked from one that has imported everything."""
-    process = apart.context().Process(target=train, args=(config, run), kwargs={"resume": True})
+    process = subprocesses.context().Process(target=train, args=(config, run), kwargs={"resume": True})
     process.start()
     return process
 
@@ -147,7 +147,7 @@ def test_suggested_command_restarts_a_lost_run(
         (run / "checkpoints" / name).unlink()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
-    sentence = begin_anew(run)
+    sentence = restart_hint(run)
     arguments = shlex.split(sentence[sentence.index("`python") :].strip("`"))
     assert main([*arguments[3:], "--set", "epochs=1", "--set", "lr=1e-12", "--set", "muon_lr=1e-12"]) == 0
     (again,) = (tmp_path / "runs").iterdir()

@@ -23,7 +23,7 @@ for (const { name, grid, masks, drops, ceiling, decidable, payload, maps } of ca
     for (const { values, correlation, p, reach } of maps) {
       const held = Float32Array.from([9, ...values]); // a prefix token, which is ignored
       close([read.correlation(held, 1)], [correlation]);
-      const verdict = result(read.judge(held, 1));
+      const verdict = result(read.computeVerdict(held, 1));
       close([verdict.correlation, verdict.p, verdict.reach], [correlation, p, reach]);
       close([verdict.error], [(1 - correlation ** 2) / Math.sqrt(masks.length - 1)]);
     }

@@ -21,7 +21,7 @@ from vit.checkpoints import onnx_export
 from vit.checkpoints.card import write_card
 from vit.checkpoints.checkpoint import CARD, CONFIG, PREPROCESS, WEIGHTS, Checkpoint
 from vit.checkpoints.families import clip, dinov2, dinov3, huggingface, siglip, timm, torchvision
-from vit.checkpoints.families.target import Target, Written
+from vit.checkpoints.families.target import ConvertedModel, Target
 from vit.checkpoints.save import safetensors_pieces, save_checkpoint
 from vit.checkpoints.weight_files import dump_json
 from vit.errors import UserError
@@ -169,7 +169,7 @@ def _export_size(checkpoint: Checkpoint, target: Target | None) -> tuple[int, in
     return config.image_size if keeps or config.rope is not None else checkpoint.preprocess.size
 
 
-def _write_tensors(checkpoint: Checkpoint, to: str) -> Written:
+def _write_tensors(checkpoint: Checkpoint, to: str) -> ConvertedModel:
     target = _choose_target(checkpoint, to)
     model = _at_size(checkpoint.model, _export_size(checkpoint, target))
     return target.write(model.config, dict(model.state_dict()), checkpoint.labels, checkpoint.preprocess)

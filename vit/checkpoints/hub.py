@@ -91,7 +91,7 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Fetched:
+class DownloadedCheckpoint:
     """A downloaded checkpoint.
 
     Attributes:
@@ -140,7 +140,7 @@ def shortened(name: str) -> str:
     return name + mark + commit[:7]
 
 
-def cached() -> list[Fetched]:
+def cached() -> list[DownloadedCheckpoint]:
     """List all downloaded checkpoints, sorted by name."""
     try:
         with os.scandir(downloads_folder()) as entries:
@@ -155,7 +155,7 @@ def cached() -> list[Fetched]:
     return fetched
 
 
-def find(name: str | Name) -> Fetched | None:
+def find(name: str | Name) -> DownloadedCheckpoint | None:
     """Return the downloaded checkpoint that a name means, without any request; safe for untrusted names.
 
     A branch, or no revision, means the commit that it resolved to at the last download.
@@ -169,7 +169,7 @@ def find(name: str | Name) -> Fetched | None:
     return next(iter(exact), None) or max(candidates, key=lambda one: one.requested[parsed.revision], default=None)
 
 
-def called(folder: Path) -> Name | None:
+def pinned_name(folder: Path) -> Name | None:
     """Return the pinned name of a download folder; None for any other folder."""
     folder = folder.resolve()
     return _name_of_folder(folder.name) if folder.parent == downloads_folder().resolve() else None
@@ -201,7 +201,7 @@ def _name_of_folder(folder: str) -> Name | None:
     return name if name and name.pinned and name.folder == folder else None
 
 
-def _read_folder(folder: Path, name: Name) -> Fetched:
+def _read_folder(folder: Path, name: Name) -> DownloadedCheckpoint:
     requested: dict[str, float] = {}
     with suppress(OSError, InvalidCheckpoint):
         source = read_json((folder / _SOURCE).read_bytes(), _SOURCE)
@@ -209,7 +209,7 @@ def _read_folder(folder: Path, name: Name) -> Fetched:
             requested = {revision: when for revision, when in source["asked"].items() if isinstance(when, int | float)}
     with os.scandir(folder) as files:
         size = sum(file.stat(follow_symlinks=False).st_size for file in files)
-    return Fetched(name, folder, size, requested)
+    return DownloadedCheckpoint(name, folder, size, requested)
 
 
 def _fetched_names() -> str:
@@ -220,7 +220,7 @@ def _fetched_names() -> str:
 # --- Fetching -----------------------------------------------------------------------------------------------
 
 
-def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = KEEP_FREE) -> Fetched:
+def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = KEEP_FREE) -> DownloadedCheckpoint:
     """Download a checkpoint unless it is cached; a branch is resolved to its current commit.
 
     The folder appears when it is complete. Partial downloads are kept, and the next call resumes them.
@@ -259,7 +259,7 @@ def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = K
         raise Unavailable(f"{parsed} could not be fetched: {why}. {_fetched_names()}") from error
 
 
-def obtain(name: Name) -> Fetched:
+def obtain(name: Name) -> DownloadedCheckpoint:
     """Return a cached checkpoint or download it, with a progress bar in a terminal."""
     if fetched := find(name):
         return fetched

@@ -51,7 +51,7 @@ def checkpoint_from_module(
     digest = _hash(tensors)
     if isinstance(module, VisionTransformer):
         facts = facts_of(module)
-        reading = families.Reading(families.huggingface.NATIVE, module.config, tensors, {})
+        reading = families.ParsedCheckpoint(families.huggingface.NATIVE, module.config, tensors, {})
     else:
         facts = facts_within(module, families.only_part(tensors))
         reading = families.read(tensors, facts.document, name=facts.name, consume=True, known=facts.known)

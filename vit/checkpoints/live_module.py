@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vit.checkpoints import families
 from vit.checkpoints.checkpoint import hollow, with_weights
-from vit.checkpoints.families import Reading
+from vit.checkpoints.families import ParsedCheckpoint
 from vit.checkpoints.families.family import Tensors
 from vit.checkpoints.load import empty_model
 from vit.checkpoints.module_facts import ModuleFacts, facts_of, facts_within, part_at
@@ -40,7 +40,7 @@ class LiveModule(NamedTuple):
 
     module: nn.Module
     facts: ModuleFacts
-    reading: Reading
+    reading: ParsedCheckpoint
 
     @property
     def config(self) -> ViTConfig:
@@ -128,7 +128,9 @@ def _describe(module: nn.Module) -> LiveModule:
         InvalidCheckpoint: unsupported family.
     """
     if isinstance(module, VisionTransformer):
-        return LiveModule(module, facts_of(module), Reading(families.huggingface.NATIVE, module.config, {}, {}))
+        return LiveModule(
+            module, facts_of(module), ParsedCheckpoint(families.huggingface.NATIVE, module.config, {}, {})
+        )
     metas: dict[object, Tensor] = {}
     tensors = {}
     for name, tensor in _state(module):  # tied tensors stay tied
@@ -207,7 +209,7 @@ def _values(output: object) -> tuple[object, ...]:
     return tuple(output.values()) if isinstance(output, Mapping) else tuple(output) if isinstance(output, tuple) else ()
 
 
-def agrees(model: VisionTransformer, pixels: Tensor, answer: Tensor) -> bool:
+def matches_module(model: VisionTransformer, pixels: Tensor, answer: Tensor) -> bool:
     """Whether the converted model's logits match the module's.
 
     Args:

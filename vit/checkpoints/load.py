@@ -24,11 +24,11 @@ from vit.checkpoints.checkpoint import (
     old_folder,
     with_weights,
 )
-from vit.checkpoints.families import Reading, clip, torchvision
+from vit.checkpoints.families import ParsedCheckpoint, clip, torchvision
 from vit.checkpoints.families.family import Tensors
 from vit.checkpoints.fingerprint import check_fingerprint
 from vit.checkpoints.folder import CheckpointFiles, open_files
-from vit.checkpoints.weight_files import Weights, look, read_json, read_tensors
+from vit.checkpoints.weight_files import Weights, read_json, read_meta_tensors, read_tensors
 from vit.devices import memory
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.images.preprocess import Preprocess
@@ -56,7 +56,7 @@ def summarise(path: Path) -> CheckpointInfo:
     try:
         with open_files(path) as source:
             size = source.size
-            parts, metadata = _look_into_all(source)
+            parts, metadata = _read_all_headers(source)
             tensors = _merged(parts)
             document, _ = _read_documents(source, metadata)
             facts = _stated_facts(document)
@@ -90,7 +90,7 @@ def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Check
     """
     with open_files(_locate(path_or_name)) as source:
         checkpoint = _load_source(source, heads)
-    name = hub.called(checkpoint.path)
+    name = hub.pinned_name(checkpoint.path)
     return replace(checkpoint, name=str(name)) if name else checkpoint
 
 
@@ -113,11 +113,11 @@ def _locate(path_or_name: str | Path) -> Path:
     return find_checkpoint(str(path_or_name))  # raises, and lists the existing ones
 
 
-def _look_into_all(source: CheckpointFiles) -> tuple[dict[str, Tensors], dict[str, str]]:
+def _read_all_headers(source: CheckpointFiles) -> tuple[dict[str, Tensors], dict[str, str]]:
     """Read the header of each weights file: tensors on the meta device, and the merged metadata."""
     parts, metadata = {}, dict[str, str]()
     for name, file in source.files.items():
-        parts[name], own = look(file, name)
+        parts[name], own = read_meta_tensors(file, name)
         metadata |= own
         indexed = {tensor for tensor, shard in source.index.items() if shard == name}
         if source.index and (others := indexed ^ parts[name].keys()):
@@ -141,7 +141,7 @@ def _read_weights(source: CheckpointFiles, parts: Mapping[str, Tensors], keys: s
 
 
 def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
-    parts, metadata = _look_into_all(source)
+    parts, metadata = _read_all_headers(source)
     shapes = _merged(parts)
     document, preprocess_document = _read_documents(source, metadata)
     ours = OURS in metadata
@@ -181,7 +181,7 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     )
 
 
-def _keeps_half(reading: Reading) -> bool:
+def _keeps_half(reading: ParsedCheckpoint) -> bool:
     """Whether half-precision weights stay so in memory; raises if they do not fit into the free memory.
 
     Half precision saves memory and slows down each forward pass, which pays off for large models only.
@@ -229,7 +229,7 @@ def _stated_facts(document: Mapping[str, Any] | None) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def read_labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[tuple[str, ...], str]:
+def read_labels(document: Mapping[str, Any] | None, reading: ParsedCheckpoint) -> tuple[tuple[str, ...], str]:
     """Return one name per class, and their origin if no file states them; no names if the outputs are not classes."""
     config = reading.config
     count = config.num_classes
@@ -263,7 +263,7 @@ def read_labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[t
 
 
 def read_preprocess(
-    document: Mapping[str, Any] | None, config: Mapping[str, Any] | None, reading: Reading, name: str
+    document: Mapping[str, Any] | None, config: Mapping[str, Any] | None, reading: ParsedCheckpoint, name: str
 ) -> tuple[Preprocess, str]:
     """Return the preprocessing, and its origin if no file states it."""
     stated = Preprocess.from_config(document) if document is not None else None
@@ -273,7 +273,7 @@ def read_preprocess(
     return preprocess, why
 
 
-def empty_model(reading: Reading) -> VisionTransformer:
+def empty_model(reading: ParsedCheckpoint) -> VisionTransformer:
     """Build the model on the meta device, after checking that names and shapes match those of the file."""
     model = hollow(reading.config)
     expected = {name: tensor.shape for name, tensor in model.state_dict().items()}

@@ -68,7 +68,7 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
     if "adapter_config.json" in files:
         raise InvalidCheckpoint(families.ADAPTER)
     if files and not weights:
-        raise InvalidCheckpoint(no_weights(files))
+        raise InvalidCheckpoint(no_weights_message(files))
     if len(weights) != 1 and not (weights and any(index in files for index in INDEXES)):
         raise InvalidCheckpoint(
             f"Bring one file of weights ({', '.join(SUFFIXES)}), not {len(weights)}. Take the others out."
@@ -89,7 +89,7 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
     return folder_of(name, root)
 
 
-def no_weights(names: Iterable[str]) -> str:
+def no_weights_message(names: Iterable[str]) -> str:
     """Return the error message for files without weights among them."""
     names = sorted(names, key=lambda name: name.endswith(TEXTS))  # first the file most likely meant as weights
     return (
@@ -152,7 +152,7 @@ def copy(source: Path, name: str, root: Path | None = None) -> Path:
     return folder_of(name, root)
 
 
-def keep(checkpoint: Checkpoint, name: str, root: Path | None = None) -> Path:
+def save_with_classes(checkpoint: Checkpoint, name: str, root: Path | None = None) -> Path:
     """Save a checkpoint with classes from outside as a new checkpoint, with its own weights.
 
     Args:

@@ -20,7 +20,7 @@ MAX_BYTES = (1 << 31) - (1 << 22)  # [bytes] of weights; protobuf limits a file 
 OPSET = 20  # the first with GELU
 
 
-class _Answers(nn.Module):
+class _TupleOutput(nn.Module):
     """Wrap a model to return a tuple: logits, every block's attention, and the pooling attention if there is one."""
 
     def __init__(self, model: VisionTransformer):
@@ -63,7 +63,7 @@ def write(checkpoint: Checkpoint, model: VisionTransformer, path: Path) -> None:
     ):
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            _Answers(model).eval(),
+            _TupleOutput(model).eval(),
             (images,),
             dynamo=True,
             dynamic_shapes={"images": {0: torch.export.Dim("batch")}},

@@ -36,7 +36,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-class HoldsCode(ValueError):
+class UnsafePickle(ValueError):
     """A pickle refers to a function that no checkpoint needs.
 
     Attributes:
@@ -48,7 +48,7 @@ class HoldsCode(ValueError):
         self.symbol = symbol
 
 
-class Stored(NamedTuple):
+class StoredTensor(NamedTuple):
     """A tensor of a file on the meta device, and the range of its storage in the file [bytes from the start]."""
 
     tensor: Tensor
@@ -98,7 +98,7 @@ class _View:
     stride: tuple[int, ...]
 
 
-def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> dict[str, Stored]:
+def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> dict[str, StoredTensor]:
     """Read the tensors of a zip file that torch.save wrote, by name.
 
     Args:
@@ -130,7 +130,7 @@ def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> dict[str, S
     return _place(root, locate)
 
 
-def read_legacy(file: IO[bytes]) -> dict[str, Stored]:
+def read_legacy(file: IO[bytes]) -> dict[str, StoredTensor]:
     """Read the tensors of a file in the format of torch.save before 1.6: five pickles, then the storages.
 
     Raises:
@@ -190,7 +190,7 @@ def _interpret(pickle: IO[bytes]) -> Any:
 
 def _global(name: str) -> Global:
     if _ATTACKS.fullmatch(name):
-        raise HoldsCode(name.replace(" ", ".").replace("__builtin__", "builtins"))  # Python 2 used the old name
+        raise UnsafePickle(name.replace(" ", ".").replace("__builtin__", "builtins"))  # Python 2 used the old name
     return Global(name)
 
 
@@ -335,7 +335,7 @@ _ON_STACK: dict[str, Any] = {
 # --- Tensors by name ----------------------------------------------------------------------------------------------
 
 
-def _place(root: Any, locate: Any) -> dict[str, Stored]:
+def _place(root: Any, locate: Any) -> dict[str, StoredTensor]:
     """Return the tensors of an object by name, with their positions."""
     bases: dict[str, Tensor] = {}
     stored = {}
@@ -349,7 +349,7 @@ def _place(root: Any, locate: Any) -> dict[str, Stored]:
         base = bases[view.storage.key]
         count = size // view.dtype.itemsize
         whole = base[: count * view.dtype.itemsize].view(view.dtype)
-        stored[name] = Stored(whole.as_strided(view.shape, view.stride, view.offset), begin, end)
+        stored[name] = StoredTensor(whole.as_strided(view.shape, view.stride, view.offset), begin, end)
     return stored
 
 

@@ -67,7 +67,7 @@ class Plan:
         return {WEIGHTS: self.signature[1]} | {name: len(text) for name, text in self.texts.items()}
 
 
-class Pushed(NamedTuple):
+class PushResult(NamedTuple):
     """Result of a push.
 
     Attributes:
@@ -127,7 +127,7 @@ def plan_push(folder: Path, repository: str, *, private: bool = False, license: 
     return Plan(repository, private, parent, weights, signature, texts, replaced)
 
 
-def push(plan: Plan, message: str = MESSAGE, progress: Progress | None = None) -> Pushed:
+def push(plan: Plan, message: str = MESSAGE, progress: Progress | None = None) -> PushResult:
     """Upload the planned files in one commit.
 
     Args:
@@ -144,7 +144,7 @@ def push(plan: Plan, message: str = MESSAGE, progress: Progress | None = None) -
     if _signature(plan.weights) != plan.signature:
         raise InvalidCheckpoint(f"{brief(plan.weights.parent.name)!r} has changed since it was looked at. Push again.")
     api, repository = _api(), plan.repository
-    with _translate_errors(repository), _no_bars(), _Counted(plan.weights, progress) as weights:
+    with _translate_errors(repository), _no_bars(), _ProgressReader(plan.weights, progress) as weights:
         parent = plan.parent
         if not parent:
             api.create_repo(repository, repo_type="model", private=plan.private)
@@ -155,7 +155,7 @@ def push(plan: Plan, message: str = MESSAGE, progress: Progress | None = None) -
         done = api.create_commit(repository, operations, commit_message=message or MESSAGE, parent_commit=parent)
     if not _COMMIT.fullmatch(done.oid):
         raise Unavailable(f"{download.endpoint()} does not answer as the Hugging Face Hub does: it names no commit.")
-    return Pushed(hub.Name(repository, done.oid), f"{download.endpoint()}/{repository}/commit/{done.oid}")
+    return PushResult(hub.Name(repository, done.oid), f"{download.endpoint()}/{repository}/commit/{done.oid}")
 
 
 def _texts(folder: Path, repository: str, license: str) -> dict[str, bytes]:
@@ -179,7 +179,7 @@ def _signature(file: Path) -> tuple[int, ...]:
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
-class _Counted(io.BufferedReader):
+class _ProgressReader(io.BufferedReader):
     """A file that reports the read position, if `counts` is set."""
 
     def __init__(self, path: Path, progress: Progress | None):

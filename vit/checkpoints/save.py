@@ -111,7 +111,7 @@ def save_checkpoint(
         WEIGHTS: list(safetensors_pieces(huggingface.write_tensors(config, tensors), metadata, stored)),
     }
     try:
-        swap_in(folder, contents)
+        replace_folder(folder, contents)
     except OSError as error:
         raise UserError(f"The checkpoint {folder.name!r} was not saved: {reason_of(error)}.") from error
     return folder
@@ -134,16 +134,13 @@ def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
         }
         config = json.loads(b"".join(contents[CONFIG])) | {"training": merged}
         card = write_card(folder.name, checkpoint.config, checkpoint.labels, merged)
-        swap_in(folder, contents | {CONFIG: [dump_json(config, indent=2).encode()], CARD: [card.encode()]})
+        replace_folder(folder, contents | {CONFIG: [dump_json(config, indent=2).encode()], CARD: [card.encode()]})
     except OSError as error:
         raise UserError(f"The checkpoint {folder.name!r} was not saved: {reason_of(error)}.") from error
 
 
 _OWN_FILES = (WEIGHTS, CONFIG, PREPROCESS, CARD)
-_DERIVED = (
-    "first_view.zip",
-    "known.zip",
-)  # caches that the explorer recreates
+_DERIVED = ("first_view.zip",)  # computed from the checkpoint
 
 
 def safetensors_pieces(
@@ -171,7 +168,7 @@ def safetensors_pieces(
         yield tensor.to(stored).contiguous().numpy().data
 
 
-def swap_in(folder: Path, contents: Mapping[str, Sequence[bytes | memoryview]]) -> None:
+def replace_folder(folder: Path, contents: Mapping[str, Sequence[bytes | memoryview]]) -> None:
     """Replace a folder atomically by one with these files, as `save_checkpoint` describes."""
     check_locks()
     new, old = folder.parent / f".{folder.name}.new", old_folder(folder)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.families.family import Tensors
-from vit.checkpoints.pickles import HoldsCode, Stored, read_legacy, read_zip
+from vit.checkpoints.pickles import StoredTensor, UnsafePickle, read_legacy, read_zip
 from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief
 
@@ -51,7 +51,7 @@ def weights_among(names: Iterable[str]) -> list[str]:
     return safe if safe and same else files
 
 
-def look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
+def read_meta_tensors(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
     """Read a file's header: its tensors on the meta device, and its metadata.
 
     Raises:
@@ -73,9 +73,9 @@ def look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
         entries = _read_archive(file, name, size)
         return {key: _meta_tensor(entry) for key, entry in entries.items()}, {}
     if start.startswith(_PICKLES):
-        return _look_pickle(file, name, size), {}
+        return _meta_tensors_of_pickle(file, name, size), {}
     if len(start) > 8 and start[8:9] == b"{":
-        return _look_safetensors(file, name, size)
+        return _meta_tensors_of_safetensors(file, name, size)
     if what := next((what for pattern, what in _OTHERS if re.match(pattern, start, re.DOTALL)), None):
         raise InvalidCheckpoint(f"{brief(name)} is {what}")
     raise InvalidCheckpoint(
@@ -121,7 +121,7 @@ def _meta_tensor(entry: _Entry) -> Tensor:
     return torch.empty(entry.shape, dtype=entry.dtype, device="meta")
 
 
-def _look_safetensors(file: BufferedReader, name: str, size: int) -> tuple[Tensors, dict[str, str]]:
+def _meta_tensors_of_safetensors(file: BufferedReader, name: str, size: int) -> tuple[Tensors, dict[str, str]]:
     entries, metadata = _read_header(file, name, size)
     return {key: _meta_tensor(entry) for key, entry in entries.items()}, metadata
 
@@ -193,7 +193,7 @@ def read_tensors(
     and the hash might not match the bytes in use.
 
     Args:
-        promised: from `look`.
+        promised: from `read_meta_tensors`.
         selected: names of the tensors to read; the others are skipped.
         half: keep 16-bit floats as they are. Other floats become float32.
         digest: hash of the files before this one, to be continued.
@@ -291,7 +291,7 @@ _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 SAVE = 'torch.save(model.state_dict(), "weights.pth")'
 
 
-def _look_pickle(file: BufferedReader, name: str, size: int) -> Tensors:
+def _meta_tensors_of_pickle(file: BufferedReader, name: str, size: int) -> Tensors:
     tensors = {key: stored.tensor for key, stored in _read_pickle(file, name, size).items()}
     if not 1 <= len(tensors) <= MAX_TENSORS:
         raise InvalidCheckpoint(f"{brief(name)} holds no tensors by name. Save them with: {SAVE}.")
@@ -311,7 +311,7 @@ def _check_size(tensors: Tensors, name: str, size: int) -> None:
         raise InvalidCheckpoint(f"{brief(name)} promises more numbers than it holds.")
 
 
-def _read_pickle(file: BufferedReader, name: str, size: int) -> dict[str, Stored]:
+def _read_pickle(file: BufferedReader, name: str, size: int) -> dict[str, StoredTensor]:
     """Read the tensors of a file that torch.save wrote, by name."""
     try:
         if rewound(file).read(2) != b"PK":
@@ -320,7 +320,7 @@ def _read_pickle(file: BufferedReader, name: str, size: int) -> dict[str, Stored
             return read_zip(archive, file, _find_pickle(archive, name, size))
     except InvalidCheckpoint:
         raise
-    except HoldsCode as error:
+    except UnsafePickle as error:
         suffix = Path(name).suffix if name.endswith(SUFFIXES) else "PyTorch"
         raise InvalidCheckpoint(
             f"This {suffix} file holds code (`{brief(error.symbol)}`), which no model needs. Only plain tensors are "

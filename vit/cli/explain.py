@@ -16,10 +16,10 @@ from vit.cli.documents import facts_of
 from vit.cli.parser import option_of, options_of, setting_options
 from vit.cli.pictures import preprocess_of_size, read_picture
 from vit.errors import InvalidCheckpoint, InvalidImage, UserError
-from vit.explain.heatmap import ask, find_token
+from vit.explain.heatmap import find_token, run_model
 from vit.explain.maps import checked_index
 from vit.explain.methods import METHODS, Method, weights
-from vit.explain.names import both_counts
+from vit.explain.names import format_position
 from vit.explain.record import AttentionRecord
 from vit.explain.settings import Direction
 from vit.images.preprocess import Preprocess
@@ -97,7 +97,7 @@ def run_explain(options: argparse.Namespace) -> None:
     print(options.out)
     if not heatmap.any():
         print("The map is zero everywhere, so the picture is as it was: this method finds nothing here. Try another.")
-    if counts := both_counts(view):
+    if counts := format_position(view):
         print(f"{counts[0].upper()}{counts[1:]}")
     return None
 
@@ -121,7 +121,7 @@ def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, pr
         with _user_write_errors(file):
             drawn.save(file)
         tiles.append(Tile.of(drawn, file.name, path.name, *_most_probable(checkpoint, record)))
-        counts = both_counts(view)
+        counts = format_position(view)
     if tiles:
         title, index = f"{METHODS[options.method].title} · {checkpoint.name}", folder / INDEX
         with _user_write_errors(index):
@@ -179,7 +179,7 @@ def _token_weights(
     method: Method = METHODS[options.method]
     direction: Direction = options.direction or "from"
     _check_numbers(options, checkpoint.config)
-    subject = ask(checkpoint, pixels, options.method, options.target, options.precision or "float32")
+    subject = run_model(checkpoint, pixels, options.method, options.target, options.precision or "float32")
     query = None if options.query is None else find_token(options.query, subject.record)
     settings = {name: value for name in method.settings if (value := _setting(options, name)) is not None}
     numbers = weights(subject, options.method, query, direction, **settings)

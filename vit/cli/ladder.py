@@ -15,7 +15,7 @@ from vit.progress import tqdm
 from vit.training import dry_run, ladder
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
-from vit.training.ladder import RUNGS, Reached
+from vit.training.ladder import RUNGS, RungResult
 from vit.training.presets import checkpoint_name, train_config
 from vit.training.run_folder import new_id
 from vit.training.train import train
@@ -27,7 +27,7 @@ def run_ladder(options: argparse.Namespace) -> None:
     if unknown := [name for name in rungs if name not in RUNGS]:
         raise InvalidConfig(f"There is no rung {unknown[0]!r}. Choose from: {', '.join(RUNGS)}.")
     config = train_config("fine-tune", **merged_settings(options) | {"init_from": options.start})
-    reached: dict[str, Reached] = {}
+    reached: dict[str, RungResult] = {}
     models: dict[str, Path] = {}
     if {"neighbours", "probe"} & set(rungs):
         started = time.perf_counter()
@@ -44,7 +44,7 @@ def run_ladder(options: argparse.Namespace) -> None:
             if result.validation is None:
                 raise InvalidConfig("Stopped before the first epoch.")
             accuracy, loss, pictures = result.validation
-            reached[name] = Reached(accuracy, pictures, loss)
+            reached[name] = RungResult(accuracy, pictures, loss)
             _print(options, name, reached[name], time.perf_counter() - started, models[name])
     if options.json:
         return
@@ -57,7 +57,7 @@ def run_ladder(options: argparse.Namespace) -> None:
         print(f"python -m vit train --preset fine-tune --data {config.data} --set init_from={options.start} {words}")
 
 
-def _without_training(config: TrainConfig, bar: bool) -> dict[str, Reached]:
+def _without_training(config: TrainConfig, bar: bool) -> dict[str, RungResult]:
     moments = dry_run.without_training(config, str(set_up_process(config).device), math.inf)
     with closing(moments), tqdm(total=100, unit="%", leave=False, disable=not bar) as progress:
         for moment in moments:
@@ -67,7 +67,9 @@ def _without_training(config: TrainConfig, bar: bool) -> dict[str, Reached]:
     return {}
 
 
-def _print(options: argparse.Namespace, name: str, reached: Reached, seconds: float, model: Path | None = None) -> None:
+def _print(
+    options: argparse.Namespace, name: str, reached: RungResult, seconds: float, model: Path | None = None
+) -> None:
     low, high = reached.interval
     if options.json:
         facts = {"rung": name, "accuracy": reached.accuracy, "interval": [low, high], "pictures": reached.pictures}

@@ -11,7 +11,7 @@ from importlib import import_module
 
 from vit.cli.parser import parser
 from vit.errors import UserError
-from vit.out_of_memory import explained, is_out_of_memory
+from vit.out_of_memory import describe_failure, is_out_of_memory
 
 # Module of each command, with its function `run_<command>`; imported on use, so that --help needs neither it nor torch.
 COMMANDS = {
@@ -21,7 +21,6 @@ COMMANDS = {
     "faithfulness": "measure",
     "heads": "measure",
     "features": "measure",
-    "ood": "measure",
     "convert": "convert",
     "push": "push",
     "lesson": "lesson",
@@ -54,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        print(explained(error, f"vit {options.command}", OUT_OF_MEMORY), file=sys.stderr)
+        print(describe_failure(error, f"vit {options.command}", OUT_OF_MEMORY), file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print(str(interrupt) or "Stopped.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The commands that measure a checkpoint on a dataset: evaluate, faithfulness, ood, features, heads."""
+"""The commands that measure a checkpoint on a dataset: evaluate, faithfulness, features, heads."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from vit.cli.answers import load_with_answers
 from vit.cli.documents import facts_of
 from vit.data.in_parts import pictures_bar
 from vit.errors import InvalidConfig, UserError
-from vit.explain import features, head_census, method_ranking, ood
+from vit.explain import features, head_census, method_ranking
 from vit.runs.batch.parts import Measurement
 from vit.runs.batch.spread import measure
 from vit.runs.error_search import write
@@ -51,22 +51,6 @@ def run_faithfulness(options: argparse.Namespace) -> None:
         return
     print("\n".join(method_ranking.table(ranked)))
     print(f"\n{ranked[0].pictures} pictures. {method_ranking.verdict(ranked)}")
-
-
-def run_ood(options: argparse.Namespace) -> None:
-    """Fit the reference for out-of-distribution detection on known pictures."""
-    checkpoint = load_checkpoint(options.checkpoint)
-    reference = ood.fit(checkpoint, options.data, options.others, root=options.data_root, bar=not options.json)
-    if options.keep:
-        ood.write(checkpoint, reference)
-    rates = {"known_called_unlike": ood.ALARM_SHARE, "others_called_unlike": reference.noticed}
-    if options.json:
-        facts = facts_of(checkpoint) | {"data": reference.data, "others": reference.other_data}
-        print(json.dumps(facts | rates))
-        return
-    print(f"{ood.ALARM_SHARE:.0%} of the pictures of {reference.data} exceed the threshold.")
-    if reference.noticed is not None:
-        print(f"Of the pictures of {reference.other_data}, {reference.noticed:.0%} exceed it.")
 
 
 def run_features(options: argparse.Namespace) -> None:

@@ -220,17 +220,6 @@ def _features(command: argparse.ArgumentParser) -> None:
     _add_json(command)
 
 
-def _ood(command: argparse.ArgumentParser) -> None:
-    _add_data(command, "pictures like those of the training")
-    command.add_argument(
-        "--others", default="", metavar="NAME|folder:PATH", help="other pictures, to evaluate the detection"
-    )
-    _add_data_root(command)
-    command.add_argument("--keep", action="store_true", help="also save the statistics beside the weights, for the app")
-    _add_checkpoint(command)
-    _add_json(command)
-
-
 def _convert(command: argparse.ArgumentParser) -> None:
     command.add_argument("source", metavar="SOURCE", help="a checkpoint's name, folder or file")
     command.add_argument(
@@ -432,7 +421,6 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     ),
     "heads": ("Describe every head: mean and spread of a statistic over test pictures.", _heads),
     "features": ("Save the features of test pictures before the head, one vector per picture.", _features),
-    "ood": ("Fit the out-of-distribution detection to known pictures, for the app to recognise unusual ones.", _ood),
     "convert": ("Convert a checkpoint for another library, with the same results.", _convert),
     "push": ("Upload a checkpoint and its card to the Hugging Face Hub.", _push),
     "lesson": ("Write a lesson: a small checkpoint, exercises and every number of a head in one HTML file.", _lesson),

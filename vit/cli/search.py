@@ -48,7 +48,8 @@ def _start(options: argparse.Namespace) -> Search:
     return control.start(
         name=options.name or "",
         config=config,
-        space=_space(options.space) or {name: str(dimension) for name, dimension in space.usual(config).items()},
+        space=_space(options.space)
+        or {name: str(dimension) for name, dimension in space.default_space(config).items()},
         trials=_TRIALS if options.trials is None else options.trials,
         at_once=options.at_once,
         seed=options.seed,
@@ -107,7 +108,7 @@ def _line(search: Search, number: int, run: Run) -> str:
     records = _records(run)
     best, epochs = best_epoch(records), evaluations(records)
     accuracy = f"{best['accuracy']:.1%}" if best else "-"
-    drawn = space.in_words({name: run.config.get(name) for name in search.plan.space})
+    drawn = space.format_settings({name: run.config.get(name) for name in search.plan.space})
     width = len(str(search.plan.trials))
     last = epochs[-1]["epoch"] if epochs else 0
     trained = f"{last} epoch{'' if last == 1 else 's'}"

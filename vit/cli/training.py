@@ -24,7 +24,7 @@ from vit.training.presets import PRESETS, describe, run_name, train_config
 from vit.training.run_folder import new_id, read_json
 from vit.training.trackers import plugin
 from vit.training.train import train
-from vit.view.captions import about
+from vit.view.captions import format_duration
 
 _SHOWN_CLASSES = 20
 
@@ -117,11 +117,11 @@ def _dry_run_on_cluster(config: TrainConfig, options: argparse.Namespace, device
     assert handle
     try:
         while (remote := cluster_dry_run.read(folder)) is None:
-            look = engine.look(handle)
-            if reason := cluster_dry_run.failure(folder, look):
+            status = engine.status(handle)
+            if reason := cluster_dry_run.failure(folder, status):
                 raise UserError(reason)
-            if look.word == "waiting" and look.reason and look.reason != last_reason:
-                last_reason = look.reason
+            if status.state == "waiting" and status.reason and status.reason != last_reason:
+                last_reason = status.reason
                 print(last_reason, file=sys.stderr)
             time.sleep(1)
     finally:
@@ -129,7 +129,7 @@ def _dry_run_on_cluster(config: TrainConfig, options: argparse.Namespace, device
     for doubt in remote.doubts:
         print(doubt)
     result = remote.result
-    epoch, total = about(result.seconds_per_epoch), about(result.seconds_per_epoch * config.epochs)
+    epoch, total = format_duration(result.seconds_per_epoch), format_duration(result.seconds_per_epoch * config.epochs)
     print(f"On {remote.host}: {result.train_pictures:,} pictures of {result.classes} classes to learn from.")
     print(f"{result.pictures_per_second:,.0f} pictures per second, on all {len(devices) * options.nodes} together.")
     print(f"An epoch takes {epoch}, all {config.epochs:,} {total}; memory {result.memory / 1e6:,.0f} MB on each.")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from vit.cli.main import OUT_OF_MEMORY
-from vit.out_of_memory import die_first, ended, kills
+from vit.out_of_memory import describe_exit, kills, prefer_for_oom_kill
 from vit.training.run_folder import ENGINE, SUPERVISED
 
 _FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -33,14 +33,14 @@ def watched(work: Callable[[], int]) -> int:
         if os.getppid() != parent:  # the parent died before prctl took effect
             os._exit(1)
         return work()
-    die_first(child)
+    prefer_for_oom_kill(child)
     while (one := signal.sigwaitinfo(_FORWARDED | {signal.SIGCHLD})).si_signo != signal.SIGCHLD or not _is_over(child):
         if one.si_signo != signal.SIGCHLD and one.si_code != _FROM_TERMINAL:
             os.kill(child, one.si_signo)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code >= 0:
         return code
-    if who := ended(code, before):
+    if who := describe_exit(code, before):
         with suppress(OSError):
             print(f"{who}. {OUT_OF_MEMORY}", file=sys.stderr, flush=True)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)

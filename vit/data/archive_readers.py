@@ -114,7 +114,7 @@ class Budget:
 
 
 @contextmanager
-def undamaged() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Convert exceptions of Python's readers to one sentence.
 
     Raises:
@@ -159,7 +159,7 @@ def list_members(raw: BufferedReader, size: int, budget: Budget, notes: list[str
 
 
 def _zip_members(raw: BufferedReader, budget: Budget, notes: list[str]) -> Iterator[Member]:
-    with undamaged():
+    with translate_errors():
         archive = zipfile.ZipFile(cast(BinaryIO, _LimitedReads(raw)))
         entries = archive.infolist()
         paths = [_zip_path(entry, name) for entry, name in zip(entries, _zip_names(entries, notes), strict=True)]
@@ -333,7 +333,7 @@ class _Stream:
 
 
 def _tar_members(stream: _Stream) -> Iterator[Member]:
-    with undamaged():
+    with translate_errors():
         stream.header = _MAX_HEADER
         try:
             archive: Any = tarfile.TarFile(fileobj=cast(BinaryIO, stream), encoding="utf-8")
@@ -342,7 +342,7 @@ def _tar_members(stream: _Stream) -> Iterator[Member]:
                 raise
             raise InvalidDataset("This is neither a zip nor a tar. Pack the folder of class folders as one.") from error
     while True:
-        with undamaged():
+        with translate_errors():
             stream.header = _MAX_HEADER
             entry = archive.next()
             archive.members.clear()  # tarfile would keep all entries in memory
@@ -355,7 +355,7 @@ def _tar_members(stream: _Stream) -> Iterator[Member]:
                 raise unusual(path, "a device or another unusual kind of file")
         if entry.isreg():
             yield Member(path, lambda size=entry.size: stream.chunks(size), stream.raw.tell())  # type: ignore[misc]
-    with undamaged():
+    with translate_errors():
         if len(stream.last) < 512 or any(stream.last):
             raise EOFError("the end is missing")
         for _ in stream.chunks(MAX_BYTES):  # read to the end, because the checksum comes last

@@ -1,6 +1,7 @@
 """Augmentation of whole batches on the training device, without Python code per picture.
 
-Every random choice comes from `Chance`, which is seeded anew for each step, so a resumed run repeats the same choices.
+Every random choice comes from `RandomGenerators`, which is seeded anew for each step, so a resumed run repeats the same
+choices.
 """
 
 import math
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-class Chance:
+class RandomGenerators:
     """Random number generators for one training step.
 
     Attributes:
@@ -63,11 +64,11 @@ class Augmentation:
     mixup: float = 0.0
     cutmix: float = 0.0
 
-    def __call__(self, images: Tensor, chance: Chance) -> Tensor:
+    def __call__(self, images: Tensor, chance: RandomGenerators) -> Tensor:
         """Augment pictures: uint8 (B, channels, height, width) to uint8 of the same shape, or of `size`."""
         return self.apply(images, self.draw(len(images), chance))
 
-    def draw(self, batch: int, chance: Chance) -> "Draws":
+    def draw(self, batch: int, chance: RandomGenerators) -> "Draws":
         """Draw all random numbers for a batch."""
         generator, device = chance.device, chance.device.device
 
@@ -104,7 +105,7 @@ class Augmentation:
         """
         return _Compiled(**{field.name: getattr(self, field.name) for field in fields(self)})
 
-    def mix(self, images: Tensor, targets: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
+    def mix(self, images: Tensor, targets: Tensor, chance: RandomGenerators) -> tuple[Tensor, Tensor]:
         """Mix pairs of pictures (B, channels, height, width) and class probabilities (B, C) by mixup or CutMix."""
         choose_cutmix = bool(self.cutmix) and (not self.mixup or chance.host.random() < 0.5)
         alpha = self.cutmix if choose_cutmix else self.mixup

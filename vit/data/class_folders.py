@@ -8,7 +8,7 @@ from typing import NamedTuple
 from vit.data.archive_names import check_class, folder_name
 from vit.data.class_names import FILE
 from vit.data.file_names import Parts
-from vit.data.layout import find_layout, left_out, nothing_to_test_on, pictures_of
+from vit.data.layout import find_layout, left_out, no_test_pictures_error, pictures_of
 from vit.data.picture_trees import PackedTree
 
 
@@ -23,7 +23,7 @@ class PackedPicture(NamedTuple):
 _Classes = dict[str, list[PackedPicture]]
 
 
-class Arranged(NamedTuple):
+class ArrangedPictures(NamedTuple):
     """Pictures of an archive in order, by split ("train", "test" and perhaps "val", or "" for all) and class.
 
     Attributes:
@@ -39,7 +39,9 @@ class Arranged(NamedTuple):
     tables: tuple[Parts, ...]
 
 
-def arrange(pictures: Sequence[PackedPicture], tables: Iterable[Parts], read: Callable[[Parts], bytes]) -> Arranged:
+def arrange(
+    pictures: Sequence[PackedPicture], tables: Iterable[Parts], read: Callable[[Parts], bytes]
+) -> ArrangedPictures:
     """Determine the classes and splits.
 
     Args:
@@ -65,8 +67,8 @@ def arrange(pictures: Sequence[PackedPicture], tables: Iterable[Parts], read: Ca
         for name, content in own.items():
             classes.setdefault(check_class(name), []).extend(by_path[path] for path in pictures_of(content))
     if "test" not in splits and all(len(own) < 2 for own in splits[""].values()):
-        raise nothing_to_test_on("The archive", layout)
-    return Arranged(splits, left_out(by_path, layout), layout.notes, layout.tables)
+        raise no_test_pictures_error("The archive", layout)
+    return ArrangedPictures(splits, left_out(by_path, layout), layout.notes, layout.tables)
 
 
 def place_pictures(splits: dict[str, _Classes], folder: Path) -> None:

@@ -24,10 +24,10 @@ from torch import Tensor
 from vit.data import readable, shards
 from vit.data.downloads import NAMES, TORCHVISION, download, is_downloaded, torchvision_class, unpacked_folder
 from vit.data.folders import is_packed, list_files
-from vit.data.pictures import Pictures, Resident, Streamed, as_tensor
+from vit.data.pictures import InMemoryPictures, Pictures, StreamedPictures, as_tensor
 from vit.data.readable import Opened
 from vit.data.shapes import SHAPES, shapes
-from vit.data.splits import choose_evenly, random_subset, set_aside, test_count, validation_count
+from vit.data.splits import choose_evenly, hold_out, random_subset, test_count, validation_count
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
@@ -107,7 +107,7 @@ def load_dataset(
         )
         learnt, _ = shapes(train, height, seed=1)
         chosen = random_subset(list(range(train)), limit)
-        learnt = Resident(learnt.images[chosen], learnt.labels[chosen])
+        learnt = InMemoryPictures(learnt.images[chosen], learnt.labels[chosen])
         held_out, _ = shapes(validation, height, seed=3)
         pictures, masks = shapes(test, height, seed=2)
         return Dataset(spec, SHAPES, learnt, held_out, pictures, masks)
@@ -121,9 +121,9 @@ def _memory(count: int, preprocess: Preprocess) -> int:
     return count * preprocess.channels * height * width
 
 
-def _resident(images: list[Tensor], labels: list[int], preprocess: Preprocess) -> Resident:
+def _resident(images: list[Tensor], labels: list[int], preprocess: Preprocess) -> InMemoryPictures:
     none = torch.empty(0, preprocess.channels, *preprocess.size, dtype=torch.uint8)
-    return Resident(torch.stack(images) if images else none, torch.tensor(labels, dtype=torch.int64))
+    return InMemoryPictures(torch.stack(images) if images else none, torch.tensor(labels, dtype=torch.int64))
 
 
 def _load_torchvision(
@@ -155,7 +155,7 @@ def _load_torchvision(
                 "it is then downloaded anew."
             ) from error
     labels = [int(label) for label in sources["train"].targets][: len(sources["train"])]
-    aside = set_aside(labels, validation_count)
+    aside = hold_out(labels, validation_count)
     rest = sorted(set(range(len(labels))) - set(aside))
     parts = {
         "train": _subset(sources["train"], rest if only in (None, "train") else [], at_most, limit),
@@ -171,7 +171,7 @@ def _load_torchvision(
             splits.append(_resident(images, part.targets, preprocess))
         else:
             targets = torch.tensor(part.targets, dtype=torch.int64)
-            splits.append(Streamed(partial(_torchvision_picture, part), targets, preprocess, workers))
+            splits.append(StreamedPictures(partial(_torchvision_picture, part), targets, preprocess, workers))
     train, validation, test = splits
     return Dataset(spec, tuple(sources["test"].classes), train, validation, test)
 
@@ -266,14 +266,14 @@ def _streamed(
     preprocess: Preprocess,
     workers: int,
     title: str,
-) -> tuple[Streamed, list[str]]:
+) -> tuple[StreamedPictures, list[str]]:
     """Return the readable pictures, to be decoded on demand, and the reasons for the others."""
     problems = readable.find_unreadable(opened, len(labels), stamps, title)
     intact = [index for index in range(len(labels)) if index not in problems]
     if problems:
         opened = partial(_nth_of, opened, intact)
     own = torch.tensor([labels[index] for index in intact], dtype=torch.int64)
-    return Streamed(opened, own, preprocess, workers), [problems[index] for index in sorted(problems)]
+    return StreamedPictures(opened, own, preprocess, workers), [problems[index] for index in sorted(problems)]
 
 
 def _nth_of(opened: Opened, indices: Sequence[int], index: int) -> Image.Image:
@@ -303,7 +303,7 @@ def _sufficient_side(preprocess: Preprocess) -> int:
 
 def _read_pictures(
     opened: Opened, labels: Sequence[int], preprocess: Preprocess, title: str
-) -> tuple[Resident, list[str]]:
+) -> tuple[InMemoryPictures, list[str]]:
     """Decode all pictures; unreadable ones are left out and listed with the reason.
 
     Args:
@@ -326,7 +326,7 @@ def _read_pictures(
     for place, index in enumerate(intact) if skipped else ():  # compact the readable ones in place
         images[place] = images[index]
     own = torch.tensor([labels[index] for index in intact], dtype=torch.int64)
-    return Resident(images[: len(intact)], own), skipped
+    return InMemoryPictures(images[: len(intact)], own), skipped
 
 
 def _load_shards(
@@ -347,7 +347,7 @@ def _load_shards(
     for name, count in (("test", test_count), ("validation", validation_count)):
         if not every[name]:
             train = every["train"]
-            aside = set(set_aside([labels[place] for place in train], count))
+            aside = set(hold_out([labels[place] for place in train], count))
             every[name] = [place for i, place in enumerate(train) if i in aside]
             every["train"] = [place for i, place in enumerate(train) if i not in aside]
     if len({labels[place] for place in every["train"]} if every["train"] else set(labels)) < 2:

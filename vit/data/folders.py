@@ -8,9 +8,9 @@ from vit.data import shards
 from vit.data.class_names import names_of
 from vit.data.file_names import PICTURES as PICTURES
 from vit.data.file_names import Parts
-from vit.data.layout import Content, Layout, find_layout, has_splits, left_out, nothing_to_test_on, pictures_of
+from vit.data.layout import Content, Layout, find_layout, has_splits, left_out, no_test_pictures_error, pictures_of
 from vit.data.picture_trees import DiskTree, pictures_below
-from vit.data.splits import set_aside, test_count, validation_count
+from vit.data.splits import hold_out, test_count, validation_count
 from vit.data.tables import MOST_BYTES
 from vit.errors import InvalidDataset
 from vit.untrusted import read_bytes
@@ -61,7 +61,7 @@ def list_files(path: Path, only_test: bool = False) -> Files:
     if not test:
         train, test = _split_off(train, test_count)
         if not test:
-            raise nothing_to_test_on(repr(str(path)), layout)
+            raise no_test_pictures_error(repr(str(path)), layout)
     names = names_of(path, classes)
     unused = tuple(left_out(pictures_below(tree), layout))
     if only_test:
@@ -129,7 +129,7 @@ _Labelled = list[tuple[Path, int]]
 
 def _split_off(files: _Labelled, count: Callable[[int], int]) -> tuple[_Labelled, _Labelled]:
     """Split off some files of each class; return the remaining ones, and those."""
-    chosen = set(set_aside([label for _, label in files], count))
+    chosen = set(hold_out([label for _, label in files], count))
     return (
         [file for index, file in enumerate(files) if index not in chosen],
         [file for index, file in enumerate(files) if index in chosen],

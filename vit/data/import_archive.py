@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vit.data.archive_names import SeenNames, is_junk
-from vit.data.archive_readers import MAX_ENTRIES, Budget, Member, list_members, undamaged
+from vit.data.archive_readers import MAX_ENTRIES, Budget, Member, list_members, translate_errors
 from vit.data.class_folders import PackedPicture, arrange, place_pictures
 from vit.data.file_names import Parts, is_ignored, is_table, printable_name, printable_path
 from vit.data.folders import list_files
@@ -73,7 +73,7 @@ class ImportedDataset:
         return f"folder:{self.folder}"
 
 
-class LeftOut(NamedTuple):
+class SkippedFiles(NamedTuple):
     """Files of an archive that were not imported.
 
     Attributes:
@@ -87,13 +87,13 @@ class LeftOut(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def left_out(folder: str | Path) -> LeftOut:
+def left_out(folder: str | Path) -> SkippedFiles:
     """Read what was left out when a folder was imported; empty for other folders."""
     try:
         note = json.loads((Path(folder) / _NOTE).read_bytes())
-        return LeftOut(tuple(map(str, note["lines"])), int(note["total"]), tuple(map(str, note.get("notes", ()))))
+        return SkippedFiles(tuple(map(str, note["lines"])), int(note["total"]), tuple(map(str, note.get("notes", ()))))
     except (OSError, ValueError, TypeError, KeyError):
-        return LeftOut()
+        return SkippedFiles()
 
 
 def import_dataset(
@@ -240,7 +240,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
 def _store_table(member: Member, file: Path, budget: Budget) -> Path:
     """Write a table, truncated to one byte above the limit if it is too long."""
     data = bytearray()
-    with undamaged():
+    with translate_errors():
         for chunk in member.chunks():
             data += chunk
             if len(data) > MOST_BYTES:
@@ -253,7 +253,7 @@ def _store_table(member: Member, file: Path, budget: Budget) -> Path:
 def _read_member(member: Member) -> bytes:
     """Read a whole file in chunks, ignoring its declared size."""
     data = bytearray()
-    with undamaged():
+    with translate_errors():
         for chunk in member.chunks():
             data += chunk
             if len(data) > MAX_FILE_BYTES:

@@ -16,7 +16,7 @@ Part = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class InParts:
+class PartitionedComputation:
     """A computation on the first pictures of a dataset, divided into parts.
 
     Attributes:
@@ -60,7 +60,7 @@ class InParts:
 
 
 def pictures_bar(visible: bool) -> Callable[[int, int], None]:
-    """Return a progress callback for `InParts.all` that shows a bar in the terminal."""
+    """Return a progress callback for `PartitionedComputation.all` that shows a bar in the terminal."""
     bar: Any = None
 
     def progress(done: int, total: int) -> None:  # created at the first call, when the bar for loading data is gone

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from vit.data.file_names import NOT_READ, PICTURES, Parts, printable_name, printable_path
 from vit.data.split_names import split_name, split_of
-from vit.data.tables import Table, TooLong, read_table
+from vit.data.tables import Table, TableTooLong, read_table
 from vit.untrusted import Unreadable
 
 MOST_TABLES = 50  # maximum number of tables to read
@@ -31,7 +31,7 @@ _CAMERAS = {
 _MOST_NUMBERS = 20  # maximum number of different numbers in a class column, unless its name is a common one
 
 
-class Labelled(NamedTuple):
+class PictureLabels(NamedTuple):
     """Classes of single pictures.
 
     Attributes:
@@ -45,7 +45,7 @@ class Labelled(NamedTuple):
     tables: tuple[Parts, ...] = ()
 
 
-class Unlabelled(NamedTuple):
+class NoLabels(NamedTuple):
     """Why no table names classes, in a sentence; "" if no table lists these pictures.
 
     Attributes:
@@ -69,7 +69,7 @@ class _Reading(NamedTuple):
 
 def from_tables(
     pictures: Sequence[Parts], tables: Sequence[Parts], read: Callable[[Parts], bytes], any_column: bool = True
-) -> Labelled | Unlabelled:
+) -> PictureLabels | NoLabels:
     """Find tables that list these pictures and their classes.
 
     Args:
@@ -77,7 +77,7 @@ def from_tables(
         any_column: whether the class column may have any name.
     """
     if not pictures:
-        return Unlabelled()
+        return NoLabels()
     index, readings, reasons = _Index(pictures), list[tuple[Parts, _Reading]](), list[str]()
     single, unread, tried, failed = "", "", 0, list[str]()
     for path in sorted(tables, key=lambda path: (len(path), path)):
@@ -94,8 +94,8 @@ def from_tables(
             break
         try:
             table = read_table(read(path), name.suffix)
-        except (OSError, Unreadable, TooLong) as error:
-            failed.append(f"{printable_path(path)} {error}" if isinstance(error, TooLong) else str(error))
+        except (OSError, Unreadable, TableTooLong) as error:
+            failed.append(f"{printable_path(path)} {error}" if isinstance(error, TableTooLong) else str(error))
             continue
         reading = _read(table, path, index, any_column) if table else None
         if isinstance(reading, _Reading):
@@ -104,12 +104,12 @@ def from_tables(
             reasons.append(reading)
     if not readings:
         reasons += failed
-        return Unlabelled(reasons[0], by_table=True) if reasons else Unlabelled(unread or single)
+        return NoLabels(reasons[0], by_table=True) if reasons else NoLabels(unread or single)
     merged = _merged(readings, len(pictures))
-    return merged._replace(notes=(*merged.notes, *failed)) if isinstance(merged, Labelled) else merged
+    return merged._replace(notes=(*merged.notes, *failed)) if isinstance(merged, PictureLabels) else merged
 
 
-def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> Labelled | Unlabelled:
+def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> PictureLabels | NoLabels:
     """Merge several tables about the same pictures; the longest takes precedence."""
     readings.sort(key=lambda one: -len(one[1].classes))
     labels: dict[Parts, tuple[str, str]] = {}
@@ -123,7 +123,7 @@ def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> Labelled | Un
         }
         if not _agree(pairs.values()):
             other = min(picture for picture, (one, another) in pairs.items() if one != another)
-            return Unlabelled(
+            return NoLabels(
                 f"{printable_path(used[0])} and {printable_path(path)} name different classes of the same pictures, "
                 f"such as {printable_path(other)}. Leave one of the tables.",
                 by_table=True,
@@ -149,10 +149,10 @@ def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> Labelled | Un
     if unnamed := count - len(labels) - len(several):
         notes.append(f"No class is given there for {unnamed:,} of {count:,} pictures.")
     if len({label for label, _ in labels.values()}) > 1:
-        return Labelled(labels, tuple(notes), tuple(used))
+        return PictureLabels(labels, tuple(notes), tuple(used))
     if several:
-        return Unlabelled(" ".join(notes), by_table=True)
-    return Unlabelled(f"{notes[0]} It names one class only." if labels else "", by_table=bool(labels))
+        return NoLabels(" ".join(notes), by_table=True)
+    return NoLabels(f"{notes[0]} It names one class only." if labels else "", by_table=bool(labels))
 
 
 def _agree(pairs: Collection[tuple[str, str]]) -> bool:
@@ -329,7 +329,7 @@ def _is_measure(values: Sequence[str]) -> bool:
     return len(different) > _MOST_NUMBERS and all(map(_is_number, different)) and any("." in v for v in different)
 
 
-def in_words(labelled: Labelled) -> Labelled:
+def name_numeric_classes(labelled: PictureLabels) -> PictureLabels:
     """Replace a table's numeric classes by words in the file names, if both distinguish the same classes."""
     if not all(label.isdecimal() for label, _ in labelled.labels.values()):
         return labelled
@@ -351,7 +351,7 @@ _MOMENT = re.compile(r"(19|20)\d\d[-_. ]?[01]\d[-_. ]?[0-3]\d|^[\d\W_]{4,}$")  #
 _CLASS_LAST = re.compile(r"\d+(?P<mark>[ ._-])(?P<name>[^\W\d_].*)")
 
 
-def from_names(pictures: Sequence[Parts]) -> Labelled | None:
+def from_names(pictures: Sequence[Parts]) -> PictureLabels | None:
     """Determine classes from names such as cat.0.jpg, cat_001.jpg or 001-cat.jpg; None if a name does not match.
 
     All names of a folder must have the same form. Test folders with other names are left out.
@@ -384,5 +384,5 @@ def from_names(pictures: Sequence[Parts]) -> Labelled | None:
             if len(marks) == 1 and len(counts) > 1 and 2 * len(counts) <= len(labels) and not first & _CAMERAS:
                 example = next(iter(labels))
                 note = f"Classes are from the names of the files: {printable_name(example[-1])} is of "
-                return Labelled(labels, (f"{note}{printable_name(labels[example][0])}.",))
+                return PictureLabels(labels, (f"{note}{printable_name(labels[example][0])}.",))
     return None

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from vit.data.archive_names import check_class
 from vit.data.file_names import Parts, printable_name, printable_path
-from vit.data.labelled_files import Labelled, Unlabelled, from_names, from_tables, in_words
+from vit.data.labelled_files import NoLabels, PictureLabels, from_names, from_tables, name_numeric_classes
 from vit.data.picture_trees import NO_PICTURES, Tree, pictures_below, tables_below
-from vit.data.split_names import SplitName, says_nothing, split_name
+from vit.data.split_names import SplitName, is_generic, split_name
 from vit.errors import InvalidDataset
 
 _LISTED = 20  # excluded pictures per folder that a message lists; of more it states the number
@@ -80,7 +80,7 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
             labelled = _from_files(root, read, doubtful=False)
         else:
             return _note_doubtful(layout)
-        if isinstance(labelled, Labelled):
+        if isinstance(labelled, PictureLabels):
             return _split(labelled, where)
         reason = labelled.reason
     if len(names) < 2:
@@ -95,7 +95,7 @@ def _are_masks(names: Iterable[str]) -> bool:
     """Whether the folders contain pictures and their segmentation masks, instead of classes."""
     every = set(names)
     real = {name for name in every if name.casefold() not in NO_PICTURES}
-    return real != every and len(real) < 2 and all(map(says_nothing, real))
+    return real != every and len(real) < 2 and all(map(is_generic, real))
 
 
 def _note_doubtful(layout: Layout) -> Layout:
@@ -285,7 +285,7 @@ def _splits_within(inner: Mapping[str, Tree]) -> Layout | None:
 # --- Tables and names of files ---------------------------------------------------------------------------------
 
 
-def _from_files(root: Tree, read: Callable[[Parts], bytes], doubtful: bool = True) -> Labelled | Unlabelled:
+def _from_files(root: Tree, read: Callable[[Parts], bytes], doubtful: bool = True) -> PictureLabels | NoLabels:
     """Determine classes from tables or file names.
 
     Args:
@@ -293,13 +293,13 @@ def _from_files(root: Tree, read: Callable[[Parts], bytes], doubtful: bool = Tru
     """
     pictures = pictures_below(root, all_of_them=False)
     labelled = from_tables(pictures, tables_below(root), read, doubtful)
-    if isinstance(labelled, Labelled):
+    if isinstance(labelled, PictureLabels):
         agree = sum(label in picture[:-1] for picture, (label, _) in labelled.labels.items())
-        return Unlabelled() if 2 * agree > len(labelled.labels) else in_words(labelled)
+        return NoLabels() if 2 * agree > len(labelled.labels) else name_numeric_classes(labelled)
     return (from_names(pictures) or labelled) if doubtful and not labelled.by_table else labelled
 
 
-def _split(labelled: Labelled, where: str) -> Layout:
+def _split(labelled: PictureLabels, where: str) -> Layout:
     splits: dict[str, dict[str, list[Parts]]] = {}
     for picture, (label, split) in sorted(labelled.labels.items()):
         splits.setdefault(split, {}).setdefault(check_class(label), []).append(picture)
@@ -339,7 +339,7 @@ def _too_few(root: Tree, names: Iterable[str], reason: str, where: str) -> str:
     )
 
 
-def nothing_to_test_on(where: str, layout: Layout) -> InvalidDataset:
+def no_test_pictures_error(where: str, layout: Layout) -> InvalidDataset:
     """Return the error for classes with one picture each."""
     notes = "".join(f" {note}" for note in layout.notes)
     return InvalidDataset(f"{where} has one picture per class, and none to test on. Add more.{notes}")

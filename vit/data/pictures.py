@@ -39,7 +39,7 @@ class Pictures(Protocol):
 
 
 @dataclass(frozen=True)
-class Resident:
+class InMemoryPictures:
     """Pictures in one tensor.
 
     Attributes:
@@ -50,9 +50,9 @@ class Resident:
     images: Tensor
     labels: Tensor
 
-    def to(self, device: torch.device) -> "Resident":
+    def to(self, device: torch.device) -> "InMemoryPictures":
         """Move the pictures to another device."""
-        return Resident(self.images.to(device), self.labels.to(device))
+        return InMemoryPictures(self.images.to(device), self.labels.to(device))
 
     def relabelled(self, to_label: Tensor) -> Self:
         """Return the same pictures with label i replaced by `to_label[i]`."""
@@ -71,7 +71,7 @@ class Resident:
 
 
 @dataclass(frozen=True)
-class Streamed:
+class StreamedPictures:
     """Pictures decoded on demand.
 
     Attributes:
@@ -170,7 +170,7 @@ class _Order(Sampler[int]):
 class _Decoded(TorchDataset[tuple[Tensor, int, float]]):
     """Returns a picture, its label, and its decoding time [s]."""
 
-    def __init__(self, pictures: Streamed):
+    def __init__(self, pictures: StreamedPictures):
         self.pictures = pictures
 
     def __getitem__(self, index: int) -> tuple[Tensor, int, float]:

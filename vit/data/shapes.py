@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from vit.data.pictures import Resident
+from vit.data.pictures import InMemoryPictures
 
 SHAPES = ("circle", "square", "triangle", "cross")
 
 
-def shapes(count: int, size: int, seed: int) -> tuple[Resident, Tensor]:
+def shapes(count: int, size: int, seed: int) -> tuple[InMemoryPictures, Tensor]:
     """Draw one bright shape per picture on a dark, noisy background; also return its mask.
 
     Args:
@@ -47,4 +47,4 @@ def shapes(count: int, size: int, seed: int) -> tuple[Resident, Tensor]:
     ground = uniform(0, 0.4, 3, 1, 1) + uniform(-0.15, 0.15, 3, 1, 1) * (x + y)
     paint = uniform(0.5, 1, 3, 1, 1)
     images = torch.where(masks[:, None], paint, ground) + uniform(-0.05, 0.05, 3, size, size)
-    return Resident((images.clamp(0, 1) * 255).to(torch.uint8), labels), masks
+    return InMemoryPictures((images.clamp(0, 1) * 255).to(torch.uint8), labels), masks

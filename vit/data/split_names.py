@@ -86,10 +86,10 @@ def split_of(names: Iterable[str]) -> SplitName | None:
     return found[-1] if found else None
 
 
-def says_nothing(name: str) -> bool:
+def is_generic(name: str) -> bool:
     """Whether a name only says that there are pictures.
 
-    >>> says_nothing("Images"), says_nothing("no_masks")
+    >>> is_generic("Images"), is_generic("no_masks")
     (True, False)
     """
     words = [word.casefold() for word in _words(name)]

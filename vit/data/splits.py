@@ -11,10 +11,10 @@ _SPLIT_SEED = 0
 _T = TypeVar("_T")
 
 
-def in_turn(labels: Sequence[int]) -> list[int]:
+def interleave_classes(labels: Sequence[int]) -> list[int]:
     """Order indices so that classes alternate; within a class, the order is random with a fixed seed.
 
-    >>> [("a", "a", "a", "b")[place] for place in in_turn([0, 0, 0, 1])][2:]
+    >>> [("a", "a", "a", "b")[place] for place in interleave_classes([0, 0, 0, 1])][2:]
     ['a', 'a']
     """
     generator = torch.Generator().manual_seed(_SPLIT_SEED)
@@ -27,7 +27,7 @@ def in_turn(labels: Sequence[int]) -> list[int]:
 
 def choose_evenly(labels: Sequence[int], count: int | None) -> list[int]:
     """Choose `count` indices (None for all) evenly from the classes, and sort them."""
-    return list(range(len(labels))) if count is None else sorted(in_turn(labels)[:count])
+    return list(range(len(labels))) if count is None else sorted(interleave_classes(labels)[:count])
 
 
 def random_subset(items: list[_T], limit: int | None) -> list[_T]:
@@ -38,7 +38,7 @@ def random_subset(items: list[_T], limit: int | None) -> list[_T]:
     return [items[index] for index in order[:limit]]
 
 
-def set_aside(labels: Sequence[int], count: Callable[[int], int]) -> list[int]:
+def hold_out(labels: Sequence[int], count: Callable[[int], int]) -> list[int]:
     """Choose sorted indices from each class with a fixed seed; `count` maps the size of a class to a number."""
     generator = torch.Generator().manual_seed(_SPLIT_SEED)
     places: dict[int, list[int]] = {}

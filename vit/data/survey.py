@@ -14,8 +14,8 @@ from PIL import Image, ImageOps
 from vit.data.datasets import load_dataset
 from vit.data.downloads import TORCHVISION, is_downloaded
 from vit.data.folders import Files, is_packed, list_files
-from vit.data.pictures import Pictures, Resident, Streamed
-from vit.data.splits import in_turn
+from vit.data.pictures import InMemoryPictures, Pictures, StreamedPictures
+from vit.data.splits import interleave_classes
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image, used_range
 from vit.images.preprocess import Preprocess
@@ -160,7 +160,7 @@ def _items_of(spec: str, root: Path) -> tuple[tuple[str, ...], list[_Item]]:
     dataset = load_dataset(spec, Preprocess((_PICTURE_SIDE, _PICTURE_SIDE)), root=root, budget=0, workers=0)
     items = []
     for split, pictures in zip(SPLITS, (dataset.train, dataset.validation, dataset.test), strict=True):
-        picture = pictures.open if isinstance(pictures, Streamed) else partial(_dataset_picture, pictures)
+        picture = pictures.open if isinstance(pictures, StreamedPictures) else partial(_dataset_picture, pictures)
         for index, label in enumerate(pictures.labels.tolist()):
             name = f"{split} picture {index}"
             items.append(_Item(split, label, name, 0, partial(_pixel_bytes, picture, index), partial(picture, index)))
@@ -168,7 +168,7 @@ def _items_of(spec: str, root: Path) -> tuple[tuple[str, ...], list[_Item]]:
 
 
 def _dataset_picture(pictures: Pictures, index: int) -> Image.Image:
-    assert isinstance(pictures, Resident)  # `shapes` is never streamed
+    assert isinstance(pictures, InMemoryPictures)  # `shapes` is never streamed
     return Image.fromarray(pictures.images[index].permute(1, 2, 0).numpy())
 
 
@@ -185,7 +185,7 @@ def _open_some(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int,
     """
     sizes, unreadable, read, narrow = [], [], 0, 0
     cells: dict[int, list[Image.Image]] = defaultdict(list)
-    for index in in_turn([item.label for item in items])[:MAX_OPENED]:
+    for index in interleave_classes([item.label for item in items])[:MAX_OPENED]:
         item = items[index]
         read += item.size
         if read > MAX_OPENED_BYTES:

@@ -20,7 +20,7 @@ _FIRST = re.compile(r"(.+?\.[A-Za-z]{3,4}|\S+) (.+)")
 _LISTS = ("annotations", "images", "labels", "data", "items", "samples")
 
 
-class TooLong(ValueError):
+class TableTooLong(ValueError):
     """A table is too long; the message continues a sentence that begins with its name."""
 
 
@@ -68,7 +68,7 @@ def _text(content: bytes) -> str:
 def _lines(text: str, spaces: bool) -> list[tuple[str, ...]]:
     lines = [line for line in text.splitlines() if line.strip()]
     if len(lines) > _MOST_ROWS:
-        raise TooLong(f"has more than {_MOST_ROWS:,} rows, so it is not read. Leave out those of other pictures.")
+        raise TableTooLong(f"has more than {_MOST_ROWS:,} rows, so it is not read. Leave out those of other pictures.")
     if max(map(len, lines), default=0) > _LONGEST_LINE:
         return []
     for separator in "\t;,|":

@@ -19,7 +19,7 @@ def rollout(
         attentions: (L, H, N, N), rows sum to 1.
         residual: share of the skip connection, 0 to 1.
         fusion: how heads are fused; rows are normalised again before the residual is added.
-        discard: share of each row's weakest patches that is set to 0 after the fusion, see `discarded`.
+        discard: share of each row's weakest patches that is set to 0 after the fusion, see `discard_weakest`.
         prefix: S, number of tokens before the patches; they are never discarded.
 
     Returns:

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
-from vit.data.in_parts import InParts, Part, pictures_bar
+from vit.data.in_parts import Part, PartitionedComputation, pictures_bar
 from vit.data.pictures import Pictures
-from vit.devices import back_where_it_was
+from vit.devices import restored_device
 from vit.explain.head_census import batch_size
 from vit.files import replaced
 from vit.images.preprocess import Normalise
@@ -43,7 +43,7 @@ class Features(NamedTuple):
 
 
 @torch.inference_mode()
-def pooled(model: VisionTransformer, pixels: Tensor) -> Tensor:
+def pooled_features(model: VisionTransformer, pixels: Tensor) -> Tensor:
     """Compute the head's input features (B, D) for a model's input (B, channels, height, width)."""
     with onednn() if exact_on_cpu(pixels) else nullcontext():
         x, steps = model.walk(pixels)
@@ -53,7 +53,7 @@ def pooled(model: VisionTransformer, pixels: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def of_patches(model: VisionTransformer, pixels: Tensor) -> Tensor:
+def patch_features(model: VisionTransformer, pixels: Tensor) -> Tensor:
     """Compute the head's input features (P, D) for each patch token as if it were the only token.
 
     Args:
@@ -63,7 +63,7 @@ def of_patches(model: VisionTransformer, pixels: Tensor) -> Tensor:
         x, steps = model.walk(pixels, every=True)
         for step in steps:
             x = step(x)
-        return model.pool_features(model.read_alone(x[0, len(model.config.prefix) :]))[0]
+        return model.pool_features(model.single_token_inputs(x[0, len(model.config.prefix) :]))[0]
 
 
 def features(
@@ -77,13 +77,13 @@ def features(
     Raises:
         InvalidDataset: the dataset cannot be read.
     """
-    with back_where_it_was(checkpoint.model):
+    with restored_device(checkpoint.model):
         return combined(in_parts(checkpoint, data, limit, root=root).all(pictures_bar(bar)))
 
 
 def in_parts(
     checkpoint: Checkpoint, data: str, limit: int = 1000, *, root: Path = Path("data"), **reading: int
-) -> InParts:
+) -> PartitionedComputation:
     """Prepare feature extraction of a dataset's test pictures, to be run in parts.
 
     Args:
@@ -95,7 +95,7 @@ def in_parts(
 
 def features_of(
     checkpoint: Checkpoint, pictures: Pictures, classes: Sequence[str], limit: int, device: str | None = None
-) -> InParts:
+) -> PartitionedComputation:
     """Prepare feature extraction of the first `limit` pictures, to be run in parts.
 
     Args:
@@ -105,11 +105,11 @@ def features_of(
     model, normalise = checkpoint.model.to(where), Normalise(checkpoint.preprocess, where)
 
     def compute(images: Tensor, labels: Tensor, _: int) -> Part:
-        vectors = pooled(model, normalise(images)).float().cpu().numpy()
+        vectors = pooled_features(model, normalise(images)).float().cpu().numpy()
         return {"vectors": vectors, "labels": labels.cpu().numpy(), "classes": np.array(classes)}
 
     count = min(limit, len(pictures.labels))
-    return InParts(pictures, count, batch_size(checkpoint, checkpoint.preprocess), compute, where)
+    return PartitionedComputation(pictures, count, batch_size(checkpoint, checkpoint.preprocess), compute, where)
 
 
 def combined(parts: Iterable[Part]) -> Features:

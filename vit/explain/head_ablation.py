@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vit.explain.cost import CACHED_NUMBERS, Progress, images_per_batch, size_of
-from vit.explain.timing import Kind, doing, expected
+from vit.explain.timing import Kind, expected, timed
 from vit.model.attention import HeadInputs, Hook
 from vit.model.cpu import onednn
 from vit.model.transformer import Step, VisionTransformer
@@ -32,7 +32,7 @@ def head_means(model: VisionTransformer, pictures: Tensor) -> Tensor:
     first, means = len(model.config.prefix), []
 
     def keep(block: int, inputs: HeadInputs) -> Tensor:
-        heads = inputs.mixed()
+        heads = inputs.output()
         patches = heads[:, :, first:].mean((0, 2))[:, None]
         means.append(torch.cat([heads[:, :, :first].mean(0), patches], 1))
         return heads
@@ -41,7 +41,7 @@ def head_means(model: VisionTransformer, pictures: Tensor) -> Tensor:
     return torch.stack(means)
 
 
-def without(off: Collection[Head], means: Tensor | None = None) -> Hook:
+def ablation_hook(off: Collection[Head], means: Tensor | None = None) -> Hook:
     """Return a hook for `record` and `VisionTransformer.forward` that ablates heads.
 
     Args:
@@ -52,7 +52,7 @@ def without(off: Collection[Head], means: Tensor | None = None) -> Hook:
     """
 
     def ablate(block: int, inputs: HeadInputs) -> Tensor:
-        heads = inputs.mixed()
+        heads = inputs.output()
         off_here = [head for b, head in off if b == block]
         if not off_here:
             return heads
@@ -96,7 +96,7 @@ def importance(
     """
     x, steps = model.walk(pixels)
     logits, moving = [], x[:0]  # logits of finished variants, and tokens of variants in progress (M, N, D)
-    with onednn(), doing(model, Kind(_KIND, size_of(pixels)), _passes(model)):
+    with onednn(), timed(model, Kind(_KIND, size_of(pixels)), _passes(model)):
         for index, step in enumerate(steps):
             if len(moving) and moving.numel() > _HELD_NUMBERS:
                 logits.append(_logits_from(model, steps[index:], moving)[:, target])
@@ -131,7 +131,7 @@ def _without_each(step: Step, x: Tensor, heads: int, means: Tensor | None) -> Te
 
         def ablate(block: int, inputs: HeadInputs, ablated: Tensor = ablated) -> Tensor:
             """Return head outputs, unchanged and with each of n heads ablated: (1 + n, H, Q, K)."""
-            variants = inputs.mixed().expand(1 + len(ablated), -1, -1, -1).clone()
+            variants = inputs.output().expand(1 + len(ablated), -1, -1, -1).clone()
             replacement = 0.0 if means is None else _over_tokens(means[ablated], x.shape[1])[:, step.route.rows]
             variants[1 + torch.arange(len(ablated)), ablated] = replacement
             return variants

@@ -16,14 +16,14 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import record_facts
 from vit.data.datasets import load_dataset
-from vit.data.in_parts import InParts, Part
+from vit.data.in_parts import Part, PartitionedComputation
 from vit.data.pictures import Pictures
 from vit.errors import InvalidImage, UserError
 from vit.explain.cost import count_tokens
 from vit.explain.head_statistics import Statistic, names, statistics
-from vit.explain.names import STATISTICS, amount, spoken
+from vit.explain.names import STATISTICS, display_name, format_statistic
 from vit.explain.record import AttentionRecord
-from vit.explain.timing import Kind, doing, expected
+from vit.explain.timing import Kind, expected, timed
 from vit.images.decode import decode_image
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
@@ -102,7 +102,7 @@ def tally(model: VisionTransformer, pixels: Tensor) -> Tally:
     """Compute head statistics of a batch of pictures (B, channels, height, width); B may be 0."""
     if not len(pixels):
         return Tally()
-    with doing(model, Kind(_KIND, (pixels.shape[2], pixels.shape[3])), len(pixels)):
+    with timed(model, Kind(_KIND, (pixels.shape[2], pixels.shape[3])), len(pixels)):
         return _measure_heads(model, pixels)
 
 
@@ -146,7 +146,7 @@ def census(
 
 def in_parts(
     checkpoint: Checkpoint, data: str, limit: int = CENSUS_PICTURES, *, root: Path = Path("data"), **reading: int
-) -> InParts:
+) -> PartitionedComputation:
     """Prepare head statistics over a dataset's test pictures, to be run in parts.
 
     Args:
@@ -159,7 +159,7 @@ def in_parts(
     def compute(images: Tensor, _: Tensor, __: int) -> Part:
         return tally(checkpoint.model, normalise(images)).to_part()
 
-    return InParts(pictures, len(pictures.labels), batch_size(checkpoint, preprocess), compute)
+    return PartitionedComputation(pictures, len(pictures.labels), batch_size(checkpoint, preprocess), compute)
 
 
 def combined(parts: Iterable[Part]) -> dict[str, Statistic]:
@@ -198,7 +198,7 @@ def pictures_of(
     return load_dataset(data, preprocess, root=root, budget=budget, workers=workers, only="test", at_most=limit).test
 
 
-class Opened(NamedTuple):
+class DecodedFiles(NamedTuple):
     """Model input, and the files that could not be decoded.
 
     Attributes:
@@ -210,14 +210,14 @@ class Opened(NamedTuple):
     unreadable: tuple[str, ...] = ()
 
 
-def picked(pictures: Pictures, places: range, preprocess: Preprocess) -> Opened:
+def preprocess_pictures(pictures: Pictures, places: range, preprocess: Preprocess) -> DecodedFiles:
     """Preprocess the pictures of a dataset at these indices."""
     device = torch.device("cpu")
     (images, _), *_ = pictures.batches(torch.tensor(places), len(places), device)
-    return Opened(Normalise(preprocess, device)(images))
+    return DecodedFiles(Normalise(preprocess, device)(images))
 
 
-def decoded(files: Sequence[tuple[str, bytes]], preprocess: Preprocess) -> Opened:
+def decode_files(files: Sequence[tuple[str, bytes]], preprocess: Preprocess) -> DecodedFiles:
     """Decode and preprocess files, given as (name, content). Files that cannot be decoded are reported, not raised."""
     pixels, unreadable = [torch.empty(0, preprocess.channels, *preprocess.size)], []
     for name, content in files:
@@ -225,7 +225,7 @@ def decoded(files: Sequence[tuple[str, bytes]], preprocess: Preprocess) -> Opene
             pixels.append(preprocess(decode_image(content)))
         except InvalidImage as error:
             unreadable.append(f"{name}: {error}")
-    return Opened(torch.cat(pixels), tuple(unreadable))
+    return DecodedFiles(torch.cat(pixels), tuple(unreadable))
 
 
 # --- Words ----------------------------------------------------------------------------------------------------
@@ -245,11 +245,11 @@ def check_name(checkpoint: Checkpoint, name: str) -> None:
 def table(name: str, statistic: Statistic) -> list[str]:
     """Format a statistic as lines of a Markdown table: blocks by heads, and a last column with each block's mean."""
     heads = statistic.values.shape[1]
-    rows = [["Block", *(spoken("Head", head) for head in range(heads)), "Mean"]]
+    rows = [["Block", *(display_name("Head", head) for head in range(heads)), "Mean"]]
     for block, values in enumerate(statistic.values.tolist()):
         spread = [None] * heads if statistic.deviation is None else statistic.deviation[block].tolist()
-        cells = [amount(name, value, deviation) for value, deviation in zip(values, spread, strict=True)]
-        rows.append([str(block + 1), *cells, amount(name, sum(values) / heads)])
+        cells = [format_statistic(name, value, deviation) for value, deviation in zip(values, spread, strict=True)]
+        rows.append([str(block + 1), *cells, format_statistic(name, sum(values) / heads)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
     return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]
@@ -259,7 +259,7 @@ def sentence(name: str, statistic: Statistic) -> str:
     """Describe the numbers of `table`."""
     many = statistic.pictures
     what = f"mean ± standard deviation over {many:,} pictures" if many > 1 else "of one picture"
-    return f"{STATISTICS[name]}, {what}. Uniform attention: {amount(name, statistic.uniform)}."
+    return f"{STATISTICS[name]}, {what}. Uniform attention: {format_statistic(name, statistic.uniform)}."
 
 
 def record_in_card(checkpoint: Checkpoint, data: str, measured: Mapping[str, Statistic]) -> None:
@@ -272,8 +272,8 @@ def record_in_card(checkpoint: Checkpoint, data: str, measured: Mapping[str, Sta
     blocks = ", ".join(f"{mean:.1f}" for mean in distance.values.mean(1).tolist())
     line = (
         f"Mean attention distance of the heads of each block, the first one first: {blocks} px; uniform attention "
-        f"would have {amount('distance', distance.uniform)}. Test pictures of {data}: {distance.pictures}, by "
-        f"`python -m vit heads --checkpoint {checkpoint.name} --data {data} --limit {distance.pictures}`."
+        f"would have {format_statistic('distance', distance.uniform)}. Test pictures of {data}: {distance.pictures}, "
+        f"by `python -m vit heads --checkpoint {checkpoint.name} --data {data} --limit {distance.pictures}`."
     )
     record_facts(checkpoint, {"heads": [line]})
 

@@ -57,12 +57,12 @@ def heatmap(
     preprocess = checkpoint.preprocess
     if size is not None:
         preprocess = resized(preprocess, size_near(checkpoint, size))
-    subject = ask(checkpoint, preprocess(image), method, target)
+    subject = run_model(checkpoint, preprocess(image), method, target)
     token = None if query is None else find_token(query, subject.record)
     return heatmap_of(subject, method, token, direction, **settings)
 
 
-def ask(
+def run_model(
     checkpoint: Checkpoint,
     pixels: Tensor,
     method: str,

@@ -54,7 +54,7 @@ def logit_lens(model: VisionTransformer, pixels: Tensor, target: int) -> Lens:
             answer = model.probabilities(model.classify(x[:, model.read])[0])
             parts = []
             for part in x[0].split(max(1, CACHED_NUMBERS // (copies * x.shape[2] + model.config.num_classes))):
-                parts.append(model.probabilities(model.classify(model.read_alone(part))))
+                parts.append(model.probabilities(model.classify(model.single_token_inputs(part))))
             per_token = torch.cat(parts)  # (N, C)
             best = per_token.max(-1)
             blocks.append((answer, best.indices, best.values, per_token[:, target], x[0].norm(dim=-1)))

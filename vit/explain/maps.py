@@ -36,17 +36,17 @@ def checked_index(what: str, index: int, count: int) -> int:
 
 def fuse_rows(rows: Tensor, fusion: Fusion, discard: float, prefix: int) -> Tensor:
     """Fuse the rows of all heads (H, R, N) to (R, N), discard the weakest patches, and normalise rows to sum to 1."""
-    fused = discarded(fuse(rows, fusion), discard, prefix)
+    fused = discard_weakest(fuse(rows, fusion), discard, prefix)
     return fused / fused.sum(-1, keepdim=True).clamp_min(torch.finfo(fused.dtype).tiny)
 
 
-def discarded(rows: Tensor, share: float, prefix: int) -> Tensor:
+def discard_weakest(rows: Tensor, share: float, prefix: int) -> Tensor:
     """Set the weakest patches of each row (..., N) to 0: `share` of them, rounded down. Prefix tokens are kept.
 
     Raises:
         ValueError: the share is not in [0, 1).
 
-    >>> discarded(torch.tensor([[0.125, 0.25, 0.125, 0.5]]), 0.5, prefix=1).tolist()
+    >>> discard_weakest(torch.tensor([[0.125, 0.25, 0.125, 0.5]]), 0.5, prefix=1).tolist()
     [[0.125, 0.25, 0.0, 0.5]]
     """
     if not 0 <= share < 1:

@@ -12,11 +12,11 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import record_facts
 from vit.data.datasets import load_dataset
-from vit.data.in_parts import InParts, Part, pictures_bar
+from vit.data.in_parts import Part, PartitionedComputation, pictures_bar
 from vit.data.labels import match_classes
 from vit.explain.faithfulness import RANDOM_MAPS, centre, faithfulness, noise, overlap, points_at
 from vit.explain.methods import METHODS, Subject, heatmap_of
-from vit.explain.sensitivity import HELD_OUT, judge, random_masks, score_drops
+from vit.explain.sensitivity import HELD_OUT, faithfulness_verdict, random_masks, score_drops
 from vit.images.preprocess import Normalise
 
 RANDOM, BLOB = "random", "blob in the middle"
@@ -43,14 +43,15 @@ class Interval(NamedTuple):
     high: float
 
 
-class Ranked(NamedTuple):
+class MethodResult(NamedTuple):
     """Results of one method.
 
     Attributes:
         name: in `METHODS`, or the name of a baseline.
         saco: see `vit.explain.faithfulness.saco`.
         correlation: see `vit.explain.sensitivity.correlations`.
-        better: share of pictures on which the map is better than chance, see `vit.explain.sensitivity.judge`.
+        better: share of pictures on which the map is better than chance, see
+            `vit.explain.sensitivity.faithfulness_verdict`.
         points: share of pictures whose strongest pixel is on the object; None without object masks.
         overlap: IoU with the object; None without object masks.
         pictures: number of pictures.
@@ -78,7 +79,7 @@ def rank(
     root: Path = Path("data"),
     names: Sequence[str] = tuple(METHODS),
     bar: bool = False,
-) -> list[Ranked]:
+) -> list[MethodResult]:
     """Explain the predicted class of test pictures with every method, and rank methods by SaCo, best first.
 
     Args:
@@ -99,7 +100,7 @@ def in_parts(
     root: Path = Path("data"),
     names: Sequence[str] = tuple(METHODS),
     **reading: int,
-) -> InParts:
+) -> PartitionedComputation:
     """Prepare the faithfulness of every method on a dataset, to be run in parts.
 
     A part returns (1, 5) for each method: SaCo, correlation, whether it is better than chance, pointing game, overlap.
@@ -124,17 +125,17 @@ def in_parts(
         drops = score_drops(*inputs, masks)
         results = {}
         for (name, heatmap), saco in zip(maps.items(), faithfulness(*inputs, list(maps.values())), strict=True):
-            verdict = judge(heatmap, masks, drops)
+            verdict = faithfulness_verdict(heatmap, masks, drops)
             better = float(verdict.word == "better than chance")
             results[name] = saco, verdict.correlation, better, *_hit_and_overlap(heatmap, mask)
         chance = torch.tensor([results.pop(f"{RANDOM} {seed}") for seed in range(RANDOM_MAPS)]).mean(0)
         rows = {name: np.array([results[name]]) for name in (*names, BLOB)} | {RANDOM: chance[None].numpy()}
         return rows | {_HAS_OBJECTS: np.array(mask is not None)}
 
-    return InParts(dataset.test, min(limit, len(dataset.test.labels)), 1, compute)
+    return PartitionedComputation(dataset.test, min(limit, len(dataset.test.labels)), 1, compute)
 
 
-def combined(parts: Iterable[Part]) -> list[Ranked]:
+def combined(parts: Iterable[Part]) -> list[MethodResult]:
     """Average the results of all parts, and sort methods by SaCo, best first."""
     results = list(parts)
     has_objects = bool(results[0][_HAS_OBJECTS])
@@ -142,7 +143,7 @@ def combined(parts: Iterable[Part]) -> list[Ranked]:
     for name in (*(name for name in results[0] if name not in (RANDOM, BLOB, _HAS_OBJECTS)), RANDOM, BLOB):
         rows = torch.from_numpy(np.concatenate([part[name] for part in results])).double()
         saco, correlation, better, points, overlaps = (interval(column) for column in rows.T)
-        result = Ranked(name, saco, correlation, better, points, overlaps, len(rows))
+        result = MethodResult(name, saco, correlation, better, points, overlaps, len(rows))
         ranked.append(result if has_objects else result._replace(points=None, overlap=None))
     return sorted(ranked, key=lambda result: -result.saco.mean)
 
@@ -159,7 +160,7 @@ def interval(values: Tensor) -> Interval:
     return Interval(float(values.mean()), low, high)
 
 
-def table(ranked: Sequence[Ranked]) -> list[str]:
+def table(ranked: Sequence[MethodResult]) -> list[str]:
     """Format the ranking as lines of a Markdown table."""
     has_objects = ranked[0].points is not None
     lines = ["| Method | SaCo (95 %) | Faithfulness correlation (95 %) | Better than chance |"]
@@ -174,13 +175,13 @@ def table(ranked: Sequence[Ranked]) -> list[str]:
     return lines
 
 
-class Recorded(NamedTuple):
+class RecordedResult(NamedTuple):
     """Results of a method as recorded in a model card.
 
     Attributes:
-        saco: see `Ranked`.
-        correlation: see `Ranked`; None in older cards.
-        better: see `Ranked`, the mean only; None in older cards.
+        saco: see `MethodResult`.
+        correlation: see `MethodResult`; None in older cards.
+        better: see `MethodResult`, the mean only; None in older cards.
     """
 
     saco: Interval
@@ -188,7 +189,7 @@ class Recorded(NamedTuple):
     better: float | None = None
 
 
-def read_table(lines: Iterable[str]) -> dict[str, Recorded]:
+def read_table(lines: Iterable[str]) -> dict[str, RecordedResult]:
     """Parse lines of `table` into results by method name; other lines are skipped."""
     names = {method.title: name for name, method in METHODS.items()}
     names |= {baseline.capitalize(): baseline for baseline in (RANDOM, BLOB)}
@@ -196,13 +197,13 @@ def read_table(lines: Iterable[str]) -> dict[str, Recorded]:
     return {names[match["title"]]: _read_line(*match.groups()[1:]) for match in matches}
 
 
-def _read_line(*numbers: str | None) -> Recorded:
+def _read_line(*numbers: str | None) -> RecordedResult:
     values = [float(number) for number in numbers if number is not None]
     more = (Interval(*values[3:6]), values[6] / 100) if len(values) > 3 else ()
-    return Recorded(Interval(*values[:3]), *more)
+    return RecordedResult(Interval(*values[:3]), *more)
 
 
-def recorded(facts: Mapping[str, Any]) -> tuple[int, dict[str, Recorded]]:
+def recorded(facts: Mapping[str, Any]) -> tuple[int, dict[str, RecordedResult]]:
     """Parse what `record_in_card` wrote into a checkpoint's facts. The facts are untrusted input.
 
     Returns:
@@ -219,7 +220,7 @@ def _interval_text(one: Interval) -> str:
     return f"{one.mean:.3f} ({one.low:.3f} to {one.high:.3f})"
 
 
-def verdict(ranked: Sequence[Ranked]) -> str:
+def verdict(ranked: Sequence[MethodResult]) -> str:
     """Describe whether the ranking is as published: random near 0, rollout above it, the best gradient method first."""
     saco = {one.name: one.saco.mean for one in ranked}
     with_gradient = [name for name in saco if name in METHODS and METHODS[name].of_class and not METHODS[name].passes]
@@ -234,7 +235,7 @@ def verdict(ranked: Sequence[Ranked]) -> str:
     )
 
 
-def record_in_card(checkpoint: Checkpoint, data: str, ranked: Sequence[Ranked]) -> None:
+def record_in_card(checkpoint: Checkpoint, data: str, ranked: Sequence[MethodResult]) -> None:
     """Write the ranking into the model card of a checkpoint that this app saved.
 
     Raises:

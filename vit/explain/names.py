@@ -35,14 +35,14 @@ MEANINGS = {
 SIGNED = ("object", "faithfulness", "effect")  # statistics that can be negative
 
 
-def amount(statistic: str, value: float, deviation: float | None = None) -> str:
+def format_statistic(statistic: str, value: float, deviation: float | None = None) -> str:
     """Format a statistic of a head with its unit.
 
     Args:
         statistic: in `STATISTICS`.
         deviation: standard deviation over pictures, if there are several.
 
-    >>> amount("distance", 12.34), amount("self", 0.051, 0.0123), amount("effect", 1.5)
+    >>> format_statistic("distance", 12.34), format_statistic("self", 0.051, 0.0123), format_statistic("effect", 1.5)
     ('12.3 px', '5.1 ± 1.2%', '+1.50')
     """
     signed = "+.2f" if statistic in SIGNED else ""
@@ -53,10 +53,10 @@ def amount(statistic: str, value: float, deviation: float | None = None) -> str:
     return f"{value * times:{digits}}{spread}{unit}"
 
 
-def spoken(kind: str, index: int) -> str:
+def display_name(kind: str, index: int) -> str:
     """Convert a zero-based index to its display name.
 
-    >>> spoken("Block", 0)
+    >>> display_name("Block", 0)
     'Block 1'
     """
     return f"{kind} {index + 1}"
@@ -68,13 +68,15 @@ def page_names(facts: Mapping[str, Any]) -> dict[str, str]:
     >>> page_names({"method": "attention", "block": 6, "head": "mean"})
     {'block': 'Block 7'}
     """
-    return {name: spoken(name.capitalize(), facts[name]) for name in ("block", "head") if type(facts.get(name)) is int}
+    return {
+        name: display_name(name.capitalize(), facts[name]) for name in ("block", "head") if type(facts.get(name)) is int
+    }
 
 
-def both_counts(facts: Mapping[str, Any]) -> str:
+def format_position(facts: Mapping[str, Any]) -> str:
     """Describe a map's block and head, zero-based and by display name; "" if both are fused.
 
-    >>> both_counts({"block": 6, "head": 0})
+    >>> format_position({"block": 6, "head": 0})
     'block 6, head 0 (on the page Block 7, Head 1)'
     """
     spoken = page_names(facts)

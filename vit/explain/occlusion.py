@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vit.explain.cost import Progress, images_per_batch, size_of
-from vit.explain.timing import Kind, doing, expected
+from vit.explain.timing import Kind, expected, timed
 from vit.model.attention import Hook
 from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
@@ -20,7 +20,7 @@ _BLUR_SIDES = 0.1  # standard deviation of the blur, relative to the longer side
 _KIND = "patches"  # kind of work, see `vit.explain.timing`
 
 
-def hidden(
+def hide_patches(
     pixels: Tensor, patches: Collection[int], patch_size: int, baseline: Baseline = "mean", seed: int = 0
 ) -> Tensor:
     """Cover patches of a picture.
@@ -82,10 +82,10 @@ def occlusion(
     """
     side = model.config.patch_size
     rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
-    covered = hidden(pixels, range(rows * cols), side, baseline)
-    pixels = hidden(pixels, hide, side, baseline)
+    covered = hide_patches(pixels, range(rows * cols), side, baseline)
+    pixels = hide_patches(pixels, hide, side, baseline)
     per_batch, answers = images_per_batch(model.config, size_of(pixels)), []
-    with onednn(), doing(model, Kind(_KIND, size_of(pixels)), rows * cols):
+    with onednn(), timed(model, Kind(_KIND, size_of(pixels)), rows * cols):
         for patches in torch.arange(rows * cols).split(per_batch):
             pictures = pixels.repeat(len(patches), 1, 1, 1)
             for picture, patch in zip(pictures, patches.tolist(), strict=True):

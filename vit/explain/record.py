@@ -276,7 +276,7 @@ def record(
 
 
 @torch.inference_mode()
-def answered(record: AttentionRecord, model: VisionTransformer) -> AttentionRecord:
+def with_logits(record: AttentionRecord, model: VisionTransformer) -> AttentionRecord:
     """Return the record with the logits of another head, without a new forward pass.
 
     Args:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.explain.gradcam import channel_map, gradcam
-from vit.explain.maps import checked_index, discarded, fuse, select_head
+from vit.explain.maps import checked_index, discard_weakest, fuse, select_head
 from vit.explain.record import AttentionRecord, read_by_head
 from vit.explain.settings import Direction, Fusion
-from vit.model.attention import EVERY, HeadInputs, Hook, mixed_both_ways
+from vit.model.attention import EVERY, HeadInputs, Hook, fused_attention_with_gradient
 from vit.model.config import ViTConfig
 from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
@@ -79,7 +79,7 @@ class GradientRecord(AttentionRecord):
 
         Args:
             query, direction, start_block: as for `relevance`.
-            discard: share of the weakest patches of each row to leave out, see `vit.explain.maps.discarded`.
+            discard: share of the weakest patches of each row to leave out, see `vit.explain.maps.discard_weakest`.
 
         Returns:
             (N,); sums to 1 for "from".
@@ -92,7 +92,7 @@ class GradientRecord(AttentionRecord):
         """
 
         def flow(block: int, rows: Tensor) -> Tensor:
-            return discarded(self._mean_flow(block, rows, False).clamp_(min=0), discard, len(self.prefix))
+            return discard_weakest(self._mean_flow(block, rows, False).clamp_(min=0), discard, len(self.prefix))
 
         return self._chain(query, direction, start_block, flow, normalise=True)
 
@@ -220,7 +220,7 @@ def _add_product(result: Tensor, vector: Tensor, rows: Tensor, flow: Tensor, dir
 # --- The pass -------------------------------------------------------------------------------------------------
 
 
-class Passed(NamedTuple):
+class BlockPass(NamedTuple):
     """A forward pass of one block, with its own autograd graph.
 
     Attributes:
@@ -356,7 +356,7 @@ def _frozen(model: VisionTransformer, pixels: Tensor) -> VisionTransformer:
     return copy.deepcopy(model, same).eval()
 
 
-def _pass_blocks(model: VisionTransformer, pixels: Tensor, hook: Hook | None, every: bool) -> Iterator[Passed]:
+def _pass_blocks(model: VisionTransformer, pixels: Tensor, hook: Hook | None, every: bool) -> Iterator[BlockPass]:
     """Yield the forward pass of each block.
 
     Args:
@@ -365,16 +365,18 @@ def _pass_blocks(model: VisionTransformer, pixels: Tensor, hook: Hook | None, ev
     captured: list[tuple[HeadInputs, Tensor]] = []
 
     def capture(index: int, inputs: HeadInputs) -> Tensor:
-        heads = inputs.mixed()
+        heads = inputs.output()
         captured.append((inputs, heads))
-        return heads if hook is None else hook(index, inputs._replace(mixed=lambda: heads))
+        return heads if hook is None else hook(index, inputs._replace(output=lambda: heads))
 
     with torch.no_grad():
-        x, steps = model.walk(pixels.detach(), every=every, queries=EVERY, mix=mixed_both_ways, hook=capture)
+        x, steps = model.walk(
+            pixels.detach(), every=every, queries=EVERY, attend=fused_attention_with_gradient, hook=capture
+        )
     for step in steps:
         before = x.detach().requires_grad_()
         x = step(before)
-        yield Passed(before, *captured.pop(), x)
+        yield BlockPass(before, *captured.pop(), x)
 
 
 def _input_gradient(model: VisionTransformer, pixels: Tensor, back: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ def verify(model: VisionTransformer, pixels: Tensor) -> Verification:
     blocks: list[tuple[Tensor, Tensor]] = []  # values and head outputs, (H, N, K) each
 
     def keep(index: int, inputs: HeadInputs) -> Tensor:
-        heads = inputs.mixed()
+        heads = inputs.output()
         blocks.append((inputs.v[0], heads[0]))
         return heads
 

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vit.explain.cost import Progress, Size, images_per_batch, size_of
-from vit.explain.occlusion import Baseline, hidden
-from vit.explain.timing import Kind, doing, expected, products
-from vit.model.attention import Hook, explicitly_mixed
+from vit.explain.occlusion import Baseline, hide_patches
+from vit.explain.timing import Kind, expected, products, timed
+from vit.model.attention import Hook, explicit_attention
 from vit.model.cpu import exact_on_cpu, has_bfloat16, onednn
 from vit.model.transformer import VisionTransformer, rounded
 
@@ -84,7 +84,7 @@ def score_drops(
         pixels: (1, channels, height, width), normalised.
         target: index of the class.
         masks: bool (M, P), on any device, see `random_masks`.
-        baseline: replacement of covered patches, see `vit.explain.occlusion.hidden`.
+        baseline: replacement of covered patches, see `vit.explain.occlusion.hide_patches`.
         hook: replaces head outputs, see `VisionTransformer.forward`.
         progress: called with the fraction that is done, after every block; it may raise to cancel.
 
@@ -94,7 +94,7 @@ def score_drops(
     if not len(masks):
         return torch.zeros(0, dtype=torch.float64)
     masks = masks.to(pixels.device)
-    with onednn(), doing(model, Kind(_KIND, size_of(pixels)), 1 + len(masks)):
+    with onednn(), timed(model, Kind(_KIND, size_of(pixels)), 1 + len(masks)):
         if hook is None and _agrees_in_bfloat16(model, pixels, target, baseline):
             drops = _drops(model, pixels, target, masks, baseline, None, progress, bfloat16=True)
             if drops.abs().max() >= _LEAST_ROUNDED:
@@ -115,15 +115,15 @@ def _drops(
     """Implement `score_drops` in float32 or bfloat16."""
     side = model.config.patch_size
     rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
-    covered = hidden(pixels, range(rows * cols), side, baseline)
+    covered = hide_patches(pixels, range(rows * cols), side, baseline)
     per_batch, scores = images_per_batch(model.config, size_of(pixels)), list[Tensor]()
     if bfloat16:  # twice as many numbers fit into the caches
         per_batch *= 2
-    mix = explicitly_mixed if bfloat16 else None  # torch's fused attention is slower in bfloat16 on a CPU
+    attend = explicit_attention if bfloat16 else None  # torch's fused attention is slower in bfloat16 on a CPU
     with torch.autocast("cpu", torch.bfloat16) if bfloat16 else nullcontext():
         unmasked = _log_probability(model, model(pixels, hook=hook).logits, target)
         # Masks cover whole patches, so tokens of masked pictures are tokens of these two: embed only two pictures.
-        both, steps = model.walk(torch.cat([pixels, covered]), mix=mix, hook=hook, every=hook is not None)
+        both, steps = model.walk(torch.cat([pixels, covered]), attend=attend, hook=hook, every=hook is not None)
         for chunk in masks.split(_BATCHES * per_batch):
             done = sum(map(len, scores))
             masked = F.pad(chunk, (len(model.config.prefix), 0))[..., None].split(per_batch)
@@ -161,7 +161,7 @@ def seconds(model: VisionTransformer, size: Size, count: int) -> float:
     return expected(model, Kind(_KIND, size), 1 + count, per_batch=images_per_batch(model.config, size))
 
 
-def decidable(drops: Tensor) -> bool:
+def masks_are_informative(drops: Tensor) -> bool:
     """Whether the masks change the class's score enough to judge maps."""
     return bool(len(drops) and drops.abs().max() >= _MIN_DROP)
 
@@ -232,7 +232,7 @@ class Verdict(NamedTuple):
         return "cannot be decided yet" if near else "no better than chance"
 
 
-def judge(heatmap: Tensor, masks: Tensor, drops: Tensor) -> Verdict:
+def faithfulness_verdict(heatmap: Tensor, masks: Tensor, drops: Tensor) -> Verdict:
     """Compare a map's faithfulness correlation with that of its copies.
 
     Args:

@@ -40,7 +40,7 @@ class Kind(NamedTuple):
     size: tuple[int, int]
 
 
-class Piece(NamedTuple):
+class WorkSample(NamedTuple):
     """A small sample of some work.
 
     Attributes:
@@ -62,7 +62,7 @@ class Pace:
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
-        self._clock, self._lock = clock, RLock()  # reentrant: a sample may itself run code inside of `doing`
+        self._clock, self._lock = clock, RLock()  # reentrant: a sample may itself run code inside of `timed`
         self._rates: dict[Hashable, dict[Kind, float]] = {}  # seconds per multiply-add, measured on samples
         # Seconds per pass as predicted from a sample, and whether the sample had a smaller input size.
         self._predicted: dict[Hashable, dict[Kind, tuple[float, bool]]] = {}
@@ -71,7 +71,7 @@ class Pace:
         self._ratios: defaultdict[tuple[str, bool], deque[float]] = defaultdict(partial(deque, maxlen=TIMES_REMEMBERED))
 
     def expected(
-        self, architecture: Hashable, kind: Kind, passes: float, products: float, piece: Callable[[], Piece]
+        self, architecture: Hashable, kind: Kind, passes: float, products: float, piece: Callable[[], WorkSample]
     ) -> float:
         """Estimate the duration of some work [s].
 
@@ -93,7 +93,7 @@ class Pace:
             return passes * predicted * min(self._ratios.get((kind.name, scaled), [1.0]))
 
     @contextmanager
-    def doing(self, architecture: Hashable, kind: Kind, passes: float) -> Iterator[None]:
+    def timed(self, architecture: Hashable, kind: Kind, passes: float) -> Iterator[None]:
         """Measure the actual duration of some work, unless it fails."""
         started = self._clock()
         yield
@@ -129,9 +129,9 @@ def products(config: ViTConfig, size: tuple[int, int]) -> float:
     return config.depth * config.dim * (2 * tokens * matrices + 1.3 * 4 * tokens**2)
 
 
-def doing(model: VisionTransformer, kind: Kind, passes: float) -> AbstractContextManager[None]:
-    """Measure the actual duration of some work, see `Pace.doing`."""
-    return PACE.doing(_architecture(model), kind, passes)
+def timed(model: VisionTransformer, kind: Kind, passes: float) -> AbstractContextManager[None]:
+    """Measure the actual duration of some work, see `Pace.timed`."""
+    return PACE.timed(_architecture(model), kind, passes)
 
 
 def expected(
@@ -149,13 +149,15 @@ def expected(
     """
     config, whole = model.config, products(model.config, kind.size)
 
-    def piece() -> Piece:
+    def piece() -> WorkSample:
         size = piece_size(config, kind.size)
         tokens = len(config.prefix) + math.prod(side // config.patch_size for side in size)
         count = max(1, min(per_batch, PIECE_TOKENS // tokens, int(PIECE_PRODUCTS // products(config, size))))
         pixels = torch.zeros(count, config.channels, *size, device=next(model.parameters()).device)
         name = kind.name if run else "plain passes"
-        return Piece(Kind(name, size), count * products(config, size), partial(run or partial(_pass, model), pixels))
+        return WorkSample(
+            Kind(name, size), count * products(config, size), partial(run or partial(_pass, model), pixels)
+        )
 
     return PACE.expected(_architecture(model), kind, passes, whole, piece)
 

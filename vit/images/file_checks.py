@@ -104,7 +104,7 @@ def open_image(data: bytes) -> Image.Image:
         raise InvalidImage(
             f"The picture is {width:,} x {height:,} pixels, thinner than {MAX_ASPECT} to 1. Cut out a part of it."
         )
-    if data.startswith(jpeg_end.START) and (whole := jpeg_end.mended(data)) is not data:
+    if data.startswith(jpeg_end.START) and (whole := jpeg_end.with_end_marker(data)) is not data:
         return Image.open(BytesIO(whole), formats=FORMATS)
     return image
 

@@ -37,7 +37,7 @@ def segments(data: bytes) -> Iterator[tuple[int, bytes]]:
         position += length
 
 
-def mended(data: bytes) -> bytes:
+def with_end_marker(data: bytes) -> bytes:
     """Append the end marker to a JPEG; return `data` itself if it has one.
 
     Args:

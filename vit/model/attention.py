@@ -17,9 +17,11 @@ from vit.model.layers import MLP, Linear, linear
 from vit.model.positions import apply_rotary, distances
 
 EVERY = slice(None)  # all tokens
-EXPLICIT_TOKENS = 640  # up to this many tokens `mixed_both_ways` materialises the attention matrix on a CPU
+EXPLICIT_TOKENS = (
+    640  # up to this many tokens `fused_attention_with_gradient` materialises the attention matrix on a CPU
+)
 
-Mix = Callable[[Tensor, Tensor, Tensor], Tensor]  # q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K)
+AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]  # q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K)
 
 
 class HeadInputs(NamedTuple):
@@ -29,14 +31,14 @@ class HeadInputs(NamedTuple):
         tokens: (B, N, D), input of the attention layer, after the LayerNorm.
         q: (B, H, Q, K); with position biases K is larger than that of the values, see `with_biases`.
         k, v: (B, H, N, K).
-        mixed: computes the heads' outputs (B, H, Q, K), for the tokens in the route's `rows`.
+        output: computes the heads' outputs (B, H, Q, K), for the tokens in the route's `rows`.
     """
 
     tokens: Tensor
     q: Tensor
     k: Tensor
     v: Tensor
-    mixed: Callable[[], Tensor]
+    output: Callable[[], Tensor]
 
 
 Hook = Callable[[int, HeadInputs], Tensor]  # block index and its head inputs to the head outputs that the block uses
@@ -51,7 +53,7 @@ class Route(NamedTuple):
         queries: tokens whose queries are computed; None for `rows`.
         rope: cosine and sine (N, K) or (H, N, K) of rotary positions.
         biases: table (distances, H) of score biases, and the table index (N, N) of each query-key pair.
-        mix: attention function; None for the fastest one.
+        attend: attention function; None for the fastest one.
         hook: computes the head outputs from the head inputs; None for the standard outputs.
     """
 
@@ -60,7 +62,7 @@ class Route(NamedTuple):
     queries: slice | None = None
     rope: tuple[Tensor, Tensor] | None = None
     biases: tuple[Tensor, Tensor] | None = None
-    mix: Mix | None = None
+    attend: AttentionFunction | None = None
     hook: Hook | None = None
 
 
@@ -85,7 +87,7 @@ class Attention(nn.Module):
         self.register_parameter("speeds", speeds)
         table = None if config.position_bias is None else nn.Parameter(torch.zeros(distances(config), config.heads))
         self.register_parameter("position_bias", table)
-        self.explicit = False  # allows `mixed_both_ways` in passes with gradients
+        self.explicit = False  # allows `fused_attention_with_gradient` in passes with gradients
 
     def forward(self, x: Tensor, route: Route = DIRECT) -> Tensor:
         """Map tokens (B, N, D) to the attention output (B, Q, D) of the Q tokens in the route's `rows`."""
@@ -99,10 +101,10 @@ class Attention(nn.Module):
             table, places = route.biases
             q, k = with_biases(q, k, table.T[:, places[queries]])
         goes_back = self.explicit and torch.is_grad_enabled()
-        mix = route.mix or (mixed_both_ways if goes_back else mixed)
+        attend = route.attend or (fused_attention_with_gradient if goes_back else fused_attention)
 
         def heads() -> Tensor:
-            return mix(q if route.queries is None else q[:, :, route.rows], k, v)
+            return attend(q if route.queries is None else q[:, :, route.rows], k, v)
 
         out = heads() if route.hook is None else route.hook(route.block, HeadInputs(x, q, k, v, heads))
         return self.proj(self.norm(out.transpose(1, 2).flatten(2)))
@@ -138,7 +140,7 @@ def with_biases(q: Tensor, k: Tensor, biases: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([q * (wider / width) ** 0.5, bias_channels], -1), torch.cat([k, one_hot], -1)
 
 
-def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def fused_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Compute attention with torch's fused kernel: q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K)."""
     # On a CPU the fused kernel is slower in bfloat16 than in float32: 19 ms against 12 ms for 1,025 tokens.
     rounded_on_cpu = q.is_cpu and q.dtype is torch.bfloat16
@@ -148,18 +150,18 @@ def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v)
 
 
-def explicitly_mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def explicit_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Compute attention with an explicit matrix: q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K)."""
     return attention_weights(q, k) @ v
 
 
-def mixed_both_ways(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def fused_attention_with_gradient(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Compute attention for a forward and backward pass: q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K).
 
     On a CPU the fused kernel's backward pass is slower than an explicit matrix for few tokens.
     """
     small = q.is_cpu and k.shape[-2] <= EXPLICIT_TOKENS
-    return explicitly_mixed(q, k, v) if small else F.scaled_dot_product_attention(q, k, v)
+    return explicit_attention(q, k, v) if small else F.scaled_dot_product_attention(q, k, v)
 
 
 def attention_weights(q: Tensor, k: Tensor) -> Tensor:

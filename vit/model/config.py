@@ -219,21 +219,21 @@ class ViTConfig:
         Raises:
             ValueError: an unknown name or an invalid value.
         """
-        with in_a_sentence():
+        with one_sentence_errors():
             return cls(**values)
 
 
-def check_field(name: str, value: object, called: str) -> None:
+def check_field(name: str, value: object, shown_name: str) -> None:
     """Validate a single field of a `ViTConfig`.
 
     Args:
         name: of the field.
-        called: name of the field in the checkpoint's own config, used in the error message.
+        shown_name: name of the field in the checkpoint's own config, used in the error message.
 
     Raises:
         ValueError: wrong type or out of range.
     """
-    with in_a_sentence(called):
+    with one_sentence_errors(shown_name):
         _field_validator(name).validate_python(value)
 
 
@@ -244,7 +244,7 @@ def _field_validator(name: str) -> TypeAdapter[Any]:
 
 
 @contextmanager
-def in_a_sentence(name: str = "") -> Iterator[None]:
+def one_sentence_errors(name: str = "") -> Iterator[None]:
     """Convert pydantic's ValidationError into a ValueError with a one-sentence message.
 
     Args:

@@ -38,7 +38,7 @@ def onednn() -> Iterator[None]:
     # The setting is global to the process, and several threads explain at once: the first to enter sets it, the last
     # to leave restores it.
     with _lock:
-        exact = not _beside_training.get() and _onednn_is_exact()
+        exact = not _without_onednn.get() and _onednn_is_exact()
         if exact and not _active:
             _previous_precision, matmul.fp32_precision = matmul.fp32_precision, "bf16"
         _active += exact
@@ -52,16 +52,16 @@ def onednn() -> Iterator[None]:
 
 
 @contextmanager
-def beside_training() -> Iterator[None]:
+def without_onednn() -> Iterator[None]:
     """Disable `onednn` in this thread, because the setting would change the results of training in another thread."""
-    token = _beside_training.set(True)
+    token = _without_onednn.set(True)
     try:
         yield
     finally:
-        _beside_training.reset(token)
+        _without_onednn.reset(token)
 
 
-_beside_training = ContextVar("beside_training", default=False)
+_without_onednn = ContextVar("without_onednn", default=False)
 _lock = Lock()
 _active, _previous_precision = 0, "none"  # _active is the number of open `onednn` contexts
 

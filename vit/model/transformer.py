@@ -15,10 +15,10 @@ from vit.model.attention import (
     DIRECT,
     EVERY,
     Attention,
+    AttentionFunction,
     AttentionPool,
     HeadInputs,
     Hook,
-    Mix,
     Route,
     attention_weights,
 )
@@ -98,7 +98,7 @@ class Step:
         return self.block(x, self.route if hook is None else self.route._replace(hook=hook))
 
 
-class Walk(NamedTuple):
+class BlockwiseForward(NamedTuple):
     """A forward pass that the caller runs block by block.
 
         x, steps = model.walk(images)
@@ -222,11 +222,11 @@ class VisionTransformer(nn.Module):
     def _with_attentions(self, images: Tensor, hook: Hook | None) -> ViTOutput:
         attentions: list[Tensor] = []
 
-        def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             attentions.append(attention_weights(q, k))
             return attentions[-1] @ v
 
-        x, steps = self.walk(images, mix=mix, hook=hook, every=True)
+        x, steps = self.walk(images, attend=attend, hook=hook, every=True)
         for step in steps:
             x = step(x)
         features, pool_attention = self.pool_features(x[:, self.read])
@@ -237,7 +237,7 @@ class VisionTransformer(nn.Module):
         keys: list[Tensor] = []
 
         def keep(index: int, inputs: HeadInputs) -> Tensor:
-            heads = inputs.mixed() if hook is None else hook(index, inputs)
+            heads = inputs.output() if hook is None else hook(index, inputs)
             queries.append(inputs.q.contiguous())  # a view would keep the fused tensor alive, values included
             keys.append(inputs.k.contiguous())
             return heads
@@ -262,16 +262,16 @@ class VisionTransformer(nn.Module):
         *,
         every: bool = False,
         queries: slice | None = None,
-        mix: Mix | None = None,
+        attend: AttentionFunction | None = None,
         hook: Hook | None = None,
-    ) -> Walk:
+    ) -> BlockwiseForward:
         """Start a forward pass through the blocks. All passes of this project go through here.
 
         Args:
             images: (B, channels, height, width).
             every: compute all tokens in the last block, not only those that are `read` after it.
             queries: tokens whose queries are computed in every block, if `hook` needs more than the output tokens.
-            mix, hook: see `Route`.
+            attend, hook: see `Route`.
 
         Raises:
             ValueError: the shape of `images` does not fit the model.
@@ -293,9 +293,10 @@ class VisionTransformer(nn.Module):
         if not every:  # the last block computes only the tokens that the head reads
             rows[-1] = self.read
         routes = [
-            Route(index, rows[index], queries, ropes[index], biases[index], mix, hook) for index in range(len(blocks))
+            Route(index, rows[index], queries, ropes[index], biases[index], attend, hook)
+            for index in range(len(blocks))
         ]
-        return Walk(x, [Step(block, route) for block, route in zip(blocks, routes, strict=True)])
+        return BlockwiseForward(x, [Step(block, route) for block, route in zip(blocks, routes, strict=True)])
 
     def classify(self, x: Tensor) -> Tensor:
         """Map the tokens `read` after the last block (B, Q, D) to logits (B, C)."""
@@ -316,7 +317,7 @@ class VisionTransformer(nn.Module):
             return logits
         return F.logsigmoid(logits) if self.activation == "sigmoid" else F.log_softmax(logits, dim=-1)
 
-    def read_alone(self, tokens: Tensor) -> Tensor:
+    def single_token_inputs(self, tokens: Tensor) -> Tensor:
         """Build inputs for `classify` and `pool_features` from single tokens.
 
         Args:

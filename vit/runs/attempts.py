@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from vit.out_of_memory import ended, kills
+from vit.out_of_memory import describe_exit, kills
 from vit.training.run_folder import AGAIN, read_json, record_outcome
 
 CANCELLED = "Cancelled while it waited for its turn."
@@ -43,7 +43,7 @@ def reason_of(code: int, log: Path, begin: int, kills_before: int) -> str:
         begin: offset in the log at which this attempt began [bytes].
         kills_before: `kills()` at the start of the attempt.
     """
-    if who := ended(code, kills_before):
+    if who := describe_exit(code, kills_before):
         return f"{who}. Resume it; if that happens again, with a smaller image_size, batch_size or model."
     if code < 0:
         return f"It crashed ({signal.Signals(-code).name}). Resume it; the log holds what it last said."

@@ -38,17 +38,17 @@ from vit.runs.engines.clusters import Cluster, downloads_of, find_cluster
 from vit.runs.engines.contract import HERE, Engine, Handle, Request, read_handle
 from vit.runs.engines.factory import cluster_engine
 from vit.runs.engines.local import Local
-from vit.runs.queue_file import one_launch, open_queue
+from vit.runs.queue_file import launch_lock, open_queue
 from vit.runs.registry import ANY_GPU, MAX_NAME, MAX_NOTES, Run, find_run, list_runs, shorten
 from vit.training import fine_tuning, presets
 from vit.training.run_folder import (
     PRUNED,
     START,
-    changing,
     check_resumable,
     new_id,
     read_document,
     read_json,
+    write_errors,
     write_json,
 )
 
@@ -115,7 +115,7 @@ def launch(
     engine, root = _engine_and_root(on)
     checked = _checked(config, request, on, limits or Limits())
     name = name or presets.run_name(checked.config)
-    with one_launch(root):
+    with launch_lock(root):
         every = list_runs()
         if again := next((run for run in every if nonce and run.nonce == nonce), None):
             return again
@@ -166,7 +166,7 @@ def end_dry_run(folder: Path) -> None:
     """Remove a dry run, and kill it if it is not finished."""
     handle = read_handle(folder)
     with suppress(UserError):
-        if handle and (engine := cluster_engine(handle.engine_name)).look(handle).word != "gone":
+        if handle and (engine := cluster_engine(handle.engine_name)).status(handle).state != "gone":
             engine.kill(handle)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -176,7 +176,7 @@ def _engine_and_root(on: str) -> tuple[Engine, Path]:
     return (Local(), runs_folder()) if on == HERE else (cluster_engine(on), find_cluster(on).runs)
 
 
-class _Checked(NamedTuple):
+class _ValidatedRun(NamedTuple):
     """A validated run.
 
     Attributes:
@@ -190,16 +190,16 @@ class _Checked(NamedTuple):
     limits: Limits
 
 
-def _checked(config: "TrainConfig", request: Request, on: str, limits: Limits) -> _Checked:
+def _checked(config: "TrainConfig", request: Request, on: str, limits: Limits) -> _ValidatedRun:
     """Validate the settings and check them against the limits."""
     config = _with_absolute_paths(config, _check_request(request, on))
     if on != HERE:
         config, limits = _check_cluster(config, request, find_cluster(on), limits)
     base = fine_tuning.resolve(config).base if config.init_from else None  # avoids importing torch otherwise
-    return _Checked(config, base, limits)
+    return _ValidatedRun(config, base, limits)
 
 
-def _write_run(folder: Path, checked: _Checked, about: dict[str, Any], elsewhere: bool) -> None:
+def _write_run(folder: Path, checked: _ValidatedRun, about: dict[str, Any], elsewhere: bool) -> None:
     """Write the files of a run's folder; `config.json` comes last, because it marks the folder as a run."""
     write_json(folder / "about.json", about)
     if elsewhere:
@@ -245,7 +245,7 @@ def _check_cluster(
     return config, limits._replace(runs_per_person=cluster.limits.runs_per_person or limits.runs_per_person)
 
 
-def _with_copy(checked: _Checked, folder: Path) -> _Checked:
+def _with_copy(checked: _ValidatedRun, folder: Path) -> _ValidatedRun:
     """Copy the initial checkpoint into the run's folder, which is the only one that a cluster's machines can read."""
     if not checked.base:
         return checked
@@ -280,7 +280,7 @@ def stop(run_id: str) -> None:
         InvalidRun: it is not alive, or another program trains it.
     """
     run = _active_run(run_id)
-    _engine_and_root(run.on)[0].ask_to_stop(run.folder)
+    _engine_and_root(run.on)[0].request_stop(run.folder)
     watch.forget()
 
 
@@ -291,7 +291,7 @@ def end_early(run_id: str, reason: str) -> None:
         InvalidRun: it is not alive.
     """
     run = _active_run(run_id)
-    with changing(run.folder):
+    with write_errors(run.folder):
         write_json(run.folder / PRUNED, {"reason": reason})
     stop(run_id)
 
@@ -329,7 +329,7 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     config = None
     if epochs is not None:
         config = presets.train_config(**read_document(run.folder / "config.json") | {"epochs": epochs})
-    with one_launch(root):
+    with launch_lock(root):
         if devices is not None:
             _change_about(run.folder, devices=list(devices))
         settings = (run.folder / "config.json").read_bytes()
@@ -355,7 +355,7 @@ def delete(run_id: str) -> None:
     if run.alive:
         raise InvalidRun("This run is going on. Stop it first.")
     doomed = run.folder.with_name(f".{run.id}.deleted")
-    with changing(run.folder):
+    with write_errors(run.folder):
         run.folder.rename(doomed)  # removed for everybody at once
     shutil.rmtree(doomed, ignore_errors=True)
 
@@ -393,7 +393,7 @@ def move(run_id: str, position: int) -> None:
         line["waiting"] = waiting
 
 
-def keep(run_id: str, name: str) -> Path:
+def keep_checkpoint(run_id: str, name: str) -> Path:
     """Copy a run's best checkpoint to `checkpoints/<name>`.
 
     Raises:
@@ -421,10 +421,10 @@ def _check_ours(run: Run) -> None:
 
 
 def _replace_file(path: Path, content: bytes) -> None:
-    with changing(path.parent), replaced(path) as file:
+    with write_errors(path.parent), replaced(path) as file:
         file.write(content)
 
 
 def _change_about(folder: Path, **values: Any) -> None:
-    with changing(folder):
+    with write_errors(folder):
         write_json(folder / "about.json", read_json(folder / "about.json") | values)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from vit.errors import UserError
 from vit.files import acquire_lock, is_locked, replaced
-from vit.out_of_memory import die_first
+from vit.out_of_memory import prefer_for_oom_kill
 from vit.paths import environment_with_package
 from vit.untrusted import Unreadable, open_file
 
@@ -191,7 +191,7 @@ def start(run: Path, data: str, root: str) -> None:
                 pass_fds=[lock],
                 start_new_session=True,
             )
-        die_first(process.pid)
+        prefer_for_oom_kill(process.pid)
         # Wait for the process, so that it does not stay behind as a zombie.
         threading.Thread(target=process.wait, name="report", daemon=True).start()
     finally:

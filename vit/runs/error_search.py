@@ -49,7 +49,7 @@ def write(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)
     confusion = torch.zeros(classes * classes, dtype=torch.int64)
-    worst = _Worst(*(torch.empty(0) for _ in range(5)))
+    worst = _TopMistakes(*(torch.empty(0) for _ in range(5)))
     start, batch = 0, images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)
     with torch.inference_mode():
         for images, labels in tqdm(
@@ -63,7 +63,7 @@ def write(
             confusion += torch.bincount(labels * classes + predicted, minlength=classes * classes).cpu()
             wrong = (predicted != labels).nonzero()[:, 0]
             wrong = wrong[probability[wrong].argsort(descending=True, stable=True)[:WORST_MISTAKES]]
-            mistakes = _Worst(start + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
+            mistakes = _TopMistakes(start + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
             worst = worst.merged(mistakes)
             start += len(labels)
         overlays = [_attention_overlay(model, normalise(image[None].to(device)), image) for image in worst.images]
@@ -84,7 +84,7 @@ def write(
     return report
 
 
-class _Worst(NamedTuple):
+class _TopMistakes(NamedTuple):
     """The most confident mistakes so far, most confident first; see `Report`."""
 
     indices: Tensor
@@ -93,11 +93,11 @@ class _Worst(NamedTuple):
     predicted: Tensor
     probability: Tensor
 
-    def merged(self, other: _Worst) -> _Worst:
+    def merged(self, other: _TopMistakes) -> _TopMistakes:
         """Return the most confident mistakes of both, on the CPU."""
         both = [torch.cat([a, b.cpu()]) if len(a) else b.cpu() for a, b in zip(self, other, strict=True)]
         order = both[4].argsort(descending=True, stable=True)[:WORST_MISTAKES]
-        return _Worst(*(values[order] for values in both))
+        return _TopMistakes(*(values[order] for values in both))
 
 
 def _channels_last(images: Tensor) -> NDArray[np.uint8]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from vit.files import wait_for_lock
-from vit.training.run_folder import RUN_ID, changing, read_json, write_json
+from vit.training.run_folder import RUN_ID, read_json, write_errors, write_json
 
 # --- The queue ------------------------------------------------------------------------------------------------------
 #
@@ -24,7 +24,7 @@ class Queue(TypedDict):
 
 
 @contextmanager
-def one_launch(root: Path) -> Iterator[None]:
+def launch_lock(root: Path) -> Iterator[None]:
     """Serialise launches and resumes, so that a form sent twice starts one run."""
     lock = _open_lock(root, "launch")
     try:
@@ -50,7 +50,7 @@ def open_queue(root: Path) -> Iterator[Queue]:
 
 
 def _open_lock(root: Path, name: str) -> int:
-    with changing(root):
+    with write_errors(root):
         (root / ".queue").mkdir(parents=True, exist_ok=True)
         return os.open(root / ".queue" / name, os.O_RDWR | os.O_CREAT, 0o644)
 

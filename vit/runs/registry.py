@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vit.errors import InvalidRun
-from vit.files import silence
+from vit.files import heartbeat_age
 from vit.paths import clusters_file, runs_folder
 from vit.runs.engines import clusters, watch
-from vit.runs.engines.contract import HERE, Handle, Look, is_new, is_over, read_handle
+from vit.runs.engines.contract import HERE, Handle, JobStatus, has_ended, is_new, read_handle
 from vit.runs.queue_file import read_queue
 from vit.training.run_folder import (
     MAX_NAME,
@@ -229,10 +229,10 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
         created = min(max(os.stat(folder / "config.json").st_mtime, 0.0), _LATEST)
     pulse = read_json(folder / "heartbeat")
     handle = read_handle(folder)
-    look = look_local(folder, waiting) if handle is None else _look_cluster(handle, patience)
+    job_status = local_status(folder, waiting) if handle is None else _cluster_status(handle, patience)
     loop = read_json(folder / "environment.json").get("loop")
     loop = shorten(loop, MAX_NAME) if isinstance(loop, str) else ""
-    status, reason = _status_of(folder, handle, look, pulse, loop)
+    status, reason = _status_of(folder, handle, job_status, pulse, loop)
     settings, unreadable = _settings_of(folder)
     later = later_format(folder)
     if status not in ALIVE and (later or (unreadable and not settings)):
@@ -251,8 +251,8 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
         on=handle.engine_name if handle else HERE,
         nodes=nodes if is_whole(nodes := about.get("nodes"), 1, MOST_NODES) else 1,
         minutes=minutes if is_whole(minutes := about.get("minutes"), 1) else None,
-        hosts=look.nodes if isinstance(look, Look) else (),
-        starts=look.starts if isinstance(look, Look) and status == "waiting" else None,
+        hosts=job_status.nodes if isinstance(job_status, JobStatus) else (),
+        starts=job_status.starts if isinstance(job_status, JobStatus) and status == "waiting" else None,
         problem=later or unreadable or problem,
         queue_position=waiting.index(folder.name) + 1 if status == "waiting" and folder.name in waiting else 0,
         evaluated=_evaluation_status(pulse)[1] if status in (*EVALUATIONS, "stopping") else None,
@@ -309,60 +309,60 @@ def _evaluation_status(pulse: dict[str, Any]) -> tuple[Status, float | None]:
     return "running", None
 
 
-def look_local(folder: Path, waiting: Sequence[str]) -> Look:
+def local_status(folder: Path, waiting: Sequence[str]) -> JobStatus:
     """Return the status of a local run from its lock, which the system releases when its last process exits.
 
     Args:
         waiting: ids of the runs in the queue.
     """
     if not is_alive(folder):
-        return Look("gone")
-    return Look("waiting" if folder.name in waiting else "running", "It starts by itself when its device is free.")
+        return JobStatus("gone")
+    return JobStatus("waiting" if folder.name in waiting else "running", "It starts by itself when its device is free.")
 
 
-def _look_cluster(handle: Handle, patience: float) -> Look | str:
+def _cluster_status(handle: Handle, patience: float) -> JobStatus | str:
     """Return the status of a cluster's run, or why it is unknown; a run that is over causes no request."""
-    if is_over(handle):
-        return Look("gone")
+    if has_ended(handle):
+        return JobStatus("gone")
     if handle.engine_name not in clusters.read_clusters().usable:
-        return Look(
+        return JobStatus(
             "gone", f"The cluster {handle.engine_name} is no longer set up here, so the run's status is unknown."
         )
-    look, problem = watch.look(handle, patience)
-    if is_new(handle) and not problem and (look is None or look.word == "gone"):
-        return Look("waiting", f"It is being submitted to {handle.engine_name}.")
-    return look or problem or f"Waiting for {handle.engine_name} to report its status."
+    job_status, problem = watch.status(handle, patience)
+    if is_new(handle) and not problem and (job_status is None or job_status.state == "gone"):
+        return JobStatus("waiting", f"It is being submitted to {handle.engine_name}.")
+    return job_status or problem or f"Waiting for {handle.engine_name} to report its status."
 
 
 def _status_of(
-    folder: Path, handle: Handle | None, look: Look | str, pulse: dict[str, Any], loop: str = ""
+    folder: Path, handle: Handle | None, job_status: JobStatus | str, pulse: dict[str, Any], loop: str = ""
 ) -> tuple[Status, str]:
     """Determine a run's status, from its engine first and then from its folder.
 
     Args:
         handle: None for a run of this machine.
-        look: the engine's response, or a sentence that says why there is none.
+        job_status: the engine's response, or a sentence that says why there is none.
         loop: name of the foreign training loop; "" for ours.
     """
     outcome = read_json(folder / "outcome.json")
-    if isinstance(look, str):
-        return "unknown", f"{look}{_last_heartbeat(folder)}"
-    if look.word != "gone":
+    if isinstance(job_status, str):
+        return "unknown", f"{job_status}{_last_heartbeat(folder)}"
+    if job_status.state != "gone":
         if os.path.lexists(folder / "stop") or os.path.lexists(folder / "kill"):
             until = {"validating": "validation", "testing": "test"}.get(_evaluation_status(pulse)[0], "step")
             return "stopping", f"It ends after the current {until}."
         if outcome and handle is None:
             return "ending", _ENDING
-        if look.word == "waiting":
-            return "waiting", look.reason
-        if look.word == "retrying":
-            return "retrying", f"{look.reason} It is restarted from the last saved state.".strip()
+        if job_status.state == "waiting":
+            return "waiting", job_status.reason
+        if job_status.state == "retrying":
+            return "retrying", f"{job_status.reason} It is restarted from the last saved state.".strip()
         if handle and outcome.get("outcome") == "failed":
             return "ending", f"One of its processes failed; {handle.engine_name} may start it again."
         if outcome:
             return "ending", _ENDING if handle is None else f"Its state is saved; {handle.engine_name} is cleaning up."
         try:
-            silent = silence(folder / "heartbeat")
+            silent = heartbeat_age(folder / "heartbeat")
         except OSError:
             return "starting", "It loads PyTorch and its pictures."
         if silent > STALLED_SECONDS:
@@ -378,13 +378,13 @@ def _status_of(
     if loop:
         return "interrupted", "Its program ended without recording an outcome. Everything it wrote before is here."
     cut_off = "It was cut off, perhaps by a restart of the machine. Resume it: no complete epoch is lost."
-    return "interrupted", f"{look.reason} {cut_off}".strip() if handle else cut_off
+    return "interrupted", f"{job_status.reason} {cut_off}".strip() if handle else cut_off
 
 
 def _last_heartbeat(folder: Path) -> str:
     """Return a sentence about the last heartbeat of a run whose status is unknown; "" without one."""
     try:
-        silent = silence(folder / "heartbeat")
+        silent = heartbeat_age(folder / "heartbeat")
     except OSError:
         return ""
     ago = f"{silent:.0f} seconds" if silent < 120 else f"{silent / 60:.0f} minutes"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from vit.out_of_memory import die_first
+from vit.out_of_memory import prefer_for_oom_kill
 from vit.runs.attempts import CANCELLED, train_until_done
 from vit.runs.registry import ANY_GPU
 from vit.runs.scheduler import assign_devices, gpu_names, leave_queue
@@ -104,7 +104,7 @@ def _train_once(folder: Path, lock: int, devices: Sequence[str]) -> int | None:
         pass_fds=[lock],
         start_new_session=True,
     )
-    die_first(trainer.pid)
+    prefer_for_oom_kill(trainer.pid)
     killed = False
     while trainer.poll() is None:
         if (folder / "kill").exists():

@@ -6,7 +6,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.data.augment import Chance
+from vit.data.augment import RandomGenerators
 from vit.training.config import TrainConfig
 from vit.training.fine_tuning import model_config
 
@@ -22,7 +22,7 @@ def preview(config: TrainConfig, images: Tensor) -> Image.Image:
         images: uint8 (n, channels, height, width), from `sample`.
     """
     size = model_config(config, num_classes=1).image_size
-    augment, chance = config.augmentation(size), Chance(torch.device("cpu"))
+    augment, chance = config.augmentation(size), RandomGenerators(torch.device("cpu"))
     rows = [images]
     if images.shape[2:] != size:
         rows = [F.interpolate(images.float(), size, mode="bilinear", antialias=True).round().to(torch.uint8)]

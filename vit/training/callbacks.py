@@ -110,7 +110,7 @@ def transformers_callback(*, val_accuracy: str = "eval_accuracy", **arguments: A
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if self.writer:
-                self.writer.beat()
+                self.writer.heartbeat()
 
         def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
             if self.writer and logs and "loss" in logs:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vit.data import augment
-from vit.model.config import Activation, FinalNorm, ViTConfig, in_a_sentence
+from vit.model.config import Activation, FinalNorm, ViTConfig, one_sentence_errors
 
 if TYPE_CHECKING:
     from vit.data.augment import Augmentation
@@ -194,7 +194,7 @@ class TrainConfig(BaseModel):
                 raise ValueError(f"{name} is {value!r} in {self.init_from}, which this run starts from. Leave it out.")
         if self.registers and self.registers != sum(token.startswith("reg") for token in base.prefix):
             raise ValueError(f"registers follow from {self.init_from}, which this run starts from. Leave them out.")
-        with in_a_sentence():
+        with one_sentence_errors():
             return replace(base, **changes)
 
     def augmentation(self, size: tuple[int, int] | None = None) -> "Augmentation":

@@ -18,7 +18,7 @@ from vit.training.config import TrainConfig
 from vit.training.distributed import Process, memory_budget, set_up_process
 from vit.training.dry_run_launch import run_process
 from vit.training.fine_tuning import model_config
-from vit.training.ladder import Reached
+from vit.training.ladder import RungResult
 from vit.training.memory import count_memory, parameters_of, parts_that_fit
 from vit.training.picture_sample import Sample, sample
 
@@ -268,7 +268,7 @@ def overfit(
 
 def without_training(
     config: TrainConfig, device: str = "cpu", limit: float = FEATURES_SECONDS
-) -> Generator[float | dict[str, Reached], None, None]:
+) -> Generator[float | dict[str, RungResult], None, None]:
     """Evaluate nearest neighbours and a linear probe on the run's initial checkpoint.
 
     Args:
@@ -284,7 +284,7 @@ def without_training(
     with closing(run_process("features", config, device, limit, {})) as answers:
         for values in answers:
             if values and "reached" in values:
-                yield {name: Reached(*reached) for name, reached in values["reached"].items()}
+                yield {name: RungResult(*reached) for name, reached in values["reached"].items()}
                 return
             done = values["share"] if values else done
             yield done

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from typing import IO, Any
 
 from vit.errors import InvalidConfig
-from vit.out_of_memory import die_first, ended, kills
+from vit.out_of_memory import describe_exit, kills, prefer_for_oom_kill
 from vit.paths import environment_with_package
 from vit.training.config import TrainConfig
 
@@ -57,7 +57,7 @@ def _read_process(
         stderr=log,
         text=True,
     )
-    die_first(process.pid)
+    prefer_for_oom_kill(process.pid)
     assert process.stdin and process.stdout
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     reader = threading.Thread(target=_forward_lines, args=(process.stdout, lines), daemon=True)
@@ -81,7 +81,7 @@ def _read_process(
             return  # the results so far must suffice
         if process.wait() == 0:
             return
-        if who := ended(process.returncode, kills_before):
+        if who := describe_exit(process.returncode, kills_before):
             raise InvalidConfig(f"{who}. Set a smaller image_size or batch_size, or close other programs.")
         log.seek(0)
         raise RuntimeError(f"The trial ended with status {process.returncode}:\n{log.read()[-4000:]}")

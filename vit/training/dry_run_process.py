@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from vit.data.datasets import Dataset
-from vit.data.pictures import Resident
+from vit.data.pictures import InMemoryPictures
 from vit.errors import UserError
 from vit.explain.timing import products
-from vit.out_of_memory import explained, is_out_of_memory
+from vit.out_of_memory import describe_failure, is_out_of_memory
 from vit.training import probe, trainer
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
 from vit.training.dry_run import run_facts
 from vit.training.fine_tuning import model_config
-from vit.training.ladder import Reached
+from vit.training.ladder import RungResult
 from vit.training.memory import parameters_of
 from vit.training.picture_sample import Sample, sample
 from vit.training.presets import train_config
@@ -59,22 +59,24 @@ def main(what: str) -> int:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        send({"error": explained(error, "The trial", "Set a smaller image_size or batch_size.")})
+        send({"error": describe_failure(error, "The trial", "Set a smaller image_size or batch_size.")})
     return 0
 
 
 def _make_trainer(config: TrainConfig, pictures: Sample, test: Tensor) -> Any:
     """Build a trainer on these pictures, with the parts of a real run; it writes no files."""
     labels = torch.arange(len(test)) % len(pictures.classes)
-    held_out = Resident(test, labels)
-    dataset = Dataset(config.data, pictures.classes, Resident(pictures.images, pictures.labels), held_out, held_out)
+    held_out = InMemoryPictures(test, labels)
+    dataset = Dataset(
+        config.data, pictures.classes, InMemoryPictures(pictures.images, pictures.labels), held_out, held_out
+    )
     return trainer.Trainer(config, Path(tempfile.gettempdir()) / "vit-trial", set_up_process(config), dataset)
 
 
 def _time_steps(config: TrainConfig, classes: int, pictures: int, until: float) -> Iterator[dict[str, Any]]:
     """Yield facts about the run, then timings of steps."""
     whole, process = model_config(config, classes), set_up_process(config)
-    part = lighter(config, classes) if process.device.type == "cpu" else config
+    part = reduced_config(config, classes) if process.device.type == "cpu" else config
     own, batch = model_config(part, classes), min(config.batch_size, pictures)
     facts = run_facts(config, classes, batch, process)
     yield facts | {
@@ -107,7 +109,7 @@ def _time_steps(config: TrainConfig, classes: int, pictures: int, until: float) 
         yield {"forward": (time.time() - started) / count}
 
 
-def lighter(config: TrainConfig, classes: int) -> TrainConfig:
+def reduced_config(config: TrainConfig, classes: int) -> TrainConfig:
     """Return the config, or one with fewer blocks and a smaller input if a step takes long on a CPU."""
     model = model_config(config, classes)
     if 3 * products(model, model.image_size) <= _LIGHT_PRODUCTS:
@@ -177,7 +179,7 @@ def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
         update.train_step(step, images, labels, _discard)
 
 
-def _without_training(config: TrainConfig, send: Callable[[dict[str, Any]], None]) -> dict[str, Reached]:
+def _without_training(config: TrainConfig, send: Callable[[dict[str, Any]], None]) -> dict[str, RungResult]:
     config = config.model_copy(update={"crop_scale": 1.0})  # keeps pictures in memory at the size of the input
     run = trainer.Trainer(config, Path(tempfile.gettempdir()) / "vit-trial", set_up_process(config))
     reported = 0.0

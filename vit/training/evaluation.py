@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.data.in_parts import InParts, Part, pictures_bar
+from vit.data.in_parts import Part, PartitionedComputation, pictures_bar
 from vit.data.labels import test_pictures
 from vit.data.pictures import Pictures
-from vit.devices import back_where_it_was
+from vit.devices import restored_device
 from vit.errors import UserError
 from vit.explain.cost import images_in_memory
 from vit.images.preprocess import Normalise
@@ -97,11 +97,11 @@ def evaluate_checkpoint(
     Raises:
         InvalidDataset: the dataset cannot be read, or has a class that the checkpoint lacks.
     """
-    with back_where_it_was(checkpoint.model):
+    with restored_device(checkpoint.model):
         return combined(in_parts(checkpoint, data, root=root).all(pictures_bar(bar)))
 
 
-def in_parts(checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), **reading: int) -> InParts:
+def in_parts(checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), **reading: int) -> PartitionedComputation:
     """Divide the evaluation of a checkpoint on a dataset's test pictures into parts.
 
     Args:
@@ -128,7 +128,7 @@ def in_parts(checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), **
         return {name: value.cpu().numpy() for name, value in facts.items()}
 
     batch = images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)
-    return InParts(pictures, len(pictures.labels), batch, compute, device)
+    return PartitionedComputation(pictures, len(pictures.labels), batch, compute, device)
 
 
 def check_choice(checkpoint: Checkpoint) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vit.data.pictures import Resident
+from vit.data.pictures import InMemoryPictures
 from vit.files import replaced
 from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def place(
-    model: VisionTransformer, pictures: Resident, normalise: Normalise, order: Tensor, device: torch.device
+    model: VisionTransformer, pictures: InMemoryPictures, normalise: Normalise, order: Tensor, device: torch.device
 ) -> Path:
     """Return the cache file for the features of these pictures, on this kind of device.
 

@@ -42,7 +42,7 @@ class Base(NamedTuple):
     std: tuple[float, ...]
 
 
-class Resolved(NamedTuple):
+class ResolvedStart(NamedTuple):
     """The checkpoint that a run starts from, and the model that it trains.
 
     Attributes:
@@ -54,7 +54,7 @@ class Resolved(NamedTuple):
     model: ViTConfig
 
 
-def resolve(config: TrainConfig, num_classes: int = 1) -> Resolved:
+def resolve(config: TrainConfig, num_classes: int = 1) -> ResolvedStart:
     """Look up the checkpoint that a run starts from, and the model that it trains.
 
     The checkpoint is opened, and downloaded if necessary, once per process and version of its files.
@@ -67,10 +67,10 @@ def resolve(config: TrainConfig, num_classes: int = 1) -> Resolved:
         InvalidConfig: the settings contradict it.
     """
     if not config.init_from:
-        return Resolved(None, config.vit_config(num_classes))
+        return ResolvedStart(None, config.vit_config(num_classes))
     base = _open_base(config.init_from, _version(config.init_from))
     try:
-        return Resolved(base, config.vit_config(num_classes, base.model))
+        return ResolvedStart(base, config.vit_config(num_classes, base.model))
     except ValueError as error:
         raise InvalidConfig(str(error)) from error
 

@@ -58,7 +58,7 @@ RUNGS = {
 }
 
 
-class Reached(NamedTuple):
+class RungResult(NamedTuple):
     """Result of a rung on the validation pictures.
 
     Attributes:
@@ -74,10 +74,10 @@ class Reached(NamedTuple):
     @property
     def interval(self) -> tuple[float, float]:
         """95 % confidence interval of the accuracy."""
-        return wilson(self.right, self.pictures)
+        return wilson(self.correct, self.pictures)
 
     @property
-    def right(self) -> int:
+    def correct(self) -> int:
         """Number of pictures classified correctly."""
         return round(self.accuracy * self.pictures)
 
@@ -95,22 +95,22 @@ def rung_config(config: TrainConfig, rung: str) -> TrainConfig:
     return TrainConfig(**kept | settings)
 
 
-def recommended(reached: Iterable[tuple[str, Reached]]) -> str:
+def recommended(reached: Iterable[tuple[str, RungResult]]) -> str:
     """Return the rung to choose, given results on the same validation pictures.
 
     Among rungs within one standard error of the highest accuracy (the rule of Breiman et al. 1984 for trees), it is
     the one with the lowest cross-entropy, which differs where a few hundred predictions tie; then the cheapest.
-    >>> recommended([("probe", Reached(0.90, 100)), ("lora", Reached(0.92, 100)), ("all", Reached(0.92, 100))])
+    >>> recommended([("probe", RungResult(0.90, 100)), ("lora", RungResult(0.92, 100)), ("all", RungResult(0.92, 100))])
     'lora'
-    >>> recommended([("lora", Reached(0.494, 500, 1.42)), ("all", Reached(0.49, 500, 1.40))])
+    >>> recommended([("lora", RungResult(0.494, 500, 1.42)), ("all", RungResult(0.49, 500, 1.40))])
     'all'
     """
     rungs, costs = list(reached), list(RUNGS)
     share, pictures = max((one.accuracy, one.pictures) for _, one in rungs)
     least = share - math.sqrt(share * (1 - share) / pictures)
 
-    def order(rung: tuple[str, Reached]) -> tuple[float, int, int]:
+    def order(rung: tuple[str, RungResult]) -> tuple[float, int, int]:
         name, one = rung
-        return math.inf if one.loss is None else one.loss, -one.right, costs.index(name)
+        return math.inf if one.loss is None else one.loss, -one.correct, costs.index(name)
 
     return min((rung for rung in rungs if rung[1].accuracy >= least), key=order)[0]

@@ -25,7 +25,7 @@ from vit.errors import InvalidConfig, UserError
 from vit.explain.attention_tensors import record_of_attention
 from vit.explain.record import AttentionRecord
 from vit.images.preprocess import Normalise, Preprocess
-from vit.model.cpu import beside_training
+from vit.model.cpu import without_onednn
 from vit.training.snapshot_writer import SnapshotWriter, choose
 
 _PICTURES = 6  # pictures that are followed
@@ -38,7 +38,7 @@ Attention = Callable[[nn.Module, Tensor], Any]
 each; or to an output with these as `attentions` and optionally `logits` (n, C), like transformers' models."""
 
 
-class Followed(NamedTuple):
+class FollowedPictures(NamedTuple):
     """Pictures to follow, PIL or uint8 (channels, height, width) each, with their labels, if known."""
 
     pictures: list[Image.Image | Tensor]
@@ -47,7 +47,7 @@ class Followed(NamedTuple):
 
 def follow(
     pictures: Sequence[Image.Image] | Tensor | None, labels: Sequence[int] | Tensor | None, classes: Sequence[str]
-) -> Followed:
+) -> FollowedPictures:
     """Choose a few of the pictures, from all classes.
 
     Raises:
@@ -65,7 +65,7 @@ def follow(
     for picture in chosen:
         if not isinstance(picture, Image.Image) and not (isinstance(picture, Tensor) and picture.dtype is torch.uint8):
             raise InvalidConfig("pictures must be PIL pictures, or a tensor of uint8: before they are normalised.")
-    return Followed(chosen, [numbers[place] for place in places] if numbers else [])
+    return FollowedPictures(chosen, [numbers[place] for place in places] if numbers else [])
 
 
 class LiveSnapshots:
@@ -83,7 +83,7 @@ class LiveSnapshots:
     def __init__(
         self,
         run: Path,
-        followed: Followed,
+        followed: FollowedPictures,
         classes: Sequence[str],
         preprocess: Preprocess | None,
         attention: Attention | None,
@@ -224,10 +224,10 @@ class LiveSnapshots:
         facts: Mapping[str, Any] | None,
     ) -> None:
         try:
-            with beside_training():
+            with without_onednn():
                 model = live_module.convert(live, tensors)
                 pixels = Normalise(writer.preprocess, torch.device("cpu"))(writer.images)
-                if own_logits is not None and not live_module.agrees(model, pixels, own_logits):
+                if own_logits is not None and not live_module.matches_module(model, pixels, own_logits):
                     return self._give_up_conversion("the converted model answers otherwise than the module.")
                 if len(writer.images):
                     writer.store(epoch, model)
@@ -240,7 +240,7 @@ class LiveSnapshots:
 
     def _store_records(self, epoch: int, writer: SnapshotWriter, records: Sequence[AttentionRecord]) -> None:
         try:
-            with beside_training():
+            with without_onednn():
                 writer.store_records(epoch, records)
         except Exception as error:
             log.debug("Epoch %d", epoch, exc_info=True)

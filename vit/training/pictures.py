@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from vit.data.datasets import Dataset, load_dataset
-from vit.data.pictures import Pictures, Resident
+from vit.data.pictures import InMemoryPictures, Pictures
 from vit.errors import InvalidConfig, InvalidDataset
 from vit.images.preprocess import Normalise, Preprocess
 from vit.training.config import TrainConfig
@@ -101,7 +101,7 @@ def open_data(
 
 def _to_device(pictures: Pictures, device: torch.device) -> Pictures:
     """Move pictures in memory to the device."""
-    return pictures.to(device) if isinstance(pictures, Resident) else pictures
+    return pictures.to(device) if isinstance(pictures, InMemoryPictures) else pictures
 
 
 def mean_and_std(pictures: Pictures, device: torch.device) -> tuple[tuple[float, ...], tuple[float, ...]]:

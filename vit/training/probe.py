@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.data.pictures import Pictures, Resident
-from vit.data.splits import in_turn
+from vit.data.pictures import InMemoryPictures, Pictures
+from vit.data.splits import interleave_classes
 from vit.explain.cost import images_in_memory
-from vit.explain.features import pooled
+from vit.explain.features import pooled_features
 from vit.images.preprocess import Normalise
 from vit.model.heads import NeighbourHead
 from vit.model.transformer import VisionTransformer
 from vit.training import feature_store
-from vit.training.ladder import Reached
+from vit.training.ladder import RungResult
 from vit.training.optimizers import step_
 from vit.training.pictures import RunData
 
@@ -25,9 +25,9 @@ STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # inverse regularisation, as C of scikit-le
 _FOLDS, _FOLD_PICTURES = 5, 2000  # of the cross-validation that chooses among them
 
 
-def chosen(labels: Tensor) -> Tensor:
+def choose_pictures(labels: Tensor) -> Tensor:
     """Choose training pictures for a probe by their labels (n,): all, or `MOST_PICTURES`, balanced over the classes."""
-    return torch.as_tensor(in_turn(labels.tolist())[:MOST_PICTURES])
+    return torch.as_tensor(interleave_classes(labels.tolist())[:MOST_PICTURES])
 
 
 def features_of(
@@ -46,7 +46,7 @@ def features_of(
         order: (n,) indices of pictures; pictures larger than the input are downscaled.
         tick: called after every batch with the share done, 0 to 1.
     """
-    if not isinstance(pictures, Resident):
+    if not isinstance(pictures, InMemoryPictures):
         return _compute_features(model, pictures, normalise, order, device, tick)
     stored = feature_store.place(model, pictures, normalise, order, device)
     features, labels = feature_store.load(stored, len(order)), pictures.labels.cpu()[order]
@@ -71,7 +71,7 @@ def _compute_features(
     for images, own in pictures.batches(order, batch, device):
         if images.shape[2:] != size:
             images = F.interpolate(images.float(), size, mode="bilinear", antialias=True)
-        vectors.append(pooled(model, normalise(images)).float().cpu())
+        vectors.append(pooled_features(model, normalise(images)).float().cpu())
         labels.append(own.cpu())
         tick(sum(map(len, labels)) / len(order))
     return torch.cat(vectors).clone(), torch.cat(labels)
@@ -107,7 +107,7 @@ def choose_strength(features: Tensor, labels: Tensor, classes: int) -> float:
         features: (n, D).
         labels: (n,), below `classes`.
     """
-    few = torch.as_tensor(in_turn(labels.tolist())[:_FOLD_PICTURES])
+    few = torch.as_tensor(interleave_classes(labels.tolist())[:_FOLD_PICTURES])
     x, y = features[few].double(), labels[few]
     fold = torch.zeros_like(y)
     for label in range(classes):
@@ -163,13 +163,13 @@ def without_training(
     data: RunData,
     device: torch.device,
     tick: Callable[[float], object] = lambda share: None,
-) -> dict[str, Reached]:
+) -> dict[str, RungResult]:
     """Evaluate nearest neighbours and a linear probe on the validation pictures; keys are rungs of the ladder.
 
     Args:
         tick: called repeatedly with the share done, 0 to 1.
     """
-    order, held_out = chosen(data.train.labels), torch.arange(len(data.validation.labels))
+    order, held_out = choose_pictures(data.train.labels), torch.arange(len(data.validation.labels))
     share = len(order) / (len(order) + len(held_out))
 
     def first(done: float) -> None:
@@ -185,4 +185,4 @@ def without_training(
     answers = {"neighbours": NeighbourHead(known, labels, classes)(seen), "probe": seen @ weight.T + bias}
     right = {name: float((logits.argmax(1) == truth).float().mean()) for name, logits in answers.items()}
     losses = {"probe": float(F.cross_entropy(answers["probe"], truth))}  # the neighbours' votes are no probabilities
-    return {name: Reached(share, len(truth), losses.get(name)) for name, share in right.items()}
+    return {name: RungResult(share, len(truth), losses.get(name)) for name, share in right.items()}

@@ -32,7 +32,7 @@ class Diverged(UserError):
         )
 
 
-class _NoEvents:
+class _NullEventWriter:
     """Replaces TensorBoard's writer if that is not installed."""
 
     def add_scalar(self, *_: object) -> None:
@@ -47,7 +47,7 @@ def _event_writer(folder: Path, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 # optional
     except ModuleNotFoundError:
         print("tensorboard is not installed, so no events are written for it.", file=sys.stderr)
-        return _NoEvents()
+        return _NullEventWriter()
     return SummaryWriter(folder, purge_step=step)
 
 
@@ -136,7 +136,7 @@ class Recorder(AbstractContextManager["Recorder"]):
             self.postfix: dict[str, str] = {}
             self.bottleneck = ""
             self._record("start", **facts)
-            self.beat()
+            self.write_heartbeat()
 
     def _record(self, kind: str, **values: Any) -> None:
         self.metrics.write(kind=kind, step=self.at, t=time.time(), attempt=self.attempt, **values)
@@ -145,7 +145,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         """Restart the clock of pictures per second, after work other than training."""
         self.clock = clock()
 
-    def beat(self) -> None:
+    def write_heartbeat(self) -> None:
         """Write the heartbeat, at most every few seconds."""
         self._pulse("training")
 
@@ -163,7 +163,7 @@ class Recorder(AbstractContextManager["Recorder"]):
 
     def _pulse(self, doing: str, share: float | None = None) -> None:
         if self.process.leads:
-            self._heartbeat.beat(self.at, doing, share)
+            self._heartbeat.write(self.at, doing, share)
 
     def begin_step(self) -> None:
         """Start timing the model, once a step's pictures are on the device."""
@@ -174,7 +174,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.stopwatch.stop()
         self.losses.append(loss)
         self.at, self.share = step, share
-        self.beat()
+        self.write_heartbeat()
         if (
             step % self.facts["steps_per_epoch"] % RECORD_STEPS == 0
         ):  # counted within the epoch, so that a resumed run records the same steps

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vit.errors import InvalidRun
-from vit.files import acquire_lock, beat, is_locked, release_lock, replaced, wait_for_lock
+from vit.files import acquire_lock, is_locked, release_lock, replaced, wait_for_lock, write_heartbeat
 from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_whole, read_object
 
 FORMAT = 2  # format version that this program writes, in environment.json
@@ -29,7 +29,7 @@ RUN_ID = re.compile(r"[a-z0-9-]{1,64}")  # valid folder names
 MAX_NAME = 60  # characters
 MOST_EPOCHS = 10_000
 RECORD_STEPS = 20  # steps between two records; each record synchronises with the device
-_BEAT_SECONDS = 2  # [s] between two heartbeats
+_HEARTBEAT_SECONDS = 2  # [s] between two heartbeats
 
 
 def slug(name: str) -> str:
@@ -134,10 +134,10 @@ class Heartbeat:
     def __init__(self, folder: Path):
         self._path, self._doing, self._written = folder / "heartbeat", "", 0.0
 
-    def beat(self, step: int, doing: str = "training", share: float | None = None) -> None:
+    def write(self, step: int, doing: str = "training", share: float | None = None) -> None:
         """Write what the run does, and the share done, 0 to 1."""
-        if doing != self._doing or time.monotonic() - self._written > _BEAT_SECONDS:
-            beat(self._path, doing=doing, share=share, step=step)
+        if doing != self._doing or time.monotonic() - self._written > _HEARTBEAT_SECONDS:
+            write_heartbeat(self._path, doing=doing, share=share, step=step)
             self._doing, self._written = doing, time.monotonic()
 
 
@@ -166,23 +166,23 @@ def check_resumable(folder: Path) -> None:
     if later := later_format(folder):
         raise InvalidRun(later)
     if not resumable(folder):
-        raise InvalidRun(f"The saved state of {folder.name} is gone, so it cannot be continued. {begin_anew(folder)}")
+        raise InvalidRun(f"The saved state of {folder.name} is gone, so it cannot be continued. {restart_hint(folder)}")
 
 
 def resumable(folder: Path) -> bool:
     """Whether a run has a state to resume from, or no checkpoint to lose; the state may still be damaged."""
-    return learnt(folder) is None or any(os.path.exists(folder / "checkpoints" / name) for name in STATES)
+    return latest_checkpoint(folder) is None or any(os.path.exists(folder / "checkpoints" / name) for name in STATES)
 
 
-def learnt(folder: Path) -> Path | None:
+def latest_checkpoint(folder: Path) -> Path | None:
     """Return a run's last checkpoint, or else its best one; None without any."""
     checkpoints = [folder / "checkpoints" / name for name in ("last", "best")]
     return next((path for path in checkpoints if os.path.isdir(path)), None)
 
 
-def begin_anew(folder: Path) -> str:
+def restart_hint(folder: Path) -> str:
     """Return a sentence on how to start a new run from the checkpoint of one that cannot be resumed."""
-    weights = learnt(folder)
+    weights = latest_checkpoint(folder)
     if weights is None:
         return "Start another run."
     cwd = Path.cwd()
@@ -211,7 +211,7 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 @contextmanager
-def changing(folder: Path) -> Iterator[None]:
+def write_errors(folder: Path) -> Iterator[None]:
     """Convert an OSError to a one-sentence error; the folder may belong to another user.
 
     Raises:

@@ -181,7 +181,7 @@ class RunWriter:
                 self._best = merit(best.get("accuracy"), best.get("loss"))
         else:
             self._start(0)
-        self._beat()
+        self._write_heartbeat()
 
     # --- Called by the training loop ----------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class RunWriter:
         self._losses.append(loss.detach().clone() if isinstance(loss, Tensor) else float(loss))
         self._rate = None if lr is None else float(lr)
         self._step, self._logged = step, True
-        self._beat()
+        self._write_heartbeat()
         if step - self._recorded >= RECORD_STEPS:
             self._flush()
 
@@ -244,7 +244,7 @@ class RunWriter:
             self._record("validation", epoch=epoch, **{k: v for k, v in measured.items() if v is not None})
         if model is not None:
             self._snapshot(epoch, model, accuracy, loss)
-        self._beat()
+        self._write_heartbeat()
         self._clock = time.perf_counter()
 
     @_never_raises
@@ -253,9 +253,9 @@ class RunWriter:
         self._record("note", text=text)
 
     @_never_raises
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Write the heartbeat, if steps are logged rarely; a run without one for five minutes is shown as stalled."""
-        self._beat()
+        self._write_heartbeat()
 
     @_never_raises
     def close(self, outcome: Literal["finished", "stopped", "failed"] = "finished", reason: str = "") -> None:
@@ -364,9 +364,9 @@ class RunWriter:
         self._clock = now
         self._record("step", loss=loss, **facts)
 
-    def _beat(self) -> None:
+    def _write_heartbeat(self) -> None:
         """Write the heartbeat, at most every two seconds."""
-        self._heartbeat.beat(max(self._step, 0))
+        self._heartbeat.write(max(self._step, 0))
 
     def _warn(self, about: str, text: str) -> None:
         """Report a problem in the log and on page Runs, once per topic."""

@@ -11,7 +11,7 @@ from vit.training.memory import parameters_of
 FITTING_SECONDS = 2 * 3600.0  # [s] maximum duration of a suggested run
 
 
-class Fitting(NamedTuple):
+class FittedRecipe(NamedTuple):
     """A recipe that suits a machine.
 
     Attributes:
@@ -35,7 +35,7 @@ _INPUT_SIZES = (224, 160, 128, 96, 64, 32)  # input sizes for a fixed model [px]
 _FEWER_EPOCHS = (30, 10)
 
 
-def fitting(config: TrainConfig, dry_run: DryRun, seconds: float = FITTING_SECONDS) -> Fitting | None:
+def fitting(config: TrainConfig, dry_run: DryRun, seconds: float = FITTING_SECONDS) -> FittedRecipe | None:
     """Return the largest recipe for the same pictures that meets the time limit on this machine; None if there is none.
 
     Args:
@@ -60,5 +60,5 @@ def fitting(config: TrainConfig, dry_run: DryRun, seconds: float = FITTING_SECON
             model = model_config(changed, dry_run.classes)
             share = products(model, model.image_size) / work
             if (share < 1 or (share == 1 and epochs)) and (takes := changed.epochs * each * work * share) <= seconds:
-                return Fitting(settings, parameters_of(model), takes)
+                return FittedRecipe(settings, parameters_of(model), takes)
     return None

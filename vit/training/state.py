@@ -13,7 +13,7 @@ import torch
 from vit.errors import InvalidConfig, InvalidDataset, InvalidRun
 from vit.files import replaced
 from vit.training.config import TrainConfig
-from vit.training.run_folder import STATES, begin_anew
+from vit.training.run_folder import STATES, restart_hint
 
 # Settings that may change between a run and its resumption.
 MAY_CHANGE = {"epochs", "device", "workers", "data_root", "compile", "patience", "track"}
@@ -78,7 +78,7 @@ class StateFile:
             if path == self.previous and leads:
                 self.path.unlink(missing_ok=True)
             return saved, path == self.previous
-        raise InvalidRun(f"The saved state of {self.run.name} is damaged. {begin_anew(self.run)}")
+        raise InvalidRun(f"The saved state of {self.run.name} is damaged. {restart_hint(self.run)}")
 
 
 def check_same_run(saved: dict[str, Any], config: TrainConfig, fingerprint: list[object], run: Path) -> None:
@@ -98,7 +98,7 @@ def check_same_run(saved: dict[str, Any], config: TrainConfig, fingerprint: list
     if "models" not in saved:
         raise InvalidRun(
             "This run is of a version in which test pictures chose the best epoch; some of the pictures that it "
-            f"learnt from are for validation now. {begin_anew(run)}"
+            f"learnt from are for validation now. {restart_hint(run)}"
         )
     if saved["data"] != fingerprint:
         raise InvalidDataset(f"{config.data} has changed since this run began. Start another run.")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from vit.data.augment import Augmentation, Chance
+from vit.data.augment import Augmentation, RandomGenerators
 from vit.errors import UserError
 from vit.files import replaced
 from vit.model.attention import Attention
@@ -66,7 +66,7 @@ class TrainStep:
     peaks: list[float]  # peak learning rate of each parameter group
     total_steps: int
     augment: Augmentation
-    chance: Chance
+    chance: RandomGenerators
     class_weights: Tensor | None  # (C,), if the loss is balanced over the classes
     parts: int  # micro-batches per batch
     graphed: GraphedGradients | None  # computes the gradients on a GPU, if the run is compiled
@@ -85,7 +85,7 @@ class TrainStep:
         self.augment = config.augmentation(model.config.image_size)
         if config.compile and process.device.type == "cuda":  # fuses the augmentation's many small kernels
             self.augment = self.augment.compiled()
-        self.chance = Chance(process.device)
+        self.chance = RandomGenerators(process.device)
         balanced = config.balance == "loss"
         weights = class_weights(data.train.labels, len(data.classes)) if balanced else None
         self.class_weights = None if weights is None else weights.to(process.device)

@@ -25,10 +25,10 @@ without a higher accuracy. If weights are averaged (`ema`), both raw and average
 ones represent the epoch. `test` is evaluated once, at the end, in float32, with the weights that validation selected:
 that is the accuracy to publish. An extended run evaluates it again only if validation then selects other weights.
 
-Every random choice is a function of the seed and the step (`vit.data.augment.Chance`). The state is replaced atomically
-with each validation, every few minutes in between, and when a person stops the run. On a CPU, a run that is killed at
-any moment and resumed therefore repeats exactly what it would have done. On a GPU the last bits of a step vary between
-runs, because fused attention adds gradients in no fixed order.
+Every random choice is a function of the seed and the step (`vit.data.augment.RandomGenerators`). The state is replaced
+atomically with each validation, every few minutes in between, and when a person stops the run. On a CPU, a run that is
+killed at any moment and resumed therefore repeats exactly what it would have done. On a GPU the last bits of a step
+vary between runs, because fused attention adds gradients in no fixed order.
 """
 
 import json
@@ -49,7 +49,7 @@ import torch.distributed as dist
 
 from vit.errors import InvalidConfig, InvalidRun, UserError
 from vit.files import acquire_lock, check_locks, replaced
-from vit.out_of_memory import explained, is_out_of_memory
+from vit.out_of_memory import describe_failure, is_out_of_memory
 from vit.paths import INSTALLED, PROJECT
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process, set_up_process
@@ -181,7 +181,7 @@ def _error_sentence(error: BaseException) -> str:
     if is_full(error):
         return "The disk is full. Free some space and resume: the last complete state is kept."
     if is_out_of_memory(error):
-        return explained(error, "Training", "Choose a smaller model or image_size, or close other programs.")
+        return describe_failure(error, "Training", "Choose a smaller model or image_size, or close other programs.")
     if isinstance(error, KeyboardInterrupt):
         return "Interrupted. Resume continues from the last saved state."
     return f"{type(error).__name__}: {error}. The log holds the traceback."

@@ -214,7 +214,7 @@ class Trainer:
         if len(new) < len(heads):  # the head was loaded from the checkpoint, which has the same classes
             return
         if process.leads:
-            order, tick = probe.chosen(data.train.labels), recorder.probing
+            order, tick = probe.choose_pictures(data.train.labels), recorder.probing
             features, labels = probe.features_of(
                 self.update.model, data.train, data.normalise, order, process.device, tick
             )

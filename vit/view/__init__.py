@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from vit.lazy import names_of
 
 if TYPE_CHECKING:
-    from vit.view.explanation import Explanation, Prediction, answered, cost, expected_seconds, explain, sizes
+    from vit.view.explanation import Explanation, Prediction, cost, expected_seconds, explain, sizes, with_predictions
     from vit.view.payload import pack, unpack
     from vit.view.selection import Selection
 
 _HOMES = {
-    "explanation": ["Explanation", "Prediction", "answered", "cost", "expected_seconds", "explain", "sizes"],
+    "explanation": ["Explanation", "Prediction", "with_predictions", "cost", "expected_seconds", "explain", "sizes"],
     "payload": ["pack", "unpack"],
     "selection": ["Selection"],
 }

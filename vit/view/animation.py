@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidRun, UserError
 from vit.explain.cost import Size
-from vit.explain.heatmap import ask
+from vit.explain.heatmap import run_model
 from vit.explain.input_sizes import resized
 from vit.explain.methods import METHODS
 from vit.explain.record import Precision, record
@@ -22,9 +22,9 @@ from vit.images.geometry import Box
 from vit.images.mp4 import mp4
 from vit.images.video import evenly
 from vit.view.attention_snapshots import list_epochs, read_payload, read_snapshots
-from vit.view.captions import where
+from vit.view.captions import format_block_and_head
 from vit.view.explanation import Explanation
-from vit.view.export import MapView, painted, shared_top
+from vit.view.export import MapView, paint_heatmap, shared_top
 from vit.view.overlay import Heatmap, scaled, window
 from vit.view.payload import unpack, weights_of
 from vit.view.selection import Selection
@@ -88,7 +88,7 @@ def over_blocks(explanation: Explanation, selection: Selection) -> Film:
         top = shared_top(explanation.payload, selection) if selection.scale == "shared" else float(heatmap.max())
         head = selection.head if isinstance(selection.head, str) else selection.head % record.heads
         query = _query_position(selection, len(record.prefix), record.grid)
-        steps.append(Step(picture, box, heatmap, 0.0, top, query, where(block, head), BLOCK))
+        steps.append(Step(picture, box, heatmap, 0.0, top, query, format_block_and_head(block, head), BLOCK))
     return _draw_film(steps, selection)
 
 
@@ -171,7 +171,7 @@ def over_frames(
             attention = record(checkpoint.model, pixels, precision)
             view = MapView.of(attention, selection)
         else:
-            subject = ask(checkpoint, pixels, method, target)
+            subject = run_model(checkpoint, pixels, method, target)
             attention, name = subject.record, "" if target is None else checkpoint.labels[target]
             token = selection.token if asks else None
             view = MapView.of_method(subject, method, name, token, selection.direction, selection)
@@ -218,7 +218,7 @@ def _draw_film(steps: Sequence[Step], selection: Selection, hold: bool = True) -
 
 def _draw_step(step: Step, selection: Selection) -> Image.Image:
     """Draw one picture with its map, query patch and label."""
-    picture = painted(step.picture, step.heatmap, step.box, selection, step.low, step.top)
+    picture = paint_heatmap(step.picture, step.heatmap, step.box, selection, step.low, step.top)
     sheet = Image.new("RGB", (picture.width, picture.height + _LABEL), "white")
     sheet.paste(picture)
     draw = ImageDraw.Draw(sheet)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from vit.explain.names import spoken
+from vit.explain.names import display_name
 
 _PREFIX = {"cls": "the class token", "dist": "the distillation token"}
 
@@ -41,13 +41,14 @@ def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, i
         traced = f"which tokens {name} reaches" if to else f"what {name} is made of"
         return f"Rollout through all blocks{settings(facts)}: {traced}."
     if method == "similar":
-        after = spoken("block", facts["block"]) if "block" in facts else "the last block"
+        after = display_name("block", facts["block"]) if "block" in facts else "the last block"
         return f"Patches most like {name}, by their features after {after}."
     if method == "components":
-        return f"Components of the features after {spoken('block', facts['block'])} as colours."
+        return f"Components of the features after {display_name('block', facts['block'])} as colours."
     if method == "pool":
         return f"Pooling query after the last block, {_heads(facts['head'])}: where it looks."
-    return f"{where(facts['block'], facts['head'])}: {f'who looks at {name}' if to else f'where {name} looks'}."
+    question = f"who looks at {name}" if to else f"where {name} looks"
+    return f"{format_block_and_head(facts['block'], facts['head'])}: {question}."
 
 
 def class_sentence(
@@ -134,27 +135,29 @@ def file_stem(picture: str, facts: Mapping[str, Any], target: str = "") -> str:
     return re.sub(r"[^\w.]+", "-", "-".join(filter(None, parts))).strip("-.")[:100]
 
 
-def where(block: int | str, head: int | str) -> str:
+def format_block_and_head(block: int | str, head: int | str) -> str:
     """Describe the block and head of a map.
 
-    >>> where(0, 3), where("mean", "mean"), where("max", 3)
+    >>> format_block_and_head(0, 3), format_block_and_head("mean", "mean"), format_block_and_head("max", 3)
     ('Block 1, head 4', 'Mean of all blocks and heads', 'Head 4, max of blocks')
     """
     if not isinstance(block, str):
-        return f"{spoken('Block', block)}, {_heads(head)}"
+        return f"{display_name('Block', block)}, {_heads(head)}"
     if not isinstance(head, str):
-        return f"{spoken('Head', head)}, {block} of blocks"
+        return f"{display_name('Head', head)}, {block} of blocks"
     which = "all blocks and heads" if block == head else f"blocks, {_heads(head)}"
     return f"{block.capitalize()} of {which}"
 
 
-def about(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Describe an estimated duration roughly; estimates are not more accurate than that.
 
-    >>> about(0.4), about(4), about(11), about(28), about(55)
+    >>> format_duration(0.4), format_duration(4), format_duration(11), format_duration(28), format_duration(55)
     ('a moment', 'a few seconds', 'about ten seconds', 'about half a minute', 'about a minute')
-    >>> about(200), about(1400), about(2500), about(4000), about(11_000), about(780_000)
-    ('some minutes', 'about 25 minutes', 'about 40 minutes', 'about an hour', 'about 3 hours', 'about 9 days')
+    >>> format_duration(200), format_duration(1400), format_duration(2500)
+    ('some minutes', 'about 25 minutes', 'about 40 minutes')
+    >>> format_duration(4000), format_duration(11_000), format_duration(780_000)
+    ('about an hour', 'about 3 hours', 'about 9 days')
     """
     for below, phrase in _ORDERS:
         if seconds < below:
@@ -176,7 +179,7 @@ _ORDERS = (
 
 
 def _heads(head: int | str) -> str:
-    return f"{head} of heads" if isinstance(head, str) else spoken("head", head)
+    return f"{head} of heads" if isinstance(head, str) else display_name("head", head)
 
 
 def _whole_percent(share: float) -> str:

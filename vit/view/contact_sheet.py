@@ -18,7 +18,7 @@ from vit.explain import sensitivity
 from vit.explain.maps import entropy
 from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.explain.sensitivity import HELD_OUT, Verdict, random_masks, score_drops
-from vit.explain.timing import Kind, doing, expected
+from vit.explain.timing import Kind, expected, timed
 from vit.images.decode import decode_image
 from vit.images.preprocess import Normalise
 from vit.view.overlay import overlay
@@ -54,7 +54,7 @@ class Picture(NamedTuple):
         return hashlib.sha256(content).hexdigest()
 
 
-class Look(NamedTuple):
+class PictureResult(NamedTuple):
     """Prediction and map of a picture.
 
     Attributes:
@@ -71,27 +71,27 @@ class Look(NamedTuple):
     thumbnail: bytes
 
 
-class Judged(NamedTuple):
+class EvaluatedPicture(NamedTuple):
     """A picture with its prediction and evaluation.
 
     Attributes:
-        right: whether the prediction is correct; None if the true class is unknown, or not a class of the model.
+        correct: whether the prediction is correct; None if the true class is unknown, or not a class of the model.
         verdict: faithfulness of the map; None if not measured.
     """
 
     picture: Picture
-    look: Look
-    right: bool | None
+    result: PictureResult
+    correct: bool | None
     verdict: Verdict | None = None
 
     def figure(self, name: Order) -> float | None:
         """Return the value to sort by; None if it was not measured."""
         if name == "faithfulness":
             return self.verdict and self.verdict.correlation
-        return self.look.confidence if name == "confidence" else self.look.entropy
+        return self.result.confidence if name == "confidence" else self.result.entropy
 
 
-def look(checkpoint: Checkpoint, picture: Picture, method: str, **settings: Any) -> Look:
+def classify_and_explain(checkpoint: Checkpoint, picture: Picture, method: str, **settings: Any) -> PictureResult:
     """Classify a picture and explain the predicted class.
 
     Args:
@@ -101,20 +101,20 @@ def look(checkpoint: Checkpoint, picture: Picture, method: str, **settings: Any)
     Raises:
         InvalidImage: the file is not a picture.
     """
-    with doing(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES):
+    with timed(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES):
         return _explain_picture(checkpoint, picture, method, settings)
 
 
-def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str, settings: dict[str, Any]) -> Look:
+def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str, settings: dict[str, Any]) -> PictureResult:
     pixels, image = _open_picture(checkpoint, picture)
     if not checkpoint.labels:
         subject = Subject.without_class(checkpoint.model, pixels)
         attention = subject.record.last_attention()
         heatmap = heatmap_of(subject, method, **settings)
-        return Look("", None, _spread(attention), _thumbnail(image, heatmap, checkpoint))
+        return PictureResult("", None, _spread(attention), _thumbnail(image, heatmap, checkpoint))
     subject = Subject.of(checkpoint.model, pixels)
     target = subject.record.target
-    return Look(
+    return PictureResult(
         checkpoint.labels[target],
         float(checkpoint.model.probabilities(subject.record.logits[0])[target]),
         _spread(subject.record.last_attention()),
@@ -137,19 +137,21 @@ def measure(checkpoint: Checkpoint, picture: Picture, method: str, **settings: A
     subject = Subject.of(checkpoint.model, pixels)
     masks = random_masks(math.prod(subject.record.grid), MASKS, HELD_OUT)
     drops = score_drops(checkpoint.model, pixels, subject.record.target, masks)
-    return sensitivity.judge(heatmap_of(subject, method, **settings), masks, drops)
+    return sensitivity.faithfulness_verdict(heatmap_of(subject, method, **settings), masks, drops)
 
 
-def judge(checkpoint: Checkpoint, picture: Picture, observed: Look, verdict: Verdict | None = None) -> Judged:
+def evaluate(
+    checkpoint: Checkpoint, picture: Picture, observed: PictureResult, verdict: Verdict | None = None
+) -> EvaluatedPicture:
     """Compare a prediction with the true class."""
     has_truth = picture.truth in checkpoint.labels
-    return Judged(picture, observed, observed.label == picture.truth if has_truth else None, verdict)
+    return EvaluatedPicture(picture, observed, observed.label == picture.truth if has_truth else None, verdict)
 
 
-def arranged(judged: Sequence[Judged], by: Order, lowest_first: bool = False) -> list[Judged]:
+def sort_pictures(judged: Sequence[EvaluatedPicture], by: Order, lowest_first: bool = False) -> list[EvaluatedPicture]:
     """Sort pictures by a measured value; those without a value come last."""
 
-    def key(one: Judged) -> tuple[bool, float]:
+    def key(one: EvaluatedPicture) -> tuple[bool, float]:
         value = one.figure(by)
         return value is None, 0.0 if value is None else value if lowest_first else -value
 
@@ -170,11 +172,11 @@ class Means(NamedTuple):
     faithfulness: float | None
 
 
-def means(judged: Sequence[Judged]) -> Means | None:
+def means(judged: Sequence[EvaluatedPicture]) -> Means | None:
     """Average over pictures with classes; None if there are none."""
     if not judged:
         return None
-    confidence, spread = np.array([[one.look.confidence, one.look.entropy] for one in judged], np.float64).mean(0)
+    confidence, spread = np.array([[one.result.confidence, one.result.entropy] for one in judged], np.float64).mean(0)
     verdicts = [one.verdict.correlation for one in judged if one.verdict]
     faithful = sum(verdicts) / len(verdicts) if len(verdicts) == len(judged) else None
     return Means(len(judged), float(confidence), float(spread), faithful)
@@ -194,7 +196,7 @@ def pictures_of(
 
 
 def seconds(checkpoint: Checkpoint, count: int) -> float:
-    """Estimate the duration of `look` for `count` pictures [s]."""
+    """Estimate the duration of `classify_and_explain` for `count` pictures [s]."""
     return expected(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES * count)
 
 

@@ -13,8 +13,8 @@ from vit.errors import InvalidImage
 from vit.explain.cost import Size, count_tokens, pass_memory
 from vit.explain.input_sizes import FACTORS, SIDES, SMALL_SIDE, enlarged_size, resized, size_near
 from vit.explain.record import AttentionRecord, Precision, record
-from vit.explain.record import answered as record_answered
-from vit.explain.timing import Kind, doing, expected, products
+from vit.explain.record import with_logits as record_answered
+from vit.explain.timing import Kind, expected, products, timed
 from vit.images.decode import decode_frames
 from vit.images.geometry import Geometry
 from vit.images.preprocess import Preprocess
@@ -121,7 +121,7 @@ def explain_picture(
     return Explanation(picture, preprocess, input_image, geometry, recorded, shares, predictions, payload)
 
 
-def answered(explanation: Explanation, checkpoint: Checkpoint) -> Explanation:
+def with_predictions(explanation: Explanation, checkpoint: Checkpoint) -> Explanation:
     """Replace the predictions by those of another head on the same `body`, without a new forward pass.
 
     Args:
@@ -193,7 +193,7 @@ def _time_one(checkpoint: Checkpoint, pixels: torch.Tensor) -> None:
 
 def _timing(checkpoint: Checkpoint, size: Size, precision: Precision) -> AbstractContextManager[None]:
     """Measure the duration of a picture. Only float32, since estimates are for float32."""
-    return doing(checkpoint.model, Kind(_KIND, size), 1) if precision == "float32" else nullcontext()
+    return timed(checkpoint.model, Kind(_KIND, size), 1) if precision == "float32" else nullcontext()
 
 
 def _payload_bytes(config: ViTConfig, tokens: int) -> int:

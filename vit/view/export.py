@@ -21,7 +21,7 @@ from vit.explain.maps import mass_threshold, otsu_threshold, select_head
 from vit.explain.methods import METHODS, Subject
 from vit.explain.names import page_names
 from vit.explain.record import AttentionRecord
-from vit.explain.sensitivity import judge
+from vit.explain.sensitivity import faithfulness_verdict
 from vit.explain.settings import DEFAULTS, ROLLOUT, Direction, Settings
 from vit.images.geometry import Box, Geometry
 from vit.images.preprocess import Preprocess
@@ -115,7 +115,7 @@ class MapView:
         low, top = float(patches.min()), float(patches.max())
         return cls(numbers, facts, caption, low, top, "component", colours=colours)
 
-    def judged(self, record: AttentionRecord, masks: bytes | None) -> Self:
+    def with_faithfulness(self, record: AttentionRecord, masks: bytes | None) -> Self:
         """Return the map with its faithfulness in `facts` and `verdict`; unchanged if there are no masks.
 
         Args:
@@ -126,7 +126,7 @@ class MapView:
         header, sections = unpack(masks)
         patches, drops = header["tokens"], torch.from_numpy(sections["drops"].copy())
         covered = torch.from_numpy(np.unpackbits(sections["masks"], axis=1, bitorder="little")[:, :patches]).bool()
-        verdict = judge(record.heatmap(self.weights), covered, drops)
+        verdict = faithfulness_verdict(record.heatmap(self.weights), covered, drops)
         facts = {"class": header["target"], "masks": len(drops), "ceiling": header["ceiling"], "decidable": False}
         words = f"Masks hardly change “{header['target']}”, so this map is neither true nor false of it"
         if header["decidable"]:
@@ -290,21 +290,21 @@ def overlay_png(explanation: Explanation, selection: Selection, map_view: MapVie
         map_view: the map; None to derive it from the selection.
     """
     map_view = map_view or MapView.of(explanation.record, selection, explanation.payload)
-    return png(drawn(explanation.record, explanation.picture, explanation.geometry.box, selection, map_view))
+    return png(draw_map(explanation.record, explanation.picture, explanation.geometry.box, selection, map_view))
 
 
-def drawn(
+def draw_map(
     record: AttentionRecord, picture: Image.Image, box: Box, selection: Selection, map_view: MapView
 ) -> Image.Image:
-    """Draw a map over a picture like the viewer does; see `painted`."""
+    """Draw a map over a picture like the viewer does; see `paint_heatmap`."""
     if map_view.colours is None:
         heatmap = record.heatmap(map_view.weights).numpy()
-        return painted(picture, heatmap, box, selection, map_view.low, map_view.top)
+        return paint_heatmap(picture, heatmap, box, selection, map_view.low, map_view.top)
     colours, opacity = map_view.colours.numpy(), selection.opacity
     return coloured(picture.convert("RGB"), colours, box, opacity=opacity, smooth=selection.smooth)
 
 
-def painted(
+def paint_heatmap(
     picture: Image.Image, heatmap: Heatmap, box: Box, selection: Selection, low: float, top: float
 ) -> Image.Image:
     """Draw a heatmap over a picture, with the selection's colours, opacity, cover, smoothness and outline.

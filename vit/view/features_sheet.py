@@ -12,7 +12,7 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain.components import Components, components, patch_features
 from vit.explain.input_sizes import resized
-from vit.explain.names import spoken
+from vit.explain.names import display_name
 from vit.view.animation import BLOCK, Film
 
 TILE = 192  # longer side of a picture on the sheet [px]
@@ -46,7 +46,7 @@ def tile(colours: Tensor, size: tuple[int, int]) -> Image.Image:
     return Image.fromarray(pixels).resize(size, Image.Resampling.NEAREST)
 
 
-def fitted(picture: Image.Image, side: int = TILE) -> Image.Image:
+def resize_to_tile(picture: Image.Image, side: int = TILE) -> Image.Image:
     """Resize a picture to a longer side of `side` [px]."""
     share = side / max(picture.size)
     size = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
@@ -55,7 +55,7 @@ def fitted(picture: Image.Image, side: int = TILE) -> Image.Image:
 
 def sheet(pictures: Sequence[Picture], of: Components) -> Image.Image:
     """Draw all pictures in a row, the model's input above the colours of its patches."""
-    above = [fitted(picture.seen) for picture in pictures]
+    above = [resize_to_tile(picture.seen) for picture in pictures]
     width = sum(seen.width + GAP for seen in above) - GAP
     height = max(seen.height for seen in above)
     result = Image.new("RGB", (width, 2 * height + GAP), "white")
@@ -96,11 +96,11 @@ def over_blocks(by_block: Iterable[Sequence[Picture]], foreground: bool) -> Film
     frames = []
     for block, pictures in enumerate(by_block):
         of = components([one.features for one in pictures], foreground=foreground)
-        seen = fitted(pictures[0].seen, 2 * TILE)
+        seen = resize_to_tile(pictures[0].seen, 2 * TILE)
         frame = Image.new("RGB", (2 * seen.width + GAP, seen.height + 24), "white")
         frame.paste(seen, (0, 0))
         frame.paste(tile(of.colours[0], seen.size), (seen.width + GAP, 0))
         font = ImageFont.load_default(16)
-        ImageDraw.Draw(frame).text((0, seen.height + 4), spoken("Block", block), "black", font)
+        ImageDraw.Draw(frame).text((0, seen.height + 4), display_name("Block", block), "black", font)
         frames.append(frame.crop((0, 0, frame.width // 2 * 2, frame.height // 2 * 2)))  # H.264 needs even sides
     return Film(tuple(frames), (BLOCK,) * len(frames))

@@ -5,7 +5,7 @@ import numpy as np
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.view.captions import clear, outline, token_name
 from vit.view.explanation import Explanation
-from vit.view.export import MapView, colormap, drawn, grid_maps, shared_top
+from vit.view.export import MapView, colormap, draw_map, grid_maps, shared_top
 from vit.view.overlay import mosaic, scaled, window
 from vit.view.paper import COLOURS, DPI, EDGE, INCH, LINE, Kind, open_sheet, outline_patch, show_picture
 from vit.view.selection import Selection
@@ -79,7 +79,7 @@ def map_figure(
     with open_sheet(width, high + colours, facts, kind) as sheet:
         for left, shown in (
             (0.0, picture),
-            (column + _GAP, drawn(record, picture, box, selection, map_view)),
+            (column + _GAP, draw_map(record, picture, box, selection, map_view)),
         ):
             axes = sheet.axes(left, 0, side, high)
             show_picture(axes, shown)

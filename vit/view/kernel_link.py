@@ -39,7 +39,7 @@ class KernelLink:
 
     def send(self, update: Update) -> None:
         """Send an update to every frame of the view."""
-        content = {"told": update.message, "ids": list(update.payloads)}
+        content = {"update": update.message, "ids": list(update.payloads)}
         self._widget.send(content, buffers=list(update.payloads.values()))
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class KernelLink:
         """Handle a message from the browser, which is untrusted."""
         if not isinstance(content, Mapping):
             return
-        if content.get("asks") == "all":
+        if content.get("request") == "all":
             self.send(self._full_state())
         elif isinstance(content.get("chosen"), Mapping):
             self._on_selection(content["chosen"])

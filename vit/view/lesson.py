@@ -144,7 +144,7 @@ def _unsuited(checkpoint: Checkpoint) -> str:
         return "it answers each class by itself"
     if checkpoint.preprocess.interpolation == "nearest":
         return "it takes pictures by their nearest pixels"
-    return lesson_weights.unsuited(checkpoint.config)
+    return lesson_weights.unsupported_reason(checkpoint.config)
 
 
 def _samples_for(labels: Sequence[str]) -> list[str]:

@@ -33,7 +33,7 @@ class PackedWeights(NamedTuple):
 
 
 def pack_weights(model: VisionTransformer) -> PackedWeights:
-    """Quantise and pack the weights of a model that `unsuited` accepts."""
+    """Quantise and pack the weights of a model that `unsupported_reason` accepts."""
     tensors: list[dict[str, Any]] = []
     exact: list[np.ndarray] = []
     whole: list[np.ndarray] = []
@@ -76,7 +76,7 @@ def unpack_weights(weights: PackedWeights) -> dict[str, np.ndarray]:
     return tensors
 
 
-def unsuited(config: ViTConfig) -> str:
+def unsupported_reason(config: ViTConfig) -> str:
     """Return why `vit/view/web/lesson/transformer.js` does not support a model; "" if it does."""
     if config.activation != "gelu" or config.gated_mlp:
         return "its MLP is no plain one with GELU"

@@ -30,7 +30,7 @@ class Question(NamedTuple):
     target: int
 
 
-class Needed(NamedTuple):
+class RequiredData(NamedTuple):
     """Data that the viewer needs in addition to the payload.
 
     Attributes:
@@ -81,17 +81,17 @@ class MapSource:
             raise UserError(f"There is no class {index}: they run from 0 to {len(self.labels) - 1}.")
         return Question(method, index)
 
-    def needed(self, selection: Selection, question: Question | None) -> Needed:
+    def required_data(self, selection: Selection, question: Question | None) -> RequiredData:
         """Return what the viewer needs to show a selection."""
         described = self._described(selection, question)
         if selection.view == "relevance" and question:
             if question.method == "relevance" and self.record.blocks * self.record.tokens**2 <= CHAIN_UP_TO:
-                return Needed(described, self._chain(question.target))
+                return RequiredData(described, self._chain(question.target))
             token = _token(selection, question)
-            return Needed(described, None, self._computed(selection, question, -1 if token is None else token))
+            return RequiredData(described, None, self._computed(selection, question, -1 if token is None else token))
         if selection.view == "rollout" and self.record.tokens > MAPS_UP_TO:
-            return Needed(described, None, self._computed(selection, None, selection.token))
-        return Needed(described)
+            return RequiredData(described, None, self._computed(selection, None, selection.token))
+        return RequiredData(described)
 
     def weights(self, selection: Selection, question: Question | None) -> Tensor:
         """Compute the numbers that the viewer shows for a selection: (N,)."""

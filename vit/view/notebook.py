@@ -188,7 +188,7 @@ class View:
     def page(self) -> str:
         """Return the viewer as a self-contained HTML page, as shown in a cell."""
         of_class = self._selection.view == "relevance"
-        needed = self._source.needed(self._selection, self._question if of_class else None)
+        needed = self._source.required_data(self._selection, self._question if of_class else None)
         return standalone(
             self._payload,
             self._selection,
@@ -222,7 +222,7 @@ class View:
         return self._update()
 
     def _update(self) -> Update:
-        needed = self._source.needed(self._selection, self._question)
+        needed = self._source.required_data(self._selection, self._question)
         method, payloads = needed.method, dict[str, bytes]()
         if method and needed.chain and self._question:
             method["chain"] = chain = f"{self._name} chain {self._question.target}"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from vit.explain.names import spoken
+from vit.explain.names import display_name
 from vit.images.geometry import Box
 from vit.view.selection import Cover
 
@@ -250,14 +250,16 @@ def mosaic(
     vmax = _scale_maximum(heatmaps, vmax) if shared else None
     width, height = (max(1, round(cell * side / max(rows, cols))) for side in (cols, rows))
     font = ImageFont.load_default(max(9, cell // 5))
-    margin, line = (round(font.getlength(spoken("Block", blocks - 1))) + 8, 2 * cell // 5 + 2) if labels else (0, 0)
+    margin, line = (
+        (round(font.getlength(display_name("Block", blocks - 1))) + 8, 2 * cell // 5 + 2) if labels else (0, 0)
+    )
     gap = max(1, cell // 32)
     result = Image.new("RGB", (margin + heads * (width + gap) - gap, line + blocks * (height + gap) - gap), "white")
     draw = ImageDraw.Draw(result)
     for block in range(blocks):
         y = line + block * (height + gap)
         if labels:
-            draw.text((margin - 4, y + height // 2), spoken("Block", block), "black", font, anchor="rm")
+            draw.text((margin - 4, y + height // 2), display_name("Block", block), "black", font, anchor="rm")
         for head in range(heads):
             x = margin + head * (width + gap)
             tile = Image.fromarray(colorize(heatmaps[block, head], colormap, vmax))
@@ -265,7 +267,7 @@ def mosaic(
     if labels:
         for head in range(heads):
             x = margin + head * (width + gap) + width // 2
-            draw.text((x, line // 2), _short_label(spoken("Head", head), font, width), "black", font, anchor="mm")
+            draw.text((x, line // 2), _short_label(display_name("Head", head), font, width), "black", font, anchor="mm")
     return result
 
 

@@ -174,7 +174,7 @@ def pack_masks(
         grid: (rows, cols).
         target: display name of the class.
         ceiling: maximum correlation of an additive map, see `vit.explain.sensitivity.Removal`.
-        decidable: whether maps can be judged, see `vit.explain.sensitivity.decidable`.
+        decidable: whether maps can be judged, see `vit.explain.sensitivity.masks_are_informative`.
         complete: whether these are all masks.
     """
     sections = {
@@ -292,7 +292,7 @@ def _fuse_maps(maps: np.ndarray, how: int | Fusion) -> np.ndarray:
 
 
 def _discarded(rows: np.ndarray, share: float, split: int) -> np.ndarray:
-    """Set the weakest patches of each row (N, N) to 0, in place; see `vit.explain.maps.discarded`."""
+    """Set the weakest patches of each row (N, N) to 0, in place; see `vit.explain.maps.discard_weakest`."""
     count = int(share * (rows.shape[-1] - split))
     if count:
         weakest = np.argpartition(rows[:, split:], count - 1, -1)[:, :count] + split

@@ -14,8 +14,8 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain.head_statistics import Statistic
 from vit.explain.logit_lens import Lens
-from vit.explain.names import spoken
-from vit.view.contact_sheet import Judged
+from vit.explain.names import display_name
+from vit.view.contact_sheet import EvaluatedPicture
 from vit.view.overlay import COLORMAPS, colorize
 from vit.view.paper import document, picture_rows, plot_row, text_rows
 
@@ -79,7 +79,7 @@ def of_layers(reading: Lens, labels: Sequence[str], target: int, maps: Tensor, f
     numbers = maps.numpy()
     top = float(numbers.max()) or 1.0
     tiles = [
-        (_enlarged(colorize(one, vmax=top)), f"{spoken('Block', block)}: to {one.max():.0%}")
+        (_enlarged(colorize(one, vmax=top)), f"{display_name('Block', block)}: to {one.max():.0%}")
         for block, one in enumerate(numbers)
     ]
     answer = labels[int(final.argmax())]
@@ -108,15 +108,17 @@ def of_comparison(tiles: Sequence[tuple[Image.Image, str]], sentences: Sequence[
     return document([*title, *picture_rows(tiles, len(tiles)), *paragraphs, *text_rows(facts)])
 
 
-def of_sheet(looks: Sequence[Judged], captions: Sequence[str], facts: str) -> bytes:
+def of_sheet(results: Sequence[EvaluatedPicture], captions: Sequence[str], facts: str) -> bytes:
     """Report a contact sheet, on as many pages as needed.
 
     Args:
-        looks: the pictures.
+        results: the pictures.
         captions: of each picture.
         facts: text printed at the end.
     """
-    tiles = [(Image.open(io.BytesIO(one.look.thumbnail)), words) for one, words in zip(looks, captions, strict=True)]
+    tiles = [
+        (Image.open(io.BytesIO(one.result.thumbnail)), words) for one, words in zip(results, captions, strict=True)
+    ]
     return document([*text_rows("Contact sheet", _TITLE, bold=True), *picture_rows(tiles, 5), *text_rows(facts)])
 
 

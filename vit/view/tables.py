@@ -11,7 +11,7 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain.head_statistics import Statistic
 from vit.explain.logit_lens import Lens
-from vit.view.contact_sheet import Judged
+from vit.view.contact_sheet import EvaluatedPicture
 
 Kind = Literal["CSV", "JSON"]
 Row = Mapping[str, str | int | float | bool | None]
@@ -95,20 +95,20 @@ def of_maps(left: Tensor, right: Tensor, difference: Tensor) -> list[Row]:
     ]
 
 
-def of_sheet(looks: Sequence[Judged]) -> list[Row]:
+def of_sheet(results: Sequence[EvaluatedPicture]) -> list[Row]:
     """Return a row for each picture, in the order of the sheet."""
     return [
         {
             "picture": one.picture.name,
             "sha256": one.picture.digest,
             "truth": one.picture.truth or None,
-            "prediction": one.look.label or None,
-            "confidence": one.look.confidence,
-            "right": one.right,
-            "spread": one.look.entropy,
+            "prediction": one.result.label or None,
+            "confidence": one.result.confidence,
+            "right": one.correct,
+            "spread": one.result.entropy,
             "faithfulness": one.verdict.correlation if one.verdict else None,
             "faithfulness_of_chance": one.verdict.reach if one.verdict else None,
             "verdict": one.verdict.word if one.verdict else None,
         }
-        for one in looks
+        for one in results
     ]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from vit.checkpoints.families import huggingface, timm, timm_architectures
 from vit.checkpoints.families.family import (
     Family,
-    Recognised,
+    InferredModel,
     Tensors,
     biased_grid,
     build_config,
@@ -83,7 +83,7 @@ ADAPTER = (
 )
 
 
-class Reading(NamedTuple):
+class ParsedCheckpoint(NamedTuple):
     """A checkpoint's tensors, converted, with its config.
 
     Attributes:
@@ -112,11 +112,11 @@ def read(
     consume: bool = False,
     known: Mapping[str, Any] | None = None,
     part: str = "",
-) -> Reading:
+) -> ParsedCheckpoint:
     """Recognise the family of a checkpoint's tensors and convert them; works on the meta device.
 
     Settings come from config.json first, then from names and shapes of the tensors, then from the name of a published
-    model; the rest is assumed, and recorded in `Reading.assumed`.
+    model; the rest is assumed, and recorded in `ParsedCheckpoint.assumed`.
 
     Args:
         document: content of the config.json beside the weights, if there is one.
@@ -143,12 +143,12 @@ def read(
         if not isinstance(vit, Mapping):
             raise InvalidCheckpoint('config.json lacks the field "vit" that says what this model computes.')
         config = build_config(vit)
-        return Reading(family, config, reshape(renamed, config.grid, _placed(vit))[0], {})
+        return ParsedCheckpoint(family, config, reshape(renamed, config.grid, _placed(vit))[0], {})
 
     stated = (family.stated(document) if document is not None else {}) | dict(known or {})
     named = family.by_name(name)
     width = needed(renamed, "patch_embed.weight", 4).shape[0]
-    recognised = Recognised() if "rope" in stated else family.by_tensors(renamed, bare, name)
+    recognised = InferredModel() if "rope" in stated else family.by_tensors(renamed, bare, name)
     likely = dict(recognised.fields)
     usual = likely.get("heads", default_heads(width))
     if "heads" in named and named["heads"] != (usual or named["heads"]):
@@ -167,7 +167,7 @@ def read(
     measured = infer(reshaped, prefix) | adjusted
     for field in stated.keys() & measured.keys() - {"pool", "activation", "rope"}:
         if stated[field] != measured[field]:
-            called = family.called.get(field, field)
+            called = family.config_names.get(field, field)
             raise InvalidCheckpoint(
                 f"config.json says {called} = {brief(stated[field])}, the weights say {brief(measured[field])}."
             )
@@ -216,7 +216,7 @@ def read(
                 "no usual number. State the number of heads, or put the model's config.json beside the weights.",
                 possible_heads(measured["dim"]),
             )
-    return Reading(
+    return ParsedCheckpoint(
         family, build_config(values), reshaped, assumed | model.remarks, model.selection.head_name, model.part.prefix
     )
 

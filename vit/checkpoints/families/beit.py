@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from vit.checkpoints.families.family import Family, Tensors, with_position_bias
-from vit.checkpoints.families.huggingface import CALLED, IN_MEMORY, ON_DISK, Kind, assumed, read_config
+from vit.checkpoints.families.huggingface import CONFIG_NAMES, IN_MEMORY, ON_DISK, ModelDefaults, assumed, read_config
 from vit.checkpoints.families.huggingface import FAMILY as PLAIN
 
-KINDS = {"beit": Kind(1e-12), "data2vec-vision": Kind(1e-12)}
+KINDS = {"beit": ModelDefaults(1e-12), "data2vec-vision": ModelDefaults(1e-12)}
 
 # ours, theirs after "beit." or "data2vec_vision."
 _TABLE = "relative_position_bias.relative_position_bias_table"
@@ -58,7 +58,7 @@ FAMILY = Family(
     ignored=r"^embeddings\.mask_token$|\.relative_position_index$|^lm_head\.",
     fixed={"position_resize": "bicubic"},
     assumed=assumed(KINDS["beit"], "transformers"),
-    called=CALLED,
+    config_names=CONFIG_NAMES,
     read_config=_read_config,
     adjust=_adjust,
     preprocess=PLAIN.preprocess,

@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from vit.checkpoints.families.family import Family, Recognised, Tensors, check_stated
-from vit.checkpoints.families.huggingface import CALLED, Kind, assumed, document, read_config
-from vit.checkpoints.families.target import Target, Written, apart, thirds
+from vit.checkpoints.families.family import Family, InferredModel, Tensors, check_stated
+from vit.checkpoints.families.huggingface import CONFIG_NAMES, ModelDefaults, assumed, document, read_config
+from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix, split_qkv
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.untrusted import brief
 
-KINDS = {"clip_vision_model": Kind(1e-5, "quick_gelu", patch_size=32, patch_bias=False)}
+KINDS = {"clip_vision_model": ModelDefaults(1e-5, "quick_gelu", patch_size=32, patch_bias=False)}
 # Source: OpenAI's CLIP, clip/clip.py.
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
@@ -198,20 +198,20 @@ FAMILY = Family(
     ignored=r"^text_model\.|^text_projection\.|^logit_scale$|position_ids$",
     fixed={"position_resize": "bicubic"},
     assumed=assumed(KINDS["clip_vision_model"], "CLIP"),
-    called=CALLED,
+    config_names=CONFIG_NAMES,
     read_config=lambda document: {k: v for k, v in read_config(document, KINDS).items() if k != "qkv_bias"},
     adjust=_adjust,
     preprocess=_preprocess,
 )
 
 
-def _by_tensors(tensors: Tensors, names: Collection[str], name: str) -> Recognised:
+def _by_tensors(tensors: Tensors, names: Collection[str], name: str) -> InferredModel:
     if "norm.weight" not in tensors:
         raise InvalidCheckpoint(
             "This is a Perception Encoder under Meta's names: its rotary positions are read from timm's files of it, "
             "such as timm/vit_pe_spatial_base_patch16_512.fb."
         )
-    return Recognised()
+    return InferredModel()
 
 
 OPENAI = Family(
@@ -238,8 +238,8 @@ FAMILIES, MODEL_TYPES = (OPENAI, FAMILY), tuple(KINDS)
 
 def _write_tensors(
     architecture: str, config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
-) -> Written:
-    tensors = flat(apart(config, thirds(config, tensors)))
+) -> ConvertedModel:
+    tensors = flat(split_prefix(config, split_qkv(config, tensors)))
     head = {}
     if architecture == CLASSIFIER:
         head = {name.replace("head", "classifier"): tensors.pop(name) for name in ("head.weight", "head.bias")}
@@ -251,11 +251,11 @@ def _write_tensors(
     renamed = {f"{base}{name}": tensor for name, tensor in FAMILY.rename_back(tensors).items()} | head
     stated = document(config, labels, "clip_vision_model", architecture)
     if architecture != CLASSIFIER:
-        return Written(stated | ({"projection_dim": config.num_classes} if config.num_classes else {}), renamed)
+        return ConvertedModel(stated | ({"projection_dim": config.num_classes} if config.num_classes else {}), renamed)
     outer = ("architectures", "id2label", "label2id", "dtype")
     tower = {key: value for key, value in stated.items() if key not in outer}
     towers = {key: stated[key] for key in outer if key in stated}
-    return Written(towers | {"model_type": "clip", "vision_config": tower}, renamed)
+    return ConvertedModel(towers | {"model_type": "clip", "vision_config": tower}, renamed)
 
 
 def flat(tensors: Tensors) -> Tensors:

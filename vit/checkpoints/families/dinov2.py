@@ -11,13 +11,13 @@ from functools import partial
 import torch
 
 from vit.checkpoints.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors
-from vit.checkpoints.families.huggingface import CALLED, Kind, assumed, document, read_config
-from vit.checkpoints.families.target import Target, Written, apart, scaled, thirds
+from vit.checkpoints.families.huggingface import CONFIG_NAMES, ModelDefaults, assumed, document, read_config
+from vit.checkpoints.families.target import ConvertedModel, Target, scaled, split_prefix, split_qkv
 from vit.images.preprocess import Preprocess
 from vit.model.config import PositionResize, ViTConfig
 
-KINDS = {"dinov2": Kind(1e-6, patch_size=14, mlp_dim=None)}
-KINDS_REGISTERS = {"dinov2_with_registers": Kind(1e-6, mlp_dim=None, prefix=None)}
+KINDS = {"dinov2": ModelDefaults(1e-6, patch_size=14, mlp_dim=None)}
+KINDS_REGISTERS = {"dinov2_with_registers": ModelDefaults(1e-6, mlp_dim=None, prefix=None)}
 
 # ours, theirs after "dinov2." or "dinov2_with_registers."
 KEYS = (
@@ -66,7 +66,7 @@ FAMILY = Family(
     ignored=r"^embeddings\.mask_token$",
     fixed={"position_resize": "bicubic", "pool": "cls"},
     assumed=assumed(KINDS["dinov2"], "transformers"),
-    called=CALLED,
+    config_names=CONFIG_NAMES,
     read_config=lambda document: read_config(document, KINDS),
     preprocess=_preprocess,
 )
@@ -77,7 +77,7 @@ REGISTERS = replace(
     without=r"^embeddings\.patch_embeddings\.weight$",  # DINOv3
     fixed={"position_resize": "bicubic_antialias", "pool": "cls"},
     assumed=assumed(KINDS_REGISTERS["dinov2_with_registers"], "transformers"),
-    called=CALLED,
+    config_names=CONFIG_NAMES,
     read_config=lambda document: read_config(document, KINDS_REGISTERS),
 )
 FAMILIES, MODEL_TYPES = (REGISTERS, FAMILY), (*KINDS, *KINDS_REGISTERS)
@@ -116,8 +116,8 @@ def _teacher_head(config: ViTConfig, weight: torch.Tensor) -> torch.Tensor:
 
 def _write_tensors(
     kind: str, architecture: str, config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
-) -> Written:
-    tensors = apart(config, thirds(config, scaled(config, tensors)))
+) -> ConvertedModel:
+    tensors = split_prefix(config, split_qkv(config, scaled(config, tensors)))
     if config.num_classes:
         tensors["head.weight"] = _teacher_head(config, tensors["head.weight"])
     renamed = (_GATED if config.gated_mlp else FAMILY).rename_back(tensors)
@@ -128,7 +128,7 @@ def _write_tensors(
     del stated["intermediate_size"]
     stated |= {"mlp_ratio": _mlp_ratio(config), "use_swiglu_ffn": config.gated_mlp, "layerscale_value": 1.0}
     registers = sum(name.startswith("reg") for name in config.prefix)
-    return Written(stated | ({"num_register_tokens": registers} if registers else {}), renamed)
+    return ConvertedModel(stated | ({"num_register_tokens": registers} if registers else {}), renamed)
 
 
 def _make_target(kind: str, architecture: str, prefix: str, head: bool, resizes: PositionResize) -> Target:

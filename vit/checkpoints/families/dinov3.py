@@ -10,13 +10,13 @@ import torch
 
 from vit.checkpoints.families.dinov2 import _preprocess
 from vit.checkpoints.families.family import Family, Tensors
-from vit.checkpoints.families.huggingface import CALLED, Kind, assumed, document, read_config
-from vit.checkpoints.families.target import Target, Written, apart, scaled, thirds
+from vit.checkpoints.families.huggingface import CONFIG_NAMES, ModelDefaults, assumed, document, read_config
+from vit.checkpoints.families.target import ConvertedModel, Target, scaled, split_prefix, split_qkv
 from vit.checkpoints.families.timm import BLOCKS
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 
-KINDS = {"dinov3_vit": Kind(1e-5, dim=384, heads=6, mlp_dim=1536, prefix=None)}
+KINDS = {"dinov3_vit": ModelDefaults(1e-5, dim=384, heads=6, mlp_dim=1536, prefix=None)}
 
 # ours, theirs
 KEYS = (
@@ -79,7 +79,7 @@ FAMILY = Family(
     ignored=r"^embeddings\.mask_token$|^rope_embed",
     fixed=_ROTARY,
     assumed=assumed(KINDS["dinov3_vit"], "transformers"),
-    called=CALLED,
+    config_names=CONFIG_NAMES,
     read_config=_read_dinov3_config,
     adjust=_adjust,
     preprocess=_preprocess,
@@ -100,8 +100,10 @@ FAMILIES, MODEL_TYPES = (FAMILY, META), tuple(KINDS)
 # --- Writing, for transformers --------------------------------------------------------------------------------
 
 
-def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
-    tensors = apart(config, thirds(config, scaled(config, tensors)), rows=False)
+def _write_tensors(
+    config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
+) -> ConvertedModel:
+    tensors = split_prefix(config, split_qkv(config, scaled(config, tensors)), rows=False)
     del tensors["pos_embed"]  # zero for rotary positions
     biases = [name for name in tensors if name.endswith(".attn.k.bias")]
     key_bias = any(bool(tensors[name].any()) for name in biases)
@@ -123,7 +125,7 @@ def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], p
         "layerscale_value": 1.0,
     }
     mask = {"embeddings.mask_token": torch.zeros(1, 1, config.dim)}  # only used in pretraining
-    return Written(stated, FAMILY.rename_back(tensors) | mask)
+    return ConvertedModel(stated, FAMILY.rename_back(tensors) | mask)
 
 
 TARGETS = (

@@ -30,7 +30,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16, 1792: 16, 4096: 32}
 
 
-class Recognised(NamedTuple):
+class InferredModel(NamedTuple):
     """Settings inferred from the tensors of a model that no file names.
 
     Attributes:
@@ -56,7 +56,7 @@ class Family:
         square: whether all models were trained on square pictures.
         fixed: config fields that are equal in every model of the family and never in a file.
         assumed: config field -> (value, reason), used if neither shapes nor config determine it.
-        called: config field -> its name in the family's config.json.
+        config_names: config field -> its name in the family's config.json.
         read_config: reads the config fields from the family's config.json if more than their names differs; see
             `stated`.
         by_name: config fields inferred from the name of a published model, limited to those that tensors cannot
@@ -81,11 +81,11 @@ class Family:
     square: bool = True
     fixed: Mapping[str, Any] = field(default_factory=dict)
     assumed: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
-    called: Mapping[str, str] = field(default_factory=dict)
+    config_names: Mapping[str, str] = field(default_factory=dict)
     read_config: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     by_name: Callable[[str], dict[str, Any]] = lambda name: {}
     adjust: Callable[[Tensors], tuple[Tensors, dict[str, Any]]] = lambda tensors: (tensors, {})
-    by_tensors: Callable[[Tensors, Collection[str], str], Recognised] = lambda tensors, names, name: Recognised()
+    by_tensors: Callable[[Tensors, Collection[str], str], InferredModel] = lambda tensors, names, name: InferredModel()
     stated_size: Callable[[Mapping[str, Any]], tuple[int, int] | None] = lambda document: None
     stated_preprocess: Callable[[Mapping[str, Any]], Preprocess | None] = lambda document: None
     stated_labels: Callable[[Mapping[str, Any]], Any] = lambda document: document.get("id2label")
@@ -104,9 +104,9 @@ class Family:
         """
         if self.read_config is not None:
             return self.read_config(document)
-        stated = {ours: document[theirs] for ours, theirs in self.called.items() if theirs in document}
+        stated = {ours: document[theirs] for ours, theirs in self.config_names.items() if theirs in document}
         for ours, value in stated.items():
-            check_stated(ours, value, self.called[ours])
+            check_stated(ours, value, self.config_names[ours])
         return stated
 
     def find(self, name: str) -> str | None:
@@ -431,18 +431,18 @@ def build_config(values: Mapping[str, Any]) -> ViTConfig:
     return config
 
 
-def check_stated(name: str, value: object, called: str) -> None:
+def check_stated(name: str, value: object, shown_name: str) -> None:
     """Check the type and range of a config value, naming the field as its file does.
 
     Args:
         name: of the config field.
-        called: name of the field in the file.
+        shown_name: name of the field in the file.
 
     Raises:
         InvalidCheckpoint: invalid value.
     """
     with _refusing():
-        check_field(name, value, called)
+        check_field(name, value, shown_name)
 
 
 @contextmanager

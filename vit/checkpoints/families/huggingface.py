@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from vit.checkpoints.families.family import Family, Tensors, check_stated
-from vit.checkpoints.families.target import Target, Written, apart, thirds
+from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix, split_qkv
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -67,7 +67,7 @@ EXTRA = (
 )
 
 
-class Kind(NamedTuple):
+class ModelDefaults(NamedTuple):
     """transformers' defaults for one `model_type`, used where config.json lacks a field."""
 
     eps: float
@@ -81,11 +81,11 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "vit": Kind(1e-12),
-    "deit": Kind(1e-12, prefix=("cls", "dist")),
-    "vit_msn": Kind(1e-6),
-    "vit_mae": Kind(1e-12),
-    "ijepa": Kind(1e-12, prefix=()),
+    "vit": ModelDefaults(1e-12),
+    "deit": ModelDefaults(1e-12, prefix=("cls", "dist")),
+    "vit_msn": ModelDefaults(1e-6),
+    "vit_mae": ModelDefaults(1e-12),
+    "ijepa": ModelDefaults(1e-12, prefix=()),
 }
 
 # ours, theirs
@@ -100,7 +100,7 @@ _FIELDS = {
     "channels": "num_channels",
     "qkv_bias": "qkv_bias",
 }
-CALLED = _FIELDS | {"activation": "hidden_act"}
+CONFIG_NAMES = _FIELDS | {"activation": "hidden_act"}
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu", "silu": "silu"}
 _ACTIVATIONS_READ = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {
     "gelu_python": "gelu",
@@ -110,7 +110,7 @@ _ACTIVATIONS_READ = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {
 }
 
 
-def read_config(document: Mapping[str, Any], kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any]:
+def read_config(document: Mapping[str, Any], kinds: Mapping[str, ModelDefaults] = KINDS) -> dict[str, Any]:
     """Read the config fields of a config.json of transformers; absent fields have transformers' defaults.
 
     Args:
@@ -137,7 +137,7 @@ def read_config(document: Mapping[str, Any], kinds: Mapping[str, Kind] = KINDS) 
         if isinstance(values[field], list) and len(values[field]) == 2 and values[field][0] == values[field][1]:
             values[field] = values[field][0]
     for field, value in values.items():
-        check_stated(field, value, CALLED[field])
+        check_stated(field, value, CONFIG_NAMES[field])
     values |= {field: getattr(kind, field) for field in ("prefix", "patch_bias") if getattr(kind, field) is not None}
     if document.get("use_swiglu_ffn") is True:
         return values | {"activation": "silu"}
@@ -149,7 +149,7 @@ def read_config(document: Mapping[str, Any], kinds: Mapping[str, Kind] = KINDS) 
     return values | {"activation": _ACTIVATIONS_READ[activation]}
 
 
-def assumed(kind: Kind, library: str) -> dict[str, tuple[Any, str]]:
+def assumed(kind: ModelDefaults, library: str) -> dict[str, tuple[Any, str]]:
     """Return the family's defaults for settings that tensors do not determine, with a reason for each."""
     why = f"is not in the file; %s is {library}'s standard."
     return {
@@ -181,7 +181,7 @@ FAMILY = Family(
     ignored=r"^pooler\.|^embeddings\.mask_token$|^decoder\.",
     fixed={"position_resize": "bicubic"},
     assumed=assumed(KINDS["vit"], "transformers"),
-    called=CALLED,
+    config_names=CONFIG_NAMES,
     read_config=read_config,
     adjust=_infer_pool,
     preprocess=_preprocess,
@@ -243,7 +243,7 @@ def document(config: ViTConfig, labels: Sequence[str], kind: str, architecture: 
 
 def write_tensors(config: ViTConfig, tensors: Tensors) -> Tensors:
     """Rename the tensors of a `VisionTransformer` to transformers' names, and to `EXTRA` where it has none."""
-    tensors = thirds(config, tensors)
+    tensors = split_qkv(config, tensors)
     prefix = tensors.pop("prefix_tokens")
     if config.prefix == ("cls",):
         tensors["prefix.cls"] = prefix
@@ -260,8 +260,8 @@ def write_tensors(config: ViTConfig, tensors: Tensors) -> Tensors:
 
 def _write_tensors(
     kind: str, architecture: str, config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
-) -> Written:
-    tensors = apart(config, thirds(config, tensors))
+) -> ConvertedModel:
+    tensors = split_prefix(config, split_qkv(config, tensors))
     if architecture == TEACHER:  # they average two heads, we have one with half the weights
         one, other = (2 * tensors["head.weight"]).chunk(2, 1)
         tensors |= {"head.weight": one, "head_dist.weight": other, "head_dist.bias": tensors["head.bias"]}
@@ -271,7 +271,7 @@ def _write_tensors(
     base = {"vit_msn": "vit"}.get(kind, kind)
     if config.num_classes:
         renamed = {name if "classifier." in name else f"{base}.{name}": tensor for name, tensor in renamed.items()}
-    return Written(document(config, labels, kind, architecture), renamed)
+    return ConvertedModel(document(config, labels, kind, architecture), renamed)
 
 
 TEACHER = "DeiTForImageClassificationWithTeacher"

@@ -11,12 +11,12 @@ import torch
 from vit.checkpoints.families.clip import KEYS as CLIP_KEYS
 from vit.checkpoints.families.clip import classified, flat, table
 from vit.checkpoints.families.family import Family, Tensors
-from vit.checkpoints.families.huggingface import CALLED, Kind, assumed, document, read_config
-from vit.checkpoints.families.target import Target, Written, apart, thirds
+from vit.checkpoints.families.huggingface import CONFIG_NAMES, ModelDefaults, assumed, document, read_config
+from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix, split_qkv
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 
-KINDS = {"siglip_vision_model": Kind(1e-6, "gelu_tanh", prefix=())}
+KINDS = {"siglip_vision_model": ModelDefaults(1e-6, "gelu_tanh", prefix=())}
 
 # ours, theirs after "vision_model."
 KEYS = (
@@ -58,7 +58,7 @@ FAMILY = Family(
     ignored=r"^text_model\.|^logit_(scale|bias)$|position_ids$",
     fixed={"position_resize": "bicubic"},
     assumed=assumed(KINDS["siglip_vision_model"], "transformers"),
-    called=CALLED,
+    config_names=CONFIG_NAMES,
     read_config=lambda document: {k: v for k, v in read_config(document, KINDS).items() if k != "qkv_bias"},
     adjust=_adjust,
     preprocess=_preprocess,
@@ -69,11 +69,15 @@ FAMILIES, MODEL_TYPES = (FAMILY,), tuple(KINDS)
 # --- Writing --------------------------------------------------------------------------------------------------
 
 
-def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
-    tensors = flat(apart(config, thirds(config, tensors)))
+def _write_tensors(
+    config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
+) -> ConvertedModel:
+    tensors = flat(split_prefix(config, split_qkv(config, tensors)))
     for end in ("weight", "bias"):
         tensors[f"pool.qkv.{end}"] = torch.cat([tensors.pop(f"pool.q.{end}"), tensors.pop(f"pool.kv.{end}")])
-    return Written(document(config, labels, "siglip_vision_model", "SiglipVisionModel"), FAMILY.rename_back(tensors))
+    return ConvertedModel(
+        document(config, labels, "siglip_vision_model", "SiglipVisionModel"), FAMILY.rename_back(tensors)
+    )
 
 
 TARGETS = (

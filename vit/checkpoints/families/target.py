@@ -15,7 +15,7 @@ from vit.images.preprocess import Preprocess
 from vit.model.config import PositionResize, ViTConfig
 
 
-class Written(NamedTuple):
+class ConvertedModel(NamedTuple):
     """Content of config.json, and the tensors under the other library's names."""
 
     document: dict[str, Any]
@@ -56,7 +56,7 @@ class Target:
     """
 
     name: str
-    write: Callable[[ViTConfig, Tensors, Sequence[str], Preprocess], Written]
+    write: Callable[[ViTConfig, Tensors, Sequence[str], Preprocess], ConvertedModel]
     can: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     resizes: PositionResize | None = None
     also: Callable[[ViTConfig, Preprocess], str] = lambda config, preprocess: ""
@@ -151,7 +151,7 @@ def _sentence(trait: str, value: Any, config: ViTConfig) -> str:
     return _SENTENCES[trait](value, config)
 
 
-def apart(config: ViTConfig, tensors: Tensors, rows: bool = True) -> Tensors:
+def split_prefix(config: ViTConfig, tensors: Tensors, rows: bool = True) -> Tensors:
     """Split the prefix tokens into `prefix.cls`, `prefix.dist` and `prefix.reg`.
 
     Args:
@@ -169,7 +169,7 @@ def apart(config: ViTConfig, tensors: Tensors, rows: bool = True) -> Tensors:
     return tensors
 
 
-def thirds(config: ViTConfig, tensors: Tensors) -> Tensors:
+def split_qkv(config: ViTConfig, tensors: Tensors) -> Tensors:
     """Split queries, keys and values into `attn.q`, `attn.k`, `attn.v`."""
     tensors = dict(tensors)
     for i in range(config.depth):

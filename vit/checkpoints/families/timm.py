@@ -23,7 +23,7 @@ from vit.checkpoints.families.family import (
     needed,
     with_position_bias,
 )
-from vit.checkpoints.families.target import Target, Written, apart
+from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix
 from vit.checkpoints.families.timm_architectures import MIXED, by_architecture, by_name, by_tensors, is_gated
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
@@ -83,7 +83,7 @@ _ACTIVATIONS = {
     "swish": "silu",
 }  # fmt: skip
 # Names in config.json.
-_CALLED = {
+_CONFIG_NAMES = {
     "heads": "num_heads", "depth": "depth", "dim": "embed_dim", "image_size": "img_size",
     "rope": "rope_temperature", "rope_grid": "ref_feat_shape", "pool_heads": "attn_pool_num_heads",
 }  # fmt: skip
@@ -104,7 +104,7 @@ def _read_timm_config(document: Mapping[str, Any]) -> dict[str, Any]:
         stated["pool"] = _POOLS[document["global_pool"]]
     if args.get("global_pool") in _POOLS:
         stated["pool"] = _POOLS[args["global_pool"]]
-    for ours, theirs in _CALLED.items():
+    for ours, theirs in _CONFIG_NAMES.items():
         if args.get(theirs) is not None:
             check_stated(ours, args[theirs], theirs)
             stated[ours] = tuple(args[theirs]) if isinstance(args[theirs], list) else args[theirs]
@@ -231,7 +231,7 @@ FAMILY = Family(
         ),
         "pool": ("cls", "Whether the head reads the class token is not in the file; it usually does."),
     },
-    called=_CALLED,
+    config_names=_CONFIG_NAMES,
     read_config=_read_timm_config,
     by_name=by_name,
     adjust=_adjust,
@@ -281,10 +281,12 @@ _DISTILLED = "deit_base_distilled_patch16_224"
 _SWIGLU = "vit_giant_patch14_dinov2"
 
 
-def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
+def _write_tensors(
+    config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
+) -> ConvertedModel:
     """Return config.json for `timm.create_model("local-dir:...")`, and the tensors."""
     distilled = config.pool == "cls_dist"
-    tensors = apart(config, tensors, rows=distilled)
+    tensors = split_prefix(config, tensors, rows=distilled)
     if distilled:  # they average two heads, we have one with half the weights
         one, other = (2 * tensors["head.weight"]).chunk(2, 1)
         tensors |= {"head.weight": one, "head_dist.weight": other, "head_dist.bias": tensors["head.bias"]}
@@ -344,7 +346,7 @@ def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], p
         "first_conv": "patch_embed.proj",
         "classifier": ["head", "head_dist"] if distilled else "head",
     }
-    return Written(stated, named)
+    return ConvertedModel(stated, named)
 
 
 def _mlp_ratio(config: ViTConfig) -> float:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from vit.checkpoints.families.family import Recognised, Tensors, needed
+from vit.checkpoints.families.family import InferredModel, Tensors, needed
 from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief
 
@@ -125,12 +125,12 @@ _TANH_SIZES = {(1536, 16), (1152, 16), (768, 32), (1024, 16, 1024)}
 _LINGBOT = {384, 768, 1024}
 
 
-def by_tensors(tensors: Tensors, names: Collection[str], name: str) -> Recognised:
+def by_tensors(tensors: Tensors, names: Collection[str], name: str) -> InferredModel:
     """Recognise timm's models by their tensors."""
     patches = needed(tensors, "patch_embed.weight", 4)
     dim, has = patches.shape[0], tensors.keys()
     if {"rope.freqs", "position_bias", "blocks.0.attn.position_bias"} & has:
-        return Recognised()
+        return InferredModel()
     if "pos_embed" not in has:
         return _without_positions(tensors, names, dim)
     if "norm_pre.weight" in has:
@@ -138,44 +138,44 @@ def by_tensors(tensors: Tensors, names: Collection[str], name: str) -> Recognise
     if "blocks.0.attn.q.bias" in has:
         return _without_key_bias(tensors, dim)
     if "blocks.0.attn.norm.weight" in has and "blocks.0.mlp.norm.weight" in has:
-        return Recognised({"eps": 1e-5}, "BEiT-3")
+        return InferredModel({"eps": 1e-5}, "BEiT-3")
     if "blocks.0.gamma_1" in names and not re.search(_DEIT3, name.lower()):
         rows, own = needed(tensors, "pos_embed", 3).shape[1], "prefix.cls" in has
         if own and math.isqrt(rows) ** 2 == rows:
             raise _either("Meta's DeiT-III", "timm's vit_*_rope_ape, whose positions are rotary too")
     if "prefix.cls" in has or "prefix.reg" in has or "blocks.0.scale1" in has:
-        return Recognised()
+        return InferredModel()
     if "fc_norm.weight" in has and "blocks.0.attn.qkv.bias" not in has:
         if dim == 768:
-            return Recognised({"post_norm": True}, "timm's vit_base_patch16_rpn")
+            return InferredModel({"post_norm": True}, "timm's vit_base_patch16_rpn")
         raise _either("a plain Vision Transformer", "one whose LayerNorms come after attention and MLP, as timm's rpn")
     if not {"norm.weight", "fc_norm.weight"} & has:
         raise _either("one without a last LayerNorm", "the vision encoder of Qwen3-VL, whose positions are rotary too")
-    return _siglip(tensors, dim, patches.shape[2]) if "fc_norm.weight" not in has else Recognised()
+    return _siglip(tensors, dim, patches.shape[2]) if "fc_norm.weight" not in has else InferredModel()
 
 
-def _without_positions(tensors: Tensors, names: Collection[str], dim: int) -> Recognised:
+def _without_positions(tensors: Tensors, names: Collection[str], dim: int) -> InferredModel:
     has = tensors.keys()
     cls, reg, scale = "prefix.cls" in has, "prefix.reg" in has, "blocks.0.gamma_1" in names
     bias, partly = "blocks.0.attn.qkv.bias" in has, "blocks.0.attn.q.bias" in has
     if scale and cls and not reg and bias:
-        return Recognised(_ROPE_VIT, "timm's vit_*_rope")
+        return InferredModel(_ROPE_VIT, "timm's vit_*_rope")
     if scale and reg and not cls and not bias and "fc_norm.weight" in has:
-        return Recognised(_EVA02 | {"image_size": 256}, "timm's vit_*_rope_reg_gap")
+        return InferredModel(_EVA02 | {"image_size": 256}, "timm's vit_*_rope_reg_gap")
     if not (scale and cls and reg and not bias):
         raise InvalidCheckpoint(
             "The file has no position embeddings, and its tensors are those of no model that is known to do without: "
             "put the config.json beside it that names the architecture."
         )
     if is_gated(tensors) and dim == 1536 and not partly:
-        return Recognised(_DINOV3 | {"pool": "cls", "image_size": 512}, "LingBot-Vision")
+        return InferredModel(_DINOV3 | {"pool": "cls", "image_size": 512}, "LingBot-Vision")
     if partly and not is_gated(tensors) and dim in _LINGBOT and "fc_norm.weight" not in has:
         raise _either("timm's DINOv3, which reads the mean of the patches", "LingBot-Vision, which the class token")
     heads = {"heads": 20} if dim == 1280 else {}
-    return Recognised(_DINOV3 | {"pool": "mean", "image_size": 256} | heads, "timm's DINOv3")
+    return InferredModel(_DINOV3 | {"pool": "mean", "image_size": 256} | heads, "timm's DINOv3")
 
 
-def _with_norm_pre(tensors: Tensors, dim: int) -> Recognised:
+def _with_norm_pre(tensors: Tensors, dim: int) -> InferredModel:
     has = tensors.keys()
     cls = "prefix.cls" in has
     fields: dict[str, Any] = {"rope": 1e4, "rope_places": "columns_from_one" if cls else "columns", "eps": 1e-5}
@@ -188,25 +188,25 @@ def _with_norm_pre(tensors: Tensors, dim: int) -> Recognised:
                 "This is a Perception Encoder of no published size: put the config.json beside it that names the "
                 "architecture, as the grid that its rotary positions refer to is not in the tensors."
             )
-        return Recognised(fields | {"rope_grid": (side, side), "pool_heads": 8}, "Perception Encoder")
+        return InferredModel(fields | {"rope_grid": (side, side), "pool_heads": 8}, "Perception Encoder")
     if not {"norm.weight", "fc_norm.weight"} & has:
-        return Recognised(fields | {"rope_grid": (32, 32), "pool": "mean"}, "Perception Encoder")
-    return Recognised({"eps": 1e-5}, "CLIP")
+        return InferredModel(fields | {"rope_grid": (32, 32), "pool": "mean"}, "Perception Encoder")
+    return InferredModel({"eps": 1e-5}, "CLIP")
 
 
-def _without_key_bias(tensors: Tensors, dim: int) -> Recognised:
+def _without_key_bias(tensors: Tensors, dim: int) -> InferredModel:
     """EVA, and models based on BEiT's code."""
     has = tensors.keys()
     if is_gated(tensors):
-        return Recognised(_EVA02, "EVA-02")
+        return InferredModel(_EVA02, "EVA-02")
     if "blocks.0.scale1" in has or "fc_norm.weight" in has or dim == 1408:
-        return Recognised()
+        return InferredModel()
     if dim == 1792:
-        return Recognised({"post_norm": True, "eps": 1e-6}, "EVA-02 enormous")
+        return InferredModel({"post_norm": True, "eps": 1e-6}, "EVA-02 enormous")
     raise _either("an EVA", "an EVA-02 of the enormous kind, whose LayerNorms come after attention and MLP")
 
 
-def _siglip(tensors: Tensors, dim: int, patch: int) -> Recognised:
+def _siglip(tensors: Tensors, dim: int, patch: int) -> InferredModel:
     fields: dict[str, Any] = {}
     if {(dim, patch), (dim, patch, needed(tensors, "pos_embed", 3).shape[1])} & _TANH_SIZES:
         fields["activation"] = "gelu_tanh"
@@ -214,7 +214,7 @@ def _siglip(tensors: Tensors, dim: int, patch: int) -> Recognised:
         fields["heads"] = 16
     if (dim, patch) == (768, 16) and "pool.probe" not in tensors:
         fields["heads"] = None  # 12 in SigLIP's, 16 in vit_base_patch16_gap_224
-    return Recognised(fields, "SigLIP")
+    return InferredModel(fields, "SigLIP")
 
 
 def _either(one: str, other: str) -> InvalidCheckpoint:

@@ -61,7 +61,7 @@ FAMILY = Family(
     signature=r"^embedding\.patch_embeddings\.projection\.",
     keys=KEYS,
     fixed={"eps": 1e-5, "activation": "gelu_tanh", "position_resize": "bicubic", "pool": "cls"},
-    called={"heads": "num_attention_heads", "image_size": "image_size", "depth": "num_hidden_layers"},
+    config_names={"heads": "num_attention_heads", "image_size": "image_size", "depth": "num_hidden_layers"},
     adjust=_join_heads,
     preprocess=_preprocess,
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.checkpoints.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors
-from vit.checkpoints.families.target import Target, Written, apart
+from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 
@@ -97,7 +97,9 @@ FAMILIES = (FAMILY,)
 # --- Writing --------------------------------------------------------------------------------------------------
 
 
-def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
+def _write_tensors(
+    config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
+) -> ConvertedModel:
     """Return the arguments for torchvision's class, which its files do not store, and the tensors."""
     arguments = {
         "image_size": config.image_size[0],
@@ -109,7 +111,7 @@ def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], p
         "num_classes": config.num_classes,
     }
     arguments |= {"representation_size": config.pre_logits} if config.pre_logits else {}
-    return Written(arguments, FAMILY.rename_back(apart(config, tensors)))
+    return ConvertedModel(arguments, FAMILY.rename_back(split_prefix(config, tensors)))
 
 
 TARGETS = (

@@ -13,10 +13,10 @@ from vit.checkpoints.answers import Answers
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
 from vit.data.in_parts import pictures_bar
-from vit.devices import back_where_it_was
+from vit.devices import restored_device
 from vit.errors import InvalidDataset, UserError
 from vit.explain.confidence import wilson
-from vit.explain.features import Features, combined, features_of, pooled
+from vit.explain.features import Features, combined, features_of, pooled_features
 from vit.explain.head_census import batch_size
 from vit.model.heads import NeighbourHead
 from vit.model.layers import Linear
@@ -35,7 +35,7 @@ Classifier = Literal["probe", "neighbours"]
 FOLDS = 5  # of the cross-validation, at most the number of pictures of the smallest class
 
 
-class Measured(NamedTuple):
+class CrossValidation(NamedTuple):
     """Cross-validated accuracy on the example pictures.
 
     Attributes:
@@ -47,7 +47,7 @@ class Measured(NamedTuple):
     interval: tuple[float, float]
 
     @classmethod
-    def of(cls, right: NDArray[np.bool_]) -> "Measured":
+    def of(cls, right: NDArray[np.bool_]) -> "CrossValidation":
         """Compute the accuracy from which of n pictures were classified correctly, (n,)."""
         return cls(float(right.mean()), wilson(int(right.sum()), len(right)))
 
@@ -76,7 +76,7 @@ def answers_from_examples(
         InvalidDataset: the dataset cannot be read, or has fewer than two classes.
     """
     dataset = load_dataset(data, checkpoint.preprocess, root=root, only="train", at_most=limit)
-    with back_where_it_was(checkpoint.model):
+    with restored_device(checkpoint.model):
         work = features_of(checkpoint, dataset.train, dataset.classes, limit)
         known = combined(work.all(pictures_bar(bar)))
     return answers_from_features(known, data, classifier, limit=limit)
@@ -101,7 +101,7 @@ def answers_from_pictures(
     batch, vectors = batch_size(checkpoint, checkpoint.preprocess), []
     for first in range(0, len(pictures), batch):
         pixels = torch.cat([checkpoint.preprocess(picture) for picture in pictures[first : first + batch]])
-        vectors.append(pooled(checkpoint.model, pixels).float().numpy())
+        vectors.append(pooled_features(checkpoint.model, pixels).float().numpy())
     labels = np.repeat(np.arange(len(groups)), [len(group) for group in groups.values()])
     return answers_from_features(Features(np.concatenate(vectors), labels, tuple(groups)), "pictures", classifier)
 
@@ -161,9 +161,11 @@ def _probe(examples: Features) -> Linear:
     return head
 
 
-def _measured_probe(examples: Features, smallest: int) -> Measured:
+def _measured_probe(examples: Features, smallest: int) -> CrossValidation:
     folds = StratifiedKFold(min(FOLDS, smallest), shuffle=True, random_state=0)
-    return Measured.of(cross_val_predict(_pipeline(), examples.vectors, examples.labels, cv=folds) == examples.labels)
+    return CrossValidation.of(
+        cross_val_predict(_pipeline(), examples.vectors, examples.labels, cv=folds) == examples.labels
+    )
 
 
 def _neighbours(examples: Features) -> NeighbourHead:
@@ -171,8 +173,8 @@ def _neighbours(examples: Features) -> NeighbourHead:
 
 
 @torch.inference_mode()
-def _measured_neighbours(examples: Features) -> Measured:
+def _measured_neighbours(examples: Features) -> CrossValidation:
     """Measure the leave-one-out accuracy."""
     head = _neighbours(examples)
     others = head.similar(torch.from_numpy(examples.vectors)).fill_diagonal_(-torch.inf)
-    return Measured.of(head.vote(others).argmax(1).numpy() == examples.labels)
+    return CrossValidation.of(head.vote(others).argmax(1).numpy() == examples.labels)

@@ -6,7 +6,7 @@ from vit.checkpoints.answers import Answers
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
 from vit.explain.cost import Size
-from vit.explain.features import of_patches, pooled
+from vit.explain.features import patch_features, pooled_features
 from vit.explain.input_sizes import resized
 from vit.model.heads import LikenessHead
 
@@ -39,12 +39,12 @@ def answers_from_picture(
     preprocess = resized(checkpoint.preprocess, size or checkpoint.preprocess.size)
     pixels = preprocess(image)
     if patch is None:
-        direction = pooled(checkpoint.model, pixels)[0]
+        direction = pooled_features(checkpoint.model, pixels)[0]
     else:
         (row, col), (rows, cols) = patch, (side // checkpoint.config.patch_size for side in preprocess.size)
         if not (0 <= row < rows and 0 <= col < cols):
             raise UserError(f"A patch is ROW,COL, rows 0 to {rows - 1} and columns 0 to {cols - 1}, not {row},{col}.")
-        direction = of_patches(checkpoint.model, pixels)[row * cols + col]
+        direction = patch_features(checkpoint.model, pixels)[row * cols + col]
     name = name or "like " + ("the picture" if patch is None else f"patch {patch[0]},{patch[1]}")
     head = LikenessHead(direction.clone())
     facts = {"patch": patch, "name": name, "size": size}

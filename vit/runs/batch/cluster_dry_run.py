@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import vit
 from vit.errors import InvalidRun
-from vit.runs.engines.contract import Look, is_new, read_handle
+from vit.runs.engines.contract import JobStatus, is_new, read_handle
 from vit.training import dry_run, presets
 from vit.training.config import TrainConfig
 from vit.training.run_folder import read_json, write_json
@@ -115,17 +115,17 @@ def read(folder: Path) -> ClusterDryRun | None:
     return ClusterDryRun(brief(str(result.get("host"))), tuple(doubts), tried)
 
 
-def failure(folder: Path, look: Look) -> str:
+def failure(folder: Path, status: JobStatus) -> str:
     """Explain why a dry run ended without a result; "" while it is still active."""
     handle = read_handle(folder)
     if handle is None:
         return "The trial is gone: its folder was removed."
-    if look.word != "gone" or (is_new(handle) and not (folder / "outcome.json").exists()):
+    if status.state != "gone" or (is_new(handle) and not (folder / "outcome.json").exists()):
         return ""
     reason = read_json(folder / "outcome.json").get("reason")
     if is_text(reason) and reason:
         return reason[:1000]
-    return f"The trial ended without a result. {look.reason or last_line_of_log(folder)}".strip()
+    return f"The trial ended without a result. {status.reason or last_line_of_log(folder)}".strip()
 
 
 def last_line_of_log(folder: Path) -> str:

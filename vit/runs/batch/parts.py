@@ -23,7 +23,7 @@ import numpy as np
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
-from vit.data.in_parts import InParts, Part
+from vit.data.in_parts import Part, PartitionedComputation
 from vit.errors import InvalidDataset
 from vit.runs.batch.tasks import TASKS
 from vit.training.run_folder import read_document, read_json, write_json
@@ -47,7 +47,7 @@ class Measurement(NamedTuple):
     data_root: str
     limit: int | None = None
 
-    def opened(self) -> InParts:
+    def opened(self) -> PartitionedComputation:
         """Load the model and the data; images are decoded lazily, in this process."""
         limit = {} if self.limit is None else {"limit": self.limit}
         checkpoint = load_checkpoint(self.checkpoint)
@@ -73,7 +73,7 @@ def read_measurement(folder: Path) -> Measurement:
     return Measurement(**read_document(folder / "measurement.json"))
 
 
-def write_plan(folder: Path, work: InParts) -> None:
+def write_plan(folder: Path, work: PartitionedComputation) -> None:
     """Write the number of parts, or check that the existing plan matches the data.
 
     Raises:

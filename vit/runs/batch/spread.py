@@ -21,7 +21,17 @@ from vit.runs.batch import cluster_dry_run, parts
 from vit.runs.batch.parts import Measurement
 from vit.runs.batch.tasks import TASKS
 from vit.runs.engines.clusters import downloads_of, find_cluster
-from vit.runs.engines.contract import HERE, Engine, Handle, Look, Refused, Request, Unreachable, is_new, read_handle
+from vit.runs.engines.contract import (
+    HERE,
+    Engine,
+    Handle,
+    JobStatus,
+    Request,
+    RequestRejected,
+    Unreachable,
+    is_new,
+    read_handle,
+)
 from vit.runs.engines.factory import cluster_engine
 from vit.runs.engines.local import Local
 from vit.training.run_folder import forget_attempt, read_json
@@ -77,7 +87,7 @@ def measure(
                 _measure_on_cluster(
                     folder, cluster_engine(on), Request((device,), workers=workers or _free_processes(on, device)), bar
                 )
-        except Refused:
+        except RequestRejected:
             if not parts.done(folder):
                 shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -139,10 +149,10 @@ def _measure_locally(folder: Path, workers: int | None, device: str, bar: bool) 
             )
             processes.append(stack.enter_context(_ended_at_exit(process)))
 
-        def look() -> Look:
-            return Look("running" if any(process.poll() is None for process in processes) else "gone")
+        def status() -> JobStatus:
+            return JobStatus("running" if any(process.poll() is None for process in processes) else "gone")
 
-        _wait_for_parts(folder, look, bar)
+        _wait_for_parts(folder, status, bar)
         if not _is_complete(folder):
             raise UserError(_failure_reason(folder, ""))
 
@@ -161,7 +171,7 @@ def _measure_on_cluster(folder: Path, engine: Engine, request: Request, bar: boo
     handle = read_handle(folder)  # of an earlier command, whose job may still run
     while not _is_complete(folder):
         before = len(parts.done(folder))
-        if handle is None or engine.look(handle).word == "gone":
+        if handle is None or engine.status(handle).state == "gone":
             handle = engine.submit(folder, request)
         try:
             last = _wait_for_parts(folder, partial(_status_or_waiting, engine, handle), bar)
@@ -173,33 +183,33 @@ def _measure_on_cluster(folder: Path, engine: Engine, request: Request, bar: boo
         if not _is_complete(folder) and (failed or len(parts.done(folder)) == before):
             raise UserError(_failure_reason(folder, last.reason))
     with suppress(UserError):  # ends processes that still compute parts that others have finished
-        if handle and engine.look(handle).word != "gone":
+        if handle and engine.status(handle).state != "gone":
             engine.kill(handle)
 
 
-def _status_or_waiting(engine: Engine, handle: Handle) -> Look:
+def _status_or_waiting(engine: Engine, handle: Handle) -> JobStatus:
     """Return the engine's status; if it does not respond, report that as waiting."""
     try:
-        latest = engine.look(handle)
+        latest = engine.status(handle)
     except Unreachable as error:
-        return Look("waiting", str(error))
-    return Look("waiting") if latest.word == "gone" and is_new(handle) else latest
+        return JobStatus("waiting", str(error))
+    return JobStatus("waiting") if latest.state == "gone" and is_new(handle) else latest
 
 
-def _wait_for_parts(folder: Path, look: Callable[[], Look], bar: bool) -> Look:
+def _wait_for_parts(folder: Path, query_status: Callable[[], JobStatus], bar: bool) -> JobStatus:
     """Show progress until all parts are computed or no process works on them; returns the last status."""
-    looked_at, latest = 0.0, Look("waiting")
+    queried_at, latest = 0.0, JobStatus("waiting")
     with tqdm(unit="parts", leave=False, disable=not bar) as line:
         while True:
-            if time.monotonic() - looked_at > _ASK_SECONDS:
-                looked_at, latest = time.monotonic(), look()
+            if time.monotonic() - queried_at > _ASK_SECONDS:
+                queried_at, latest = time.monotonic(), query_status()
             plan, done = parts.read_plan(folder), len(parts.done(folder))
             if plan and line.total is None:
                 line.reset(plan["parts"])
                 line.initial = done  # tqdm must not count parts of an earlier attempt in its rate
             line.n = done
-            line.set_postfix_str(latest.reason if latest.word == "waiting" else "")
-            if latest.word == "gone" or _is_complete(folder):
+            line.set_postfix_str(latest.reason if latest.state == "waiting" else "")
+            if latest.state == "gone" or _is_complete(folder):
                 return latest
             time.sleep(_PAUSE_SECONDS)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from vit.data.in_parts import InParts, Part
+from vit.data.in_parts import Part, PartitionedComputation
 from vit.explain import features, head_census, method_ranking
 from vit.training import evaluation
 
@@ -16,7 +16,7 @@ class Task(NamedTuple):
         combined: combines the results of all parts, in order.
     """
 
-    in_parts: Callable[..., InParts]
+    in_parts: Callable[..., PartitionedComputation]
     combined: Callable[[Iterable[Part]], Any]
 
 

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, Protocol
 from vit.errors import InvalidRun, UserError
 from vit.files import acquire_lock
 from vit.runs.attempts import CANCELLED
-from vit.training.run_folder import changing, forget_attempt, read_json, record_outcome, write_json
+from vit.training.run_folder import forget_attempt, read_json, record_outcome, write_errors, write_json
 from vit.untrusted import is_number, is_text
 
 HERE = "here"  # name of this machine's engine
@@ -33,7 +33,7 @@ class Unreachable(UserError):
     """An engine does not respond: it is down, denies access, or times out."""
 
 
-class Refused(UserError):
+class RequestRejected(UserError):
     """An engine rejects a request; the message says why."""
 
 
@@ -97,7 +97,7 @@ class Handle(NamedTuple):
     submitted: float
 
 
-class Look(NamedTuple):
+class JobStatus(NamedTuple):
     """Status of a run, as its engine reports it.
 
     Attributes:
@@ -107,7 +107,7 @@ class Look(NamedTuple):
         nodes: machines that it runs on.
     """
 
-    word: Literal["waiting", "running", "retrying", "gone"]
+    state: Literal["waiting", "running", "retrying", "gone"]
     reason: str = ""
     starts: float | None = None
     nodes: tuple[str, ...] = ()
@@ -138,21 +138,21 @@ class Engine(Protocol):
             Unreachable: the engine does not respond.
         """
 
-    def look(self, handle: Handle) -> Look:
+    def status(self, handle: Handle) -> JobStatus:
         """Return the status of a run.
 
         Raises:
             Unreachable: the engine does not respond.
         """
 
-    def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
+    def statuses(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, JobStatus | Exception]]:
         """Yield the status of each run, or the exception that its query raised.
 
         The default queries one by one; clusters override it with a single request.
         """
-        return each(lambda: self.look, handles)
+        return query_each(lambda: self.status, handles)
 
-    def ask_to_stop(self, folder: Path) -> None:
+    def request_stop(self, folder: Path) -> None:
         """Ask a run to finish its step, save, and exit; a waiting run leaves the queue.
 
         The request is the file `stop` in the run's folder, so it also works while the engine is unreachable: the
@@ -167,22 +167,22 @@ class Engine(Protocol):
         """
 
 
-def each(
-    ask: Callable[[], Callable[[Handle], Look]], handles: Sequence[Handle]
-) -> Iterator[tuple[Handle, Look | Exception]]:
+def query_each(
+    ask: Callable[[], Callable[[Handle], JobStatus]], handles: Sequence[Handle]
+) -> Iterator[tuple[Handle, JobStatus | Exception]]:
     """Yield the status of each run, or the exception that its query raised.
 
     Args:
         ask: makes the request that all runs share, and returns a function from handle to status.
     """
     try:
-        look = ask()
+        status_of = ask()
     except Exception as error:
         yield from ((handle, error) for handle in handles)
         return
     for handle in handles:
         try:
-            answer: Look | Exception = look(handle)
+            answer: JobStatus | Exception = status_of(handle)
         except Exception as error:
             answer = error
         yield handle, answer
@@ -236,34 +236,34 @@ def is_new(handle: Handle) -> bool:
     return not begun and time.time() - handle.submitted < GRACE_SECONDS
 
 
-def mark_over(handle: Handle) -> None:
+def mark_ended(handle: Handle) -> None:
     """Record that a job is gone for good, because engines forget ended jobs."""
     write_json(handle.folder / _OVER, {"job": handle.job})
 
 
-def is_over(handle: Handle) -> bool:
+def has_ended(handle: Handle) -> bool:
     """Whether this job, not an earlier one of the run, is recorded as gone."""
     return read_json(handle.folder / _OVER).get("job") == handle.job
 
 
-def conclude(handle: Handle, outcome: Literal["stopped", "failed"], reason: str) -> None:
+def record_end(handle: Handle, outcome: Literal["stopped", "failed"], reason: str) -> None:
     """Record that a job is over, with this outcome unless the trainer wrote one; "stopped" overrides "failed"."""
     path = handle.folder / "outcome.json"
     if outcome == "stopped" and read_json(path).get("outcome") == "failed":
         path.unlink()
     record_outcome(handle.folder, outcome, reason)
-    mark_over(handle)
+    mark_ended(handle)
 
 
-def leave_stop(engine: Engine, folder: Path) -> None:
+def request_stop(engine: Engine, folder: Path) -> None:
     """Request a cluster's run to stop through the file, and cancel its job if it still waits."""
-    with changing(folder):
+    with write_errors(folder):
         (folder / "stop").touch()
     handle = read_handle(folder)
     with suppress(Unreachable):
-        if handle and engine.look(handle).word == "waiting":
+        if handle and engine.status(handle).state == "waiting":
             engine.kill(handle)
-            call_off(handle)
+            cancel_if_requested(handle)
 
 
 def claim_job(folder: Path, job: str) -> Handle | None:
@@ -273,7 +273,7 @@ def claim_job(folder: Path, job: str) -> Handle | None:
     person has stopped the run.
     """
     handle = read_handle(folder)
-    return None if handle is None or handle.job != job or is_over(handle) or call_off(handle) else handle
+    return None if handle is None or handle.job != job or has_ended(handle) or cancel_if_requested(handle) else handle
 
 
 def end_when_replaced(handle: Handle, end: Callable[[], object]) -> None:
@@ -291,12 +291,12 @@ def end_when_replaced(handle: Handle, end: Callable[[], object]) -> None:
     threading.Thread(target=wait, daemon=True, name="ends when replaced").start()
 
 
-def call_off(handle: Handle) -> bool:
+def cancel_if_requested(handle: Handle) -> bool:
     """Whether a person stopped the run before it began; if so, record it as stopped and over."""
     if not any((handle.folder / request).exists() for request in ("stop", "kill")):
         return False
     write_json(handle.folder / "outcome.json", {"outcome": "stopped", "reason": CANCELLED, "t": time.time()})
-    mark_over(handle)
+    mark_ended(handle)
     return True
 
 
@@ -322,13 +322,13 @@ def submitting(engine: Engine, folder: Path, request: Request) -> Iterator[Handl
     try:
         if not acquire_lock(lock):
             raise InvalidRun("This run is being started already.")
-        if (last := read_handle(folder)) and engine.look(last).word != "gone":
-            if not is_over(last):
+        if (last := read_handle(folder)) and engine.status(last).state != "gone":
+            if not has_ended(last):
                 raise InvalidRun("This run is going on already.")
             engine.kill(last)  # its outcome is recorded; it is only shutting down
         files = [folder / name for name in (HANDLE, "outcome.json")]
         contents = [file.read_bytes() if file.exists() else None for file in files]
-        with changing(folder):
+        with write_errors(folder):
             forget_attempt(folder)
             handle = next_handle(folder, engine.name, _last_number(lock, request))
             os.pwrite(lock, handle.job.rpartition(".")[2].encode(), 0)

@@ -10,11 +10,11 @@ from pathlib import Path
 from vit.paths import runs_folder
 from vit.runs.attempts import KILLED
 from vit.runs.detached import start_detached
-from vit.runs.engines.contract import HERE, Capacity, Engine, Handle, Look, Request, Share
+from vit.runs.engines.contract import HERE, Capacity, Engine, Handle, JobStatus, Request, Share
 from vit.runs.queue_file import open_queue, read_queue
-from vit.runs.registry import look_local
+from vit.runs.registry import local_status
 from vit.runs.scheduler import gpu_names, grant
-from vit.training.run_folder import changing, is_alive, record_outcome
+from vit.training.run_folder import is_alive, record_outcome, write_errors
 
 
 class Local(Engine):
@@ -31,20 +31,20 @@ class Local(Engine):
 
     def submit(self, folder: Path, request: Request) -> Handle:
         """Start the run's supervisor, which waits for devices."""
-        with open_queue(folder.parent) as line, changing(folder):
+        with open_queue(folder.parent) as line, write_errors(folder):
             start_detached("vit.runs.supervisor", folder, "This run is going on already.")
             # The run enters the queue here, not in its supervisor, so that runs start in the order of their launches.
             if not request.share:
                 grant(folder.parent, line, folder.name, request.devices, gpu_names)
         return Handle(folder, HERE, folder.name, time.time())
 
-    def look(self, handle: Handle) -> Look:
+    def status(self, handle: Handle) -> JobStatus:
         """Return the run's status from its lock, which the system releases when the last of its processes exits."""
-        return look_local(handle.folder, read_queue(handle.folder.parent)["waiting"])
+        return local_status(handle.folder, read_queue(handle.folder.parent)["waiting"])
 
-    def ask_to_stop(self, folder: Path) -> None:
+    def request_stop(self, folder: Path) -> None:
         """Create the file that the trainer, or the supervisor of a waiting run, checks for."""
-        with changing(folder):
+        with write_errors(folder):
             (folder / "stop").touch()
 
     def kill(self, handle: Handle) -> None:
@@ -58,7 +58,7 @@ def kill(folder: Path, patience: float = 5.0) -> None:
     Args:
         patience: time that its supervisor gets before every process that holds the run's lock is killed [s].
     """
-    with changing(folder):
+    with write_errors(folder):
         (folder / "kill").touch()
     until = time.monotonic() + patience
     while time.monotonic() < until:

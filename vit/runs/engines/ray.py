@@ -23,17 +23,17 @@ from vit.runs.engines.contract import (
     Capacity,
     Engine,
     Handle,
-    Look,
-    Refused,
+    JobStatus,
     Request,
+    RequestRejected,
     Share,
     Unreachable,
-    conclude,
-    each,
-    leave_stop,
+    query_each,
+    record_end,
+    request_stop,
     submitting,
 )
-from vit.training.run_folder import ENGINE, changing, read_json
+from vit.training.run_folder import ENGINE, read_json, write_errors
 from vit.untrusted import brief, is_text
 
 _ALIVE = ("PENDING", "RUNNING")
@@ -92,41 +92,41 @@ class Ray(Engine):
             self._request("POST", "/api/jobs/", job)
         return handle
 
-    def look(self, handle: Handle) -> Look:
+    def status(self, handle: Handle) -> JobStatus:
         """Return the job's status; for a running job, the driver's note tells whether its processes run."""
-        return self._look_at_job(handle, self._find_job(handle))
+        return self._job_status(handle, self._find_job(handle))
 
-    def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
+    def statuses(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, JobStatus | Exception]]:
         """Query runs one by one if they are few, else list all jobs that Ray remembers."""
         if len(handles) < _LIST_FROM_RUNS:
-            return each(lambda: self.look, handles)
+            return query_each(lambda: self.status, handles)
 
-        def ask() -> Callable[[Handle], Look]:
+        def ask() -> Callable[[Handle], JobStatus]:
             jobs = {job.get("submission_id"): job for job in self._request("GET", "/api/jobs/")}
-            return lambda handle: self._look_at_job(handle, jobs.get(handle.job))
+            return lambda handle: self._job_status(handle, jobs.get(handle.job))
 
-        return each(ask, handles)
+        return query_each(ask, handles)
 
-    def _look_at_job(self, handle: Handle, job: dict[str, Any] | None) -> Look:
+    def _job_status(self, handle: Handle, job: dict[str, Any] | None) -> JobStatus:
         status = job.get("status") if job else None
         if status == "PENDING":
-            return Look("waiting", f"{self.name} starts its driver.")
+            return JobStatus("waiting", f"{self.name} starts its driver.")
         if status != "RUNNING":
             message = job.get("message") if job and status == "FAILED" else ""
-            return Look("gone", f"Ray says: {brief(message)}." if is_text(message) and message else "")
+            return JobStatus("gone", f"Ray says: {brief(message)}." if is_text(message) and message else "")
         note = read_json(handle.folder / NOTE)
         if note.get("job") != handle.job:
-            return Look("waiting", f"{self.name} starts its driver.")
+            return JobStatus("waiting", f"{self.name} starts its driver.")
         word, reason, hosts = note.get("word"), note.get("reason"), note.get("hosts")
-        return Look(
+        return JobStatus(
             word if word in ("waiting", "retrying") else "running",
             reason[:500] if is_text(reason) else "",
             nodes=tuple(host[:100] for host in hosts[:64] if is_text(host)) if isinstance(hosts, list) else (),
         )
 
-    def ask_to_stop(self, folder: Path) -> None:
+    def request_stop(self, folder: Path) -> None:
         """Create the stop file, which the trainer checks for; end the job if it still waits."""
-        leave_stop(self, folder)
+        request_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
         """Stop the driver, and with it all of its processes.
@@ -134,9 +134,9 @@ class Ray(Engine):
         Ray still starts the driver of a job that was stopped while pending; the stop file makes that driver exit.
         """
         self._end_job(handle)
-        with changing(handle.folder):
+        with write_errors(handle.folder):
             (handle.folder / "stop").touch()
-        conclude(handle, "stopped", KILLED)
+        record_end(handle, "stopped", KILLED)
 
     def _end_job(self, handle: Handle) -> None:
         self._request("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)
@@ -179,7 +179,7 @@ class Ray(Engine):
             if error.code in (401, 403):
                 raise Unreachable(f"{self.name} does not accept the token in its token_file.") from error
             detail = error.read(2000).decode(errors="replace").strip().split("\n")[-1]
-            raise Refused(f"{self.name} refuses ({error.code}): {brief(detail)}.") from error
+            raise RequestRejected(f"{self.name} refuses ({error.code}): {brief(detail)}.") from error
         except (OSError, HTTPException) as error:  # refused, unreachable or timed out
             raise Unreachable(f"{self.name} does not answer.") from error
         except ValueError as error:

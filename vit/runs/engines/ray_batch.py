@@ -12,7 +12,7 @@ from typing import Any
 
 from vit.errors import UserError
 from vit.runs.batch import cluster_dry_run, parts, worker
-from vit.runs.engines.contract import claim_job, mark_over, read_request
+from vit.runs.engines.contract import claim_job, mark_ended, read_request
 from vit.runs.engines.ray_job import note
 from vit.training.run_folder import record_outcome
 
@@ -74,7 +74,7 @@ def main(folder: Path, job: str, cpus: int) -> None:
     except UserError as error:
         record_outcome(folder, "failed", str(error))
     finally:
-        mark_over(handle)
+        mark_ended(handle)
 
 
 if __name__ == "__main__":

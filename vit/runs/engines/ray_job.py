@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vit.errors import UserError
 from vit.runs.attempts import train_until_done
-from vit.runs.engines.contract import Handle, claim_job, mark_over, read_handle, read_request
+from vit.runs.engines.contract import Handle, claim_job, mark_ended, read_handle, read_request
 from vit.runs.engines.ray import NOTE
 from vit.training.run_folder import AGAIN, STATES, read_document, read_json, write_json
 
@@ -40,11 +40,11 @@ def main(folder: Path, job: str, cpus: int) -> None:
     try:
         train_until_done(folder, lambda: _train_once(folder, handle, cpus))
     finally:
-        mark_over(handle)
+        mark_ended(handle)
 
 
 def note(handle: Handle, word: str, reason: str = "", hosts: tuple[str, ...] = ()) -> None:
-    """Write the job's status to the run's folder, where `Ray.look` reads it."""
+    """Write the job's status to the run's folder, where `Ray.status` reads it."""
     write_json(handle.folder / NOTE, {"job": handle.job, "word": word, "reason": reason, "hosts": hosts})
 
 
@@ -137,7 +137,7 @@ def _train_on(group: "PlacementGroup", folder: Path) -> None:
         raise
 
 
-class Place(NamedTuple):
+class ProcessPlacement(NamedTuple):
     """Where one of the run's processes runs.
 
     Attributes:
@@ -154,7 +154,7 @@ class Place(NamedTuple):
     gpus: tuple[str, ...]
 
 
-def torchrun_variables(places: Sequence[Place]) -> list[dict[str, str]]:
+def torchrun_variables(places: Sequence[ProcessPlacement]) -> list[dict[str, str]]:
     """Return the environment variables that torchrun would set for each process; ranks on a node are consecutive.
 
     Each process sees all of the run's GPUs on its node, because NCCL needs that for direct access between GPUs.
@@ -198,7 +198,7 @@ class Trainer:
     def __init__(self, folder: str):
         self._folder = Path(folder)
 
-    def place(self) -> Place:
+    def place(self) -> ProcessPlacement:
         """Return where this process runs, with a free port."""
         import ray  # noqa: PLC0415
 
@@ -207,7 +207,7 @@ class Trainer:
             free.bind(("", 0))
             port = free.getsockname()[1]
         gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
-        return Place(context.get_node_id(), platform.node(), address, port, gpus)
+        return ProcessPlacement(context.get_node_id(), platform.node(), address, port, gpus)
 
     def train(self, variables: dict[str, str], hosts: tuple[str, ...]) -> None:
         """Train as a torchrun process would.

@@ -22,18 +22,18 @@ from vit.runs.engines.contract import (
     Capacity,
     Engine,
     Handle,
-    Look,
-    Refused,
+    JobStatus,
     Request,
+    RequestRejected,
     Share,
     Unreachable,
-    conclude,
-    each,
-    leave_stop,
+    query_each,
+    record_end,
+    request_stop,
     submitting,
 )
 from vit.runs.engines.slurm_script import SCRIPT, batch_script
-from vit.training.run_folder import changing
+from vit.training.run_folder import write_errors
 from vit.untrusted import brief
 
 _TIMEOUT_SECONDS = 5.0  # [s] per command; without a reachable controller they fail only after 9 s
@@ -103,36 +103,36 @@ class Slurm(Engine):
         """Write the batch script and submit it."""
         with submitting(self, folder, request) as handle:
             self._check_time(request)
-            with changing(folder), replaced(folder / SCRIPT) as file:
+            with write_errors(folder), replaced(folder / SCRIPT) as file:
                 file.write(batch_script(self.cluster, handle, request).encode())
             self._run_command(["sbatch", "--parsable", str(folder / SCRIPT)], refuses=True)
         return handle
 
-    def look(self, handle: Handle) -> Look:
+    def status(self, handle: Handle) -> JobStatus:
         """Query squeue by the job's name."""
-        return _look_at_job(self._find_job(handle))
+        return _job_status(self._find_job(handle))
 
-    def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
+    def statuses(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, JobStatus | Exception]]:
         """Query squeue once for all runs."""
 
-        def ask() -> Callable[[Handle], Look]:
+        def ask() -> Callable[[Handle], JobStatus]:
             jobs = self._find_jobs(handles)
-            return lambda handle: _look_at_job(jobs.get(handle.job))
+            return lambda handle: _job_status(jobs.get(handle.job))
 
-        return each(ask, handles)
+        return query_each(ask, handles)
 
-    def ask_to_stop(self, folder: Path) -> None:
+    def request_stop(self, folder: Path) -> None:
         """Create the stop file, which the trainer checks for; cancel the job if it still waits."""
-        leave_stop(self, folder)
+        request_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
         """Cancel the job and prevent its requeueing; Slurm sends TERM, then KILL after KillWait."""
         self._end_job(handle)
-        conclude(handle, "stopped", KILLED)
+        record_end(handle, "stopped", KILLED)
 
     def _end_job(self, handle: Handle) -> None:
         until = time.monotonic() + _STOP_SECONDS
-        while (job := self._find_job(handle)) and self.look(handle).word != "gone":
+        while (job := self._find_job(handle)) and self.status(handle).state != "gone":
             if time.monotonic() > until:
                 raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")
             self._run_command(["scontrol", "update", f"JobId={job.number}", "Requeue=0"], lenient=True)
@@ -167,7 +167,7 @@ class Slurm(Engine):
             name, _, limit = line.partition("|")
             most = _parse_minutes(limit)
             if (self.cluster.partition or name.endswith("*")) and most and (request.minutes or 0) > most:
-                raise Refused(f"{self.name} ends every run after {most} minutes. Request at most that.")
+                raise RequestRejected(f"{self.name} ends every run after {most} minutes. Request at most that.")
 
     def _partition_option(self) -> list[str]:
         return [f"--partition={self.cluster.partition}"] if self.cluster.partition else []
@@ -191,20 +191,20 @@ class Slurm(Engine):
             message = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
             message = re.sub(r"^\w+: (error: )?", "", message)
             if refuses and not any(word in message for word in ("contact", "onnect", "socket")):
-                raise Refused(f"{self.name} refuses: {message[:300]}.")
+                raise RequestRejected(f"{self.name} refuses: {message[:300]}.")
             raise Unreachable(f"{self.name} does not answer ({message[:300]}).")
         return done.stdout
 
 
-def _look_at_job(job: _Job | None) -> Look:
+def _job_status(job: _Job | None) -> JobStatus:
     """Convert a job's state to the status of its run."""
     if job is None:
-        return Look("gone")
+        return JobStatus("gone")
     if job.state in _PENDING:
-        return Look("waiting", _WAITING.get(job.reason, f"Slurm says: {brief(job.reason)}."), job.starts)
+        return JobStatus("waiting", _WAITING.get(job.reason, f"Slurm says: {brief(job.reason)}."), job.starts)
     if job.state in _RUNNING:
-        return Look("running", nodes=job.hosts)
-    return Look("gone", _ENDS.get(job.state, ""))
+        return JobStatus("running", nodes=job.hosts)
+    return JobStatus("gone", _ENDS.get(job.state, ""))
 
 
 def _count_gpus(gres: str) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.runs.attempts import train_until_done
-from vit.runs.engines.contract import claim_job, end_when_replaced, mark_over
+from vit.runs.engines.contract import claim_job, end_when_replaced, mark_ended
 from vit.training.run_folder import read_json
 
 _RANK = 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS; exec "$@"'
@@ -38,7 +38,7 @@ def main(folder: Path, name: str) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # requeueing sends TERM
         if subprocess.run(["scontrol", "requeue", number], check=False).returncode == 0:
             time.sleep(600)  # Slurm kills this process in the meantime
-    mark_over(handle)
+    mark_ended(handle)
 
 
 class _Job:

@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from vit.errors import UserError
-from vit.runs.engines.contract import Capacity, Engine, Handle, Look, is_new, mark_over
+from vit.runs.engines.contract import Capacity, Engine, Handle, JobStatus, is_new, mark_ended
 from vit.runs.engines.factory import cluster_engine
 
 FRESH_SECONDS = 2.0  # [s] for which a response is served from the cache without a new request
@@ -37,7 +37,7 @@ _pending: set[_Key] = set()
 _requests: dict[str, SimpleQueue[Handle | None]] = {}  # request queue of each engine; None requests its capacity
 
 
-def look(handle: Handle, patience: float = 0.0) -> tuple[Look | None, str]:
+def status(handle: Handle, patience: float = 0.0) -> tuple[JobStatus | None, str]:
     """Return the latest status of a cluster's run, or why there is none.
 
     Args:
@@ -111,10 +111,10 @@ def _serve_requests(engine_name: str, requests: "SimpleQueue[Handle | None]") ->
             continue
         if None in waiting:
             _store_answer((engine_name, "capacity"), _capacity_or_error(engine))
-        for handle, answer in engine.look_all([request for request in waiting if request]):
-            if isinstance(answer, Look) and answer.word == "gone" and not is_new(handle):
+        for handle, answer in engine.statuses([request for request in waiting if request]):
+            if isinstance(answer, JobStatus) and answer.state == "gone" and not is_new(handle):
                 with suppress(OSError):  # the folder belongs to another user, or was deleted
-                    mark_over(handle)
+                    mark_ended(handle)
             _store_answer((engine_name, handle.job), answer)
 
 
@@ -125,7 +125,7 @@ def _capacity_or_error(engine: Engine) -> Capacity | Exception:
         return error
 
 
-def _store_answer(key: _Key, result: Look | Capacity | Exception) -> None:
+def _store_answer(key: _Key, result: JobStatus | Capacity | Exception) -> None:
     """Cache a response and wake the callers that wait for it."""
     if isinstance(result, UserError):
         answer = Answer(None, str(result))

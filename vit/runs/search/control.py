@@ -14,12 +14,12 @@ from vit.paths import runs_folder
 from vit.runs.control import Limits
 from vit.runs.detached import start_detached
 from vit.runs.engines.contract import HERE
-from vit.runs.queue_file import one_launch
+from vit.runs.queue_file import launch_lock
 from vit.runs.registry import ANY_GPU, MAX_REASON, Run, list_runs, shorten
 from vit.runs.search.plan import FILE, MOST_NAME, SearchPlan, make_plan, read_plan
 from vit.training import fine_tuning
 from vit.training.presets import run_name
-from vit.training.run_folder import RUN_ID, changing, is_alive, new_id, read_json, write_json
+from vit.training.run_folder import RUN_ID, is_alive, new_id, read_json, write_errors, write_json
 from vit.untrusted import is_text
 
 Status = Literal["searching", "stopping", "finished", "stopped", "failed", "interrupted"]
@@ -103,13 +103,13 @@ def start(*, name: str = "", limits: Limits | None = None, nonce: str = "", **va
     if limits.runs_per_person is not None and plan.at_once > limits.runs_per_person:
         raise InvalidConfig(f"At once: you may have {limits.runs_per_person} runs, not {plan.at_once}.")
     root = runs_folder() / SEARCHES
-    with changing(runs_folder()):
+    with write_errors(runs_folder()):
         root.mkdir(parents=True, exist_ok=True)
-    with one_launch(runs_folder()):
+    with launch_lock(runs_folder()):
         if again := next((search for search in list_searches() if nonce and search.plan.nonce == nonce), None):
             return again
         folder = root / new_id(plan.name)
-        with changing(root):
+        with write_errors(root):
             folder.mkdir()
             try:
                 write_json(folder / FILE, plan.model_dump(mode="json"))
@@ -129,7 +129,7 @@ def stop(search_id: str) -> None:
     search = find_search(search_id)
     if not search.alive:
         raise InvalidRun("This search has ended already.")
-    with changing(search.folder):
+    with write_errors(search.folder):
         (search.folder / "stop").touch()
 
 
@@ -149,7 +149,7 @@ def resume(search_id: str, trials: int | None = None) -> Search:
     plan = search.plan
     if search.status == "finished" and (trials is None or trials == plan.trials):
         raise InvalidRun("This search has done all its trials. Give it more of them to continue it.")
-    with one_launch(runs_folder()), changing(search.folder):
+    with launch_lock(runs_folder()), write_errors(search.folder):
         if trials is not None and trials != plan.trials:
             if trials < plan.trials:
                 raise InvalidConfig(f"This search has {plan.trials} trials, so it cannot have {trials}.")
@@ -169,7 +169,7 @@ def delete(search_id: str) -> None:
     if search.alive:
         raise InvalidRun("This search is at work. Stop it first.")
     doomed = search.folder.with_name(f".{search.id}.deleted")
-    with changing(search.folder):
+    with write_errors(search.folder):
         search.folder.rename(doomed)  # atomic: no reader sees a half-deleted folder
     shutil.rmtree(doomed, ignore_errors=True)
 

@@ -21,7 +21,7 @@ from vit.runs.engines.contract import Unreachable
 from vit.runs.registry import Run, find_run, list_runs
 from vit.runs.search.control import nonce_of
 from vit.runs.search.plan import SearchPlan, read_plan
-from vit.runs.search.space import in_words
+from vit.runs.search.space import format_settings
 from vit.runs.search.study import Ending, Study
 from vit.training.metrics import MetricsReader, best_epoch
 from vit.training.run_folder import PRUNED, record_outcome
@@ -95,7 +95,7 @@ class Driver:
             run = control.launch(
                 plan.trial_config(self.drawn[number]),
                 name=f"{plan.name}, trial {number + 1}",
-                notes=in_words(self.drawn[number]),
+                notes=format_settings(self.drawn[number]),
                 on=plan.on,
                 devices=plan.devices,
                 nodes=plan.nodes,
@@ -114,7 +114,7 @@ class Driver:
                 _log(f"Trial {number + 1} waits: {error}")
             return False
         self.study.note_run(number, run.id)
-        _log(f"Trial {number + 1} of {plan.trials}: {run.id}, {in_words(self.drawn[number])}")
+        _log(f"Trial {number + 1} of {plan.trials}: {run.id}, {format_settings(self.drawn[number])}")
         return True
 
     def _room_will_come(self) -> bool:

@@ -71,7 +71,7 @@ Choices(values=('adamw', 'muon')))
             InvalidConfig: no such setting, one that must not vary, or a syntax error.
     """
     if name not in TrainConfig.model_fields:
-        raise InvalidConfig(f"There is no setting {name!r}. Choose from: {', '.join(offered({}))}.")
+        raise InvalidConfig(f"There is no setting {name!r}. Choose from: {', '.join(searchable_settings({}))}.")
     if name in NEVER:
         raise InvalidConfig(f"{name} is the same in all trials of a search. Set it, and leave it out of the space.")
     if is_range(name, text):
@@ -126,7 +126,7 @@ def _parse_value(text: str) -> Any:
 # --- Defaults -------------------------------------------------------------------------------------------------------
 
 
-def offered(settings: Mapping[str, Any], space: Space | None = None) -> list[str]:
+def searchable_settings(settings: Mapping[str, Any], space: Space | None = None) -> list[str]:
     """Return the settings that a search may vary: those that have an effect, given the others.
 
     Args:
@@ -142,7 +142,7 @@ def offered(settings: Mapping[str, Any], space: Space | None = None) -> list[str
     return [name for name in names if name not in NEVER and name not in unused]
 
 
-def proposed(config: TrainConfig, name: str) -> Range | Choices | None:
+def default_dimension(config: TrainConfig, name: str) -> Range | Choices | None:
     """Return the default range or values for a setting; None if there is none.
 
     Learning rates range from a tenth to ten times the present value; sizes are halved and doubled if the model stays
@@ -198,12 +198,12 @@ _PROPOSED: dict[str, Range | Choices] = {
 }
 
 
-def usual(config: TrainConfig) -> dict[str, Range | Choices]:
+def default_space(config: TrainConfig) -> dict[str, Range | Choices]:
     """Return the default space: learning rates, decays and regularisation, as far as the run uses them."""
-    names = [name for name in offered(config.model_dump()) if name in _FIRST]
+    names = [name for name in searchable_settings(config.model_dump()) if name in _FIRST]
     if config.lora_rank:
         names.append("lora_rank")
-    return {name: dimension for name in names if (dimension := proposed(config, name))}
+    return {name: dimension for name in names if (dimension := default_dimension(config, name))}
 
 
 # --- Drawing --------------------------------------------------------------------------------------------------------
@@ -261,16 +261,16 @@ def check_space(space: Space, config: TrainConfig) -> None:
     Raises:
         InvalidConfig: a setting of the space has no effect.
     """
-    possible = offered(config.model_dump(), space)
+    possible = searchable_settings(config.model_dump(), space)
     for name in space:
         if name not in possible:
             raise InvalidConfig(f"{name} changes nothing in this recipe. Leave it out of the space.")
 
 
-def in_words(settings: Mapping[str, Any]) -> str:
+def format_settings(settings: Mapping[str, Any]) -> str:
     """Format a trial's settings in one line.
 
-    >>> in_words({"lr": 0.002, "flip": True})
+    >>> format_settings({"lr": 0.002, "flip": True})
     'lr 0.002, flip true'
     """
     return ", ".join(f"{name} {_format_value(value)}" for name, value in settings.items())

@@ -29,7 +29,7 @@ export function draw(viewer) {
   markMaps(viewer);
   drawCaption(viewer, view, source);
   drawOcclusion(viewer);
-  viewer.judge.draw();
+  viewer.faithfulnessBox.draw();
   if (!map.ready) return;
   if (comparesFeatures(view)) readings.drawSimilar(map, state, query);
   else readings.draw(map, state, view, query);

@@ -64,7 +64,7 @@ export class Masks {
    * @param {number} at index of the first patch in values
    * @returns {Generator<undefined, Verdict>}
    */
-  *judge(values, at) {
+  *computeVerdict(values, at) {
     const { rows, cols, copy, count } = this;
     const map = Float64Array.from({ length: this.patches }, (_, patch) => values[at + patch]);
     const correlation = this.correlation(map, 0);

@@ -14,7 +14,7 @@ export default {
       if (data?.view !== view || !source) return;
       if (data.here) {
         frames.add(/** @type {Window} */ (source));
-        model.send({ asks: "all" }); // unanswered if the kernel has stopped
+        model.send({ request: "all" }); // unanswered if the kernel has stopped
       }
       if (data.chosen) model.send({ chosen: data.chosen });
     };
@@ -22,15 +22,15 @@ export default {
     const broadcast = (/** @type {object} */ message, /** @type {object[]} */ payloads) => {
       for (const frame of frames)
         if (frame.closed) frames.delete(frame);
-        else frame.postMessage({ view, told: message, payloads }, "*"); // a sandboxed frame has no origin to name
+        else frame.postMessage({ view, update: message, payloads }, "*"); // a sandboxed frame has no origin to name
     };
-    const onKernelMessage = (/** @type {{ told: object, ids: string[] }} */ { told: message, ids }, /** @type {DataView[]} */ buffers) =>
+    const onKernelMessage = (/** @type {{ update: object, ids: string[] }} */ { update: message, ids }, /** @type {DataView[]} */ buffers) =>
       broadcast({ ...message, alone: false }, ids.map((id, i) => ({ id, bytes: copyBytes(buffers[i]) })));
 
     globalThis.addEventListener("message", onFrameMessage);
     model.on("msg:custom", onKernelMessage);
     for (const frame of document.querySelectorAll("iframe"))
-      if (frame.name === view) frame.contentWindow?.postMessage({ view, asks: "who" }, "*");
+      if (frame.name === view) frame.contentWindow?.postMessage({ view, request: "announce" }, "*");
     return () => {
       broadcast({ alone: true }, []);
       globalThis.removeEventListener("message", onFrameMessage);

@@ -19,10 +19,10 @@ const postHeight = () => post({ height: Math.ceil(parentElement.getBoundingClien
 addEventListener("message", ({ source, data: message }) => {
   if (source !== parent || message?.view !== name) return;
   if (message.scheme) document.documentElement.style.colorScheme = message.scheme === "normal" ? "" : message.scheme;
-  if (message.asks === "who") post({ here: true });
-  if (message.told) {
+  if (message.request === "announce") post({ here: true });
+  if (message.update) {
     for (const { id, bytes } of message.payloads) storePayload(id, new Uint8Array(bytes));
-    data = { ...data, ...message.told };
+    data = { ...data, ...message.update };
     show();
   }
 });

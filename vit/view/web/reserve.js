@@ -16,7 +16,7 @@ import { PayloadLayout } from "./payload.js";
  * @param {Viewer} viewer viewer without a payload
  * @param {Header} header
  */
-export function reserve({ page, root, state, judge }, header) {
+export function reserve({ page, root, state, faithfulnessBox }, header) {
   const outline = new PayloadLayout(header);
   const mosaic = new Mosaic(page.gridCanvas, outline);
   page.find(".instrument").hidden = false;
@@ -30,6 +30,6 @@ export function reserve({ page, root, state, judge }, header) {
   state.rememberFusions();
   updateControls(page, state);
   drawSentence(page, state);
-  judge.reserve();
+  faithfulnessBox.reserve();
   updateSize(page, mosaic);
 }

@@ -11,7 +11,7 @@ import { Grid } from "./grid.js";
 import { Group } from "./group.js";
 import { listen, listenToChips, SETTLE } from "./input.js";
 import { updateSize, showAvailable, placeMaps } from "./layout.js";
-import { Judge } from "./judge.js";
+import { FaithfulnessBox } from "./faithfulness_box.js";
 import { Legend } from "./legend.js";
 import { Outbox } from "./outbox.js";
 import { Page, setText } from "./page.js";
@@ -61,7 +61,7 @@ export class Viewer {
     this.featuresId = "";
     /** @type {Features | null} */
     this.sentFeatures = null; // features after another block than the payload's, or with component colours
-    this.judge = new Judge(this);
+    this.faithfulnessBox = new FaithfulnessBox(this);
     this.alone = false; // no server or kernel is connected
     this.ownView = false; // keeps its view when the group's view changes
     this.frame = this.announceTimer = 0;
@@ -97,7 +97,7 @@ export class Viewer {
     cancelAnimationFrame(this.frame);
     clearTimeout(this.announceTimer);
     this.outbox.stop();
-    this.judge.stop();
+    this.faithfulnessBox.stop();
     this.grid?.stop();
     this.picture?.destroy();
   }

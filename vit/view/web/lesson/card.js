@@ -58,10 +58,10 @@ export class Card {
     /** @type {HTMLButtonElement} */ (element(".card .back")).disabled = number === 0;
     element(".card .next").hidden = last;
     dots.forEach((dot, each) => {
-      dot.className = course.done.has(each) ? "was-done" : "";
+      dot.className = course.done.has(each) ? "completed" : "";
       if (each === number) dot.setAttribute("aria-current", "step");
       else dot.removeAttribute("aria-current");
     });
-    STEPS.forEach(({ name: known }, each) => document.body.classList.toggle(`knows-${known}`, each <= course.furthest));
+    STEPS.forEach(({ name: known }, each) => document.body.classList.toggle(`reached-${known}`, each <= course.furthest));
   }
 }

@@ -51,7 +51,7 @@ export class Model {
 
   /**
    * Return the class probabilities with patches replaced by the picture's mean colour, like
-   * `vit.explain.occlusion.hidden`.
+   * `vit.explain.occlusion.hide_patches`.
    *
    * @param {number[]} patches
    */

@@ -41,7 +41,7 @@ def _run(code: str, arguments: list[str], out: Path) -> None:
     sys.argv = ["-c", *arguments]
     with out.open("w") as file, redirect_stdout(file):
         try:
-            exec(compile(code, "apart", "exec"), {"__name__": "__main__"})
+            exec(compile(code, "subprocess", "exec"), {"__name__": "__main__"})
         except Exception:
             traceback.print_exc(file=file)
             raise

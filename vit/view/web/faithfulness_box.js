@@ -14,8 +14,8 @@ const REST = 150; // [ms] without changes before a map is judged
 const BUDGET = 6; // [ms] per frame for judging
 const LONGEST = 4000; // [ms] after which marking a grid stops
 
-/** Judges the maps of one viewer. */
-export class Judge {
+/** Shows the faithfulness of the maps of one viewer. */
+export class FaithfulnessBox {
   /** @param {Viewer} viewer */
   constructor(viewer) {
     this.viewer = viewer;
@@ -27,7 +27,7 @@ export class Judge {
     this.markedGrid = ""; // key of the grid whose heads are marked
     /** @type {Verdict | undefined} */
     this.verdict = undefined; // shown in the box
-    this.judgedMap = ""; // key of the map that the verdict belongs to
+    this.verdictMap = ""; // key of the map that the verdict belongs to
   }
 
   /** Cancel pending work. */
@@ -59,7 +59,7 @@ export class Judge {
     this.value = masks.correlation(map.values, map.at + map.payload.split);
     const known = masks.verdicts.get(this.value);
     // When more masks arrive for the same map, the earlier verdict stays until the next is computed.
-    this.drawBox(title, faithfulness(this.value, masks), masks, known ?? (this.judgedMap === this.mapKey ? this.verdict : undefined));
+    this.drawBox(title, faithfulness(this.value, masks), masks, known ?? (this.verdictMap === this.mapKey ? this.verdict : undefined));
     if (known && this.markedGrid === this.gridKey) return;
     viewer.root.toggleAttribute("data-judging", true);
     this.rest = setTimeout(() => this.start(masks), REST);
@@ -92,7 +92,7 @@ export class Judge {
     [title, value, detail].forEach((text, i) => setText(this.parts[i], text));
     this.box.classList.toggle("true", verdict !== undefined && verdict.p <= SIGNIFICANCE);
     this.verdict = verdict;
-    this.judgedMap = verdict ? this.mapKey : "";
+    this.verdictMap = verdict ? this.mapKey : "";
   }
 
   /**
@@ -120,7 +120,7 @@ export class Judge {
   *work(masks) {
     const { map, engine, payload } = this.viewer;
     if (!masks.verdicts.has(this.value)) {
-      masks.verdicts.set(this.value, yield* masks.judge(map.values, map.at + payload.split));
+      masks.verdicts.set(this.value, yield* masks.computeVerdict(map.values, map.at + payload.split));
       const verdict = /** @type {Verdict} */ (masks.verdicts.get(this.value));
       this.drawBox(faithfulTitle(masks), faithfulness(this.value, masks), masks, verdict);
       yield;
@@ -140,7 +140,7 @@ export class Judge {
     const best = [];
     for (const cell of cells) {
       if (!(cell.value > 0) || performance.now() - began > LONGEST) break; // no better than a constant map
-      if (!masks.verdicts.has(cell.value)) masks.verdicts.set(cell.value, yield* masks.judge(engine.values, cell.at));
+      if (!masks.verdicts.has(cell.value)) masks.verdicts.set(cell.value, yield* masks.computeVerdict(engine.values, cell.at));
       if (/** @type {Verdict} */ (masks.verdicts.get(cell.value)).p <= SIGNIFICANCE) best.push(cell);
     }
     if (this.gridKey !== grid) return;
