@@ -1,8 +1,8 @@
 """Initial view of page Explore without a link, and its caption.
 
-Two of the samples show a class of the shipped model, the cat and the horse. The model recognises the cat at 32 and
-64 px, the horse at 32 px only. Of all maps of these, relevance of the cat at 64 px is the most faithful: SaCo 0.97,
-compared with 0.77 for the best of 20 random maps and 0.75 for a blob in the middle. It also follows the pointer.
+The picture and the method were chosen by eye and by measurement among the samples that the shipped model recognises:
+church, coffee and cat. Relevance of the church has the highest faithfulness correlation: 0.55 with 256 masks, compared
+with 0.19 for the cat and 0.18 for the coffee, whose score hardly drops under the masks.
 """
 
 from pages.links import address
@@ -11,9 +11,8 @@ from vit.view import first_view
 
 VIEW = ExploreLink(sample=first_view.SAMPLE, viewer={"view": "relevance"})
 CAPTION = (
-    "At 64 px, twice what it was trained at, this speaks for “cat”: one eye and its rim, the fur between the eyes, and "
-    "the nose. Point at a patch, or tap it, to see what it drew on; choose *Attention* or one of the maps to see where "
-    "each head looks."
+    "This speaks for “church”: above all the tall tower, then the walls beside it and the tower on the right. Point at "
+    "a patch, or tap it, to see what it drew on; choose *Attention* or one of the maps to see where each head looks."
 )
 
 
