@@ -28,15 +28,15 @@ _PUBLIC_DOMAIN = "public domain"
 SAMPLES: dict[str, Sample] = {
     sample.name: sample
     for sample in (
+        Sample("church", "Church of St. Francis of Assisi, Vienna", "Peter Haas on Wikimedia Commons", _CC_BY_SA),
         Sample("cat", "Chelsea the cat", "Stefan van der Walt", _CC0),
-        Sample("horse", "Silhouette of a horse", "Andreas Preuss (marauder)", _CC0),
+        Sample("coffee", "Cup of coffee", "Rachel Michetti, Pikolo Espresso Bar", _CC0),
         Sample("raccoon", "Raccoon", "public-domain-image.com", _PUBLIC_DOMAIN),
+        Sample("flower", "Dahlia", "vultilion on Flickr", _CC_BY),
+        Sample("temple", "Temple in the Summer Palace", "danielbuechele on Flickr", _CC_BY),
         Sample("rocket", "Falcon 9 on its pad", "SpaceX", _PUBLIC_DOMAIN),
         Sample("astronaut", "Eileen Collins", "NASA", _PUBLIC_DOMAIN),
-        Sample("coffee", "Cup of coffee", "Rachel Michetti, Pikolo Espresso Bar", _CC0),
-        Sample("flower", "Dahlia", "vultilion on Flickr", _CC_BY),
-        Sample("church", "Church of St. Francis of Assisi, Vienna", "Peter Haas on Wikimedia Commons", _CC_BY_SA),
-        Sample("temple", "Temple in the Summer Palace", "danielbuechele on Flickr", _CC_BY),
+        Sample("horse", "Silhouette of a horse", "Andreas Preuss (marauder)", _CC0),
     )
 }
 
