@@ -1,4 +1,4 @@
-"""Make the README's animation, and screenshots of Explore and the ladder: `python benchmarks/pictures.py`."""
+"""Make all pictures of README and docs from the app: `python benchmarks/pictures.py`."""
 
 import io
 import math
@@ -55,13 +55,21 @@ def main() -> None:
         page.goto(url)
         ready(page)
         page.screenshot(path=OUT / "explorer.png")
-        page.goto(f"{url}/?sample=cat&size=64")
-        ready(page)
         film(page, "hover.webp")
+        page.goto(f"{url}/compare?a_sample=cat&b_sample=raccoon&a_view=components&b_view=components&apart=1")
+        for side in page.locator("canvas.over").all():
+            expect(side).to_be_visible()
+        page.wait_for_timeout(5000)
+        page.screenshot(path=OUT / "components.png")
         page.goto(f"{url}/train?preset=fine-tune&data=shapes&init_from=cifar10&limit=60&epochs=1")
         expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled(timeout=120_000)
         page.get_by_role("heading", name="Ladder").scroll_into_view_if_needed()
         page.screenshot(path=OUT / "ladder.png")
+        page.goto(f"{url}/train?preset=shapes")
+        page.get_by_role("button", name="Start", exact=True).click(timeout=120_000)
+        expect(page.get_by_text("Finished").first).to_be_visible(timeout=240_000)
+        page.wait_for_timeout(10_000)  # until the curves are complete
+        page.screenshot(path=OUT / "runs.png")
 
 
 if __name__ == "__main__":
