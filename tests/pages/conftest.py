@@ -15,7 +15,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from written_runs import write_run
 
 import vit
-from pages.looking import run_records
+from pages.looking import loading, run_records
 from pages.panels import faithfulness
 from pages.train_form import cost_preview
 from vit.images.preprocess import Preprocess
@@ -26,9 +26,15 @@ from vit.runs import registry
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def small_checkpoint_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the app open `cifar10` first, which is small."""
+    monkeypatch.setattr(loading, "SHIPPED", "cifar10")
+
+
 @pytest.fixture(scope="session")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the shipped checkpoint under its own name; the app loads and measures it once for all tests."""
+    """A folder with checkpoint `cifar10`, which is small; the app loads and measures it once for all tests."""
     folder = tmp_path_factory.mktemp("shipped")
     shutil.copytree(ROOT / "checkpoints" / "cifar10", folder / "cifar10")
     return folder
@@ -69,7 +75,7 @@ def verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the shipped checkpoint that the test may change."""
+    """A folder with checkpoint `cifar10` that the test may change."""
     shutil.copytree(ROOT / "checkpoints" / "cifar10", tmp_path / "cifar10")
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))

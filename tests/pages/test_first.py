@@ -20,6 +20,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
+def small_checkpoint_first() -> None:
+    """Replace the fixture of other tests: the app opens the shipped checkpoint first."""
+
+
+@pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("VIT_DOWNLOADS", str(tmp_path / "downloads"))

@@ -31,6 +31,11 @@ SHIPPED = ROOT / "checkpoints" / NAME
 STALE = f"checkpoints/{NAME}/{first_view.FILE} is stale. Make it anew: {first_view.COMMAND}"
 
 
+@pytest.fixture
+def small_checkpoint_first() -> None:
+    """Replace the fixture of other tests: the app opens the shipped checkpoint first."""
+
+
 def close(one: bytes, other: bytes) -> bool:
     """Whether two payloads are equal up to float32 rounding on another processor."""
     (header, sections), (header_, sections_) = unpack(one), unpack(other)

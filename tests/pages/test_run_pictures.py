@@ -12,6 +12,7 @@ from pages.server import access, uploaded_pictures
 from vit.runs import registry
 from vit.training.presets import train_config
 from vit.training.train import train
+from vit.view import first_view
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,7 +72,7 @@ def test_deleted_pictures_are_stored_again(run: registry.Run, tmp_path: Path) ->
 def test_run_without_its_pictures_opens_with_a_sample(run: registry.Run, folder: Path) -> None:
     folder.rename(folder.with_name("elsewhere"))
     page = opened(run)
-    assert page.query_params["sample"] == "cat" and "picture" not in page.query_params
+    assert page.query_params["sample"] == first_view.SAMPLE and "picture" not in page.query_params
 
 
 def test_stranger_does_not_see_pictures_of_a_folder(run: registry.Run, monkeypatch: pytest.MonkeyPatch) -> None:
