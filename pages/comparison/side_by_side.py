@@ -307,9 +307,13 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
         shared = None if apart else shared_question(left, right)
         right = replace(right, question=shared or pick_question(right))
         if shared and shared.target is not None:
+            predictions = right.example.explanation.predictions
             probability = right.example.explanation.probabilities[shared.target]
             label = right.example.checkpoint.labels[shared.target]
-            st.caption(f"“{plain(label)}” {format_probability(probability)}, by the same method", width="content")
+            # The row already states the probability of the first class. One line keeps both pictures at equal height.
+            stated = predictions and predictions[0].label == label
+            class_and_probability = "" if stated else f"“{plain(label)}” {format_probability(probability)}, "
+            st.caption(f"{class_and_probability}by the same method", width="content")
     one_view = not apart and identity_of(left) != identity_of(right)
     seeds = first_shown(left, right, one_view)
     for column, side in ((one, left), (other, right)):

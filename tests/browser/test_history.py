@@ -19,7 +19,7 @@ def test_back_from_an_upload_leads_to_the_previous_view(app: App) -> None:
     expect(app.page).to_have_url(re.compile("upload=phone.jpg.*picture="))
     app.wait_until_idle()
     app.page.go_back()
-    expect(app.page).to_have_url(re.compile(r"\?sample=cat$"))
+    expect(app.page).to_have_url(re.compile(r"\?sample=cat&checkpoint=cifar10$"))
     app.wait_until_idle()
     assert "upload=" not in app.page.url
     assert app.size() == list(Image.open(samples.SAMPLES["cat"].path).size)
@@ -76,7 +76,7 @@ def test_each_action_is_one_history_entry(app: App) -> None:
     app.wait_until_idle()
     assert app.size() == [600, 900]
     app.page.go_back()
-    expect(app.page).to_have_url(re.compile(r"\?sample=cat$"))
+    expect(app.page).to_have_url(re.compile(r"\?sample=cat&checkpoint=cifar10$"))
     app.wait_for_payload("header.picture.height", Image.open(samples.SAMPLES["cat"].path).height)
 
 
