@@ -57,17 +57,21 @@ def main() -> None:
         page.screenshot(path=OUT / "explorer.png")
         film(page, "hover.webp")
         page.goto(f"{url}/compare?a_sample=cat&b_sample=raccoon&a_view=components&b_view=components&apart=1")
-        for side in page.locator("canvas.over").all():
-            expect(side).to_be_visible()
-        page.wait_for_timeout(5000)
+        expect(page.locator("canvas.over")).to_have_count(2, timeout=240_000)
+        page.wait_for_timeout(20_000)  # until both pictures have their colours
         page.screenshot(path=OUT / "components.png")
         page.goto(f"{url}/train?preset=fine-tune&data=shapes&init_from=cifar10&limit=60&epochs=1")
         expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled(timeout=120_000)
         page.get_by_role("heading", name="Ladder").scroll_into_view_if_needed()
+        page.get_by_role("button", name="Try without training").click()
+        expect(page.get_by_text("Take ")).to_be_visible(timeout=240_000)
+        page.get_by_role("heading", name="Ladder").evaluate("(heading) => heading.scrollIntoView()")
         page.screenshot(path=OUT / "ladder.png")
         page.goto(f"{url}/train?preset=shapes")
         page.get_by_role("button", name="Start", exact=True).click(timeout=120_000)
-        expect(page.get_by_text("Finished").first).to_be_visible(timeout=240_000)
+        stop = page.get_by_test_id("stMain").get_by_role("button", name="Stop", exact=True)
+        expect(stop).to_be_visible(timeout=240_000)
+        expect(stop).to_have_count(0, timeout=240_000)
         page.wait_for_timeout(10_000)  # until the curves are complete
         page.screenshot(path=OUT / "runs.png")
 
