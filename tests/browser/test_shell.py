@@ -59,7 +59,7 @@ def test_late_request_of_the_previous_page_does_not_empty_the_next_one(
     page: Page, conversation: Conversation, serve: Callable[..., str]
 ) -> None:
     page.add_init_script(REPEAT)
-    page.goto(serve(ROOT / "app.py"))
+    page.goto(f"{serve(ROOT / 'app.py')}/?checkpoint=cifar10&sample=cat")
     page.get_by_text("All methods on this picture").click()
     expect(page).to_have_url(re.compile("ranking"))
     conversation.finish()
