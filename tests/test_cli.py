@@ -248,8 +248,8 @@ def test_impossible_run_is_refused_in_one_line(
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_missing_gpu_is_refused_in_one_line(command: Command, tmp_path: Path) -> None:
+def test_missing_gpu_is_refused_in_one_line(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     arguments = ("train", "--preset", "shapes", "--set", "device=cuda", "--run", tmp_path / "run")
     check_mistake(command(*arguments), "there is no CUDA GPU")
 

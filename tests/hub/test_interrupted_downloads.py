@@ -30,8 +30,8 @@ def test_dropped_connection_is_resumed(
     server.drops, server.ranges = [100_000, 50_000], ranges
     folder = hub.fetch(REPOSITORY).folder
     assert (folder / "model.safetensors").read_bytes() == files["model.safetensors"]
-    asked = [request.headers.get("range") for request in server.requests if "/blobs/" in request.path]
-    assert asked == [None, "bytes=100000-", "bytes=150000-" if ranges else "bytes=50000-"]
+    requested = [request.headers.get("range") for request in server.requests if "/blobs/" in request.path]
+    assert requested == [None, "bytes=100000-", "bytes=150000-" if ranges else "bytes=50000-"]
 
 
 @pytest.mark.slow

@@ -40,10 +40,10 @@ def test_every_sample_is_on_the_sheet_and_links_to_the_explorer(checkpoints: Pat
 
 def test_entries_are_sorted_by_confidence(checkpoints: Path) -> None:
     page = show(mode="many", m_sort="confidence")
-    shown = [int(found.value.rpartition(" ")[2].rstrip("%")) for found in page.markdown]
-    assert shown == sorted(shown, reverse=True) and len(shown) == len(samples.SAMPLES)
+    percentages = [int(found.value.rpartition(" ")[2].rstrip("%")) for found in page.markdown]
+    assert percentages == sorted(percentages, reverse=True) and len(percentages) == len(samples.SAMPLES)
     page = show(mode="many", m_sort="confidence", m_first="lowest")
-    assert [int(found.value.rpartition(" ")[2].rstrip("%")) for found in page.markdown] == shown[::-1]
+    assert [int(found.value.rpartition(" ")[2].rstrip("%")) for found in page.markdown] == percentages[::-1]
 
 
 def test_computed_sheet_stays_when_the_machine_becomes_busy(monkeypatch: pytest.MonkeyPatch) -> None:

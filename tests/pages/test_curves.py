@@ -57,8 +57,8 @@ def test_logarithmic_axis_ends_where_the_data_does() -> None:
     losses = curves.line("loss", [(0.0, 2.3), (1.0, 0.6)], "red")
     axis = curves.chart("Loss", [losses], view=curves.View(log=True))["yAxis"]
     assert 0.5 < axis["min"] < 0.6 and 2.3 < axis["max"] < 2.6
-    shown = axis["axisLabel"]["customValues"]
-    assert len(shown) > 3 and all(axis["min"] <= value <= axis["max"] for value in shown)
+    labels = axis["axisLabel"]["customValues"]
+    assert len(labels) > 3 and all(axis["min"] <= value <= axis["max"] for value in labels)
 
 
 def test_zero_loss_has_no_logarithm() -> None:
@@ -68,5 +68,5 @@ def test_zero_loss_has_no_logarithm() -> None:
 
 def test_curve_has_few_points_and_its_last() -> None:
     points = [(float(i), float(i)) for i in range(12345)]
-    kept = curves.downsample(points)
-    assert len(kept) <= curves.POINTS and kept[-1] == points[-1] and kept[0] == points[0]
+    downsampled = curves.downsample(points)
+    assert len(downsampled) <= curves.POINTS and downsampled[-1] == points[-1] and downsampled[0] == points[0]

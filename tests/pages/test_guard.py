@@ -228,16 +228,16 @@ def test_several_readers_share_a_file_on_disk(tmp_path: Path) -> None:
     content = os.urandom(3 * MB)
     path = tmp_path / "file"
     path.write_bytes(content)
-    kept = TemporaryUpload(path.open("rb"), len(content))
-    assert len(kept) == 0 and kept.size == len(content)
+    upload = TemporaryUpload(path.open("rb"), len(content))
+    assert len(upload) == 0 and upload.size == len(content)
     found: dict[int, bytes] = {}
-    threads = [threading.Thread(target=lambda i=i: found.update({i: kept.open().read()})) for i in range(4)]
+    threads = [threading.Thread(target=lambda i=i: found.update({i: upload.open().read()})) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert all(found[i] == content for i in range(4))
-    reader = kept.open()
+    reader = upload.open()
     assert reader.seek(0, 2) == len(content) and reader.seek(5) == 5 and reader.read(3) == content[5:8]
 
 

@@ -8,8 +8,8 @@ from vit.training.config import TrainConfig
 
 
 def test_every_setting_has_one_place_on_the_page() -> None:
-    shown = [*settings.NAMES, *settings.ELSEWHERE]
-    assert sorted(shown) == sorted(TrainConfig.model_fields)
+    names = [*settings.NAMES, *settings.ELSEWHERE]
+    assert sorted(names) == sorted(TrainConfig.model_fields)
 
 
 def test_every_setting_has_a_label_and_a_help_text() -> None:

@@ -58,8 +58,8 @@ def test_two_processes_agree_with_each_other_and_with_one(folder: Path, tmp_path
     assert losses[0] == pytest.approx(losses[1], abs=1e-3)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_missing_device_is_refused() -> None:
+def test_missing_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InvalidConfig, match="no CUDA GPU"):
         set_up_process(train_config(device="cuda"))
 

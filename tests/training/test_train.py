@@ -116,8 +116,8 @@ def test_better_of_raw_and_averaged_weights_is_kept_and_named(whole: Path) -> No
         assert record["accuracy"] == both[record["weights"]] == max(both.values())
     assert {"raw", "averaged"} >= {record["weights"] for record in records}
     state = torch.load(whole / "checkpoints" / "state.pt")
-    kept = vit.load_checkpoint(whole / "checkpoints" / "last").model.state_dict()
-    assert all(torch.equal(kept[name], value) for name, value in state["models"][records[-1]["weights"]].items())
+    weights = vit.load_checkpoint(whole / "checkpoints" / "last").model.state_dict()
+    assert all(torch.equal(weights[name], value) for name, value in state["models"][records[-1]["weights"]].items())
     assert f"Weights: {records[-1]['weights']}" in vit.load_checkpoint(whole / "checkpoints" / "last").card
 
 
