@@ -321,7 +321,7 @@ def test_contact_sheet_of_typed_phrases_leads_to_explore_with_them(compare: AppT
 
 
 def test_similarity_to_the_pinned_patch_is_the_class(page: AppTest, backbone: str) -> None:
-    show(page, checkpoint=backbone, sample="cat", classes_from="similar")
+    show(page, checkpoint=backbone, sample="cat", classes_from="similar", classes_like="cat")
     assert not page.exception and not page.error
     assert control(page.selectbox, "target").options == ["like Chelsea the cat · 100.0%"]
     button = next(one for one in page.button if one.label == "Take the pinned patch")
