@@ -1,5 +1,5 @@
 # `make` sets everything up and opens the app. `make test` installs what the tests need, including a browser, and runs them.
-# `make test-all` also runs the exhaustive tests, as CI does; `make quick` runs the tests without pages and browser.
+# `make test-all` also runs linters, types and the exhaustive tests, as CI does; `make quick` runs the tests without pages and browser.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -18,10 +18,10 @@ test test-all quick: export PYTHONDONTWRITEBYTECODE :=
 DEFAULT_TESTS := not cluster and not mlflow and not firefox
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test: check browser
+test: browser
 	$(BIN)/python -m pytest $(PARALLEL) -m "$(DEFAULT_TESTS) and not exhaustive"
 
-test-all: test
+test-all: check test
 	$(BIN)/python -m pytest $(PARALLEL) -m "$(DEFAULT_TESTS) and exhaustive"
 
 QUICK := --ignore tests/browser --ignore tests/firefox --ignore tests/pages -m "not slow and not exhaustive and not mlflow"

@@ -25,7 +25,7 @@ from transformers import ViTForImageClassification
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from vit.checkpoints.families import read
+from vit.checkpoints.recognition import read
 from vit.devices import memory
 from vit.explain.record import record
 from vit.model.transformer import VisionTransformer, rounded

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from vit.checkpoints import families
+from vit.checkpoints import recognition
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidCheckpoint
 
@@ -121,7 +121,7 @@ def refused_by_names(name: str) -> Verdict:
     with torch.device("meta"):
         model = timm.create_model(name)
     try:
-        reading = families.read(dict(model.state_dict()), name="model.safetensors")
+        reading = recognition.read(dict(model.state_dict()), name="model.safetensors")
     except InvalidCheckpoint as error:
         return Verdict("refused", str(error))
     return Verdict("WRONG", f"opened as {reading.family.name}")

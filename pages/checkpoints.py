@@ -234,7 +234,7 @@ if every:
     show(choose(every))
 else:
     st.info("There is no checkpoint yet. Add one, or train one on the page Train.")
-st.header("Worth a look", anchor=False)
+st.header("Recommended checkpoints", anchor=False)
 fetching.show_shelf()
 st.header("Add another" if every else "Add one", anchor=False)
 if access.may_train():

@@ -45,8 +45,8 @@ navigation.start_page("explore")
 welcome.fill()
 
 PANELS = {  # panels below the viewer, by name in links
-    "faithfulness": "Is it true?",
-    "what-if": "What if?",
+    "faithfulness": "Faithfulness",
+    "what-if": "Ablation",
     "heads": "Heads",
     "layers": "Layers",
     "features": "Features",
@@ -190,9 +190,9 @@ def keep_token(record: AttentionRecord) -> None:
 def pick_panel(question: Question | None) -> str:
     """Draw the control for the panel below the viewer."""
     names = [name for name in PANELS if question or name not in OF_CLASSES]
-    st.markdown("## Ask more")
+    st.markdown("## Analysis")
     return link_controls.select(
-        "Ask more", "panel", names, format_func=PANELS.get, kind=st.segmented_control, label_visibility="collapsed"
+        "Analysis", "panel", names, format_func=PANELS.get, kind=st.segmented_control, label_visibility="collapsed"
     )
 
 

@@ -28,6 +28,7 @@ from empty_pictures import Write
 from packed import Sandbox
 from PIL import Image
 from tiny import LABELS, TINY, fill
+from xdist.scheduler import LoadFileScheduling
 
 from tests.browser.serving import why_no_chromium
 from vit.checkpoints import families
@@ -46,6 +47,25 @@ KINDS = {
 
 
 NO_CHROMIUM = "No Chromium starts here"
+
+# Browser tests that use a server of their own; the others share one, which takes ten seconds of a core to start.
+OWN_SERVER = ("checkpoints", "compare", "lesson", "notebook", "runs", "standalone", "train", "watchdog")
+
+
+class ServerSharing(LoadFileScheduling):  # type: ignore[misc]
+    """Run each file in one worker, and all browser tests that share a server in the same one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        folder, _, name = file.rpartition("/test_")
+        if folder != "tests/browser" or name.removesuffix(".py") in OWN_SERVER:
+            return file
+        return "viewer page" if name.startswith("viewer") else "app"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ServerSharing:
+    """Distribute tests to workers."""
+    return ServerSharing(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -75,7 +75,9 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task", [pytest.param(task, marks=[pytest.mark.exhaustive] * (task != "faithfulness")) for task in TASKS]
+)
 def test_several_processes_give_the_same_result_as_one(checkpoint: Checkpoint, root: Path, task: str) -> None:
     several = spread.measure(work(checkpoint, task, LIMITS[task]), checkpoint, workers=2)
     assert same(several, AT_ONCE[task](checkpoint))
@@ -192,6 +194,7 @@ def test_stopped_command_ends_its_job_and_keeps_finished_parts(
     assert spread.measure(what, checkpoint, on="lab", workers=2) == method_ranking.rank(checkpoint, "shapes", 30)
 
 
+@pytest.mark.exhaustive
 def test_restarted_command_finds_its_running_job(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path
 ) -> None:

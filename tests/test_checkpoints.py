@@ -107,6 +107,7 @@ def test_saving_does_not_change_the_model(tmp_path: Path, build: Any) -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_same_model_gives_the_same_bytes_in_every_process(tmp_path: Path, saved: Path) -> None:
     again = save_checkpoint(tmp_path / "again" / "tiny", load_checkpoint(saved).model, LABELS, Preprocess((32, 32)),

@@ -190,6 +190,7 @@ print(sorted({"torch._dynamo", "torchvision"} & sys.modules.keys()))
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_torchs_compiler_is_imported_only_for_compiling(tmp_path: Path) -> None:
     """The import takes 2 s, which would delay pages and runs."""

@@ -13,9 +13,10 @@ from torch import nn
 from transformers import BertConfig, BertModel, ViTForImageClassification, ViTModel
 from transformers import ViTConfig as TheirConfig
 
-from vit.checkpoints.families import huggingface, read
+from vit.checkpoints.families import huggingface
 from vit.checkpoints.families.family import default_heads
 from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.recognition import read
 from vit.errors import InvalidCheckpoint
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer

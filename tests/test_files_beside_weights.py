@@ -14,7 +14,7 @@ import torch
 import transformers
 from tiny import difference, fill
 
-from vit.checkpoints import families
+from vit.checkpoints import recognition
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidCheckpoint
 
@@ -117,7 +117,7 @@ def test_impossible_shapes_raise_nothing_else_and_patches_of_videos_are_named(tm
         for name in [name for name in tensors if "patch_embed" in name or "head" in name or "projection" in name]:
             for tensor in odd:
                 with suppress(InvalidCheckpoint):  # some are left out, as a head that is none
-                    families.read(tensors | {name: tensor, "fc.weight": odd[-1]}, heads=3)
+                    recognition.read(tensors | {name: tensor, "fc.weight": odd[-1]}, heads=3)
     video = plain() | {"patch_embed.proj.weight": torch.ones(192, 3, 2, 8, 8)}
     assert "videos or volumes" in refusal(keep(video, tmp_path / "video.pth"))
 

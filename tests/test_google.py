@@ -21,8 +21,9 @@ from torch import nn
 
 from vit.checkpoints import manage
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.checkpoints.families import google, read, torchvision
+from vit.checkpoints.families import google, torchvision
 from vit.checkpoints.load import list_checkpoints, load_checkpoint, summarise
+from vit.checkpoints.recognition import read
 from vit.errors import InvalidCheckpoint
 from vit.model.config import ViTConfig
 

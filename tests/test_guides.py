@@ -44,6 +44,7 @@ def patched(text: str, diff: str) -> str:
     return text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_examples_of_the_guides_pass_their_own_tests(tmp_path: Path) -> None:
     for name in ("vit", "pages", "tests", "checkpoints/cifar10", ".streamlit"):

@@ -21,8 +21,8 @@ from tiny import difference, fill
 from torch import Tensor, nn
 
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.checkpoints.families import read
 from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.recognition import read
 from vit.errors import InvalidCheckpoint
 from vit.model.config import PositionResize, ViTConfig
 from vit.model.transformer import VisionTransformer

@@ -169,6 +169,7 @@ def test_folder_is_trained_by_only_one_process(running: registry.Run) -> None:
     assert status(running) in TRAINS
 
 
+@pytest.mark.exhaustive
 def test_shared_device_is_not_waited_for_and_a_users_mistake_is_the_reason(
     running: registry.Run, tmp_path: Path
 ) -> None:

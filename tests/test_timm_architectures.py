@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 import vit
 from vit.checkpoints.convert import obstacle
-from vit.checkpoints.families import read
 from vit.checkpoints.in_memory import checkpoint_from_module
 from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.recognition import read
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.explain.record import record

@@ -225,6 +225,7 @@ def offline_records(file: Path) -> list[Any]:
     return records
 
 
+@pytest.mark.exhaustive
 def test_weights_and_biases_stores_every_metric_offline_under_one_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

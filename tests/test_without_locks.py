@@ -80,6 +80,7 @@ def test_every_module_can_be_imported_without_fcntl_and_resource(tmp_path: Path)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_pictures_are_classified_and_explained_without_locks_and_training_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -64,8 +64,8 @@ class ExploreLink(PageLink):
         target, method: the explained class, and the explanation method.
         panel: the panel below the viewer.
         over, statistic: panel Heads: the set of pictures and the statistic.
-        curves, ranking: panel *Is it true?*: which further results to show.
-        off, instead, baseline, probe: panel *What if?*: ablated heads and their replacement, the replacement of hidden
+        curves, ranking: panel *Faithfulness*: which further results to show.
+        off, instead, baseline, probe: panel *Ablation*: ablated heads and their replacement, the replacement of hidden
             patches, and whether the patch under the pointer is replaced.
         register: panel Layers: add a register at test time.
         features_block, features_with, features_pictures, foreground, features_blocks: panel Features: the block, the

@@ -1,4 +1,4 @@
-"""Panel *Is it true?*: faithfulness of the map on this picture, with two controls."""
+"""Panel *Faithfulness*: faithfulness of the map on this picture, with two controls."""
 
 from collections.abc import Callable, Mapping
 
@@ -137,7 +137,7 @@ def _first_masks(example: Example, target: int) -> bool:
     expected = mask_drops.expected(example)
     if expected > ASK_ABOVE and state.verdict != request:
         with placeholder.container():
-            st.caption("Is the map true? To measure it, parts of the picture are masked.")
+            st.caption("Does the map show what the prediction depends on? Masking parts of the picture tells.")
             if not st.button(f"Measure it ({format_duration(expected)})"):
                 return False
     state.verdict = request  # no second button if the estimate grows on a busy machine
@@ -194,8 +194,8 @@ def _sentence(verdict: sensitivity.Verdict, label: str, nonzero: bool, decidable
         return f"The map is zero everywhere: nothing in it speaks for “{label}”."
     if not decidable:
         return (
-            f"Taking parts of the picture away hardly changes “{label}”, whichever part it is, so no map can be called "
-            "true or false here."
+            f"Taking parts of the picture away hardly changes “{label}”, whichever part it is, so the faithfulness of "
+            "a map cannot be measured here."
         )
     yet = "" if complete else " yet"
     return {

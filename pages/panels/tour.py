@@ -95,7 +95,7 @@ STEPS = (
         "Rollout or relevance",
         "One block is not the whole way. **Rollout** asks where content came from through all blocks, whatever the "
         "class; **relevance**, which of it speaks for the answer. This one is wrong, and relevance says truthfully "
-        f"what it rests on, where rollout is no better than chance: {_below('Is it true?')} has measured it.",
+        f"what it rests on, where rollout is no better than chance: {_below('Faithfulness')} has measured it.",
         "Press *Rollout*.",
         "Rollout",
         ExploreLink(sample="coffee", viewer={"view": "relevance"}),
@@ -103,10 +103,10 @@ STEPS = (
     Step(
         "When not to believe a map",
         "Attention shows where information moves, not why the answer is what it is. "
-        f"{_below('Is it true?')} takes parts of the picture away: here what the last block looks at matters no more "
+        f"{_below('Faithfulness')} takes parts of the picture away: here what the last block looks at matters no more "
         "than the same map moved elsewhere. Ask it of other methods, and of your own pictures.",
-        "Press *Is it true?* below.",
-        "Is it true?",
+        "Press *Faithfulness* below.",
+        "Faithfulness",
         ExploreLink(sample="cat", viewer={"block": "5", "head": "mean"}),
     ),
 )

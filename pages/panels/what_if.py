@@ -1,4 +1,4 @@
-"""Panel *What if?*: predictions and maps with ablated heads or hidden patches, beside the original ones."""
+"""Panel *Ablation*: predictions and maps with ablated heads or hidden patches, beside the original ones."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -138,6 +138,7 @@ def test_uploaded_model_is_listed_and_opens_with_one_click(page: Page, url: str,
     expect_map(page, blocks=2, heads=4, tokens=17)
 
 
+@pytest.mark.exhaustive
 def test_unspecified_number_of_heads_is_asked_for(page: Page, url: str) -> None:
     page.goto(f"{url}/checkpoints")
     upload(page, {"theirs.safetensors": headless()})
@@ -150,6 +151,7 @@ def test_unspecified_number_of_heads_is_asked_for(page: Page, url: str) -> None:
     expect_map(page, heads=4)
 
 
+@pytest.mark.exhaustive
 def test_converted_checkpoint_downloads_and_opens_in_other_libraries(
     page: Page, url: str, places: Places, kept: str, tmp_path: Path
 ) -> None:
@@ -209,6 +211,7 @@ def test_checkpoint_is_renamed_and_deleted(page: Page, url: str, places: Places,
     assert not list(places.shelf.iterdir())
 
 
+@pytest.mark.exhaustive
 def test_impossible_file_is_refused_at_its_uploader_and_leaves_nothing(page: Page, url: str, places: Places) -> None:
     header = json.dumps({"cls_token": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}).encode()
     page.goto(f"{url}/checkpoints")

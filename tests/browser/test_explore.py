@@ -63,6 +63,7 @@ def test_pasted_picture_is_explained(app: App) -> None:
     assert app.size() == [333, 222]
 
 
+@pytest.mark.exhaustive
 def test_broken_upload_is_reported_and_keeps_the_page(app: App) -> None:
     app.open()
     upload = {"name": "broken.png", "mimeType": "image/png", "buffer": b"\x89PNG not really"}
@@ -219,6 +220,7 @@ def test_selected_class_is_the_explained_class(app: App) -> None:
     assert "target" not in app.page.url and app.page.get_by_test_id("stException").count() == 0
 
 
+@pytest.mark.exhaustive
 def test_simultaneous_clicks_all_count(app: App) -> None:
     """One is in the viewer's fragment, one outside; Streamlit then reruns only the fragment."""
     app.open("?sample=cat")

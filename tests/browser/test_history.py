@@ -12,6 +12,7 @@ from .explorer import App
 from .photos import photo
 
 
+@pytest.mark.exhaustive
 def test_back_from_an_upload_leads_to_the_previous_view(app: App) -> None:
     app.open()
     upload = {"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)}

@@ -6,16 +6,17 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
-from nbformat.sign import NotebookNotary
 from playwright.sync_api import Browser, Frame, expect
 
 from .jupyter import Notebook, environment, jupyter_lab
 from .serving import ROOT
+
+if TYPE_CHECKING:  # importing nbformat takes seconds, in each process that collects tests
+    from nbformat import NotebookNode
 
 EXAMPLE = ROOT / "docs" / "notebook.ipynb"
 VIEWER = "document.querySelector('.vit').__vitViewer"
@@ -35,8 +36,11 @@ def hovering_changes_the_map(frame: Frame) -> None:
 
 
 @pytest.fixture
-def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nbformat.NotebookNode:
+def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "NotebookNode":
     """The example after running all its cells."""
+    import nbformat
+    from nbclient import NotebookClient
+
     for name, value in environment(tmp_path).items():
         monkeypatch.setitem(os.environ, name, value)
     return NotebookClient(nbformat.read(EXAMPLE, 4), timeout=300, resources={"metadata": {"path": tmp_path}}).execute()
@@ -52,7 +56,10 @@ def notebook(browser: Browser, tmp_path: Path) -> Iterator[Notebook]:
 
 
 @pytest.mark.exhaustive
-def test_the_example_in_jupyterlab(notebook: Notebook, tmp_path: Path, executed: nbformat.NotebookNode) -> None:
+def test_the_example_in_jupyterlab(notebook: Notebook, tmp_path: Path, executed: "NotebookNode") -> None:
+    import nbformat
+    from nbformat.sign import NotebookNotary
+
     nbformat.write(executed, tmp_path / "untrusted.ipynb")
     nbformat.write(executed, tmp_path / "trusted.ipynb")
     keys = Path(os.environ["JUPYTER_DATA_DIR"])

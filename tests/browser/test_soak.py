@@ -52,7 +52,7 @@ class Hasty:
             self.page.locator("canvas.over").first.click(position=where, timeout=HASTE)
 
     def panel(self) -> None:
-        names = ("Is it true?", "What if?", "Heads", "Layers", "Weights")
+        names = ("Faithfulness", "Ablation", "Heads", "Layers", "Weights")
         self.page.get_by_role("radio", name=self.chance.choice(names)).first.click(timeout=HASTE)
 
     def class_(self) -> None:

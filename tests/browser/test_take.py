@@ -58,6 +58,7 @@ def test_panels_download_their_numbers(app: App) -> None:
     assert count_frames(app.download("Colours over blocks as GIF")) == 6
 
 
+@pytest.mark.exhaustive
 def test_numbers_blocks_page_and_code_are_of_the_displayed_view(app: App, tmp_path: Path) -> None:
     app.open(LINK)
     more(app)

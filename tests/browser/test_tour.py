@@ -31,7 +31,7 @@ def test_each_tour_step_outlines_a_control_and_detects_its_use(app: App) -> None
         lambda: grid.click(position={"x": 150, "y": 150}),
         lambda: grid.click(position={"x": 150, "y": 200}),
         lambda: page.get_by_role("button", name="Rollout").click(),
-        lambda: page.get_by_role("radio", name="Is it true?").click(),
+        lambda: page.get_by_role("radio", name="Faithfulness").click(),
     )
     outlined = """(colour) => {
       const all = (root) =>
@@ -73,7 +73,7 @@ def test_tour_steps_leave_the_map_in_view(app: App) -> None:
     app.wait_until_idle()
 
 
-@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+@pytest.mark.parametrize(("width", "height"), [pytest.param(1280, 800, marks=pytest.mark.exhaustive), (390, 844)])
 def test_tour_step_stays_visible_and_leads_to_its_subject(app: App, width: int, height: int) -> None:
     app.page.set_viewport_size({"width": width, "height": height})
     app.open("?tour=3&sample=cat&block=2&head=0&token=31&pinned=1")

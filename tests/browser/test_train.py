@@ -92,6 +92,7 @@ def test_model_is_trained_from_the_page_and_recognises_a_circle(page: Page, url:
     expect(page.locator("[aria-label^='Predictions: circle'], [alt^='Predictions: circle']").first).to_be_attached()
 
 
+@pytest.mark.exhaustive
 def test_form_survives_a_reload_and_back_undoes_a_change(page: Page, url: str) -> None:
     page.goto(f"{url}/train")
     start = page.get_by_role("button", name="Start", exact=True)
@@ -176,6 +177,7 @@ def test_archive_becomes_data_with_reported_omissions_and_can_be_deleted(
     assert not list(Path(places["VIT_DATA_ROOTS"], "uploads").iterdir())
 
 
+@pytest.mark.exhaustive
 def test_hostile_archive_is_refused_in_one_sentence(page: Page, url: str, places: dict[str, str]) -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
@@ -217,6 +219,7 @@ def test_layout_is_stable_when_the_pictures_arrive(page: Page, url: str) -> None
     assert button.bounding_box() == before
 
 
+@pytest.mark.exhaustive
 def test_cancelling_a_dry_run_ends_its_process(page: Page, url: str, places: dict[str, str]) -> None:
     page.goto(f"{url}/train?size=L%2F16&image_size=224&patch_size=16")
     page.get_by_role("button", name="Try a few steps").click()

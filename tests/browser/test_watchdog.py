@@ -45,6 +45,7 @@ def line(page: Page, serve: Callable[..., str]) -> Line:
     return line
 
 
+@pytest.mark.exhaustive
 def test_crashed_page_reloads_with_its_view(page: Page, line: Line) -> None:
     line.spoil()
     expect(page.get_by_text("Connection error")).to_be_visible()

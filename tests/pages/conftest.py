@@ -69,7 +69,7 @@ def forwards() -> Iterator[list[str]]:
 
 @pytest.fixture
 def verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make panel *Is it true?* measure every displayed map, however long that takes."""
+    """Make panel *Faithfulness* measure every displayed map, however long that takes."""
     monkeypatch.setattr(faithfulness, "ASK_ABOVE", math.inf)
 
 

@@ -74,6 +74,7 @@ def test_run_is_submitted_and_monitored(lab: Fake) -> None:
     assert page.dataframe[0].value["Device"].tolist() == ["lab, 1 process"]
 
 
+@pytest.mark.exhaustive
 def test_waiting_run_states_the_reason_and_is_cancelled(lab: Fake) -> None:
     wait_for_first_steps(runs.launch(endless(), on="lab"))
     second = runs.launch(endless(), on="lab")
@@ -85,6 +86,7 @@ def test_waiting_run_states_the_reason_and_is_cancelled(lab: Fake) -> None:
     assert registry.find_run(second.id).status == "stopped"
 
 
+@pytest.mark.exhaustive
 def test_unreachable_cluster_is_reported_and_unsafe_actions_are_not_offered(lab: Fake) -> None:
     run = wait_for_first_steps(runs.launch(endless(), on="lab"))
     with lab.unreachable():
@@ -186,6 +188,7 @@ def test_dry_run_whose_folder_was_deleted_has_ended(tmp_path: Path) -> None:
     assert "was removed" in cluster_dry_run.failure(tmp_path / "gone", contract.JobStatus("gone"))
 
 
+@pytest.mark.exhaustive
 def test_waiting_dry_run_can_be_cancelled(lab: Fake) -> None:
     wait_for_first_steps(runs.launch(endless(), on="lab"))
     page = opened("train", preset="shapes", limit="80", epochs="3", batch_size="8")

@@ -1,4 +1,4 @@
-"""Panels below the viewer of Explore: Is it true?, What if?, heads, layers, weights."""
+"""Panels below the viewer of Explore: Faithfulness, Ablation, heads, layers, weights."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Panel *Is it true?* of page Explore: its verdict, the measurements behind it, and the masks sent to the viewer."""
+"""Panel *Faithfulness* of page Explore: its verdict, the measurements behind it, and the masks sent to the viewer."""
 
 import json
 import re

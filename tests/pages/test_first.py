@@ -104,6 +104,7 @@ def test_strongest_patches_are_where_the_sentence_says(subject: Subject) -> None
     assert all(any(row in rows and col in cols for rows, cols in places.values()) for row, col in inside)
 
 
+@pytest.mark.exhaustive
 def test_map_is_faithful(subject: Subject) -> None:
     grid = subject.record.grid
     masks = random_masks(grid[0] * grid[1], 256)

@@ -71,6 +71,7 @@ def test_rungs_without_training_are_computed_on_a_click_and_once(runs: Path, mon
     assert rungs(again) == first
 
 
+@pytest.mark.exhaustive
 def test_run_of_a_rung_is_found_whoever_started_it(runs: Path) -> None:
     config = train_config("fine-tune", data="shapes", init_from="cifar10", limit=60, epochs=1, device="cpu")
     done = train(rung_config(config, "last"), runs / "20261125-000000-by-hand-0000")

@@ -145,6 +145,7 @@ def verdict(page: AppTest, step: Step, **other: str) -> str:
     return next(one.value for one in page.markdown if re.match(r"\*\*This map", one.value))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("verdicts")
 def test_relevance_is_faithful_and_rollout_is_not_in_the_tours_examples(page: AppTest) -> None:
     step = step_of("Rollout or relevance")
@@ -162,6 +163,7 @@ def test_relevance_is_faithful_and_rollout_is_not_in_the_tours_examples(page: Ap
     assert one.correlation > one.reach + 0.1 and other.correlation < other.reach - 0.1  # with a margin for rounding
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("verdicts")
 def test_unfaithful_map_is_no_better_than_chance(page: AppTest) -> None:
     assert "no better than chance" in verdict(page, step_of("When not to believe a map"))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from vit import progress as bars
-from vit.checkpoints import download, families
+from vit.checkpoints import download, recognition
 from vit.checkpoints.checkpoint import (
     CARD,
     CONFIG,
@@ -360,7 +360,7 @@ def _fetch_texts(repository: str, files: Mapping[str, Remote], folder: Path, kee
 
     try:
         document = read_json(fetch_text(CONFIG), CONFIG)
-        families.check_config(document)
+        recognition.check_config(document)
         first = next((file for file in WEIGHT_NAMES if file in files), "")
         named = sorted(set(read_index(fetch_text(first), first).values())) if first in INDEXES else [first]
     except InvalidCheckpoint as error:

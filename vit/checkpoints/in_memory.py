@@ -1,8 +1,8 @@
 """Convert a module of another library, in memory, into a checkpoint, without files and without changing the module.
 
-Weights are read by `vit.checkpoints.families`, as those of a file. Settings that a file may lack, such as the number of
-heads, come from the module. The checkpoint has a copy of the weights on the CPU, which further training does not
-change.
+`vit.checkpoints.recognition` reads the weights as it reads those of a file. Settings that a file may lack, such as the
+number of heads, come from the module. The checkpoint has a copy of the weights on the CPU, which further training does
+not change.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vit.checkpoints import families
+from vit.checkpoints import families, recognition
 from vit.checkpoints.checkpoint import Checkpoint, check_preprocess, is_finite, with_weights
 from vit.checkpoints.families.family import Tensors
 from vit.checkpoints.load import empty_model, read_labels, read_preprocess
@@ -51,10 +51,10 @@ def checkpoint_from_module(
     digest = _hash(tensors)
     if isinstance(module, VisionTransformer):
         facts = facts_of(module)
-        reading = families.ParsedCheckpoint(families.huggingface.NATIVE, module.config, tensors, {})
+        reading = recognition.ParsedCheckpoint(families.huggingface.NATIVE, module.config, tensors, {})
     else:
-        facts = facts_within(module, families.only_part(tensors))
-        reading = families.read(tensors, facts.document, name=facts.name, consume=True, known=facts.known)
+        facts = facts_within(module, recognition.only_part(tensors))
+        reading = recognition.read(tensors, facts.document, name=facts.name, consume=True, known=facts.known)
     for key, tensor in reading.tensors.items():
         if not is_finite(tensor):
             raise InvalidCheckpoint(f"The weights hold NaN or infinite numbers (`{brief(key)}`).")

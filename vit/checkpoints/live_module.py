@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vit.checkpoints import families
+from vit.checkpoints import families, recognition
 from vit.checkpoints.checkpoint import hollow, with_weights
-from vit.checkpoints.families import ParsedCheckpoint
 from vit.checkpoints.families.family import Tensors
 from vit.checkpoints.load import empty_model
 from vit.checkpoints.module_facts import ModuleFacts, facts_of, facts_within, part_at
+from vit.checkpoints.recognition import ParsedCheckpoint
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -136,11 +136,11 @@ def _describe(module: nn.Module) -> LiveModule:
     for name, tensor in _state(module):  # tied tensors stay tied
         place = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape
         tensors[name] = metas.setdefault(place, tensor.to("meta"))
-    prefix = families.only_part(tensors)
-    if prefix and all(name.startswith(prefix) for name in families.used(tensors)):
+    prefix = recognition.only_part(tensors)
+    if prefix and all(name.startswith(prefix) for name in recognition.used(tensors)):
         return _describe(part_at(module, prefix))  # the module's other parts are not its head
     facts = facts_within(module, prefix)
-    return LiveModule(module, facts, families.read(tensors, facts.document, name=facts.name, known=facts.known))
+    return LiveModule(module, facts, recognition.read(tensors, facts.document, name=facts.name, known=facts.known))
 
 
 # --- Copying --------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def convert(live: LiveModule, tensors: Tensors) -> VisionTransformer:
     if isinstance(live.module, VisionTransformer):
         return with_weights(hollow(live.config), tensors)
     facts = live.facts
-    reading = families.read(tensors, facts.document, name=facts.name, known=facts.known, consume=True)
+    reading = recognition.read(tensors, facts.document, name=facts.name, known=facts.known, consume=True)
     return with_weights(empty_model(reading), reading.tensors)
 
 

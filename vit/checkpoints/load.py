@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vit.checkpoints import families, hub
+from vit.checkpoints import hub, recognition
 from vit.checkpoints.catalog import find_checkpoint, list_folders
 from vit.checkpoints.checkpoint import (
     CARD,
@@ -24,10 +24,11 @@ from vit.checkpoints.checkpoint import (
     old_folder,
     with_weights,
 )
-from vit.checkpoints.families import ParsedCheckpoint, clip, torchvision
+from vit.checkpoints.families import clip, torchvision
 from vit.checkpoints.families.family import Tensors
 from vit.checkpoints.fingerprint import check_fingerprint
 from vit.checkpoints.folder import CheckpointFiles, open_files
+from vit.checkpoints.recognition import ParsedCheckpoint
 from vit.checkpoints.weight_files import Weights, read_json, read_meta_tensors, read_tensors
 from vit.devices import memory
 from vit.errors import InvalidCheckpoint, UnknownHeads
@@ -60,8 +61,8 @@ def summarise(path: Path) -> CheckpointInfo:
             tensors = _merged(parts)
             document, _ = _read_documents(source, metadata)
             facts = _stated_facts(document)
-            others = () if source.part or OURS in metadata else tuple(families.parts_of(tensors)[1:])
-            reading = families.read(tensors, document, OURS in metadata, name=_names_of(source), part=source.part)
+            others = () if source.part or OURS in metadata else tuple(recognition.parts_of(tensors)[1:])
+            reading = recognition.read(tensors, document, OURS in metadata, name=_names_of(source), part=source.part)
             params = sum(tensor.numel() for tensor in reading.tensors.values())
             labels, family = len(read_labels(document, reading)[0]), reading.family.name
     except UnknownHeads as error:
@@ -146,17 +147,17 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     document, preprocess_document = _read_documents(source, metadata)
     ours = OURS in metadata
     called = _names_of(source)
-    promised = families.read(dict(shapes), document, ours, heads, called, part=source.part)
+    promised = recognition.read(dict(shapes), document, ours, heads, called, part=source.part)
     empty = empty_model(promised)
     labels, why_labels = read_labels(document, promised)
     preprocess, why_preprocess = read_preprocess(preprocess_document, document, promised, called)
     half = _keeps_half(promised)
     tensors, digest = _read_weights(
-        source, parts, families.used(shapes, ours, promised.part), half
+        source, parts, recognition.used(shapes, ours, promised.part), half
     )  # nothing large is allocated before this line
     tensors = shapes | tensors  # unused tensors keep their names, because families are recognised by them
 
-    reading = families.read(tensors, document, ours, heads, called, consume=True, part=promised.part)
+    reading = recognition.read(tensors, document, ours, heads, called, consume=True, part=promised.part)
     for name, tensor in reading.tensors.items():
         if not is_finite(tensor):
             raise InvalidCheckpoint(f"The weights hold NaN or infinite numbers (`{brief(name)}`).")

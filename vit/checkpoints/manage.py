@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from vit.checkpoints import convert, families
+from vit.checkpoints import convert, recognition
 from vit.checkpoints.card import renamed
 from vit.checkpoints.catalog import find_checkpoint, list_folders
 from vit.checkpoints.checkpoint import (
@@ -66,7 +66,7 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
     """
     weights = weights_of(files)
     if "adapter_config.json" in files:
-        raise InvalidCheckpoint(families.ADAPTER)
+        raise InvalidCheckpoint(recognition.ADAPTER)
     if files and not weights:
         raise InvalidCheckpoint(no_weights_message(files))
     if len(weights) != 1 and not (weights and any(index in files for index in INDEXES)):

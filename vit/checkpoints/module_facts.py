@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from vit.checkpoints import families
+from vit.checkpoints import recognition
 from vit.errors import InvalidCheckpoint
 from vit.model.transformer import VisionTransformer
 from vit.untrusted import brief
@@ -90,7 +90,7 @@ def _of_timm(module: Any) -> ModuleFacts:
     stated = dict(getattr(module, "pretrained_cfg", None) or {})
     architecture = stated.get("architecture") or ""
     name, blocks = architecture or type(module).__name__, getattr(module, "blocks", None)
-    families.check_config({"architecture": architecture} if architecture else {})  # raises if not a plain ViT
+    recognition.check_config({"architecture": architecture} if architecture else {})  # raises if not a plain ViT
     if not blocks or not hasattr(blocks[0], "attn") or not hasattr(blocks[0], "mlp"):
         return ModuleFacts(name, None, {})  # the tensor names decide
     for block in map(_uncompiled, blocks):
