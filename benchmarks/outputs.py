@@ -27,7 +27,7 @@ import torch
 
 import vit
 from vit.cli.main import main as command
-from vit.explain.methods import METHODS, Subject, weights
+from vit.explain.methods import METHODS, RecordedPass, weights
 from vit.images import samples
 from vit.view import animation, code_snippet, export, figures
 from vit.view.explanation import explain
@@ -117,8 +117,8 @@ def of_views(folder: Path) -> dict[str, str]:
                 result[f"{name}, figure as {kind}"] = figures.map_figure(seen, selection, view, facts, kind=kind)
                 result[f"{name}, heads as {kind}"] = figures.grid_figure(seen, selection, facts, kind=kind)
         result[f"film at {side} px"] = animation.encode(animation.over_blocks(seen, Selection(token=30)), "GIF")
-    subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 3)
-    result |= {f"{name} in Python": weights(subject, name).numpy() for name in METHODS if METHODS[name].of_class}
+    recorded = RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 3)
+    result |= {f"{name} in Python": weights(recorded, name).numpy() for name in METHODS if METHODS[name].of_class}
     return {name: digest(content) for name, content in result.items()}
 
 

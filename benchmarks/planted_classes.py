@@ -26,10 +26,10 @@ from torch import Tensor, nn
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.datasets import load_dataset
-from vit.explain.answers.examples import answers_from_examples
+from vit.explain.classes.examples import classes_from_examples
 from vit.explain.faithfulness import centre, noise, points_at
 from vit.explain.method_ranking import BLOB, RANDOM, interval
-from vit.explain.methods import METHODS, Subject, heatmap_of
+from vit.explain.methods import METHODS, RecordedPass, heatmap_of
 from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
 
@@ -77,19 +77,19 @@ def main() -> None:
             subprocess.run(command, check=True)
         backbone = load_checkpoint(headless(run / "checkpoints" / "best", Path(folder) / "backbone"))
         assert not backbone.labels
-        answers = answers_from_examples(backbone, "shapes", "probe", chosen.examples)
-        assert answers.accuracy is not None and answers.interval is not None
-        low, high = answers.interval
-        print(f"{answers.source}: right about {answers.accuracy:.1%} of those held out ({low:.1%} to {high:.1%})")
-        checkpoint = backbone.with_answers(answers)
+        custom = classes_from_examples(backbone, "shapes", "probe", chosen.examples)
+        assert custom.accuracy is not None and custom.interval is not None
+        low, high = custom.interval
+        print(f"{custom.source}: right about {custom.accuracy:.1%} of those held out ({low:.1%} to {high:.1%})")
+        checkpoint = backbone.with_classes(custom)
         data = load_dataset("shapes", checkpoint.preprocess, only="test", at_most=chosen.limit)
         assert data.masks is not None
         normalise, hits = Normalise(checkpoint.preprocess, torch.device("cpu")), dict[str, list[tuple[bool, bool]]]()
         batches = data.test.batches(torch.arange(len(data.masks)), 1, torch.device("cpu"))
         for index, ((image, _), mask) in enumerate(zip(batches, data.masks, strict=True)):
-            subject = Subject.of(checkpoint.model, normalise(image))
-            maps = {name: heatmap_of(subject, name) for name, method in METHODS.items() if not method.passes}
-            maps |= {RANDOM: noise(subject.record.grid, index), BLOB: centre(subject.record.grid)}
+            recorded = RecordedPass.of_class(checkpoint.model, normalise(image))
+            maps = {name: heatmap_of(recorded, name) for name, method in METHODS.items() if not method.passes}
+            maps |= {RANDOM: noise(recorded.record.grid, index), BLOB: centre(recorded.record.grid)}
             for name, heatmap in maps.items():
                 hits.setdefault(name, []).append((holds(heatmap, mask), points_at(heatmap, mask)))
     shares = {name: torch.tensor(every, dtype=torch.float64) for name, every in hits.items()}

@@ -235,7 +235,7 @@ if every:
 else:
     st.info("There is no checkpoint yet. Add one, or train one on the page Train.")
 st.header("Recommended checkpoints", anchor=False)
-fetching.show_shelf()
+fetching.show_recommended()
 st.header("Add another" if every else "Add one", anchor=False)
 if access.may_train():
     by_name, by_file = st.columns(2, gap="large")

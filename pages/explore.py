@@ -10,7 +10,7 @@ from pages.components import viewer
 from pages.links import address, link_controls, navigation, session
 from pages.links.page_links import ExploreLink
 from pages.links.source import Source
-from pages.looking import class_question, class_source, loading, token_features
+from pages.looking import class_source, loading, method_choice, token_features
 from pages.panels import (
     checkpoint_picker,
     downloads,
@@ -35,7 +35,7 @@ from vit.view import overlay
 from vit.view.selection import Selection
 
 if TYPE_CHECKING:
-    from pages.looking.class_question import Example, Question
+    from pages.looking.method_choice import Example, MethodChoice
     from pages.streamlit_internals.types import DeltaGenerator
     from vit.explain.record import AttentionRecord
     from vit.view.explanation import Explanation
@@ -103,19 +103,19 @@ def show_viewer(
 
     if not stored:
         keep_token(record)
-    example = class_question.Example(f"{payload} {checkpoint.identity}", checkpoint, explanation, stored=stored)
+    example = method_choice.Example(f"{payload} {checkpoint.identity}", checkpoint, explanation, stored=stored)
     with st.container(gap=None, key="stage"):
         tour.mark_map()
-        with st.container(key="question"):  # positioned beside the viewer's controls, see appearance.css
-            question = class_question.pick_folded(example)
+        with st.container(key="choice"):  # positioned beside the viewer's controls, see appearance.css
+            choice = method_choice.pick_folded(example)
         container = st.container()
     wanted = Selection.from_query(address.read(ExploreLink).viewer, *shape)
     more, below, feeders = (st.container() for _ in range(3))
     with feeders:  # after the viewer, which Streamlit would remount if an element were inserted before it
-        computed, method = class_question.computed_map(example, wanted, question)
+        computed, method = method_choice.computed_map(example, wanted, choice)
         pictures = open_pictures(example) if wanted.view == "components" and not stored else ()
         features = token_features.feed("features feeder", example, wanted, pictures)
-    of_class = question if question and question.target is not None else None
+    of_class = choice if choice and choice.target is not None else None
     with below:
         panel = pick_panel(of_class)
         occlusion = None
@@ -131,7 +131,7 @@ def show_viewer(
             group="whatif",
             paintable=panel == "what-if",
             occlusion=occlusion,
-            masks=class_question.masks_name(example, of_class.about) if of_class else "",
+            masks=method_choice.masks_name(example, of_class.about) if of_class else "",
             features=features,
             on_change=remember,
         )
@@ -141,7 +141,7 @@ def show_viewer(
             first_view.wait()
         return
     with more:
-        map_view, page_map, code = token_features.for_export(example, selection, question, computed, method, pictures)
+        map_view, page_map, code = token_features.for_export(example, selection, choice, computed, method, pictures)
         if of_class:
             page_map["masks"] = faithfulness.packed(example, of_class.about)
         downloads.show(
@@ -187,16 +187,16 @@ def keep_token(record: AttentionRecord) -> None:
     state.shown_token = here, current
 
 
-def pick_panel(question: Question | None) -> str:
+def pick_panel(choice: MethodChoice | None) -> str:
     """Draw the control for the panel below the viewer."""
-    names = [name for name in PANELS if question or name not in OF_CLASSES]
+    names = [name for name in PANELS if choice or name not in OF_CLASSES]
     st.markdown("## Analysis")
     return link_controls.select(
         "Analysis", "panel", names, format_func=PANELS.get, kind=st.segmented_control, label_visibility="collapsed"
     )
 
 
-def show_panel(example: Example, question: Any, selection: Selection, panel: str) -> None:
+def show_panel(example: Example, choice: Any, selection: Selection, panel: str) -> None:
     """Draw the selected panel."""
 
     def select(cell: tuple[int, int]) -> None:
@@ -205,11 +205,11 @@ def show_panel(example: Example, question: Any, selection: Selection, panel: str
         address.change(ExploreLink, viewer={**linked_viewer, "block": block, "head": head, "view": "attention"})
 
     if panel == "what-if":
-        what_if.show(example, question, selection)
+        what_if.show(example, choice, selection)
     elif panel == "heads":
-        head_panel.show(example, question, selection, select)
+        head_panel.show(example, choice, selection, select)
     elif panel == "layers":
-        layers.show(example, question, selection)
+        layers.show(example, choice, selection)
     elif panel == "features":
         features.show(example)
     elif panel == "weights":

@@ -14,7 +14,7 @@ from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidImage, InvalidRun, UserError
-from vit.explain.methods import METHODS, Subject
+from vit.explain.methods import METHODS, RecordedPass
 from vit.explain.methods import weights as class_weights
 from vit.explain.record import record
 from vit.images.decode import decode_frames
@@ -167,10 +167,10 @@ def test_frames_show_the_class_map_of_the_method(checkpoint: Checkpoint, method:
     token = 9 if pinned and METHODS[method].of_tokens else None
     truth = []
     for frame in decode_frames(data, range(3)):
-        subject = Subject.of(checkpoint.model, checkpoint.preprocess(frame.picture), 3)
+        recorded = RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(frame.picture), 3)
         direction = "from" if token is None else "to"  # the class token attends only to itself
-        weights = class_weights(subject, method, token, direction, **selection.settings(METHODS[method].settings))
-        truth.append(subject.record.heatmap(weights / weights.sum()).numpy().ravel())
+        weights = class_weights(recorded, method, token, direction, **selection.settings(METHODS[method].settings))
+        truth.append(recorded.record.heatmap(weights / weights.sum()).numpy().ravel())
     counted = np.stack(truth)
     if token is not None:
         counted[:, token - 1] = 0  # the scale ends at the strongest of the other patches

@@ -22,11 +22,11 @@ from vit.checkpoints.convert import To
 from vit.cli.parser import option_of, options_of, parser
 from vit.data import datasets
 from vit.explain import head_statistics
-from vit.explain.answers import examples
+from vit.explain.classes import examples
 from vit.explain.features import features
 from vit.explain.head_census import census
 from vit.explain.method_ranking import rank
-from vit.explain.methods import METHODS, Subject, heatmap_of, method
+from vit.explain.methods import METHODS, RecordedPass, heatmap_of, method
 from vit.explain.record import Precision
 from vit.view.export import MapView, view_json, view_npz
 from vit.view.lesson import Language
@@ -167,10 +167,10 @@ def test_default_map_equals_that_of_the_table_of_methods(
     out = tmp_path / "map.npz"
     assert command("explain", picture, "--checkpoint", path, "--method", method, "--out", out).status == 0
     checkpoint = vit.load_checkpoint(path)
-    subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(picture.read_bytes())))
+    recorded = RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(vit.decode_image(picture.read_bytes())))
     with np.load(out) as arrays:
-        np.testing.assert_allclose(arrays["heatmap"], heatmap_of(subject, method), rtol=0, atol=1e-6)
-        np.testing.assert_allclose(arrays["heatmap"], heatmap_of(subject, method), rtol=1e-4)
+        np.testing.assert_allclose(arrays["heatmap"], heatmap_of(recorded, method), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(arrays["heatmap"], heatmap_of(recorded, method), rtol=1e-4)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -181,9 +181,9 @@ def test_page_command_line_and_python_give_the_same_numbers_in_the_same_unit(
     assert command("explain", picture, "--checkpoint", saved, "--method", method, "--out", out).status == 0
     checkpoint = vit.load_checkpoint(saved)
     explanation = view.explain(checkpoint, picture.read_bytes())
-    subject = Subject.of(checkpoint.model, checkpoint.preprocess(explanation.picture))
-    label = checkpoint.labels[subject.record.target] if METHODS[method].of_class else ""
-    of_page = MapView.of_method(subject, method, label)
+    recorded = RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(explanation.picture))
+    label = checkpoint.labels[recorded.record.target] if METHODS[method].of_class else ""
+    of_page = MapView.of_method(recorded, method, label)
     saved_by_page = json.loads(view_json(explanation, of_page, checkpoint))
     with np.load(out) as arrays:
         np.testing.assert_allclose(arrays["heatmap"], saved_by_page["heatmap"], rtol=1e-5)
@@ -232,9 +232,15 @@ def powered() -> Iterator[None]:
 
     @method("powered", "Powered", "Attention to a power.", lambda call: "record.last_attention()", of_class=False)
     def powered(
-        subject: Subject, query: Any, direction: Any, *, sharp_power: float = 1.0, steps: int = 1, flat: bool = False
+        recorded: RecordedPass,
+        query: Any,
+        direction: Any,
+        *,
+        sharp_power: float = 1.0,
+        steps: int = 1,
+        flat: bool = False,
     ) -> torch.Tensor:
-        weights = subject.record.last_attention() ** (sharp_power * steps)
+        weights = recorded.record.last_attention() ** (sharp_power * steps)
         return torch.ones_like(weights) if flat else weights
 
     yield
@@ -283,7 +289,7 @@ def test_options_offer_the_choices_of_their_modules() -> None:
     assert set(options["heads", "statistic"].choices) == set(every)
     assert options["classify", "classifier"].choices == get_args(examples.Classifier)
     assert options["explain", "precision"].choices == get_args(Precision)
-    for option, function in (("classifier", vit.answers_from_examples), ("precision", vit.record)):
+    for option, function in (("classifier", vit.classes_from_examples), ("precision", vit.record)):
         usual = inspect.signature(function).parameters[option].default
         assert f"(default: {usual})" in options["explain", option].help
     assert options["convert", "to"].choices == get_args(To)

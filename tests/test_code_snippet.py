@@ -17,12 +17,12 @@ import vit
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
-from vit.explain.answers.examples import answers_from_examples, answers_from_features
-from vit.explain.answers.similarity import answers_from_picture
-from vit.explain.answers.text import answers_from_text
+from vit.explain.classes.examples import classes_from_examples, classes_from_features
+from vit.explain.classes.similarity import class_from_picture
+from vit.explain.classes.text import classes_from_text
 from vit.explain.components import components, token_features
 from vit.explain.features import Features, pooled_features
-from vit.explain.methods import METHODS, Subject, heatmap_of
+from vit.explain.methods import METHODS, RecordedPass, heatmap_of
 from vit.explain.settings import Settings
 from vit.images import samples
 from vit.images.preprocess import Preprocess
@@ -112,8 +112,8 @@ def test_code_for_a_class_gives_the_methods_numbers(checkpoint: Checkpoint, meth
         facts |= {} if query is None else {"query": query, "direction": direction}
         left: dict[str, Any] = {}
         exec(snippet(explanation, checkpoint, facts, "photo.png"), left)
-        subject = Subject.of(checkpoint.model, checkpoint.preprocess(explanation.picture), 3)
-        view = export.MapView.of_method(subject, method, "cat", query, direction, tuning)
+        recorded = RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(explanation.picture), 3)
+        view = export.MapView.of_method(recorded, method, "cat", query, direction, tuning)
         torch.testing.assert_close(left["weights"], view.weights)
         if tuning == Settings():  # in the last block, patches do not influence the class token's answer
             assert float(left["weights"].sum()) == pytest.approx(1, abs=1e-5)
@@ -139,8 +139,8 @@ def test_code_for_the_tokens_that_the_head_reads_gives_their_numbers(
     facts: dict[str, Any] = {"method": method} | ({} if query is None else {"query": query, "direction": "to"})
     left: dict[str, Any] = {}
     exec(snippet(explanation, checkpoint, facts, "photo.png"), left)
-    subject = Subject.without_class(checkpoint.model, checkpoint.preprocess(explanation.picture))
-    view = export.MapView.of_method(subject, method, "", query, "to")
+    recorded = RecordedPass.without_class(checkpoint.model, checkpoint.preprocess(explanation.picture))
+    view = export.MapView.of_method(recorded, method, "", query, "to")
     assert torch.equal(left["weights"], view.weights)
 
 
@@ -226,7 +226,7 @@ def answering(
         text_models.clip(tmp_path / "texts")
         monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
         texts = load_checkpoint("texts")
-        return texts.with_answers(answers_from_text(texts, ["a 'cat'", "two dogs"], "a photo of {}"))
+        return texts.with_classes(classes_from_text(texts, ["a 'cat'", "two dogs"], "a photo of {}"))
     files = [f"{i}.png" for i in range(5)]
     for i, file in enumerate(files):
         Image.new("RGB", (40, 30), (50 * i, 90, 200 - 50 * i)).save(file)
@@ -234,21 +234,21 @@ def answering(
         sample, size = request.param == "like a sample", (64, 64) if request.param == "like a patch" else None
         like = samples.read("horse") if sample else Path(files[3]).read_bytes()
         patch = (5, 1) if size else None
-        answers = answers_from_picture(checkpoint, vit.decode_image(like), patch, "like 'it'", size=size)
-        facts = {**answers.facts, "like": "horse" if sample else files[3], "sample": sample}
-        return checkpoint.with_answers(replace(answers, facts=facts))
+        custom = class_from_picture(checkpoint, vit.decode_image(like), patch, "like 'it'", size=size)
+        facts = {**custom.facts, "like": "horse" if sample else files[3], "sample": sample}
+        return checkpoint.with_classes(replace(custom, facts=facts))
     groups = {"red 'ish'": files[2:], "blue": files[:2]}
     if request.param == "groups":
         vectors = [
             pooled_features(checkpoint.model, checkpoint.preprocess(Image.open(file))) for file in files[2:] + files[:2]
         ]
         features = Features(torch.cat(vectors).numpy(), np.array([0, 0, 0, 1, 1]), tuple(groups))
-        return checkpoint.with_answers(answers_from_features(features, "pictures", groups=groups))
+        return checkpoint.with_classes(classes_from_features(features, "pictures", groups=groups))
     for split, name, file in [(s, n, f) for s in ("train", "test") for n, some in groups.items() for f in some]:
         (tmp_path / "set" / split / name).mkdir(parents=True, exist_ok=True)
         shutil.copy(file, tmp_path / "set" / split / name)
-    answers = answers_from_examples(checkpoint, f"folder:{tmp_path / 'set'}", "neighbours", limit=4)
-    return checkpoint.with_answers(answers)
+    custom = classes_from_examples(checkpoint, f"folder:{tmp_path / 'set'}", "neighbours", limit=4)
+    return checkpoint.with_classes(custom)
 
 
 @pytest.mark.parametrize(
@@ -260,10 +260,10 @@ def test_code_recreates_user_defined_classes(answering: Checkpoint, sample: str)
     Path("photo.png").write_bytes(data)
     explanation = explain(answering, data)
     target = len(answering.labels) - 1
-    subject = Subject.of(answering.model, explanation.preprocess(explanation.picture), target)
+    recorded = RecordedPass.of_class(answering.model, explanation.preprocess(explanation.picture), target)
     facts = {"method": "relevance", "target": target}
     program = snippet(explanation, answering, facts, picture="photo.png", sample=sample)
     left: dict[str, Any] = {}
     exec(compile(program, "copied.py", "exec"), left)
     assert left["checkpoint"].labels == answering.labels
-    torch.testing.assert_close(left["heatmap"], heatmap_of(subject, "relevance"), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(left["heatmap"], heatmap_of(recorded, "relevance"), rtol=1e-4, atol=1e-6)

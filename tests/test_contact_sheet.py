@@ -15,7 +15,7 @@ from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES
 from vit.errors import InvalidImage
 from vit.explain.maps import entropy
-from vit.explain.methods import METHODS, Subject, heatmap_of
+from vit.explain.methods import METHODS, RecordedPass, heatmap_of
 from vit.explain.sensitivity import HELD_OUT, Verdict, random_masks, score_drops
 from vit.images import samples
 from vit.images.preprocess import Preprocess
@@ -34,15 +34,15 @@ from vit.view.contact_sheet import (
 
 def test_figures_of_an_entry_equal_its_parts(checkpoint: Checkpoint) -> None:
     result = classify_and_explain(checkpoint, Picture("", samples.read("cat")), "relevance")
-    subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))))
-    probabilities = subject.record.logits[0].softmax(0)
+    recorded = RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))))
+    probabilities = recorded.record.logits[0].softmax(0)
     assert result.label == checkpoint.labels[int(probabilities.argmax())]
     assert result.confidence == pytest.approx(float(probabilities.max()))
-    assert result.entropy == pytest.approx(float(entropy(subject.record.rows(1, [0]).mean(0)[0])), abs=1e-5)
-    masks = random_masks(math.prod(subject.record.grid), contact_sheet.MASKS, HELD_OUT)
-    drops = score_drops(checkpoint.model, subject.pixels, subject.record.target, masks)
+    assert result.entropy == pytest.approx(float(entropy(recorded.record.rows(1, [0]).mean(0)[0])), abs=1e-5)
+    masks = random_masks(math.prod(recorded.record.grid), contact_sheet.MASKS, HELD_OUT)
+    drops = score_drops(checkpoint.model, recorded.pixels, recorded.record.target, masks)
     verdict = measure(checkpoint, Picture("", samples.read("cat")), "relevance")
-    sums = masks.double().numpy() @ heatmap_of(subject, "relevance").flatten().double().numpy()
+    sums = masks.double().numpy() @ heatmap_of(recorded, "relevance").flatten().double().numpy()
     assert verdict.correlation == pytest.approx(np.corrcoef(sums, drops.numpy())[0, 1], abs=1e-6)
     assert Image.open(io.BytesIO(result.thumbnail)).size == (contact_sheet.THUMBNAIL_SIDE, contact_sheet.THUMBNAIL_SIDE)
 

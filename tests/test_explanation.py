@@ -18,8 +18,8 @@ from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import InvalidImage
 from vit.explain import timing
-from vit.explain.answers.examples import answers_from_pictures
-from vit.explain.answers.similarity import answers_from_picture
+from vit.explain.classes.examples import classes_from_pictures
+from vit.explain.classes.similarity import class_from_picture
 from vit.explain.cost import count_tokens
 from vit.explain.input_sizes import resized, size_near
 from vit.explain.record import Precision
@@ -175,15 +175,15 @@ from pathlib import Path
 import vit
 from vit.images import samples
 from vit.view.explanation import explain
-from vit.explain.methods import METHODS, Subject, weights
+from vit.explain.methods import METHODS, RecordedPass, weights
 from vit.training.presets import train_config
 from vit.training.train import train
 
 checkpoint = vit.load_checkpoint("cifar10")
 picture = explain(checkpoint, samples.read("cat")).picture
-subject = Subject.of(checkpoint.model, checkpoint.preprocess(picture), 3)
+recorded = RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(picture), 3)
 for method in METHODS:
-    weights(subject, method)
+    weights(recorded, method)
 settings = dict(limit=40, epochs=1, dim=32, depth=1, heads=1, patch_size=16, ema=0.9, device="cpu")
 train(train_config("shapes", **settings), Path(sys.argv[1]))
 print(sorted({"torch._dynamo", "torchvision"} & sys.modules.keys()))
@@ -209,8 +209,8 @@ def test_other_answers_use_the_same_pass(
         save_checkpoint(tmp_path / pool, model, ["a", "b", "c", "d", "e"], Preprocess((32, 32)))
     )
     picture = decode_image(photo)
-    by_pictures = checkpoint.with_answers(answers_from_pictures(checkpoint, {"noise": [picture], "grey": [grey()]}))
-    like_it = checkpoint.with_answers(answers_from_picture(checkpoint, picture))
+    by_pictures = checkpoint.with_classes(classes_from_pictures(checkpoint, {"noise": [picture], "grey": [grey()]}))
+    like_it = checkpoint.with_classes(class_from_picture(checkpoint, picture))
     assert by_pictures.body == checkpoint.body == like_it.body and by_pictures.identity != checkpoint.identity
     assert replace(checkpoint, preprocess=Preprocess((32, 32), mean=(0.1, 0.2, 0.3))).body != checkpoint.body
     whole = explain(like_it, photo, precision=precision)

@@ -70,6 +70,6 @@ def test_example_method_is_in_the_table(monkeypatch: pytest.MonkeyPatch, build: 
     [(_, block)] = BLOCK.findall((ROOT / "docs" / "adding-a-method.md").read_text())
     assert inspect.isfunction(build) and inspect.isfunction(pictures)
     exec(block, vars(methods) | {"Tensor": torch.Tensor})
-    subject = methods.Subject.of(build(), pictures(32, 48, count=1), 3)
-    heatmap = methods.heatmap_of(subject, "attention-gradcam")
+    recorded = methods.RecordedPass.of_class(build(), pictures(32, 48, count=1), 3)
+    heatmap = methods.heatmap_of(recorded, "attention-gradcam")
     assert heatmap.shape == (4, 6) and bool((heatmap >= 0).all()) and heatmap.max() > 0

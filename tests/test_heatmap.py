@@ -12,7 +12,7 @@ from PIL import Image
 
 import vit
 from vit.cli.main import main
-from vit.explain.methods import METHODS, Subject, weights
+from vit.explain.methods import METHODS, RecordedPass, weights
 from vit.explain.record import record
 
 LABELS = ("cat", "bus", "ship", "deer", "dog")
@@ -70,8 +70,8 @@ def test_token_is_given_by_name_position_or_index(
 def test_class_is_given_by_label_or_index(
     checkpoint: vit.Checkpoint, image: Image.Image, target: Any, index: int | None
 ) -> None:
-    subject = Subject.of(checkpoint.model, checkpoint.preprocess(image), index)
-    expected = subject.record.heatmap(weights(subject, "relevance"))
+    recorded = RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(image), index)
+    expected = recorded.record.heatmap(weights(recorded, "relevance"))
     torch.testing.assert_close(vit.heatmap(checkpoint, image, target=target), expected)
 
 

@@ -147,8 +147,8 @@ def test_concurrently_saved_probes_of_one_name_are_both_kept(
     noise = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)
     pictures = [Image.fromarray(one) for one in noise]
     checkpoint = load_checkpoint(backbone)
-    answers = vit.answers_from_pictures(checkpoint, {"a": pictures[:3], "b": pictures[3:]})
-    probed, check = checkpoint.with_answers(answers), manage._check_free
+    custom = vit.classes_from_pictures(checkpoint, {"a": pictures[:3], "b": pictures[3:]})
+    probed, check = checkpoint.with_classes(custom), manage._check_free
 
     def check_too_early(name: str, root: Path | None) -> None:
         check(name, root)

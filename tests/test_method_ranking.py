@@ -26,11 +26,11 @@ from vit.explain.method_ranking import (
     rank,
     read_table,
     record_in_card,
-    recorded,
+    recorded_results,
     table,
     verdict,
 )
-from vit.explain.methods import METHODS, Subject, heatmap_of
+from vit.explain.methods import METHODS, RecordedPass, heatmap_of
 from vit.images.preprocess import Normalise, Preprocess
 
 
@@ -70,9 +70,9 @@ def test_score_of_a_picture_in_a_batch_equals_its_score_alone(checkpoint: Checkp
     result = [float(work.part(number)["rollout"][0, 0]) for number in range(3)]
     assert len(set(result)) == 3
     for score, (image, _) in zip(result, images.batches(torch.arange(3), 1, torch.device("cpu")), strict=True):
-        subject = Subject.of(checkpoint.model, normalise(image))
-        alone = [heatmap_of(subject, "rollout")]
-        assert faithfulness(checkpoint.model, subject.pixels, subject.record.target, alone) == pytest.approx([score])
+        recorded = RecordedPass.of_class(checkpoint.model, normalise(image))
+        alone = [heatmap_of(recorded, "rollout")]
+        assert faithfulness(checkpoint.model, recorded.pixels, recorded.record.target, alone) == pytest.approx([score])
 
 
 def test_map_is_judged_by_masks_that_it_was_not_fitted_to(checkpoint: Checkpoint) -> None:
@@ -141,7 +141,7 @@ def test_table_of_the_card_is_read_back(saved_shapes: Path) -> None:
     for one in result:
         assert back[one.name].saco == pytest.approx(one.saco)
         assert back[one.name].correlation == pytest.approx(one.correlation) and back[one.name].better == 0.25
-    shipped, scores = recorded(load_checkpoint("cifar10").facts)
+    shipped, scores = recorded_results(load_checkpoint("cifar10").facts)
     assert shipped == 500 and max(scores, key=lambda name: scores[name].saco.mean) == "removal"
     correlations = {name: one.correlation.mean for name, one in scores.items() if one.correlation}
     assert correlations.keys() == scores.keys() and max(correlations, key=correlations.__getitem__) == "removal"
@@ -156,7 +156,7 @@ def test_older_card_without_correlations_is_read() -> None:
 
 @pytest.mark.parametrize("lines", [None, 3, [], [3], ["| Relevance | 0.1 |"], ["Test pictures of a: x, by"]])
 def test_card_without_a_ranking_has_none(lines: Any) -> None:
-    assert recorded({} if lines is None else {"faithfulness": lines}) == (0, {})
+    assert recorded_results({} if lines is None else {"faithfulness": lines}) == (0, {})
 
 
 _OF_THE_CARD = ("README.md", "config.json")

@@ -6,8 +6,9 @@ from torch import nn
 
 from vit.model.transformer import VisionTransformer
 from vit.training import optimizers
-from vit.training.optimizers import Muon, average_, learning_rate_share, make_optimizers
+from vit.training.optimizers import Muon, average_, make_optimizers
 from vit.training.presets import train_config
+from vit.training.schedule import learning_rate_factor
 
 
 @pytest.mark.parametrize(
@@ -15,18 +16,18 @@ from vit.training.presets import train_config
 )
 def test_learning_rate_warms_up_and_follows_a_cosine(step: int, share: float) -> None:
     config = train_config(warmup_epochs=2, epochs=6)  # 2 steps per epoch: 4 of warm-up, 8 of cosine
-    assert learning_rate_share(step, 12, 2, config) == pytest.approx(share, abs=1e-6)
+    assert learning_rate_factor(step, 12, 2, config) == pytest.approx(share, abs=1e-6)
 
 
 def test_constant_schedule_stays_at_the_peak() -> None:
     config = train_config(schedule="constant", warmup_epochs=1)
-    assert [learning_rate_share(step, 10, 2, config) for step in (0, 1, 2, 9)] == [0.5, 1.0, 1.0, 1.0]
+    assert [learning_rate_factor(step, 10, 2, config) for step in (0, 1, 2, 9)] == [0.5, 1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("warmup", [0, 0.3, 1.25, 2.5, 100])
 def test_learning_rate_is_positive_and_at_most_its_peak(warmup: float) -> None:
     config = train_config(warmup_epochs=warmup, epochs=4)
-    shares = [learning_rate_share(step, 8, 2, config) for step in range(8)]
+    shares = [learning_rate_factor(step, 8, 2, config) for step in range(8)]
     assert all(0 < share <= 1 for share in shares)
     assert max(shares) == 1
 

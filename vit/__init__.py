@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from vit.lazy import names_of
 
 if TYPE_CHECKING:
-    from vit.checkpoints.answers import Answers
     from vit.checkpoints.catalog import find_checkpoint
     from vit.checkpoints.checkpoint import Checkpoint
+    from vit.checkpoints.custom_classes import CustomClasses
     from vit.checkpoints.in_memory import checkpoint_from_module
     from vit.checkpoints.load import list_checkpoints, load_checkpoint
     from vit.checkpoints.save import save_checkpoint
     from vit.data.import_archive import ImportedDataset, import_dataset
     from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidImage, UserError
-    from vit.explain.answers.examples import answers_from_examples, answers_from_pictures
-    from vit.explain.answers.similarity import answers_from_picture
-    from vit.explain.answers.text import answers_from_text
     from vit.explain.attention_rollout import rollout
+    from vit.explain.classes.examples import classes_from_examples, classes_from_pictures
+    from vit.explain.classes.similarity import class_from_picture
+    from vit.explain.classes.text import classes_from_text
     from vit.explain.heatmap import heatmap
     from vit.explain.record import AttentionRecord, record
     from vit.explain.relevance import GradientRecord, legrad, relevance_record
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 # Imported on first use, so that decoding a picture does not wait for torch.
 _HOMES = {
     "data.import_archive": ["ImportedDataset", "import_dataset"],
-    "explain.answers.examples": ["answers_from_examples", "answers_from_pictures"],
-    "explain.answers.similarity": ["answers_from_picture"],
-    "explain.answers.text": ["answers_from_text"],
+    "explain.classes.examples": ["classes_from_examples", "classes_from_pictures"],
+    "explain.classes.similarity": ["class_from_picture"],
+    "explain.classes.text": ["classes_from_text"],
     "explain.attention_rollout": ["rollout"],
     "explain.heatmap": ["heatmap"],
     "explain.record": ["AttentionRecord", "record"],
-    "checkpoints.answers": ["Answers"],
+    "checkpoints.custom_classes": ["CustomClasses"],
     "checkpoints.catalog": ["find_checkpoint"],
     "checkpoints.checkpoint": ["Checkpoint"],
     "checkpoints.in_memory": ["checkpoint_from_module"],

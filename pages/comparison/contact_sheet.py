@@ -13,7 +13,7 @@ from pages.comparison import side_by_side
 from pages.links import address, link_controls, navigation, session
 from pages.links.page_links import CompareLink, ExploreLink
 from pages.links.source import Source
-from pages.looking import class_question, class_source, loading
+from pages.looking import class_source, loading, method_choice
 from pages.server import pass_queue, uploaded_pictures
 from pages.server.result_cache import ASK_ABOVE, TELL_ABOVE
 from pages.shared import datasets, download_buttons
@@ -122,14 +122,14 @@ def show() -> None:
         return
     if not pictures:
         return
-    question = f"{checkpoint.identity} {source} {len(pictures)} {shown_map}"
-    results = compute_results(checkpoint, pictures, shown_map, question)
+    request = f"{checkpoint.identity} {source} {len(pictures)} {shown_map}"
+    results = compute_results(checkpoint, pictures, shown_map, request)
     if not results:
         return
     measures = bool(checkpoint.labels) and pick_faithfulness(checkpoint, min(len(results), PAGE))
     if measures:
         verdicts = session.of(session.Compare).verdicts
-        results = [one._replace(verdict=verdicts.get((question, one.picture.digest))) for one in results]
+        results = [one._replace(verdict=verdicts.get((request, one.picture.digest))) for one in results]
     judged = any(one.correct is not None for one in results)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         orders = [
@@ -174,7 +174,7 @@ def show() -> None:
         facts = f"{reports.describe(checkpoint)} Map: {shown_map.words}."
         download_buttons.pdf("Sheet", lambda: reports.of_sheet(results, [printed(one) for one in results], facts))
     if measures and any(one.verdict is None for one in on_page):
-        measure_all(checkpoint, on_page, shown_map, question, captions)
+        measure_all(checkpoint, on_page, shown_map, request, captions)
         st.rerun()  # to sort by faithfulness, and to show its column
 
 
@@ -227,7 +227,7 @@ def block_or_head_title(kind: str, which: int | str) -> str:
 def pick_method(checkpoint: Any) -> str:
     """Draw the control for the method that explains the predicted class."""
     names = list(METHODS) if checkpoint.labels else list(WITHOUT_CLASSES)
-    default = class_question.DEFAULT if class_question.DEFAULT in names else names[0]
+    default = method_choice.DEFAULT if method_choice.DEFAULT in names else names[0]
     return link_controls.select(
         "Map",
         "m_method",
@@ -254,15 +254,15 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
     return [Picture(one.name, one.data) for one in loading.pick_files(UPLOADS, "m_upload", "m_pictures")]
 
 
-def compute_results(checkpoint: Any, pictures: Sequence[Any], shown_map: Map, question: str) -> list[Any]:
+def compute_results(checkpoint: Any, pictures: Sequence[Any], shown_map: Map, request: str) -> list[Any]:
     """Compute or look up the result of every picture; list unreadable ones."""
     expected = seconds(checkpoint, len(pictures))
     requested = session.of(session.Compare).requested
     asks = f"Look at {len(pictures)} pictures ({format_duration(expected)})"
-    if expected > ASK_ABOVE and question not in requested and not st.button(asks, type="primary"):
+    if expected > ASK_ABOVE and request not in requested and not st.button(asks, type="primary"):
         return []
     # Add it even if no button was needed, so that none appears if the estimate grows on a busy machine.
-    requested.add(question)
+    requested.add(request)
     bar, results, unreadable = st.progress(0.0), [], []
     for done, picture in enumerate(pictures):
         bar.progress(done / len(pictures), f"Picture {done + 1} of {len(pictures)}")
@@ -290,15 +290,13 @@ def pick_faithfulness(checkpoint: Any, count: int) -> bool:
     )
 
 
-def measure_all(
-    checkpoint: Any, results: Sequence[Any], shown_map: Map, question: str, captions: Sequence[Any]
-) -> None:
+def measure_all(checkpoint: Any, results: Sequence[Any], shown_map: Map, request: str, captions: Sequence[Any]) -> None:
     """Measure the faithfulness of maps one by one; finished results are kept if the visitor leaves."""
     bar = st.progress(0.0)
     for done, (one, caption) in enumerate(zip(results, captions, strict=True)):
         bar.progress(done / len(results), f"Map {done + 1} of {len(results)}: taking parts of the picture away…")
         verdict = cached_measurement(checkpoint.identity, one.picture.digest, shown_map, checkpoint, one.picture)
-        session.of(session.Compare).verdicts[question, one.picture.digest] = verdict
+        session.of(session.Compare).verdicts[request, one.picture.digest] = verdict
         caption.caption(lines_of(one._replace(verdict=verdict)))
     bar.empty()
 
@@ -382,7 +380,7 @@ def link_to(name: str, checkpoint: Any, shown_map: Map) -> ExploreLink:
     """Return the link that opens the sheet's map on page Explore."""
     link = ExploreLink(checkpoint=name, classes=address.read(CompareLink).sheet.classes)
     method, chosen = shown_map.method, {name: str(value) for name, value in shown_map.settings}
-    if method in class_question.methods_for(checkpoint):
+    if method in method_choice.methods_for(checkpoint):
         return replace(link, method=method, viewer={"view": "relevance", **chosen})
     return replace(link, viewer={"view": method, **chosen})
 

@@ -9,7 +9,7 @@ import streamlit as st
 from PIL import Image
 
 from pages.comparison.side import Side
-from pages.looking import class_question, token_features
+from pages.looking import method_choice, token_features
 from pages.shared import download_buttons
 from vit.explain import map_comparison
 from vit.explain.methods import METHODS
@@ -49,8 +49,8 @@ def show(sides: Sequence[tuple[Side, Selection]]) -> None:
     maps, names = [], []
     for side, selected in sides:
         example = token_features.with_features(side.example, selected)
-        maps.append(side.record.heatmap(class_question.weights(example, selected, side.question)))
-        names.append(describe(selected, side.question))
+        maps.append(side.record.heatmap(method_choice.weights(example, selected, side.choice)))
+        names.append(describe(selected, side.choice))
     one, other = maps
     both, correlation = map_comparison.difference(one, other), map_comparison.rank_correlation(one, other)
     picture, box = picture_of(left.example.explanation.payload)
@@ -121,7 +121,7 @@ def printed(side: Side, selected: Selection, pictures: Sequence[token_features.O
     """
     example = token_features.with_features(side.example, selected)
     record, payload = example.explanation.record, example.explanation.payload
-    make = token_features.for_export(side.example, selected, side.question, None, None, pictures)[0]
+    make = token_features.for_export(side.example, selected, side.choice, None, None, pictures)[0]
     map_view = make() if make else export.MapView.of(record, selected, payload)
     picture, box = picture_of(payload)
     checkpoint = example.checkpoint
@@ -131,9 +131,9 @@ def printed(side: Side, selected: Selection, pictures: Sequence[token_features.O
 
 def facts_of(side: Side, map_name: str) -> dict[str, Any]:
     """Return checkpoint, map and class of a side, for files. An epoch of a run has no checkpoint."""
-    checkpoint, question = side.example.checkpoint, side.question
+    checkpoint, choice = side.example.checkpoint, side.choice
     facts: dict[str, Any] = {"checkpoint": checkpoint and tables.facts_of(checkpoint), "map": map_name}
-    target = question.target if question else None
+    target = choice.target if choice else None
     return facts | ({} if target is None else {"class": checkpoint.labels[target]})
 
 
@@ -144,10 +144,10 @@ def one_picture(side: Side) -> bytes:
     return payload[offset : offset + length]
 
 
-def describe(selected: Selection, question: class_question.Question | None) -> str:
+def describe(selected: Selection, choice: method_choice.MethodChoice | None) -> str:
     """Return a short description of a map."""
-    if selected.view == "relevance" and question:
-        return METHODS[question.method].title
+    if selected.view == "relevance" and choice:
+        return METHODS[choice.method].title
     if selected.view in NAMES:
         return NAMES[selected.view]
     block = f"block {selected.block + 1}" if isinstance(selected.block, int) else f"{selected.block} of blocks"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pages.looking import class_question
+from pages.looking import method_choice
 from vit.explain.map_comparison import Layout
 from vit.explain.record import AttentionRecord
 
@@ -18,14 +18,14 @@ class Side:
         payload: from `pages.components.viewer.feed`.
         example: its picture; the checkpoint is None for an epoch of a run.
         facts: the predictions as text.
-        question: class and method; None without classes.
+        choice: class and method; None without classes.
     """
 
     name: str
     payload: str
-    example: class_question.Example
+    example: method_choice.Example
     facts: str
-    question: class_question.Question | None = None
+    choice: method_choice.MethodChoice | None = None
 
     @property
     def title(self) -> str:

@@ -13,7 +13,7 @@ from pages.comparison.side import SIDES, Side
 from pages.components import viewer
 from pages.links import address, link_controls, navigation, session
 from pages.links.page_links import CompareLink
-from pages.looking import class_question, class_source, loading, token_features
+from pages.looking import class_source, loading, method_choice, token_features
 from pages.server import uploaded_pictures
 from pages.server.uploaded_pictures import Upload
 from pages.shared import datasets, stepping, stored_epochs
@@ -97,7 +97,7 @@ def show(beside: DeltaGenerator) -> None:
                 lead, (checkpoint, explanation, facts, *_) = picked, picked
                 payload = viewer.feed(f"{name} feeder", explanation.payload)
                 key = f"{payload} {checkpoint.identity if checkpoint else ''}"
-                sides.append(Side(name, payload, class_question.Example(key, checkpoint, explanation), facts))
+                sides.append(Side(name, payload, method_choice.Example(key, checkpoint, explanation), facts))
     if len(sides) == len(SIDES):
         left, right = sides
         show_both(
@@ -302,10 +302,10 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
     with st.container(key="viewers"):
         one, other = st.columns(2, gap="large")
     with one, facts_row(left):
-        left = replace(left, question=pick_question(left))
+        left = replace(left, choice=pick_choice(left))
     with other, facts_row(right):
-        shared = None if apart else shared_question(left, right)
-        right = replace(right, question=shared or pick_question(right))
+        shared = None if apart else shared_choice(left, right)
+        right = replace(right, choice=shared or pick_choice(right))
         if shared and shared.target is not None:
             predictions = right.example.explanation.predictions
             probability = right.example.explanation.probabilities[shared.target]
@@ -321,7 +321,7 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
         with column:
             container, feeders = st.container(), st.container()
         with feeders:
-            computed, method = class_question.computed_map(side.example, selected, side.question, f"{side.name} ")
+            computed, method = method_choice.computed_map(side.example, selected, side.choice, f"{side.name} ")
             pictures = [token_features.of_example(one.example) for one in (left, right)]
             features = token_features.feed(f"{side.name} features", side.example, selected, pictures)
         with container:
@@ -354,22 +354,22 @@ def identity_of(side: Side) -> str:
     return side.example.checkpoint.identity if side.example.checkpoint else ""
 
 
-def pick_question(side: Side) -> class_question.Question | None:
+def pick_choice(side: Side) -> method_choice.MethodChoice | None:
     """Draw the controls for a side's class and method; None for a run or without methods."""
     if not side.example.checkpoint:
         return None
-    return class_question.pick_folded(side.example, f"{side.name}_", SIDES[side.name])
+    return method_choice.pick_folded(side.example, f"{side.name}_", SIDES[side.name])
 
 
-def shared_question(left: Side, right: Side) -> class_question.Question | None:
+def shared_choice(left: Side, right: Side) -> method_choice.MethodChoice | None:
     """Return the left side's class and method for the right side; None if its model does not have them."""
-    question, one, other = left.question, left.example.checkpoint, right.example.checkpoint
-    if not question or not other or question.method not in class_question.methods_for(other):
+    choice, one, other = left.choice, left.example.checkpoint, right.example.checkpoint
+    if not choice or not other or choice.method not in method_choice.methods_for(other):
         return None
-    if question.target is None or not other.labels:
-        return None if other.labels else question._replace(target=None)
-    label = one.labels[question.target]
-    return question._replace(target=other.labels.index(label)) if label in other.labels else None
+    if choice.target is None or not other.labels:
+        return None if other.labels else choice._replace(target=None)
+    label = one.labels[choice.target]
+    return choice._replace(target=other.labels.index(label)) if label in other.labels else None
 
 
 def first_shown(left: Side, right: Side, one_view: bool) -> dict[str, Selection]:

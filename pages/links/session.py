@@ -101,7 +101,7 @@ class Explore:
         torch_due: the first view is drawn, so PyTorch may be loaded.
         frames: key of the last explained animation, and its files.
         importance, verdict: key of the picture and class for which each was measured or requested.
-        more_masks: key, by `class_question.masks_name`, of the map for which the browser requests more masks.
+        more_masks: key, by `method_choice.masks_name`, of the map for which the browser requests more masks.
         progress: progress of computations over many pictures, by key.
         before_tour: the link and the picture's source when the tour began.
     """

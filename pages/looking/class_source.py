@@ -11,7 +11,7 @@ import streamlit as st
 
 from pages.links import address, link_controls, session
 from pages.links.page_links import CLASSES, ClassesLink, ExploreLink
-from pages.looking import example_groups, likeness
+from pages.looking import example_groups, similarity_classes
 from pages.server import access, pass_queue
 from pages.server.result_cache import ASK_ABOVE, cached, with_bar
 from pages.server.uploaded_pictures import Upload
@@ -21,14 +21,14 @@ from vit.checkpoints import manage
 from vit.data import datasets as vit_datasets
 from vit.errors import UserError
 from vit.explain import features, head_census
-from vit.explain.answers import examples, text
+from vit.explain.classes import examples, text
 from vit.images import decode
 from vit.paths import runs_folder
 from vit.view.captions import format_duration
 
 if TYPE_CHECKING:
-    from vit.checkpoints.answers import Answers
     from vit.checkpoints.checkpoint import Checkpoint
+    from vit.checkpoints.custom_classes import CustomClasses
     from vit.explain.cost import Size
     from vit.explain.features import Features
 
@@ -47,7 +47,7 @@ def names(prefix: str = "") -> tuple[str, ...]:
 def show_stored() -> None:
     """Draw a disabled version of `pick` for the shipped checkpoint, while PyTorch is not loaded."""
     st.segmented_control(
-        "Classes", ["the checkpoint's", "examples", "likeness"], default="the checkpoint's", disabled=True
+        "Classes", ["the checkpoint's", "examples", "similarity"], default="the checkpoint's", disabled=True
     )
 
 
@@ -62,7 +62,7 @@ def pick(checkpoint: Checkpoint, prefix: str = "", size: Size | None = None) -> 
     sources = {"": "the checkpoint's" if checkpoint.labels else "none"}
     if _reads_text(checkpoint):
         sources[TYPED] = "typed"
-    sources |= {EXAMPLES: "examples", SIMILAR: "likeness"}
+    sources |= {EXAMPLES: "examples", SIMILAR: "similarity"}
     source = link_controls.select(
         "Classes",
         name,
@@ -81,18 +81,18 @@ def pick(checkpoint: Checkpoint, prefix: str = "", size: Size | None = None) -> 
     try:
         if source == SIMILAR:
             own, target = f"{prefix}{CLASSES}", f"{prefix}target"
-            answers: Answers | None = likeness.pick(checkpoint, own, target, size, of_pinned=not prefix)
+            custom: CustomClasses | None = similarity_classes.pick(checkpoint, own, target, size, of_pinned=not prefix)
         else:
-            answers = (_typed if source == TYPED else _from_examples)(checkpoint, prefix)
+            custom = (_typed if source == TYPED else _from_examples)(checkpoint, prefix)
     except UserError as error:
         st.error(plain(str(error)))
         return checkpoint
-    if answers is None:
+    if custom is None:
         return checkpoint
-    key = "with answers", checkpoint.identity, checkpoint.name, answers.digest
-    changed: Checkpoint = cached(key, lambda: checkpoint.with_answers(answers))
+    key = "with classes", checkpoint.identity, checkpoint.name, custom.digest
+    changed: Checkpoint = cached(key, lambda: checkpoint.with_classes(custom))
     if source == EXAMPLES:
-        _show_accuracy(changed, answers, prefix)
+        _show_accuracy(changed, custom, prefix)
     return changed
 
 
@@ -110,7 +110,7 @@ def _reads_text(checkpoint: Checkpoint) -> bool:
 # --- Typed ----------------------------------------------------------------------------------------------------------
 
 
-def _typed(checkpoint: Checkpoint, prefix: str) -> Answers | None:
+def _typed(checkpoint: Checkpoint, prefix: str) -> CustomClasses | None:
     """Draw the fields for typed phrases, and return their classes; None without phrases."""
     phrases, template = f"{prefix}{CLASSES}text", f"{prefix}{CLASSES}template"
     linked, read = address.texts(phrases), address.text(template) or "{}"
@@ -144,11 +144,11 @@ def _typed(checkpoint: Checkpoint, prefix: str) -> Answers | None:
     if not linked:
         st.caption("Type what the picture may show, and also what it does not show: the answer is divided among them.")
         return None
-    answers: Answers = cached(
-        ("answers", checkpoint.identity, tuple(linked), read),
-        lambda: text.answers_from_text(checkpoint, linked, read),
+    custom: CustomClasses = cached(
+        ("classes", checkpoint.identity, tuple(linked), read),
+        lambda: text.classes_from_text(checkpoint, linked, read),
     )
-    return answers
+    return custom
 
 
 def _type_text(
@@ -162,7 +162,7 @@ def _type_text(
 # --- Examples -------------------------------------------------------------------------------------------------------
 
 
-def _from_examples(checkpoint: Checkpoint, prefix: str) -> Answers | None:
+def _from_examples(checkpoint: Checkpoint, prefix: str) -> CustomClasses | None:
     """Draw the controls for examples, and return classes learned from them; None if there are too few."""
     own = "Your own, in groups"
     titles = {"": own} | {spec: title for spec, title in datasets.here().items()}
@@ -197,11 +197,11 @@ def _from_examples(checkpoint: Checkpoint, prefix: str) -> Answers | None:
         known, facts = _features_of_dataset(checkpoint, data, count), {"limit": count}
     if known is None:
         return None
-    answers: Answers = cached(
-        ("answers", checkpoint.identity, known.vectors.tobytes(), known.classes, data, classifier, repr(facts)),
-        lambda: examples.answers_from_features(known, data or "pictures", classifier, **facts),
+    custom: CustomClasses = cached(
+        ("classes", checkpoint.identity, known.vectors.tobytes(), known.classes, data, classifier, repr(facts)),
+        lambda: examples.classes_from_features(known, data or "pictures", classifier, **facts),
     )
-    return answers
+    return custom
 
 
 def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Features | None:
@@ -269,20 +269,20 @@ def _vector(checkpoint: Checkpoint, upload: Upload) -> Any:
     return cached(("features", checkpoint.identity, upload.key), work)
 
 
-def _show_accuracy(checkpoint: Checkpoint, answers: Answers, prefix: str) -> None:
+def _show_accuracy(checkpoint: Checkpoint, custom: CustomClasses, prefix: str) -> None:
     """Show the accuracy of classes from examples, and a form that saves them as a checkpoint."""
-    if answers.accuracy is None or answers.interval is None:
+    if custom.accuracy is None or custom.interval is None:
         st.caption("A group with a single picture leaves nothing to try this on. Add more to see how far it is right.")
     else:
-        low, high = answers.interval
+        low, high = custom.interval
         st.caption(
-            f"Right about **{answers.accuracy:.1%}** of examples that it was not taught (95 % interval {low:.1%} to "
-            f"{high:.1%}); a guess is right about {1 / len(answers.names):.1%}."
+            f"Right about **{custom.accuracy:.1%}** of examples that it was not taught (95 % interval {low:.1%} to "
+            f"{high:.1%}); a guess is right about {1 / len(custom.names):.1%}."
         )
     if not access.may_train() or prefix:
         return
     button_actions.show_outcome()  # why the probe was not saved
-    if not answers.linear:
+    if not custom.linear:
         st.caption("Neighbours cannot be kept as a checkpoint; a linear probe can.")
         return
     with st.expander("Keep as a checkpoint"):

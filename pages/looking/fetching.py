@@ -13,7 +13,7 @@ from pages.server import access, public
 from pages.shared import button_actions
 from pages.shared.escape import plain
 from vit.checkpoints import hub
-from vit.checkpoints.shelf import SHELF, Recommended
+from vit.checkpoints.recommended import RECOMMENDED, Recommended
 from vit.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ def fetch(name: str) -> None:
     st.rerun()
 
 
-def show_shelf() -> None:
+def show_recommended() -> None:
     """Show all recommended checkpoints as cards, each with a button that downloads or opens it."""
     available = {info.name for info in loading.list_checkpoints().every}
     clicked: tuple[Recommended, DeltaGenerator] | None = None
-    for first in range(0, len(SHELF), COLUMNS):
+    for first in range(0, len(RECOMMENDED), COLUMNS):
         columns = st.columns(COLUMNS, gap="medium")
-        for column, one in zip(columns, SHELF[first : first + COLUMNS], strict=False):
+        for column, one in zip(columns, RECOMMENDED[first : first + COLUMNS], strict=False):
             card = column.container(border=True, height="stretch")
             with card:
                 st.markdown(f"**{plain(one.title)}**  \n{plain(one.good_for)}")
@@ -60,7 +60,7 @@ def show_shelf() -> None:
                     navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=one.name).to_query())
                 elif not access.may_train():
                     st.caption("Not on this server." if public.is_public() else "Not fetched yet.")
-                elif st.button("Get it", key=f"shelf {one.repository}", help=_GATED if one.gated else None):
+                elif st.button("Get it", key=f"recommended {one.repository}", help=_GATED if one.gated else None):
                     clicked = one, card
     if clicked:  # download after all cards are drawn
         with clicked[1]:

@@ -25,7 +25,7 @@ from pages.shared import uploaders
 from pages.shared.escape import plain
 from vit import checkpoints, view
 from vit.checkpoints import catalog, hub
-from vit.checkpoints.shelf import SHELF
+from vit.checkpoints.recommended import RECOMMENDED
 from vit.errors import UserError
 from vit.explain import faithfulness
 from vit.images import decode
@@ -269,7 +269,7 @@ def list_checkpoints() -> AvailableCheckpoints:
 
 def _may_show(name: str) -> bool:
     """Whether to offer a downloaded checkpoint. A public server offers only small recommended ones."""
-    small = [one.name for one in SHELF if one.megabytes <= public.CHECKPOINT]
+    small = [one.name for one in RECOMMENDED if one.megabytes <= public.CHECKPOINT]
     return not public.is_public() or name in small
 
 

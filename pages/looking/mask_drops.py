@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pages.links import session
-from pages.looking.class_question import Example, pass_of
+from pages.looking.method_choice import Example, pass_of
 from pages.server.result_cache import cached
 from vit.explain import sensitivity
 
@@ -60,7 +60,7 @@ def most(example: Example) -> int:
 
 
 def measured(example: Example, target: int) -> MaskDrops | None:
-    """Return the measurements so far; None for fewer than `FIRST` masks."""
+    """Return the masks that were evaluated so far, and the drop of the class for each; None until `FIRST` are done."""
     growing = _growing(example, target)
     with growing.lock:
         masks, drops = growing.masks, growing.drops

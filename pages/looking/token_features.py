@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pages.components import viewer
-from pages.looking import class_question
-from pages.looking.class_question import Example, pass_of
+from pages.looking import method_choice
+from pages.looking.method_choice import Example, pass_of
 from pages.server import pass_queue, uploaded_pictures
 from pages.server.result_cache import ASK_ABOVE, cached
 from vit.explain import components, head_census
@@ -18,7 +18,7 @@ from vit.view import export, payload
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pages.looking.class_question import Question
+    from pages.looking.method_choice import MethodChoice
     from vit.explain.components import Components
     from vit.view.selection import Selection
 
@@ -116,18 +116,18 @@ def with_features(example: Example, selection: Selection) -> Example:
 def for_export(
     example: Example,
     selection: Selection,
-    question: Question | None,
+    choice: MethodChoice | None,
     computed: viewer.ComputedMap | None,
     method: viewer.Method | None,
     pictures: Sequence[OpenPicture] = (),
 ) -> tuple[Callable[[], export.MapView] | None, dict[str, Any], dict[str, Any] | None]:
-    """Extend `class_question.for_export` by components and features of other blocks.
+    """Extend `method_choice.for_export` by components and features of other blocks.
 
     Args:
         pictures: see `feed`.
     """
     extended = with_features(example, selection)
-    map_view, needed, code = class_question.for_export(extended, selection, question, computed, method)
+    map_view, needed, code = method_choice.for_export(extended, selection, choice, computed, method)
     if selection.view == "components" and readable(example):
         record, block = extended.explanation.record, selection.after_block
         code = {"method": "components", "block": block}

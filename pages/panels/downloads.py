@@ -205,9 +205,9 @@ def _frames(
         return
     size = explanation.preprocess.size
     precision: Precision = "bfloat16" if "bfloat16" in str(explanation.record.queries[0].dtype) else "float32"
-    question = {name: code[name] for name in ("target", "method") if name in code and selection.view == "relevance"}
+    choice = {name: code[name] for name in ("target", "method") if name in code and selection.view == "relevance"}
     digest = hashlib.sha256(source.data).hexdigest()
-    request = (digest, checkpoint.identity, size, precision, selection, *question.items())
+    request = (digest, checkpoint.identity, size, precision, selection, *choice.items())
     made = session.of(session.Explore).frames
     if made and made[0] == request:
         with st.container(horizontal=True):
@@ -225,7 +225,7 @@ def _frames(
                     selection,
                     size,
                     precision,
-                    **question,
+                    **choice,
                     progress=lambda share: bar.progress(share, BAR),
                 )
         except UserError as error:

@@ -9,14 +9,14 @@ from torch import Tensor
 from pages.components import viewer
 from pages.links import link_controls, session
 from pages.looking import mask_drops
-from pages.looking.class_question import Example, Question, masks_name, pass_of, subject, weights
 from pages.looking.mask_drops import MaskDrops
+from pages.looking.method_choice import Example, MethodChoice, masks_name, pass_of, recorded_pass, weights
 from pages.server.result_cache import cached
 from pages.shared import bars
 from pages.shared.escape import for_plotly, plain, visible
 from vit.explain import sensitivity
 from vit.explain.faithfulness import Curve, centre, deletion, insertion
-from vit.explain.method_ranking import recorded
+from vit.explain.method_ranking import recorded_results
 from vit.explain.methods import METHODS, heatmap_of, shares
 from vit.explain.sensitivity import correlations
 from vit.explain.settings import Settings
@@ -57,7 +57,7 @@ def maps_of(example: Example, target: int, settings: Settings) -> dict[str, Tens
     """Compute the maps of all methods that need few passes."""
 
     def work() -> dict[str, Tensor]:
-        of_class = subject(example, target)
+        of_class = recorded_pass(example, target)
         with pass_of(example):
             return {
                 name: heatmap_of(of_class, name, **settings.settings(method.settings))
@@ -70,7 +70,7 @@ def maps_of(example: Example, target: int, settings: Settings) -> dict[str, Tens
 
 @st.fragment
 def show(
-    example: Example, question: Question, selection: Selection, drawn: bool, link: Mapping[str, str] | None = None
+    example: Example, choice: MethodChoice, selection: Selection, drawn: bool, link: Mapping[str, str] | None = None
 ) -> None:
     """Measure masks, send them to the viewer, and show the verdict on the current map.
 
@@ -81,7 +81,7 @@ def show(
         link: values of the controls outside of the fragment when they were drawn.
     """
     link_controls.redraw_if_changed(link or {})
-    target, state = question.about, session.of(session.Explore)
+    target, state = choice.about, session.of(session.Explore)
     name = masks_name(example, target)
     feeder = st.container()
     if drawn and not _first_masks(example, target):
@@ -90,7 +90,7 @@ def show(
     if measured is None:
         return
     if drawn:
-        _show_verdict(example, question, selection, measured)
+        _show_verdict(example, choice, selection, measured)
     if drawn and state.more_masks == name and not measured.complete:
         # Measure after drawing, so that the elements above do not change meanwhile.
         mask_drops.measure_more(example, target)
@@ -147,11 +147,11 @@ def _first_masks(example: Example, target: int) -> bool:
     return True
 
 
-def _show_verdict(example: Example, question: Question, selection: Selection, measured: MaskDrops) -> None:
+def _show_verdict(example: Example, choice: MethodChoice, selection: Selection, measured: MaskDrops) -> None:
     """Show the verdict on the current map, and on demand curves and a ranking of methods."""
-    target = question.about
+    target = choice.about
     label, grid = plain(example.checkpoint.labels[target]), example.explanation.record.grid
-    heatmap = example.explanation.record.heatmap(weights(example, selection, question))
+    heatmap = example.explanation.record.heatmap(weights(example, selection, choice))
     verdict = sensitivity.faithfulness_verdict(heatmap, measured.masks, measured.drops)
     nonzero, decidable = bool(heatmap.any()), sensitivity.masks_are_informative(measured.drops)
     right = st.container()
@@ -164,7 +164,7 @@ def _show_verdict(example: Example, question: Question, selection: Selection, me
         masks = f"{len(measured.drops):,} masks" + ("" if measured.complete else " so far")
         st.caption(
             f"For “{label}”, on this picture, by {masks}: the map that is selected; the number beside it follows the "
-            f"pointer.{_on_many(example, question, selection)}",
+            f"pointer.{_on_many(example, choice, selection)}",
             help=HELP,
         )
     with st.container(horizontal=True):
@@ -172,20 +172,20 @@ def _show_verdict(example: Example, question: Question, selection: Selection, me
         compare = link_controls.toggle("All methods on this picture", "ranking")
     if both:
         _show_curves(
-            curves(example.key, target, _map_name(question, selection), example, lambda: heatmap),
+            curves(example.key, target, _map_name(choice, selection), example, lambda: heatmap),
             example.checkpoint.labels[target],
         )
     if compare:
         with st.spinner("Drawing the map of every method…"):
             maps = maps_of(example, target, Settings(**selection.settings()))
-        _show_ranking(maps, measured, _method_of_map(maps, selection, question, heatmap))
+        _show_ranking(maps, measured, _method_of_map(maps, selection, choice, heatmap))
 
 
-def _map_name(question: Question, selection: Selection) -> str:
+def _map_name(choice: MethodChoice, selection: Selection) -> str:
     """Return a cache key of the current map among those of its picture and class."""
     which = " ".join(f"{name}={getattr(selection, name)}" for name in ("view", "block", "head", "direction"))
     which += f" {selection.token} {selection.pinned} {selection.settings()}"
-    return which + (question.method if selection.view == "relevance" else "")
+    return which + (choice.method if selection.view == "relevance" else "")
 
 
 def _sentence(verdict: sensitivity.Verdict, label: str, nonzero: bool, decidable: bool, complete: bool) -> str:
@@ -205,14 +205,14 @@ def _sentence(verdict: sensitivity.Verdict, label: str, nonzero: bool, decidable
     }[verdict.word]
 
 
-def _on_many(example: Example, question: Question, selection: Selection) -> str:
+def _on_many(example: Example, choice: MethodChoice, selection: Selection) -> str:
     """Return a sentence with the method's recorded results on a dataset; "" if the checkpoint has none."""
     last, record = METHODS["attention"].settings, example.explanation.record
     layers = selection.block, selection.head
     if selection.view == "attention" and layers != (last["block"] % record.blocks, last["head"]):
         return ""
-    name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view, "")
-    pictures, every = recorded(example.checkpoint.facts)
+    name = {"relevance": choice.method, "rollout": "rollout", "attention": "attention"}.get(selection.view, "")
+    pictures, every = recorded_results(example.checkpoint.facts)
     if name not in every:
         return ""
     one = every[name].correlation
@@ -224,9 +224,9 @@ def _on_many(example: Example, question: Question, selection: Selection) -> str:
     )
 
 
-def _method_of_map(maps: dict[str, Tensor], selection: Selection, question: Question, heatmap: Tensor) -> str | None:
+def _method_of_map(maps: dict[str, Tensor], selection: Selection, choice: MethodChoice, heatmap: Tensor) -> str | None:
     """Return the method whose map for the model's output equals the current map up to rounding, or None."""
-    name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view)
+    name = {"relevance": choice.method, "rollout": "rollout", "attention": "attention"}.get(selection.view)
     if name not in maps:
         return None
     one, other = shares(heatmap), shares(maps[name])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pages.links import link_controls, session
 from pages.looking import loading
-from pages.looking.class_question import Example
+from pages.looking.method_choice import Example
 from pages.server import pass_queue
 from pages.server.result_cache import ASK_ABOVE, cached, with_bar
 from pages.shared import datasets, download_buttons

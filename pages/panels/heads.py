@@ -12,7 +12,7 @@ import torch
 from pages.components import head_grid
 from pages.links import link_controls
 from pages.looking import mask_drops
-from pages.looking.class_question import Example, Question, pass_of, subject
+from pages.looking.method_choice import Example, MethodChoice, pass_of, recorded_pass
 from pages.panels import heads_over_pictures, what_if
 from pages.shared import download_buttons
 from pages.shared.bars import QUIET, STRONG
@@ -58,26 +58,26 @@ def of_samples(identity: str, size: tuple[int, int], _example: Example) -> dict[
 @st.cache_resource(show_spinner=False, max_entries=16)
 def agreement_with_class(key: str, target: int, _example: Example) -> Statistic:
     """Compute the agreement of each head with the class's relevance."""
-    record = subject(_example, target).record
+    record = recorded_pass(_example, target).record
     return agreement(record, record.read, record.heatmap(record.relevance()))
 
 
-def of_class(example: Example, question: Question | None) -> dict[str, Statistic]:
+def of_class(example: Example, choice: MethodChoice | None) -> dict[str, Statistic]:
     """Compute class-specific statistics; those that need many passes only if they were measured or are quick."""
-    if question is None:
+    if choice is None:
         return {}
-    by_name = {"object": agreement_with_class(example.key, question.about, example)}
-    if measured := mask_drops.measured(example, question.about):
-        record = subject(example, question.about).record
+    by_name = {"object": agreement_with_class(example.key, choice.about, example)}
+    if measured := mask_drops.measured(example, choice.about):
+        record = recorded_pass(example, choice.about).record
         by_name["faithfulness"] = faithfulness(record, record.read, measured.masks, measured.drops)
-    if what_if.measured(example, question):
-        values = what_if.importances(example, question.about, True)
+    if what_if.measured(example, choice):
+        values = what_if.importances(example, choice.about, True)
         by_name["effect"] = Statistic(torch.from_numpy(values), 0.0)
     return by_name
 
 
 def show(
-    example: Example, question: Question | None, selection: Selection, select: Callable[[tuple[int, int]], None]
+    example: Example, choice: MethodChoice | None, selection: Selection, select: Callable[[tuple[int, int]], None]
 ) -> None:
     """Draw a statistic for every head, its distribution over blocks, and suggested heads.
 
@@ -90,7 +90,7 @@ def show(
         over = link_controls.select("Over", "over", list(OVER), kind=st.segmented_control, link=OVER.__getitem__)
     with one:
         if over == ONE:
-            by_name: dict[str, Statistic] | None = of_picture(example.key, example) | of_class(example, question)
+            by_name: dict[str, Statistic] | None = of_picture(example.key, example) | of_class(example, choice)
         elif over == SAMPLES:
             by_name = of_samples(example.checkpoint.identity, example.explanation.preprocess.size, example)
         else:

@@ -11,7 +11,7 @@ import streamlit as st
 from pages.links import session
 from pages.links.session import Progress
 from pages.looking import loading
-from pages.looking.class_question import Example, pass_of
+from pages.looking.method_choice import Example, pass_of
 from pages.server.result_cache import ASK_ABOVE
 from pages.shared import datasets
 from pages.shared.escape import plain

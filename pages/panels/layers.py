@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 import streamlit as st
 from PIL import Image
 
-from pages.looking.class_question import Example, Question, pass_of
+from pages.looking.method_choice import Example, MethodChoice, pass_of
 from pages.panels import registers
 from pages.shared import download_buttons
 from pages.shared.bars import QUIET
@@ -28,10 +28,10 @@ def lens(key: str, target: int, _example: Example) -> Lens:
         return logit_lens(_example.checkpoint.model, _example.pixels, target)
 
 
-def show(example: Example, question: Question, selection: Selection) -> None:
+def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
     """Draw probabilities over blocks, and a map of the class after each block."""
     labels = example.checkpoint.labels
-    target = question.about
+    target = choice.about
     name = plain(labels[target])
     reading = lens(example.key, target, example)
     final = reading.answers[-1]
@@ -73,7 +73,7 @@ def show(example: Example, question: Question, selection: Selection) -> None:
             "Layers", lambda: reports.of_layers(reading, labels, target, record.heatmap(reading.targets), facts)
         )
     if _show_outliers(example, reading):
-        registers.show(example, question, selection)
+        registers.show(example, choice, selection)
 
 
 def _tile(shares: np.ndarray) -> Image.Image:

@@ -50,11 +50,11 @@ def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplan
 def _class_count(checkpoint: Checkpoint | Model) -> str:
     """Describe among which classes the model chooses."""
     count = len(checkpoint.labels)
-    if checkpoint.answers is not None:
+    if checkpoint.custom_classes is not None:
         shared = f"It shares its answer among these {count:,}, whether one is right or none."
         shared = shared if count > 1 else "With one class alone its answer is always 100 %: name another to compare."
         by_itself, alike = "Each class has its own probability.", "100 % means that the model sees no difference."
-        return {"softmax": shared, "sigmoid": by_itself, "none": alike}[checkpoint.answers.activation]
+        return {"softmax": shared, "sigmoid": by_itself, "none": alike}[checkpoint.custom_classes.activation]
     if count == 1:
         return "It has one output, a yes or no: 50 % is undecided."
     if checkpoint.config.multi_label:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pages.links import link_controls
-from pages.looking import class_question
-from pages.looking.class_question import Example, Question
+from pages.looking import method_choice
+from pages.looking.method_choice import Example, MethodChoice
 from pages.panels import what_if
 from pages.server import pass_queue
 from pages.server.result_cache import cached, with_bar
@@ -32,7 +32,7 @@ prefix; no weight changes, and the patches keep their own content (Jiang et al. 
 and the samples."""
 
 
-def show(example: Example, question: Question, selection: Selection) -> None:
+def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
     """Draw the toggle for the register, and compare the model with and without it."""
     if not link_controls.toggle("Add a register at test time", "register", help=HELP):
         return
@@ -52,7 +52,7 @@ def show(example: Example, question: Question, selection: Selection) -> None:
         f"{named}{f' and {len(moved.neurons) - NAMED} more' if len(moved.neurons) > NAMED else ''}."
     )
     changed = _changed(example, moved)
-    before, after = (_lengths(one, question.about) for one in (example, changed))
+    before, after = (_lengths(one, choice.about) for one in (example, changed))
     _show_lengths(example, before, after, moved.block)
     left, right = st.columns(2, gap="large")
     with left:
@@ -60,8 +60,8 @@ def show(example: Example, question: Question, selection: Selection) -> None:
     with right:
         _show_lines("Entropy of attention (1 is uniform)", [_entropies(example)], [_entropies(changed)], "entropies")
     answers = [example.checkpoint.model.probabilities(one.explanation.record.logits[0]) for one in (example, changed)]
-    what_if.show_answers(example, answers[0], answers[1], question)
-    what_if.show_after(changed, example, question, selection, "register", "With the register")
+    what_if.show_answers(example, answers[0], answers[1], choice)
+    what_if.show_after(changed, example, choice, selection, "register", "With the register")
 
 
 def _neurons(example: Example) -> RegisterNeurons:
@@ -98,7 +98,7 @@ def _lengths(example: Example, target: int) -> Tensor:
     """Compute the norms of patch tokens after every block: (L, rows, cols)."""
 
     def work() -> Tensor:
-        with class_question.pass_of(example):
+        with method_choice.pass_of(example):
             lengths = logit_lens(example.checkpoint.model, example.pixels, target).lengths
         return example.explanation.record.heatmap(lengths)
 

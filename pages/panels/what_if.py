@@ -13,8 +13,8 @@ from pages.components import head_grid, viewer
 from pages.links import address, link_controls, session
 from pages.links.grammar import Heads
 from pages.links.page_links import ExploreLink
-from pages.looking import class_question, token_features
-from pages.looking.class_question import Example, Question, pass_of
+from pages.looking import method_choice, token_features
+from pages.looking.method_choice import Example, MethodChoice, pass_of
 from pages.server import pass_queue
 from pages.server.result_cache import ASK_ABOVE, TELL_ABOVE, cached, with_bar
 from pages.shared.bars import QUIET, STRONG
@@ -75,9 +75,9 @@ def _changed(
     return Example(name, checkpoint, replace(explanation, record=recorded, payload=payload), pixels, hook)
 
 
-def under_pointer(example: Example, question: Question | None, selection: Selection) -> viewer.Occlusion | None:
+def under_pointer(example: Example, choice: MethodChoice | None, selection: Selection) -> viewer.Occlusion | None:
     """Draw the toggle that replaces the patch under the pointer; return the predictions for the viewer."""
-    if question is None:
+    if choice is None:
         return None
     labels = example.checkpoint.labels
     seconds = occlusion_seconds(example.checkpoint.model, example.explanation.preprocess.size)
@@ -104,9 +104,9 @@ def under_pointer(example: Example, question: Question | None, selection: Select
     before = model.probabilities(new.explanation.record.logits[0])
     best, usual = answers.argmax(-1).tolist(), int(before.argmax())
     return viewer.Occlusion(
-        target=visible(labels[question.about]),
-        before=float(before[question.about]),
-        after=answers[:, question.about].tolist(),
+        target=visible(labels[choice.about]),
+        before=float(before[choice.about]),
+        after=answers[:, choice.about].tolist(),
         answers=[visible(labels[one]) if one != usual else "" for one in best],
     )
 
@@ -130,7 +130,7 @@ def _by_mean() -> bool:
     return address.read(ExploreLink).instead in ("", MEAN)
 
 
-def show(example: Example, question: Question | None, selection: Selection) -> None:
+def show(example: Example, choice: MethodChoice | None, selection: Selection) -> None:
     """Draw the controls for heads and patches, and the effect of the changes."""
     record = example.explanation.record
     off = heads_off(record.blocks, record.heads)
@@ -151,10 +151,10 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
             help="Its mean over the sample pictures is the milder choice: no head ever outputs zero, so zero "
             "overstates the effect.",
         )
-        values = _importances(example, question, _by_mean())
+        values = _importances(example, choice, _by_mean())
         label = "Click a head to switch it off"
-        if question and np.isfinite(values).any():
-            name = visible(example.checkpoint.labels[question.about])
+        if choice and np.isfinite(values).any():
+            name = visible(example.checkpoint.labels[choice.about])
             when = ", before any change" if off or selection.hidden else ""
             label = f"What “{name}” loses without each head [logits]{when}. Click one to switch it off"
         head_grid.show("whatif", values, _signed, label=label, scale="signed", marked=off, on_choose=toggle)
@@ -174,15 +174,15 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
         return
     linked = address.read(ExploreLink).baseline
     new = apply_changes(example, selection, next((name for name in BASELINES if name == linked), "mean"))
-    if question:
+    if choice:
         logits = (one.explanation.record.logits[0] for one in (example, new))
         earlier, later = map(example.checkpoint.model.probabilities, logits)
-        show_answers(example, earlier, later, question)
-    show_after(new, example, question, selection, "changed", "After the change")
+        show_answers(example, earlier, later, choice)
+    show_after(new, example, choice, selection, "changed", "After the change")
 
 
 def show_after(
-    now: Example, before: Example, question: Question | None, selection: Selection, name: str, title: str
+    now: Example, before: Example, choice: MethodChoice | None, selection: Selection, name: str, title: str
 ) -> None:
     """Draw a viewer with the changed attention, synchronised with the viewer above.
 
@@ -194,7 +194,7 @@ def show_after(
     payload = viewer.feed(f"{name} feeder", now.explanation.payload)
     container, feeders = st.container(), st.container()
     with feeders:
-        computed, method = class_question.computed_map(now, selection, question, f"{name} ")
+        computed, method = method_choice.computed_map(now, selection, choice, f"{name} ")
         features = token_features.feed(f"{name} features", now, selection, [token_features.of_example(before)])
     with container:
         viewer.show(
@@ -207,32 +207,32 @@ def _seconds(example: Example) -> float:
     return importance_seconds(example.checkpoint.model, example.explanation.preprocess.size)
 
 
-def measured(example: Example, question: Question) -> bool:
+def measured(example: Example, choice: MethodChoice) -> bool:
     """Whether the importance of all heads was requested or can be measured quickly."""
-    asked_for = session.of(session.Explore).importance == f"{example.key} {question.target}"
+    asked_for = session.of(session.Explore).importance == f"{example.key} {choice.target}"
     return asked_for or _seconds(example) <= ASK_ABOVE
 
 
-def _importances(example: Example, question: Question | None, by_mean: bool) -> np.ndarray:
+def _importances(example: Example, choice: MethodChoice | None, by_mean: bool) -> np.ndarray:
     record = example.explanation.record
     unknown = np.full((record.blocks, record.heads), np.nan)
-    if question is None:
+    if choice is None:
         return unknown
-    if not measured(example, question) and not st.button(f"Measure every head ({format_duration(_seconds(example))})"):
+    if not measured(example, choice) and not st.button(f"Measure every head ({format_duration(_seconds(example))})"):
         return unknown
     # Remember the request, so that no button appears if the estimate grows on a busy machine.
-    session.of(session.Explore).importance = f"{example.key} {question.target}"
-    return importances(example, question.about, by_mean)
+    session.of(session.Explore).importance = f"{example.key} {choice.target}"
+    return importances(example, choice.about, by_mean)
 
 
 def _signed(value: float) -> str:
     return f"{value:+.2f}".replace("-", "−")
 
 
-def show_answers(example: Example, before: Tensor, after: Tensor, question: Question) -> None:
+def show_answers(example: Example, before: Tensor, after: Tensor, choice: MethodChoice) -> None:
     """Draw probabilities of the most probable classes before and after the change."""
     labels = example.checkpoint.labels
-    classes = {question.about, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
+    classes = {choice.about, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
     order = sorted(classes, key=lambda index: float(before[index]))
     names = [for_plotly(labels[index]) for index in order]
     figure = go.Figure()

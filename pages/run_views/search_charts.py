@@ -28,7 +28,7 @@ _MANY = 40  # draw dots up to this number of trials
 
 
 class Trial(NamedTuple):
-    """A trial on the page.
+    """A trial of a search, as drawn in the charts.
 
     Attributes:
         number: from 1.

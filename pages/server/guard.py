@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pages.server import housekeeping, public, result_cache, visit_pictures
+from pages.server import public, result_cache, session_cleanup, session_pictures
 from pages.server.page_paths import PATHS
 from pages.server.uploads import UPLOADS, TemporaryUpload, UploadRejected, is_picture
 from pages.streamlit_internals import files, messages, server, sessions
@@ -209,7 +209,7 @@ def _on_disk(upload: UploadFile) -> TemporaryUpload:
 
 def _retain(visits: set[str]) -> None:
     """Delete uploads and cached results that belong to none of these visits."""
-    visit_pictures.PICTURES.retain(visits)
+    session_pictures.PICTURES.retain(visits)
     result_cache.retain(visits)
 
 
@@ -219,7 +219,7 @@ async def lifespan(_app: Any) -> AsyncIterator[None]:
     if not st.get_option("server.headless"):
         server.open_browser()
     public.restrict()
-    async with housekeeping.running(_retain) if public.is_public() else housekeeping.running():
+    async with session_cleanup.running(_retain) if public.is_public() else session_cleanup.running():
         yield
 
 

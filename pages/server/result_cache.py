@@ -14,7 +14,7 @@ import streamlit as st
 from PIL import Image
 
 from pages.server import public
-from pages.server.housekeeping import trim
+from pages.server.session_cleanup import trim
 from pages.streamlit_internals.sessions import current_id
 
 TELL_ABOVE = 3.0  # show the expected duration of longer computations [s]

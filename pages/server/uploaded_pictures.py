@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import NamedTuple, Self
 
 from pages.server import public
-from pages.server.visit_pictures import PICTURES
+from pages.server.session_pictures import PICTURES
 from pages.streamlit_internals.sessions import current_id
 from vit.files import replaced
 from vit.paths import pictures_folder
@@ -75,7 +75,7 @@ def store(content: bytes) -> str:
             with replaced(path) as file:
                 os.fchmod(file.fileno(), 0o600)
                 file.write(content)
-        clean()
+        delete_old_pictures()
     except OSError:
         return ""
     return key
@@ -87,7 +87,7 @@ def find(key: str) -> bytes | None:
         return PICTURES.find(key)
     if not _KEY.fullmatch(key):
         return None
-    clean()
+    delete_old_pictures()
     path = pictures_folder() / key
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -148,7 +148,7 @@ def find_all(key: str) -> list[Upload]:
     return uploads
 
 
-def clean() -> None:
+def delete_old_pictures() -> None:
     """Delete pictures that were not opened for a day, and the least recently opened ones over the limits."""
     files = []
     with suppress(OSError):

@@ -27,7 +27,7 @@ def finished(config: TrainConfig, target: ComputeTarget) -> "dry_run.DryRun | No
     state = session.of(session.Train)
     if (
         state.cluster_dry_run
-        and state.cluster_dry_run[0] == _subject(config, target)
+        and state.cluster_dry_run[0] == _key(config, target)
         and isinstance(state.cluster_dry_run[2], cluster_dry_run.ClusterDryRun)
     ):
         return state.cluster_dry_run[2].result
@@ -37,7 +37,7 @@ def finished(config: TrainConfig, target: ComputeTarget) -> "dry_run.DryRun | No
 def show(config: TrainConfig, target: ComputeTarget) -> None:
     """Draw the button, the status of the dry run, and warnings from its result."""
     state = session.of(session.Train)
-    subject = _subject(config, target)
+    tried = _key(config, target)
     if st.button(
         "Try a few steps there",
         key="try_there",
@@ -49,12 +49,12 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
         except UserError as error:
             st.error(plain(str(error)))
         else:
-            state.cluster_dry_run = (subject, folder, None)
+            state.cluster_dry_run = (tried, folder, None)
             st.rerun()
     if state.cluster_dry_run and state.cluster_dry_run[2] is None:
         _wait()
         return
-    if state.cluster_dry_run is None or state.cluster_dry_run[0] != subject:
+    if state.cluster_dry_run is None or state.cluster_dry_run[0] != tried:
         return
     outcome = state.cluster_dry_run[2]
     if isinstance(outcome, cluster_dry_run.ClusterDryRun):
@@ -65,8 +65,8 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
         st.error(plain(outcome))
 
 
-def _subject(config: TrainConfig, target: ComputeTarget) -> tuple[TriedRecipe, str]:
-    return cost_preview.subject_of(config, target.devices * target.nodes), target.on
+def _key(config: TrainConfig, target: ComputeTarget) -> tuple[TriedRecipe, str]:
+    return cost_preview.recipe_key(config, target.devices * target.nodes), target.on
 
 
 @st.fragment(run_every=PAUSE)
@@ -75,7 +75,7 @@ def _wait() -> None:
     state = session.of(session.Train)
     if state.cluster_dry_run is None or state.cluster_dry_run[2] is not None:
         return
-    subject, folder, _ = state.cluster_dry_run
+    tried, folder, _ = state.cluster_dry_run
     handle = read_handle(folder)
     status, problem = watch.status(handle) if handle else (JobStatus("gone"), "")
     result: Any = None
@@ -85,7 +85,7 @@ def _wait() -> None:
         result = str(error)
     result = result or (cluster_dry_run.failure(folder, status) if status else "")
     if result:
-        state.cluster_dry_run = (subject, folder, result)
+        state.cluster_dry_run = (tried, folder, result)
         _end(folder)
         st.rerun()
     with st.container(horizontal=True, vertical_alignment="center"):

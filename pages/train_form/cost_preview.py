@@ -73,21 +73,21 @@ def problem(config: TrainConfig, devices: Sequence[str], pictures: "picture_samp
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
-def few_pictures(subject: tuple[Any, ...], _config: TrainConfig) -> "picture_sample.Sample":
+def few_pictures(preprocessing: tuple[Any, ...], _config: TrainConfig) -> "picture_sample.Sample":
     """Read a few training pictures of a dataset at an input size.
 
     Args:
-        subject: cache key of dataset and preprocessing.
+        preprocessing: cache key of dataset and preprocessing.
     """
     return picture_sample.sample(_config, SHOWN)
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
-def augmented(subject: tuple[Any, ...], augmentation: str, _config: TrainConfig, _images: "Tensor") -> bytes:
+def augmented(preprocessing: tuple[Any, ...], augmentation: str, _config: TrainConfig, _images: "Tensor") -> bytes:
     """Return a PNG file of pictures with their augmented versions. Cached, as encoding takes 0.3 s at 224 px.
 
     Args:
-        subject: cache key of the pictures.
+        preprocessing: cache key of the pictures.
         augmentation: cache key of all augmentation settings.
     """
     out = io.BytesIO()
@@ -105,12 +105,12 @@ def show_preview(config: TrainConfig) -> "picture_sample.Sample | None":
             model = fine_tuning.model_config(config, num_classes=1)
             version = datasets.stamp(config.data)
             shape = (*model.image_size, model.channels)
-            subject = config.data, config.data_root, version, shape, config.train_scale, config.seed, config.limit
-            pictures = few_pictures(subject, config)
+            preprocessing = config.data, config.data_root, version, shape, config.train_scale, config.seed, config.limit
+            pictures = few_pictures(preprocessing, config)
     except UserError as error:
         st.error(plain(str(error)))
         return None
-    sheet = augmented(subject, str(config.augmentation()), config, pictures.images)
+    sheet = augmented(preprocessing, str(config.augmentation()), config, pictures.images)
     width, height = Image.open(io.BytesIO(sheet)).size
     with st.container(key="preview"):  # reserve the height, so that buttons below do not move away from the pointer
         st.html(f"<style>.st-key-preview img {{ aspect-ratio: {width} / {height}; }}</style>")
@@ -132,7 +132,7 @@ def show_costs(
         there: result of a dry run on a cluster.
     """
     state = session.of(session.Train)
-    subject = subject_of(config, devices)
+    recipe = recipe_key(config, devices)
     facts, tried = st.empty(), state.dry_run
     wants_dry_run = wants_overfit = False
     if devices:
@@ -145,8 +145,8 @@ def show_costs(
     wants_dry_run |= state.try_again and bool(devices)
     state.cancelled = state.try_again = False
     if wants_dry_run and (result := try_steps(placeholder, config, devices, pictures)):
-        state.dry_run = tried = (subject, result)
-    measured = there or (tried[1] if tried and tried[0] == subject else None)
+        state.dry_run = tried = (recipe, result)
+    measured = there or (tried[1] if tried and tried[0] == recipe else None)
 
     rows = {}
     with suppress(UserError):  # reported by the preview
@@ -168,11 +168,11 @@ def show_costs(
     if measured:
         show_doubts(config, measured)
     if devices:
-        show_overfit(config, devices, subject, wants_overfit)
+        show_overfit(config, devices, recipe, wants_overfit)
     return measured
 
 
-def subject_of(config: TrainConfig, devices: Sequence[str]) -> TriedRecipe:
+def recipe_key(config: TrainConfig, devices: Sequence[str]) -> TriedRecipe:
     """Return the key of a dry run: all settings that influence its cost."""
     return config.model_copy(update={"seed": 0, "patience": None}).model_dump_json(), tuple(devices)
 
@@ -250,13 +250,13 @@ def apply_settings(settings: Mapping[str, Any]) -> None:
     session.of(session.Train).try_again = True
 
 
-def show_overfit(config: TrainConfig, devices: Sequence[str], subject: TriedRecipe, start: bool) -> None:
+def show_overfit(config: TrainConfig, devices: Sequence[str], recipe: TriedRecipe, start: bool) -> None:
     """Draw the curve of overfitting one batch, live if `start` is set."""
     state = session.of(session.Train)
     chart, status = st.empty(), st.empty()
     points: list[dry_run.Point] = []
     if start:
-        state.overfit = (subject, points)
+        state.overfit = (recipe, points)
         try:
             bar = status.progress(0.0, LEARNING)
             with closing(dry_run.overfit(config, devices[0])) as moments:
@@ -269,7 +269,7 @@ def show_overfit(config: TrainConfig, devices: Sequence[str], subject: TriedReci
             status.empty()
         except UserError as error:
             status.error(plain(str(error)))
-    elif state.overfit and state.overfit[0] == subject:
+    elif state.overfit and state.overfit[0] == recipe:
         points = state.overfit[1]
     if not points:
         return

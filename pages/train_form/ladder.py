@@ -99,13 +99,15 @@ def rows_of(config: TrainConfig, without_training: Mapping[str, RungResult]) -> 
         config: config of the form; settings that rungs define are ignored.
         without_training: results of rungs without training.
     """
-    subjects = {name: _subject(rung_config(config, name)) for name, rung in RUNGS.items() if rung.settings is not None}
+    planned = {
+        name: _settings_of(rung_config(config, name)) for name, rung in RUNGS.items() if rung.settings is not None
+    }
     newest: dict[str, Run] = {}
     for run in run_records.every_run():  # newest first
         if run.config.get("init_from"):
-            values = _subject_of_values(run.config)
-            for name, subject in subjects.items():
-                if values == subject:
+            values = _distinguishing(run.config)
+            for name, settings in planned.items():
+                if values == settings:
                     newest.setdefault(name, run)
     return [Row(name, _reached_by(newest.get(name)) or without_training.get(name), newest.get(name)) for name in RUNGS]
 
@@ -122,11 +124,11 @@ def _reached_by(run: Run | None) -> RungResult | None:
     return RungResult(accuracy, pictures, best.get("loss"))
 
 
-def _subject(config: TrainConfig) -> tuple[tuple[str, object], ...]:
-    return _subject_of_values(config.model_dump())
+def _settings_of(config: TrainConfig) -> tuple[tuple[str, object], ...]:
+    return _distinguishing(config.model_dump())
 
 
-def _subject_of_values(values: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
+def _distinguishing(values: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
     """Return all settings that distinguish runs, in order; missing ones have their defaults."""
     fields = TrainConfig.model_fields
     return tuple((name, values.get(name, fields[name].default)) for name in fields if name not in _ELSEWHERE)

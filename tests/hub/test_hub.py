@@ -104,7 +104,7 @@ def test_tokenizer_is_fetched_with_a_text_tower(server: HubServer, tmp_path: Pat
     clip(tmp_path / "clip")
     server.publish("someone/clip", tmp_path / "clip")
     checkpoint = vit.load_checkpoint("someone/clip")
-    assert vit.answers_from_text(checkpoint, ["a cat", "a dog"]).names == ("a cat", "a dog")
+    assert vit.classes_from_text(checkpoint, ["a cat", "a dog"]).names == ("a cat", "a dog")
     server.publish("someone/plain", files | {"tokenizer.json": b"{}"})
     assert not (hub.fetch("someone/plain").folder / "tokenizer.json").exists()
 

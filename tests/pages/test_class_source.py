@@ -1,4 +1,4 @@
-"""User-defined classes on page Explore, typed or learnt from examples: answers, dependent results, and links."""
+"""User-defined classes on page Explore, typed or learnt from examples: predictions, dependent results, and links."""
 
 import json
 from collections.abc import Callable
@@ -72,7 +72,7 @@ def test_typed_phrases_are_the_classes_everywhere(page: AppTest, with_texts: str
     show(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES[:2], view="relevance")
     assert not page.exception and not page.error
     checkpoint = vit.load_checkpoint(with_texts)
-    typed = checkpoint.with_answers(vit.answers_from_text(checkpoint, PHRASES[:2]))
+    typed = checkpoint.with_classes(vit.classes_from_text(checkpoint, PHRASES[:2]))
     expected = typed.model.probabilities(typed.model(pixels(typed)).logits[0]).detach()
     best = int(expected.argmax())
     options = control(page.selectbox, "target").options
@@ -126,7 +126,7 @@ def test_hostile_phrases_give_an_answer_or_a_sentence(page: AppTest, with_texts:
 def test_phrases_are_offered_only_for_text_models(page: AppTest) -> None:
     show(page, classes_from="typed", classes_text=PHRASES)
     assert not page.exception and not page.text_area
-    assert control(page.button_group, "classes_from").options == ["the checkpoint's", "examples", "likeness"]
+    assert control(page.button_group, "classes_from").options == ["the checkpoint's", "examples", "similarity"]
 
 
 @pytest.mark.parametrize("classifier", ["probe", "neighbours"])
@@ -140,12 +140,12 @@ def test_model_without_classes_learns_those_of_a_dataset(
     assert not page.exception and not page.error
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     checkpoint = vit.load_checkpoint(backbone)
-    answers = vit.answers_from_examples(checkpoint, dataset, classifier, 300)
-    expected = checkpoint.with_answers(answers).model(pixels(checkpoint)).logits[0].softmax(-1)
+    custom = vit.classes_from_examples(checkpoint, dataset, classifier, 300)
+    expected = checkpoint.with_classes(custom).model(pixels(checkpoint)).logits[0].softmax(-1)
     best = int(expected.argmax())
-    assert control(page.selectbox, "target").options[0] == f"{answers.names[best]} · {expected[best]:.1%}"
-    assert answers.accuracy is not None
-    assert any(f"Right about **{answers.accuracy:.1%}**" in one.value for one in page.caption)
+    assert control(page.selectbox, "target").options[0] == f"{custom.names[best]} · {expected[best]:.1%}"
+    assert custom.accuracy is not None
+    assert any(f"Right about **{custom.accuracy:.1%}**" in one.value for one in page.caption)
 
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
@@ -167,17 +167,17 @@ def test_cached_features_survive_a_restart_until_a_picture_changes(
     original = features.features_of
     monkeypatch.setattr(features, "features_of", lambda *named: computed.append(1) or original(*named))
 
-    def answers() -> list[str]:
+    def options() -> list[str]:
         st.cache_resource.clear()  # as after a restart
         show(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
         assert not page.exception and not page.error
         return list(control(page.selectbox, "target").options)
 
-    first = answers()
-    assert answers() == first and computed == [1]
+    first = options()
+    assert options() == first and computed == [1]
     for i in range(6):
         (tmp_path / "data" / "shades" / "train" / "dark" / f"{i}.png").write_bytes(png(40, 40, color="rgb(90, 200, 0)"))
-    assert answers() != first and computed == [1, 1]
+    assert options() != first and computed == [1, 1]
 
 
 def test_probe_is_saved_as_a_checkpoint_with_the_same_answers(
@@ -224,8 +224,8 @@ def test_groups_of_uploaded_pictures_are_classes(
     assert not page.exception and not page.error
     decoded = {name: [vit.decode_image(data) for data in pictures] for name, pictures in groups.items()}
     checkpoint = vit.load_checkpoint(backbone)
-    answers = vit.answers_from_pictures(checkpoint, decoded)
-    shares = checkpoint.with_answers(answers).model(pixels(checkpoint)).logits[0].softmax(-1)
+    custom = vit.classes_from_pictures(checkpoint, decoded)
+    shares = checkpoint.with_classes(custom).model(pixels(checkpoint)).logits[0].softmax(-1)
     best = int(shares.argmax())
     option = control(page.selectbox, "target").options[0].replace("\\", "")
     assert option == f"{list(groups)[best]} · {shares[best]:.1%}"
@@ -336,7 +336,7 @@ def test_similarity_to_the_pinned_patch_is_the_class(page: AppTest, backbone: st
     place = divmod(7 - len(checkpoint.config.prefix), 4)
     assert page.query_params["classes_like"] == "cat"
     assert page.query_params["classes_patch"] == f"{place[0]},{place[1]}"
-    alike = checkpoint.with_answers(vit.answers_from_picture(checkpoint, vit.decode_image(samples.read("cat")), place))
+    alike = checkpoint.with_classes(vit.class_from_picture(checkpoint, vit.decode_image(samples.read("cat")), place))
     expected = float(alike.model(pixels(alike)).logits[0, 0])
     name = f"like Chelsea the cat, patch {place[0] + 1}, {place[1] + 1}"
     assert control(page.selectbox, "target").options == [f"{name} · {max(expected, 0):.1%}"]

@@ -18,7 +18,7 @@ from tests.pages.offered import sent_to
 from vit import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES
-from vit.explain.methods import Subject, heatmap_of
+from vit.explain.methods import RecordedPass, heatmap_of
 from vit.images import samples
 from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
@@ -137,7 +137,7 @@ def test_explore_shows_the_map_of_the_sheet(
     first = next(iter(samples.SAMPLES))
     folder = save_checkpoint(checkpoints / "other", model, SHAPES[:classes], Preprocess((32, 32)))
     checkpoint = load_checkpoint(folder)
-    subject = Subject.without_class(checkpoint.model, checkpoint.preprocess(decode_image(samples.read(first))))
+    recorded = RecordedPass.without_class(checkpoint.model, checkpoint.preprocess(decode_image(samples.read(first))))
     for method in WITHOUT_CLASSES:
         sheet = show(mode="many", m_checkpoint="other", m_method=method)
         link = dict(parse_qsl(sheet.get("page_link")[0].proto.query_string))
@@ -147,13 +147,13 @@ def test_explore_shows_the_map_of_the_sheet(
         page.run()
         assert not page.exception and not page.error
         sent = sent_to(page)
-        wanted = heatmap_of(subject, method)
+        wanted = heatmap_of(recorded, method)
         if pool == "cls":  # of the viewer's default token
             assert (sent["seed"]["view"], sent["seed"]["token"], sent["computed"]) == (method, 0, None)
             assert (sent["seed"]["block"], sent["seed"]["head"]) == (model.config.depth - 1, "mean")
         else:
             assert sent["seed"]["view"] == "relevance" and sent["method"]["target"] == ""
-            found = subject.record.heatmap(torch.tensor(sent["computed"]["values"]))
+            found = recorded.record.heatmap(torch.tensor(sent["computed"]["values"]))
             torch.testing.assert_close(found / found.sum(), wanted / wanted.sum(), rtol=1e-4, atol=1e-6)
 
 

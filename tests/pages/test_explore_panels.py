@@ -21,7 +21,7 @@ from tests.pages.offered import payload_of, sent_to
 from tests.pages.pictures import png
 from vit.explain.head_ablation import ablation_hook, head_means
 from vit.explain.head_statistics import statistics
-from vit.explain.methods import METHODS, Subject, heatmap_of, weights
+from vit.explain.methods import METHODS, RecordedPass, heatmap_of, weights
 from vit.explain.occlusion import hide_patches
 from vit.explain.record import record
 from vit.explain.weight_views import position_similarity
@@ -127,8 +127,8 @@ def test_every_class_method_reaches_the_viewer(page: AppTest, method: str) -> No
         assert sent["method"]["chain"] and sent["computed"] is None
         return
     checkpoint = vit.load_checkpoint("cifar10")
-    subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 5)
-    numbers = weights(subject, method)
+    recorded = RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 5)
+    numbers = weights(recorded, method)
     torch.testing.assert_close(torch.tensor(sent["computed"]["values"]), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
 
@@ -137,18 +137,18 @@ def test_maps_equal_those_of_the_table_of_methods_for_any_pool(page: AppTest, ch
     model = fill(VisionTransformer(ViTConfig(**TINY | {"pool": pool, "prefix": ()})))
     path = vit.save_checkpoint(checkpoints / "pooled", model, list("abcde"), Preprocess((32, 32)))
     checkpoint = vit.load_checkpoint(path)
-    subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))))
+    recorded = RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))))
     page.query_params.update({"checkpoint": "pooled", "view": "relevance"})
     for method in [name for name in METHODS if name != "relevance"]:
         page.query_params["method"] = method
         page.run()
         assert not page.exception and not page.error
-        found = subject.record.heatmap(torch.tensor(sent_to(page)["computed"]["values"]))
-        wanted = heatmap_of(subject, method)
+        found = recorded.record.heatmap(torch.tensor(sent_to(page)["computed"]["values"]))
+        wanted = heatmap_of(recorded, method)
         torch.testing.assert_close(found / found.sum(), wanted / wanted.sum(), rtol=1e-4, atol=1e-6)
 
 
-def test_two_answers_from_one_backbone_have_separate_maps(page: AppTest, checkpoints: Path) -> None:
+def test_two_classes_from_one_backbone_have_separate_maps(page: AppTest, checkpoints: Path) -> None:
     """Their attention and the viewer's payload are bit-identical."""
     first = vit.load_checkpoint("cifar10")
     with torch.no_grad():
@@ -160,7 +160,7 @@ def test_two_answers_from_one_backbone_have_separate_maps(page: AppTest, checkpo
         page.run()
         assert not page.exception and not page.error
         found = sent_to(page)["computed"]["values"]
-        numbers = Subject.of(vit.load_checkpoint(name).model, pixels, 5).record.gradcam()
+        numbers = RecordedPass.of_class(vit.load_checkpoint(name).model, pixels, 5).record.gradcam()
         torch.testing.assert_close(torch.tensor(found), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
 
@@ -242,8 +242,8 @@ def test_map_of_the_changed_model_is_its_own(page: AppTest, view: str, method: s
     checkpoint = vit.load_checkpoint("cifar10")
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
     target = int(record(checkpoint.model, pixels).logits[0].argmax())
-    subject = Subject.of(checkpoint.model, pixels, target, ablation_hook([(5, 0)]))
-    numbers = weights(subject, method)
+    recorded = RecordedPass.of_class(checkpoint.model, pixels, target, ablation_hook([(5, 0)]))
+    numbers = weights(recorded, method)
     torch.testing.assert_close(torch.tensor(sent["computed"]["values"]), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
 

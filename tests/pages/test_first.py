@@ -10,7 +10,7 @@ import vit
 from pages.panels import welcome
 from tests.pages.controls import texts
 from tests.pages.offered import sent_to
-from vit.explain.methods import Subject, heatmap_of
+from vit.explain.methods import RecordedPass, heatmap_of
 from vit.explain.sensitivity import faithfulness_verdict, random_masks, score_drops
 from vit.images import samples
 from vit.view import first_view
@@ -38,9 +38,9 @@ def explanation() -> Explanation:
 
 
 @pytest.fixture(scope="module")
-def subject(explanation: Explanation) -> Subject:
+def recorded(explanation: Explanation) -> RecordedPass:
     model = vit.load_checkpoint(ROOT / "checkpoints" / first_view.CHECKPOINT).model
-    return Subject.of(model, explanation.preprocess(explanation.picture))
+    return RecordedPass.of_class(model, explanation.preprocess(explanation.picture))
 
 
 def viewer(page: AppTest) -> dict:
@@ -90,9 +90,9 @@ def test_picture_is_classified_correctly(explanation: Explanation) -> None:
     assert explanation.predictions[0].label == "church" and explanation.predictions[0].probability > 0.7
 
 
-def test_strongest_patches_are_where_the_sentence_says(subject: Subject) -> None:
+def test_strongest_patches_are_where_the_sentence_says(recorded: RecordedPass) -> None:
     """Rows and columns (from 0) of the three places in the picture of 16 × 16 patches, found by eye."""
-    strongest = heatmap_of(subject, "relevance").flatten().argsort(descending=True)[:16]
+    strongest = heatmap_of(recorded, "relevance").flatten().argsort(descending=True)[:16]
     places = {
         "the tall tower": (range(3, 8), range(4, 7)),
         "the walls beside it": (range(7, 10), range(2, 8)),
@@ -105,9 +105,9 @@ def test_strongest_patches_are_where_the_sentence_says(subject: Subject) -> None
 
 
 @pytest.mark.exhaustive
-def test_map_is_faithful(subject: Subject) -> None:
-    grid = subject.record.grid
+def test_map_is_faithful(recorded: RecordedPass) -> None:
+    grid = recorded.record.grid
     masks = random_masks(grid[0] * grid[1], 256)
-    drops = score_drops(subject.model, subject.pixels, int(subject.record.logits.argmax()), masks)
-    verdict = faithfulness_verdict(heatmap_of(subject, "relevance"), masks, drops)
+    drops = score_drops(recorded.model, recorded.pixels, int(recorded.record.logits.argmax()), masks)
+    verdict = faithfulness_verdict(heatmap_of(recorded, "relevance"), masks, drops)
     assert verdict.word == "better than chance" and verdict.correlation > 0.5

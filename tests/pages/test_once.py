@@ -13,7 +13,7 @@ from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from pages.server.result_cache import MODELS, ResultCache, models_of, size_of
-from vit.explain.methods import Subject
+from vit.explain.methods import RecordedPass
 
 
 class Large(NamedTuple):
@@ -65,10 +65,10 @@ def test_concurrent_requests_wait_for_the_same_computation() -> None:
 
 def test_tensors_count_and_the_model_does_not(build, pictures) -> None:
     model, picture = build(), pictures(count=1)
-    subject = Subject.of(model, picture, 3)
-    numbers = [*subject.record.queries, *subject.record.keys, *subject.record.values, *subject.record.gradients]
+    recorded = RecordedPass.of_class(model, picture, 3)
+    numbers = [*recorded.record.queries, *recorded.record.keys, *recorded.record.values, *recorded.record.gradients]
     least = sum(tensor.nbytes for tensor in numbers)
-    assert least < size_of(subject) < least * 1.2 + picture.nbytes
+    assert least < size_of(recorded) < least * 1.2 + picture.nbytes
     assert size_of(Image.new("RGB", (10, 20))) == 600 and size_of({"a": torch.zeros(3)}) == 12
 
 

@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from pages.server import guard, public, uploaded_pictures
 from pages.server.pass_queue import MemoryQueue
 from pages.server.result_cache import ResultCache
-from pages.server.visit_pictures import VisitPictures
+from pages.server.session_pictures import VisitPictures
 from tests.browser.serving import streamlit
 from tests.browser.visitor import Visitor
 
@@ -85,7 +85,7 @@ def test_large_inputs_are_not_offered(place: Path) -> None:
 
 def test_pictures_belong_to_sessions_and_the_least_recently_used_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     visit = ["ada"]
-    monkeypatch.setattr("pages.server.visit_pictures.current_id", lambda: visit[0])
+    monkeypatch.setattr("pages.server.session_pictures.current_id", lambda: visit[0])
     pictures = VisitPictures(most=100)
     assert pictures.keep("one", bytes(40)) and pictures.keep("two", bytes(40))
     assert pictures.find("one") == bytes(40)

@@ -1,4 +1,4 @@
-"""The guided tour: every step opens its subject, and its statements are true."""
+"""The guided tour: every step opens its recorded, and its statements are true."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from tests.pages.controls import texts
 from tests.pages.offered import request_all_masks
 from vit.explain.head_statistics import statistics, suggestions
 from vit.explain.logit_lens import logit_lens
-from vit.explain.methods import Subject, heatmap_of
+from vit.explain.methods import RecordedPass, heatmap_of
 from vit.explain.names import STATISTICS, format_statistic
 from vit.explain.sensitivity import faithfulness_verdict, random_masks, score_drops
 from vit.images import samples
@@ -80,20 +80,20 @@ def step_of(title: str) -> Step:
 
 
 @pytest.fixture(scope="module")
-def subjects() -> dict[str, Subject]:
+def recorded_passes() -> dict[str, RecordedPass]:
     """Model inputs of each step, by its title."""
     checkpoint = vit.load_checkpoint(ROOT / "checkpoints" / "cifar10")
     found = {}
     for step in STEPS:
         side = int(step.link.size or "32")
         explained = explain(checkpoint, samples.read(step.link.sample), (side, side))
-        found[step.title] = Subject.of(checkpoint.model, explained.preprocess(explained.picture))
+        found[step.title] = RecordedPass.of_class(checkpoint.model, explained.preprocess(explained.picture))
     return found
 
 
-def test_selection_of_every_step_exists(subjects: dict[str, Subject]) -> None:
+def test_selection_of_every_step_exists(recorded_passes: dict[str, RecordedPass]) -> None:
     for step in STEPS:
-        kept = subjects[step.title].record
+        kept = recorded_passes[step.title].record
         linked = step.link.viewer
         found = Selection.from_query(linked, kept.blocks, kept.heads, kept.tokens).to_query()
         assert all(found[name] == linked[name] for name in linked.keys() - {"view"})
@@ -106,8 +106,8 @@ def test_outlined_patch_is_an_eye() -> None:
     assert {step.link.viewer["token"] for step in STEPS if "token" in step.link.viewer} == {str(1 + 8 * row + col)}
 
 
-def test_head_called_local_is_local(subjects: dict[str, Subject]) -> None:
-    step, found = step_of("Heads"), statistics(subjects["Heads"].record, 4)
+def test_head_called_local_is_local(recorded_passes: dict[str, RecordedPass]) -> None:
+    step, found = step_of("Heads"), statistics(recorded_passes["Heads"].record, 4)
     near = found["neighbours"]
     block, head = int(step.link.viewer["block"]), int(step.link.viewer["head"])
     value = float(near.values[block, head])
@@ -127,11 +127,11 @@ def test_panel_opens_with_the_numbers_of_the_step(page: AppTest) -> None:
     assert marked == [(1, 3)]
 
 
-def test_answer_is_where_the_tour_says(subjects: dict[str, Subject]) -> None:
-    subject = subjects["Blocks"]
-    lens = logit_lens(subject.model, subject.pixels, subject.record.target)
+def test_answer_is_where_the_tour_says(recorded_passes: dict[str, RecordedPass]) -> None:
+    recorded = recorded_passes["Blocks"]
+    lens = logit_lens(recorded.model, recorded.pixels, recorded.record.target)
     assert lens.decided + 1 == 3 and "at block 3" in step_of("Blocks").text
-    certain = lens.answers[:, subject.record.target]
+    certain = lens.answers[:, recorded.record.target]
     assert certain[-1] > 0.8 and certain[:-1].max() < 0.5
 
 
@@ -154,11 +154,11 @@ def test_relevance_is_faithful_and_rollout_is_not_in_the_tours_examples(page: Ap
     assert "no better than chance" in verdict(page, step, view="rollout")
     checkpoint = vit.load_checkpoint("cifar10")
     pixels = checkpoint.preprocess(vit.decode_image(samples.read(step.link.sample)))
-    subject = Subject.of(checkpoint.model, pixels)
-    assert checkpoint.labels[subject.record.target] == "automobile"  # a cup of coffee, so the answer is wrong
-    masks = random_masks(math.prod(subject.record.grid), 1024)
-    drops = score_drops(checkpoint.model, pixels, subject.record.target, masks)
-    one, other = (faithfulness_verdict(heatmap_of(subject, name), masks, drops) for name in ("relevance", "rollout"))
+    recorded = RecordedPass.of_class(checkpoint.model, pixels)
+    assert checkpoint.labels[recorded.record.target] == "automobile"  # a cup of coffee, so the answer is wrong
+    masks = random_masks(math.prod(recorded.record.grid), 1024)
+    drops = score_drops(checkpoint.model, pixels, recorded.record.target, masks)
+    one, other = (faithfulness_verdict(heatmap_of(recorded, name), masks, drops) for name in ("relevance", "rollout"))
     assert one.word == "better than chance" and other.word == "no better than chance"
     assert one.correlation > one.reach + 0.1 and other.correlation < other.reach - 0.1  # with a margin for rounding
 

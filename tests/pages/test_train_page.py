@@ -360,7 +360,7 @@ def test_fitting_recipe_is_adopted_with_one_click(folders: Path, monkeypatch: py
         seconds_per_step=60.0, seconds_per_epoch=7776.0, pictures_per_second=0.1, timed=1, batch=6, share=1.0, parts=1,
         device="cpu",
     )  # fmt: skip
-    page.session_state["Train"].dry_run = (cost_preview.subject_of(config, ("cpu",)), found)
+    page.session_state["Train"].dry_run = (cost_preview.recipe_key(config, ("cpu",)), found)
     page.run()
     assert any("On this CPU all epochs take about 9 days" in one.value for one in page.warning)
     offered = button(page, "take_smaller")

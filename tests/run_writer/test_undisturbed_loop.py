@@ -95,7 +95,7 @@ def test_unconvertible_model_causes_one_warning(
     assert len(records_of(writer.folder)["validation"]) == 3, "its curves are there all the same"
 
 
-def test_model_with_answers_unlike_its_copy_is_not_shown(open_writer: Callable[..., RunWriter]) -> None:
+def test_model_with_classes_unlike_its_copy_is_not_shown(open_writer: Callable[..., RunWriter]) -> None:
     class Inverted(type(new_model())):  # type: ignore[misc]
         def forward(self, images: Tensor) -> Tensor:
             return super().forward(-images)

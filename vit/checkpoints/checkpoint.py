@@ -21,7 +21,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from vit.checkpoints.answers import Answers
+from vit.checkpoints.custom_classes import CustomClasses
 from vit.checkpoints.families.family import MAX_PATCHES, Tensors
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
@@ -61,7 +61,7 @@ class Checkpoint:
         facts: recorded facts about the training: accuracy, data, recipe, hardware, time, params, ...
         hash: first 16 hexadecimal digits of the SHA-256 of the weights file; several files are concatenated in the
             order of their names.
-        answers: classes from outside that replace the checkpoint's own; None if they were not replaced.
+        custom_classes: classes from outside that replace the checkpoint's own; None if they were not replaced.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Checkpoint:
     card: str
     facts: Mapping[str, Any]
     hash: str
-    answers: Answers | None = None
+    custom_classes: CustomClasses | None = None
 
     @cached_property
     def params(self) -> int:
@@ -88,8 +88,8 @@ class Checkpoint:
         The hash of the weights is not enough: another number of heads or another mean colour changes the results.
         """
         parts: tuple[Any, ...] = self.hash, self.config, self.preprocess, self.labels
-        if self.answers:
-            parts += (self.answers.digest,)
+        if self.custom_classes:
+            parts += (self.custom_classes.digest,)
         elif self.model.activation != "softmax":
             parts += (self.model.activation,)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
@@ -100,25 +100,25 @@ class Checkpoint:
         parts = self.hash, replace(self.config, num_classes=0, multi_label=False), self.preprocess
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
-    def with_answers(self, answers: Answers) -> Self:
+    def with_classes(self, custom: CustomClasses) -> Self:
         """Return a copy that shares the weights and has other classes.
 
         All methods that explain a class then explain the new classes.
 
         Args:
-            answers: made for this checkpoint, see `vit.answers_from_text` and `vit.answers_from_examples`.
+            custom: made for this checkpoint, see `vit.classes_from_text` and `vit.classes_from_examples`.
         """
-        model = self.model.with_head(answers.head, len(answers.names), answers.activation)
+        model = self.model.with_head(custom.head, len(custom.names), custom.activation)
         # These facts were measured with, or describe, the checkpoint's own classes.
         facts = {name: fact for name, fact in self.facts.items() if "accuracy" not in name and name not in _OF_CLASSES}
         return replace(
             self,
             model=model,
             config=model.config,
-            labels=answers.names,
+            labels=custom.names,
             assumed={name: why for name, why in self.assumed.items() if name != "labels"},
-            facts=facts | {"classes": answers.source},
-            answers=answers,
+            facts=facts | {"classes": custom.source},
+            custom_classes=custom,
         )
 
 

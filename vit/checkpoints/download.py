@@ -71,7 +71,7 @@ def list_files(repository: str, revision: str = "") -> Listing:
         OSError: no response; the message gives the reason.
     """
     settings = hub_constants()
-    with _translate_errors(endpoint(), repository, revision):
+    with _errors_for_users(endpoint(), repository, revision):
         try:
             answer = HfApi(endpoint()).model_info(
                 repository, revision=revision or None, files_metadata=True, timeout=settings.HF_HUB_ETAG_TIMEOUT
@@ -98,7 +98,7 @@ def look_up(remote: Remote) -> Remote:
         OSError: no response; the message gives the reason.
     """
     hub_constants()
-    with _translate_errors(remote.url):
+    with _errors_for_users(remote.url):
         return remote._replace(size=get_hf_file_metadata(remote.url, token=False).size)
 
 
@@ -173,7 +173,7 @@ def _receive(remote: Remote, target: _Limited) -> None:
     """Append the missing bytes."""
     hub_constants()
     headers = build_hf_headers(token=None if remote.repository else False, headers={"Accept-Encoding": "identity"})
-    with _translate_errors(remote.url, remote.repository):
+    with _errors_for_users(remote.url, remote.repository):
         try:
             silent: Any = silent_tqdm
             http_get(remote.url, target, resume_size=target.tell(), headers=headers, tqdm_class=silent)
@@ -210,8 +210,8 @@ def hub_constants() -> Any:
 
 
 @contextmanager
-def _translate_errors(url: str, repository: str = "", revision: str = "") -> Iterator[None]:
-    """Translate errors of huggingface_hub and httpx into messages of this project."""
+def _errors_for_users(url: str, repository: str = "", revision: str = "") -> Iterator[None]:
+    """Raise errors of huggingface_hub and httpx again, with messages for users."""
     try:
         yield
     except errors.OfflineModeIsEnabled as error:

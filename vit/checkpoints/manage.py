@@ -156,7 +156,7 @@ def save_with_classes(checkpoint: Checkpoint, name: str, root: Path | None = Non
     """Save a checkpoint with classes from outside as a new checkpoint, with its own weights.
 
     Args:
-        checkpoint: whose `answers` are linear.
+        checkpoint: whose `custom_classes` are linear.
 
     Returns:
         The new checkpoint's folder; its card says how the classes were made.
@@ -164,18 +164,18 @@ def save_with_classes(checkpoint: Checkpoint, name: str, root: Path | None = Non
     Raises:
         InvalidCheckpoint: the name is taken or invalid, or the classes cannot be stored in a file.
     """
-    answers = checkpoint.answers
-    if answers is None or not answers.linear:
+    custom = checkpoint.custom_classes
+    if custom is None or not custom.linear:
         raise InvalidCheckpoint("Only classes that are one linear map on a model's features can be kept: a probe.")
     facts: dict[str, Any] = {
         "backbone": f"{checkpoint.name} (weights {checkpoint.hash})",
-        "classes": answers.source,
+        "classes": custom.source,
         **{key: value for key, value in checkpoint.facts.items() if key == "license"},
-        "data": answers.facts.get("data", ""),
+        "data": custom.facts.get("data", ""),
     }
-    if answers.accuracy is not None and answers.interval is not None:
-        low, high = answers.interval
-        facts["cross_validated_accuracy"] = f"{answers.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})"
+    if custom.accuracy is not None and custom.interval is not None:
+        low, high = custom.interval
+        facts["cross_validated_accuracy"] = f"{custom.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})"
     with _new_folder(name, root) as folder:
         save_checkpoint(folder, checkpoint.model, checkpoint.labels, checkpoint.preprocess, facts)
         _rename_card(folder, folder.name, name)

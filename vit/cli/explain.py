@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.cli.answers import load_with_answers
+from vit.cli.classes import load_with_classes
 from vit.cli.documents import facts_of
 from vit.cli.parser import option_of, options_of, setting_options
 from vit.cli.pictures import preprocess_of_size, read_picture
@@ -32,7 +32,7 @@ from vit.view.overlay import overlay
 
 def run_classify(options: argparse.Namespace) -> None:
     """Classify pictures; unreadable ones are reported after the others."""
-    checkpoint = load_with_answers(options)
+    checkpoint = load_with_classes(options)
     if not checkpoint.labels:
         raise InvalidCheckpoint(
             f"{checkpoint.name} computes features and has no classes. Name some with --text, or show them with "
@@ -57,8 +57,8 @@ def run_classify(options: argparse.Namespace) -> None:
             _print_predictions(path, predictions)
     if options.json:
         facts: dict[str, Any] = facts_of(checkpoint) | {"size": preprocess.size}
-        if checkpoint.answers:
-            facts |= {"classes": checkpoint.answers.source, **checkpoint.answers.facts}
+        if checkpoint.custom_classes:
+            facts |= {"classes": checkpoint.custom_classes.source, **checkpoint.custom_classes.facts}
         print(json.dumps(facts | {"results": results} | ({"problems": problems} if problems else {})))
     if problems:
         raise InvalidImage("\n".join(problems))
@@ -79,7 +79,7 @@ def run_explain(options: argparse.Namespace) -> None:
     if not into_folder and len(options.images) > 1:
         raise UserError(f"{len(options.images)} pictures do not fit into one file. Name a folder: --out FOLDER.")
     _check_options(options)
-    checkpoint = load_with_answers(options)
+    checkpoint = load_with_classes(options)
     preprocess = preprocess_of_size(options, checkpoint)
     if into_folder:
         return _explain_into_folder(options, checkpoint, preprocess)

@@ -6,7 +6,7 @@ from typing import Any
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
-from vit.cli.answers import load_with_answers
+from vit.cli.classes import load_with_classes
 from vit.cli.documents import facts_of
 from vit.data.in_parts import pictures_bar
 from vit.errors import InvalidConfig, UserError
@@ -21,7 +21,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
     """Measure a checkpoint's accuracy."""
     if options.on and options.report:
         raise InvalidConfig("--report is written by this process alone. Leave --on out.")
-    checkpoint = load_with_answers(options)
+    checkpoint = load_with_classes(options)
     if options.report:
         write(checkpoint, options.data, options.data_root, options.report, bar=not options.json)
     if _is_spread(options):
@@ -38,7 +38,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
 def run_faithfulness(options: argparse.Namespace) -> None:
     """Rank the methods by the faithfulness of their maps."""
     _check_limit(options.limit)
-    checkpoint, bar = load_with_answers(options), not options.json
+    checkpoint, bar = load_with_classes(options), not options.json
     if _is_spread(options):
         ranked = _measure_in_parts(checkpoint, options)
     else:

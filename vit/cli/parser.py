@@ -39,7 +39,7 @@ def _number_or(*alternatives: str) -> Any:
 
 
 def _add_classes(command: argparse.ArgumentParser) -> None:
-    """Add options that replace the checkpoint's classes, see `vit.cli.answers`."""
+    """Add options that replace the checkpoint's classes, see `vit.cli.classes`."""
     command.add_argument(
         "--text", action="append", default=[], metavar="PHRASE",
         help="a class in words, repeatable; for checkpoints trained with texts (CLIP, SigLIP)",

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from vit.explain.attention_rollout import rollout
     from vit.explain.input_sizes import enlarged_size, resized, size_near
     from vit.explain.maps import geometric_mean
-    from vit.explain.methods import METHODS, Subject, weights
+    from vit.explain.methods import METHODS, RecordedPass, weights
     from vit.explain.record import AttentionRecord
     from vit.explain.relevance import GradientRecord, legrad, relevance_record
     from vit.explain.sensitivity import removal_map
@@ -17,7 +17,7 @@ _HOMES = {
     "attention_rollout": ["rollout"],
     "input_sizes": ["enlarged_size", "resized", "size_near"],
     "maps": ["geometric_mean"],
-    "methods": ["METHODS", "Subject", "weights"],
+    "methods": ["METHODS", "RecordedPass", "weights"],
     "record": ["AttentionRecord"],
     "relevance": ["GradientRecord", "legrad", "relevance_record"],
     "sensitivity": ["removal_map"],

@@ -10,7 +10,7 @@ from vit.explain.settings import Fusion
 
 
 def channel_map(tokens: Tensor, gradient: Tensor, prefix: int) -> Tensor:
-    """Weight each token's channels by the logit's gradient, averaged over the patches.
+    """Multiply each token by the logit's gradient, which is averaged over all patches first: Grad-CAM before its ReLU.
 
     Args:
         tokens: (N, D), input of a block's attention.

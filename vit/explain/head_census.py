@@ -256,7 +256,7 @@ def table(name: str, statistic: Statistic) -> list[str]:
 
 
 def sentence(name: str, statistic: Statistic) -> str:
-    """Describe the numbers of `table`."""
+    """Return the caption of `table`: the statistic, over how many pictures, and its value for uniform attention."""
     many = statistic.pictures
     what = f"mean ± standard deviation over {many:,} pictures" if many > 1 else "of one picture"
     return f"{STATISTICS[name]}, {what}. Uniform attention: {format_statistic(name, statistic.uniform)}."

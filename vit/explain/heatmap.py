@@ -11,7 +11,7 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidCheckpoint, UserError
 from vit.explain.input_sizes import resized, size_near
-from vit.explain.methods import METHODS, Subject, heatmap_of
+from vit.explain.methods import METHODS, RecordedPass, heatmap_of
 from vit.explain.record import AttentionRecord, Precision
 from vit.explain.settings import Direction
 
@@ -57,9 +57,9 @@ def heatmap(
     preprocess = checkpoint.preprocess
     if size is not None:
         preprocess = resized(preprocess, size_near(checkpoint, size))
-    subject = run_model(checkpoint, preprocess(image), method, target)
-    token = None if query is None else find_token(query, subject.record)
-    return heatmap_of(subject, method, token, direction, **settings)
+    recorded = run_model(checkpoint, preprocess(image), method, target)
+    token = None if query is None else find_token(query, recorded.record)
+    return heatmap_of(recorded, method, token, direction, **settings)
 
 
 def run_model(
@@ -68,7 +68,7 @@ def run_model(
     method: str,
     target: str | int | None = None,
     precision: Precision = "float32",
-) -> Subject:
+) -> RecordedPass:
     """Run a picture through the model, with a backward pass if the method needs one.
 
     Args:
@@ -80,7 +80,7 @@ def run_model(
         UserError: unknown class, or a class-specific method for a model without classes.
     """
     if not METHODS[method].of_class:
-        return Subject.without_class(checkpoint.model, pixels, precision)
+        return RecordedPass.without_class(checkpoint.model, pixels, precision)
     if not checkpoint.labels:
         others = " or ".join(name for name, one in METHODS.items() if not one.of_class)
         raise InvalidCheckpoint(
@@ -88,7 +88,7 @@ def run_model(
             f"Choose another checkpoint, or a method that needs no class: {others}."
         )
     index = find_class(target, checkpoint.labels) if isinstance(target, str) else target
-    return Subject.of(checkpoint.model, pixels, index)
+    return RecordedPass.of_class(checkpoint.model, pixels, index)
 
 
 LISTED_CLASSES = 20  # maximum number of classes in an error message

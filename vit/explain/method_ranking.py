@@ -15,7 +15,7 @@ from vit.data.datasets import load_dataset
 from vit.data.in_parts import Part, PartitionedComputation, pictures_bar
 from vit.data.labels import match_classes
 from vit.explain.faithfulness import RANDOM_MAPS, centre, faithfulness, noise, overlap, points_at
-from vit.explain.methods import METHODS, Subject, heatmap_of
+from vit.explain.methods import METHODS, RecordedPass, heatmap_of
 from vit.explain.sensitivity import HELD_OUT, faithfulness_verdict, random_masks, score_drops
 from vit.images.preprocess import Normalise
 
@@ -113,14 +113,14 @@ def in_parts(
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
 
     def compute(image: Tensor, _: Tensor, index: int) -> Part:
-        subject = Subject.of(checkpoint.model, normalise(image))
-        maps = {name: heatmap_of(subject, name) for name in names}
-        grid = subject.record.grid
+        recorded = RecordedPass.of_class(checkpoint.model, normalise(image))
+        maps = {name: heatmap_of(recorded, name) for name in names}
+        grid = recorded.record.grid
         maps |= {f"{RANDOM} {seed}": noise(grid, index * RANDOM_MAPS + seed) for seed in range(RANDOM_MAPS)} | {
             BLOB: centre(grid)
         }
         mask = None if dataset.masks is None else dataset.masks[index]
-        inputs = checkpoint.model, subject.pixels, subject.record.target
+        inputs = checkpoint.model, recorded.pixels, recorded.record.target
         masks = random_masks(grid[0] * grid[1], MASKS, HELD_OUT + index)
         drops = score_drops(*inputs, masks)
         results = {}
@@ -203,7 +203,7 @@ def _read_line(*numbers: str | None) -> RecordedResult:
     return RecordedResult(Interval(*values[:3]), *more)
 
 
-def recorded(facts: Mapping[str, Any]) -> tuple[int, dict[str, RecordedResult]]:
+def recorded_results(facts: Mapping[str, Any]) -> tuple[int, dict[str, RecordedResult]]:
     """Parse what `record_in_card` wrote into a checkpoint's facts. The facts are untrusted input.
 
     Returns:

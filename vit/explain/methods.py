@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Subject:
+class RecordedPass:
     """A picture to explain, with the record of its pass.
 
     Attributes:
@@ -46,16 +46,16 @@ class Subject:
     progress: Progress = field(default=lambda share: None, compare=False)
 
     @classmethod
-    def of(
+    def of_class(
         cls, model: VisionTransformer, pixels: Tensor, target: int | None = None, hook: Hook | None = None
-    ) -> Subject:
+    ) -> RecordedPass:
         """Run a forward and a backward pass; see `relevance_record`."""
         return cls(model, pixels, explain.relevance_record(model, pixels, target, hook), hook)
 
     @classmethod
     def without_class(
         cls, model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", hook: Hook | None = None
-    ) -> Subject:
+    ) -> RecordedPass:
         """Run only a forward pass, which is enough for class-independent methods."""
         return cls(model, pixels, cast("GradientRecord", recording.record(model, pixels, precision, hook)), hook)
 
@@ -111,8 +111,8 @@ class Method:
     Attributes:
         title: display name.
         sentence: description in one sentence.
-        compute: maps a subject, a query, a direction and settings to (N,) nonnegative numbers in any unit; `weights`
-            normalises those of class-specific methods.
+        compute: maps a recorded pass, a query, a direction and settings to (N,) nonnegative numbers in any unit;
+            `weights` normalises those of class-specific methods.
         code: returns a Python expression that computes the same from a record, in the unit of `compute`.
         of_class: whether the map depends on the class.
         of_tokens: whether single tokens can be explained.
@@ -140,7 +140,9 @@ class Method:
 METHODS: dict[str, Method] = {}
 
 
-def weights(subject: Subject, name: str, query: Query = None, direction: Direction = "from", **settings: Any) -> Tensor:
+def weights(
+    recorded: RecordedPass, name: str, query: Query = None, direction: Direction = "from", **settings: Any
+) -> Tensor:
     """Compute a method's number for each token: (N,).
 
     Class-specific methods sum gradients of a logit, whose scale is not comparable between pictures. Their results are
@@ -163,7 +165,7 @@ def weights(subject: Subject, name: str, query: Query = None, direction: Directi
     for setting in settings:
         if setting not in method.settings:
             raise ValueError(f"{method.title} has no setting {setting}.")
-    numbers = method.compute(subject, query, "from" if query is None else direction, **settings)
+    numbers = method.compute(recorded, query, "from" if query is None else direction, **settings)
     return shares(numbers) if method.of_class else numbers
 
 
@@ -173,10 +175,10 @@ def shares(numbers: Tensor) -> Tensor:
 
 
 def heatmap_of(
-    subject: Subject, name: str, query: Query = None, direction: Direction = "from", **settings: Any
+    recorded: RecordedPass, name: str, query: Query = None, direction: Direction = "from", **settings: Any
 ) -> Tensor:
     """Compute the map of a method, (rows, cols), not scaled for display; see `weights`."""
-    return subject.record.heatmap(weights(subject, name, query, direction, **settings))
+    return recorded.record.heatmap(weights(recorded, name, query, direction, **settings))
 
 
 def method(
@@ -190,7 +192,7 @@ def method(
     passes: int = 0,
     imports: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Register a function of a subject, a query and a direction in `METHODS`. Keyword-only arguments are settings."""
+    """Register a function of recorded pass, query and direction in `METHODS`; keyword-only arguments are settings."""
 
     def register(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
         parameters = inspect.signature(compute).parameters.values()
@@ -216,7 +218,7 @@ def method(
     of_class=False,
 )
 def attention(
-    subject: Subject,
+    recorded: RecordedPass,
     query: Query,
     direction: Direction,
     *,
@@ -237,7 +239,7 @@ def attention(
     Raises:
         ValueError: unknown token, block or head.
     """
-    record = subject.record
+    record = recorded.record
     if query is None and block == -1 and record.pool_attention is not None:
         return maps.select_head(record.pool_attention, head)
     return record.weights(record.read if query is None else query, block, head, direction)
@@ -251,7 +253,7 @@ def attention(
     of_class=False,
 )
 def rollout(
-    subject: Subject,
+    recorded: RecordedPass,
     query: Query,
     direction: Direction,
     *,
@@ -276,8 +278,8 @@ def rollout(
 
     Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
     """
-    start = subject.record.read if query is None else query
-    return subject.record.rollout(start, residual, direction, fusion, discard)
+    start = recorded.record.read if query is None else query
+    return recorded.record.rollout(start, residual, direction, fusion, discard)
 
 
 @method(
@@ -287,7 +289,7 @@ def rollout(
     lambda call: f"record.attention_gradient({call.arguments('block', 'head')})",
 )
 def attention_gradient(
-    subject: Subject,
+    recorded: RecordedPass,
     query: Query,
     direction: Direction,
     *,
@@ -309,7 +311,7 @@ def attention_gradient(
 
     Source: Chefer et al. 2021, arXiv 2103.15679, eq. 5 for a single block.
     """
-    return subject.record.attention_gradient(query, block, head, direction)
+    return recorded.record.attention_gradient(query, block, head, direction)
 
 
 @method(
@@ -319,7 +321,7 @@ def attention_gradient(
     lambda call: "record.attention_gradient(block=-1)",
     of_tokens=False,  # if the head reads only the class token, other rows of the last block have no gradient
 )
-def attention_gradient_last(subject: Subject, query: Query, direction: Direction) -> Tensor:
+def attention_gradient_last(recorded: RecordedPass, query: Query, direction: Direction) -> Tensor:
     """Compute attention of the last block times the positive part of its gradient, averaged over heads.
 
     Args:
@@ -328,7 +330,7 @@ def attention_gradient_last(subject: Subject, query: Query, direction: Direction
     Returns:
         (N,), at least 0, in units of the class's logit.
     """
-    return subject.record.attention_gradient(None, -1)
+    return recorded.record.attention_gradient(None, -1)
 
 
 @method(
@@ -337,7 +339,7 @@ def attention_gradient_last(subject: Subject, query: Query, direction: Direction
     "Raw attention times the gradient of the class by each patch's pixels.",
     lambda call: f"record.last_attention({call.arguments()}) * record.input_gradient",
 )
-def input_gradient(subject: Subject, query: Query, direction: Direction) -> Tensor:
+def input_gradient(recorded: RecordedPass, query: Query, direction: Direction) -> Tensor:
     """Compute attention of the last block times the norm of the class logit's gradient by each patch's pixels.
 
     Args:
@@ -350,7 +352,7 @@ def input_gradient(subject: Subject, query: Query, direction: Direction) -> Tens
     Raises:
         ValueError: unknown token.
     """
-    return subject.record.last_attention(query, direction) * subject.record.input_gradient
+    return recorded.record.last_attention(query, direction) * recorded.record.input_gradient
 
 
 @method(
@@ -360,7 +362,7 @@ def input_gradient(subject: Subject, query: Query, direction: Direction) -> Tens
     lambda call: f"record.gradient_rollout({call.arguments('discard', 'start_block')})",
 )
 def gradient_rollout(
-    subject: Subject,
+    recorded: RecordedPass,
     query: Query,
     direction: Direction,
     *,
@@ -383,7 +385,7 @@ def gradient_rollout(
 
     Source: jacobgil/vit-explain, see `GradientRecord.gradient_rollout`.
     """
-    return subject.record.gradient_rollout(query, direction, discard, start_block)
+    return recorded.record.gradient_rollout(query, direction, discard, start_block)
 
 
 @method(
@@ -393,7 +395,7 @@ def gradient_rollout(
     lambda call: f"record.relevance({call.arguments('start_block', more='own=False')})",
 )
 def relevance(
-    subject: Subject, query: Query, direction: Direction, *, start_block: int = DEFAULTS.start_block
+    recorded: RecordedPass, query: Query, direction: Direction, *, start_block: int = DEFAULTS.start_block
 ) -> Tensor:
     """Accumulate attention times the positive part of its gradient through all blocks.
 
@@ -412,7 +414,7 @@ def relevance(
 
     Source: Chefer et al. 2021, arXiv 2103.15679, eq. 5 and 6, see `GradientRecord.relevance`.
     """
-    return subject.record.relevance(query, direction, start_block, own=False)
+    return recorded.record.relevance(query, direction, start_block, own=False)
 
 
 @method(
@@ -423,7 +425,7 @@ def relevance(
     imports=("from vit.explain import geometric_mean",),
 )
 def relevance_rollout(
-    subject: Subject,
+    recorded: RecordedPass,
     query: Query,
     direction: Direction,
     *,
@@ -447,8 +449,8 @@ def relevance_rollout(
         ValueError: unknown token or block, or `discard` is out of range.
     """
     return maps.geometric_mean(
-        relevance(subject, query, direction, start_block=start_block),
-        rollout(subject, query, direction, residual=residual, fusion=fusion, discard=discard),
+        relevance(recorded, query, direction, start_block=start_block),
+        rollout(recorded, query, direction, residual=residual, fusion=fusion, discard=discard),
     )
 
 
@@ -463,7 +465,9 @@ def relevance_rollout(
     ),
     of_tokens=False,
 )
-def legrad(subject: Subject, query: Query, direction: Direction, *, start_block: int = DEFAULTS.start_block) -> Tensor:
+def legrad(
+    recorded: RecordedPass, query: Query, direction: Direction, *, start_block: int = DEFAULTS.start_block
+) -> Tensor:
     """Average the positive gradients of the class by attention over all blocks. Runs its own passes.
 
     Args:
@@ -478,7 +482,7 @@ def legrad(subject: Subject, query: Query, direction: Direction, *, start_block:
 
     Source: Bousselham et al. 2024, arXiv 2404.03214, see `vit.explain.relevance.legrad`.
     """
-    return explain.legrad(subject.model, subject.pixels, subject.record.target, start_block, subject.hook)
+    return explain.legrad(recorded.model, recorded.pixels, recorded.record.target, start_block, recorded.hook)
 
 
 @method(
@@ -488,7 +492,7 @@ def legrad(subject: Subject, query: Query, direction: Direction, *, start_block:
     lambda call: f"record.gradcam({call.arguments('block')})",
     of_tokens=False,
 )
-def gradcam(subject: Subject, query: Query, direction: Direction, *, block: int | Fusion = -1) -> Tensor:
+def gradcam(recorded: RecordedPass, query: Query, direction: Direction, *, block: int | Fusion = -1) -> Tensor:
     """Compute Grad-CAM on the input tokens of a block's attention.
 
     Args:
@@ -503,7 +507,7 @@ def gradcam(subject: Subject, query: Query, direction: Direction, *, block: int 
 
     Source: Selvaraju et al. 2017, arXiv 1610.02391, see `GradientRecord.gradcam`.
     """
-    return subject.record.gradcam(block)
+    return recorded.record.gradcam(block)
 
 
 @method(
@@ -514,7 +518,7 @@ def gradcam(subject: Subject, query: Query, direction: Direction, *, block: int 
     of_tokens=False,
     passes=256,
 )
-def removal(subject: Subject, query: Query, direction: Direction) -> Tensor:
+def removal(recorded: RecordedPass, query: Query, direction: Direction) -> Tensor:
     """Fit a ridge regression of the class's drop on the removed patches. Runs 256 passes.
 
     Args:
@@ -525,4 +529,6 @@ def removal(subject: Subject, query: Query, direction: Direction) -> Tensor:
 
     Source: see `vit.explain.sensitivity.removal_map`.
     """
-    return explain.removal_map(subject.model, subject.pixels, subject.record.target, subject.hook, subject.progress)
+    return explain.removal_map(
+        recorded.model, recorded.pixels, recorded.record.target, recorded.hook, recorded.progress
+    )

@@ -1,7 +1,6 @@
-"""Optimizers, learning rate schedule and weight averaging."""
+"""Optimizers and weight averaging."""
 
 import inspect
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,19 +13,6 @@ from vit.model.cpu import has_bfloat16
 from vit.model.transformer import VisionTransformer
 from vit.training.adaptation import rate_share
 from vit.training.config import TrainConfig
-
-
-def learning_rate_share(step: int, total: int, per_epoch: int, config: TrainConfig) -> float:
-    """Return the share of the peak learning rate at a step: linear warm-up, then half a cosine to 0, or constant.
-
-    The warm-up takes at most half of the run.
-    """
-    warmup = min(config.warmup_epochs * per_epoch, total / 2)
-    if step < warmup:
-        return min((step + 1) / warmup, 1.0)
-    if config.schedule == "constant":
-        return 1.0
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (total - warmup)))
 
 
 def make_optimizers(model: VisionTransformer, config: TrainConfig, device: torch.device) -> list[Optimizer]:

@@ -22,9 +22,10 @@ from vit.out_of_memory import is_out_of_memory
 from vit.training.config import TrainConfig
 from vit.training.cuda_graph import GraphedGradients
 from vit.training.distributed import Process
-from vit.training.optimizers import average_, learning_rate_share, make_optimizers, step_
+from vit.training.optimizers import average_, make_optimizers, step_
 from vit.training.pictures import RunData
 from vit.training.run_folder import AGAIN
+from vit.training.schedule import learning_rate_factor
 
 
 def class_weights(labels: Tensor, classes: int) -> Tensor:
@@ -104,17 +105,17 @@ class TrainStep:
             note: called with messages for the user.
 
         Returns:
-            the loss, still on the device, and the share of the peak learning rate.
+            the loss, still on the device, and the factor of the peak learning rate.
 
         Raises:
             OutOfMemory: memory ran out in one of several processes; all have to restart with smaller micro-batches.
         """
         config, process = self.config, self.process
         self.chance.seed(config.seed, step * process.world + process.rank)
-        share = learning_rate_share(step, self.total_steps, self.data.steps_per_epoch, config)
+        factor = learning_rate_factor(step, self.total_steps, self.data.steps_per_epoch, config)
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         for group, peak in zip(groups, self.peaks, strict=True):
-            group["lr"] = peak * share
+            group["lr"] = peak * factor
         dropout_seed = self.chance.host.getrandbits(63)
         inputs, targets = self.data.normalise(self.augment(images, self.chance)), labels
         if config.mixup or config.cutmix:
@@ -140,7 +141,7 @@ class TrainStep:
             optimizer.zero_grad(set_to_none=True)
         if averaged := self.models.get("averaged"):
             average_(averaged, self.model, step, config.ema)
-        return loss, share
+        return loss, factor
 
     def gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Accumulate the gradient of a batch's mean loss in the parameters; returns the loss.

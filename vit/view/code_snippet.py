@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit.checkpoints.answers import Answers
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.custom_classes import CustomClasses
 from vit.explain.methods import METHODS, Call, literal
 from vit.view.explanation import Explanation
 
@@ -37,7 +37,7 @@ def snippet(
     """
     record, size = explanation.record, explanation.preprocess.size
     own = size == checkpoint.preprocess.size
-    imports, made_of = ["import vit"], checkpoint.answers.facts if checkpoint.answers else {}
+    imports, made_of = ["import vit"], checkpoint.custom_classes.facts if checkpoint.custom_classes else {}
     if sample or made_of.get("sample"):
         imports.append("from vit.images import samples")
     method = METHODS.get(facts["method"])
@@ -67,8 +67,8 @@ def snippet(
         *imports,
         "",
         f"checkpoint = vit.load_checkpoint({literal(_reference(checkpoint))}{heads})",
-        f"assert checkpoint.hash == {literal(checkpoint.hash)}{'' if checkpoint.answers else identity}",
-        *(_answers(checkpoint.answers, identity) if checkpoint.answers else []),
+        f"assert checkpoint.hash == {literal(checkpoint.hash)}{'' if checkpoint.custom_classes else identity}",
+        *(_custom_classes(checkpoint.custom_classes, identity) if checkpoint.custom_classes else []),
         f"picture = next(decode_frames({data}, [{frame}])).picture"
         if video
         else f"picture = vit.decode_image({data}{options})",
@@ -85,15 +85,15 @@ def snippet(
     return "\n".join(lines) + "\n"
 
 
-def _answers(answers: Answers, identity: str) -> list[str]:
+def _custom_classes(custom: CustomClasses, identity: str) -> list[str]:
     """Generate the lines that give a checkpoint its new classes."""
-    facts, lines = answers.facts, []
+    facts, lines = custom.facts, []
     if "text" not in facts:
         identity = ""  # trained heads differ in the last digits between machines, and so do their identities
     if "text" in facts:
         template = f", {literal(facts['template'])}" if facts["template"] != "{}" else ""
         phrases = ", ".join(map(literal, facts["text"]))
-        made = f"vit.answers_from_text(checkpoint, [{phrases}]{template})"
+        made = f"vit.classes_from_text(checkpoint, [{phrases}]{template})"
     elif "like" in facts:
         like = literal(facts["like"])
         data = f"samples.read({like})" if facts["sample"] else f"Path({like}).read_bytes()"
@@ -101,7 +101,7 @@ def _answers(answers: Answers, identity: str) -> list[str]:
         patch, size = facts["patch"], facts["size"]
         more = f", patch={patch}" if patch else ""
         more += f", size={tuple(size)}" if size else ""
-        made = f"vit.answers_from_picture(checkpoint, like{more}, name={literal(facts['name'])})"
+        made = f"vit.class_from_picture(checkpoint, like{more}, name={literal(facts['name'])})"
     elif "groups" in facts:
         groups = ", ".join(
             f"{literal(name)}: [{', '.join(map(literal, files))}]" for name, files in facts["groups"].items()
@@ -111,11 +111,11 @@ def _answers(answers: Answers, identity: str) -> list[str]:
             "groups = {name: [vit.decode_image(Path(file).read_bytes()) for file in group]"
             " for name, group in files.items()}",
         ]
-        made = f"vit.answers_from_pictures(checkpoint, groups, {literal(facts['classifier'])})"
+        made = f"vit.classes_from_pictures(checkpoint, groups, {literal(facts['classifier'])})"
     else:
         limit = f", limit={facts['limit']}" if "limit" in facts else ""
-        made = f"vit.answers_from_examples(checkpoint, {literal(facts['data'])}, {literal(facts['classifier'])}{limit})"
-    return [*lines, f"checkpoint = checkpoint.with_answers({made}){identity}"]
+        made = f"vit.classes_from_examples(checkpoint, {literal(facts['data'])}, {literal(facts['classifier'])}{limit})"
+    return [*lines, f"checkpoint = checkpoint.with_classes({made}){identity}"]
 
 
 def _reference(checkpoint: Checkpoint) -> str:

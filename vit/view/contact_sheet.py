@@ -16,7 +16,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
 from vit.explain import sensitivity
 from vit.explain.maps import entropy
-from vit.explain.methods import METHODS, Subject, heatmap_of
+from vit.explain.methods import METHODS, RecordedPass, heatmap_of
 from vit.explain.sensitivity import HELD_OUT, Verdict, random_masks, score_drops
 from vit.explain.timing import Kind, expected, timed
 from vit.images.decode import decode_image
@@ -108,17 +108,17 @@ def classify_and_explain(checkpoint: Checkpoint, picture: Picture, method: str, 
 def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str, settings: dict[str, Any]) -> PictureResult:
     pixels, image = _open_picture(checkpoint, picture)
     if not checkpoint.labels:
-        subject = Subject.without_class(checkpoint.model, pixels)
-        attention = subject.record.last_attention()
-        heatmap = heatmap_of(subject, method, **settings)
+        recorded = RecordedPass.without_class(checkpoint.model, pixels)
+        attention = recorded.record.last_attention()
+        heatmap = heatmap_of(recorded, method, **settings)
         return PictureResult("", None, _spread(attention), _thumbnail(image, heatmap, checkpoint))
-    subject = Subject.of(checkpoint.model, pixels)
-    target = subject.record.target
+    recorded = RecordedPass.of_class(checkpoint.model, pixels)
+    target = recorded.record.target
     return PictureResult(
         checkpoint.labels[target],
-        float(checkpoint.model.probabilities(subject.record.logits[0])[target]),
-        _spread(subject.record.last_attention()),
-        _thumbnail(image, heatmap_of(subject, method, **settings), checkpoint),
+        float(checkpoint.model.probabilities(recorded.record.logits[0])[target]),
+        _spread(recorded.record.last_attention()),
+        _thumbnail(image, heatmap_of(recorded, method, **settings), checkpoint),
     )
 
 
@@ -134,10 +134,10 @@ def measure(checkpoint: Checkpoint, picture: Picture, method: str, **settings: A
         InvalidImage: the file is not a picture.
     """
     pixels, _ = _open_picture(checkpoint, picture)
-    subject = Subject.of(checkpoint.model, pixels)
-    masks = random_masks(math.prod(subject.record.grid), MASKS, HELD_OUT)
-    drops = score_drops(checkpoint.model, pixels, subject.record.target, masks)
-    return sensitivity.faithfulness_verdict(heatmap_of(subject, method, **settings), masks, drops)
+    recorded = RecordedPass.of_class(checkpoint.model, pixels)
+    masks = random_masks(math.prod(recorded.record.grid), MASKS, HELD_OUT)
+    drops = score_drops(checkpoint.model, pixels, recorded.record.target, masks)
+    return sensitivity.faithfulness_verdict(heatmap_of(recorded, method, **settings), masks, drops)
 
 
 def evaluate(

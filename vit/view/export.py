@@ -18,7 +18,7 @@ from vit.errors import UserError
 from vit.explain import methods
 from vit.explain.components import Components
 from vit.explain.maps import mass_threshold, otsu_threshold, select_head
-from vit.explain.methods import METHODS, Subject
+from vit.explain.methods import METHODS, RecordedPass
 from vit.explain.names import page_names
 from vit.explain.record import AttentionRecord
 from vit.explain.sensitivity import faithfulness_verdict
@@ -63,7 +63,7 @@ class MapView:
 
     @classmethod
     def of(cls, record: AttentionRecord, selection: Selection, payload: bytes = b"") -> Self:
-        """Build the map for a selection; attention if the record does not support the selected view.
+        """Build the map to export; the attention map if the record lacks the data of the selected view.
 
         Args:
             payload: provides the end of the shared colour scale; without it, the map has its own scale.
@@ -76,7 +76,7 @@ class MapView:
     @classmethod
     def of_method(
         cls,
-        subject: Subject,
+        recorded: RecordedPass,
         method: str,
         label: str = "",
         query: int | None = None,
@@ -87,14 +87,14 @@ class MapView:
 
         Args:
             method: a name in `vit.explain.methods.METHODS`.
-            label: name of the subject's class; "" for a class-independent method.
+            label: name of the class; "" for a class-independent method.
             query: token to explain, for methods that support it; None for the model's output.
             direction: of the query token.
             settings: of the method.
         """
-        record, unusual = subject.record, settings.changed(METHODS[method].settings)
-        numbers = methods.weights(subject, method, query, direction, **unusual)
-        facts = method_facts(subject, method, label, query, direction, unusual)
+        record, unusual = recorded.record, settings.changed(METHODS[method].settings)
+        numbers = methods.weights(recorded, method, query, direction, **unusual)
+        facts = method_facts(recorded, method, label, query, direction, unusual)
         name = "" if query is None else token_name(query, record.prefix, record.grid)
         caption = class_sentence(METHODS[method].title, label, name, direction, unusual)
         return cls(numbers, facts, caption, 0.0, _strongest_patch(numbers, record, without=query), METHODS[method].unit)
@@ -139,18 +139,23 @@ class MapView:
 
 
 def method_facts(
-    subject: Subject, method: str, label: str, query: int | None, direction: Direction, settings: Mapping[str, Any]
+    recorded: RecordedPass,
+    method: str,
+    label: str,
+    query: int | None,
+    direction: Direction,
+    settings: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Collect the facts of a method's map for files: the method, all settings, the query token and the class.
 
     Args:
-        label: name of the subject's class; ignored for class-independent methods.
+        label: name of the class; ignored for class-independent methods.
         settings: non-default settings.
 
     Returns:
         facts with blocks and heads from 0, never negative.
     """
-    how, record = METHODS[method], subject.record
+    how, record = METHODS[method], recorded.record
     facts: dict[str, Any] = {"method": method} | dict(how.settings) | dict(settings)
     if method == "attention" and query is None and facts["block"] == -1 and record.pool_attention is not None:
         facts["block"] = "pooling query"

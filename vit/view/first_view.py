@@ -25,7 +25,7 @@ from PIL import Image
 
 from vit import checkpoints, view
 from vit.explain import self_check
-from vit.explain.methods import METHODS, Subject, weights
+from vit.explain.methods import METHODS, RecordedPass, weights
 from vit.files import replaced
 from vit.images import samples
 from vit.paths import PROJECT
@@ -86,7 +86,7 @@ class Model(NamedTuple):
     params: int
 
     @property
-    def answers(self) -> None:
+    def custom_classes(self) -> None:
         """Always None: a stored view uses the checkpoint's own classes."""
 
     @property
@@ -176,13 +176,13 @@ def build(checkpoint: Checkpoint) -> FirstView:
     image = samples.read(SAMPLE)
     explanation = view.explain(checkpoint, image)
     record, target = explanation.record, int(explanation.record.logits[0].argmax())
-    subject = Subject.of(checkpoint.model, explanation.preprocess(explanation.picture), target)
+    recorded = RecordedPass.of_class(checkpoint.model, explanation.preprocess(explanation.picture), target)
     chain, values = b"", ()
     if METHOD == "relevance" and record.blocks * record.tokens**2 <= CHAIN_UP_TO:
-        record = subject.record
+        record = recorded.record
         chain = pack_chain([record.flow(block) for block in range(record.blocks)], record.read)
     else:
-        values = tuple(weights(subject, METHOD).tolist())
+        values = tuple(weights(recorded, METHOD).tolist())
     config, png = checkpoint.config, io.BytesIO()
     explanation.input_image.save(png, "PNG")
     return FirstView(

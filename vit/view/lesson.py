@@ -138,7 +138,7 @@ def model_bytes(checkpoint: Checkpoint, words: Mapping[str, str] = MappingProxyT
 
 def _unsuited(checkpoint: Checkpoint) -> str:
     """Return why a checkpoint cannot be used for a lesson; "" if it can."""
-    if not checkpoint.labels or checkpoint.answers is not None:
+    if not checkpoint.labels or checkpoint.custom_classes is not None:
         return "it has no classes of its own"
     if checkpoint.model.activation != "softmax":
         return "it answers each class by itself"

@@ -10,7 +10,7 @@ from torch import Tensor
 from vit.errors import InvalidCheckpoint, UserError
 from vit.explain import methods
 from vit.explain.heatmap import find_class
-from vit.explain.methods import METHODS, Subject
+from vit.explain.methods import METHODS, RecordedPass
 from vit.explain.record import AttentionRecord
 from vit.model.transformer import VisionTransformer
 from vit.view import export
@@ -18,7 +18,7 @@ from vit.view.payload import CHAIN_UP_TO, MAPS_UP_TO, pack_chain
 from vit.view.selection import Selection
 
 
-class Question(NamedTuple):
+class MethodChoice(NamedTuple):
     """Method and class of the view "relevance".
 
     Attributes:
@@ -61,11 +61,11 @@ class MapSource:
     ):
         self.record, self.labels = record, labels
         self._model, self._pixels = model, pixels
-        self._subjects: dict[int, Subject] = {}
+        self._recorded_passes: dict[int, RecordedPass] = {}
         self._chains: dict[int, bytes] = {}
         self._last: tuple[object, Tensor] | None = None  # key and weights; some methods take hundreds of passes
 
-    def question(self, method: str, target: str | int | None) -> Question:
+    def choose(self, method: str, target: str | int | None) -> MethodChoice:
         """Validate a method name and a class, given by label or index; None for the predicted class.
 
         Raises:
@@ -79,69 +79,69 @@ class MapSource:
         index = find_class(index, self.labels) if isinstance(index, str) else index
         if not 0 <= index < len(self.labels):
             raise UserError(f"There is no class {index}: they run from 0 to {len(self.labels) - 1}.")
-        return Question(method, index)
+        return MethodChoice(method, index)
 
-    def required_data(self, selection: Selection, question: Question | None) -> RequiredData:
+    def required_data(self, selection: Selection, choice: MethodChoice | None) -> RequiredData:
         """Return what the viewer needs to show a selection."""
-        described = self._described(selection, question)
-        if selection.view == "relevance" and question:
-            if question.method == "relevance" and self.record.blocks * self.record.tokens**2 <= CHAIN_UP_TO:
-                return RequiredData(described, self._chain(question.target))
-            token = _token(selection, question)
-            return RequiredData(described, None, self._computed(selection, question, -1 if token is None else token))
+        described = self._described(selection, choice)
+        if selection.view == "relevance" and choice:
+            if choice.method == "relevance" and self.record.blocks * self.record.tokens**2 <= CHAIN_UP_TO:
+                return RequiredData(described, self._chain(choice.target))
+            token = _token(selection, choice)
+            return RequiredData(described, None, self._computed(selection, choice, -1 if token is None else token))
         if selection.view == "rollout" and self.record.tokens > MAPS_UP_TO:
             return RequiredData(described, None, self._computed(selection, None, selection.token))
         return RequiredData(described)
 
-    def weights(self, selection: Selection, question: Question | None) -> Tensor:
+    def weights(self, selection: Selection, choice: MethodChoice | None) -> Tensor:
         """Compute the numbers that the viewer shows for a selection: (N,)."""
-        if selection.view != "relevance" or question is None:
+        if selection.view != "relevance" or choice is None:
             return export.weights(self.record, selection)
-        settings = selection.settings(METHODS[question.method].settings)
-        token = _token(selection, question)
-        key = (question, token, selection.direction, settings)
+        settings = selection.settings(METHODS[choice.method].settings)
+        token = _token(selection, choice)
+        key = (choice, token, selection.direction, settings)
         if self._last is None or self._last[0] != key:
-            subject = self._subject(question.target)
-            self._last = key, methods.weights(subject, question.method, token, selection.direction, **settings)
+            recorded = self._recorded(choice.target)
+            self._last = key, methods.weights(recorded, choice.method, token, selection.direction, **settings)
         return self._last[1]
 
-    def _described(self, selection: Selection, question: Question | None) -> dict[str, Any] | None:
-        if question is None:
+    def _described(self, selection: Selection, choice: MethodChoice | None) -> dict[str, Any] | None:
+        if choice is None:
             return None
-        method = METHODS[question.method]
+        method = METHODS[choice.method]
         return {
             "title": method.title,
             "sentence": method.sentence,
-            "target": self.labels[question.target],
+            "target": self.labels[choice.target],
             "chain": "",
             "tokens": method.of_tokens,
             "settings": list(selection.settings(method.settings)),
         }
 
-    def _computed(self, selection: Selection, question: Question | None, token: int) -> dict[str, Any]:
+    def _computed(self, selection: Selection, choice: MethodChoice | None, token: int) -> dict[str, Any]:
         return {
             "view": selection.view,
             "token": token,
             "direction": selection.direction,
             "settings": selection.settings(),
-            "values": [float(f"{value:.6g}") for value in self.weights(selection, question).tolist()],
+            "values": [float(f"{value:.6g}") for value in self.weights(selection, choice).tolist()],
         }
 
     def _chain(self, target: int) -> bytes:
         if target not in self._chains:
-            record = self._subject(target).record
+            record = self._recorded(target).record
             matrices = [record.flow(block) for block in range(record.blocks)]
             self._chains[target] = pack_chain(matrices, record.read)
         return self._chains[target]
 
-    def _subject(self, target: int) -> Subject:
+    def _recorded(self, target: int) -> RecordedPass:
         assert self._model is not None and self._pixels is not None, "a model with classes"
-        if target not in self._subjects:
-            self._subjects.clear()  # keep one class only: gradients of all attention are large
-            self._subjects[target] = Subject.of(self._model, self._pixels, target)
-        return self._subjects[target]
+        if target not in self._recorded_passes:
+            self._recorded_passes.clear()  # keep one class only: gradients of all attention are large
+            self._recorded_passes[target] = RecordedPass.of_class(self._model, self._pixels, target)
+        return self._recorded_passes[target]
 
 
-def _token(selection: Selection, question: Question) -> int | None:
+def _token(selection: Selection, choice: MethodChoice) -> int | None:
     """Return the token that the method explains: the pinned one, or None for the model's output."""
-    return selection.token if selection.pinned and METHODS[question.method].of_tokens else None
+    return selection.token if selection.pinned and METHODS[choice.method].of_tokens else None

@@ -30,7 +30,7 @@ from vit.images.geometry import Box
 from vit.images.pictures import picture_of
 from vit.view.explanation import explain_picture
 from vit.view.kernel_link import KernelLink, Update, can_link
-from vit.view.map_source import MapSource, Question
+from vit.view.map_source import MapSource, MethodChoice
 from vit.view.notebook_frame import framed
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack
@@ -74,12 +74,12 @@ class View:
         title: str,
         facts: Sequence[str],
         selection: Selection,
-        question: Question | None,
+        choice: MethodChoice | None,
     ):
         self._source, self._picture, self._box = source, picture, box
         self._title, self._facts = title, tuple(facts)
         self._payload = pack(source.record, picture, box, dict(COLORMAPS))
-        self._selection, self._question = selection, question
+        self._selection, self._choice = selection, choice
         self._revision = 1
         self._name = f"vit-{secrets.token_hex(8)}"
         self._callbacks: list[Callable[[ViewSelection], object]] = []
@@ -109,9 +109,9 @@ class View:
     def selection(self) -> ViewSelection:
         """Current selection of the viewer."""
         current = self._selection
-        of_class = current.view == "relevance" and self._question is not None
+        of_class = current.view == "relevance" and self._choice is not None
         query = None if (of_class and not current.pinned) or current.view == "pool" else current.token
-        method = self._question.method if of_class and self._question else current.view
+        method = self._choice.method if of_class and self._choice else current.view
         return ViewSelection(current.block, current.head, query, current.direction, method)
 
     @property
@@ -159,23 +159,23 @@ class View:
     def method(self, method: str) -> None:
         kind = _kind_of(method, self.record)
         if kind == "relevance":
-            self._question = self._source.question(method, self._question.target if self._question else None)
+            self._choice = self._source.choose(method, self._choice.target if self._choice else None)
         self._select(view=kind)
 
     @property
     def target(self) -> str | None:
         """Label of the class that methods explain; None without classes. Can be set by label or index."""
-        return self._source.labels[self._question.target] if self._question else None
+        return self._source.labels[self._choice.target] if self._choice else None
 
     @target.setter
     def target(self, target: str | int | None) -> None:
-        method = self._question.method if self._question else _CLASS_METHOD
-        self._question = self._source.question(method, target)
+        method = self._choice.method if self._choice else _CLASS_METHOD
+        self._choice = self._source.choose(method, target)
         self._select()
 
     def heatmap(self) -> Tensor:
         """Compute the map that the viewer shows, (rows, cols), as `vit.heatmap` does."""
-        return self.record.heatmap(self._source.weights(self._selection, self._question))
+        return self.record.heatmap(self._source.weights(self._selection, self._choice))
 
     def observe(self, callback: Callable[[ViewSelection], object]) -> None:
         """Register a callback that is called with the selection whenever it is changed in the viewer."""
@@ -188,7 +188,7 @@ class View:
     def page(self) -> str:
         """Return the viewer as a self-contained HTML page, as shown in a cell."""
         of_class = self._selection.view == "relevance"
-        needed = self._source.required_data(self._selection, self._question if of_class else None)
+        needed = self._source.required_data(self._selection, self._choice if of_class else None)
         return standalone(
             self._payload,
             self._selection,
@@ -222,10 +222,10 @@ class View:
         return self._update()
 
     def _update(self) -> Update:
-        needed = self._source.required_data(self._selection, self._question)
+        needed = self._source.required_data(self._selection, self._choice)
         method, payloads = needed.method, dict[str, bytes]()
-        if method and needed.chain and self._question:
-            method["chain"] = chain = f"{self._name} chain {self._question.target}"
+        if method and needed.chain and self._choice:
+            method["chain"] = chain = f"{self._name} chain {self._choice.target}"
             if chain not in self._sent_chains:
                 payloads[chain] = needed.chain
                 self._sent_chains.add(chain)
@@ -298,7 +298,7 @@ def view(
     kind = _kind_of(method, source.record)
     name = method if kind == "relevance" else _CLASS_METHOD
     explains_class = kind == "relevance" or target is not None
-    question = source.question(name, target) if explains_class or source.labels else None
+    choice = source.choose(name, target) if explains_class or source.labels else None
     selection = Selection(
         block=_index("block", block, source.record.blocks),
         head=_index("head", head, source.record.heads),
@@ -307,7 +307,7 @@ def view(
         **_pinned(query, source),
         **settings,
     )
-    return View(source, image, box, title, facts, selection, question)
+    return View(source, image, box, title, facts, selection, choice)
 
 
 class _Parts(NamedTuple):

@@ -9,7 +9,7 @@ import { Engine } from "./engine.js";
 import { Masks } from "./faithfulness.js";
 import { Grid } from "./grid.js";
 import { Group } from "./group.js";
-import { listen, listenToChips, SETTLE } from "./input.js";
+import { listen, listenToChips, SETTLE } from "./pointer_and_keys.js";
 import { updateSize, showAvailable, placeMaps } from "./layout.js";
 import { FaithfulnessBox } from "./faithfulness_box.js";
 import { Legend } from "./legend.js";

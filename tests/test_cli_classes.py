@@ -26,7 +26,7 @@ def test_typed_phrases_are_classes(command: Command, picture: Path, tmp_path: Pa
     out = tmp_path / "map.npz"
     assert command("explain", picture, *options, "--method", "relevance", "--target", "a dog", "--out", out).status == 0
     checkpoint = vit.load_checkpoint(tmp_path / "clip")
-    checkpoint = checkpoint.with_answers(vit.answers_from_text(checkpoint, ["a cat", "a dog"], "a photo of {}"))
+    checkpoint = checkpoint.with_classes(vit.classes_from_text(checkpoint, ["a cat", "a dog"], "a photo of {}"))
     assert (answer["sha256"], answer["identity"]) == (checkpoint.hash, checkpoint.identity)
     meta = json.loads(str(np.load(out)["meta"]))["checkpoint"]
     assert meta["identity"] == checkpoint.identity != vit.load_checkpoint(tmp_path / "clip").identity
@@ -48,9 +48,7 @@ def test_similarity_to_a_picture_is_the_class(command: Command, picture: Path, s
     answer = json.loads(result.out)
     (prediction,) = answer["results"][0]["predictions"]
     checkpoint = vit.load_checkpoint(saved)
-    alike = checkpoint.with_answers(
-        vit.answers_from_picture(checkpoint, Image.open(other), (1, 2), prediction["label"])
-    )
+    alike = checkpoint.with_classes(vit.class_from_picture(checkpoint, Image.open(other), (1, 2), prediction["label"]))
     assert prediction["label"] == "like other.png at 1,2"
     with torch.inference_mode():
         logit = float(alike.model(alike.preprocess(vit.decode_image(picture.read_bytes()))).logits[0, 0])
@@ -107,7 +105,7 @@ def test_typed_phrases_are_measured_on_a_dataset(command: Command, picture: Path
     )
     result = json.loads(command("evaluate", *options, "--json").out)
     checkpoint = vit.load_checkpoint(tmp_path / "clip")
-    with_phrases = checkpoint.with_answers(vit.answers_from_text(checkpoint, ["cat", "dog"], "a {}"))
+    with_phrases = checkpoint.with_classes(vit.classes_from_text(checkpoint, ["cat", "dog"], "a {}"))
     right = 0
     for label, name in enumerate(with_phrases.labels):
         for file in (tmp_path / "data" / "test" / name).iterdir():

@@ -6,8 +6,8 @@ The picture side is our model; phrases are read by the text tower of the same fo
 
 from collections.abc import Sequence
 
-from vit.checkpoints.answers import Answers
 from vit.checkpoints.checkpoint import CONFIG, VOCABULARIES, Checkpoint, reads_text
+from vit.checkpoints.custom_classes import CustomClasses
 from vit.checkpoints.text_tower import load_text_tower
 from vit.checkpoints.weight_files import read_json
 from vit.errors import InvalidCheckpoint, UserError
@@ -17,11 +17,11 @@ from vit.untrusted import brief
 MAX_PHRASES = 1000
 
 
-def answers_from_text(checkpoint: Checkpoint, phrases: Sequence[str], template: str = "{}") -> Answers:
+def classes_from_text(checkpoint: Checkpoint, phrases: Sequence[str], template: str = "{}") -> CustomClasses:
     """Make typed phrases the classes of a checkpoint that compares pictures with texts.
 
     The logits are those of the published model: cosine similarity times its learnt scale, of SigLIP plus its bias. CLIP
-    then shares one probability among all phrases (softmax); SigLIP answers each by itself (sigmoid).
+    then shares one probability among all phrases (softmax); SigLIP scores each by itself (sigmoid).
 
     Args:
         checkpoint: as its files have it, opened from a folder that also holds the text tower and the tokenizer.
@@ -49,7 +49,7 @@ def answers_from_text(checkpoint: Checkpoint, phrases: Sequence[str], template: 
         )
     head = CosineHead(checkpoint.model.head, directions, model.logit_scale.exp().item(), bias)
     read = "" if template == "{}" else f", read as “{template}”"
-    return Answers(
+    return CustomClasses(
         names=names,
         head=head.eval(),
         source=f"{len(names)} typed phrases{read}",

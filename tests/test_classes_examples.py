@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 import vit
 from vit.errors import InvalidDataset, UserError
-from vit.explain.answers.examples import CrossValidation, answers_from_features
+from vit.explain.classes.examples import CrossValidation, classes_from_features
 from vit.explain.features import Features
 from vit.model.heads import NeighbourHead
 
@@ -33,7 +33,7 @@ def test_probe_equals_scikit_learns_pipeline(classes: int) -> None:
     pipeline = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(
         reference.vectors, reference.labels
     )
-    head = answers_from_features(reference, "clouds").head
+    head = classes_from_features(reference, "clouds").head
     with torch.inference_mode():
         shares = head(torch.from_numpy(others.vectors)).softmax(-1).numpy()
     assert shares == pytest.approx(pipeline.predict_proba(others.vectors), abs=1e-4)
@@ -50,7 +50,7 @@ def test_neighbours_equal_brute_force_in_float64(classes: int, count: int) -> No
         ]
         for j in sorted(range(count), key=lambda j: -similar[j])[:20]:
             expected[i, reference.labels[j]] += np.exp(similar[j] / 0.07)
-    head = answers_from_features(reference, "clouds", "neighbours").head
+    head = classes_from_features(reference, "clouds", "neighbours").head
     with torch.inference_mode():
         shares = head(torch.from_numpy(others.vectors)).softmax(-1).numpy()
     assert shares == pytest.approx(expected / expected.sum(1, keepdims=True), abs=1e-5)
@@ -64,8 +64,8 @@ def test_first_of_equal_neighbours_votes() -> None:
 
 @pytest.mark.parametrize("classifier", ["probe", "neighbours"])
 def test_held_out_accuracy_reaches_the_optimum(classifier: Any) -> None:
-    apart = answers_from_features(clouds(3, apart=4), "clouds", classifier)
-    mixed = answers_from_features(clouds(3, 300, apart=0), "clouds", classifier)
+    apart = classes_from_features(clouds(3, apart=4), "clouds", classifier)
+    mixed = classes_from_features(clouds(3, 300, apart=0), "clouds", classifier)
     assert apart.accuracy == 1 and apart.interval is not None and 0.9 < apart.interval[0] < apart.interval[1] == 1
     assert mixed.interval is not None and mixed.interval[0] < 1 / 3 < mixed.interval[1]
 
@@ -78,16 +78,16 @@ def test_interval_is_wilsons() -> None:
 
 def test_one_picture_per_class_leaves_no_held_out_accuracy() -> None:
     reference = Features(np.eye(3, dtype=np.float32)[[0, 0, 1]], np.array([0, 0, 1]), ("a", "b"))
-    answers = answers_from_features(reference, "three")
-    assert answers.accuracy is None and answers.interval is None
+    custom = classes_from_features(reference, "three")
+    assert custom.accuracy is None and custom.interval is None
 
 
 def test_unusable_examples_are_refused() -> None:
     reference = clouds(2)
     with pytest.raises(InvalidDataset, match="Class 'kind 2' has no picture"):
-        answers_from_features(reference._replace(classes=(*reference.classes, "kind 2")), "clouds")
+        classes_from_features(reference._replace(classes=(*reference.classes, "kind 2")), "clouds")
     with pytest.raises(UserError, match=r"no classifier 'forest'\. Choose from probe, neighbours"):
-        answers_from_features(reference, "clouds", "forest")  # type: ignore[arg-type]
+        classes_from_features(reference, "clouds", "forest")  # type: ignore[arg-type]
 
 
 def colours(red: int) -> list[Image.Image]:
@@ -102,8 +102,8 @@ def test_pictures_in_named_groups_become_classes(
     folder = vit.save_checkpoint(tmp_path / "backbone", build(num_classes=0, **pool), (), preprocess)
     checkpoint = vit.load_checkpoint(folder)
     groups = {"blueish": colours(0), "reddish": colours(255)}
-    answers = vit.answers_from_pictures(checkpoint, groups, classifier)
-    probed = checkpoint.with_answers(answers)
+    custom = vit.classes_from_pictures(checkpoint, groups, classifier)
+    probed = checkpoint.with_classes(custom)
     assert probed.labels == ("blueish", "reddish") and probed.identity != checkpoint.identity
     for expected, group in enumerate(groups.values()):
         with torch.inference_mode():
@@ -112,17 +112,17 @@ def test_pictures_in_named_groups_become_classes(
     heatmap = vit.heatmap(probed, groups["reddish"][3], method="relevance", target="reddish")
     assert heatmap.shape == (4, 4) and heatmap.sum() > 0
     with pytest.raises(UserError, match="two named groups"):
-        vit.answers_from_pictures(checkpoint, {"blueish": colours(0), "reddish": []}, classifier)
+        vit.classes_from_pictures(checkpoint, {"blueish": colours(0), "reddish": []}, classifier)
 
 
 def test_probe_can_be_saved_as_a_head(tmp_path: Path, build: Any, preprocess: Any) -> None:
     checkpoint = vit.load_checkpoint(vit.save_checkpoint(tmp_path / "a", build(num_classes=0), (), preprocess))
-    probed = checkpoint.with_answers(
-        vit.answers_from_pictures(checkpoint, {"blueish": colours(0), "reddish": colours(255)})
+    probed = checkpoint.with_classes(
+        vit.classes_from_pictures(checkpoint, {"blueish": colours(0), "reddish": colours(255)})
     )
     opened = vit.load_checkpoint(vit.save_checkpoint(tmp_path / "b", probed.model, probed.labels, probed.preprocess))
     pixels = probed.preprocess(colours(120)[4])
-    assert probed.answers is not None and probed.answers.linear
+    assert probed.custom_classes is not None and probed.custom_classes.linear
     assert torch.equal(opened.model(pixels).logits, probed.model(pixels).logits) and opened.labels == probed.labels
 
 
@@ -135,15 +135,15 @@ def test_dataset_gives_its_classes_and_its_test_pictures_stay_unseen(
             (folder := tmp_path / "data" / split / name).mkdir(parents=True)
             for i, picture in enumerate((colours(0) + colours(99) + colours(255))[:count]):
                 picture.save(folder / f"{i}.png")
-    answers = vit.answers_from_examples(checkpoint, f"folder:{tmp_path / 'data'}", limit=20)
-    assert answers.names == ("blueish", "reddish") and answers.facts["pictures"] == 20
+    custom = vit.classes_from_examples(checkpoint, f"folder:{tmp_path / 'data'}", limit=20)
+    assert custom.names == ("blueish", "reddish") and custom.facts["pictures"] == 20
     for file in (tmp_path / "data" / "test").rglob("*.png"):
         Image.new("RGB", (32, 32)).save(file)  # changes the pictures of that folder
-    assert vit.answers_from_examples(checkpoint, f"folder:{tmp_path / 'data'}", limit=20).digest == answers.digest
+    assert vit.classes_from_examples(checkpoint, f"folder:{tmp_path / 'data'}", limit=20).digest == custom.digest
 
 
 def test_figures_of_the_checkpoints_own_classes_are_not_shown_for_others() -> None:
     own = vit.load_checkpoint("cifar10")
     assert {"accuracy", "faithfulness", "limits", "data"} <= own.facts.keys()
-    answers = answers_from_features(clouds(3, dim=own.config.dim), "clouds")
-    assert not {"accuracy", "faithfulness", "limits", "data"} & own.with_answers(answers).facts.keys()
+    custom = classes_from_features(clouds(3, dim=own.config.dim), "clouds")
+    assert not {"accuracy", "faithfulness", "limits", "data"} & own.with_classes(custom).facts.keys()

@@ -16,7 +16,7 @@ from pages.server import pass_queue
 from pages.server.result_cache import cached, with_bar
 from pages.shared.escape import visible
 from vit.explain import methods
-from vit.explain.methods import METHODS, Subject
+from vit.explain.methods import METHODS, RecordedPass
 from vit.view import export, first_view, payload
 from vit.view.first_view import FirstView
 from vit.view.selection import Selection
@@ -55,16 +55,16 @@ class Example:
         return self.explanation.preprocess(self.explanation.picture) if self.covered is None else self.covered
 
 
-def subject(example: Example, target: int | None) -> Subject:
-    """Return the cached `Subject` of a class, or of none."""
+def recorded_pass(example: Example, target: int | None) -> RecordedPass:
+    """Return the cached `RecordedPass` of a class, or of none."""
 
-    def work() -> Subject:
+    def work() -> RecordedPass:
         with pass_of(example):
             if target is None:
-                return Subject.without_class(example.checkpoint.model, example.pixels, hook=example.hook)
-            return Subject.of(example.checkpoint.model, example.pixels, target, example.hook)
+                return RecordedPass.without_class(example.checkpoint.model, example.pixels, hook=example.hook)
+            return RecordedPass.of_class(example.checkpoint.model, example.pixels, target, example.hook)
 
-    return cached(("subject", example.key, target), work)
+    return cached(("recorded", example.key, target), work)
 
 
 def pass_of(example: Example) -> AbstractContextManager[None]:
@@ -78,7 +78,7 @@ def chain(example: Example, target: int) -> bytes:
         return example.stored.chain
 
     def packed() -> bytes:
-        record = subject(example, target).record
+        record = recorded_pass(example, target).record
         return payload.pack_chain([record.flow(block) for block in range(record.blocks)], record.read)
 
     return cached(("chain", example.key, target), packed)
@@ -89,7 +89,7 @@ def masks_name(example: Example, target: int) -> str:
     return f"masks of {example.key} {target}"
 
 
-class Question(NamedTuple):
+class MethodChoice(NamedTuple):
     """A selected class and method.
 
     Attributes:
@@ -113,7 +113,7 @@ class Question(NamedTuple):
 
 
 def computed_map(
-    example: Example, selection: Selection, question: Question | None, prefix: str = ""
+    example: Example, selection: Selection, choice: MethodChoice | None, prefix: str = ""
 ) -> tuple[viewer.ComputedMap | None, viewer.Method | None]:
     """Return the map that the server must compute for the viewer, if any, and the description of the method.
 
@@ -126,27 +126,27 @@ def computed_map(
     described = None
     token = -1
     values: Any = None
-    if question:
-        described = _described(example, selection, question)
-        if selection.view == "relevance" and question.method == "relevance" and chained:
-            described["chain"] = viewer.feed(f"{prefix}chain feeder", chain(example, question.about))
+    if choice:
+        described = _described(example, selection, choice)
+        if selection.view == "relevance" and choice.method == "relevance" and chained:
+            described["chain"] = viewer.feed(f"{prefix}chain feeder", chain(example, choice.about))
         elif selection.view == "relevance" and example.stored:
-            values = example.stored.map_of(selection, question.about, question.method)
+            values = example.stored.map_of(selection, choice.about, choice.method)
         elif selection.view == "relevance":
-            values = weights(example, selection, question)
-            token = -1 if (asks := _token(selection, question)) is None else asks
+            values = weights(example, selection, choice)
+            token = -1 if (asks := _token(selection, choice)) is None else asks
     if selection.view == "rollout" and large and not example.stored:
         token, values = selection.token, weights(example, selection, None)
     return None if values is None else _computed(selection, token, values), described
 
 
-def _described(example: Example, selection: Selection, question: Question) -> viewer.Method:
+def _described(example: Example, selection: Selection, choice: MethodChoice) -> viewer.Method:
     """Return the description of the method for the viewer."""
-    method = METHODS[question.method]
+    method = METHODS[choice.method]
     return viewer.Method(
         title=method.title,
         sentence=method.sentence,
-        target=visible(_label(example, question)),
+        target=visible(_label(example, choice)),
         chain="",
         tokens=method.of_tokens,
         settings=list(selection.settings(method.settings)),
@@ -163,27 +163,27 @@ def _computed(selection: Selection, token: int, values: Tensor) -> viewer.Comput
     )
 
 
-def in_page(example: Example, selection: Selection, question: Question) -> dict[str, Any]:
+def in_page(example: Example, selection: Selection, choice: MethodChoice) -> dict[str, Any]:
     """Return the maps of a method for a saved page that initially shows another view.
 
     Returns:
         `computed`, `method` and `chain` as in `for_export`; empty for a method with many passes, which would delay the
         export.
     """
-    method, record = METHODS[question.method], example.explanation.record
+    method, record = METHODS[choice.method], example.explanation.record
     of_class = replace(selection, view="relevance", pinned=False)
-    needed: dict[str, Any] = {"method": _described(example, of_class, question)}
-    if question.method == "relevance" and record.blocks * record.tokens**2 <= payload.CHAIN_UP_TO:
-        return needed | {"chain": chain(example, question.about)}
-    return {} if method.passes else needed | {"computed": _computed(of_class, -1, weights(example, of_class, question))}
+    needed: dict[str, Any] = {"method": _described(example, of_class, choice)}
+    if choice.method == "relevance" and record.blocks * record.tokens**2 <= payload.CHAIN_UP_TO:
+        return needed | {"chain": chain(example, choice.about)}
+    return {} if method.passes else needed | {"computed": _computed(of_class, -1, weights(example, of_class, choice))}
 
 
-def weights(example: Example, selection: Selection, question: Question | None) -> Tensor:
+def weights(example: Example, selection: Selection, choice: MethodChoice | None) -> Tensor:
     """Compute the numbers that the viewer shows for a selection: (N,)."""
-    if selection.view != "relevance" or question is None:
+    if selection.view != "relevance" or choice is None:
         return export.weights(example.explanation.record, selection)
-    explained, token = subject(example, question.explained), _token(selection, question)
-    method, name = METHODS[question.method], question.method
+    explained, token = recorded_pass(example, choice.explained), _token(selection, choice)
+    method, name = METHODS[choice.method], choice.method
     settings = selection.settings(method.settings)
     if not method.passes:
         return methods.weights(explained, name, token, selection.direction, **settings)
@@ -192,23 +192,23 @@ def weights(example: Example, selection: Selection, question: Question | None) -
         with pass_of(example):
             return methods.weights(replace(explained, progress=progress), name, token, selection.direction, **settings)
 
-    return with_bar(("map", example.key, question.target, name, token), f"{method.title}: many passes…", work)
+    return with_bar(("map", example.key, choice.target, name, token), f"{method.title}: many passes…", work)
 
 
-def _token(selection: Selection, question: Question) -> int | None:
+def _token(selection: Selection, choice: MethodChoice) -> int | None:
     """Return the token that the method explains: the pinned one, or None for the model's output."""
-    return selection.token if selection.pinned and METHODS[question.method].of_tokens else None
+    return selection.token if selection.pinned and METHODS[choice.method].of_tokens else None
 
 
-def _label(example: Example, question: Question) -> str:
+def _label(example: Example, choice: MethodChoice) -> str:
     """Return the label of the class that the method explains, "" for a method without a class."""
-    return "" if question.explained is None else example.checkpoint.labels[question.explained]
+    return "" if choice.explained is None else example.checkpoint.labels[choice.explained]
 
 
 def for_export(
     example: Example,
     selection: Selection,
-    question: Question | None,
+    choice: MethodChoice | None,
     computed: viewer.ComputedMap | None,
     method: viewer.Method | None,
 ) -> tuple[Callable[[], export.MapView] | None, dict[str, Any], dict[str, Any] | None]:
@@ -221,25 +221,25 @@ def for_export(
         A function that computes the map of a method, None for other views; data for the saved viewer; arguments for
         the generated code.
     """
-    if selection.view != "relevance" or question is None:
+    if selection.view != "relevance" or choice is None:
         needed: dict[str, Any] = {"computed": computed}
-        if question and computed is None and not example.stored:
-            needed["others"] = partial(in_page, example, selection, question)
+        if choice and computed is None and not example.stored:
+            needed["others"] = partial(in_page, example, selection, choice)
         return None, needed, None
-    token, unusual = _token(selection, question), selection.changed(METHODS[question.method].settings)
-    code = {"method": question.method} | unusual
-    code |= {"target": question.target} if question.explained is not None else {}
+    token, unusual = _token(selection, choice), selection.changed(METHODS[choice.method].settings)
+    code = {"method": choice.method} | unusual
+    code |= {"target": choice.target} if choice.explained is not None else {}
     code |= {"query": token, "direction": selection.direction} if token is not None else {}
     linked = method and method["chain"]
 
     def map_view() -> export.MapView:
-        explained, label = subject(example, question.explained), _label(example, question)
-        return export.MapView.of_method(explained, question.method, label, token, selection.direction, selection)
+        explained, label = recorded_pass(example, choice.explained), _label(example, choice)
+        return export.MapView.of_method(explained, choice.method, label, token, selection.direction, selection)
 
     needed = {
         "computed": computed,
         "method": method,
-        "chain": chain(example, question.about) if linked else None,
+        "chain": chain(example, choice.about) if linked else None,
     }
     return map_view, needed, code
 
@@ -254,7 +254,7 @@ def methods_for(checkpoint: Any) -> list[str]:
     return [name for name, method in METHODS.items() if (checkpoint.labels if method.of_class else others)]
 
 
-def pick_folded(example: Example, prefix: str = "", side: str = "") -> Question | None:
+def pick_folded(example: Example, prefix: str = "", side: str = "") -> MethodChoice | None:
     """Draw `pick` in a popover; draw nothing if there is no choice."""
     if not methods_for(example.checkpoint):
         return None
@@ -263,7 +263,7 @@ def pick_folded(example: Example, prefix: str = "", side: str = "") -> Question 
         return pick(example, prefix, side)
 
 
-def pick(example: Example, prefix: str = "", side: str = "") -> Question | None:
+def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | None:
     """Draw the controls for a class and a method; None if the model supports no method.
 
     Args:
@@ -296,4 +296,4 @@ def pick(example: Example, prefix: str = "", side: str = "") -> Question | None:
             along=view,
             help="\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].sentence}" for name in methods),
         )
-    return Question(target, method)
+    return MethodChoice(target, method)

@@ -2,8 +2,8 @@
 
 from PIL import Image
 
-from vit.checkpoints.answers import Answers
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.custom_classes import CustomClasses
 from vit.errors import UserError
 from vit.explain.cost import Size
 from vit.explain.features import patch_features, pooled_features
@@ -11,14 +11,14 @@ from vit.explain.input_sizes import resized
 from vit.model.heads import LikenessHead
 
 
-def answers_from_picture(
+def class_from_picture(
     checkpoint: Checkpoint,
     image: Image.Image,
     patch: tuple[int, int] | None = None,
     name: str = "",
     *,
     size: Size | None = None,
-) -> Answers:
+) -> CustomClasses:
     """Make similarity to a picture, or to one of its patches, the only class of a checkpoint; needs no labels.
 
     The logit is the cosine similarity, -1 to 1, of the head's input for the explained picture with that for `image`, or
@@ -48,4 +48,4 @@ def answers_from_picture(
     name = name or "like " + ("the picture" if patch is None else f"patch {patch[0]},{patch[1]}")
     head = LikenessHead(direction.clone())
     facts = {"patch": patch, "name": name, "size": size}
-    return Answers((name,), head.eval(), f"likeness ({name})", "none", facts=facts)
+    return CustomClasses((name,), head.eval(), f"similarity ({name})", "none", facts=facts)

@@ -13,8 +13,8 @@ import vit
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import summarise
 from vit.errors import InvalidCheckpoint, UserError
-from vit.explain.answers import text
-from vit.explain.methods import Subject, weights
+from vit.explain.classes import text
+from vit.explain.methods import RecordedPass, weights
 
 PHRASES = ["a cat", "Ünï©ödé 🐈‍⬛", "\u200bzero", "aaaaaaaaaa", "<|endoftext|>", "日本語", "%s {} \\n"]
 
@@ -47,7 +47,7 @@ def test_logits_are_those_of_the_published_model(published: Any, pictures: Any) 
     folder, model = published
     phrases, checkpoint = phrases_for(model), vit.load_checkpoint(folder)
     pixels = pictures(count=1)
-    zero_shot = checkpoint.with_answers(vit.answers_from_text(checkpoint, phrases))
+    zero_shot = checkpoint.with_classes(vit.classes_from_text(checkpoint, phrases))
     expected = theirs(folder, model, pixels, phrases)
     with torch.inference_mode():
         logits = zero_shot.model(pixels).logits
@@ -62,26 +62,27 @@ def test_logits_are_those_of_the_published_model(published: Any, pictures: Any) 
 def test_template_is_read_with_the_phrase_in_it(published: Any, pictures: Any) -> None:
     folder, model = published
     checkpoint = vit.load_checkpoint(folder)
-    answers = vit.answers_from_text(checkpoint, ["cat", "dog"], template="a {}")
+    custom = vit.classes_from_text(checkpoint, ["cat", "dog"], template="a {}")
     with torch.inference_mode():
-        logits = checkpoint.with_answers(answers).model(pictures(count=1)).logits
+        logits = checkpoint.with_classes(custom).model(pictures(count=1)).logits
     assert logits == pytest.approx(theirs(folder, model, pictures(count=1), ["a cat", "a dog"]), rel=1e-5, abs=1e-5)
-    assert answers.names == ("cat", "dog")
+    assert custom.names == ("cat", "dog")
 
 
 def test_relevance_of_a_phrase_equals_that_of_the_full_matrices(published: Any, pictures: Any) -> None:
     folder, model = published
     checkpoint = vit.load_checkpoint(folder)
-    zero_shot = checkpoint.with_answers(vit.answers_from_text(checkpoint, phrases_for(model)))
-    subject = Subject.of(zero_shot.model, pictures(count=1), 1)
+    zero_shot = checkpoint.with_classes(vit.classes_from_text(checkpoint, phrases_for(model)))
+    recorded = RecordedPass.of_class(zero_shot.model, pictures(count=1), 1)
     attention, gradient = explicit(zero_shot.model, pictures(count=1), 1)
     expected = full_relevance(attention, gradient)
-    for query in range(subject.record.tokens):
+    for query in range(recorded.record.tokens):
         own = expected[query].clone()
         own[query] -= 1  # start of the product: the identity
-        assert subject.record.relevance(query, own=False) == pytest.approx(own, abs=1e-6)
+        assert recorded.record.relevance(query, own=False) == pytest.approx(own, abs=1e-6)
     assert not torch.equal(
-        weights(subject, "relevance"), weights(Subject.of(zero_shot.model, pictures(count=1), 2), "relevance")
+        weights(recorded, "relevance"),
+        weights(RecordedPass.of_class(zero_shot.model, pictures(count=1), 2), "relevance"),
     )
 
 
@@ -90,7 +91,7 @@ def test_other_phrases_are_another_checkpoint_on_the_same_weights(published: Any
     checkpoint = vit.load_checkpoint(folder)
     first, second = phrases_for(model)[:2]
     zero_shot, again, other = (
-        checkpoint.with_answers(vit.answers_from_text(checkpoint, phrases))
+        checkpoint.with_classes(vit.classes_from_text(checkpoint, phrases))
         for phrases in ([first, second], [first, second], [second, first])
     )
     assert zero_shot.identity == again.identity
@@ -112,14 +113,14 @@ def test_other_phrases_are_another_checkpoint_on_the_same_weights(published: Any
 )
 def test_unusable_phrases_are_refused(published: Any, phrases: list[str], template: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        vit.answers_from_text(vit.load_checkpoint(published[0]), phrases, template)
+        vit.classes_from_text(vit.load_checkpoint(published[0]), phrases, template)
 
 
 def test_vision_tower_alone_has_no_phrases(published: Any, tmp_path: Path, saved: Path) -> None:
     published[1].vision_model.save_pretrained(tmp_path / "tower")
     for path, message in ((tmp_path / "tower", "knows no phrases"), (saved, "knows no phrases")):
         with pytest.raises(InvalidCheckpoint, match=message):
-            vit.answers_from_text(vit.load_checkpoint(path), ["a cat"])
+            vit.classes_from_text(vit.load_checkpoint(path), ["a cat"])
 
 
 def test_missing_text_tower_is_not_initialised_at_random(published: Any, tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ def test_missing_text_tower_is_not_initialised_at_random(published: Any, tmp_pat
     for file in folder.glob("*token*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     with pytest.raises(InvalidCheckpoint, match=r"holds no text tower: `text_model\.encoder"):
-        vit.answers_from_text(vit.load_checkpoint(tmp_path), ["a cat"])
+        vit.classes_from_text(vit.load_checkpoint(tmp_path), ["a cat"])
 
 
 def test_checkpoint_without_tokenizer_names_what_is_missing(published: Any, tmp_path: Path) -> None:
@@ -137,7 +138,7 @@ def test_checkpoint_without_tokenizer_names_what_is_missing(published: Any, tmp_
     checkpoint: Checkpoint = vit.load_checkpoint(tmp_path)
     assert "tokenizer.json" in text.obstacle(checkpoint)
     with pytest.raises(InvalidCheckpoint, match="tokenizer"):
-        vit.answers_from_text(checkpoint, ["a cat"])
+        vit.classes_from_text(checkpoint, ["a cat"])
 
 
 def test_projection_is_not_counted_as_classes(published: Any) -> None:

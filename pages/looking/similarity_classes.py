@@ -12,19 +12,19 @@ from pages.links.page_links import ExploreLink
 from pages.server import pass_queue, uploaded_pictures
 from pages.server.result_cache import cached
 from pages.shared import button_actions
-from vit.explain.answers import similarity
+from vit.explain.classes import similarity
 from vit.images import decode, samples
 from vit.view import first_view
 
 if TYPE_CHECKING:
-    from vit.checkpoints.answers import Answers
     from vit.checkpoints.checkpoint import Checkpoint
+    from vit.checkpoints.custom_classes import CustomClasses
     from vit.explain.cost import Size
 
 PIN_HELP = "The class is then similarity to this patch. Click a patch of the picture to pin it, then press this button."
 
 
-def pick(checkpoint: Checkpoint, prefix: str, target: str, size: Size | None, of_pinned: bool) -> Answers:
+def pick(checkpoint: Checkpoint, prefix: str, target: str, size: Size | None, of_pinned: bool) -> CustomClasses:
     """Draw the controls for the reference, a sample or an own picture or a patch of it, and return its class.
 
     Args:
@@ -56,15 +56,17 @@ def pick(checkpoint: Checkpoint, prefix: str, target: str, size: Size | None, of
     file, data = uploads.get(chosen) or (chosen, samples.read(chosen))
     at = f", patch {place[0] + 1}, {place[1] + 1}" if place else ""
 
-    def work() -> Answers:
+    def work() -> CustomClasses:
         with pass_queue.reserved(checkpoint, size or checkpoint.preprocess.size):
-            answers = similarity.answers_from_picture(
+            custom = similarity.class_from_picture(
                 checkpoint, decode.decode_image(data), place, f"like {titles[chosen]}{at}", size=size
             )
-        return replace(answers, facts={**answers.facts, "like": file, "sample": chosen not in uploads})
+        return replace(custom, facts={**custom.facts, "like": file, "sample": chosen not in uploads})
 
-    answers: Answers = cached(("answers", checkpoint.identity, uploaded_pictures.key_of(data), file, place, size), work)
-    return answers
+    custom: CustomClasses = cached(
+        ("classes", checkpoint.identity, uploaded_pictures.key_of(data), file, place, size), work
+    )
+    return custom
 
 
 def _patch(text: str) -> tuple[int, int] | None:
@@ -85,7 +87,7 @@ def _use_pinned(checkpoint: Checkpoint, size: Size | None) -> None:
     state = session.of(session.Explore)
     if state.source == "camera":
         button_actions.report_failure(
-            "A camera's picture is not stored. Save it and upload it, to ask for likeness to its patches."
+            "A camera's picture is not stored. Save it and upload it to measure similarity to its patches."
         )
     elif not 0 <= place < height * width:
         button_actions.report_failure("No patch is pinned. Click one on the picture first.")

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from vit.checkpoints.answers import Answers
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.custom_classes import CustomClasses
 from vit.data.datasets import load_dataset
 from vit.data.in_parts import pictures_bar
 from vit.devices import restored_device
@@ -52,7 +52,7 @@ class CrossValidation(NamedTuple):
         return cls(float(right.mean()), wilson(int(right.sum()), len(right)))
 
 
-def answers_from_examples(
+def classes_from_examples(
     checkpoint: Checkpoint,
     data: str,
     classifier: Classifier = "probe",
@@ -60,7 +60,7 @@ def answers_from_examples(
     *,
     root: Path = Path("data"),
     bar: bool = False,
-) -> Answers:
+) -> CustomClasses:
     """Train a classifier for the classes of a dataset on a checkpoint's features.
 
     Args:
@@ -79,18 +79,18 @@ def answers_from_examples(
     with restored_device(checkpoint.model):
         work = features_of(checkpoint, dataset.train, dataset.classes, limit)
         known = combined(work.all(pictures_bar(bar)))
-    return answers_from_features(known, data, classifier, limit=limit)
+    return classes_from_features(known, data, classifier, limit=limit)
 
 
-def answers_from_pictures(
+def classes_from_pictures(
     checkpoint: Checkpoint, groups: Mapping[str, Sequence[Image.Image]], classifier: Classifier = "probe"
-) -> Answers:
+) -> CustomClasses:
     """Train a classifier for named groups of pictures on a checkpoint's features.
 
     Args:
         checkpoint: as loaded; with or without classes.
         groups: class name -> RGB pictures.
-        classifier: see `answers_from_examples`.
+        classifier: see `classes_from_examples`.
 
     Raises:
         UserError: fewer than two groups, or an empty group.
@@ -103,17 +103,19 @@ def answers_from_pictures(
         pixels = torch.cat([checkpoint.preprocess(picture) for picture in pictures[first : first + batch]])
         vectors.append(pooled_features(checkpoint.model, pixels).float().numpy())
     labels = np.repeat(np.arange(len(groups)), [len(group) for group in groups.values()])
-    return answers_from_features(Features(np.concatenate(vectors), labels, tuple(groups)), "pictures", classifier)
+    return classes_from_features(Features(np.concatenate(vectors), labels, tuple(groups)), "pictures", classifier)
 
 
-def answers_from_features(examples: Features, data: str, classifier: Classifier = "probe", **facts: Any) -> Answers:
+def classes_from_features(
+    examples: Features, data: str, classifier: Classifier = "probe", **facts: Any
+) -> CustomClasses:
     """Train a classifier on extracted features.
 
     Args:
         examples: features of pictures of at least two classes.
         data: display name of their source.
-        classifier: see `answers_from_examples`.
-        facts: additional facts to record, such as `limit` of `answers_from_examples`, or files as `groups`.
+        classifier: see `classes_from_examples`.
+        facts: additional facts to record, such as `limit` of `classes_from_examples`, or files as `groups`.
 
     Raises:
         InvalidDataset: a class has no picture.
@@ -132,7 +134,7 @@ def answers_from_features(examples: Features, data: str, classifier: Classifier 
         )
     many = f"{len(examples.labels):,} pictures of {len(examples.classes)} classes ({data})"
     how = "logistic regression on" if classifier == "probe" else "votes of the nearest of"
-    return Answers(
+    return CustomClasses(
         names=examples.classes,
         head=head.eval(),
         source=f"{how} features of {many}",

@@ -1,4 +1,4 @@
-"""The shelf: recommended checkpoints of the Hub, one click away; without a network it says so."""
+"""Recommended checkpoints of the Hub, one click away; without a network it says so."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.shared.escape import plain
 from vit.checkpoints import hub
-from vit.checkpoints.shelf import SHELF
+from vit.checkpoints.recommended import RECOMMENDED
 from vit.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ def page(shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppT
     return app.run()
 
 
-@pytest.mark.parametrize("one", SHELF, ids=lambda one: one.title)
+@pytest.mark.parametrize("one", RECOMMENDED, ids=lambda one: one.title)
 def test_each_is_pinned_to_a_commit(one: object) -> None:
     name = hub.parse(one.name)  # type: ignore[attr-defined]
     assert name is not None and name.pinned and not name.torchvision
@@ -31,10 +31,10 @@ def test_each_is_pinned_to_a_commit(one: object) -> None:
 
 def test_all_are_offered_with_size_and_licence(page: AppTest) -> None:
     assert not page.exception
-    buttons = [one.key for one in page.button if (one.key or "").startswith("shelf ")]
-    assert buttons == [f"shelf {one.repository}" for one in SHELF]
+    buttons = [one.key for one in page.button if (one.key or "").startswith("recommended ")]
+    assert buttons == [f"recommended {one.repository}" for one in RECOMMENDED]
     captions = [one.value for one in page.caption]
-    for one in SHELF:
+    for one in RECOMMENDED:
         assert f"{one.megabytes:,} MB · {plain(one.licence)}" in captions
 
 
@@ -46,7 +46,7 @@ def test_click_fetches_the_pinned_commit(page: AppTest, monkeypatch: pytest.Monk
         raise UserError("huggingface.co cannot be reached.")
 
     monkeypatch.setattr(hub, "fetch", unreachable)
-    page.button(key=f"shelf {SHELF[1].repository}").click().run()
-    assert fetched == [SHELF[1].name]
+    page.button(key=f"recommended {RECOMMENDED[1].repository}").click().run()
+    assert fetched == [RECOMMENDED[1].name]
     assert [one.value for one in page.error] == [plain("huggingface.co cannot be reached.")]
     assert not page.exception

@@ -29,7 +29,7 @@ class Recommended(NamedTuple):
         return f"{self.repository}@{self.commit}"
 
 
-SHELF = (
+RECOMMENDED = (
     Recommended(
         "ViT-Ti/16, ImageNet",
         "WinKawaks/vit-tiny-patch16-224",

@@ -13,7 +13,7 @@ from vit.model.layers import Linear
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class CustomClasses:
     """Classes that replace those that a model was trained with, if any.
 
     Attributes:

@@ -42,7 +42,7 @@ def opened(tmp_path: Path, build: Any, preprocess: Any, request: pytest.FixtureR
 )  # fmt: skip
 def test_the_logit_is_the_cosine_of_two_plain_passes(opened: vit.Checkpoint) -> None:
     cat, horse = (opened.preprocess(picture(name)) for name in ("cat", "horse"))
-    alike = opened.with_answers(vit.answers_from_picture(opened, picture("cat")))
+    alike = opened.with_classes(vit.class_from_picture(opened, picture("cat")))
     one, other = (features_read_by_the_head(opened, pixels) for pixels in (cat, horse))
     expected = float(one @ other / one.norm() / other.norm())
     with torch.inference_mode():
@@ -55,7 +55,7 @@ def test_the_logit_is_the_cosine_of_two_plain_passes(opened: vit.Checkpoint) -> 
 @pytest.mark.parametrize("opened", [{"pool": "cls"}, {"pool": "mean"}], indirect=True)
 def test_patch_is_compared_by_its_own_token(opened: vit.Checkpoint) -> None:
     pixels = opened.preprocess(picture("cat"))
-    alike = opened.with_answers(vit.answers_from_picture(opened, picture("cat"), (2, 1)))
+    alike = opened.with_classes(vit.class_from_picture(opened, picture("cat"), (2, 1)))
     with torch.inference_mode():
         tokens = opened.model(pixels, output_queries_keys=True).tokens[0].double()
         logit = float(alike.model(pixels).logits[0, 0])
@@ -66,34 +66,34 @@ def test_patch_is_compared_by_its_own_token(opened: vit.Checkpoint) -> None:
 
 
 def test_other_patches_and_pictures_are_other_checkpoints(opened: vit.Checkpoint) -> None:
-    answers = [
-        vit.answers_from_picture(opened, picture(name), patch)
+    custom = [
+        vit.class_from_picture(opened, picture(name), patch)
         for name, patch in (("cat", None), ("cat", (0, 0)), ("cat", (0, 1)), ("horse", None))
     ]
-    assert len({opened.with_answers(one).identity for one in answers} | {opened.identity}) == 5
-    again = vit.answers_from_picture(opened, picture("cat"), (0, 1))
-    assert opened.with_answers(again).identity == opened.with_answers(answers[2]).identity
+    assert len({opened.with_classes(one).identity for one in custom} | {opened.identity}) == 5
+    again = vit.class_from_picture(opened, picture("cat"), (0, 1))
+    assert opened.with_classes(again).identity == opened.with_classes(custom[2]).identity
 
 
 @pytest.mark.parametrize("method", [name for name, one in METHODS.items() if one.of_class])
 def test_every_class_method_explains_similarity(opened: vit.Checkpoint, method: str) -> None:
-    alike = opened.with_answers(vit.answers_from_picture(opened, picture("horse")))
+    alike = opened.with_classes(vit.class_from_picture(opened, picture("horse")))
     heatmap = vit.heatmap(alike, picture("cat"), method, 0)
     assert heatmap.shape == (4, 4) and bool(heatmap.isfinite().all())
 
 
 def test_a_larger_input_has_more_patches(opened: vit.Checkpoint) -> None:
     with pytest.raises(UserError, match=r"rows 0 to 3 and columns 0 to 3, not 5,0"):
-        vit.answers_from_picture(opened, picture("cat"), (5, 0))
-    answers = vit.answers_from_picture(opened, picture("cat"), (5, 0), size=(64, 64))
-    assert answers.names == ("like patch 5,0",)
+        vit.class_from_picture(opened, picture("cat"), (5, 0))
+    custom = vit.class_from_picture(opened, picture("cat"), (5, 0), size=(64, 64))
+    assert custom.names == ("like patch 5,0",)
 
 
 def test_similarity_of_a_picture_to_itself_has_a_map(opened: vit.Checkpoint) -> None:
     """The gradient of a plain cosine would be zero there, and its map rounding noise."""
     image = picture("cat")
     pixels = opened.preprocess(image)
-    alike = opened.with_answers(vit.answers_from_picture(opened, image)).model
+    alike = opened.with_classes(vit.class_from_picture(opened, image)).model
     pixels.requires_grad_()
     (gradient,) = torch.autograd.grad(alike(pixels).logits[0, 0], pixels)
     read: list[Tensor] = []

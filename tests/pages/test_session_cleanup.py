@@ -13,7 +13,7 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.sync.client import ClientConnection, connect
 
-from pages.server import housekeeping
+from pages.server import session_cleanup
 
 sys.path.append(str(Path(__file__).parents[1] / "browser"))
 
@@ -61,9 +61,9 @@ def test_caches_are_freed_after_the_last_visitor(tmp_path: Path, hostile: bool) 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Return times of consecutive checks on a server without sessions."""
-    monkeypatch.setattr(housekeeping, "CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr(session_cleanup, "CHECK_INTERVAL", 0.0)
     monkeypatch.setattr(runtime, "exists", lambda: True)
-    monkeypatch.setattr(housekeeping, "close_lost", lambda lost: set())
+    monkeypatch.setattr(session_cleanup, "close_lost", lambda lost: set())
 
 
 @pytest.mark.parametrize("failure", [ValueError("a look"), asyncio.CancelledError()])
@@ -79,18 +79,18 @@ def test_failing_check_is_logged_and_the_next_one_follows(
                 raise failures.pop()
             done.set()
 
-        async with housekeeping.running(stay):
+        async with session_cleanup.running(stay):
             await asyncio.wait_for(done.wait(), PATIENCE)
 
     complete(serve())
-    assert [record.levelno for record in caplog.records if record.name == housekeeping.__name__] == [logging.ERROR]
+    assert [record.levelno for record in caplog.records if record.name == session_cleanup.__name__] == [logging.ERROR]
 
 
 @pytest.mark.usefixtures("looks")
 def test_thread_ends_with_the_server(caplog: pytest.LogCaptureFixture) -> None:
     async def serve() -> None:
         before = asyncio.all_tasks()
-        async with housekeeping.running():
+        async with session_cleanup.running():
             pass
         while asyncio.all_tasks() != before:
             await asyncio.sleep(0)

@@ -3,12 +3,12 @@
 import argparse
 import sys
 
-from vit.checkpoints.answers import Answers
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.custom_classes import CustomClasses
 from vit.checkpoints.load import load_checkpoint
 from vit.cli.pictures import preprocess_of_size, read_picture
 from vit.errors import InvalidConfig
-from vit.explain.answers import examples, similarity, text
+from vit.explain.classes import examples, similarity, text
 
 _OF_OWN_CLASSES = {
     "on": "measures the classes that the checkpoint's files have.",
@@ -16,7 +16,7 @@ _OF_OWN_CLASSES = {
 }
 
 
-def load_with_answers(options: argparse.Namespace) -> Checkpoint:
+def load_with_classes(options: argparse.Namespace) -> Checkpoint:
     """Load the checkpoint, with the classes that the options request.
 
     Raises:
@@ -36,19 +36,19 @@ def load_with_answers(options: argparse.Namespace) -> Checkpoint:
             raise InvalidConfig(f"--{name} {what} Leave it out, or keep a probe as a checkpoint on page Explore first.")
     checkpoint = load_checkpoint(options.checkpoint)
     if options.text:
-        return checkpoint.with_answers(text.answers_from_text(checkpoint, options.text, options.template or "{}"))
+        return checkpoint.with_classes(text.classes_from_text(checkpoint, options.text, options.template or "{}"))
     if options.like:
-        return checkpoint.with_answers(_answers_by_similarity(checkpoint, options))
+        return checkpoint.with_classes(_class_by_similarity(checkpoint, options))
     if not options.examples:
         return checkpoint
-    answers = examples.answers_from_examples(
+    custom = examples.classes_from_examples(
         checkpoint, options.examples, options.classifier or "probe", root=options.data_root, bar=True
     )
-    print(_accuracy_sentence(answers), file=sys.stderr)
-    return checkpoint.with_answers(answers)
+    print(_accuracy_sentence(custom), file=sys.stderr)
+    return checkpoint.with_classes(custom)
 
 
-def _answers_by_similarity(checkpoint: Checkpoint, options: argparse.Namespace) -> Answers:
+def _class_by_similarity(checkpoint: Checkpoint, options: argparse.Namespace) -> CustomClasses:
     """Return classes by similarity to the picture of --like, or to its patch --like-patch."""
     patch = None
     if options.like_patch:
@@ -59,17 +59,17 @@ def _answers_by_similarity(checkpoint: Checkpoint, options: argparse.Namespace) 
         patch = row, col
     size, at = preprocess_of_size(options, checkpoint).size, f" at {options.like_patch}" if patch else ""
     name = f"like {options.like.name}{at}"
-    return similarity.answers_from_picture(
+    return similarity.class_from_picture(
         checkpoint, read_picture(options.like, options.stretch), patch, name, size=size
     )
 
 
-def _accuracy_sentence(answers: Answers) -> str:
+def _accuracy_sentence(custom: CustomClasses) -> str:
     """Return a sentence about the estimated accuracy of classes learnt from examples."""
-    if answers.accuracy is None or answers.interval is None:
-        return f"Classes by {answers.source}. A class with a single picture leaves none to test on."
-    low, high = answers.interval
+    if custom.accuracy is None or custom.interval is None:
+        return f"Classes by {custom.source}. A class with a single picture leaves none to test on."
+    low, high = custom.interval
     return (
-        f"Classes by {answers.source}: right about {answers.accuracy:.1%} of pictures held out "
+        f"Classes by {custom.source}: right about {custom.accuracy:.1%} of pictures held out "
         f"(95 % interval {low:.1%} to {high:.1%})."
     )
