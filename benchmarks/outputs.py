@@ -57,7 +57,7 @@ def without_times(told: str) -> str:
     return json.dumps({k: v for k, v in json.loads(told).items() if "second" not in k}, sort_keys=True)
 
 
-def of_training(folder: Path) -> dict[str, str]:
+def training_outputs(folder: Path) -> dict[str, str]:
     run("train", "--preset", "shapes", "--run-dir", folder / "run", "--set", *RUN)
     result = {"weights of a run": (folder / "run/checkpoints/best/model.safetensors").read_bytes()}
     result |= {f"probes of epoch {file.stem}": file.read_bytes() for file in sorted((folder / "run/probes").iterdir())}
@@ -78,7 +78,7 @@ def small(pool: str, folder: Path) -> Path:
     return vit.save_checkpoint(folder / pool, model, list("abcde"), vit.Preprocess((32, 32)))
 
 
-def of_maps(checkpoint: str | Path, folder: Path, name: str) -> dict[str, str]:
+def map_outputs(checkpoint: str | Path, folder: Path, name: str) -> dict[str, str]:
     """Hash the maps of every method, computed on the command line."""
     picture, result = folder / "cat.jpg", {}
     picture.write_bytes(samples.read("cat"))
@@ -142,9 +142,9 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        result = of_training(folder) | of_maps("cifar10", folder, "cifar10")
+        result = training_outputs(folder) | map_outputs("cifar10", folder, "cifar10")
         for pool in POOLS:
-            result |= of_maps(small(pool, folder), folder, f"pool {pool}")
+            result |= map_outputs(small(pool, folder), folder, f"pool {pool}")
         result |= of_views(folder) | of_measurements(folder) | of_conversions(folder)
     options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False))
     print(f"{len(result)} outputs")

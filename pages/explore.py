@@ -164,7 +164,7 @@ def show_viewer(
 def open_pictures(example: Example) -> list[token_features.OpenPicture]:
     """Return this picture and the others of the strip, whose components share a basis."""
     others = own_pictures.other_keys(address.read(ExploreLink).picture, features.MOST)
-    return [token_features.of_example(example), *token_features.of_uploads(others, example)]
+    return [token_features.open_example(example), *token_features.open_uploads(others, example)]
 
 
 def keep_token(record: AttentionRecord) -> None:

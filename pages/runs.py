@@ -412,7 +412,7 @@ if len(chosen) > 1:
 elif chosen:
     family = [run for run in every if run.sweep and run.sweep == chosen[0].sweep]
     show_run(chosen[0])
-    if search_results.of_run(chosen[0]):
+    if search_results.search_of(chosen[0]):
         if st.button("All trials of its search", key="search of run"):
             address.change(RunsLink, runs=(), search=chosen[0].sweep)
             st.rerun()

@@ -31,8 +31,9 @@ from tiny import LABELS, TINY, fill
 from xdist.scheduler import LoadFileScheduling
 
 from tests.browser.serving import why_no_chromium
-from vit.checkpoints import families
+from vit.checkpoints import families, recognition
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.families.family import Family
 from vit.cli.main import main
 from vit.images.decode import silence_libraries
 from vit.images.preprocess import Preprocess
@@ -244,14 +245,14 @@ def assert_silence(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureF
 @pytest.fixture
 def claimed_by_one_family(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that at most one family claims each file that is loaded, so that the order of families is irrelevant."""
-    recognise = families._recognise
+    recognise = recognition._recognise
 
-    def recognise_and_check(names: list[str]) -> families.Family:
+    def recognise_and_check(names: list[str]) -> Family:
         claims = [family.name for family in families.FAMILIES if family.claims(names)]
         assert len(claims) <= 1, claims
         return recognise(names)
 
-    monkeypatch.setattr(families, "_recognise", recognise_and_check)
+    monkeypatch.setattr(recognition, "_recognise", recognise_and_check)
 
 
 @pytest.fixture

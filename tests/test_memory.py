@@ -60,7 +60,7 @@ def do(number):
         evaluation.evaluate(made.update.model, InMemoryPictures(images[:number], order % 3), normalise, device=cpu)
     elif door == "evaluate":
         evaluation.test_pictures = lambda *_, **__: InMemoryPictures(images[:number], order % 3)
-        list(evaluation.in_parts(checkpoint, "x").all())
+        list(evaluation.partitioned(checkpoint, "x").all())
     elif door == "mistakes":
         error_search.test_pictures = lambda *_, **__: InMemoryPictures(images[:number], order % 3)
         error_search.write(checkpoint, "x", file=Path(folder) / "report.npz")

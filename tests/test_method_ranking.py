@@ -21,8 +21,8 @@ from vit.explain.method_ranking import (
     Interval,
     MethodResult,
     combined,
-    in_parts,
     interval,
+    partitioned,
     rank,
     read_table,
     record_in_card,
@@ -66,7 +66,7 @@ def test_mean_is_that_of_its_pictures() -> None:
 def test_score_of_a_picture_in_a_batch_equals_its_score_alone(checkpoint: Checkpoint) -> None:
     images = load_dataset("shapes", checkpoint.preprocess, only="test", at_most=3).test
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
-    work = in_parts(checkpoint, "shapes", 3, names=["rollout"])
+    work = partitioned(checkpoint, "shapes", 3, names=["rollout"])
     result = [float(work.part(number)["rollout"][0, 0]) for number in range(3)]
     assert len(set(result)) == 3
     for score, (image, _) in zip(result, images.batches(torch.arange(3), 1, torch.device("cpu")), strict=True):

@@ -67,13 +67,13 @@ def test_every_head_has_its_number() -> None:
     statistics = {"one": Statistic(values, 0.25), "other": Statistic(values + 1, 0.5, values / 4, 12)}
     titles = {"one": "Of one picture", "other": "Of twelve"}
     amounts = dict.fromkeys(titles, "{:.3f}".format)
-    pdf = reports.of_heads(statistics, titles, amounts, "Facts.")
+    pdf = reports.heads_report(statistics, titles, amounts, "Facts.")
     words = words_of(pdf)
     for number in [*values.flatten().tolist(), *(values + 1).flatten().tolist()]:
         assert f"{number:.3f}" in words
     assert all(word in words for word in ("Ofonepicture", "Meanover12pictures", "uniform:0.500", "Facts."))
     many = {name: Statistic(torch.rand(24, 16, dtype=torch.float64), 0.1) for name in "abcdefgh"}
-    assert pages_of(reports.of_heads(many, {name: name for name in many}, dict.fromkeys(many, str), "")) == 2
+    assert pages_of(reports.heads_report(many, {name: name for name in many}, dict.fromkeys(many, str), "")) == 2
 
 
 def test_layers_have_curves_and_a_map_for_each_block(saved: Path) -> None:
@@ -81,7 +81,7 @@ def test_layers_have_curves_and_a_map_for_each_block(saved: Path) -> None:
     reading: Lens = logit_lens(checkpoint.model, torch.randn(1, 3, 32, 32), 2)
     blocks = len(reading.answers)
     maps = torch.rand(blocks, 4, 4)
-    pdf = reports.of_layers(reading, checkpoint.labels, 2, maps, reports.describe(checkpoint))
+    pdf = reports.layers_report(reading, checkpoint.labels, 2, maps, reports.describe(checkpoint))
     words = words_of(pdf)
     assert pictures_in(pdf) == blocks and f"Block{blocks}:to{maps[-1].max():.0%}" in words
     assert f"Decidedatblock{reading.decided + 1}" in words and checkpoint.hash in words
@@ -96,7 +96,7 @@ def look(name: str) -> EvaluatedPicture:
 @pytest.mark.parametrize(("count", "pages"), [(1, 1), (30, 2), pytest.param(130, 6, marks=pytest.mark.exhaustive)])
 def test_sheet_of_many_pictures(count: int, pages: int) -> None:
     captions = [f"cat 50 %\nnumber {number}\nspread 0.25" for number in range(count)]
-    pdf = reports.of_sheet([look(str(number)) for number in range(count)], captions, "Facts.")
+    pdf = reports.sheet_report([look(str(number)) for number in range(count)], captions, "Facts.")
     words = words_of(pdf)
     assert pages_of(pdf) == pages and f"number{count - 1}" in words and "Facts." in words
     assert (f"{pages}/{pages}" in words) == (pages > 1)
@@ -109,7 +109,7 @@ def test_tower_fits_the_page() -> None:
 
 def test_two_maps_and_their_difference() -> None:
     tiles = [(Image.new("RGB", (60, 40), colour), f"{colour} map") for colour in ("red", "green", "blue")]
-    pdf = reports.of_comparison(tiles, ["Rank correlation 0.50."], "Facts.")
+    pdf = reports.comparison_report(tiles, ["Rank correlation 0.50."], "Facts.")
     words = words_of(pdf)
     assert pages_of(pdf) == 1 and pictures_in(pdf) == 3
     assert all(word in words for word in ("redmap", "greenmap", "bluemap", "Rankcorrelation0.50.", "Facts."))

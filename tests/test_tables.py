@@ -42,7 +42,7 @@ def test_names_of_pictures_are_no_formulas(name: str) -> None:
 def test_table_has_a_row_per_head(build: Any, pictures: Any) -> None:
     model, pixels = build(), pictures(count=1)
     by_name = statistics(record(model, pixels), model.config.patch_size)
-    rows = tables.of_heads(by_name)
+    rows = tables.heads_table(by_name)
     assert [(row["block"], row["head"]) for row in rows] == [(b, h) for b in range(2) for h in range(2)]
     assert rows[3]["distance_px"] == pytest.approx(float(by_name["distance"].values[1, 1]))
     assert rows[1]["entropy"] == pytest.approx(float(by_name["entropy"].values[0, 1]))
@@ -51,7 +51,7 @@ def test_table_has_a_row_per_head(build: Any, pictures: Any) -> None:
 def test_table_has_a_row_per_block_and_class(build: Any, pictures: Any) -> None:
     model, pixels = build(), pictures(count=1)
     labels = [f"kind {i}" for i in range(model.config.num_classes)]
-    rows = tables.of_layers(logit_lens(model, pixels, 0), labels)
+    rows = tables.layers_table(logit_lens(model, pixels, 0), labels)
     with torch.inference_mode():
         answer = model(pixels).logits[0].softmax(-1)
     last = {row["class"]: row["probability"] for row in rows if row["block"] == 1}
@@ -60,11 +60,11 @@ def test_table_has_a_row_per_block_and_class(build: Any, pictures: Any) -> None:
 
 def test_table_has_a_row_per_patch_and_picture() -> None:
     left, right = torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 1.0]])
-    rows = tables.of_maps(left, right, torch.tensor([[-0.25, 0.25]]))
+    rows = tables.maps_table(left, right, torch.tensor([[-0.25, 0.25]]))
     assert rows[1] == {"row": 0, "col": 1, "left": 3.0, "right": 1.0, "difference_of_shares": 0.25}
     picture = Picture("a.png", b"bytes", "cat")
     verdict = Verdict(*[0.5] * len(Verdict._fields))
     judged = EvaluatedPicture(picture, PictureResult("dog", 0.75, 0.5, b""), False, verdict)
-    row, plain = tables.of_sheet([judged, judged._replace(verdict=None)])
+    row, plain = tables.sheet_table([judged, judged._replace(verdict=None)])
     assert row["sha256"] == picture.digest and row["right"] is False and row["verdict"] == verdict.word
     assert plain["faithfulness"] is None and plain["confidence"] == 0.75

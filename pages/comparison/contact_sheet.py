@@ -168,11 +168,11 @@ def show() -> None:
     with st.container(horizontal=True):
         download_buttons.numbers(
             "Sheet",
-            lambda: tables.of_sheet(results),
+            lambda: tables.sheet_table(results),
             lambda: {"checkpoint": tables.facts_of(checkpoint), "map": shown_map.described, "source": source},
         )
         facts = f"{reports.describe(checkpoint)} Map: {shown_map.words}."
-        download_buttons.pdf("Sheet", lambda: reports.of_sheet(results, [printed(one) for one in results], facts))
+        download_buttons.pdf("Sheet", lambda: reports.sheet_report(results, [printed(one) for one in results], facts))
     if measures and any(one.verdict is None for one in on_page):
         measure_all(checkpoint, on_page, shown_map, request, captions)
         st.rerun()  # to sort by faithfulness, and to show its column

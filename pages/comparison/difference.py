@@ -80,7 +80,7 @@ def show(sides: Sequence[tuple[Side, Selection]]) -> None:
         with st.container(horizontal=True):
             download_buttons.numbers(
                 "Difference",
-                lambda: tables.of_maps(one, other, both),
+                lambda: tables.maps_table(one, other, both),
                 lambda: {
                     "rank_correlation": correlation,
                     "left": facts_of(left, names[0]),
@@ -99,7 +99,7 @@ def report(sides: Sequence[tuple[Side, Selection]], both: Tensor, correlation: f
         correlation: rank correlation.
     """
     examples = [side.example for side, _ in sides]
-    basis = [token_features.of_example(one) for one in examples]
+    basis = [token_features.open_example(one) for one in examples]
     picture, box = picture_of(examples[0].explanation.payload)
     tiles = [
         *(printed(side, selected, basis) for side, selected in sides),
@@ -110,7 +110,7 @@ def report(sides: Sequence[tuple[Side, Selection]], both: Tensor, correlation: f
     )
     checkpoints = [one.checkpoint for one in examples if one.checkpoint]
     facts = dict.fromkeys(reports.describe(checkpoint) for checkpoint in checkpoints)
-    return reports.of_comparison(tiles, sentences, " ".join(facts))
+    return reports.comparison_report(tiles, sentences, " ".join(facts))
 
 
 def printed(side: Side, selected: Selection, pictures: Sequence[token_features.OpenPicture]) -> tuple[Image.Image, str]:

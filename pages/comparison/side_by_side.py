@@ -322,7 +322,7 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
             container, feeders = st.container(), st.container()
         with feeders:
             computed, method = method_choice.computed_map(side.example, selected, side.choice, f"{side.name} ")
-            pictures = [token_features.of_example(one.example) for one in (left, right)]
+            pictures = [token_features.open_example(one.example) for one in (left, right)]
             features = token_features.feed(f"{side.name} features", side.example, selected, pictures)
         with container:
             viewer.show(

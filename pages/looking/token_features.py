@@ -37,7 +37,7 @@ class OpenPicture(NamedTuple):
     patches: Callable[[int], Tensor]
 
 
-def of_example(example: Example) -> OpenPicture:
+def open_example(example: Example) -> OpenPicture:
     """Return the picture of a viewer."""
     record = example.explanation.record
 
@@ -47,7 +47,7 @@ def of_example(example: Example) -> OpenPicture:
     return OpenPicture(example.key, example.checkpoint.hash if readable(example) else "", patches)
 
 
-def of_uploads(keys: Sequence[str], example: Example) -> list[OpenPicture]:
+def open_uploads(keys: Sequence[str], example: Example) -> list[OpenPicture]:
     """Return uploaded pictures at the input size of an example; none if computing their features would take long.
 
     Args:
@@ -140,7 +140,7 @@ def for_export(
 
 def basis(example: Example, block: int, pictures: Sequence[OpenPicture] = ()) -> tuple[Components, Tensor]:
     """Return the joint components of pictures after a block, and an example's colours (rows, cols, 3) in this basis."""
-    this = of_example(example)
+    this = open_example(example)
     every = {one.key: one for one in pictures if one.weights == this.weights} or {this.key: this}
 
     def work() -> Components:

@@ -41,13 +41,13 @@ SPREAD = 0.6  # horizontal spread of a block's heads as a share of the distance 
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
-def of_picture(key: str, _example: Example) -> dict[str, Statistic]:
+def picture_statistics(key: str, _example: Example) -> dict[str, Statistic]:
     """Compute statistics of this picture."""
     return statistics(_example.explanation.record, _example.checkpoint.config.patch_size)
 
 
 @st.cache_resource(show_spinner="Looking at the sample pictures…", max_entries=4)
-def of_samples(identity: str, size: tuple[int, int], _example: Example) -> dict[str, Statistic]:
+def sample_statistics(identity: str, size: tuple[int, int], _example: Example) -> dict[str, Statistic]:
     """Compute mean and deviation over the sample pictures, at the selected input size."""
     model, preprocess = _example.checkpoint.model, _example.explanation.preprocess
     files = ((name, samples.read(name)) for name in samples.SAMPLES)
@@ -62,7 +62,7 @@ def agreement_with_class(key: str, target: int, _example: Example) -> Statistic:
     return agreement(record, record.read, record.heatmap(record.relevance()))
 
 
-def of_class(example: Example, choice: MethodChoice | None) -> dict[str, Statistic]:
+def class_statistics(example: Example, choice: MethodChoice | None) -> dict[str, Statistic]:
     """Compute class-specific statistics; those that need many passes only if they were measured or are quick."""
     if choice is None:
         return {}
@@ -90,9 +90,11 @@ def show(
         over = link_controls.select("Over", "over", list(OVER), kind=st.segmented_control, link=OVER.__getitem__)
     with one:
         if over == ONE:
-            by_name: dict[str, Statistic] | None = of_picture(example.key, example) | of_class(example, choice)
+            by_name: dict[str, Statistic] | None = picture_statistics(example.key, example) | class_statistics(
+                example, choice
+            )
         elif over == SAMPLES:
-            by_name = of_samples(example.checkpoint.identity, example.explanation.preprocess.size, example)
+            by_name = sample_statistics(example.checkpoint.identity, example.explanation.preprocess.size, example)
         else:
             by_name = heads_over_pictures.show(example)
     if not by_name:
@@ -126,10 +128,10 @@ def show(
     _show_suggestions(by_name, select)
     about = {"checkpoint": tables.facts_of(example.checkpoint), "over": over, "pictures": statistic.pictures}
     with st.container(horizontal=True):
-        download_buttons.numbers("Heads", lambda: tables.of_heads(by_name), lambda: about)
+        download_buttons.numbers("Heads", lambda: tables.heads_table(by_name), lambda: about)
         amounts = {one: partial(format_statistic, one) for one in by_name}
         facts = reports.describe(example.checkpoint)
-        download_buttons.pdf("Heads", lambda: reports.of_heads(by_name, STATISTICS, amounts, facts))
+        download_buttons.pdf("Heads", lambda: reports.heads_report(by_name, STATISTICS, amounts, facts))
 
 
 def _show_suggestions(by_name: dict[str, Statistic], select: Callable[[tuple[int, int]], None]) -> None:

@@ -71,7 +71,7 @@ def show(example: Example) -> dict[str, Statistic] | None:
     """Draw the controls and the progress; return the statistics once they are computed."""
     source = pick_source(example)
     try:
-        parts = uploaded(example) if source == UPLOAD else of_dataset(example, source)
+        parts = uploaded(example) if source == UPLOAD else dataset_parts(example, source)
     except UserError as error:
         st.error(plain(str(error)))
         return None
@@ -124,7 +124,7 @@ def uploaded(example: Example) -> list[Part]:
     return [part(files[start : start + step]) for start in range(0, len(files), step)]
 
 
-def of_dataset(example: Example, spec: str) -> list[Part]:
+def dataset_parts(example: Example, spec: str) -> list[Part]:
     """Return batches of a dataset's test pictures.
 
     Raises:

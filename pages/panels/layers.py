@@ -65,12 +65,12 @@ def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
     with st.container(horizontal=True):
         download_buttons.numbers(
             "Layers",
-            lambda: tables.of_layers(reading, labels),
+            lambda: tables.layers_table(reading, labels),
             lambda: {"checkpoint": tables.facts_of(example.checkpoint), "decided_at_block": reading.decided},
         )
         facts = reports.describe(example.checkpoint)
         download_buttons.pdf(
-            "Layers", lambda: reports.of_layers(reading, labels, target, record.heatmap(reading.targets), facts)
+            "Layers", lambda: reports.layers_report(reading, labels, target, record.heatmap(reading.targets), facts)
         )
     if _show_outliers(example, reading):
         registers.show(example, choice, selection)

@@ -10,7 +10,7 @@ from pages.links import address, session
 from pages.links.page_links import ExploreLink
 
 CHECKPOINT = "cifar10"
-MAP, PANELS = "map", "ask-more"  # anchors that links in a step lead to
+MAP, PANELS = "map", "analysis"  # anchors that links in a step lead to
 _point = st.components.v2.component(
     "vit_tour",
     js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"),

@@ -195,7 +195,7 @@ def show_after(
     container, feeders = st.container(), st.container()
     with feeders:
         computed, method = method_choice.computed_map(now, selection, choice, f"{name} ")
-        features = token_features.feed(f"{name} features", now, selection, [token_features.of_example(before)])
+        features = token_features.feed(f"{name} features", now, selection, [token_features.open_example(before)])
     with container:
         viewer.show(
             f"{name} viewer", payload, selection, computed, method, group="whatif", compact=True, features=features

@@ -72,7 +72,7 @@ def show(search_id: str) -> None:
         _list(search, current)
 
 
-def of_run(run: Run) -> Search | None:
+def search_of(run: Run) -> Search | None:
     """Return the search that a run belongs to, if any."""
     try:
         return control.find_search(run.sweep) if run.sweep else None

@@ -151,6 +151,30 @@ def read(
             f"The file does not state the size of its pictures: {patches} patches may be {possible_grids(patches)}; "
             "the first is taken."
         )
+    _set_heads(values, assumed, heads, stated, measured)
+    return ParsedCheckpoint(
+        family, build_config(values), reshaped, assumed | model.remarks, model.selection.head_name, model.part.prefix
+    )
+
+
+def _set_heads(
+    values: dict[str, Any],
+    assumed: dict[str, str],
+    heads: int | None,
+    stated: Mapping[str, Any],
+    measured: Mapping[str, Any],
+) -> None:
+    """Set the number of attention heads in `values`, and the reason in `assumed` unless the file determines it.
+
+    Args:
+        heads: from the user; None if the user gave none.
+        stated: config fields that config.json states.
+        measured: config fields that the tensors determine.
+
+    Raises:
+        InvalidCheckpoint: the user's number contradicts the file.
+        UnknownHeads: nothing determines the number.
+    """
     file_heads = stated.get("heads", measured.get("heads"))
     if heads is not None and heads != (file_heads or heads):
         where = "config.json says" if "heads" in stated else "The weights have"
@@ -170,9 +194,6 @@ def read(
                 "no usual number. State the number of heads, or put the model's config.json beside the weights.",
                 possible_heads(measured["dim"]),
             )
-    return ParsedCheckpoint(
-        family, build_config(values), reshaped, assumed | model.remarks, model.selection.head_name, model.part.prefix
-    )
 
 
 def used(tensors: Tensors, ours: bool = False, part: str = "") -> set[str]:

@@ -8,7 +8,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.cli.classes import load_with_classes
 from vit.cli.documents import facts_of
-from vit.data.in_parts import pictures_bar
+from vit.data.partitioned import pictures_bar
 from vit.errors import InvalidConfig, UserError
 from vit.explain import features, head_census, method_ranking
 from vit.runs.batch.parts import Measurement

@@ -64,13 +64,13 @@ class Augmentation:
     mixup: float = 0.0
     cutmix: float = 0.0
 
-    def __call__(self, images: Tensor, chance: RandomGenerators) -> Tensor:
+    def __call__(self, images: Tensor, generators: RandomGenerators) -> Tensor:
         """Augment pictures: uint8 (B, channels, height, width) to uint8 of the same shape, or of `size`."""
-        return self.apply(images, self.draw(len(images), chance))
+        return self.apply(images, self.draw(len(images), generators))
 
-    def draw(self, batch: int, chance: RandomGenerators) -> "Draws":
+    def draw(self, batch: int, generators: RandomGenerators) -> "Draws":
         """Draw all random numbers for a batch."""
-        generator, device = chance.device, chance.device.device
+        generator, device = generators.device, generators.device.device
 
         def integers(high: int, *shape: int) -> Tensor:
             return torch.randint(0, high, shape, generator=generator, device=device)
@@ -105,16 +105,16 @@ class Augmentation:
         """
         return _Compiled(**{field.name: getattr(self, field.name) for field in fields(self)})
 
-    def mix(self, images: Tensor, targets: Tensor, chance: RandomGenerators) -> tuple[Tensor, Tensor]:
+    def mix(self, images: Tensor, targets: Tensor, generators: RandomGenerators) -> tuple[Tensor, Tensor]:
         """Mix pairs of pictures (B, channels, height, width) and class probabilities (B, C) by mixup or CutMix."""
-        choose_cutmix = bool(self.cutmix) and (not self.mixup or chance.host.random() < 0.5)
+        choose_cutmix = bool(self.cutmix) and (not self.mixup or generators.host.random() < 0.5)
         alpha = self.cutmix if choose_cutmix else self.mixup
         if not alpha:
             return images, targets
-        share = chance.host.betavariate(alpha, alpha)
+        share = generators.host.betavariate(alpha, alpha)
         others = images.roll(1, 0)
         if choose_cutmix:
-            images, share = _paste(images, others, share, chance.host)
+            images, share = _paste(images, others, share, generators.host)
         else:
             images = share * images + (1 - share) * others
         return images, share * targets + (1 - share) * targets.roll(1, 0)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
-from vit.data.in_parts import Part, PartitionedComputation, pictures_bar
+from vit.data.partitioned import Part, PartitionedComputation, pictures_bar
 from vit.data.pictures import Pictures
 from vit.devices import restored_device
 from vit.explain.head_census import batch_size
@@ -78,10 +78,10 @@ def features(
         InvalidDataset: the dataset cannot be read.
     """
     with restored_device(checkpoint.model):
-        return combined(in_parts(checkpoint, data, limit, root=root).all(pictures_bar(bar)))
+        return combined(partitioned(checkpoint, data, limit, root=root).all(pictures_bar(bar)))
 
 
-def in_parts(
+def partitioned(
     checkpoint: Checkpoint, data: str, limit: int = 1000, *, root: Path = Path("data"), **reading: int
 ) -> PartitionedComputation:
     """Prepare feature extraction of a dataset's test pictures, to be run in parts.

@@ -16,7 +16,7 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import record_facts
 from vit.data.datasets import load_dataset
-from vit.data.in_parts import Part, PartitionedComputation
+from vit.data.partitioned import Part, PartitionedComputation
 from vit.data.pictures import Pictures
 from vit.errors import InvalidImage, UserError
 from vit.explain.cost import count_tokens
@@ -141,10 +141,10 @@ def census(
     Raises:
         InvalidDataset: the dataset cannot be read.
     """
-    return combined(in_parts(checkpoint, data, limit, root=root).all(progress))
+    return combined(partitioned(checkpoint, data, limit, root=root).all(progress))
 
 
-def in_parts(
+def partitioned(
     checkpoint: Checkpoint, data: str, limit: int = CENSUS_PICTURES, *, root: Path = Path("data"), **reading: int
 ) -> PartitionedComputation:
     """Prepare head statistics over a dataset's test pictures, to be run in parts.

@@ -12,8 +12,8 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import record_facts
 from vit.data.datasets import load_dataset
-from vit.data.in_parts import Part, PartitionedComputation, pictures_bar
 from vit.data.labels import match_classes
+from vit.data.partitioned import Part, PartitionedComputation, pictures_bar
 from vit.explain.faithfulness import RANDOM_MAPS, centre, faithfulness, noise, overlap, points_at
 from vit.explain.methods import METHODS, RecordedPass, heatmap_of
 from vit.explain.sensitivity import HELD_OUT, faithfulness_verdict, random_masks, score_drops
@@ -89,10 +89,10 @@ def rank(
     Raises:
         InvalidDataset: the dataset cannot be read, or has a class that the checkpoint lacks.
     """
-    return combined(in_parts(checkpoint, data, limit, root=root, names=names).all(pictures_bar(bar)))
+    return combined(partitioned(checkpoint, data, limit, root=root, names=names).all(pictures_bar(bar)))
 
 
-def in_parts(
+def partitioned(
     checkpoint: Checkpoint,
     data: str,
     limit: int = 500,

@@ -22,14 +22,14 @@ def preview(config: TrainConfig, images: Tensor) -> Image.Image:
         images: uint8 (n, channels, height, width), from `sample`.
     """
     size = model_config(config, num_classes=1).image_size
-    augment, chance = config.augmentation(size), RandomGenerators(torch.device("cpu"))
+    augment, generators = config.augmentation(size), RandomGenerators(torch.device("cpu"))
     rows = [images]
     if images.shape[2:] != size:
         rows = [F.interpolate(images.float(), size, mode="bilinear", antialias=True).round().to(torch.uint8)]
     for version in range(_VERSIONS):
-        chance.seed(config.seed, version)
-        augmented = augment(images, chance).float()  # (n, channels, height, width), 0 to 255
-        augmented, _ = augment.mix(augmented, torch.zeros(len(images), 1), chance)
+        generators.seed(config.seed, version)
+        augmented = augment(images, generators).float()  # (n, channels, height, width), 0 to 255
+        augmented, _ = augment.mix(augmented, torch.zeros(len(images), 1), generators)
         rows.append(augmented.round().clamp(0, 255).to(torch.uint8))
     factor = max(1, -(-_CELL_PIXELS // size[1]))
     gap = max(4, size[1] * factor // 16)

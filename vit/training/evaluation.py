@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.data.in_parts import Part, PartitionedComputation, pictures_bar
 from vit.data.labels import test_pictures
+from vit.data.partitioned import Part, PartitionedComputation, pictures_bar
 from vit.data.pictures import Pictures
 from vit.devices import restored_device
 from vit.errors import UserError
@@ -98,10 +98,12 @@ def evaluate_checkpoint(
         InvalidDataset: the dataset cannot be read, or has a class that the checkpoint lacks.
     """
     with restored_device(checkpoint.model):
-        return combined(in_parts(checkpoint, data, root=root).all(pictures_bar(bar)))
+        return combined(partitioned(checkpoint, data, root=root).all(pictures_bar(bar)))
 
 
-def in_parts(checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), **reading: int) -> PartitionedComputation:
+def partitioned(
+    checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), **reading: int
+) -> PartitionedComputation:
     """Divide the evaluation of a checkpoint on a dataset's test pictures into parts.
 
     Args:

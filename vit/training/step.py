@@ -67,7 +67,7 @@ class TrainStep:
     peaks: list[float]  # peak learning rate of each parameter group
     total_steps: int
     augment: Augmentation
-    chance: RandomGenerators
+    generators: RandomGenerators
     class_weights: Tensor | None  # (C,), if the loss is balanced over the classes
     parts: int  # micro-batches per batch
     graphed: GraphedGradients | None  # computes the gradients on a GPU, if the run is compiled
@@ -86,7 +86,7 @@ class TrainStep:
         self.augment = config.augmentation(model.config.image_size)
         if config.compile and process.device.type == "cuda":  # fuses the augmentation's many small kernels
             self.augment = self.augment.compiled()
-        self.chance = RandomGenerators(process.device)
+        self.generators = RandomGenerators(process.device)
         balanced = config.balance == "loss"
         weights = class_weights(data.train.labels, len(data.classes)) if balanced else None
         self.class_weights = None if weights is None else weights.to(process.device)
@@ -111,16 +111,16 @@ class TrainStep:
             OutOfMemory: memory ran out in one of several processes; all have to restart with smaller micro-batches.
         """
         config, process = self.config, self.process
-        self.chance.seed(config.seed, step * process.world + process.rank)
+        self.generators.seed(config.seed, step * process.world + process.rank)
         factor = learning_rate_factor(step, self.total_steps, self.data.steps_per_epoch, config)
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         for group, peak in zip(groups, self.peaks, strict=True):
             group["lr"] = peak * factor
-        dropout_seed = self.chance.host.getrandbits(63)
-        inputs, targets = self.data.normalise(self.augment(images, self.chance)), labels
+        dropout_seed = self.generators.host.getrandbits(63)
+        inputs, targets = self.data.normalise(self.augment(images, self.generators)), labels
         if config.mixup or config.cutmix:
             certain = F.one_hot(labels, len(self.data.classes)).float()
-            inputs, targets = self.augment.mix(inputs, certain, self.chance)
+            inputs, targets = self.augment.mix(inputs, certain, self.generators)
         while True:
             gradients: Callable[[Tensor, Tensor], Tensor] = self.gradients
             try:

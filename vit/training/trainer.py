@@ -255,10 +255,10 @@ class Trainer:
 
     def _epoch_order(self) -> torch.Tensor:
         """Return this process's training indices for the rest of the epoch; they depend on seed and epoch only."""
-        data, chance = self.data, self.update.chance
+        data, generators = self.data, self.update.generators
         epoch, first = divmod(self.progress.step, data.steps_per_epoch)
-        chance.seed(self.config.seed, -1 - epoch)  # negative, so that it differs from the seeds of all steps
-        shuffle = torch.Generator().manual_seed(chance.host.getrandbits(63))
+        generators.seed(self.config.seed, -1 - epoch)  # negative, so that it differs from the seeds of all steps
+        shuffle = torch.Generator().manual_seed(generators.host.getrandbits(63))
         if self.config.balance == "sampling":
             labels = data.train.labels.cpu()
             shares = class_weights(labels, len(data.classes))[labels]

@@ -1,5 +1,6 @@
-"""Captions of maps. The viewer's `captions.js` produces the same text."""
+"""Captions of maps. The viewer's `captions.js` makes the same text of the same templates."""
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -7,8 +8,16 @@ from types import MappingProxyType
 from typing import Any
 
 from vit.explain.names import display_name
+from vit.view import web
 
-_PREFIX = {"cls": "the class token", "dist": "the distillation token"}
+# Templates that the viewer uses, too: one object of JavaScript, which is valid JSON.
+_SENTENCES: dict[str, str] = json.loads(
+    web.read("sentences.js").partition("SENTENCES = ")[2].rstrip().removesuffix(";")
+)
+
+
+def _say(key: str, /, **values: object) -> str:
+    return _SENTENCES[key].format(**values)
 
 
 def token_name(token: int, prefix: Sequence[str], grid: tuple[int, int]) -> str:
@@ -19,10 +28,12 @@ def token_name(token: int, prefix: Sequence[str], grid: tuple[int, int]) -> str:
     """
     if token >= len(prefix):
         row, col = divmod(token - len(prefix), grid[1])
-        return f"patch (row {row + 1}, col {col + 1})"
+        return _say("patch", where=_say("where", row=row + 1, col=col + 1))
     name = prefix[token]
+    if name in ("cls", "dist"):
+        return _say(name)
     register = re.fullmatch(r"reg(\d+)", name)
-    return f"register {register[1]}" if register else _PREFIX.get(name, f"the {name} token")
+    return _say("register", number=register[1]) if register else _say("otherToken", name=name)
 
 
 def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, int]) -> str:
@@ -38,17 +49,14 @@ def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, i
     method, to = facts["method"], facts.get("direction") == "to"
     name = token_name(facts["query"], prefix, grid) if "query" in facts else ""
     if method == "rollout":
-        traced = f"which tokens {name} reaches" if to else f"what {name} is made of"
-        return f"Rollout through all blocks{settings(facts)}: {traced}."
-    if method == "similar":
-        after = display_name("block", facts["block"]) if "block" in facts else "the last block"
-        return f"Patches most like {name}, by their features after {after}."
-    if method == "components":
-        return f"Components of the features after {display_name('block', facts['block'])} as colours."
+        return _say("rolloutTo" if to else "rolloutFrom", settings=settings(facts), name=name)
+    if method in ("similar", "components"):
+        after = display_name("block", facts["block"]) if "block" in facts else _say("lastBlock")
+        return _say("similar", name=name, after=after) if method == "similar" else f"{_say('components', after=after)}."
     if method == "pool":
-        return f"Pooling query after the last block, {_heads(facts['head'])}: where it looks."
-    question = f"who looks at {name}" if to else f"where {name} looks"
-    return f"{format_block_and_head(facts['block'], facts['head'])}: {question}."
+        return _say("pool", heads=_heads(facts["head"]))
+    where = format_block_and_head(facts["block"], facts["head"])
+    return _say("attentionTo" if to else "attentionFrom", map=where, name=name)
 
 
 def class_sentence(
@@ -69,9 +77,9 @@ def class_sentence(
     """
     title += settings(unusual)
     if not name:
-        return f"{title}: {f'what speaks for “{target}”' if target else 'what the answer is read from'}."
-    title += f" for “{target}”" if target else ""
-    return f"{title}: {f'which tokens drew on {name}' if direction == 'to' else f'what {name} drew on'}."
+        return f"{title}: {_say('speaksFor', target=target) if target else _say('readFrom')}."
+    title += _say("forClass", target=target) if target else ""
+    return f"{title}: {_say('whichDrewOn' if direction == 'to' else 'drewOn', name=name)}."
 
 
 def settings(facts: Mapping[str, Any]) -> str:
@@ -82,13 +90,13 @@ def settings(facts: Mapping[str, Any]) -> str:
     """
     phrases = []
     if "start_block" in facts:
-        phrases.append(f"from block {facts['start_block'] + 1} on")
+        phrases.append(_say("start_block", block=facts["start_block"] + 1))
     if "residual" in facts:
-        phrases.append(f"{_whole_percent(facts['residual'])} staying")
+        phrases.append(_say("residual", percent=_percent(facts["residual"])))
     if "fusion" in facts:
-        phrases.append(f"{facts['fusion']} of heads")
+        phrases.append(_say("fusion", fusion=facts["fusion"]))
     if "discard" in facts:
-        phrases.append(f"weakest {_whole_percent(facts['discard'])} left out")
+        phrases.append(_say("discard", percent=_percent(facts["discard"])))
     return f" ({', '.join(phrases)})" if phrases else ""
 
 
@@ -100,7 +108,7 @@ def outline(contour: str, mass: float) -> str:
     """
     if contour == "none":
         return ""
-    kind = f"the fewest patches with {_whole_percent(mass)} of the weight"
+    kind = f"the fewest patches with {_percent(mass)} % of the weight"
     return f"Outlined: {kind if contour == 'mass' else 'the stronger of two groups of patches (Otsu)'}."
 
 
@@ -142,11 +150,10 @@ def format_block_and_head(block: int | str, head: int | str) -> str:
     ('Block 1, head 4', 'Mean of all blocks and heads', 'Head 4, max of blocks')
     """
     if not isinstance(block, str):
-        return f"{display_name('Block', block)}, {_heads(head)}"
+        return _say("blockAndHeads", block=block + 1, heads=_heads(head))
     if not isinstance(head, str):
-        return f"{display_name('Head', head)}, {block} of blocks"
-    which = "all blocks and heads" if block == head else f"blocks, {_heads(head)}"
-    return f"{block.capitalize()} of {which}"
+        return _say("headOfBlocks", head=head + 1, fusion=block)
+    return _say("everything" if block == head else "fusedBlocks", Fusion=block.capitalize(), heads=_heads(head))
 
 
 def format_duration(seconds: float) -> str:
@@ -179,9 +186,9 @@ _ORDERS = (
 
 
 def _heads(head: int | str) -> str:
-    return f"{head} of heads" if isinstance(head, str) else display_name("head", head)
+    return _say("fusedHeads", fusion=head) if isinstance(head, str) else _say("head", head=head + 1)
 
 
-def _whole_percent(share: float) -> str:
-    """Format a percentage, rounding half up as JavaScript does; Python's format rounds half to even."""
-    return f"{math.floor(100 * share + 0.5)} %"
+def _percent(share: float) -> int:
+    """Return whole percent, rounding half up as JavaScript does; Python rounds half to even."""
+    return math.floor(100 * share + 0.5)

@@ -31,7 +31,7 @@ def describe(checkpoint: Checkpoint) -> str:
     return f"Checkpoint {checkpoint.name} (SHA-256 {checkpoint.hash}…, identity {checkpoint.identity})."
 
 
-def of_heads(
+def heads_report(
     by_name: Mapping[str, Statistic],
     titles: Mapping[str, str],
     amounts: Mapping[str, Callable[[float], str]],
@@ -52,7 +52,7 @@ def of_heads(
     return document([*rows, *text_rows(facts)])
 
 
-def of_layers(reading: Lens, labels: Sequence[str], target: int, maps: Tensor, facts: str) -> bytes:
+def layers_report(reading: Lens, labels: Sequence[str], target: int, maps: Tensor, facts: str) -> bytes:
     """Report the prediction after every block: a plot of the most probable classes, and maps of one class.
 
     Args:
@@ -95,7 +95,7 @@ def of_layers(reading: Lens, labels: Sequence[str], target: int, maps: Tensor, f
     )
 
 
-def of_comparison(tiles: Sequence[tuple[Image.Image, str]], sentences: Sequence[str], facts: str) -> bytes:
+def comparison_report(tiles: Sequence[tuple[Image.Image, str]], sentences: Sequence[str], facts: str) -> bytes:
     """Report two maps and their difference.
 
     Args:
@@ -108,7 +108,7 @@ def of_comparison(tiles: Sequence[tuple[Image.Image, str]], sentences: Sequence[
     return document([*title, *picture_rows(tiles, len(tiles)), *paragraphs, *text_rows(facts)])
 
 
-def of_sheet(results: Sequence[EvaluatedPicture], captions: Sequence[str], facts: str) -> bytes:
+def sheet_report(results: Sequence[EvaluatedPicture], captions: Sequence[str], facts: str) -> bytes:
     """Report a contact sheet, on as many pages as needed.
 
     Args:

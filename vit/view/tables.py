@@ -50,7 +50,7 @@ def facts_of(checkpoint: Checkpoint) -> dict[str, Any]:
     return {"name": checkpoint.name, "sha256": checkpoint.hash, "identity": checkpoint.identity}
 
 
-def of_heads(by_name: Mapping[str, Statistic]) -> list[Row]:
+def heads_table(by_name: Mapping[str, Statistic]) -> list[Row]:
     """Return a row for each head, indices from 0; with standard deviations if there are several pictures."""
     blocks, heads = next(iter(by_name.values())).values.shape
     rows: list[Row] = []
@@ -66,7 +66,7 @@ def of_heads(by_name: Mapping[str, Statistic]) -> list[Row]:
     return rows
 
 
-def of_layers(reading: Lens, labels: Sequence[str]) -> list[Row]:
+def layers_table(reading: Lens, labels: Sequence[str]) -> list[Row]:
     """Return a row for each block, from 0, and class, with the class's probability after the block."""
     return [
         {"block": block, "class": label, "probability": probability}
@@ -75,7 +75,7 @@ def of_layers(reading: Lens, labels: Sequence[str]) -> list[Row]:
     ]
 
 
-def of_maps(left: Tensor, right: Tensor, difference: Tensor) -> list[Row]:
+def maps_table(left: Tensor, right: Tensor, difference: Tensor) -> list[Row]:
     """Return a row for each patch, indices from 0, with the values of two maps (rows, cols) and their difference.
 
     Args:
@@ -95,7 +95,7 @@ def of_maps(left: Tensor, right: Tensor, difference: Tensor) -> list[Row]:
     ]
 
 
-def of_sheet(results: Sequence[EvaluatedPicture]) -> list[Row]:
+def sheet_table(results: Sequence[EvaluatedPicture]) -> list[Row]:
     """Return a row for each picture, in the order of the sheet."""
     return [
         {

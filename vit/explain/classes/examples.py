@@ -12,7 +12,7 @@ from PIL import Image
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.custom_classes import CustomClasses
 from vit.data.datasets import load_dataset
-from vit.data.in_parts import pictures_bar
+from vit.data.partitioned import pictures_bar
 from vit.devices import restored_device
 from vit.errors import InvalidDataset, UserError
 from vit.explain.confidence import wilson

@@ -23,7 +23,7 @@ import numpy as np
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
-from vit.data.in_parts import Part, PartitionedComputation
+from vit.data.partitioned import Part, PartitionedComputation
 from vit.errors import InvalidDataset
 from vit.runs.batch.tasks import TASKS
 from vit.training.run_folder import read_document, read_json, write_json
@@ -52,7 +52,7 @@ class Measurement(NamedTuple):
         limit = {} if self.limit is None else {"limit": self.limit}
         checkpoint = load_checkpoint(self.checkpoint)
         root = Path(self.data_root)
-        return TASKS[self.task].in_parts(checkpoint, self.data, root=root, budget=0, workers=0, **limit)
+        return TASKS[self.task].partitioned(checkpoint, self.data, root=root, budget=0, workers=0, **limit)
 
 
 def folder_of(runs: Path, measurement: Measurement, checkpoint: Checkpoint) -> Path:

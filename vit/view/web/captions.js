@@ -2,6 +2,7 @@
 
 import { verdictWord } from "./faithfulness.js";
 import { comparesFeatures } from "./selection.js";
+import { SENTENCES } from "./sentences.js";
 import { decimal, translate } from "./words.js";
 
 /** @import { Direction, Fusion, Method, Occlusion, Selection, Setting, TokenLayout, Verdict, View } from "./types" */
@@ -137,7 +138,7 @@ export function methodMeaning(method) {
  */
 export function position(layout, token) {
   const patch = token - layout.split;
-  return translate("row {row}, col {col}", { row: Math.floor(patch / layout.cols) + 1, col: (patch % layout.cols) + 1 });
+  return translate(SENTENCES.where, { row: Math.floor(patch / layout.cols) + 1, col: (patch % layout.cols) + 1 });
 }
 
 /**
@@ -147,20 +148,19 @@ export function position(layout, token) {
  * @param {number} token
  */
 export function tokenName(layout, token) {
-  if (token >= layout.split) return translate("patch ({where})", { where: position(layout, token) });
+  if (token >= layout.split) return translate(SENTENCES.patch, { where: position(layout, token) });
   const name = layout.prefix[token];
-  if (name === "cls") return translate("the class token");
-  if (name === "dist") return "the distillation token";
+  if (name === "cls" || name === "dist") return translate(SENTENCES[name]);
   const register = /^reg(\d+)$/.exec(name);
-  return register ? translate("register {number}", { number: register[1] }) : `the ${name} token`;
+  return register ? translate(SENTENCES.register, { number: register[1] }) : translate(SENTENCES.otherToken, { name });
 }
 
-/** @type {{ name: Setting, initial: number | string, describe: (value: any) => string }[]} */
+/** @type {{ name: "start_block" | "residual" | "fusion" | "discard", initial: number | string, values: (value: any) => Record<string, string | number> }[]} */
 const SETTINGS = [
-  { name: "start_block", initial: 0, describe: (value) => `from block ${value + 1} on` },
-  { name: "residual", initial: 0.5, describe: (value) => `${Math.round(100 * value)} % staying` },
-  { name: "fusion", initial: "mean", describe: (value) => `${value} of heads` },
-  { name: "discard", initial: 0, describe: (value) => `weakest ${Math.round(100 * value)} % left out` },
+  { name: "start_block", initial: 0, values: (value) => ({ block: value + 1 }) },
+  { name: "residual", initial: 0.5, values: (value) => ({ percent: Math.round(100 * value) }) },
+  { name: "fusion", initial: "mean", values: (fusion) => ({ fusion }) },
+  { name: "discard", initial: 0, values: (value) => ({ percent: Math.round(100 * value) }) },
 ];
 
 /**
@@ -171,7 +171,7 @@ const SETTINGS = [
  */
 export function settingsText(names, selection) {
   const changed = SETTINGS.filter(({ name, initial }) => names.includes(name) && selection[name] !== initial);
-  return changed.length ? ` (${changed.map(({ name, describe }) => describe(selection[name])).join(", ")})` : "";
+  return changed.length ? ` (${changed.map(({ name, values }) => translate(SENTENCES[name], values(selection[name]))).join(", ")})` : "";
 }
 
 /**
@@ -180,7 +180,7 @@ export function settingsText(names, selection) {
  * @param {Method} method
  */
 export function purpose({ target }) {
-  return target ? `what speaks for “${target}”` : "what the answer is read from";
+  return target ? translate(SENTENCES.speaksFor, { target }) : translate(SENTENCES.readFrom);
 }
 
 /**
@@ -203,18 +203,14 @@ export function sentence(layout, { view, direction, block, head, token, method, 
   if (view === "relevance" && method) {
     const title = `${method.title}${settings}`;
     if (token < 0) return `${title}: ${purpose(method)}.`;
-    const of = method.target && ` for “${method.target}”`;
-    return `${title}${of}: ${to ? `which tokens drew on ${name}` : `what ${name} drew on`}.`;
+    const of = method.target && translate(SENTENCES.forClass, { target: method.target });
+    return `${title}${of}: ${translate(to ? SENTENCES.whichDrewOn : SENTENCES.drewOn, { name })}.`;
   }
-  if (view === "rollout")
-    {
-    const what = to ? "Rollout through all blocks{settings}: which tokens {name} reaches." : "Rollout through all blocks{settings}: what {name} is made of.";
-    return translate(what, { settings, name });
-  }
-  if (view === "similar") return `Patches most like ${name}, by their features after ${after}.`;
-  if (view === "components") return `Components of the features after ${after} as colours; outlined, patches most like ${name}.`;
-  if (view === "pool") return `Pooling query after the last block, ${headName(head)}: where it looks.`;
-  return translate(to ? "{map}: who looks at {name}." : "{map}: where {name} looks.", { map: mapName(block, head), name });
+  if (view === "rollout") return translate(to ? SENTENCES.rolloutTo : SENTENCES.rolloutFrom, { settings, name });
+  if (view === "similar") return translate(SENTENCES.similar, { name, after });
+  if (view === "components") return `${translate(SENTENCES.components, { after })}; outlined, patches most like ${name}.`;
+  if (view === "pool") return translate(SENTENCES.pool, { heads: headName(head) });
+  return translate(to ? SENTENCES.attentionTo : SENTENCES.attentionFrom, { map: mapName(block, head), name });
 }
 
 /**
@@ -236,7 +232,7 @@ export function matchesSentence(layout, token, after) {
  * @param {number} blocks
  */
 export function afterBlock(block, blocks) {
-  return block === blocks - 1 ? "the last block" : `block ${block + 1}`;
+  return block === blocks - 1 ? translate(SENTENCES.lastBlock) : translate(SENTENCES.block, { block: block + 1 });
 }
 
 /**
@@ -247,15 +243,15 @@ export function afterBlock(block, blocks) {
  */
 function mapName(block, head) {
   const heads = headName(head);
-  if (typeof block === "number") return translate("Block {block}, {heads}", { block: block + 1, heads });
+  if (typeof block === "number") return translate(SENTENCES.blockAndHeads, { block: block + 1, heads });
   const fusion = translate(block);
-  if (typeof head === "number") return translate("Head {head}, {fusion} of blocks", { head: head + 1, fusion });
-  return block === head ? translate("{Fusion} of all blocks and heads", { Fusion: capital(fusion) }) : translate("{Fusion} of blocks, {heads}", { Fusion: capital(fusion), heads });
+  if (typeof head === "number") return translate(SENTENCES.headOfBlocks, { head: head + 1, fusion });
+  return block === head ? translate(SENTENCES.everything, { Fusion: capital(fusion) }) : translate(SENTENCES.fusedBlocks, { Fusion: capital(fusion), heads });
 }
 
 /** @param {number | Fusion} head */
 function headName(head) {
-  return typeof head === "string" ? translate("{fusion} of heads", { fusion: translate(head) }) : translate("head {head}", { head: head + 1 });
+  return typeof head === "string" ? translate(SENTENCES.fusedHeads, { fusion: translate(head) }) : translate(SENTENCES.head, { head: head + 1 });
 }
 
 /**
