@@ -238,6 +238,7 @@ def test_features_of_a_dataset_are_those_of_its_pictures(checkpoint: Checkpoint,
         assert np.allclose(arrays["vectors"][17], vector, atol=1e-5) and arrays["labels"][17] == int(labels)
 
 
+@pytest.mark.exhaustive
 def test_command_line_prints_the_same(checkpoint: Checkpoint, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["heads", "--checkpoint", str(checkpoint.path), "--data", "shapes", "--limit", "40", "--json"]
     assert main(arguments) == 0

@@ -93,6 +93,7 @@ def example_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Any) -
     }
 
 
+@pytest.mark.exhaustive
 def test_commands_on_a_picture_run(example_files: dict[str, str]) -> None:
     found = [words for words in commands((ROOT / "docs" / "command-line.md").read_text()) if words[0] in ONE_PICTURE]
     for words in found:

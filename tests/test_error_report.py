@@ -139,6 +139,7 @@ def test_run_is_evaluated_in_a_separate_process(constant: Checkpoint, folder: Pa
     assert error_report.read(run / error_report.FILE).accuracy == 0.25
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_failed_evaluation_reports_the_reason_and_leaves_no_zombie(
     constant: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.exhaustive  # the script is for machines with a GPU
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu.py"
 
 

@@ -88,6 +88,7 @@ def test_command_classifies_without_the_libraries_of_the_app(command: Command) -
     assert "%  cat " in done.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_command_looks_for_checkpoints_in_the_current_folder(command: Command, tmp_path: Path) -> None:
     (tmp_path / "checkpoints").symlink_to(ROOT / "checkpoints")
@@ -95,6 +96,7 @@ def test_command_looks_for_checkpoints_in_the_current_folder(command: Command, t
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_command_without_any_checkpoint_says_in_one_sentence_what_to_do(command: Command) -> None:
     done = command("classify", SAMPLES["cat"].path)

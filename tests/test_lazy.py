@@ -55,6 +55,7 @@ def test_unknown_name_in_a_package_is_refused() -> None:
         from vit.view import nothing  # type: ignore[attr-defined]  # noqa: F401
 
 
+@pytest.mark.exhaustive
 def test_names_imported_from_packages_exist() -> None:
     """Type checkers do not report this: for them, a package with lazy names may have any name."""
     missing, files = (

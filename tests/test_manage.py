@@ -163,7 +163,9 @@ def test_concurrently_saved_probes_of_one_name_are_both_kept(
     assert saved.labels == ("a", "b") and "\n# third\n" in saved.card
 
 
-@pytest.mark.parametrize("to", ["transformers", "timm", "torchvision", "onnx"])
+@pytest.mark.parametrize(
+    "to", ["transformers", "timm", "torchvision", pytest.param("onnx", marks=pytest.mark.exhaustive)]
+)
 def test_conversion_on_a_full_disk_is_refused_in_one_sentence(tmp_path: Path, checkpoint: Checkpoint, to: Any) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # [bytes] of a file, as if the disk were full

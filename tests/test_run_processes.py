@@ -102,6 +102,7 @@ def test_run_stopped_and_killed_at_random_steps_ends_with_the_same_bits(finished
     assert weights(run.folder) == weights(finished.folder)
 
 
+@pytest.mark.exhaustive
 def test_finished_run_continues_only_with_more_epochs(folder: Path) -> None:
     train(tiny(epochs=1), folder / "short")
     with pytest.raises(InvalidRun, match="Give it more epochs"):
@@ -150,6 +151,7 @@ def test_run_continues_after_its_server_is_killed(orphan: registry.Run) -> None:
     assert advance(orphan).status in TRAINS
 
 
+@pytest.mark.exhaustive
 def test_reader_follows_a_run_while_it_is_written(running: registry.Run) -> None:
     reader = MetricsReader(running.folder / "metrics.jsonl")
     reader.update()
@@ -197,6 +199,7 @@ def test_kill_ends_a_run_even_without_its_supervisor(running: registry.Run) -> N
     assert local.lock_holders(running.folder) == []
 
 
+@pytest.mark.exhaustive
 def test_kill_keeps_the_last_state(running: registry.Run) -> None:
     learnt = last_step(running)
     control.kill(running.id)

@@ -155,6 +155,7 @@ def test_shuffled_answers_give_no_correlation() -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_one_in_twenty_random_maps_is_called_better_than_chance() -> None:
     """Within the 99.9 % interval of a binomial of 1,000 with 5 %: 30 to 74."""
     masks, drops, _ = planted(128, noise=1.0)

@@ -123,6 +123,7 @@ def test_added_checkpoint_may_be_sharded(folder: Path, tmp_path: Path) -> None:
         manage.add(files, "other", tmp_path / "shelf")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_loading_holds_the_weights_once(folder: Path, tmp_path: Path) -> None:
     large = model(hidden_size=768, num_hidden_layers=4, num_attention_heads=12, intermediate_size=3072)

@@ -281,6 +281,7 @@ def test_video_that_exceeds_its_estimate_is_aborted(monkeypatch: pytest.MonkeyPa
         read_video(clip(), 30)
 
 
+@pytest.mark.exhaustive
 def test_truncated_videos_are_one_sentence_or_frames() -> None:
     generator = np.random.default_rng(0)
     for whole in (clip(8), clip(8, coding=CODINGS["webm, vp8"])):

@@ -217,6 +217,7 @@ def test_back_from_an_uploaded_picture_leads_to_the_sheet(page: Page, url: str) 
 COLOURS = "[a, b].map((viewer) => [...viewer.features.colours])"
 
 
+@pytest.mark.exhaustive
 def test_components_of_both_pictures_share_one_basis(
     open_page: Callable[[str], Page], conversation: Conversation
 ) -> None:

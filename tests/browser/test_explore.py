@@ -144,6 +144,7 @@ def test_larger_input_supports_hovering_with_queries_and_keys(app: App) -> None:
     assert np.abs(row - expected).max() < 0.01 * expected.max()
 
 
+@pytest.mark.exhaustive
 def test_two_downloads_in_a_row_both_arrive(app: App) -> None:
     app.open("?size=128&view=rollout&token=631&pinned=1")
     for label in ("Map as PNG", "All heads as PNG", "Map as PNG"):

@@ -94,6 +94,7 @@ def test_numbers_blocks_page_and_code_are_of_the_displayed_view(app: App, tmp_pa
     app.foreign.clear()  # the file itself
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("pinned", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_map_of_a_class_downloads_as_displayed(app: App, tmp_path: Path, pinned: bool) -> None:
     app.open("?sample=cat&view=relevance" + (f"&token={TOKEN}&pinned=1" if pinned else ""))

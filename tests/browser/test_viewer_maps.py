@@ -254,7 +254,7 @@ def test_outline_surrounds_the_same_patches_as_in_python(open_viewer, kind, view
     assert viewer.page.locator(".contour path").last.get_attribute("d") == ""
 
 
-@pytest.mark.parametrize("query", ["case=small-qk", "case=qk"])
+@pytest.mark.parametrize("query", ["case=small-qk", pytest.param("case=qk", marks=pytest.mark.exhaustive)])
 def test_every_map_of_a_large_model_is_painted_for_the_query(open_viewer, query):
     """The row for the large map is computed first, and is also painted in the grid."""
     viewer = open_viewer(query)

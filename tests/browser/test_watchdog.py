@@ -54,6 +54,7 @@ def test_crashed_page_reloads_with_its_view(page: Page, line: Line) -> None:
     assert line.opened == 2 and page.url.endswith("?view=chosen")
 
 
+@pytest.mark.exhaustive
 def test_ineffective_reloads_end(page: Page, line: Line) -> None:
     page.evaluate("sessionStorage['vit-reloads'] = JSON.stringify([1, 2, 3].map(() => Date.now()))")
     line.spoil()

@@ -134,6 +134,7 @@ def test_copy_of_a_run_is_not_the_runs_job(lab: Fake) -> None:
     control.kill(run.id)
 
 
+@pytest.mark.exhaustive
 def test_run_whose_resumption_is_refused_is_unchanged(lab: Fake) -> None:
     run = wait_until_ended(control.launch(tiny(epochs=1), on="lab"))
     about = run.folder / "about.json"

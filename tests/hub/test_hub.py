@@ -67,6 +67,7 @@ def test_timm_model_on_the_hub_loads_equal_to_timm(server: HubServer, tmp_path: 
         assert torch.allclose(checkpoint.model(images()).logits, model(images()), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_command_line_takes_a_name_on_the_hub(
     server: HubServer, published: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -34,6 +34,7 @@ def test_dropped_connection_is_resumed(
     assert requested == [None, "bytes=100000-", "bytes=150000-" if ranges else "bytes=50000-"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_unreachable_server_is_given_up_and_partial_files_are_kept(
     server: HubServer, published: str, files: dict[str, bytes]

@@ -89,6 +89,7 @@ def test_correct_and_wrong_answers_on_a_dataset_are_distinguished(checkpoints: P
     assert all("is " in found.value for found in wrong.caption[: len(wrong.get("image"))])
 
 
+@pytest.mark.exhaustive
 def test_more_pictures_are_loaded_in_parts(checkpoints: Path) -> None:
     link = {"mode": "many", "m_from": "shapes", "m_checkpoint": "coarse", "m_count": "200", "m_sort": "confidence"}
     page = show(**link)

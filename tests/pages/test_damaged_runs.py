@@ -378,6 +378,7 @@ def look(run: registry.Run) -> None:
         str(error).encode()
 
 
+@pytest.mark.exhaustive
 def test_any_content_of_a_runs_files_leaves_the_others_visible(
     folder: Path, template: Path, dice: random.Random
 ) -> None:

@@ -42,6 +42,7 @@ def pictures_at(block: int, names: list[str]) -> list[features_sheet.Picture]:
     return [features_sheet.read(checkpoint, name, vit.decode_image(samples.read(name)), size, block) for name in names]
 
 
+@pytest.mark.exhaustive
 def test_shares_are_those_of_all_samples_at_the_links_block(page: AppTest) -> None:
     names = ["cat", *(name for name in samples.SAMPLES if name != "cat")]
     for block in (5, 1):

@@ -207,6 +207,7 @@ def test_sequential_large_uploads_are_freed_during_other_sessions_and_never_reac
     assert not [path for path in folder.rglob("*") if path.is_file()]
 
 
+@pytest.mark.exhaustive
 def test_upload_above_the_quota_is_refused(server: tuple[str, Path]) -> None:
     async def too_much(sizes: list[int]) -> int:
         visitor = Visitor(server[0], "?sample=cat", random.Random(0))

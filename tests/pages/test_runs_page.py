@@ -412,6 +412,7 @@ def test_pauses_between_attempts_do_not_count() -> None:
     assert run_records.Figures({"step": records}, None).seconds == 60
 
 
+@pytest.mark.exhaustive
 def test_monitoring_needs_no_torch(write: Callable[..., str]) -> None:
     import subprocess
     import sys

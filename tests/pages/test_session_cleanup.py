@@ -47,7 +47,8 @@ def visit(address: str, forgotten: Path, hostile: bool = False) -> None:
         assert not forgotten.exists()
 
 
-@pytest.mark.parametrize("hostile", [pytest.param(False, marks=pytest.mark.exhaustive), True])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("hostile", [False, True])
 def test_caches_are_freed_after_the_last_visitor(tmp_path: Path, hostile: bool) -> None:
     forgotten = tmp_path / "forgotten"
     environment = {"FORGOTTEN": str(forgotten), "STREAMLIT_SERVER_DISCONNECTED_SESSION_TTL": "8"}

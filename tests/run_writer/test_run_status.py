@@ -52,7 +52,9 @@ os.kill(os.getpid(), int(sys.argv[2])) if sys.argv[2] != "0" else None
 """
 
 
-@pytest.mark.parametrize("end", [int(signal.SIGKILL), 0], ids=["killed", "without close"])
+@pytest.mark.parametrize(
+    "end", [int(signal.SIGKILL), pytest.param(0, marks=pytest.mark.exhaustive)], ids=["killed", "without close"]
+)
 def test_vanished_process_reads_as_interrupted(end: int, folder: Path) -> None:
     path = folder / "dead"
     subprocess.run([sys.executable, "-c", KILLED, str(path), str(end)], env=os.environ | {"PYTHONPATH": str(ROOT)})

@@ -36,6 +36,7 @@ assert not [name for name in names if "gloo" in name], names  # one that outlive
 """
 
 
+@pytest.mark.exhaustive
 def test_two_processes_agree_with_each_other_and_with_one(folder: Path, tmp_path: Path) -> None:
     plain = dict(dropout=0, drop_path=0, operations=0, erase=0, mixup=0, cutmix=0, crop_padding=0, flip=False)
     config = describe(folder, **plain, epochs=3, patience=2, precision="float32")
