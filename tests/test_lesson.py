@@ -150,10 +150,19 @@ def test_every_text_exists_in_every_language() -> None:
         assert all(one == places[0] for one in places), name
 
 
+# Templates of `sentences.js` that a lesson can show: it has the views attention and rollout, with default settings.
+SHOWN_SENTENCES = (
+    "cls", "register", "patch", "where", "head", "fusedHeads", "blockAndHeads", "headOfBlocks", "everything",
+    "fusedBlocks", "attentionFrom", "attentionTo", "rolloutFrom", "rolloutTo",
+)  # fmt: skip
+
+
 def test_every_text_in_use_is_defined() -> None:
     scripts = "\n".join(path.read_text(encoding="utf-8") for path in sorted(WEB.glob("**/*.js")))
     said = set(re.findall(r'\btranslate\((?:to \? )?"([^"]+)"', scripts))
     said |= set(re.findall(r"\{\{(.+?)\}\}", read("lesson/lesson.html")))
+    templates = json.loads(read("sentences.js").partition("SENTENCES = ")[2].rstrip(";\n"))
+    said |= {templates[name] for name in SHOWN_SENTENCES}
     assert len(said) > 60
     assert said <= set(WORDS), said - set(WORDS)
     assert {f"sample.{name}" for name in samples.SAMPLES} <= set(WORDS)
