@@ -20,7 +20,7 @@ from pages.shared import datasets, stepping, stored_epochs
 from pages.shared.escape import plain
 from pages.streamlit_internals.types import DeltaGenerator
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.errors import InvalidImage, UserError
+from vit.errors import UserError
 from vit.explain.map_comparison import counterpart
 from vit.explain.record import AttentionRecord
 from vit.images import samples
@@ -188,7 +188,10 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: SideC
         with other[0]:
             source = pick_sample(name)
         if source == UPLOAD:
-            uploaded = loading.pick_files(uploaded_pictures.MOST_TOGETHER, f"{name}_upload", f"{name}_picture")
+            files = loading.pick_files(uploaded_pictures.MOST_TOGETHER, f"{name}_upload", f"{name}_picture")
+            uploaded = [one for one in files if not loading.problem_of(one.data)]
+            if problems := [f"{one.name}: {loading.problem_of(one.data)}" for one in files if one not in uploaded]:
+                st.error(plain(" ".join(problems)))
             source = next(iter(samples.SAMPLES))  # shown until there is a readable upload
         content = samples.read(source)
         credit = f"{samples.SAMPLES[source].title}: {samples.SAMPLES[source].credit}, {samples.SAMPLES[source].licence}"
@@ -198,15 +201,9 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: SideC
         checkpoint = class_source.pick_folded(open_checkpoint(chosen, available), f"{name}_")
     with third:
         size = loading.pick_size(checkpoint, f"{SIDES[name]} size", f"{name}_size", narrow=True)
-    explanation = None
     if uploaded:
-        try:
-            explanation = loading.explained(checkpoint, uploaded[0].data, size)
-            content, credit = uploaded[0].data, ""
-        except InvalidImage as error:
-            st.error(plain(str(error)))
-    if explanation is None:
-        explanation = loading.explained(checkpoint, content, size)
+        content, credit = uploaded[0].data, ""
+    explanation = loading.explained(checkpoint, content, size)
     top = ", ".join(f"{one.label} {format_probability(one.probability)}" for one in explanation.predictions[:TOP])
     facts = top or "This model has no classes: its maps are of attention alone"
     return SideContent(checkpoint, explanation, plain(facts), content, credit)

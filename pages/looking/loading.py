@@ -135,6 +135,20 @@ def used_range(data: bytes) -> UsedRange | None:
     return used
 
 
+def problem_of(data: bytes) -> str:
+    """Return why a file is no readable picture, "" if it is one; cached."""
+
+    def work() -> str:
+        try:
+            decode.decode_image(data)
+        except UserError as error:
+            return str(error)
+        return ""
+
+    why: str = cached(("problem of", hashlib.sha256(data).hexdigest()), work)
+    return why
+
+
 def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
     """Draw an uploader, and return at most `most` uploaded pictures.
 

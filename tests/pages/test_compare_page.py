@@ -272,6 +272,16 @@ def test_uploaded_pictures_of_a_side_are_stepped_through(checkpoints: Path) -> N
         assert widths == [400, 400] and each.button(key="a_picture next").disabled
 
 
+def test_unreadable_upload_is_named_and_the_others_are_shown(checkpoints: Path) -> None:
+    page = show(a_sample="upload")
+    page.file_uploader(key="a_upload").set_value([("notes.7z", b"7z\xbc\xaf\x27\x1c", "application/x-7z")]).run()
+    assert not page.exception and "notes\\.7z\\: This is a 7z archive" in page.error[0].value
+    files = [("notes.7z", b"7z\xbc\xaf\x27\x1c", "application/x-7z"), ("300.png", png(300, 200), "image/png")]
+    page.file_uploader(key="a_upload").set_value(files).run()
+    assert not page.exception and "notes\\.7z" in page.error[0].value
+    assert unpack(payload_of(page, "a feeder"))[0]["picture"]["width"] == 300
+
+
 @pytest.mark.parametrize("which", ["99", "0", "<b>"])
 def test_link_to_a_picture_beyond_those_of_a_side(checkpoints: Path, which: str) -> None:
     page = show(a_sample="upload")
