@@ -59,7 +59,7 @@ def classes_from_text(checkpoint: Checkpoint, phrases: Sequence[str], template: 
 
 
 def check_phrases(phrases: Sequence[str], template: str = "{}") -> tuple[str, ...]:
-    """The phrases without what surrounds them.
+    """Strip the phrases, and check them and the template.
 
     Raises:
         UserError: no phrases, too many, an empty one, or two alike; no braces in the template.
