@@ -27,6 +27,7 @@ from vit.runs.engines.contract import HERE
 from vit.runs.registry import Run
 from vit.runs.search import control
 from vit.training.metrics import Progress, best_epoch, evaluations, final_test
+from vit.view.chart_colours import SERIES
 
 navigation.start_page("runs")
 st.title("Runs", anchor=False)
@@ -347,7 +348,7 @@ def draw(run: Run, view: curves.View) -> None:
         return
     train = [(record["step"] / per_epoch, record["loss"]) for record in steps]
     held_out = [(record["step"] / per_epoch, record["loss"]) for record in epochs if "loss" in record]
-    first, second = curves.COLORS[:2]
+    first, second = SERIES[:2]
     losses = [curves.line("training", train, first, faint=True)] if view.smoothing else []
     losses += [
         curves.line("training", curves.smooth(train, view.smoothing), first),

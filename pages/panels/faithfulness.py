@@ -21,6 +21,7 @@ from vit.explain.methods import METHODS, heatmap_of, shares
 from vit.explain.sensitivity import correlations
 from vit.explain.settings import Settings
 from vit.view.captions import format_duration
+from vit.view.chart_colours import QUIET, STRONG
 from vit.view.payload import pack_masks
 from vit.view.selection import Selection
 
@@ -250,12 +251,12 @@ def _show_gauge(verdict: sensitivity.Verdict, measured: MaskDrops, blob: float) 
 def _show_curves(every: dict[str, dict[str, Curve]], label: str) -> None:
     for column, (title, lines) in zip(st.columns(2, gap="large"), every.items(), strict=True):
         figure = go.Figure()
-        for (name, curve), color in zip(lines.items(), (bars.STRONG, bars.QUIET), strict=True):
+        for (name, curve), color in zip(lines.items(), (STRONG, QUIET), strict=True):
             figure.add_scatter(
                 x=curve.shares,
                 y=curve.probabilities,
                 name=f"{name}: area {curve.area:.2f}",
-                line={"color": color, "width": 3 if color == bars.STRONG else 2},
+                line={"color": color, "width": 3 if color == STRONG else 2},
             )
         how = "gone, the most important first" if title == "Deletion" else "sharp, the most important first"
         figure.update_layout(
@@ -294,10 +295,10 @@ def _show_ranking(maps: dict[str, Tensor], measured: MaskDrops, marked_method: s
             x=[values[name] for name in names],
             y=[f"<b>▸ {METHODS[name].title}</b>" if name == marked_method else METHODS[name].title for name in names],
             orientation="h",
-            marker={"color": [bars.STRONG if one else bars.QUIET for one in better]},
+            marker={"color": [STRONG if one else QUIET for one in better]},
             error_x={
                 "array": [2 * (1 - values[name] ** 2) / (len(measured.drops) - 1) ** 0.5 for name in names],
-                "color": bars.QUIET,
+                "color": QUIET,
                 "thickness": 1.5,
             },
             hoverinfo="skip",

@@ -15,12 +15,12 @@ from pages.looking import mask_drops
 from pages.looking.method_choice import Example, MethodChoice, pass_of, recorded_pass
 from pages.panels import heads_over_pictures, what_if
 from pages.shared import download_buttons
-from pages.shared.bars import QUIET, STRONG
 from vit.explain.head_census import Tally, decode_files, tally
 from vit.explain.head_statistics import Statistic, agreement, faithfulness, statistics, suggestions
 from vit.explain.names import MEANINGS, SIGNED, STATISTICS, format_statistic
 from vit.images import samples
 from vit.view import reports, tables
+from vit.view.chart_colours import QUIET, STRONG
 from vit.view.selection import Selection
 
 ONE, SAMPLES, MANY = "this picture", "the samples", "many pictures"

@@ -8,11 +8,11 @@ from PIL import Image
 from pages.looking.method_choice import Example, MethodChoice, pass_of
 from pages.panels import registers
 from pages.shared import download_buttons
-from pages.shared.bars import QUIET
 from pages.shared.escape import for_plotly, plain
 from vit.explain.logit_lens import Lens, logit_lens
 from vit.explain.weight_views import filters, outliers, position_similarity
 from vit.view import reports, tables
+from vit.view.chart_colours import QUIET
 from vit.view.overlay import COLORMAPS
 from vit.view.selection import Selection
 

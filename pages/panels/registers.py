@@ -15,13 +15,13 @@ from pages.looking.method_choice import Example, MethodChoice
 from pages.panels import what_if
 from pages.server import pass_queue
 from pages.server.result_cache import cached, with_bar
-from pages.shared.bars import QUIET, STRONG
 from vit.explain.logit_lens import logit_lens
 from vit.explain.maps import entropy
 from vit.explain.record import record
 from vit.explain.registers import LEAST, RegisterNeurons, register_neurons, with_register
 from vit.images import samples
 from vit.images.decode import decode_image
+from vit.view.chart_colours import QUIET, STRONG
 from vit.view.overlay import COLORMAPS, colorize
 from vit.view.payload import pack
 from vit.view.selection import Selection

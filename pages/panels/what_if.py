@@ -17,7 +17,6 @@ from pages.looking import method_choice, token_features
 from pages.looking.method_choice import Example, MethodChoice, pass_of
 from pages.server import pass_queue
 from pages.server.result_cache import ASK_ABOVE, TELL_ABOVE, cached, with_bar
-from pages.shared.bars import QUIET, STRONG
 from pages.shared.escape import for_plotly, visible
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain.head_ablation import ablation_hook, head_means, importance, importance_seconds
@@ -26,6 +25,7 @@ from vit.explain.record import record
 from vit.images import samples
 from vit.images.decode import decode_image
 from vit.view.captions import format_duration
+from vit.view.chart_colours import QUIET, STRONG
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack
 from vit.view.selection import Selection

@@ -18,6 +18,7 @@ from vit.errors import UserError
 from vit.runs.registry import Run
 from vit.view import animation
 from vit.view.attention_snapshots import Snapshot, read_payload, read_snapshots
+from vit.view.chart_colours import GREY, STRONG
 from vit.view.payload import read_header
 from vit.view.selection import Selection
 
@@ -140,11 +141,11 @@ def _predictions(snapshot: Snapshot) -> None:
 def _trends(history: dict[int, list[Snapshot]], picture: int, epoch: int) -> None:
     """Plot the probability of the true class and the entropy of each block's attention over epochs."""
     snapshots = {e: epoch_snapshots[picture] for e, epoch_snapshots in history.items()}
-    mark = {"silent": True, "symbol": "none", "label": {"show": False}, "lineStyle": {"color": "#888f94"}}
+    mark = {"silent": True, "symbol": "none", "label": {"show": False}, "lineStyle": {"color": GREY}}
     mark |= {"data": [{"xAxis": epoch}]}
     points = [(e, 100 * p.probability) for e, p in snapshots.items() if p.probability is not None]
     if points:
-        sure = curves.line("true class", points, curves.COLORS[0], dots=True)
+        sure = curves.line("true class", points, STRONG, dots=True)
         option = curves.chart(
             "Probability of the true class", [sure | {"markLine": mark}], percent=True, low=True, whole=True
         )

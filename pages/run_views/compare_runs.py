@@ -16,6 +16,7 @@ from pages.run_views import curves, run_actions
 from pages.shared import setting_names
 from vit.runs.registry import Run
 from vit.training.metrics import evaluations
+from vit.view.chart_colours import SERIES
 
 _ASIDE = {"data_root", "workers"}  # settings without influence on results
 
@@ -86,7 +87,7 @@ def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
     accuracy, loss = [], []
     label_of = labels(chosen)
     for i, run in enumerate(chosen):
-        figures, color = run_records.figures(run), curves.COLORS[i % len(curves.COLORS)]
+        figures, color = run_records.figures(run), SERIES[i % len(SERIES)]
         clock = _Clock(figures)
 
         def at(record: dict[str, Any], figures: run_records.Figures = figures, clock: _Clock = clock) -> float:
@@ -232,7 +233,7 @@ def show_sweep(chosen: Sequence[Run]) -> None:
                     "type": "line",
                     "data": [round(best, 2) for _, best in pairs],
                     "symbolSize": 8,
-                    "itemStyle": {"color": curves.COLORS[0]},
+                    "itemStyle": {"color": SERIES[0]},
                     "label": {"show": len(pairs) <= 12, "formatter": "{c} %", "position": "top"},
                 }
             ],

@@ -11,8 +11,6 @@ from pages.links import address, link_controls
 from pages.links.page_links import RunsLink
 
 POINTS = 1000  # maximum per trace
-# Readable in the light and the dark theme.
-COLORS = ("#3b929a", "#c07f3c", "#7d72c4", "#b3597a", "#6f8f3a", "#5a7fb5", "#9a7a55", "#888f94")
 HEIGHT = 280  # height of a chart [px]
 
 Points = Sequence[tuple[float, float]]

@@ -9,18 +9,18 @@ import streamlit as st
 from pages.looking import run_records
 from pages.run_views import curves
 from pages.shared import setting_names
-from pages.shared.bars import STRONG
 from vit.runs.registry import Run
 from vit.runs.search.control import Search
 from vit.runs.search.space import Choices, Range, format_settings
 from vit.training.metrics import best_epoch, evaluations
+from vit.view.chart_colours import BLUE, GREY, ORANGE, PINK, STRONG
 
 _KINDS = {  # kinds of trials, foreground first: colour, line width, opacity
     "best": (STRONG, 3, 1.0),
-    "trained to the end": ("#5a7fb5", 1.5, 0.9),
-    "under way": ("#c07f3c", 1.5, 0.9),
-    "ended early": ("#888f94", 1.2, 0.65),
-    "failed or stopped": ("#b3597a", 1.2, 0.65),
+    "trained to the end": (BLUE, 1.5, 0.9),
+    "under way": (ORANGE, 1.5, 0.9),
+    "ended early": (GREY, 1.2, 0.65),
+    "failed or stopped": (PINK, 1.2, 0.65),
 }
 _POINTS = 60  # maximum per line
 _ACROSS = 3  # charts in a row
@@ -119,7 +119,7 @@ def _over_epochs(search: Search, every: Sequence[Trial]) -> dict[str, Any]:
         )
     if series:
         rungs = [{"xAxis": epoch} for epoch in search.plan.rungs()]
-        line = {"color": "#888f94", "type": "dashed", "opacity": 0.5}
+        line = {"color": GREY, "type": "dashed", "opacity": 0.5}
         series[0]["markLine"] = {"silent": True, "symbol": "none", "label": {"show": False}, "data": rungs}
         series[0]["markLine"] |= {"lineStyle": line, "animation": False}
     return {

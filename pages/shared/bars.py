@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import streamlit as st
 
-STRONG, QUIET = "#3b929a", "#9aa5a8"  # readable in the light and the dark theme
+from vit.view.chart_colours import GREY, QUIET, STRONG
 
 
 class Bar(NamedTuple):
@@ -42,7 +42,7 @@ _BARS = f"""<style>
   font-size: 0.875rem; }}
 .bar span {{ overflow-wrap: anywhere; line-height: 1.25; padding: 0.2rem 0; }}
 .bar i {{ height: 0.75rem; }}
-.bar b {{ display: block; height: 100%; background: #888f94; opacity: 0.6; border-radius: 2px; min-width: 1px; }}
+.bar b {{ display: block; height: 100%; background: {GREY}; opacity: 0.6; border-radius: 2px; min-width: 1px; }}
 .bar.strong b {{ background: {STRONG}; opacity: 1; }}
 .bar.strong span {{ font-weight: 600; }}
 .bar em {{ font-style: normal; text-align: right; font-variant-numeric: tabular-nums; opacity: 0.8; }}
@@ -131,6 +131,6 @@ _LINE = f"""<style>
 .line em.right {{ transform: translate(0.9rem, -50%); }}
 .line s {{ top: 0; bottom: 0; background: {QUIET}; opacity: 0.25; }}
 .line strong {{ bottom: 100%; transform: translateX(-50%); font-weight: 400; padding-bottom: 0.2rem; }}
-.line u {{ top: 0; bottom: 0; border-left: 1px solid #888f9440; }}
+.line u {{ top: 0; bottom: 0; border-left: 1px solid {GREY}40; }}
 .line small {{ top: 100%; transform: translateX(-50%); padding-top: 0.2rem; opacity: 0.8; }}
 </style>"""

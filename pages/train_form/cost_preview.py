@@ -22,6 +22,7 @@ from vit.training import augmentation_preview, dry_run, fine_tuning, picture_sam
 from vit.training import memory as memory_of_training
 from vit.training.config import TrainConfig
 from vit.view.captions import format_duration
+from vit.view.chart_colours import SERIES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pages.streamlit_internals.types import DeltaGenerator
 
 
-CURVES = ["#3b929a", "#c9803a"]  # readable in the light and the dark theme
 SHOWN = 8  # pictures in the preview
 LEARNING = "Learning one batch by heart…"
 FACTS_STYLE = """<style>
@@ -295,7 +295,7 @@ def draw_overfit(chart: "DeltaGenerator", points: "Sequence[dry_run.Point]") -> 
         y=["accuracy", "loss"],
         x_label="",
         y_label="",
-        color=[*CURVES],
+        color=[*SERIES[:2]],
         height=220,
         alt="Loss relative to its start, and accuracy, while one batch is learned",
     )

@@ -13,7 +13,6 @@ from pages.links.page_links import ExploreLink, RunsLink, best_of_run
 from pages.looking import run_records
 from pages.server.result_cache import with_bar
 from pages.shared import datasets
-from pages.shared.bars import STRONG
 from pages.shared.escape import plain
 from pages.train_form import compute_target
 from pages.train_form.compute_target import ComputeTarget
@@ -25,6 +24,7 @@ from vit.training.config import TrainConfig
 from vit.training.ladder import RUNGS, RungResult, recommended, rung_config
 from vit.training.metrics import best_epoch
 from vit.training.presets import checkpoint_name
+from vit.view.chart_colours import GREY, STRONG
 
 _IN_A_SENTENCE = {
     "neighbours": "nearest neighbours",
@@ -266,8 +266,8 @@ _STYLE = f"""<style>
 .rung {{ display: grid; grid-template-columns: 9.5rem 1fr 4.2rem; gap: 0.7rem; align-items: center; padding: 0.28rem 0;
   font-size: 0.875rem; line-height: 1.3; }}
 .rung small {{ display: block; opacity: 0.65; font-size: 0.72rem; }}
-.rung i {{ position: relative; height: 0.9rem; background: #888f9426; border-radius: 2px; }}
-.rung b {{ position: absolute; inset: 0 auto 0 0; background: #888f94; opacity: 0.6; border-radius: 2px; }}
+.rung i {{ position: relative; height: 0.9rem; background: {GREY}26; border-radius: 2px; }}
+.rung b {{ position: absolute; inset: 0 auto 0 0; background: {GREY}; opacity: 0.6; border-radius: 2px; }}
 .rung u {{ position: absolute; top: 50%; height: 2px; margin-top: -1px; background: currentColor; }}
 .rung.best b {{ background: {STRONG}; opacity: 1; }}
 .rung.best span {{ font-weight: 600; }}

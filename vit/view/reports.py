@@ -15,6 +15,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain.head_statistics import Statistic
 from vit.explain.logit_lens import Lens
 from vit.explain.names import display_name
+from vit.view.chart_colours import STRONG
 from vit.view.contact_sheet import EvaluatedPicture
 from vit.view.overlay import COLORMAPS, colorize
 from vit.view.paper import document, picture_rows, plot_row, text_rows
@@ -149,7 +150,7 @@ def _draw_depth(axes: Axes, statistic: Statistic, amount: Callable[[float], str]
     apart = (np.arange(heads) - (heads - 1) / 2) * (0.5 / heads)
     places = np.arange(1, blocks + 1)[:, None] + apart
     bars = None if statistic.deviation is None else statistic.deviation.numpy().ravel()
-    axes.errorbar(places.ravel(), values.ravel(), bars, fmt="o", markersize=2.5, elinewidth=0.5, color="#3b929a")
+    axes.errorbar(places.ravel(), values.ravel(), bars, fmt="o", markersize=2.5, elinewidth=0.5, color=STRONG)
     axes.axhline(
         statistic.uniform, color="grey", linestyle="--", linewidth=0.8, label=f"uniform: {amount(statistic.uniform)}"
     )
