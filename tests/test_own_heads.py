@@ -1,5 +1,6 @@
 """Checkpoints made from a library's model: custom heads, wrappers, losses, several models."""
 
+import argparse
 import io
 import json
 from collections.abc import Callable
@@ -293,6 +294,33 @@ def test_files_of_training_are_added_under_any_usual_name(name: str, tmp_path: P
         folder = manage.add({name: content}, "mine", tmp_path)
     assert torch.equal(load_checkpoint(folder).model.head.weight, state["head.weight"])
     assert load_checkpoint(file).labels == load_checkpoint(folder).labels
+
+
+NAMES = ["ant", "bee", "cow", "dog", "wolf"]
+NAMES_BESIDE = {
+    "classes": {"model": ..., "classes": NAMES},
+    "class_to_idx": {"model_state": ..., "class_to_idx": {name: i for i, name in reversed(list(enumerate(NAMES)))}},
+    "hyper_parameters": {"state_dict": ..., "hyper_parameters": {"lr": 1e-3, "class_names": tuple(NAMES)}},
+    "arguments": {"model": ..., "args": argparse.Namespace(lr=1e-3, idx_to_class=dict(enumerate(NAMES)))},
+}
+
+
+@pytest.mark.parametrize("where", NAMES_BESIDE)
+def test_class_names_beside_the_weights_are_read(where: str, tmp_path: Path) -> None:
+    state = of_timm().state_dict()
+    torch.save(
+        {key: state if value is ... else value for key, value in NAMES_BESIDE[where].items()}, tmp_path / "best.pth"
+    )
+    checkpoint = load_checkpoint(tmp_path / "best.pth")
+    assert list(checkpoint.labels) == NAMES and "labels" not in checkpoint.assumed
+    assert summarise(tmp_path).labels == 5
+
+
+@pytest.mark.parametrize("names", [NAMES[:4], [*NAMES, "yak"], [1, 2, 3, 4, 5], ["x" * 501] * 5])
+def test_other_lists_beside_the_weights_are_no_class_names(names: list[Any], tmp_path: Path) -> None:
+    torch.save({"model": of_timm().state_dict(), "classes": names}, tmp_path / "best.pth")
+    checkpoint = load_checkpoint(tmp_path / "best.pth")
+    assert checkpoint.labels[0] == "class 0" and "numbered" in checkpoint.assumed["labels"]
 
 
 def test_refused_adapter_says_how_to_merge_it(tmp_path: Path) -> None:

@@ -92,6 +92,18 @@ def test_pixels_equal_timms(tmp_path: Path, photo: Image.Image, name: str) -> No
     assert_equal(checkpoint.preprocess, photo, theirs)
 
 
+@pytest.mark.parametrize("mode", ["center", "squash"])
+@pytest.mark.parametrize(("size", "crop"), [((64, 32), 0.9), ((32, 64), 0.9), ((384, 128), 0.95), ((256, 192), 0.875)])
+def test_rectangle_is_resized_as_by_timm(photo: Image.Image, size: tuple[int, int], crop: float, mode: str) -> None:
+    half = (0.5, 0.5, 0.5)
+    stated = {"crop_pct": crop, "crop_mode": mode, "interpolation": "bicubic", "mean": half, "std": half}
+    preprocess = TIMM.stated_preprocess({"pretrained_cfg": stated | {"input_size": [3, *size]}})
+    assert preprocess is not None
+    theirs = timm.data.create_transform((3, *size), **stated)(photo)[None]
+    assert_equal(preprocess, photo, theirs)
+    assert Preprocess.from_config(preprocess.to_config()) == preprocess
+
+
 SIZES = ("B_16", "B_32", "L_16", "L_32", "H_14")
 
 

@@ -67,7 +67,7 @@ class LiveModule(NamedTuple):
             return Preprocess(self.config.image_size, mean=half, std=half), why
         stated = self.reading.family.stated_preprocess(self.facts.document or {})
         if stated and stated.channels == self.config.channels:
-            return replace(stated, size=self.config.image_size, resize_to=None), ""
+            return replace(stated, size=self.config.image_size, resize_to=None, rectangle=None), ""
         return self.reading.family.preprocess(self.config, "")
 
 

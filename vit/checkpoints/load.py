@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from vit.checkpoints import hub, recognition
@@ -29,7 +30,7 @@ from vit.checkpoints.families.family import Tensors
 from vit.checkpoints.fingerprint import check_fingerprint
 from vit.checkpoints.folder import CheckpointFiles, open_files
 from vit.checkpoints.recognition import ParsedCheckpoint
-from vit.checkpoints.weight_files import Weights, read_json, read_meta_tensors, read_tensors
+from vit.checkpoints.weight_files import CLASSES, Weights, read_json, read_meta_tensors, read_tensors
 from vit.devices import memory
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.images.preprocess import Preprocess
@@ -64,7 +65,7 @@ def summarise(path: Path) -> CheckpointInfo:
             others = () if source.part or OURS in metadata else tuple(recognition.parts_of(tensors)[1:])
             reading = recognition.read(tensors, document, OURS in metadata, name=_names_of(source), part=source.part)
             params = sum(tensor.numel() for tensor in reading.tensors.values())
-            labels, family = len(read_labels(document, reading)[0]), reading.family.name
+            labels, family = len(read_labels(document, reading, metadata)[0]), reading.family.name
     except UnknownHeads as error:
         problem, choices = str(error), error.choices
         return CheckpointInfo(path.name, path, params, size, labels, facts, problem, choices=choices, others=others)
@@ -149,7 +150,7 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     called = _names_of(source)
     promised = recognition.read(dict(shapes), document, ours, heads, called, part=source.part)
     empty = empty_model(promised)
-    labels, why_labels = read_labels(document, promised)
+    labels, why_labels = read_labels(document, promised, metadata)
     preprocess, why_preprocess = read_preprocess(preprocess_document, document, promised, called)
     half = _keeps_half(promised)
     tensors, digest = _read_weights(
@@ -230,7 +231,9 @@ def _stated_facts(document: Mapping[str, Any] | None) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def read_labels(document: Mapping[str, Any] | None, reading: ParsedCheckpoint) -> tuple[tuple[str, ...], str]:
+def read_labels(
+    document: Mapping[str, Any] | None, reading: ParsedCheckpoint, metadata: Mapping[str, str] = MappingProxyType({})
+) -> tuple[tuple[str, ...], str]:
     """Return one name per class, and their origin if no file states them; no names if the outputs are not classes."""
     config = reading.config
     count = config.num_classes
@@ -257,6 +260,9 @@ def read_labels(document: Mapping[str, Any] | None, reading: ParsedCheckpoint) -
         return (), "config.json says regression: its outputs are numbers that it estimates, and no classes."
     if projects:
         return (), "The head is CLIP's projection to the space that pictures share with texts: it names no classes."
+    beside = read_json(metadata.get(CLASSES, "[]"), CLASSES, list)
+    if len(beside) == count and all(isinstance(name, str) and len(name) <= MAX_LABEL for name in beside):
+        return tuple(beside), ""
     if count == IMAGENET_CLASSES:
         why = "The file names no classes; there are 1000, so ImageNet-1k's names are used, in their usual order."
         return torchvision.imagenet_labels(), why

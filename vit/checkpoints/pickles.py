@@ -56,6 +56,18 @@ class StoredTensor(NamedTuple):
     end: int
 
 
+class Pickled(NamedTuple):
+    """Content of a file of torch.save.
+
+    Attributes:
+        tensors: by name.
+        classes: class names that stand beside the tensors, in the order of the outputs; () if there are none.
+    """
+
+    tensors: dict[str, StoredTensor]
+    classes: tuple[str, ...]
+
+
 class Global(NamedTuple):
     """The name of a class or function in a pickle: "module name"."""
 
@@ -98,8 +110,8 @@ class _View:
     stride: tuple[int, ...]
 
 
-def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> dict[str, StoredTensor]:
-    """Read the tensors of a zip file that torch.save wrote, by name.
+def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> Pickled:
+    """Read a zip file that torch.save wrote.
 
     Args:
         archive: with uncompressed entries only.
@@ -127,11 +139,11 @@ def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> dict[str, S
             places[storage.key] = begin, begin + entry.file_size
         return places[storage.key]
 
-    return _place(root, locate)
+    return Pickled(_place(root, locate), _class_names(root))
 
 
-def read_legacy(file: IO[bytes]) -> dict[str, StoredTensor]:
-    """Read the tensors of a file in the format of torch.save before 1.6: five pickles, then the storages.
+def read_legacy(file: IO[bytes]) -> Pickled:
+    """Read a file in the format of torch.save before 1.6: five pickles, then the storages.
 
     Raises:
         HoldsCode: it refers to a function that no checkpoint needs.
@@ -152,7 +164,8 @@ def read_legacy(file: IO[bytes]) -> dict[str, StoredTensor]:
             raise ValueError("A storage has another size than it says.")
         places[key] = at + 8, at + 8 + count * storage.dtype.itemsize
         at = places[key][1]
-    return _place(_numbered(root), lambda storage: places[storage.key])
+    root = _numbered(root)
+    return Pickled(_place(root, lambda storage: places[storage.key]), _class_names(root))
 
 
 # --- Interpreting -------------------------------------------------------------------------------------------------
@@ -351,6 +364,35 @@ def _place(root: Any, locate: Any) -> dict[str, StoredTensor]:
         whole = base[: count * view.dtype.itemsize].view(view.dtype)
         stored[name] = StoredTensor(whole.as_strided(view.shape, view.stride, view.offset), begin, end)
     return stored
+
+
+# Where training scripts store class names: at the top, or among the settings that these keys hold.
+_NAMED_CLASSES = ("classes", "class_names", "label_names", "labels", "idx_to_class", "id2label")
+_NUMBERED_CLASSES = ("class_to_idx", "label2id")  # name -> index
+_SETTINGS = ("hyper_parameters", "hparams", "args", "config", "cfg", "meta", "metadata", "datamodule_hyper_parameters")
+
+
+def _class_names(root: Any) -> tuple[str, ...]:
+    """Find class names beside the tensors; () if there are none."""
+    for section in (root, *(_content(root).get(key) for key in _SETTINGS)):
+        values = _content(section)
+        for key in (*_NAMED_CLASSES, *_NUMBERED_CLASSES):
+            names = values.get(key)
+            if isinstance(names, Mapping | Opaque):
+                pairs = _content(names).items()
+                pairs = [(index, name) for name, index in pairs] if key in _NUMBERED_CLASSES else list(pairs)
+                by_index = {str(index): name for index, name in pairs}
+                names = [by_index.get(str(index)) for index in range(len(by_index))]
+            if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
+                return tuple(names)
+    return ()
+
+
+def _content(node: Any) -> Mapping[Any, Any]:
+    """Return the items of a dict, or of an object and its attributes."""
+    if isinstance(node, Opaque):
+        return node.state | node.items
+    return node if isinstance(node, Mapping) else {}
 
 
 def _numbered(root: Any) -> Any:

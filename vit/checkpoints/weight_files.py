@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.families.family import Tensors
-from vit.checkpoints.pickles import StoredTensor, UnsafePickle, read_legacy, read_zip
+from vit.checkpoints.pickles import Pickled, UnsafePickle, read_legacy, read_zip
 from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief
 
 MAX_TEXT = 32 << 20  # [bytes]; a header with 21,000 class names has 1 MB
 MAX_TENSORS = 20_000
+CLASSES = "class names in the pickle"  # key of the metadata, a JSON list
 MAX_SHARDS = 200
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".ckpt", ".tar")  # PyTorch's examples write .pth.tar
 # Training state that transformers, Accelerate, Lightning and DeepSpeed save beside the weights.
@@ -73,7 +74,7 @@ def read_meta_tensors(file: BufferedReader, name: str) -> tuple[Tensors, dict[st
         entries = _read_archive(file, name, size)
         return {key: _meta_tensor(entry) for key, entry in entries.items()}, {}
     if start.startswith(_PICKLES):
-        return _meta_tensors_of_pickle(file, name, size), {}
+        return _meta_tensors_of_pickle(file, name, size)
     if len(start) > 8 and start[8:9] == b"{":
         return _meta_tensors_of_safetensors(file, name, size)
     if what := next((what for pattern, what in _OTHERS if re.match(pattern, start, re.DOTALL)), None):
@@ -247,7 +248,7 @@ def _spans(file: BufferedReader, name: str, size: int, tensors: Tensors) -> dict
     """Find the range of each tensor's data."""
     archive = _first_entry(file).endswith(".npy")
     if not archive and rewound(file).read(9).startswith(_PICKLES):
-        stored = _read_pickle(file, name, size)
+        stored = _read_pickle(file, name, size).tensors
         return {key: _Span(stored[key].begin, stored[key].end) for key in tensors}
     entries = _read_archive(file, name, size) if archive else _read_header(file, name, size)[0]
     return {key: _Span(entries[key].begin, entries[key].end, entries[key].crc) for key in tensors}
@@ -291,8 +292,9 @@ _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 SAVE = 'torch.save(model.state_dict(), "weights.pth")'
 
 
-def _meta_tensors_of_pickle(file: BufferedReader, name: str, size: int) -> Tensors:
-    tensors = {key: stored.tensor for key, stored in _read_pickle(file, name, size).items()}
+def _meta_tensors_of_pickle(file: BufferedReader, name: str, size: int) -> tuple[Tensors, dict[str, str]]:
+    content = _read_pickle(file, name, size)
+    tensors = {key: stored.tensor for key, stored in content.tensors.items()}
     if not 1 <= len(tensors) <= MAX_TENSORS:
         raise InvalidCheckpoint(f"{brief(name)} holds no tensors by name. Save them with: {SAVE}.")
     if not any(tensor.numel() for tensor in tensors.values()):
@@ -301,7 +303,7 @@ def _meta_tensors_of_pickle(file: BufferedReader, name: str, size: int) -> Tenso
             "first: python zero_to_fp32.py FOLDER weights."
         )
     _check_size(tensors, name, size)
-    return tensors
+    return tensors, {CLASSES: json.dumps(content.classes)} if content.classes else {}
 
 
 def _check_size(tensors: Tensors, name: str, size: int) -> None:
@@ -311,8 +313,8 @@ def _check_size(tensors: Tensors, name: str, size: int) -> None:
         raise InvalidCheckpoint(f"{brief(name)} promises more numbers than it holds.")
 
 
-def _read_pickle(file: BufferedReader, name: str, size: int) -> dict[str, StoredTensor]:
-    """Read the tensors of a file that torch.save wrote, by name."""
+def _read_pickle(file: BufferedReader, name: str, size: int) -> Pickled:
+    """Read a file that torch.save wrote."""
     try:
         if rewound(file).read(2) != b"PK":
             return read_legacy(rewound(file))

@@ -94,7 +94,7 @@ def load_dataset(
         larger = preprocess
         if train_scale != 1:
             height, width = (round(train_scale * side) for side in preprocess.size)
-            larger = replace(preprocess, size=(height, width), resize_to=None)
+            larger = replace(preprocess, size=(height, width), resize_to=None, rectangle=None)
         return _load_folder(spec, (larger, preprocess, preprocess), budget, workers, only, at_most, limit)
     if spec == "shapes":
         height, width = preprocess.size

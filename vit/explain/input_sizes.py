@@ -32,4 +32,4 @@ def resized(preprocess: Preprocess, size: Size) -> Preprocess:
     assert preprocess.resize_to is not None  # Preprocess sets it
     scale = max(new / own for new, own in zip(size, preprocess.size, strict=True))
     least = max(size) if preprocess.resize == "shortest" else min(size)
-    return replace(preprocess, size=size, resize_to=max(least, round(preprocess.resize_to * scale)))
+    return replace(preprocess, size=size, resize_to=max(least, round(preprocess.resize_to * scale)), rectangle=None)

@@ -68,6 +68,8 @@ class Preprocess:
             `size`.
         interpolation: Pillow's filter, antialiased when shrinking.
         mean, std: per channel, for pixels from 0 to 1; one number each for a grey input.
+        rectangle: (height, width) after resizing with "squash", and to cover with "cover" [px], where rounding gives it
+            another aspect ratio than the input's; its shorter side is `resize_to`. None otherwise.
 
     Raises:
         InvalidCheckpoint: an invalid value, as values usually come from a checkpoint's files.
@@ -82,6 +84,7 @@ class Preprocess:
     interpolation: Interpolation = "bilinear"
     mean: tuple[float, ...] = _HALF
     std: tuple[float, ...] = _HALF
+    rectangle: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         pair = self.size if isinstance(self.size, tuple | list) else (self.size,)
@@ -92,6 +95,14 @@ class Preprocess:
         resize_to = smallest if self.resize_to is None else _require_whole("resize_to", self.resize_to)
         _require(resize_to >= smallest, "resize_to", resize_to, f"at least {smallest}, to cover the model's input")
         object.__setattr__(self, "resize_to", resize_to)
+        if self.rectangle is not None:
+            sides = tuple(_require_whole("rectangle", side) for side in self.rectangle)
+            _require(self.resize != "shortest", "rectangle", sides, "absent if the shortest side is resized")
+            _require(min(sides) == resize_to, "rectangle", sides, f"of a shorter side of {resize_to}")
+            covers = sides[0] >= self.size[0] and sides[1] >= self.size[1]
+            _require(covers, "rectangle", sides, f"at least {self.size}, to cover the model's input")
+            exact = sides[0] * self.size[1] == sides[1] * self.size[0]
+            object.__setattr__(self, "rectangle", None if exact else sides)
         _require(self.interpolation in _INTERPOLATIONS, "interpolation", self.interpolation, "a filter of Pillow")
         for name in ("mean", "std"):
             object.__setattr__(self, name, _require_numbers(name, getattr(self, name)))
@@ -134,10 +145,15 @@ class Preprocess:
     def _resized(self, image: Image.Image) -> tuple[int, int]:
         """Return (width, height) after resizing [px]; the longer side is rounded down, as in torchvision."""
         assert self.resize_to is not None  # set by `__post_init__`
+        if self.resize == "cover" and self.rectangle:
+            ratio = min(image.height / self.rectangle[0], image.width / self.rectangle[1])
+            return round(image.width / ratio), round(image.height / ratio)
         if self.resize == "cover":  # rounded as in timm's `ResizeKeepRatio`
             scale = min(self.size) / self.resize_to
             ratio = min(image.height / self.size[0], image.width / self.size[1]) * scale
             return round(image.width / ratio), round(image.height / ratio)
+        if self.rectangle:
+            return self.rectangle[1], self.rectangle[0]
         height, width = self.size if self.resize == "squash" else (image.height, image.width)
         shorter = min(height, width)
         return self.resize_to * width // shorter, self.resize_to * height // shorter
@@ -167,7 +183,7 @@ class Preprocess:
             "do_normalize": True,
             "image_mean": list(self.mean),
             "image_std": list(self.std),
-        } | ({_COVER: True} if self.resize == "cover" else {})
+        } | ({_COVER: list(self.rectangle) if self.rectangle else True} if self.resize == "cover" else {})
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Preprocess":
@@ -197,8 +213,6 @@ class Preprocess:
         _require(not shortest or set(size) == {"shortest_edge"}, "size", size, "a shortest edge alone")
         resized = _height_width("size", size)
         final = _height_width("crop_size", values["crop_size"]) if crop else resized
-        same_aspect = resized[0] * final[1] == resized[1] * final[0]
-        _require(shortest or same_aspect, "size", size, f"of the aspect of crop_size, {final}")
         resample = values["resample"]
         _require(type(resample) is int and resample in range(4), "resample", resample, "0, 1, 2 or 3")
 
@@ -210,12 +224,18 @@ class Preprocess:
         std = _require_numbers("image_std", values["image_std"] if values["do_normalize"] else (1.0, 1.0, 1.0))
         return cls(
             size=final,
-            resize="cover" if shortest and config.get(_COVER) is True else "shortest" if shortest else "squash",
+            resize="cover" if shortest and config.get(_COVER) else "shortest" if shortest else "squash",
             resize_to=min(resized),
+            rectangle=resized if not shortest else _stated_rectangle(config.get(_COVER)),
             interpolation=get_args(Interpolation)[resample],
             mean=tuple(value / scale for value in mean),
             std=tuple(value / scale for value in std),
         )
+
+
+def _stated_rectangle(cover: object) -> tuple[int, int] | None:
+    """Parse the value of `_COVER`: true, or the rectangle to cover."""
+    return _height_width(_COVER, cover) if isinstance(cover, list | tuple) else None
 
 
 class Normalise:

@@ -142,6 +142,8 @@ def _unsuited(checkpoint: Checkpoint) -> str:
         return "it has no classes of its own"
     if checkpoint.model.activation != "softmax":
         return "it answers each class by itself"
+    if checkpoint.preprocess.rectangle:
+        return "it resizes pictures to another aspect ratio than it takes"
     if checkpoint.preprocess.interpolation == "nearest":
         return "it takes pictures by their nearest pixels"
     return lesson_weights.unsupported_reason(checkpoint.config)

@@ -26,7 +26,7 @@ from vit.checkpoints.families.family import (
 from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix
 from vit.checkpoints.families.timm_architectures import MIXED, by_architecture, by_name, by_tensors, is_gated
 from vit.errors import InvalidCheckpoint
-from vit.images.preprocess import Preprocess
+from vit.images.preprocess import Preprocess, Resize
 from vit.model.config import ViTConfig
 from vit.untrusted import brief
 
@@ -186,13 +186,16 @@ def _stated_preprocess(document: Mapping[str, Any]) -> Preprocess | None:
     if len(size) != 2 or not all(type(side) is int and 0 < side <= 4096 for side in size):
         raise InvalidCheckpoint(f"Config field input_size must be channels, height and width, not {brief(size)}.")
     how: Any = stated.get("interpolation") or "bicubic"
+    resize: Resize = "squash" if mode == "squash" else "cover" if size[0] != size[1] else "shortest"
+    rectangle = math.floor(size[0] / crop), math.floor(size[1] / crop)
     return Preprocess(
         size,
-        "squash" if mode == "squash" else "cover" if size[0] != size[1] else "shortest",
-        int(min(size) / crop),
+        resize,
+        min(rectangle),
         "bicubic" if how == "random" else how,
         _per_channel(stated.get("mean"), IMAGENET_MEAN),
         _per_channel(stated.get("std"), IMAGENET_STD),
+        None if resize == "shortest" else rectangle,
     )
 
 
@@ -363,7 +366,7 @@ def _crop_pct(preprocess: Preprocess) -> float | None:
     assert shorter is not None  # set by `Preprocess`
     if preprocess.resize == "shortest" and height != width:  # timm covers both sides, we resize the shorter one
         return None
-    resized = [shorter * side // min(height, width) for side in (height, width)]
+    resized = list(preprocess.rectangle or (shorter * side // min(height, width) for side in (height, width)))
     about = min(height, width) / shorter
     for crop in (about, math.nextafter(about, 0.0), min(height, width) / (shorter + 0.5)):
         if [math.floor(side / crop) for side in (height, width)] == resized and crop >= 0.1:
