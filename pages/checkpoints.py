@@ -82,7 +82,7 @@ def show(info: CheckpointInfo) -> None:
     st.markdown(f"**{plain(info.name)}**")
     if info.problem:
         if info.choices:
-            st.info(f"{plain(info.problem)} The explorer asks for the number.")
+            st.info(f"{plain(info.problem)} Open it in Explore and choose the number there.")
         else:
             st.error(plain(info.problem))
     with st.container(horizontal=True, vertical_alignment="center"):

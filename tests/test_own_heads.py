@@ -316,6 +316,23 @@ def test_class_names_beside_the_weights_are_read(where: str, tmp_path: Path) -> 
     assert summarise(tmp_path).labels == 5
 
 
+def test_grey_timm_model_takes_the_average_of_three_stated_means(tmp_path: Path) -> None:
+    keep(of_timm(in_chans=1).state_dict(), tmp_path, "pytorch_model.bin")
+    stated = {"input_size": [3, 32, 32], "mean": [0.3, 0.4, 0.5], "std": [0.1, 0.2, 0.6], "crop_pct": 1.0}
+    arguments = {"img_size": 32, "patch_size": 8, "embed_dim": 192, "depth": 2, "num_heads": 3, "in_chans": 1}
+    config = {"architecture": "vit_tiny_patch16_224", "num_classes": 5, "model_args": arguments}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"pretrained_cfg": stated}))
+    checkpoint = load_checkpoint(tmp_path)
+    assert checkpoint.preprocess.mean == pytest.approx((0.4,)) and checkpoint.preprocess.std == pytest.approx((0.3,))
+    assert "averages" in checkpoint.assumed["preprocess"]
+
+
+def test_activation_of_an_unknown_gated_model_is_an_assumption(tmp_path: Path) -> None:
+    model = of_timm(mlp_layer=timm.layers.SwiGLUPacked)
+    checkpoint = load_checkpoint(keep(model.state_dict(), tmp_path))
+    assert checkpoint.config.activation == "silu" and "SiLU" in checkpoint.assumed["activation"]
+
+
 @pytest.mark.parametrize("names", [NAMES[:4], [*NAMES, "yak"], [1, 2, 3, 4, 5], ["x" * 501] * 5])
 def test_other_lists_beside_the_weights_are_no_class_names(names: list[Any], tmp_path: Path) -> None:
     torch.save({"model": of_timm().state_dict(), "classes": names}, tmp_path / "best.pth")

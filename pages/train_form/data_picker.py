@@ -331,6 +331,11 @@ def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
     show_notes(survey.notes)
     if not validation:
         st.warning("These are too few pictures to keep any for validation, which chooses the best epoch. Add some.")
+    if untested := [
+        name for name, count in zip(classes["class"], classes[[*survey.counts][-1]], strict=True) if not count
+    ]:
+        rest = f" and {len(untested) - 5} more" if len(untested) > 5 else ""
+        st.warning(f"No test picture: {plain(', '.join(untested[:5]))}{rest}. The accuracy says nothing about them.")
     if survey.leaked:
         many = f"{survey.leaked:,} pictures are" if survey.leaked > 1 else "1 picture is"
         st.warning(f"{many} in two splits: that flatters every accuracy.")

@@ -67,7 +67,7 @@ def test_unknown_value_is_an_empty_cell(root: Path) -> None:
 
 def test_missing_number_of_heads_is_asked_for_in_the_explorer(root: Path) -> None:
     app = page(name="theirs")
-    assert app.info[0].value.endswith("The explorer asks for the number.")
+    assert app.info[0].value.endswith("Open it in Explore and choose the number there.")
 
 
 def test_small_model_is_offered_as_a_lesson(root: Path) -> None:

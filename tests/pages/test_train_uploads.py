@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import streamlit as st
+from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from pages.train_form import data_picker
@@ -42,6 +43,20 @@ def test_uploaded_archive_is_selected_and_omissions_are_named(page: AppTest, fol
             again.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
         assert any("broken.png" in code.value for code in again.code)
         assert any(expander.label == "Left out of the archive: 1" for expander in again.expander)
+
+
+def test_classes_without_a_test_picture_are_named(page: AppTest, folders: Path) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for split, names, count in (("train", ("cat", "dog", "emu"), 6), ("val", ("cat", "dog"), 3)):
+            for name in names:
+                for number in range(count):
+                    picture = io.BytesIO()
+                    Image.new("RGB", (9, 9), (number * 20, len(name + split) * 9, ord(name[0]))).save(picture, "PNG")
+                    archive.writestr(f"{split}/{name}/{number}.png", picture.getvalue())
+    page.file_uploader(key="archive_0").upload("zoo.zip", out.getvalue()).run()
+    assert not page.exception and not page.error
+    assert [one.value for one in page.warning if "No test picture: emu. " in one.value]
 
 
 def test_upload_is_deleted_after_confirmation(page: AppTest, folders: Path) -> None:

@@ -274,8 +274,11 @@ def read_preprocess(
 ) -> tuple[Preprocess, str]:
     """Return the preprocessing, and its origin if no file states it."""
     stated = Preprocess.from_config(document) if document is not None else None
-    stated = stated or reading.family.stated_preprocess(config or {})
-    preprocess, why = (stated, "") if stated else reading.family.preprocess(reading.config, name)
+    stated, why_grey = stated or reading.family.stated_preprocess(config or {}), ""
+    if stated and stated.channels == 3 and reading.config.channels == 1:  # timm writes the three of the original model
+        stated = replace(stated, mean=(sum(stated.mean) / 3,), std=(sum(stated.std) / 3,))
+        why_grey = "The model takes grey pictures and the file states a mean of each colour: their averages are used."
+    preprocess, why = (stated, why_grey) if stated else reading.family.preprocess(reading.config, name)
     check_preprocess(preprocess, reading.config)
     return preprocess, why
 

@@ -30,7 +30,7 @@ from vit.checkpoints.checkpoint import (
 )
 from vit.checkpoints.load import summarise
 from vit.checkpoints.save import save_checkpoint
-from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_json, weights_among
+from vit.checkpoints.weight_files import MAX_TEXT, SAVE, SUFFIXES, read_json, weights_among
 from vit.errors import InvalidCheckpoint, UserError
 from vit.files import replaced
 from vit.paths import checkpoints_folder
@@ -93,8 +93,8 @@ def no_weights_message(names: Iterable[str]) -> str:
     """Return the error message for files without weights among them."""
     names = sorted(names, key=lambda name: name.endswith(TEXTS))  # first the file most likely meant as weights
     return (
-        f"{brief(names[0])} is no file of weights that is read here ({', '.join(SUFFIXES)}). "
-        "Unpack an archive first; of a model in Python, save model.state_dict() by torch.save."
+        f"{brief(names[0])} is no file of weights that is read here ({', '.join(SUFFIXES)}). Unpack archives first. "
+        f"Save a model in Python with {SAVE}."
     )
 
 

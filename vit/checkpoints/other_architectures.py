@@ -8,7 +8,7 @@ from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief
 
 _CONVOLUTIONS = "a convolutional network"
-# Tensor names that reveal other architectures; the first match wins. Descriptions, unlike names, begin with "a".
+# Tensor names that reveal other architectures; the first match wins. Descriptions begin with "a" or "an", names do not.
 _OTHERS = (
     (r"(^|\.)layers\.\d+\.blocks\.|^features\.\d+\.\d+\.attn\.relative_position", "Swin"),
     (r"\.attn_(block|grid)\.|^stages\.\d+\.blocks\.\d+\.attn\.rel_pos\.", "MaxViT or CoAtNet"),
@@ -27,7 +27,7 @@ _OTHERS = (
     (r"\.attention_biases$", "LeViT"),
     (r"(^|\.)stages\.\d+\.((blocks|layers)\.)?\d+\.(conv_dw|dwconv)|^features\.1\.0\.layer_scale", "ConvNeXt"),
     (r"(^|\.)stages\.\d+\.", "a network in stages"),
-    (r"mlp_tokens|^MixerBlock_\d+/", "MLP-Mixer"),
+    (r"mlp_tokens|^MixerBlock_\d+/", "an MLP-Mixer"),
     (r"blocks_token_only|cls_attn|(^|\.)gamma3$", "CaiT or XCiT"),
     (r"(^|\.)blocks\.\d+\.(in_proj|attns\.\d+|attn_out_proj)\.", "a ViT with parallel blocks"),
     (r"(^|\.)blocks\.\d+\.attn\.lambda_q1$", "a ViT with differential attention"),
@@ -48,7 +48,7 @@ def refuse_others(names: Sequence[str], claimed: bool) -> None:
         if claimed and what is _CONVOLUTIONS:
             continue
         if name := next((name for name in names if re.search(pattern, name)), None):
-            kind = f"a checkpoint of {what}" if what.startswith("a ") else f"a {what} checkpoint"
+            kind = f"a checkpoint of {what}" if what.startswith(("a ", "an ")) else f"a {what} checkpoint"
             raise InvalidCheckpoint(
                 f"This is {kind} (`{brief(name)}`). This app reads plain Vision Transformers: {READS}."
             )

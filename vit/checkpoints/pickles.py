@@ -379,9 +379,9 @@ def _class_names(root: Any) -> tuple[str, ...]:
         for key in (*_NAMED_CLASSES, *_NUMBERED_CLASSES):
             names = values.get(key)
             if isinstance(names, Mapping | Opaque):
-                pairs = _content(names).items()
-                pairs = [(index, name) for name, index in pairs] if key in _NUMBERED_CLASSES else list(pairs)
-                by_index = {str(index): name for index, name in pairs}
+                by_index = {str(index): name for index, name in _content(names).items()}
+                if key in _NUMBERED_CLASSES:
+                    by_index = {str(index): name for name, index in _content(names).items()}
                 names = [by_index.get(str(index)) for index in range(len(by_index))]
             if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
                 return tuple(names)

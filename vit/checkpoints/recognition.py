@@ -141,16 +141,20 @@ def read(
         for field in named
         if field not in {**family.fixed, **likely, **stated, **measured}
     }
+    gated_by_timm = adjusted.get("activation") == "silu" and "blocks.0.mlp.fc1.weight" in bare  # Meta's names differ
+    if gated_by_timm and "activation" not in {**stated, **named} and not recognised.fields:
+        assumed["activation"] = "The activation of the gated MLPs is not in the file; SiLU is usual."
     if measured["num_classes"] == 1 and "multi_label" not in measured:
         assumed["outputs"] = ONE_OUTPUT
     if inferred := [field for field in likely if field not in {**stated, **measured}]:
         assumed[inferred[0]] = f"No file says which model this is; its tensors are those of {recognised.model}."
     if grid is None and not family.square and "rope" not in stated:
         patches = math.prod(size // side for size in measured["image_size"])
-        assumed["image_size"] = (
-            f"The file does not state the size of its pictures: {patches} patches may be {possible_grids(patches)}; "
-            "the first is taken."
-        )
+        if "or" in (grids := possible_grids(patches)):
+            assumed["image_size"] = (
+                f"The file does not state the size of its pictures: {patches} patches may be {grids}; the first is "
+                "taken."
+            )
     _set_heads(values, assumed, heads, stated, measured)
     return ParsedCheckpoint(
         family, build_config(values), reshaped, assumed | model.remarks, model.selection.head_name, model.part.prefix
@@ -293,8 +297,8 @@ def _select(tensors: Tensors, ours: bool, wanted: str) -> _Model:
     if others := [name for prefix, name in labels([one.prefix for one in parts]).items() if prefix != part.prefix]:
         own = labels([one.prefix for one in parts]).get(part.prefix, "")
         remarks["model"] = (
-            f"The file holds {len(parts)} models; this is `{brief(own)}`. Another opens with its name behind that of "
-            f"the file: {', '.join(f'#{brief(name)}' for name in others[:6])}."
+            f"The file holds {len(parts)} models; this is `{brief(own)}`. For another, choose it in the list "
+            f"of checkpoints, or add its name to the file's: {', '.join(f'#{brief(name)}' for name in others[:6])}."
         )
     if selection.head_name and not selection.head_name.startswith(("head", "classifier")):
         remarks["head"] = (

@@ -198,7 +198,9 @@ def _without_key_bias(tensors: Tensors, dim: int) -> InferredModel:
     """EVA, and models based on BEiT's code."""
     has = tensors.keys()
     if is_gated(tensors):
-        return InferredModel(_EVA02, "EVA-02")
+        published = dim in (192, 384, 768, 1024)
+        grid = "an EVA-02 of no published size, whose rotary positions are taken to refer to a grid of 16 x 16"
+        return InferredModel(_EVA02, "EVA-02" if published else grid)
     if "blocks.0.scale1" in has or "fc_norm.weight" in has or dim == 1408:
         return InferredModel()
     if dim == 1792:
