@@ -67,5 +67,5 @@ def test_late_request_of_the_previous_page_does_not_empty_the_next_one(
     page.get_by_role("link", name="Checkpoints").click()
     expect(page).to_have_url(re.compile("/checkpoints"))
     conversation.finish()
-    expect(page.get_by_role("heading", name="Checkpoints")).to_be_visible()
+    expect(page.get_by_role("heading", name="Checkpoints", exact=True)).to_be_visible()
     expect(page.get_by_text("Open in Explore").first).to_be_visible()
