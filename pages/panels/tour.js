@@ -114,6 +114,6 @@ export default ({ data, parentElement }) => {
   return () => {
     stop();
     outline(undefined);
-    step = 0; // the tour has ended
+    step = done = 0; // the tour has ended
   };
 };

@@ -53,6 +53,10 @@ def test_each_tour_step_outlines_a_control_and_detects_its_use(app: App) -> None
     page.get_by_role("button", name="Done", exact=True).click()
     app.wait_until_idle()
     page.wait_for_function(f"(colour) => !({outlined})(colour)", arg="rgb(")
+    app.open("?tour=7&sample=cat&checkpoint=cifar10")  # the last step, once more
+    expect(page.get_by_text("7 of 7.")).to_be_visible()
+    page.wait_for_function(outlined, arg="rgb(201, 128, 58)")
+    expect(page.get_by_text("✓ Done")).to_be_hidden()
 
 
 @pytest.mark.exhaustive
