@@ -253,7 +253,8 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
         top, details: containers of the prediction, in one line and in detail.
         model_controls: container of the model controls.
     """
-    inputs, waiting = st.container(key="inputs"), st.container()  # created in every run, so that later elements keep positions
+    # Both containers are created in every run, so that later elements keep their positions.
+    inputs, waiting = st.container(key="inputs"), st.container()
     with inputs:
         source = picture_picker.pick_picture(row)  # before anything that imports torch, so that it appears at once
     if stored := first_view.stored(source):
