@@ -340,6 +340,14 @@ def test_other_lists_beside_the_weights_are_no_class_names(names: list[Any], tmp
     assert checkpoint.labels[0] == "class 0" and "numbered" in checkpoint.assumed["labels"]
 
 
+def test_indices_of_class_names_that_are_huge_as_text_are_ignored(tmp_path: Path) -> None:
+    pair: tuple[Any, ...] = ()
+    for _ in range(40):  # a few bytes in a file, terabytes as text
+        pair = pair, pair
+    torch.save({"model": of_timm().state_dict(), "class_to_idx": dict.fromkeys(NAMES, pair)}, tmp_path / "best.pth")
+    assert load_checkpoint(tmp_path / "best.pth").labels[0] == "class 0"
+
+
 def test_refused_adapter_says_how_to_merge_it(tmp_path: Path) -> None:
     names = ["base_model.model.vit.encoder.layer.0.attention.attention.query.lora_A.weight"]
     (tmp_path / "adapter_config.json").write_text("{}")

@@ -118,7 +118,7 @@ def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> Pickled:
         pickle: name of the entry that describes the tensors.
 
     Raises:
-        HoldsCode: it refers to a function that no checkpoint needs.
+        UnsafePickle: it refers to a function that no checkpoint needs.
         Exception: any error that a damaged file causes.
     """
     with archive.open(pickle) as content:
@@ -146,7 +146,7 @@ def read_legacy(file: IO[bytes]) -> Pickled:
     """Read a file in the format of torch.save before 1.6: five pickles, then the storages.
 
     Raises:
-        HoldsCode: it refers to a function that no checkpoint needs.
+        UnsafePickle: it refers to a function that no checkpoint needs.
         Exception: any error that a damaged file causes.
     """
     start = io.BytesIO(file.read(32 << 20))
@@ -226,9 +226,9 @@ def _call(function: Any, arguments: Any) -> Any:
         case "torch Size", (tuple(shape),):
             return shape
         case "collections OrderedDict" | "builtins dict" | "__builtin__ dict", (list(pairs),):
-            return dict(pairs)
+            return {_key(key): value for key, value in pairs}
         case "builtins set" | "__builtin__ set", (list(members),):
-            return Opaque(_SET, dict.fromkeys(members))
+            return Opaque(_SET, dict.fromkeys(map(_key, members)))
         case "collections OrderedDict" | "collections defaultdict" | "builtins dict" | "__builtin__ dict", _:
             return {}
     return Opaque(kind)
@@ -258,11 +258,17 @@ def _persistent(identity: Any) -> Any:
     raise ValueError("This is no storage.")
 
 
+def _key(key: Any) -> Any:
+    """Return a dict's key; an opaque one for nested tuples, as hashing a few bytes of them can take years."""
+    nested = isinstance(key, tuple) and any(isinstance(part, tuple) for part in key)
+    return Opaque("builtins tuple") if nested else key
+
+
 def _set_items(target: Any, items: list[Any]) -> None:
     into = target.items if isinstance(target, Opaque) else target
     if not isinstance(into, dict):
         raise TypeError("Only dicts have items.")
-    into.update(zip(items[::2], items[1::2], strict=True))
+    into.update(zip(map(_key, items[::2]), items[1::2], strict=True))
 
 
 def _append(target: Any, items: list[Any]) -> None:
@@ -321,7 +327,7 @@ _ON_MARK: dict[str, Any] = {
     "LIST": lambda stack, items: stack.append(items),
     "TUPLE": lambda stack, items: stack.append(tuple(items)),
     "DICT": lambda stack, items: stack.append(dict(zip(items[::2], items[1::2], strict=True))),
-    "FROZENSET": lambda stack, items: stack.append(Opaque(_SET, dict.fromkeys(items))),
+    "FROZENSET": lambda stack, items: stack.append(Opaque(_SET, dict.fromkeys(map(_key, items)))),
     "APPENDS": lambda stack, items: _append(stack[-1], items),
     "ADDITEMS": lambda stack, items: stack[-1].items.update(dict.fromkeys(items)),
     "SETITEMS": lambda stack, items: _set_items(stack[-1], items),
@@ -379,9 +385,11 @@ def _class_names(root: Any) -> tuple[str, ...]:
         for key in (*_NAMED_CLASSES, *_NUMBERED_CLASSES):
             names = values.get(key)
             if isinstance(names, Mapping | Opaque):
-                by_index = {str(index): name for index, name in _content(names).items()}
+                pairs = list(_content(names).items())
                 if key in _NUMBERED_CLASSES:
-                    by_index = {str(index): name for name, index in _content(names).items()}
+                    pairs = [(index, name) for name, index in pairs]
+                # Other objects may be nested such that their text fills the memory.
+                by_index = {str(index): name for index, name in pairs if isinstance(index, int | str)}
                 names = [by_index.get(str(index)) for index in range(len(by_index))]
             if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
                 return tuple(names)
