@@ -58,6 +58,9 @@ PROCESSORS: dict[str, Any] = {
     ),
     "SigLIP": lambda: transformers.SiglipImageProcessorPil(),
     "DINOv3": lambda: transformers.DINOv3ViTImageProcessor(),
+    "squashed to another shape": lambda: transformers.ViTImageProcessorPil(
+        size={"height": 200, "width": 300}, do_center_crop=True, crop_size={"height": 96, "width": 96}
+    ),
 }
 
 

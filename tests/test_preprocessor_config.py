@@ -64,6 +64,10 @@ def test_writing_and_reading_a_config_changes_nothing(preprocess: Preprocess) ->
             },
             Preprocess((224, 224), resize="squash", resize_to=256, interpolation="bicubic"),
         ),
+        (
+            {"size": {"height": 200, "width": 300}, "crop_size": 100, "do_center_crop": True},
+            Preprocess((100, 100), "squash", 200, rectangle=(200, 300)),
+        ),
         ({"size": 32, "do_resize": False}, Preprocess((32, 32), resize="squash")),
         (
             {"size": 32, "do_normalize": False},
@@ -89,7 +93,6 @@ def test_config_is_read_as_its_processor_interprets_it(config: dict[str, object]
         {"size": {"shortest_edge": 224}},
         {"size": {"shortest_edge": 224, "longest_edge": 448}, "do_center_crop": True},
         {"size": {"shortest_edge": 200}, "crop_size": 224, "do_center_crop": True},
-        {"size": {"height": 200, "width": 300}, "crop_size": 100, "do_center_crop": True},
         {"do_center_crop": "yes"},
         {"do_resize": False, "do_center_crop": True},
         {"resample": 9},
