@@ -123,6 +123,8 @@ HOSTILE: dict[str, bytes] = {
     "an item of no dict": GOOD + b"K\x01K\x02K\x03s.",
     "no end": GOOD,
     "a key of nested tuples": GOOD + b")" + b"q\x01h\x01\x86" * 60 + b"K\x01s.",
+    "a dict built at once of nested tuples": GOOD + b"(" + b")" + b"q\x01h\x01\x86" * 60 + b"K\x01d.",
+    "items added to a set of nested tuples": GOOD + b"\x8f(" + b")" + b"q\x01h\x01\x86" * 60 + b"\x90.",
     "a set of nested tuples": GOOD + b"(" + b")" + b"q\x01h\x01\x86" * 60 + b"\x91.",
     "dicts in dicts": GOOD + b"X\x01\x00\x00\x00a" * 50 + b"}" + b"}s" * 50 + b".",
 }

@@ -93,9 +93,9 @@ def recorded_passes() -> dict[str, RecordedPass]:
 
 def test_selection_of_every_step_exists(recorded_passes: dict[str, RecordedPass]) -> None:
     for step in STEPS:
-        kept = recorded_passes[step.title].record
+        record = recorded_passes[step.title].record
         linked = step.link.viewer
-        found = Selection.from_query(linked, kept.blocks, kept.heads, kept.tokens).to_query()
+        found = Selection.from_query(linked, record.blocks, record.heads, record.tokens).to_query()
         assert all(found[name] == linked[name] for name in linked.keys() - {"view"})
 
 

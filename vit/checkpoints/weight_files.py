@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.families.family import Tensors
-from vit.checkpoints.pickles import Pickled, UnsafePickle, read_legacy, read_zip
+from vit.checkpoints.pickle_interpreter import UnsafePickle
+from vit.checkpoints.pickles import Pickled, read_legacy, read_zip
 from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief
 
