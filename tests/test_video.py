@@ -24,10 +24,11 @@ from PIL import Image
 
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidImage
-from vit.images import video
+from vit.images import video, video_decoder
 from vit.images.decode import count_frames, decode_frames, decode_image
 from vit.images.mp4 import mp4
-from vit.images.video import _Packet, _plan, evenly, is_video, read_video
+from vit.images.video import is_video, read_video
+from vit.images.video_decoder import _Packet, _plan, evenly
 from vit.view.code_snippet import snippet
 from vit.view.explanation import explain
 
@@ -156,7 +157,9 @@ def test_video_from_a_phone_is_upright(turn: str) -> None:
     assert red > 200 and green < 60
 
 
-@pytest.mark.parametrize("matrix", [(1, 0, 0, 1), *video._UPRIGHT], ids=lambda matrix: ",".join(map(str, matrix)))
+@pytest.mark.parametrize(
+    "matrix", [(1, 0, 0, 1), *video_decoder._UPRIGHT], ids=lambda matrix: ",".join(map(str, matrix))
+)
 def test_every_display_matrix_moves_pixels_as_specified(matrix: tuple[int, int, int, int]) -> None:
     # A pixel (x, y) is shown at (a x + c y, b x + d y), shifted to start at 0.
     a, b, c, d = matrix
@@ -165,7 +168,7 @@ def test_every_display_matrix_moves_pixels_as_specified(matrix: tuple[int, int, 
     col, row = a * x + c * y, b * x + d * y
     shown = np.zeros((3, 2) if a == 0 else (2, 3), int)
     shown[row - row.min(), col - col.min()] = stored
-    picture, turn = Image.fromarray(stored.astype(np.uint8)), video._UPRIGHT.get(matrix)
+    picture, turn = Image.fromarray(stored.astype(np.uint8)), video_decoder._UPRIGHT.get(matrix)
     assert np.array_equal(np.asarray(picture if turn is None else picture.transpose(turn)), shown)
 
 
@@ -260,19 +263,19 @@ def test_unreadable_video_is_refused_in_one_sentence(kind: str) -> None:
 
 def test_coded_size_counts_and_not_that_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(decode_frames(lying(4000, 4000), [0])).picture.height == 64
-    monkeypatch.setattr(video, "MAX_PIXELS", 95 * 64)
+    monkeypatch.setattr(video_decoder, "MAX_PIXELS", 95 * 64)
     with pytest.raises((InvalidImage, av.FFmpegError)):
-        list(video._decode_frames(lying(8, 8), 9))
+        list(video_decoder._decode_frames(lying(8, 8), 9))
 
 
 def test_too_slow_a_video_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "MAX_DECODED_PIXELS", 10 * 96 * 64)
-    monkeypatch.setattr(video, "_decode_packets", None)
+    monkeypatch.setattr(video_decoder, "MAX_DECODED_PIXELS", 10 * 96 * 64)
+    monkeypatch.setattr(video_decoder, "_decode_packets", None)
     with pytest.raises(InvalidImage, match=r"30 frames of 96 x 64 pixels.*cut out a part of 33\.3%"):
-        list(video._decode_frames(clip(), 30))
-    monkeypatch.setattr(video, "MAX_PACKETS", 20)
+        list(video_decoder._decode_frames(clip(), 30))
+    monkeypatch.setattr(video_decoder, "MAX_PACKETS", 20)
     with pytest.raises(InvalidImage, match="more than 20 frames"):
-        list(video._decode_frames(clip(), 30))
+        list(video_decoder._decode_frames(clip(), 30))
 
 
 def test_video_that_exceeds_its_estimate_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +346,7 @@ def test_ffmpeg_would_follow_a_playlist() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")
 @pytest.mark.parametrize("act", ["open('/etc/hosts')", "socket.socket()", "bytes(5 * 10**9)"])
 def test_decoding_process_has_dropped_its_privileges(act: str) -> None:
-    program = f"import socket; from vit.images import video; video._restrict(0); {act}"
+    program = f"import socket; from vit.images import video_decoder; video_decoder._restrict(0, 2_000_000_000); {act}"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "Too many open files" in ended.stderr or "MemoryError" in ended.stderr
 
@@ -366,7 +369,7 @@ def test_video_is_decoded_once_with_progress(monkeypatch: pytest.MonkeyPatch) ->
 def test_long_film_of_black_4k_frames_is_refused_at_once() -> None:
     """A film of 97 kB once blocked the only decoder for 35 s: the limit is on decoded pixels, not on the file size."""
     frames, size = 2400, (3840, 2160)
-    assert frames * size[0] * size[1] > video.MAX_DECODED_PIXELS > 100 * 30 * 1920 * 1080
+    assert frames * size[0] * size[1] > video_decoder.MAX_DECODED_PIXELS > 100 * 30 * 1920 * 1080
 
 
 def test_number_of_concurrently_read_videos_is_limited_and_stated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from vit.explain.record import Precision, record
 from vit.images.decode import count_frames, decode_frames
 from vit.images.geometry import Box
 from vit.images.mp4 import mp4
-from vit.images.video import evenly
+from vit.images.video_decoder import evenly
 from vit.view.attention_snapshots import list_epochs, read_payload, read_snapshots
 from vit.view.captions import format_block_and_head
 from vit.view.explanation import Explanation
