@@ -27,7 +27,8 @@ import torch
 
 import vit
 from vit.cli.main import main as command
-from vit.explain.methods import METHODS, RecordedPass, weights
+from vit.explain.methods import METHODS, weights
+from vit.explain.recorded_pass import RecordedPass
 from vit.images import samples
 from vit.view import animation, code_snippet, export, figures
 from vit.view.explanation import explain

@@ -29,7 +29,8 @@ from vit.data.datasets import load_dataset
 from vit.explain.classes.examples import classes_from_examples
 from vit.explain.faithfulness import centre, noise, points_at
 from vit.explain.method_ranking import BLOB, RANDOM, interval
-from vit.explain.methods import METHODS, RecordedPass, heatmap_of
+from vit.explain.methods import METHODS, heatmap_of
+from vit.explain.recorded_pass import RecordedPass
 from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
 

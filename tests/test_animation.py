@@ -14,9 +14,10 @@ from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidImage, InvalidRun, UserError
-from vit.explain.methods import METHODS, RecordedPass
+from vit.explain.methods import METHODS
 from vit.explain.methods import weights as class_weights
 from vit.explain.record import record
+from vit.explain.recorded_pass import RecordedPass
 from vit.images.decode import decode_frames
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer

@@ -14,7 +14,8 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import summarise
 from vit.errors import InvalidCheckpoint, UserError
 from vit.explain.classes import text
-from vit.explain.methods import RecordedPass, weights
+from vit.explain.methods import weights
+from vit.explain.recorded_pass import RecordedPass
 
 PHRASES = ["a cat", "Ünï©ödé 🐈‍⬛", "\u200bzero", "aaaaaaaaaa", "<|endoftext|>", "日本語", "%s {} \\n"]
 

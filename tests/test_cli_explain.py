@@ -26,8 +26,9 @@ from vit.explain.classes import examples
 from vit.explain.features import features
 from vit.explain.head_census import census
 from vit.explain.method_ranking import rank
-from vit.explain.methods import METHODS, RecordedPass, heatmap_of, method
+from vit.explain.methods import METHODS, heatmap_of, method
 from vit.explain.record import Precision
+from vit.explain.recorded_pass import RecordedPass
 from vit.view.export import MapView, view_json, view_npz
 from vit.view.lesson import Language
 from vit.view.selection import Selection

@@ -22,7 +22,8 @@ from vit.explain.classes.similarity import class_from_picture
 from vit.explain.classes.text import classes_from_text
 from vit.explain.components import components, token_features
 from vit.explain.features import Features, pooled_features
-from vit.explain.methods import METHODS, RecordedPass, heatmap_of
+from vit.explain.methods import METHODS, heatmap_of
+from vit.explain.recorded_pass import RecordedPass
 from vit.explain.settings import Settings
 from vit.images import samples
 from vit.images.preprocess import Preprocess

@@ -15,7 +15,8 @@ from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES
 from vit.errors import InvalidImage
 from vit.explain.maps import entropy
-from vit.explain.methods import METHODS, RecordedPass, heatmap_of
+from vit.explain.methods import METHODS, heatmap_of
+from vit.explain.recorded_pass import RecordedPass
 from vit.explain.sensitivity import HELD_OUT, Verdict, random_masks, score_drops
 from vit.images import samples
 from vit.images.preprocess import Preprocess

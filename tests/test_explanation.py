@@ -175,7 +175,8 @@ from pathlib import Path
 import vit
 from vit.images import samples
 from vit.view.explanation import explain
-from vit.explain.methods import METHODS, RecordedPass, weights
+from vit.explain.methods import METHODS, weights
+from vit.explain.recorded_pass import RecordedPass
 from vit.training.presets import train_config
 from vit.training.train import train
 

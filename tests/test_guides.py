@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from vit.explain import methods
+from vit.explain.recorded_pass import RecordedPass
 
 ROOT = Path(__file__).parents[1]
 GUIDES = ("adding-a-panel.md", "adding-a-dataset-format.md", "adding-an-engine.md")
@@ -69,7 +70,7 @@ def test_example_method_is_in_the_table(monkeypatch: pytest.MonkeyPatch, build: 
     monkeypatch.setattr(methods, "METHODS", dict(methods.METHODS))
     [(_, block)] = BLOCK.findall((ROOT / "docs" / "adding-a-method.md").read_text())
     assert inspect.isfunction(build) and inspect.isfunction(pictures)
-    exec(block, vars(methods) | {"Tensor": torch.Tensor})
-    recorded = methods.RecordedPass.of_class(build(), pictures(32, 48, count=1), 3)
+    exec(block, vars(methods) | {"Tensor": torch.Tensor, "RecordedPass": RecordedPass})
+    recorded = RecordedPass.of_class(build(), pictures(32, 48, count=1), 3)
     heatmap = methods.heatmap_of(recorded, "attention-gradcam")
     assert heatmap.shape == (4, 6) and bool((heatmap >= 0).all()) and heatmap.max() > 0

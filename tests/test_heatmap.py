@@ -12,8 +12,9 @@ from PIL import Image
 
 import vit
 from vit.cli.main import main
-from vit.explain.methods import METHODS, RecordedPass, weights
+from vit.explain.methods import METHODS, weights
 from vit.explain.record import record
+from vit.explain.recorded_pass import RecordedPass
 
 LABELS = ("cat", "bus", "ship", "deer", "dog")
 Build = Callable[..., vit.VisionTransformer]

@@ -30,7 +30,8 @@ from vit.explain.method_ranking import (
     table,
     verdict,
 )
-from vit.explain.methods import METHODS, RecordedPass, heatmap_of
+from vit.explain.methods import METHODS, heatmap_of
+from vit.explain.recorded_pass import RecordedPass
 from vit.images.preprocess import Normalise, Preprocess
 
 

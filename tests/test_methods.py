@@ -7,8 +7,9 @@ import torch
 
 from vit.explain.head_ablation import ablation_hook
 from vit.explain.maps import geometric_mean
-from vit.explain.methods import METHODS, RecordedPass, heatmap_of, weights
+from vit.explain.methods import METHODS, heatmap_of, weights
 from vit.explain.record import record
+from vit.explain.recorded_pass import RecordedPass
 
 pytestmark = pytest.mark.matrix
 

@@ -16,7 +16,8 @@ from pages.server import pass_queue
 from pages.server.result_cache import cached, with_bar
 from pages.shared.escape import visible
 from vit.explain import methods
-from vit.explain.methods import METHODS, RecordedPass
+from vit.explain.methods import METHODS
+from vit.explain.recorded_pass import RecordedPass
 from vit.view import export, first_view, payload
 from vit.view.first_view import FirstView
 from vit.view.selection import Selection

@@ -18,7 +18,8 @@ from tests.pages.offered import sent_to
 from vit import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES
-from vit.explain.methods import RecordedPass, heatmap_of
+from vit.explain.methods import heatmap_of
+from vit.explain.recorded_pass import RecordedPass
 from vit.images import samples
 from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess

@@ -21,9 +21,10 @@ from tests.pages.offered import payload_of, sent_to
 from tests.pages.pictures import png
 from vit.explain.head_ablation import ablation_hook, head_means
 from vit.explain.head_statistics import statistics
-from vit.explain.methods import METHODS, RecordedPass, heatmap_of, weights
+from vit.explain.methods import METHODS, heatmap_of, weights
 from vit.explain.occlusion import hide_patches
 from vit.explain.record import record
+from vit.explain.recorded_pass import RecordedPass
 from vit.explain.weight_views import position_similarity
 from vit.images import samples
 from vit.images.preprocess import Preprocess

@@ -10,7 +10,8 @@ import vit
 from pages.panels import welcome
 from tests.pages.controls import texts
 from tests.pages.offered import sent_to
-from vit.explain.methods import RecordedPass, heatmap_of
+from vit.explain.methods import heatmap_of
+from vit.explain.recorded_pass import RecordedPass
 from vit.explain.sensitivity import faithfulness_verdict, random_masks, score_drops
 from vit.images import samples
 from vit.view import first_view

@@ -13,7 +13,7 @@ from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from pages.server.result_cache import MODELS, ResultCache, models_of, size_of
-from vit.explain.methods import RecordedPass
+from vit.explain.recorded_pass import RecordedPass
 
 
 class Large(NamedTuple):

@@ -15,8 +15,9 @@ from tests.pages.controls import texts
 from tests.pages.offered import request_all_masks
 from vit.explain.head_statistics import statistics, suggestions
 from vit.explain.logit_lens import logit_lens
-from vit.explain.methods import RecordedPass, heatmap_of
+from vit.explain.methods import heatmap_of
 from vit.explain.names import STATISTICS, format_statistic
+from vit.explain.recorded_pass import RecordedPass
 from vit.explain.sensitivity import faithfulness_verdict, random_masks, score_drops
 from vit.images import samples
 from vit.view.explanation import explain

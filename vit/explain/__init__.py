@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from vit.explain.attention_rollout import rollout
     from vit.explain.input_sizes import enlarged_size, resized, size_near
     from vit.explain.maps import geometric_mean
-    from vit.explain.methods import METHODS, RecordedPass, weights
+    from vit.explain.methods import METHODS, weights
     from vit.explain.record import AttentionRecord
+    from vit.explain.recorded_pass import RecordedPass
     from vit.explain.relevance import GradientRecord, legrad, relevance_record
     from vit.explain.sensitivity import removal_map
 
@@ -17,8 +18,9 @@ _HOMES = {
     "attention_rollout": ["rollout"],
     "input_sizes": ["enlarged_size", "resized", "size_near"],
     "maps": ["geometric_mean"],
-    "methods": ["METHODS", "RecordedPass", "weights"],
+    "methods": ["METHODS", "weights"],
     "record": ["AttentionRecord"],
+    "recorded_pass": ["RecordedPass"],
     "relevance": ["GradientRecord", "legrad", "relevance_record"],
     "sensitivity": ["removal_map"],
 }

@@ -11,8 +11,9 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidCheckpoint, UserError
 from vit.explain.input_sizes import resized, size_near
-from vit.explain.methods import METHODS, RecordedPass, heatmap_of
+from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.record import AttentionRecord, Precision
+from vit.explain.recorded_pass import RecordedPass
 from vit.explain.settings import Direction
 
 

@@ -15,7 +15,8 @@ from vit.data.datasets import load_dataset
 from vit.data.labels import match_classes
 from vit.data.partitioned import Part, PartitionedComputation, pictures_bar
 from vit.explain.faithfulness import RANDOM_MAPS, centre, faithfulness, noise, overlap, points_at
-from vit.explain.methods import METHODS, RecordedPass, heatmap_of
+from vit.explain.methods import METHODS, heatmap_of
+from vit.explain.recorded_pass import RecordedPass
 from vit.explain.sensitivity import HELD_OUT, faithfulness_verdict, random_masks, score_drops
 from vit.images.preprocess import Normalise
 

@@ -9,99 +9,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from vit import explain
 from vit.explain import maps
-from vit.explain import record as recording
+from vit.explain.method_call import Call
 from vit.explain.settings import DEFAULTS, ROLLOUT, Direction, Fusion
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vit.explain.cost import Progress
-    from vit.explain.record import Precision
-    from vit.explain.relevance import GradientRecord
-    from vit.model.attention import Hook
-    from vit.model.transformer import VisionTransformer
-
-
-@dataclass(frozen=True)
-class RecordedPass:
-    """A picture to explain, with the record of its pass.
-
-    Attributes:
-        model: the model.
-        pixels: (1, channels, height, width).
-        record: of the forward pass, and of the backward pass from the class unless created by `without_class`.
-        hook: replaces head outputs, see `relevance_record`.
-        progress: called with the fraction that is done, by methods that need many passes.
-    """
-
-    model: VisionTransformer
-    pixels: Tensor
-    record: GradientRecord
-    hook: Hook | None = None
-    progress: Progress = field(default=lambda share: None, compare=False)
-
-    @classmethod
-    def of_class(
-        cls, model: VisionTransformer, pixels: Tensor, target: int | None = None, hook: Hook | None = None
-    ) -> RecordedPass:
-        """Run a forward and a backward pass; see `relevance_record`."""
-        return cls(model, pixels, explain.relevance_record(model, pixels, target, hook), hook)
-
-    @classmethod
-    def without_class(
-        cls, model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", hook: Hook | None = None
-    ) -> RecordedPass:
-        """Run only a forward pass, which is enough for class-independent methods."""
-        return cls(model, pixels, cast("GradientRecord", recording.record(model, pixels, precision, hook)), hook)
+    from vit.explain.recorded_pass import RecordedPass
 
 
 Query = int | None  # token index, or None for the model's output
 Unit = Literal["weight", "share"]  # attention weight, or share of the whole map
-
-
-@dataclass(frozen=True)
-class Call:
-    """Arguments of a method call in a code snippet.
-
-    Attributes:
-        query: Python code such as "query=3", with the direction if it is not the default; "" for the model's output.
-        target: index of the class.
-        settings: settings with non-default values.
-    """
-
-    query: str
-    target: int
-    settings: Mapping[str, Any]
-
-    def arguments(self, *names: str, start: bool = False, more: str = "") -> str:
-        """Format the arguments of a call as Python code.
-
-        Args:
-            names: settings that the called function accepts.
-            start: add "query=record.read" if there is no query, for functions without a class.
-            more: an argument that is always added.
-
-        >>> Call("", 3, {"start_block": 2}).arguments("start_block", more="own=False")
-        'start_block=2, own=False'
-        """
-        query = self.query or ("query=record.read" if start else "")
-        settings = (f"{name}={literal(self.settings[name])}" for name in names if name in self.settings)
-        return ", ".join(filter(None, (query, *settings, more)))
-
-
-def literal(value: str | float) -> str:
-    """Format a value as Python code, with double quotes for strings without special characters.
-
-    >>> literal("cat"), literal('a"b'), literal(3)
-    ('"cat"', '\\'a"b\\'', '3')
-    """
-    plain = isinstance(value, str) and value.isprintable() and not set(value) & set("\"'\\")
-    return f'"{value}"' if plain else repr(value)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from typing import Any
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.custom_classes import CustomClasses
-from vit.explain.methods import METHODS, Call, literal
+from vit.explain.method_call import Call, literal
+from vit.explain.methods import METHODS
 from vit.view.explanation import Explanation
 
 _FUSED = {"mean": "mean(0)", "max": "amax(0)", "min": "amin(0)"}

@@ -16,7 +16,8 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
 from vit.explain import sensitivity
 from vit.explain.maps import entropy
-from vit.explain.methods import METHODS, RecordedPass, heatmap_of
+from vit.explain.methods import METHODS, heatmap_of
+from vit.explain.recorded_pass import RecordedPass
 from vit.explain.sensitivity import HELD_OUT, Verdict, random_masks, score_drops
 from vit.explain.timing import Kind, expected, timed
 from vit.images.decode import decode_image

@@ -18,9 +18,10 @@ from vit.errors import UserError
 from vit.explain import methods
 from vit.explain.components import Components
 from vit.explain.maps import mass_threshold, otsu_threshold, select_head
-from vit.explain.methods import METHODS, RecordedPass
+from vit.explain.methods import METHODS
 from vit.explain.names import page_names
 from vit.explain.record import AttentionRecord
+from vit.explain.recorded_pass import RecordedPass
 from vit.explain.sensitivity import faithfulness_verdict
 from vit.explain.settings import DEFAULTS, ROLLOUT, Direction, Settings
 from vit.images.geometry import Box, Geometry

@@ -25,7 +25,8 @@ from PIL import Image
 
 from vit import checkpoints, view
 from vit.explain import self_check
-from vit.explain.methods import METHODS, RecordedPass, weights
+from vit.explain.methods import METHODS, weights
+from vit.explain.recorded_pass import RecordedPass
 from vit.files import replaced
 from vit.images import samples
 from vit.paths import PROJECT

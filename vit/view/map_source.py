@@ -10,8 +10,9 @@ from torch import Tensor
 from vit.errors import InvalidCheckpoint, UserError
 from vit.explain import methods
 from vit.explain.heatmap import find_class
-from vit.explain.methods import METHODS, RecordedPass
+from vit.explain.methods import METHODS
 from vit.explain.record import AttentionRecord
+from vit.explain.recorded_pass import RecordedPass
 from vit.model.transformer import VisionTransformer
 from vit.view import export
 from vit.view.payload import CHAIN_UP_TO, MAPS_UP_TO, pack_chain

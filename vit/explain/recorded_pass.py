@@ -1,0 +1,51 @@
+"""A model's pass over a picture with everything that explanation methods need. Does not import torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from vit import explain
+from vit.explain import record as recording
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vit.explain.cost import Progress
+    from vit.explain.record import Precision
+    from vit.explain.relevance import GradientRecord
+    from vit.model.attention import Hook
+    from vit.model.transformer import VisionTransformer
+
+
+@dataclass(frozen=True)
+class RecordedPass:
+    """A picture to explain, with the record of its pass.
+
+    Attributes:
+        model: the model.
+        pixels: (1, channels, height, width).
+        record: of the forward pass, and of the backward pass from the class unless created by `without_class`.
+        hook: replaces head outputs, see `relevance_record`.
+        progress: called with the fraction that is done, by methods that need many passes.
+    """
+
+    model: VisionTransformer
+    pixels: Tensor
+    record: GradientRecord
+    hook: Hook | None = None
+    progress: Progress = field(default=lambda share: None, compare=False)
+
+    @classmethod
+    def of_class(
+        cls, model: VisionTransformer, pixels: Tensor, target: int | None = None, hook: Hook | None = None
+    ) -> RecordedPass:
+        """Run a forward and a backward pass; see `relevance_record`."""
+        return cls(model, pixels, explain.relevance_record(model, pixels, target, hook), hook)
+
+    @classmethod
+    def without_class(
+        cls, model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", hook: Hook | None = None
+    ) -> RecordedPass:
+        """Run only a forward pass, which is enough for class-independent methods."""
+        return cls(model, pixels, cast("GradientRecord", recording.record(model, pixels, precision, hook)), hook)
