@@ -10,7 +10,7 @@ from pages.components import viewer
 from pages.links import address, link_controls, navigation, session
 from pages.links.page_links import ExploreLink
 from pages.links.source import Source
-from pages.looking import class_source, loading, method_choice, token_features
+from pages.looking import class_source, loading, map_exports, method_choice, token_features
 from pages.panels import (
     checkpoint_picker,
     downloads,
@@ -141,7 +141,7 @@ def show_viewer(
             first_view.wait()
         return
     with more:
-        map_view, page_map, code = token_features.for_export(example, selection, choice, computed, method, pictures)
+        map_view, page_map, code = map_exports.for_export(example, selection, choice, computed, method, pictures)
         if of_class:
             page_map["masks"] = faithfulness.packed(example, of_class.about)
         downloads.show(

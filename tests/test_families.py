@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel, ViTForImageClassification, ViTMo
 from transformers import ViTConfig as TheirConfig
 
 from vit.checkpoints.families import huggingface
-from vit.checkpoints.families.family import default_heads
+from vit.checkpoints.families.tensor_shapes import default_heads
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.recognition import read
 from vit.errors import InvalidCheckpoint

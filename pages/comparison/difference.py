@@ -9,7 +9,7 @@ import streamlit as st
 from PIL import Image
 
 from pages.comparison.side import Side
-from pages.looking import method_choice, token_features
+from pages.looking import map_exports, method_choice, token_features
 from pages.shared import download_buttons
 from vit.explain import map_comparison
 from vit.explain.methods import METHODS
@@ -121,7 +121,7 @@ def printed(side: Side, selected: Selection, pictures: Sequence[token_features.O
     """
     example = token_features.with_features(side.example, selected)
     record, payload = example.explanation.record, example.explanation.payload
-    make = token_features.for_export(side.example, selected, side.choice, None, None, pictures)[0]
+    make = map_exports.for_export(side.example, selected, side.choice, None, None, pictures)[0]
     map_view = make() if make else export.MapView.of(record, selected, payload)
     picture, box = picture_of(payload)
     checkpoint = example.checkpoint

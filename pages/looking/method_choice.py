@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import streamlit as st
@@ -135,7 +134,7 @@ def computed_map(
             values = example.stored.map_of(selection, choice.about, choice.method)
         elif selection.view == "relevance":
             values = weights(example, selection, choice)
-            token = -1 if (asks := _token(selection, choice)) is None else asks
+            token = -1 if (asks := explained_token(selection, choice)) is None else asks
     if selection.view == "rollout" and large and not example.stored:
         token, values = selection.token, weights(example, selection, None)
     return None if values is None else _computed(selection, token, values), described
@@ -147,7 +146,7 @@ def _described(example: Example, selection: Selection, choice: MethodChoice) -> 
     return viewer.Method(
         title=method.title,
         sentence=method.sentence,
-        target=visible(_label(example, choice)),
+        target=visible(class_label(example, choice)),
         chain="",
         tokens=method.of_tokens,
         settings=list(selection.settings(method.settings)),
@@ -168,8 +167,8 @@ def in_page(example: Example, selection: Selection, choice: MethodChoice) -> dic
     """Return the maps of a method for a saved page that initially shows another view.
 
     Returns:
-        `computed`, `method` and `chain` as in `for_export`; empty for a method with many passes, which would delay the
-        export.
+        `computed`, `method` and `chain` as in `map_exports.for_export`; empty for a method with many passes, which
+        would delay the export.
     """
     method, record = METHODS[choice.method], example.explanation.record
     of_class = replace(selection, view="relevance", pinned=False)
@@ -183,7 +182,7 @@ def weights(example: Example, selection: Selection, choice: MethodChoice | None)
     """Compute the numbers that the viewer shows for a selection: (N,)."""
     if selection.view != "relevance" or choice is None:
         return export.weights(example.explanation.record, selection)
-    explained, token = recorded_pass(example, choice.explained), _token(selection, choice)
+    explained, token = recorded_pass(example, choice.explained), explained_token(selection, choice)
     method, name = METHODS[choice.method], choice.method
     settings = selection.settings(method.settings)
     if not method.passes:
@@ -196,53 +195,14 @@ def weights(example: Example, selection: Selection, choice: MethodChoice | None)
     return with_bar(("map", example.key, choice.target, name, token), f"{method.title}: many passes…", work)
 
 
-def _token(selection: Selection, choice: MethodChoice) -> int | None:
+def explained_token(selection: Selection, choice: MethodChoice) -> int | None:
     """Return the token that the method explains: the pinned one, or None for the model's output."""
     return selection.token if selection.pinned and METHODS[choice.method].of_tokens else None
 
 
-def _label(example: Example, choice: MethodChoice) -> str:
+def class_label(example: Example, choice: MethodChoice) -> str:
     """Return the label of the class that the method explains, "" for a method without a class."""
     return "" if choice.explained is None else example.checkpoint.labels[choice.explained]
-
-
-def for_export(
-    example: Example,
-    selection: Selection,
-    choice: MethodChoice | None,
-    computed: viewer.ComputedMap | None,
-    method: viewer.Method | None,
-) -> tuple[Callable[[], export.MapView] | None, dict[str, Any], dict[str, Any] | None]:
-    """Return the arguments of `downloads.show`.
-
-    Args:
-        computed, method: from `computed_map`.
-
-    Returns:
-        A function that computes the map of a method, None for other views; data for the saved viewer; arguments for
-        the generated code.
-    """
-    if selection.view != "relevance" or choice is None:
-        needed: dict[str, Any] = {"computed": computed}
-        if choice and computed is None and not example.stored:
-            needed["others"] = partial(in_page, example, selection, choice)
-        return None, needed, None
-    token, unusual = _token(selection, choice), selection.changed(METHODS[choice.method].settings)
-    code = {"method": choice.method} | unusual
-    code |= {"target": choice.target} if choice.explained is not None else {}
-    code |= {"query": token, "direction": selection.direction} if token is not None else {}
-    linked = method and method["chain"]
-
-    def map_view() -> export.MapView:
-        explained, label = recorded_pass(example, choice.explained), _label(example, choice)
-        return export.MapView.of_method(explained, choice.method, label, token, selection.direction, selection)
-
-    needed = {
-        "computed": computed,
-        "method": method,
-        "chain": chain(example, choice.about) if linked else None,
-    }
-    return map_view, needed, code
 
 
 def methods_for(checkpoint: Any) -> list[str]:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pages.components import viewer
-from pages.looking import method_choice
 from pages.looking.method_choice import Example, pass_of
 from pages.server import pass_queue, uploaded_pictures
 from pages.server.result_cache import ASK_ABOVE, cached
 from vit.explain import components, head_census
 from vit.images import decode
-from vit.view import export, payload
+from vit.view import payload
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pages.looking.method_choice import MethodChoice
     from vit.explain.components import Components
     from vit.view.selection import Selection
 
@@ -111,31 +109,6 @@ def with_features(example: Example, selection: Selection) -> Example:
         return example
     record = replace(example.explanation.record, features=_features(example, selection.after_block))
     return replace(example, explanation=replace(example.explanation, record=record))
-
-
-def for_export(
-    example: Example,
-    selection: Selection,
-    choice: MethodChoice | None,
-    computed: viewer.ComputedMap | None,
-    method: viewer.Method | None,
-    pictures: Sequence[OpenPicture] = (),
-) -> tuple[Callable[[], export.MapView] | None, dict[str, Any], dict[str, Any] | None]:
-    """Extend `method_choice.for_export` by components and features of other blocks.
-
-    Args:
-        pictures: see `feed`.
-    """
-    extended = with_features(example, selection)
-    map_view, needed, code = method_choice.for_export(extended, selection, choice, computed, method)
-    if selection.view == "components" and readable(example):
-        record, block = extended.explanation.record, selection.after_block
-        code = {"method": "components", "block": block}
-
-        def map_view() -> export.MapView:
-            return export.MapView.of_components(record, block, *basis(example, block, pictures))
-
-    return map_view, needed | {"features": pack(example, selection, pictures)}, code
 
 
 def basis(example: Example, block: int, pictures: Sequence[OpenPicture] = ()) -> tuple[Components, Tensor]:

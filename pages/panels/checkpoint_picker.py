@@ -86,7 +86,7 @@ def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
     if "heads" in checkpoint.assumed:  # if this assumption is wrong, every map is wrong
         with notes:
             st.warning(plain(checkpoint.assumed["heads"]))
-            _pick_heads(name, families.family.possible_heads(checkpoint.config.dim), checkpoint.config.heads)
+            _pick_heads(name, families.tensor_shapes.possible_heads(checkpoint.config.dim), checkpoint.config.heads)
     if "pooler" in checkpoint.assumed:  # if this assumption is wrong, every prediction is wrong
         with notes:
             st.warning(plain(checkpoint.assumed["pooler"]))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.custom_classes import CustomClasses
-from vit.checkpoints.families.family import MAX_PATCHES, Tensors
+from vit.checkpoints.families.tensor_shapes import MAX_PATCHES, Tensors
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig

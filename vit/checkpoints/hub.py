@@ -38,7 +38,8 @@ from vit.checkpoints.checkpoint import (
     WEIGHT_NAMES,
     reads_text,
 )
-from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_index, read_json
+from vit.checkpoints.json_documents import read_json
+from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_index
 from vit.errors import InvalidCheckpoint, Unavailable
 from vit.files import replaced, wait_for_lock
 from vit.paths import downloads_folder

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vit.checkpoints import families, recognition
 from vit.checkpoints.checkpoint import Checkpoint, check_preprocess, is_finite, with_weights
-from vit.checkpoints.families.family import Tensors
+from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.load import empty_model, read_labels, read_preprocess
 from vit.checkpoints.module_facts import facts_of, facts_within
 from vit.errors import InvalidCheckpoint, UserError

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vit.checkpoints import families, recognition
 from vit.checkpoints.checkpoint import hollow, with_weights
-from vit.checkpoints.families.family import Tensors
+from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.load import empty_model
 from vit.checkpoints.module_facts import ModuleFacts, facts_of, facts_within, part_at
 from vit.checkpoints.recognition import ParsedCheckpoint

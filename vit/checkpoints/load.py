@@ -26,11 +26,12 @@ from vit.checkpoints.checkpoint import (
     with_weights,
 )
 from vit.checkpoints.families import clip, torchvision
-from vit.checkpoints.families.family import Tensors
+from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.fingerprint import check_fingerprint
 from vit.checkpoints.folder import CheckpointFiles, open_files
+from vit.checkpoints.json_documents import read_json
 from vit.checkpoints.recognition import ParsedCheckpoint
-from vit.checkpoints.weight_files import CLASSES, Weights, read_json, read_meta_tensors, read_tensors
+from vit.checkpoints.weight_files import CLASSES, Weights, read_meta_tensors, read_tensors
 from vit.devices import memory
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.images.preprocess import Preprocess

@@ -25,8 +25,9 @@ from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_b
 from vit.checkpoints import download, hub
 from vit.checkpoints.checkpoint import CARD, CONFIG, PREPROCESS, WEIGHTS
 from vit.checkpoints.hub_card import public_facts, write_hub_card
+from vit.checkpoints.json_documents import dump_json
 from vit.checkpoints.load import load_checkpoint, summarise
-from vit.checkpoints.weight_files import SUFFIXES, dump_json
+from vit.checkpoints.weight_files import SUFFIXES
 from vit.errors import InvalidCheckpoint, Unavailable
 from vit.untrusted import brief
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vit.checkpoints.families import FAMILIES, MODEL_TYPES, READS, huggingface, timm_architectures
-from vit.checkpoints.families.family import (
-    Family,
-    InferredModel,
+from vit.checkpoints.families.family import Family, InferredModel, build_config
+from vit.checkpoints.families.heads import Selection, described, select
+from vit.checkpoints.families.parts import Part, choose, distinct, find_parts, labels
+from vit.checkpoints.families.tensor_shapes import (
     Tensors,
     biased_grid,
-    build_config,
     default_heads,
     infer,
     needed,
@@ -20,8 +20,6 @@ from vit.checkpoints.families.family import (
     reshape,
     square_size,
 )
-from vit.checkpoints.families.heads import Selection, described, select
-from vit.checkpoints.families.parts import Part, choose, distinct, find_parts, labels
 from vit.checkpoints.other_architectures import refuse_others
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.model.config import ViTConfig

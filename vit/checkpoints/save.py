@@ -28,12 +28,11 @@ from vit.checkpoints.checkpoint import (
     with_weights,
 )
 from vit.checkpoints.families import huggingface
-from vit.checkpoints.families.family import Tensors, build_config
+from vit.checkpoints.families.family import build_config
+from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.fingerprint import fingerprint
+from vit.checkpoints.json_documents import dump_json
 from vit.checkpoints.load import summarise
-from vit.checkpoints.weight_files import (
-    dump_json,
-)
 from vit.errors import InvalidCheckpoint, UserError
 from vit.files import check_locks, wait_for_lock
 from vit.images.preprocess import Preprocess

@@ -11,19 +11,21 @@ import zlib
 from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from vit.checkpoints.families.family import Tensors
+from vit.checkpoints.families.tensor_shapes import Tensors
+from vit.checkpoints.file_entries import MAX_TENSORS, Entry, open_zip, rewound, unsupported_dtype
+from vit.checkpoints.json_documents import read_json
+from vit.checkpoints.numpy_archives import first_entry, read_archive
 from vit.checkpoints.pickle_interpreter import UnsafePickle
 from vit.checkpoints.pickles import Pickled, read_legacy, read_zip
 from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief
 
 MAX_TEXT = 32 << 20  # [bytes]; a header with 21,000 class names has 1 MB
-MAX_TENSORS = 20_000
 CLASSES = "class names in the pickle"  # key of the metadata, a JSON list
 MAX_SHARDS = 200
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".ckpt", ".tar")  # PyTorch's examples write .pth.tar
@@ -66,13 +68,13 @@ def read_meta_tensors(file: BufferedReader, name: str) -> tuple[Tensors, dict[st
         raise InvalidCheckpoint(f"{brief(name)} cannot be read: {error.strerror}.") from error
     if start.startswith(b"version https://git-lfs"):
         raise InvalidCheckpoint(f"{brief(name)} is a placeholder of Git LFS. Fetch the file itself with: git lfs pull.")
-    first = _first_entry(file)
+    first = first_entry(file)
     if first.endswith((*SUFFIXES, ".onnx", ".json")):
         raise InvalidCheckpoint(f"{brief(name)} is {_ARCHIVE}")
     if "/data/weights/" in first:
         raise InvalidCheckpoint(f"{brief(name)} is a program of torch.export. Save the model's tensors: {SAVE}.")
     if first.endswith(".npy"):
-        entries = _read_archive(file, name, size)
+        entries = read_archive(file, name, size)
         return {key: _meta_tensor(entry) for key, entry in entries.items()}, {}
     if start.startswith(_PICKLES):
         return _meta_tensors_of_pickle(file, name, size)
@@ -99,23 +101,7 @@ _OTHERS = (
 )
 
 
-class _Entry(NamedTuple):
-    """A tensor's position in the file [bytes from the start], shape and dtype.
-
-    Attributes:
-        columns: column-major (Fortran) order.
-        crc: CRC-32 of the bytes before it in its archive entry, and of the whole entry; None if none is stored.
-    """
-
-    begin: int
-    end: int
-    shape: list[int]
-    dtype: torch.dtype
-    columns: bool = False
-    crc: tuple[int, int] | None = None
-
-
-def _meta_tensor(entry: _Entry) -> Tensor:
+def _meta_tensor(entry: Entry) -> Tensor:
     """Return an entry as a tensor on the meta device."""
     if entry.columns:
         empty = torch.empty(entry.shape[::-1], dtype=entry.dtype, device="meta")
@@ -128,7 +114,7 @@ def _meta_tensors_of_safetensors(file: BufferedReader, name: str, size: int) -> 
     return {key: _meta_tensor(entry) for key, entry in entries.items()}, metadata
 
 
-def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, _Entry], dict[str, str]]:
+def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, Entry], dict[str, str]]:
     """Read entries and metadata of a safetensors file. Source of the format: safetensors' README, section Format."""
     damaged = InvalidCheckpoint(f"{brief(name)} is not a valid safetensors file. Download or save it again.")
     (length,) = struct.unpack("<Q", rewound(file).read(8))
@@ -143,7 +129,7 @@ def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, 
         raise damaged
     if not 1 <= len(header) <= MAX_TENSORS:
         raise damaged
-    entries: dict[str, _Entry] = {}
+    entries: dict[str, Entry] = {}
     for key, entry in header.items():
         match entry:
             case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]}:
@@ -152,12 +138,12 @@ def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, 
                 raise damaged
         kind = (_DTYPES | _SIDE_DTYPES).get(dtype)
         if kind is None:
-            raise _unsupported_dtype(dtype)
+            raise unsupported_dtype(dtype)
         if len(shape) > 8 or not all(type(side) is int and 0 < side < 1 << 40 for side in shape):
             raise damaged
         if begin < 0 or end - begin != math.prod(shape) * kind.itemsize:
             raise damaged
-        entries[key] = _Entry(8 + length + begin, 8 + length + end, shape, kind)
+        entries[key] = Entry(8 + length + begin, 8 + length + end, shape, kind)
     spans = sorted((entry.begin, entry.end) for entry in entries.values())
     starts, ends = [begin for begin, _ in spans], [end for _, end in spans]
     if starts != [8 + length, *ends[:-1]] or ends[-1] != size:
@@ -175,10 +161,6 @@ class Weights(NamedTuple):
 
     tensors: Tensors
     hash: str
-
-
-def _unsupported_dtype(dtype: str) -> InvalidCheckpoint:
-    return InvalidCheckpoint(f"The weights are stored as {brief(dtype)}; this app reads 16, 32 and 64-bit floats.")
 
 
 def read_tensors(
@@ -238,7 +220,7 @@ def read_tensors(
 
 
 class _Span(NamedTuple):
-    """Range of a tensor's data in the file [bytes], and the checksums of an `_Entry`."""
+    """Range of a tensor's data in the file [bytes], and the checksums of an `Entry`."""
 
     begin: int
     end: int
@@ -247,11 +229,11 @@ class _Span(NamedTuple):
 
 def _spans(file: BufferedReader, name: str, size: int, tensors: Tensors) -> dict[str, _Span]:
     """Find the range of each tensor's data."""
-    archive = _first_entry(file).endswith(".npy")
+    archive = first_entry(file).endswith(".npy")
     if not archive and rewound(file).read(9).startswith(_PICKLES):
         stored = _read_pickle(file, name, size).tensors
         return {key: _Span(stored[key].begin, stored[key].end) for key in tensors}
-    entries = _read_archive(file, name, size) if archive else _read_header(file, name, size)[0]
+    entries = read_archive(file, name, size) if archive else _read_header(file, name, size)[0]
     return {key: _Span(entries[key].begin, entries[key].end, entries[key].crc) for key in tensors}
 
 
@@ -280,12 +262,6 @@ class _Stream:
         """Hash the bytes up to `end` and discard them."""
         while self.at < end:
             self.read(min(end, self.at + (1 << 20)), scratch=True)
-
-
-def rewound(file: BufferedReader) -> BufferedReader:
-    """Seek to the start of the file, and return it."""
-    file.seek(0)
-    return file
 
 
 # Start of a zip file, or of a bare pickle of protocol 2 to 5.
@@ -319,7 +295,7 @@ def _read_pickle(file: BufferedReader, name: str, size: int) -> Pickled:
     try:
         if rewound(file).read(2) != b"PK":
             return read_legacy(rewound(file))
-        with _open_zip(file, size) as archive:
+        with open_zip(file, size) as archive:
             return read_zip(archive, file, _find_pickle(archive, name, size))
     except InvalidCheckpoint:
         raise
@@ -349,89 +325,6 @@ def _find_pickle(archive: zipfile.ZipFile, name: str, size: int) -> str:
     if sum(entry.file_size for entry in entries) > size or pickles[0].file_size > MAX_TEXT:
         raise ValueError("It says that it holds more than it can.")
     return pickles[0].filename
-
-
-def _open_zip(file: BufferedReader, size: int) -> zipfile.ZipFile:
-    """Open a zip file with exactly one directory of bounded size; raise ValueError for any other."""
-    # The end record has 22 bytes, and a comment of up to 64 KiB may follow it.
-    file.seek(max(0, size - (1 << 16) - 22))
-    tail = file.read()
-    if sum(1 for _ in re.finditer(rb"PK\x05\x06", tail)) != 1:  # with several directories, readers may disagree
-        raise ValueError("There is no directory, or more than one.")
-    directory = struct.unpack_from("<I", tail.ljust(22, b"\0") + b"\0" * 22, tail.index(b"PK\x05\x06") + 12)[0]
-    if directory > MAX_TENSORS * 200:
-        raise ValueError("The directory is too large.")
-    return zipfile.ZipFile(rewound(file))
-
-
-# --- Archives of numpy ----------------------------------------------------------------------------------------
-
-_NUMPY_DTYPES = {
-    "<f8": torch.float64, "<f4": torch.float32, "<f2": torch.float16,
-    "<V2": torch.bfloat16, "|V2": torch.bfloat16,  # numpy has no bfloat16; JAX writes it as two raw bytes
-    "<i8": torch.int64, "<i4": torch.int32, "|u1": torch.uint8, "|b1": torch.bool,
-}  # fmt: skip
-_NUMPY_HEADER = re.compile(
-    r"\{'descr': '([<>|=]\w{1,20})', 'fortran_order': (True|False), "
-    r"'shape': \(((?:\d{1,12}(?:, |,|(?=\))))*)\), \} *\n",
-    re.ASCII,
-)
-
-
-def _first_entry(file: BufferedReader) -> str:
-    """Return the name of a zip file's first entry, which ends in .npy for numpy.savez; "" for other files."""
-    start = rewound(file).read(1 << 10).ljust(30)
-    (length,) = struct.unpack_from("<H", start, 26)
-    return start[30 : 30 + length].decode("latin-1") if start.startswith(b"PK\x03\x04") else ""
-
-
-def _read_archive(file: BufferedReader, name: str, size: int) -> dict[str, _Entry]:
-    """Read the entries of an uncompressed zip of .npy files. Source of the format: numpy.lib.format."""
-    entries: dict[str, _Entry] = {}
-    try:
-        with _open_zip(file, size) as archive:
-            members = sorted(archive.infolist(), key=lambda member: member.header_offset)
-            if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-                raise InvalidCheckpoint(f"{brief(name)} is compressed. Write it again with numpy.savez.")
-            if members[0].header_offset:
-                raise ValueError("Something lies before the first entry.")
-            at = 0
-            for member in members:
-                with archive.open(member) as content:  # checks that directory and entry agree
-                    start = content.read(1 << 10)
-                # As in `pickles.read_zip`: lengths of name and extra field.
-                file.seek(member.header_offset + 26)
-                begin = member.header_offset + 30 + sum(struct.unpack("<2H", file.read(4)))
-                entry = _read_array(start, begin, begin + member.file_size, member.CRC)
-                key = member.filename.removesuffix(".npy")
-                if member.header_offset < at or entry.end > size or key in entries or key == member.filename:
-                    raise ValueError("Two entries overlap, have one name, or one is no array.")
-                entries[key], at = entry, entry.end
-            if not 1 <= len(entries) <= MAX_TENSORS:
-                raise ValueError("There are too many arrays.")
-    except InvalidCheckpoint:
-        raise
-    except Exception as error:  # as in `read_tensors`
-        raise InvalidCheckpoint(
-            f"{brief(name)} is damaged or not an archive of arrays. Download it again, or write it with numpy.savez."
-        ) from error
-    return entries
-
-
-def _read_array(start: bytes, begin: int, end: int, crc: int) -> _Entry:
-    """Parse the header of an .npy file by a strict pattern, as numpy writes it; nothing is evaluated."""
-    width = 2 if start[6:7] == b"\x01" else 4  # bytes of the header's length, which depend on the version
-    length = 8 + width + int.from_bytes(start[8 : 8 + width], "little")
-    match = _NUMPY_HEADER.fullmatch(start[8 + width : length].decode("latin-1"))
-    if not start.startswith(b"\x93NUMPY") or match is None:
-        raise ValueError("This is no array of plain numbers.")
-    kind = _NUMPY_DTYPES.get(match[1])
-    if kind is None:
-        raise _unsupported_dtype(match[1])
-    shape = [int(side) for side in re.findall(r"\d+", match[3])]
-    if len(shape) > 8 or 0 in shape or end - begin - length != math.prod(shape) * kind.itemsize:
-        raise ValueError("The array has another size than it says.")
-    return _Entry(begin + length, end, shape, kind, match[2] == "True", (zlib.crc32(start[:length]), crc))
 
 
 _PART = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.(safetensors|bin)$", re.ASCII)
@@ -464,32 +357,3 @@ def read_index(text: bytes, name: str) -> dict[str, str]:
     if len(set(places.values())) > MAX_SHARDS:
         raise InvalidCheckpoint(f"{name} names {len(set(places.values()))} files; at most {MAX_SHARDS} are opened.")
     return places
-
-
-def read_json(text: bytes | str, name: str, kind: type = dict) -> Any:
-    """Parse JSON, rejecting duplicate keys.
-
-    Raises:
-        InvalidCheckpoint: not JSON, or not of this kind.
-    """
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(pairs)) < len(pairs):
-            raise ValueError("a name occurs twice")
-        return dict(pairs)
-
-    try:
-        value = json.loads(text, object_pairs_hook=unique)
-        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate could not be displayed
-    except (ValueError, RecursionError) as error:
-        raise InvalidCheckpoint(f"{name} is not valid JSON.") from error
-    if not isinstance(value, kind):
-        raise InvalidCheckpoint(f"{name} is not a JSON {'object' if kind is dict else 'list'}.")
-    return value
-
-
-def dump_json(value: object, indent: int | None = None) -> str:
-    """Serialise a value as JSON, deterministically."""
-    return json.dumps(value, indent=indent, sort_keys=indent is not None, ensure_ascii=False, allow_nan=False) + (
-        "\n" if indent else ""
-    )

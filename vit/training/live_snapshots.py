@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vit.checkpoints import live_module
 from vit.checkpoints.checkpoint import check_preprocess
-from vit.checkpoints.families.family import Tensors
+from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.live_module import LiveModule
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import InvalidConfig, UserError

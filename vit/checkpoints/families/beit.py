@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from vit.checkpoints.families.family import Family, Tensors, with_position_bias
+from vit.checkpoints.families.family import Family
 from vit.checkpoints.families.huggingface import CONFIG_NAMES, IN_MEMORY, ON_DISK, ModelDefaults, assumed, read_config
 from vit.checkpoints.families.huggingface import FAMILY as PLAIN
+from vit.checkpoints.families.tensor_shapes import Tensors, with_position_bias
 
 KINDS = {"beit": ModelDefaults(1e-12), "data2vec-vision": ModelDefaults(1e-12)}
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from vit.checkpoints.families.family import Family, InferredModel, Tensors, check_stated
+from vit.checkpoints.families.family import Family, InferredModel, check_stated
 from vit.checkpoints.families.huggingface import CONFIG_NAMES, ModelDefaults, assumed, document, read_config
 from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix, split_qkv
+from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig

@@ -10,9 +10,10 @@ from functools import partial
 
 import torch
 
-from vit.checkpoints.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors
+from vit.checkpoints.families.family import IMAGENET_MEAN, IMAGENET_STD, Family
 from vit.checkpoints.families.huggingface import CONFIG_NAMES, ModelDefaults, assumed, document, read_config
 from vit.checkpoints.families.target import ConvertedModel, Target, scaled, split_prefix, split_qkv
+from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.images.preprocess import Preprocess
 from vit.model.config import PositionResize, ViTConfig
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from vit.checkpoints.families.dinov2 import _preprocess
-from vit.checkpoints.families.family import Family, Tensors
+from vit.checkpoints.families.family import Family
 from vit.checkpoints.families.huggingface import CONFIG_NAMES, ModelDefaults, assumed, document, read_config
 from vit.checkpoints.families.target import ConvertedModel, Target, scaled, split_prefix, split_qkv
+from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.families.timm import BLOCKS
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig

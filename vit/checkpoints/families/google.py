@@ -11,7 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vit.checkpoints.families.family import Family, Tensors, concatenate, needed
+from vit.checkpoints.families.family import Family
+from vit.checkpoints.families.tensor_shapes import Tensors, concatenate, needed
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import MAX_DEPTH, ViTConfig

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vit.checkpoints.families.family import Family, Tensors, check_stated
+from vit.checkpoints.families.family import Family, check_stated
 from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix, split_qkv
+from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig

@@ -10,9 +10,10 @@ import torch
 
 from vit.checkpoints.families.clip import KEYS as CLIP_KEYS
 from vit.checkpoints.families.clip import classified, flat, table
-from vit.checkpoints.families.family import Family, Tensors
+from vit.checkpoints.families.family import Family
 from vit.checkpoints.families.huggingface import CONFIG_NAMES, ModelDefaults, assumed, document, read_config
 from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix, split_qkv
+from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 

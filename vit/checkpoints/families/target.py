@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vit.checkpoints.families.family import Tensors
+from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.images.preprocess import Preprocess
 from vit.model.config import PositionResize, ViTConfig
 

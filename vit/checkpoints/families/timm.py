@@ -13,17 +13,9 @@ import torch
 
 from vit.checkpoints.families.clip import MEAN as CLIP_MEAN
 from vit.checkpoints.families.clip import STD as CLIP_STD
-from vit.checkpoints.families.family import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Family,
-    Tensors,
-    check_stated,
-    concatenate,
-    needed,
-    with_position_bias,
-)
+from vit.checkpoints.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, check_stated
 from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix
+from vit.checkpoints.families.tensor_shapes import Tensors, concatenate, needed, with_position_bias
 from vit.checkpoints.families.timm_architectures import MIXED, by_architecture, by_name, by_tensors, is_gated
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess, Resize

@@ -10,7 +10,8 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from vit.checkpoints.families.family import InferredModel, Tensors, needed
+from vit.checkpoints.families.family import InferredModel
+from vit.checkpoints.families.tensor_shapes import Tensors, needed
 from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief
 

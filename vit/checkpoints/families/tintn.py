@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from vit.checkpoints.families.family import Family, Tensors, concatenate
+from vit.checkpoints.families.family import Family
+from vit.checkpoints.families.tensor_shapes import Tensors, concatenate
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig

@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vit.checkpoints.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors
+from vit.checkpoints.families.family import IMAGENET_MEAN, IMAGENET_STD, Family
 from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix
+from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from vit.checkpoints.checkpoint import CONFIG, VOCABULARIES, Checkpoint, reads_text
 from vit.checkpoints.custom_classes import CustomClasses
+from vit.checkpoints.json_documents import read_json
 from vit.checkpoints.text_tower import load_text_tower
-from vit.checkpoints.weight_files import read_json
 from vit.errors import InvalidCheckpoint, UserError
 from vit.model.heads import CosineHead
 from vit.untrusted import brief

@@ -1,0 +1,69 @@
+"""What downloads of the displayed map need: the map, data for the saved viewer, and arguments of the code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pages.looking import method_choice, token_features
+from vit.explain.methods import METHODS
+from vit.view import export
+
+if TYPE_CHECKING:
+    from pages.components import viewer
+    from pages.looking.method_choice import Example, MethodChoice
+    from pages.looking.token_features import OpenPicture
+    from vit.view.selection import Selection
+
+
+def for_export(
+    example: Example,
+    selection: Selection,
+    choice: MethodChoice | None,
+    computed: viewer.ComputedMap | None,
+    method: viewer.Method | None,
+    pictures: Sequence[OpenPicture] = (),
+) -> tuple[Callable[[], export.MapView] | None, dict[str, Any], dict[str, Any] | None]:
+    """Return the arguments of `downloads.show`.
+
+    Args:
+        computed, method: from `method_choice.computed_map`.
+        pictures: see `token_features.feed`.
+
+    Returns:
+        A function that computes the map of a method or of components, None for other views; data for the saved viewer;
+        arguments for the generated code.
+    """
+    extended = token_features.with_features(example, selection)
+    map_view: Callable[[], export.MapView] | None = None
+    needed: dict[str, Any] = {"computed": computed, "features": token_features.pack(example, selection, pictures)}
+    code: dict[str, Any] | None = None
+    if selection.view == "relevance" and choice is not None:
+        map_view, code = partial(_method_map, extended, selection, choice), _method_code(selection, choice)
+        chain = method_choice.chain(extended, choice.about) if method and method["chain"] else None
+        needed |= {"method": method, "chain": chain}
+    elif choice and computed is None and not example.stored:
+        needed["others"] = partial(method_choice.in_page, extended, selection, choice)
+    if selection.view == "components" and token_features.readable(example):
+        map_view = partial(_components_map, example, extended, selection.after_block, pictures)
+        code = {"method": "components", "block": selection.after_block}
+    return map_view, needed, code
+
+
+def _method_map(example: Example, selection: Selection, choice: MethodChoice) -> export.MapView:
+    recorded = method_choice.recorded_pass(example, choice.explained)
+    label, token = method_choice.class_label(example, choice), method_choice.explained_token(selection, choice)
+    return export.MapView.of_method(recorded, choice.method, label, token, selection.direction, selection)
+
+
+def _method_code(selection: Selection, choice: MethodChoice) -> dict[str, Any]:
+    token = method_choice.explained_token(selection, choice)
+    code = {"method": choice.method} | selection.changed(METHODS[choice.method].settings)
+    code |= {"target": choice.target} if choice.explained is not None else {}
+    return code | ({"query": token, "direction": selection.direction} if token is not None else {})
+
+
+def _components_map(example: Example, extended: Example, block: int, pictures: Sequence[OpenPicture]) -> export.MapView:
+    joint = token_features.basis(example, block, pictures)
+    return export.MapView.of_components(extended.explanation.record, block, *joint)

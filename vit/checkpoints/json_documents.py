@@ -1,0 +1,35 @@
+"""JSON of checkpoints: parsed without trust, written deterministically."""
+
+import json
+from typing import Any
+
+from vit.errors import InvalidCheckpoint
+
+
+def read_json(text: bytes | str, name: str, kind: type = dict) -> Any:
+    """Parse JSON, rejecting duplicate keys.
+
+    Raises:
+        InvalidCheckpoint: not JSON, or not of this kind.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a name occurs twice")
+        return dict(pairs)
+
+    try:
+        value = json.loads(text, object_pairs_hook=unique)
+        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate could not be displayed
+    except (ValueError, RecursionError) as error:
+        raise InvalidCheckpoint(f"{name} is not valid JSON.") from error
+    if not isinstance(value, kind):
+        raise InvalidCheckpoint(f"{name} is not a JSON {'object' if kind is dict else 'list'}.")
+    return value
+
+
+def dump_json(value: object, indent: int | None = None) -> str:
+    """Serialise a value as JSON, deterministically."""
+    return json.dumps(value, indent=indent, sort_keys=indent is not None, ensure_ascii=False, allow_nan=False) + (
+        "\n" if indent else ""
+    )
