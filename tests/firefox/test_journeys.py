@@ -6,9 +6,6 @@ from PIL import Image
 
 from .window import Window
 
-PATCH = 1 + 2 * 8 + 5  # token of the patch in row 2, column 5 of 8, behind the class token
-
-
 def test_the_first_view_opens(window: Window) -> None:
     window.open()
     assert window.ask("a.payload.tokens") == 257  # as enlarged for newcomers
@@ -33,21 +30,21 @@ def test_hovering_draws_another_map_and_asks_nothing_of_the_server(window: Windo
     window.open("?sample=cat")
     before = window.drawn()
     window.point(2, 5)
-    window.until(f"a.query === {PATCH} && a.settled")
+    window.until("a.settled")
     assert window.drawn() != before
     assert window.marionette.get_url() == f"{window.url}/?sample=cat"
 
 
 def test_a_pin_is_in_the_link_which_restores_it(window: Window) -> None:
     window.open("?sample=cat")
-    window.point(2, 5, click=True)
-    window.until_link(f"token={PATCH}.*pinned=1|pinned=1.*token={PATCH}")
+    patch = window.point(2, 5, click=True)
+    window.until_link(f"token={patch}.*pinned=1|pinned=1.*token={patch}")
     window.until("a.settled")
     link = window.marionette.get_url().removeprefix(f"{window.url}/")
     pinned = window.drawn()
     window.marionette.navigate("about:blank")
     window.open(link)
-    assert window.ask("[a.selection.token, a.selection.pinned]") == [PATCH, True]
+    assert window.ask("[a.selection.token, a.selection.pinned]") == [patch, True]
     assert window.drawn() == pinned
 
 
@@ -74,11 +71,11 @@ def test_the_page_is_dark_where_the_system_is(window: Window) -> None:
 
 def test_both_sides_of_compare_have_one_cursor(window: Window) -> None:
     window.open("compare", viewers=2)
-    window.point(2, 5)
-    window.until(f"a.query === {PATCH} && b.query === a.query")
+    patch = window.point(2, 5)
+    window.until(f"b.query === {patch}")
     window.point(2, 5, click=True)
-    window.until(f"b.selection.pinned && b.selection.token === {PATCH}")
-    window.until_link(f"token={PATCH}")
+    window.until(f"b.selection.pinned && b.selection.token === {patch}")
+    window.until_link(f"token={patch}")
 
 
 def test_a_step_of_the_tour_notices_that_it_is_done(window: Window) -> None:

@@ -75,8 +75,12 @@ class Window:
             assert time.monotonic() < until, f"never so: {what}; {self.marionette.get_url()}"
             time.sleep(LOOK)
 
-    def point(self, row: int, col: int, *, click: bool = False) -> None:
-        """Move the mouse to the middle of a patch of the first picture, wherever that is once the page stands still."""
+    def point(self, row: int, col: int, *, click: bool = False) -> int:
+        """Move the mouse to the middle of a patch of the first picture, wherever that is once the page stands still.
+
+        Returns:
+            the token of the patch.
+        """
         place = """(() => {
             const over = a.page.find("canvas.over"), { rows, cols, tokens } = a.payload, [row, col] = arguments;
             over.scrollIntoView({ block: "center" });
@@ -94,6 +98,7 @@ class Window:
         self.wait(there, f"the pointer is on the patch in row {row}, column {col}")
         if click:
             self.marionette.actions.sequence("pointer", "mouse", mouse).pointer_down().pointer_up().perform()
+        return self.ask(place, row, col)[2]
 
     def press(self, name: str) -> None:
         """Click the control that people read as `name`, in the page or in a component of it."""
