@@ -311,3 +311,10 @@ def test_picture_of_twelve_bits_in_sixteen_is_reported_and_stretched(
     assert "cells.png uses 0 to 4,095 of 65,535" in dark.err and "--stretch" in dark.err
     stretched = command("classify", path, "--checkpoint", saved, "--stretch")
     assert stretched.status == 0 and not stretched.err and stretched.out != dark.out
+
+
+def test_pages_of_a_tiff_that_are_not_read_are_reported(command: Command, saved: Path, tmp_path: Path) -> None:
+    page = Image.new("RGB", (60, 40), "teal")
+    page.save(tmp_path / "scan.tiff", save_all=True, append_images=[page, page])
+    result = command("classify", tmp_path / "scan.tiff", "--checkpoint", saved)
+    assert result.status == 0 and "scan.tiff has 3 pages, of which the first is shown." in result.err

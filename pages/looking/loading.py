@@ -28,7 +28,7 @@ from vit.checkpoints import catalog, hub
 from vit.checkpoints.recommended import RECOMMENDED
 from vit.errors import UserError
 from vit.explain import faithfulness
-from vit.images import decode
+from vit.images import decode, tiff
 from vit.paths import checkpoints_folder, split_part
 from vit.training import run_folder
 from vit.untrusted import is_number
@@ -186,6 +186,8 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
     for picture in here.pictures[:most]:
         if used := used_range(picture.data):
             st.caption(f"{plain(picture.name)} {used.sentence} Page Explore can stretch it.")
+        if (pages := tiff.count_pages(picture.data)) > 1:
+            st.caption(f"{plain(picture.name)} {tiff.only_first(pages)}")
     count = len(here.pictures)
     if count and not (here.fresh and st.session_state.get(key)):  # the uploader does not show these pictures
         one = f"This is {plain(here.pictures[0].name)}, which was uploaded."

@@ -20,7 +20,7 @@ from pages.shared import uploaders
 from pages.shared.escape import plain
 from pages.streamlit_internals import sessions
 from vit.errors import UserError
-from vit.images import decode, samples
+from vit.images import decode, samples, tiff
 from vit.images import video as videos
 from vit.images.file_checks import MAX_FRAMES
 from vit.runs.registry import list_runs
@@ -244,7 +244,9 @@ def pick_frame(source: Source) -> Source:
 
 
 def pick_range(source: Source) -> Source:
-    """Show a note and a toggle for stretching if a picture uses only a small part of its value range."""
+    """Show how much of a file is not shown: further pages, and a toggle for stretching a narrow range of values."""
+    if (pages := tiff.count_pages(source.data)) > 1:
+        st.caption(plain(f"{source.name} {tiff.only_first(pages)}"))
     used = None if source.sample or videos.is_video(source.data) else loading.used_range(source.data)
     if used is None:
         return source

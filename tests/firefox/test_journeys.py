@@ -6,6 +6,7 @@ from PIL import Image
 
 from .window import Window
 
+
 def test_the_first_view_opens(window: Window) -> None:
     window.open()
     assert window.ask("a.payload.tokens") == 257  # as enlarged for newcomers

@@ -50,6 +50,14 @@ def test_picture_opens_under_any_file_name(page: AppTest) -> None:
         assert payload(page)[0]["picture"]["width"] == width
 
 
+def test_tiff_of_several_pages_says_that_one_is_shown(page: AppTest) -> None:
+    page.run()
+    scan, file = Image.new("RGB", (300, 200), "teal"), io.BytesIO()
+    scan.save(file, "TIFF", save_all=True, append_images=[scan])
+    page.file_uploader[0].upload("scan.tif", file.getvalue()).run()
+    assert not page.exception and any("has 2 pages" in caption.value for caption in page.caption)
+
+
 def test_picture_with_a_narrow_range_of_values_says_so_and_can_be_stretched(page: AppTest) -> None:
     page.run()
     cells = Image.fromarray(np.linspace(0, 4095, 90).astype(np.uint16)[None].repeat(60, 0))

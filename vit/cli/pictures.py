@@ -9,6 +9,7 @@ from PIL import Image
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidImage, UserError
 from vit.explain.input_sizes import resized, size_near
+from vit.images import tiff
 from vit.images.decode import decode_image, used_range
 from vit.images.preprocess import Preprocess
 
@@ -27,6 +28,8 @@ def read_picture(path: Path, stretch: bool = False) -> Image.Image:
         picture = decode_image(data, stretch=stretch)
         if not stretch and (used := used_range(data)):
             print(f"{path} {used.sentence} --stretch shows it over the whole range.", file=sys.stderr)
+        if (pages := tiff.count_pages(data)) > 1:
+            print(f"{path} {tiff.only_first(pages)}", file=sys.stderr)
         return picture
     except OSError as error:
         raise InvalidImage(f"{path} cannot be read: {error.strerror}.") from error

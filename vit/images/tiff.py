@@ -12,7 +12,9 @@ Tags = dict[int, tuple[int, ...]]
 _SUBTYPE, _BITS, _COMPRESSION, _PHOTOMETRIC, _MAKE = 254, 258, 259, 262, 271
 _SAMPLES, _SUB_DIRECTORIES, _SAMPLE_FORMAT, _DNG_VERSION = 277, 330, 339, 50706
 _MOST_DIRECTORIES, _MOST_ENTRIES, _MOST_VALUES = 32, 4096, 64
+_MOST_PAGES = 1000
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 13: 4, 16: 8, 18: 8}  # [bytes] per value, by type; other types are skipped
+_COPIES_AND_MASKS = {1, 4, 5}  # types of subfiles
 _OF_SENSORS = {32803, 34892}  # photometric interpretations: colour filter array, and linear raw
 _RAW_COMPRESSIONS = {32767, 32769, 32770, 34713, 65000, 65535}  # Sony, Epson, Samsung, Nikon, Kodak, Pentax
 _BY_MAKE = {b"NIKON": "NEF", b"SONY": "ARW", b"PENTAX": "PEF", b"SAMSUNG": "SRW", b"HASSELBLAD": "3FR"}
@@ -49,6 +51,22 @@ def only_previews(data: bytes) -> bool:
     return bool(first.get(_SUBTYPE, (0,))[0] & 1)
 
 
+def count_pages(data: bytes) -> int:
+    """Count the pages of a TIFF up to 1,000, without reduced copies and masks; 1 for other files."""
+    chain = _directories(data, _MOST_PAGES, below=False)
+    return max(1, sum(not {*tags.get(_SUBTYPE, ())} & _COPIES_AND_MASKS for tags in chain))
+
+
+def only_first(pages: int) -> str:
+    """End of a sentence that begins with the name of a file of several pages.
+
+    >>> only_first(3)
+    'has 3 pages, of which the first is shown. Save another page as a file of its own to see it.'
+    """
+    count = f"{_MOST_PAGES:,} pages or more" if pages == _MOST_PAGES else f"{pages} pages"
+    return f"has {count}, of which the first is shown. Save another page as a file of its own to see it."
+
+
 def describe(data: bytes) -> str:
     """Describe the content of a TIFF, to continue a sentence after "a TIFF"; "" if unknown."""
     tags = next(_directories(data), {})
@@ -60,8 +78,8 @@ def describe(data: bytes) -> str:
     return f" of {bits[0]}-bit {_KINDS[kinds[0]]}{in_channels}"
 
 
-def _directories(data: bytes) -> Iterator[Tags]:
-    """Yield the tags of each directory in the chain, each followed by its subdirectories."""
+def _directories(data: bytes, most: int = _MOST_DIRECTORIES, *, below: bool = True) -> Iterator[Tags]:
+    """Yield the tags of each directory in the chain, each followed by its subdirectories unless not `below`."""
     if data[:4] not in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
         return
     order: Literal["little", "big"] = "little" if data.startswith(b"II") else "big"
@@ -84,11 +102,11 @@ def _directories(data: bytes) -> Iterator[Tags]:
         return tags, number(entry + count * (4 + 2 * word), word)
 
     waiting, seen = [number(8 if big else 4, word)], set[int]()
-    while waiting and len(seen) < _MOST_DIRECTORIES:
+    while waiting and len(seen) < most:
         position = waiting.pop()
         if position in seen or not 0 < position < len(data):
             continue
         seen.add(position)
         tags, following = read(position)
         yield tags
-        waiting += [following, *reversed(tags.get(_SUB_DIRECTORIES, ()))]
+        waiting += [following, *(reversed(tags.get(_SUB_DIRECTORIES, ())) if below else ())]
