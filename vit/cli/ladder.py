@@ -11,7 +11,7 @@ from pathlib import Path
 from vit.cli.training import merged_settings
 from vit.errors import InvalidConfig
 from vit.paths import runs_folder
-from vit.progress import tqdm
+from vit.progress import progress_bar
 from vit.training import dry_run, ladder
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
@@ -59,7 +59,8 @@ def run_ladder(options: argparse.Namespace) -> None:
 
 def _without_training(config: TrainConfig, bar: bool) -> dict[str, RungResult]:
     moments = dry_run.without_training(config, str(set_up_process(config).device), math.inf)
-    with closing(moments), tqdm(total=100, unit="%", leave=False, disable=not bar) as progress:
+    style = "{l_bar}{bar}| {elapsed}, {remaining} left"
+    with closing(moments), progress_bar(total=100, bar_format=style, leave=False, disable=not bar) as progress:
         for moment in moments:
             if isinstance(moment, dict):
                 return moment
