@@ -377,7 +377,8 @@ def _status_of(
         return ends[word], reason[:MAX_REASON] if isinstance(reason, str) else ""
     if loop:
         return "interrupted", "Its program ended without recording an outcome. Everything it wrote before is here."
-    cut_off = "It was cut off, perhaps by a restart of the machine. Resume it: no complete epoch is lost."
+    why = "perhaps by a restart of the machine or for lack of memory"
+    cut_off = f"It was cut off, {why}. Resume it: no complete epoch is lost."
     return "interrupted", f"{job_status.reason} {cut_off}".strip() if handle else cut_off
 
 
