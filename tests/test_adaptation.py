@@ -111,6 +111,15 @@ def test_frozen_parameters_keep_their_bits(
         assert any(name.startswith("blocks.2.attn") for name in changed)
 
 
+def test_evaluation_before_the_first_step_forecasts_nothing(
+    config: TrainConfig, runs: Callable[[TrainConfig], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs(ladder.rung_config(config, "lora"))
+    before, after, *_ = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Epoch ")]
+    assert before.startswith("Epoch 0 of 3: validation accuracy ") and "left" not in before
+    assert after.startswith("Epoch 1 of 3: loss ") and after.endswith(" left")
+
+
 def test_merged_adapters_compute_the_same_as_separate_ones(config: TrainConfig) -> None:
     torch.manual_seed(0)
     model = VisionTransformer(ViTConfig(image_size=(16, 16), patch_size=4, num_classes=3, dim=24, heads=2, depth=2))

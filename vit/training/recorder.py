@@ -245,17 +245,17 @@ class Recorder(AbstractContextManager["Recorder"]):
         if self._tracker:
             self._note_tracker(self._tracker.note())
         self.best = max(self.best, result.accuracy)
-        pace = (clock() - self.begun) / max(self.at - self.first, 1)
-        left = pace * (self.facts["total_steps"] - self.at)
         self.postfix["accuracy"] = f"{result.accuracy:.2%}"
         self.bar.set_postfix(self.postfix)
         if self.bar.disable:
-            print(
-                f"Epoch {epoch} of {self.facts['epochs']}: loss {self.postfix.get('loss', '?')}, "
-                f"validation accuracy {result.accuracy:.2%} (best {self.best:.2%}), "
-                f"{tqdm.format_interval(left)} left" + (f". {self.bottleneck}" if self.bottleneck else ""),
-                flush=True,
-            )
+            facts = [f"validation accuracy {result.accuracy:.2%} (best {self.best:.2%})"]
+            if steps := self.at - self.first:  # an evaluation before the first step has no pace
+                left = (clock() - self.begun) / steps * (self.facts["total_steps"] - self.at)
+                facts.append(f"{tqdm.format_interval(left)} left")
+            if "loss" in self.postfix:
+                facts.insert(0, f"loss {self.postfix['loss']}")
+            why = f". {self.bottleneck}" if self.bottleneck else ""
+            print(f"Epoch {epoch} of {self.facts['epochs']}: {', '.join(facts)}{why}", flush=True)
 
     def test(self, epoch: int, result: Evaluation) -> None:
         """Record the test result of the best checkpoint, of this epoch; called by rank 0 only."""
