@@ -13,7 +13,7 @@ from pages.links.page_links import CheckpointsLink, ExploreLink
 from pages.looking import fetching, loading, run_records
 from pages.server import access, zip_downloads
 from pages.shared import button_actions, download_buttons, pushing, uploaders
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from vit import checkpoints
 from vit.checkpoints import hub, manage, weight_files
 from vit.errors import UserError
@@ -84,7 +84,7 @@ def show(info: CheckpointInfo) -> None:
         if info.choices:
             st.info(f"{plain(info.problem)} Open it in Explore and choose the number there.")
         else:
-            st.error(plain(info.problem))
+            st.error(with_code(info.problem))
     with st.container(horizontal=True, vertical_alignment="center"):
         closed = bool(info.problem) and not info.choices
         navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=info.name).to_query(), disabled=closed)
@@ -120,7 +120,7 @@ def offer_lesson(info: CheckpointInfo) -> None:
             with st.spinner("Packing the model…"):
                 state.lesson = key, lesson.lesson(checkpoints.load_checkpoint(info.folder), language)
         except UserError as error:
-            st.error(plain(str(error)))
+            st.error(with_code(str(error)))
             return
     if state.lesson and state.lesson[0] == key:  # also after the popover was closed and reopened
         content = state.lesson[1]
@@ -183,7 +183,7 @@ def upload(refused: bool) -> None:
     weights = manage.weights_of(names)
     if not weights:
         if not all(name.endswith(manage.TEXTS) for name in names):
-            st.error(plain(manage.no_weights_message(names)))
+            st.error(with_code(manage.no_weights_message(names)))
         elif names:
             st.caption("The weights are still missing.")
         return

@@ -27,7 +27,7 @@ from pages.panels import (
 )
 from pages.panels import heads as head_panel
 from pages.server import first_html
-from pages.shared.escape import plain
+from pages.shared.escape import with_code
 from vit.errors import UserError
 from vit.explain import map_comparison
 from vit.images import samples
@@ -288,7 +288,7 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
         picture_picker.drop_upload(source)
         source = picture_picker.sample_source(picture_picker.current_sample())
         with inputs:
-            st.error(plain(str(error)))
+            st.error(with_code(str(error)))
             st.caption(f"Instead, this is the sample “{samples.SAMPLES[source.sample].title}”.")
         explanation = explained(source)
     else:

@@ -22,7 +22,7 @@ from pages.run_views import (
 )
 from pages.server import access
 from pages.shared import button_actions, datasets, stored_epochs
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import Run
 from vit.runs.search import control
@@ -248,23 +248,23 @@ def facts(run: Run) -> list[str]:
 def show_status(run: Run) -> None:
     """Show the status of a run, beyond the progress bar."""
     if run.problem:
-        st.warning(plain(run.problem))
+        st.warning(with_code(run.problem))
     if run.status == "failed":
         why = plain(run.reason) or "It failed without a message. The log may say why."
         st.error(why if access.may_train() else "It failed.")
     elif run.status in ("interrupted", "stalled", "retrying", "unknown"):
-        st.warning(plain(run.reason))
+        st.warning(with_code(run.reason))
     elif run.status == "waiting":
-        st.info(plain(waiting_reason(run)))
+        st.info(with_code(waiting_reason(run)))
     elif run.status in ("starting", "stopping", "ending"):
-        st.info(plain(run.reason))
+        st.info(with_code(run.reason))
     elif run.status in ("stopped", "pruned") and run.reason:
         st.caption(plain(run.reason))
     elif run.status == "finished" and run_records.guesses(run):
         st.warning("It does no better than guessing. Lower the learning rate, or look at its pictures and labels.")
     figures = run_records.figures(run)
     if figures.problem and run.status != "unreadable":
-        st.warning(plain(figures.problem))
+        st.warning(with_code(figures.problem))
     for note in figures.records.get("note", [])[-3:]:
         st.caption(plain(note["text"]))
 

@@ -14,7 +14,7 @@ from pages.links import link_controls, navigation, session
 from pages.links.page_links import RunsLink
 from pages.looking import loading
 from pages.shared import datasets, setting_names, training_gate
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from pages.train_form import cluster_dry_run, compute_target, cost_preview, data_picker, form_state, ladder, search
 from pages.train_form import settings as fields
 from pages.train_form.form import LONGEST, TrainForm
@@ -213,7 +213,7 @@ def pick_sweep(settings: Mapping[str, Any], first: str | None) -> list[dict[str,
                 try:
                     chosen[name] = fields.parse_values(name, text)
                 except ValueError as error:
-                    st.error(plain(str(error)))
+                    st.error(with_code(str(error)))
                     return []
         runs = [dict(zip(chosen, values, strict=True)) for values in itertools.product(*chosen.values())]
         if len(runs) > MOST_RUNS:
@@ -223,7 +223,7 @@ def pick_sweep(settings: Mapping[str, Any], first: str | None) -> list[dict[str,
             _, problems = fields.check({**settings, **run})
             if problems:
                 what = ", ".join(f"{setting_names.title(name)} {value}" for name, value in run.items())
-                st.error(plain(f"{what}: {next(iter(problems.values()))}"))
+                st.error(with_code(f"{what}: {next(iter(problems.values()))}"))
                 return []
         if chosen:
             st.caption(f"{len(runs)} runs: one per combination. They wait for the device in turn.")
@@ -252,7 +252,7 @@ def start(
             launched.append(run)
     except UserError as error:
         before = f"{len(launched)} of {len(runs)} runs were started. " if launched else ""
-        st.error(plain(f"{before}{error}"))
+        st.error(with_code(f"{before}{error}"))
         return
     st.switch_page("pages/runs.py", query_params=RunsLink(runs=tuple(run.id for run in launched)).to_query())
 
@@ -291,7 +291,7 @@ refused = form_state.load_from_url(known_starts) if form_state.url_has_priority(
 
 with data_place:
     if refused:
-        st.warning(plain(f"The link asks for what is not possible here: {', '.join(refused)}. The rest was taken."))
+        st.warning(with_code(f"The link asks for what is not possible here: {', '.join(refused)}. The rest was taken."))
     select_place = st.container()
     with st.expander("Upload an archive of pictures", key="upload_group"):
         data_picker.upload(catalog.uploads_folder(), form_state.read().data, choose_data)
@@ -343,7 +343,7 @@ with right:
         sound = pictures is not None or data_picker.can_come(form.data, data_root)  # a run downloads missing data
         here = devices if target.on == HERE else ()
         if here and (problem := cost_preview.problem(config, here, pictures)):
-            st.error(plain(problem))
+            st.error(with_code(problem))
             sound = False
         elsewhere = target.on != HERE and bool(devices)
         there = cluster_dry_run.finished(config, target) if elsewhere else None

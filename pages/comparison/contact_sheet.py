@@ -17,7 +17,7 @@ from pages.looking import class_source, loading, method_choice
 from pages.server import pass_queue, uploaded_pictures
 from pages.server.result_cache import ASK_ABOVE, TELL_ABOVE
 from pages.shared import datasets, download_buttons
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
 from vit.explain.methods import METHODS
@@ -118,7 +118,7 @@ def show() -> None:
             shown_map = pick_map(checkpoint)
         pictures = chosen_pictures(checkpoint, source)
     except UserError as error:
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
         return
     if not pictures:
         return

@@ -17,7 +17,7 @@ from pages.looking import class_source, loading, method_choice, token_features
 from pages.server import uploaded_pictures
 from pages.server.uploaded_pictures import Upload
 from pages.shared import datasets, stepping, stored_epochs
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from pages.streamlit_internals.types import DeltaGenerator
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
@@ -167,7 +167,7 @@ def pick_side(
     try:
         return pick_epoch(name, runs) if source == EPOCH else pick_picture(name, available, lead)
     except UserError as error:
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
         return None
 
 
@@ -191,7 +191,7 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: SideC
             files = loading.pick_files(uploaded_pictures.MOST_TOGETHER, f"{name}_upload", f"{name}_picture")
             uploaded = [one for one in files if not loading.problem_of(one.data)]
             if problems := [f"{one.name}: {loading.problem_of(one.data)}" for one in files if one not in uploaded]:
-                st.error(plain(" ".join(problems)))
+                st.error(with_code(" ".join(problems)))
             source = next(iter(samples.SAMPLES))  # shown until there is a readable upload
         content = samples.read(source)
         credit = f"{samples.SAMPLES[source].title}: {samples.SAMPLES[source].credit}, {samples.SAMPLES[source].licence}"

@@ -16,7 +16,7 @@ from pages.server import access, pass_queue
 from pages.server.result_cache import ASK_ABOVE, cached, with_bar
 from pages.server.uploaded_pictures import Upload
 from pages.shared import button_actions, datasets
-from pages.shared.escape import plain
+from pages.shared.escape import with_code
 from vit.checkpoints import manage
 from vit.data import datasets as vit_datasets
 from vit.errors import UserError
@@ -85,7 +85,7 @@ def pick(checkpoint: Checkpoint, prefix: str = "", size: Size | None = None) -> 
         else:
             custom = (_typed if source == TYPED else _from_examples)(checkpoint, prefix)
     except UserError as error:
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
         return checkpoint
     if custom is None:
         return checkpoint

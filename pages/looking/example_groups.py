@@ -12,7 +12,7 @@ from pages.server import uploads as upload_limits
 from pages.server.result_cache import cached
 from pages.server.uploaded_pictures import Upload
 from pages.shared import uploaders
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from vit.errors import UserError
 from vit.images import decode
 
@@ -71,7 +71,7 @@ def pick(prefix: str) -> dict[str, Sequence[Upload]]:
             )
             st.form_submit_button("Add the group", on_click=add)
     if note := session.of(session.Visit).group_notes.pop(name, ""):
-        st.warning(plain(note))
+        st.warning(with_code(note))
     return groups
 
 

@@ -11,7 +11,7 @@ from pages.links.page_links import CheckpointsLink, ExploreLink
 from pages.looking import loading
 from pages.server import access, public
 from pages.shared import button_actions
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from vit.checkpoints import hub
 from vit.checkpoints.recommended import RECOMMENDED, Recommended
 from vit.errors import UserError
@@ -38,7 +38,7 @@ def fetch(name: str) -> None:
         fetched = hub.fetch(name, progress, max(access.limits().free_bytes, hub.KEEP_FREE))
     except UserError as error:
         bar.empty()
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
         return
     button_actions.report_success(f"{fetched.name} is here.")
     address.show(CheckpointsLink(name=str(fetched.name)))

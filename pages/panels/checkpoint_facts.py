@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import streamlit as st
 
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from vit.checkpoints import convert, manage
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def show(checkpoint: Checkpoint | Model, info: CheckpointInfo | Model) -> None:
     if assumed := {field: why for field, why in checkpoint.assumed.items() if field not in ("heads", "pooler")}:
         with st.popover(f"Assumed: {', '.join(assumed)}", width="stretch"):
             for field, why in assumed.items():
-                st.caption(f"**{plain(str(field))}**: {plain(str(why))}")
+                st.caption(f"**{plain(str(field))}**: {with_code(str(why))}")
     if checkpoint.card:
         with st.popover("Model card", width="stretch"):
             st.code(_FRONT_MATTER.sub("", checkpoint.card), language="markdown", wrap_lines=True)
@@ -63,7 +63,7 @@ def offer_conversion(checkpoint: Checkpoint) -> None:
     with popover:
         to = st.selectbox("Library", get_args(convert.To), key="library")
         if problem := convert.obstacle(checkpoint, to):
-            st.info(plain(problem))
+            st.info(with_code(problem))
             return
         name = checkpoint.path.name + convert.SUFFIXES.get(to, (f"-{to}.zip",))[0]
         st.download_button(

@@ -10,7 +10,7 @@ from pages.links import address, link_controls, navigation, session
 from pages.links.page_links import CheckpointsLink, ExploreLink
 from pages.looking import loading
 from pages.panels import checkpoint_facts, first_view, welcome
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from vit.checkpoints import families, hub
 from vit.errors import UserError
 from vit.explain import self_check
@@ -67,14 +67,14 @@ def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
     heads = _chosen_heads(name)
     if info.choices and heads is None:
         with notes:
-            st.info(plain(info.problem))
+            st.info(with_code(info.problem))
             _pick_heads(name, info.choices, None)
         st.stop()
     try:
         checkpoint = loading.open_checkpoint(name, str(info.folder), stamp, heads)
     except UserError as error:  # usually a link with an impossible number of heads
         with notes:
-            st.error(plain(str(error)))
+            st.error(with_code(str(error)))
             if info.choices:
                 _pick_heads(name, info.choices, heads)
         if info.choices or heads is None:
@@ -85,11 +85,11 @@ def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
     checkpoint_facts.offer_conversion(checkpoint)
     if "heads" in checkpoint.assumed:  # if this assumption is wrong, every map is wrong
         with notes:
-            st.warning(plain(checkpoint.assumed["heads"]))
+            st.warning(with_code(checkpoint.assumed["heads"]))
             _pick_heads(name, families.tensor_shapes.possible_heads(checkpoint.config.dim), checkpoint.config.heads)
     if "pooler" in checkpoint.assumed:  # if this assumption is wrong, every prediction is wrong
         with notes:
-            st.warning(plain(checkpoint.assumed["pooler"]))
+            st.warning(with_code(checkpoint.assumed["pooler"]))
     checkpoint_facts.show_self_check(checkpoint, verified(checkpoint.identity, checkpoint).error)
     return checkpoint
 

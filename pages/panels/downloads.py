@@ -13,7 +13,7 @@ from pages.links import session
 from pages.links.source import Source
 from pages.server import pass_queue
 from pages.shared import download_buttons
-from pages.shared.escape import plain
+from pages.shared.escape import with_code
 from vit.errors import UserError
 from vit.images import decode, video
 from vit.view import animation, code_snippet, export, figures, standalone_page
@@ -229,7 +229,7 @@ def _frames(
                     progress=lambda share: bar.progress(share, BAR),
                 )
         except UserError as error:
-            st.error(plain(str(error)))
+            st.error(with_code(str(error)))
             return
         session.of(session.Explore).frames = (
             request,

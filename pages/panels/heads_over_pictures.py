@@ -14,7 +14,7 @@ from pages.looking import loading
 from pages.looking.method_choice import Example, pass_of
 from pages.server.result_cache import ASK_ABOVE
 from pages.shared import datasets
-from pages.shared.escape import plain
+from pages.shared.escape import with_code
 from vit.data.pictures import Pictures
 from vit.errors import InvalidRun, UserError
 from vit.explain.head_census import (
@@ -73,7 +73,7 @@ def show(example: Example) -> dict[str, Statistic] | None:
     try:
         parts = uploaded(example) if source == UPLOAD else dataset_parts(example, source)
     except UserError as error:
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
         return None
     progress = started(example, parts)
     if progress is None:

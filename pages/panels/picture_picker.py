@@ -17,7 +17,7 @@ from pages.looking import loading
 from pages.panels import own_pictures, welcome
 from pages.server import public, uploaded_pictures, uploads
 from pages.shared import uploaders
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from pages.streamlit_internals import sessions
 from vit.errors import UserError
 from vit.images import decode, samples, tiff
@@ -99,7 +99,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
     if public.is_public():
         st.caption("Your pictures stay in the memory of this visit, and are forgotten when you leave.")
     if state.refused:
-        st.error(plain(state.refused))
+        st.error(with_code(state.refused))
     own_pictures.show(choose_own)
     if source == "upload" and state.upload:
         row.caption(f"This is {plain(state.upload.name)}.", width="content", help=uploaded_pictures.retention_note())

@@ -13,7 +13,7 @@ from PIL import Image
 from pages.components import viewer
 from pages.run_views import curves
 from pages.shared import bars, download_buttons, stored_epochs
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from vit.errors import UserError
 from vit.runs.registry import Run
 from vit.view import animation
@@ -77,7 +77,7 @@ def show(run: Run) -> None:
             "epochs feeder", _payload(str(folder), epoch, picture, stored_epochs.stamp(folder, epoch))
         )
     except UserError as error:
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
         return
     selection = viewer.show("epochs viewer", payload, Selection())
     if len(epochs) > 1:

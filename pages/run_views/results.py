@@ -15,7 +15,7 @@ from PIL import Image
 from pages.run_views import run_actions
 from pages.server import access, zip_downloads
 from pages.shared import datasets, pushing
-from pages.shared.escape import plain
+from pages.shared.escape import with_code
 from vit.errors import UserError
 from vit.runs import control, error_report, registry
 from vit.training import run_folder
@@ -44,7 +44,7 @@ def show(run: registry.Run) -> None:
             st.progress(state.share or 0.0, "Classifying the test pictures…")
             return
         if state.status == "failed":
-            st.error(plain(state.reason))
+            st.error(with_code(state.reason))
         if state.status == "done":
             _show_report(run)
         elif not access.may_train():
@@ -98,7 +98,7 @@ def _show_report(run: registry.Run) -> None:
     try:
         report = _report(str(file), file.stat().st_mtime_ns)
     except (UserError, OSError) as error:
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
         return
     total = int(report.confusion.sum())
     st.caption(f"{report.accuracy:.2%} of {total:,} test pictures right.")

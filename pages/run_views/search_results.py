@@ -15,7 +15,7 @@ from pages.run_views import run_actions, search_charts
 from pages.run_views.search_charts import Trial, trials
 from pages.server import access
 from pages.shared import setting_names
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from vit.errors import InvalidRun
 from vit.runs.registry import Run
 from vit.runs.search import control
@@ -40,7 +40,7 @@ def show(search_id: str) -> None:
     try:
         search = control.find_search(search_id)
     except InvalidRun as error:
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
         return
     current = trials(search)
     alive = search.alive or any(trial.run.alive for trial in current)
@@ -142,9 +142,9 @@ def _resume(search: Search) -> None:
 def _say_status(search: Search, every: Sequence[Trial]) -> None:
     """Show the status of a search, and the number of finished trials."""
     if search.status == "failed":
-        st.error(plain(search.reason) if access.may_train() else "It failed.")
+        st.error(with_code(search.reason) if access.may_train() else "It failed.")
     elif search.status == "interrupted":
-        st.warning(plain(search.reason))
+        st.warning(with_code(search.reason))
     elif search.reason:
         st.caption(plain(search.reason))
     over = sum(not trial.run.alive for trial in every)

@@ -10,7 +10,7 @@ import streamlit as st
 
 from pages.links import session
 from pages.server import access
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from vit.errors import UserError
 
 _DOUBLE = 1.0  # the same action within this time is a double click [s]
@@ -76,6 +76,6 @@ def show_outcome() -> None:
     (worked, text), changes.outcome = changes.outcome, (True, "")
     container = st.container()
     if not worked:
-        container.error(plain(text))
+        container.error(with_code(text))
     elif text:
         st.toast(plain(text))

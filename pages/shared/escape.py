@@ -15,6 +15,21 @@ def plain(text: str) -> str:
     return _MARKDOWN.sub(r"\\\1", visible(text))
 
 
+def with_code(text: str) -> str:
+    """Escape a message like `plain`, and show what stands between backticks as code.
+
+    >>> with_code("`a_b` is *missing*.")
+    '`a_b` is \\\\*missing\\\\*\\\\.'
+    >>> with_code("a`b")
+    'a\\\\`b'
+    """
+    parts = text.split("`")
+    if len(parts) % 2 == 0 or not all(parts[1::2]):  # an unpaired backtick, or two in a row
+        return plain(text)
+    # Markdown interprets nothing inside of code.
+    return "".join(f"`{visible(part)}`" if index % 2 else plain(part) for index, part in enumerate(parts))
+
+
 def visible(text: str) -> str:
     """Replace invisible characters by their code points, for elements without markdown such as options of a list.
 

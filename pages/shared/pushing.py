@@ -9,7 +9,7 @@ import streamlit as st
 
 from pages.links import session
 from pages.server import access
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from vit.checkpoints import download, push
 from vit.errors import UserError
 
@@ -46,7 +46,7 @@ def _show(folder: Path, name: str) -> None:
         with form.container():
             _ask(folder, name)
             if state.problem:
-                st.error(plain(state.problem))
+                st.error(with_code(state.problem))
             elif state.plan is not None:
                 _confirm(state.plan)
     if state.pushed is not None:
@@ -105,7 +105,7 @@ def _confirm(plan: Plan) -> None:
     except UserError as error:
         bar.empty()
         state.plan = None  # the repository may have changed, so the plan must be computed again
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
 
 
 def _size(size: int) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import streamlit as st
 
 from pages.server import access
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from vit.data import class_names
 from vit.data.folders import folders_of_classes, is_packed
 from vit.errors import UserError
@@ -51,6 +51,6 @@ def save(spec: str, names: list[str]) -> bool:
     try:
         class_names.rename(folder, folders_of_classes(folder), names)
     except UserError as error:
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
         return False
     return True

@@ -8,7 +8,7 @@ import streamlit as st
 
 from pages.links import session
 from pages.links.session import TriedRecipe
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from pages.train_form import cost_preview
 from pages.train_form.compute_target import ComputeTarget
 from vit.errors import UserError
@@ -47,7 +47,7 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
         try:
             folder = control.start_dry_run(config, on=target.on, devices=target.devices, nodes=target.nodes)
         except UserError as error:
-            st.error(plain(str(error)))
+            st.error(with_code(str(error)))
         else:
             state.cluster_dry_run = (tried, folder, None)
             st.rerun()
@@ -59,10 +59,10 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
     outcome = state.cluster_dry_run[2]
     if isinstance(outcome, cluster_dry_run.ClusterDryRun):
         for doubt in outcome.doubts:
-            st.warning(plain(doubt))
+            st.warning(with_code(doubt))
         st.caption(plain(f"Tried on {outcome.host}."))
     elif outcome is not None:
-        st.error(plain(outcome))
+        st.error(with_code(outcome))
 
 
 def _key(config: TrainConfig, target: ComputeTarget) -> tuple[TriedRecipe, str]:

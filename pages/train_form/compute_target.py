@@ -8,7 +8,7 @@ import streamlit as st
 import vit.devices
 from pages.links import link_controls
 from pages.server import access
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from pages.train_form import cost_preview, form_state
 from vit.data import catalog
 from vit.runs.control import launch
@@ -81,7 +81,7 @@ def pick() -> ComputeTarget:
     """Draw the controls for the compute target."""
     configured = clusters.read_clusters()
     for name, problem in configured.problems.items():
-        st.warning(plain(f"The cluster {name} cannot be used: {problem} It is set up in the app's secrets file."))
+        st.warning(with_code(f"The cluster {name} cannot be used: {problem} It is set up in the app's secrets file."))
     if not configured.usable:
         return pick_here()
     places = [HERE, *configured.usable]
@@ -170,7 +170,7 @@ def pick_there(cluster: clusters.Cluster) -> ComputeTarget:
         )
     target = ComputeTarget(cluster.name, (kind,) * each if kind else (), nodes=nodes, minutes=minutes)
     if capacity and (lacking := _lacking(target, capacity, cluster.cpus)):
-        st.warning(plain(f"{cluster.name} {lacking}: the run would wait until it has more."))
+        st.warning(with_code(f"{cluster.name} {lacking}: the run would wait until it has more."))
     return target
 
 

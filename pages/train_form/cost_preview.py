@@ -13,7 +13,7 @@ from PIL import Image
 from pages.links import session
 from pages.links.session import TriedRecipe
 from pages.shared import datasets
-from pages.shared.escape import plain
+from pages.shared.escape import with_code
 from pages.train_form import form_state
 from vit.devices import memory as memory_of_this_machine
 from vit.errors import UserError
@@ -108,7 +108,7 @@ def show_preview(config: TrainConfig) -> "picture_sample.Sample | None":
             preprocessing = config.data, config.data_root, version, shape, config.train_scale, config.seed, config.limit
             pictures = few_pictures(preprocessing, config)
     except UserError as error:
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
         return None
     sheet = augmented(preprocessing, str(config.augmentation()), config, pictures.images)
     width, height = Image.open(io.BytesIO(sheet)).size
@@ -206,7 +206,7 @@ def try_steps(
                     return moment
                 bar.progress(moment, label)
     except UserError as error:
-        container.error(plain(str(error)))
+        container.error(with_code(str(error)))
     return None
 
 
@@ -268,7 +268,7 @@ def show_overfit(config: TrainConfig, devices: Sequence[str], recipe: TriedRecip
                             draw_overfit(chart, points)
             status.empty()
         except UserError as error:
-            status.error(plain(str(error)))
+            status.error(with_code(str(error)))
     elif state.overfit and state.overfit[0] == recipe:
         points = state.overfit[1]
     if not points:

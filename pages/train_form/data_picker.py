@@ -15,7 +15,7 @@ import streamlit as st
 from pages.links import link_controls, session
 from pages.server import access
 from pages.shared import datasets, uploaders
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from pages.train_form import class_names
 from vit.data import catalog, downloads, folders, import_archive
 from vit.data import survey as surveys
@@ -83,7 +83,7 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
         return
     refused, why = state.refused
     if file.file_id == refused:
-        st.error(plain(why))
+        st.error(with_code(why))
         return
     if state.arriving[0] != file.file_id:
         state.arriving = file.file_id, chosen
@@ -91,7 +91,7 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
         spec = unpack_upload(file, folder, most, placeholder)
     except UserError as error:
         state.refused = file.file_id, str(error)
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
         return
     state.uploads += 1  # replace the uploader, so that the server deletes the file
     if chosen == state.arriving[1]:
@@ -173,7 +173,7 @@ def show(spec: str, root: str, choose: Callable[[str], None]) -> None:
     """
     state = session.of(session.Train)
     if state.undeleted:
-        st.error(plain(state.undeleted))
+        st.error(with_code(state.undeleted))
         state.undeleted = ""
     if not datasets.is_here(spec, root):
         offer_download(spec, root)
@@ -181,7 +181,7 @@ def show(spec: str, root: str, choose: Callable[[str], None]) -> None:
     try:
         survey, classes = surveyed(spec, root, datasets.stamp(spec))
     except UserError as error:
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
     else:
         show_survey(survey, classes)
         class_names.offer(spec)
@@ -236,7 +236,7 @@ def offer_download(spec: str, root: str) -> None:
     failed = session.of(session.Train).failed
     if not st.button(f"Download {datasets.NAMED[spec]}", help="Only once; it is stored in the data folder."):
         if spec in failed:
-            st.error(plain(failed[spec]))
+            st.error(with_code(failed[spec]))
         return
     bar = st.progress(0.0, "Downloading…")
     try:
@@ -246,7 +246,7 @@ def offer_download(spec: str, root: str) -> None:
     except UserError as error:
         bar.empty()
         failed[spec] = str(error)
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
         return
     st.rerun()
 
@@ -352,4 +352,4 @@ def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
 def show_notes(notes: Sequence[str]) -> None:
     """Show assumptions about the data."""
     for note in notes:
-        st.info(plain(note))
+        st.info(with_code(note))

@@ -13,7 +13,7 @@ from pages.links.page_links import ExploreLink, RunsLink, best_of_run
 from pages.looking import run_records
 from pages.server.result_cache import with_bar
 from pages.shared import datasets
-from pages.shared.escape import plain
+from pages.shared.escape import with_code
 from pages.train_form import compute_target
 from pages.train_form.compute_target import ComputeTarget
 from vit.errors import UserError
@@ -72,7 +72,7 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
             reached = with_bar(key, LOOKING, lambda tick: _without_training(config, target, tick))
         except UserError as error:
             tried.discard(key)
-            st.error(plain(str(error)))
+            st.error(with_code(str(error)))
     alive = any(row.run and row.run.alive for row in rows_of(config, reached))
 
     # Only this fragment is updated when runs end. A rerun of the page could change heights above it, and buttons would
@@ -251,7 +251,7 @@ def _launch(config: TrainConfig, target: ComputeTarget, rungs: Sequence[str]) ->
     try:
         list(compute_target.launch_runs(target, zip(names, configs, strict=True), sweep=sweep))
     except UserError as error:
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
         return
     run_records.forget()
     st.rerun()

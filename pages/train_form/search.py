@@ -10,7 +10,7 @@ import streamlit as st
 from pages.links import session
 from pages.links.page_links import RunsLink
 from pages.server import access
-from pages.shared.escape import plain
+from pages.shared.escape import plain, with_code
 from pages.train_form import form_state, search_space
 from pages.train_form.compute_target import ComputeTarget
 from pages.train_form.form import MOST_AT_ONCE, TrainForm
@@ -54,7 +54,7 @@ def show(form: TrainForm, config: TrainConfig, target: ComputeTarget, measured: 
         search_space.pick(config, texts)
         _pick_numbers(form, config)
         if problem:
-            st.error(plain(problem))
+            st.error(with_code(problem))
         plan = None if problem else _plan(form, config, target, texts)
         if plan:
             st.caption(plain(" ".join(forecast(plan, measured))))
@@ -187,7 +187,7 @@ def _start(plan: SearchPlan, name: str) -> None:
             nonce=f"search-{state.nonce}",
         )
     except UserError as error:
-        st.error(plain(str(error)))
+        st.error(with_code(str(error)))
         return
     st.switch_page("pages/runs.py", query_params=RunsLink(search=search.id).to_query())
 

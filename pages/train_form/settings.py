@@ -9,7 +9,7 @@ import streamlit as st
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from pages.shared.escape import plain
+from pages.shared.escape import with_code
 from pages.shared.setting_names import GROUPS, NAMES, TITLES, title
 from vit.model.config import preset_names
 from vit.training.config import TrainConfig
@@ -91,7 +91,7 @@ def check(settings: Mapping[str, Any]) -> tuple[TrainConfig | None, dict[str, st
 def show_problem(problems: Mapping[str, str], name: str) -> None:
     """Show the error of a setting, if any."""
     if name in problems:
-        st.error(plain(problems[name]))
+        st.error(with_code(problems[name]))
 
 
 def first_key(name: str) -> str:
