@@ -1,5 +1,9 @@
 """Adapting to other classes: frozen parameters keep their bits, adapters merge, no run ends below its probe."""
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -309,3 +313,17 @@ def test_training_pictures_are_stored_larger_for_random_crops(config: TrainConfi
         patch.setattr(Normalise, "__call__", watch)
         trainer.update.train_step(0, trainer.data.train.images[:6], trainer.data.train.labels[:6], print)  # type: ignore[attr-defined]
     assert seen == [(6, 3, 16, 16)]
+
+
+def test_stopped_ladder_starts_no_further_rung(base: str, folder: Path, tmp_path: Path) -> None:
+    ladder_command = [sys.executable, "-m", "vit", "ladder", "--from", base, "--data", f"folder:{folder}"]
+    settings = ["--rungs", "lora", "last", "--set", "epochs=1000", "batch_size=12", "device=cpu"]
+    environment = os.environ | {"VIT_RUNS": str(tmp_path)}
+    process = subprocess.Popen([*ladder_command, *settings], env=environment, stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob("*/checkpoints/last")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    error = process.communicate()[1]
+    (run,) = tmp_path.glob("2*")
+    assert process.returncode == 130 and f"Stopped. Continue this run with: python -m vit train --resume {run}" in error

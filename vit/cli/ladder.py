@@ -17,7 +17,7 @@ from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
 from vit.training.ladder import RUNGS, RungResult
 from vit.training.presets import checkpoint_name, train_config
-from vit.training.run_folder import new_id
+from vit.training.run_folder import new_id, read_json
 from vit.training.train import train
 
 
@@ -41,6 +41,9 @@ def run_ladder(options: argparse.Namespace) -> None:
             models[name] = runs_folder() / new_id(f"{checkpoint_name(options.start)}, {RUNGS[name].title}")
             with redirect_stdout(sys.stderr):
                 result = train(ladder.rung_config(config, name), models[name])
+            if read_json(models[name] / "outcome.json").get("outcome") == "stopped":
+                again = f"python -m vit train --resume {models[name]}"
+                raise KeyboardInterrupt(f"Stopped. Continue this run with: {again}")
             if result.validation is None:
                 raise InvalidConfig("Stopped before the first epoch.")
             accuracy, loss, pictures = result.validation
