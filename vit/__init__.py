@@ -31,29 +31,4 @@ if TYPE_CHECKING:
     from vit.training.callbacks import lightning_callback, transformers_callback
     from vit.training.run_writer import RunWriter
 
-# Imported on first use, so that decoding a picture does not wait for torch.
-_HOMES = {
-    "data.import_archive": ["ImportedDataset", "import_dataset"],
-    "explain.classes.examples": ["classes_from_examples", "classes_from_pictures"],
-    "explain.classes.similarity": ["class_from_picture"],
-    "explain.classes.text": ["classes_from_text"],
-    "explain.attention_rollout": ["rollout"],
-    "explain.heatmap": ["heatmap"],
-    "explain.record": ["AttentionRecord", "record"],
-    "checkpoints.custom_classes": ["CustomClasses"],
-    "checkpoints.catalog": ["find_checkpoint"],
-    "checkpoints.checkpoint": ["Checkpoint"],
-    "checkpoints.in_memory": ["checkpoint_from_module"],
-    "checkpoints.load": ["list_checkpoints", "load_checkpoint"],
-    "checkpoints.save": ["save_checkpoint"],
-    "errors": ["InvalidCheckpoint", "InvalidConfig", "InvalidDataset", "InvalidImage", "UserError"],
-    "images.decode": ["decode_image", "used_range"],
-    "images.preprocess": ["Preprocess"],
-    "model.config": ["ViTConfig"],
-    "model.transformer": ["VisionTransformer", "ViTOutput"],
-    "explain.relevance": ["GradientRecord", "legrad", "relevance_record"],
-    "explain.sensitivity": ["removal_map"],
-    "training.callbacks": ["lightning_callback", "transformers_callback"],
-    "training.run_writer": ["RunWriter"],
-}
-__all__, __getattr__ = names_of(__name__, __path__, _HOMES)
+__all__, __getattr__ = names_of(__name__, __path__)

@@ -1,7 +1,9 @@
 """Lazy imports for packages, so that code that does not need torch does not wait for it."""
 
-from collections.abc import Callable, Mapping, Sequence
+import ast
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
@@ -29,29 +31,39 @@ class LazyModule(ModuleType):
         return import_module(self.__name__).__dict__
 
 
-def names_of(
-    package: str, path: Sequence[str], homes: Mapping[str, Sequence[str]] | None = None
-) -> tuple[list[str], Callable[[str], Any]]:
+def names_of(package: str, path: Sequence[str]) -> tuple[list[str], Callable[[str], Any]]:
     """Return `__all__` and `__getattr__` for a package that imports its submodules on first use.
 
     With them, `from package import module` returns a `LazyModule` and costs nothing, so it can stand at the top of any
-    file. `from package import name` imports the module that defines the name.
+    file. The names that the package's `__init__.py` imports under `if TYPE_CHECKING:`, for type checkers, are its
+    public names: `from package import name` imports the module that defines the name.
 
     Args:
         package: the package's `__name__`.
         path: the package's `__path__`.
-        homes: names to re-export by module; modules are relative to the package, as in `from .module import`.
 
     Source: PEP 562.
     """
-    home = {name: module for module, names in (homes or {}).items() for name in names}
+    home = _type_checking_imports(Path(path[0]) / "__init__.py")
     modules = {name: LazyModule(f"{package}.{name}") for _, name, _ in iter_modules(path)}
 
     def get(name: str) -> Any:
         if name in home:
-            return getattr(import_module(f".{home[name]}", package), name)
+            return getattr(import_module(home[name]), name)
         if name in modules:
             return modules[name]
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return list(home), get
+
+
+def _type_checking_imports(file: Path) -> dict[str, str]:
+    """Return the modules of the names that a file imports under `if TYPE_CHECKING:`."""
+    return {
+        one.name: str(node.module)
+        for block in ast.parse(file.read_bytes()).body
+        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for one in node.names
+    }

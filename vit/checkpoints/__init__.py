@@ -10,10 +10,4 @@ if TYPE_CHECKING:
     from vit.checkpoints.load import list_checkpoints, load_checkpoint, summarise
     from vit.checkpoints.save import record_facts, save_checkpoint
 
-_HOMES = {
-    "catalog": ["find_checkpoint", "list_folders"],
-    "checkpoint": ["Checkpoint", "CheckpointInfo"],
-    "load": ["list_checkpoints", "load_checkpoint", "summarise"],
-    "save": ["record_facts", "save_checkpoint"],
-}
-__all__, __getattr__ = names_of(__name__, __path__, _HOMES)
+__all__, __getattr__ = names_of(__name__, __path__)

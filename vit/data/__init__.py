@@ -8,5 +8,4 @@ if TYPE_CHECKING:
     from vit.data.datasets import Dataset, load_dataset
     from vit.data.import_archive import ImportedDataset, import_dataset
 
-_HOMES = {"datasets": ["Dataset", "load_dataset"], "import_archive": ["ImportedDataset", "import_dataset"]}
-__all__, __getattr__ = names_of(__name__, __path__, _HOMES)
+__all__, __getattr__ = names_of(__name__, __path__)

@@ -14,14 +14,4 @@ if TYPE_CHECKING:
     from vit.explain.relevance import GradientRecord, legrad, relevance_record
     from vit.explain.sensitivity import removal_map
 
-_HOMES = {
-    "attention_rollout": ["rollout"],
-    "input_sizes": ["enlarged_size", "resized", "size_near"],
-    "maps": ["geometric_mean"],
-    "methods": ["METHODS", "weights"],
-    "record": ["AttentionRecord"],
-    "recorded_pass": ["RecordedPass"],
-    "relevance": ["GradientRecord", "legrad", "relevance_record"],
-    "sensitivity": ["removal_map"],
-}
-__all__, __getattr__ = names_of(__name__, __path__, _HOMES)
+__all__, __getattr__ = names_of(__name__, __path__)

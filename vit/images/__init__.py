@@ -9,9 +9,4 @@ if TYPE_CHECKING:
     from vit.images.geometry import Box, Geometry
     from vit.images.preprocess import Preprocess
 
-_HOMES = {
-    "decode": ["count_frames", "decode_frames", "decode_image", "used_range"],
-    "geometry": ["Box", "Geometry"],
-    "preprocess": ["Preprocess"],
-}
-__all__, __getattr__ = names_of(__name__, __path__, _HOMES)
+__all__, __getattr__ = names_of(__name__, __path__)

@@ -18,6 +18,4 @@ if TYPE_CHECKING:
     from vit.model.config import ViTConfig
     from vit.model.transformer import VisionTransformer, ViTOutput
 
-__all__, __getattr__ = names_of(
-    __name__, __path__, {"config": ["ViTConfig"], "transformer": ["VisionTransformer", "ViTOutput"]}
-)
+__all__, __getattr__ = names_of(__name__, __path__)

@@ -8,8 +8,4 @@ if TYPE_CHECKING:
     from vit.runs.control import Limits, delete, kill, launch, rename, resume, stop
     from vit.runs.registry import Run, find_run, list_runs, queue
 
-_HOMES = {
-    "control": ["Limits", "delete", "kill", "launch", "rename", "resume", "stop"],
-    "registry": ["Run", "find_run", "list_runs", "queue"],
-}
-__all__, __getattr__ = names_of(__name__, __path__, _HOMES)
+__all__, __getattr__ = names_of(__name__, __path__)

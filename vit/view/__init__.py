@@ -15,12 +15,7 @@ if TYPE_CHECKING:
     from vit.view.payload import pack, unpack
     from vit.view.selection import Selection
 
-_HOMES = {
-    "explanation": ["Explanation", "Prediction", "with_predictions", "cost", "expected_seconds", "explain", "sizes"],
-    "payload": ["pack", "unpack"],
-    "selection": ["Selection"],
-}
-__all__, __getattr__ = names_of(__name__, __path__, _HOMES)
+__all__, __getattr__ = names_of(__name__, __path__)
 
 
 class _Callable(ModuleType):

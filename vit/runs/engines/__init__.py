@@ -6,4 +6,4 @@ response.
 
 from vit.lazy import names_of
 
-__all__, __getattr__ = names_of(__name__, __path__, {})
+__all__, __getattr__ = names_of(__name__, __path__)
