@@ -36,4 +36,4 @@ def fill(model: Any, seed: int = 0) -> Any:
 
 def difference(one: torch.Tensor, other: torch.Tensor) -> float:
     """Return the largest difference relative to the largest value."""
-    return float((one - other).abs().max() / other.abs().max())
+    return float(((one - other).abs().max() / other.abs().max()).detach())

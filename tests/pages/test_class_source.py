@@ -337,7 +337,7 @@ def test_similarity_to_the_pinned_patch_is_the_class(page: AppTest, backbone: st
     assert page.query_params["classes_like"] == "cat"
     assert page.query_params["classes_patch"] == f"{place[0]},{place[1]}"
     alike = checkpoint.with_classes(vit.class_from_picture(checkpoint, vit.decode_image(samples.read("cat")), place))
-    expected = float(alike.model(pixels(alike)).logits[0, 0])
+    expected = float(alike.model(pixels(alike)).logits[0, 0].detach())
     name = f"like Chelsea the cat, patch {place[0] + 1}, {place[1] + 1}"
     assert control(page.selectbox, "target").options == [f"{name} · {max(expected, 0):.1%}"]
     show(page, sample="horse")
