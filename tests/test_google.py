@@ -322,7 +322,7 @@ WRONG: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
     "hybrid": (change(conv_root__kernel=ONE), r"a checkpoint of a hybrid of a ResNet and a ViT \(`conv_root/kernel`\)"),
     "hybrid, blocks": (change(block1__unit1__conv1__kernel=ONE), "hybrid of a ResNet"),
     "Mixer": (lambda arrays: {"MixerBlock_0/token_mixing/Dense_0/kernel": ONE}, "checkpoint of an MLP-Mixer"),
-    "another model": (lambda arrays: {"layer/kernel": ONE}, "not a Vision Transformer that this app knows"),
+    "another model": (lambda arrays: {"layer/kernel": ONE}, "not a Vision Transformer that this app supports"),
     "extra": (change(adapter__kernel=ONE), "a tensor that a plain Vision Transformer does not have"),
     "no positions": (change(Transformer__posembed_input__pos_embedding=None), "no position embeddings"),
     "no class token": (change(cls=None), "do not fit a square"),

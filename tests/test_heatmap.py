@@ -81,7 +81,7 @@ def test_class_is_given_by_label_or_index(
     [
         ({"method": "magic"}, "There is no method 'magic'. Choose from attention, rollout"),
         ({"target": "catt"}, "There is no class 'catt'. Did you mean cat?"),
-        ({"target": "wolf"}, "There is no class 'wolf'. The model knows cat, bus, ship, deer, dog."),
+        ({"target": "wolf"}, "There is no class 'wolf'. Its classes are cat, bus, ship, deer, dog."),
         ({"target": 9}, "There is no class 9: they run from 0 to 4."),
         ({"query": "here"}, "A query must be a prefix token (cls) or ROW,COL, not 'here'."),
         ({"query": 99}, "There is no token 99: they run from 0 to 16."),

@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "other positions": (
         lambda: timm.models.Eva(**TIMM, use_rot_pos_emb=True, rope_grid_offset=0.5), "This Eva has rotary positions"
     ),
-    "no transformer": (lambda: nn.Linear(2, 2), "This is not a Vision Transformer that this app knows"),
+    "no transformer": (lambda: nn.Linear(2, 2), "This is not a Vision Transformer that this app supports"),
 }  # fmt: skip
 
 

@@ -157,7 +157,7 @@ def show() -> None:
     if judged:
         show_contrast(results)
     elif any(one.picture.truth for one in results):
-        st.caption("This checkpoint does not know the classes of these pictures, so none is right or wrong.")
+        st.caption("This checkpoint does not have the classes of these pictures, so none is right or wrong.")
     if only:
         results = [one for one in results if one.correct is (only == "right")]
     if not results:

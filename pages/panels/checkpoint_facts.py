@@ -45,7 +45,7 @@ def show(checkpoint: Checkpoint | Model, info: CheckpointInfo | Model) -> None:
         rows["Validation accuracy"] = f"{facts['validation_accuracy']:.1%}"
     st.html(_STYLE + "".join(f"<div class=fact><span>{k}</span><b>{html.escape(v)}</b></div>" for k, v in rows.items()))
     if 0 < len(checkpoint.labels) <= NAMED_CLASSES and "labels" not in checkpoint.assumed:
-        st.caption(f"It knows {', '.join(plain(label) for label in checkpoint.labels)}.")
+        st.caption(f"Its classes: {', '.join(plain(label) for label in checkpoint.labels)}.")
     if assumed := {field: why for field, why in checkpoint.assumed.items() if field not in ("heads", "pooler")}:
         with st.popover(f"Assumed: {', '.join(assumed)}", width="stretch"):
             for field, why in assumed.items():

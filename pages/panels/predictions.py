@@ -58,8 +58,8 @@ def _class_count(checkpoint: Checkpoint | Model) -> str:
     if count == 1:
         return "It has one output, a yes or no: 50 % is undecided."
     if checkpoint.config.multi_label:
-        return f"It knows {count:,} classes. Each class has its own probability."
-    return f"It knows {count:,} classes; for everything else it names the most similar one."
+        return f"It has {count:,} classes. Each class has its own probability."
+    return f"It has {count:,} classes; for everything else it names the most similar one."
 
 
 def _show_input(container: DeltaGenerator, explanation: Explanation | StoredExplanation) -> None:

@@ -47,7 +47,7 @@ def _below(panel: str) -> str:
 STEPS = (
     Step(
         "Patches",
-        "A Vision Transformer cuts the picture into a grid, here 8 × 8, and from then on knows only these "
+        "A Vision Transformer cuts the picture into a grid, here 8 × 8, and from then on sees only these "
         "**patches**. *What it saw* is all that this model gets: 32 × 32 pixels.",
         "Open *Display* and tick *Patch lines* to see the grid.",
         "Display",

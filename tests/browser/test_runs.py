@@ -83,7 +83,7 @@ def test_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> None
     expect(page.locator("canvas.over")).to_be_visible()
     expect(page).to_have_url(re.compile(f"checkpoint=run-{run.id}"))
     open_model(page)
-    expect(page.get_by_text("It knows circle, square, triangle, cross")).to_be_visible()
+    expect(page.get_by_text("Its classes: circle, square, triangle, cross")).to_be_visible()
     page.go_back()
     expect(page).to_have_url(re.compile(f"/runs.*run={run.id}"))
     expect(main.get_by_role("button", name="Stop", exact=True)).to_be_visible()

@@ -84,7 +84,7 @@ def test_model_is_trained_from_the_page_and_recognises_a_circle(page: Page, url:
 
     page.get_by_role("link", name="Open in Explore").click()
     open_model(page)
-    expect(page.get_by_text("It knows circle, square, triangle, cross")).to_be_visible()
+    expect(page.get_by_text("Its classes: circle, square, triangle, cross")).to_be_visible()
     page.locator("input[type=file]").first.set_input_files(
         {"name": "circle.png", "mimeType": "image/png", "buffer": circle()}
     )

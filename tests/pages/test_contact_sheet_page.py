@@ -118,7 +118,7 @@ def test_any_head_is_the_map_of_the_sheet(checkpoints: Path) -> None:
 
 def test_unknown_classes_are_neither_correct_nor_wrong(checkpoints: Path, tmp_path: Path) -> None:
     page = show(mode="many", m_from=dataset(tmp_path / "data" / "mine", "unknown", "stranger"))
-    assert not page.exception and "does not know the classes" in texts(page, "caption")
+    assert not page.exception and "does not have the classes" in texts(page, "caption")
     assert not any("✓" in found.value or "✗" in found.value for found in page.markdown)
 
 

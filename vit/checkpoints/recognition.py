@@ -328,4 +328,4 @@ def _recognise(names: list[str]) -> Family:
     if family:
         return family
     example = f" (it holds `{brief(names[0])}`)" if names else ""
-    raise InvalidCheckpoint(f"This is not a Vision Transformer that this app knows{example}. It reads: {READS}.")
+    raise InvalidCheckpoint(f"This is not a Vision Transformer that this app supports{example}. It reads: {READS}.")

@@ -115,7 +115,7 @@ def find_class(name: str, labels: Sequence[str]) -> int:
     if near := get_close_matches(name, labels, 3, 0.5):
         way = f"Did you mean {' or '.join(near)}?"
     elif len(labels) <= LISTED_CLASSES:
-        way = f"The model knows {', '.join(labels)}."
+        way = f"Its classes are {', '.join(labels)}."
     else:
         way = f"Name another of the {len(labels):,}, or its number from 0 to {len(labels) - 1}."
     raise UserError(f"There is no class {name!r}. {way}")

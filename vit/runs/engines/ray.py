@@ -143,7 +143,7 @@ class Ray(Engine):
         until = time.monotonic() + _STOP_SECONDS
         while (job := self._find_job(handle)) and job.get("status") in _ALIVE:
             if time.monotonic() > until:
-                raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")
+                raise Unreachable(f"{self.name} was asked to end the run and has not done so. Try again in a minute.")
             time.sleep(0.2)
 
     def _find_job(self, handle: Handle) -> dict[str, Any] | None:

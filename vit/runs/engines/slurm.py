@@ -134,7 +134,7 @@ class Slurm(Engine):
         until = time.monotonic() + _STOP_SECONDS
         while (job := self._find_job(handle)) and self.status(handle).state != "gone":
             if time.monotonic() > until:
-                raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")
+                raise Unreachable(f"{self.name} was asked to end the run and has not done so. Try again in a minute.")
             self._run_command(["scontrol", "update", f"JobId={job.number}", "Requeue=0"], lenient=True)
             self._run_command(["scancel", job.number], lenient=True)
             time.sleep(0.5)
