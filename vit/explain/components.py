@@ -100,7 +100,7 @@ def components(features: Sequence[Tensor], *, foreground: bool = False, with_out
             mean, directions, shares = _basis(tokens, used)
             values = [(t - mean) @ directions.T for t in tokens]
     of_used = torch.cat([value[mask] for value, mask in zip(values, used, strict=True)])
-    ends = of_used.quantile(torch.tensor([CUT, 1 - CUT], dtype=torch.float64), dim=0)
+    ends = of_used.quantile(of_used.new_tensor([CUT, 1 - CUT]), dim=0)
     colours = [_coloured(value, mask, ends) for value, mask in zip(values, used, strict=True)]
     return Components(values, colours, used, shares, mean, directions, ends)
 
@@ -129,7 +129,7 @@ def _basis(tokens: Sequence[Tensor], used: Sequence[Tensor]) -> tuple[Tensor, Te
 
 
 def _edge(features: Tensor) -> Tensor:
-    edge = torch.ones(features.shape[:2], dtype=torch.bool)
+    edge = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
     edge[1:-1, 1:-1] = False
     return edge
 

@@ -37,5 +37,5 @@ def matches(source: Tensor, target: Tensor, count: int = NEAREST) -> Matches:
     cosines = p @ q.T  # (P, Q)
     best = cosines.topk(min(count, cosines.shape[1]), dim=1)
     back = cosines.argmax(0)  # (Q,), best source patch of each target patch
-    mutual = back[best.indices] == torch.arange(len(p))[:, None]
+    mutual = back[best.indices] == torch.arange(len(p), device=p.device)[:, None]
     return Matches(best.indices, best.values.float(), mutual)

@@ -85,9 +85,10 @@ def groups(heatmap: Tensor, size: tuple[int, int], count: int = SACO_GROUPS) -> 
         count: number of groups.
 
     Returns:
-        group of each pixel, int64 (height, width), 0 for the most salient; and the salience of each group, (count,).
+        group of each pixel, int64 (height, width), 0 for the most salient; and the salience of each group, (count,);
+        both on the CPU.
     """
-    pixels = enlarged(heatmap, size).flatten()
+    pixels = enlarged(heatmap.cpu(), size).flatten()
     order = pixels.argsort(descending=True, stable=True)
     group = torch.empty_like(order)
     group[order] = torch.arange(len(order)) * count // len(order)
@@ -123,6 +124,7 @@ def faithfulness(
         for heatmap in heatmaps:
             group, salience = groups(heatmap, size, count)
             saliences.append(salience)
+            group = group.to(pixels.device)
             for index in range(count):
                 yield torch.where(group == index, mean, pixels)
 
@@ -189,7 +191,7 @@ def insertion(
 
 
 def _curve(model: VisionTransformer, before: Tensor, after: Tensor, target: int, heatmap: Tensor, steps: int) -> Curve:
-    group, _ = groups(heatmap, (before.shape[2], before.shape[3]), steps)
+    group = groups(heatmap, (before.shape[2], before.shape[3]), steps)[0].to(before.device)
     pictures = (torch.where(group < step, after, before) for step in range(steps + 1))
     values = probabilities(model, pictures, target)
     return Curve(tuple(step / steps for step in range(steps + 1)), tuple(values.tolist()))
@@ -204,7 +206,7 @@ def probabilities(model: VisionTransformer, pictures: Iterable[Tensor], target: 
         target: index of the class.
 
     Returns:
-        (n,), 0 to 1.
+        (n,), 0 to 1, on the CPU.
     """
     remaining = iter(pictures)
     first = next(remaining)
@@ -212,7 +214,7 @@ def probabilities(model: VisionTransformer, pictures: Iterable[Tensor], target: 
     parts = []
     while batch := list(islice(remaining, per_batch)):
         parts.append(model.probabilities(model(torch.cat(batch)).logits)[:, target])
-    return torch.cat(parts)
+    return torch.cat(parts).cpu()
 
 
 def batch_size(numbers: int) -> int:

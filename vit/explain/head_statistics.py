@@ -47,21 +47,22 @@ def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]
     """
     first, (rows, cols) = len(record.prefix), record.grid
     places = torch.cartesian_prod(torch.arange(float(rows)), torch.arange(float(cols))).view(-1, 2)  # (P, 2)
+    device = record.queries[0].device
     groups = _prefix_groups(record.prefix)
     blocks: dict[str, list[Tensor]] = {name: [] for name in names(record.prefix)}
     for block in range(record.blocks):
-        sums = {name: torch.zeros(record.heads) for name in blocks}
+        sums = {name: torch.zeros(record.heads, device=device) for name in blocks}
         for start, chunk in record.row_chunks(block):
             rows_of_patches = chunk[:, max(0, first - start) :]  # (H, q, N), queries that are patches
             if not rows_of_patches.shape[1]:
                 continue
-            queries = torch.arange(max(start, first), start + chunk.shape[1]) - first
-            distances, adjacent = _distances(places, queries)
+            queries = torch.arange(max(start, first), start + chunk.shape[1], device=device) - first
+            distances, adjacent = _distances(places.to(device), queries)
             patches = rows_of_patches[..., first:]
             on_patches = patches.sum(-1).clamp_min(torch.finfo(torch.float32).tiny)
             sums["entropy"] += entropy(rows_of_patches).sum(-1)
             sums["distance"] += ((patches * distances).sum(-1) * patch_size / on_patches).sum(-1)
-            sums["self"] += patches[:, torch.arange(len(queries)), queries].sum(-1)
+            sums["self"] += patches[:, torch.arange(len(queries), device=device), queries].sum(-1)
             sums["neighbours"] += (patches * adjacent).sum((-1, -2))
             for name, tokens in groups.items():
                 sums[name] += rows_of_patches[..., tokens].sum((-1, -2))
@@ -116,7 +117,7 @@ def agreement(record: AttentionRecord, read: Tensor, heatmap: Tensor) -> Statist
     values = torch.zeros(record.blocks, record.heads)
     for block, maps in enumerate(_maps_of_heads(record, read)):
         for head, attention in enumerate(maps):
-            values[block, head] = rank_correlation(attention, heatmap) or 0.0
+            values[block, head] = rank_correlation(attention, heatmap.cpu()) or 0.0
     return Statistic(values, 0.0)
 
 
@@ -135,12 +136,13 @@ def faithfulness(record: AttentionRecord, read: Tensor, masks: Tensor, drops: Te
 
 
 def _maps_of_heads(record: AttentionRecord, read: Tensor) -> Iterator[Tensor]:
-    """Yield, for each block, the heads' attention maps (H, rows, cols) from the tokens in `read`."""
+    """Yield, for each block, the heads' attention maps (H, rows, cols) from the tokens in `read`, on the CPU."""
+    read = read.to(record.queries[0].device)
     for block in range(record.blocks):
-        weights = torch.zeros(record.heads, record.tokens)
+        weights = read.new_zeros(record.heads, record.tokens)
         for start, rows in record.row_chunks(block):  # (H, R, N)
             weights += read[start : start + rows.shape[1]] @ rows
-        yield record.heatmap(weights)
+        yield record.heatmap(weights).cpu()
 
 
 class Suggestion(NamedTuple):

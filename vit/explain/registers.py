@@ -130,6 +130,8 @@ class _MovingMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map tokens (B, N, D) to the MLP's output (B, N, D). Patches follow the register token."""
         active = self.mlp.activations(x).clone()
+        if x.shape[1] <= self.token + 1:  # the last block may compute only the tokens that the output reads
+            return self.mlp.fc2(active)
         patches = active[:, self.token + 1 :, self.neurons]
         active[:, self.token, self.neurons] = patches.amax(1)
         active[:, self.token + 1 :, self.neurons] = 0

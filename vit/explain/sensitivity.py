@@ -184,7 +184,8 @@ def correlations(maps: Tensor, masks: Tensor, drops: Tensor) -> Tensor:
     Returns:
         float64 (...).
     """
-    sums = maps.double() @ masks.double().T
+    maps = maps.to(drops.device)
+    sums = maps.double() @ masks.to(drops.device).double().T
     sums, drops = sums - sums.mean(-1, keepdim=True), drops.double() - drops.double().mean()
     products = sums.norm(dim=-1) * drops.norm()
     # The sums of a constant map differ only by rounding errors.

@@ -1,0 +1,1 @@
+"""A device that behaves like a GPU, and checks that run on it."""
