@@ -6,9 +6,10 @@ under CUDA_DEVICE_ORDER=PCI_BUS_ID.
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ class Device:
         title: human-readable description.
         total_memory, free_memory: [bytes]; 0 if unknown.
         use: recent utilization, 0 to 1; None if unknown.
+        cuda_id: its entry in CUDA_VISIBLE_DEVICES: the number of a GPU, or the UUID of a slice of one (MIG).
     """
 
     name: str
@@ -34,6 +36,7 @@ class Device:
     total_memory: int
     free_memory: int
     use: float | None
+    cuda_id: str = ""
 
 
 @contextmanager
@@ -49,6 +52,20 @@ def restored_device(model: Any) -> Iterator[None]:
 def list_devices() -> list[Device]:
     """Return the CPU, then the GPUs that CUDA_VISIBLE_DEVICES allows; no GPUs without a driver."""
     return [_cpu(), *_nvidia_gpus()]
+
+
+def visibility(names: Sequence[str]) -> dict[str, str]:
+    """Return environment variables that show CUDA only these devices, in this order; {} if there is no GPU among them.
+
+    Args:
+        names: such as "cuda:0" and "cpu".
+    """
+    gpus = [name for name in names if name.startswith("cuda:")]
+    if not gpus:
+        return {}
+    ids = {device.name: device.cuda_id for device in list_devices()}
+    entries = [ids.get(name) or name.removeprefix("cuda:") for name in gpus]
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(entries)}
 
 
 def _cpu() -> Device:
@@ -119,23 +136,44 @@ def _nvidia_gpus() -> list[Device]:
     except Exception:  # no library, no driver, or a version mismatch
         return []
     try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        handles.sort(key=lambda handle: _text(nvml.nvmlDeviceGetPciInfo(handle).busId))
-        identities = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-        visible_ones = visible(os.environ.get("CUDA_VISIBLE_DEVICES"), identities)
-        return [_nvidia_gpu(nvml, handles[i], i) for i in visible_ones]
+        found = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            with suppress(nvml.NVMLError):  # a GPU that fell off the bus; the others still work
+                gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+                found.append((_text(nvml.nvmlDeviceGetPciInfo(gpu).busId), gpu))
+        parts = [part for _, gpu in sorted(found, key=itemgetter(0)) for part in _parts(nvml, gpu)]
+        identities = [_text(nvml.nvmlDeviceGetUUID(part)) for part in parts]
+        devices = []
+        for index in visible(os.environ.get("CUDA_VISIBLE_DEVICES"), identities):
+            with suppress(nvml.NVMLError):
+                devices.append(_nvidia_gpu(nvml, parts[index], index, identities[index]))
+        return devices
     except nvml.NVMLError:
         return []
     finally:
         nvml.nvmlShutdown()
 
 
-def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
+def _parts(nvml: Any, gpu: Any) -> list[Any]:
+    """Return the slices of a GPU in MIG mode, which CUDA then uses in its place; else the GPU."""
+    slices = []
+    with suppress(nvml.NVMLError):  # GPUs without MIG
+        if not nvml.nvmlDeviceGetMigMode(gpu)[0]:
+            return [gpu]
+        for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+            with suppress(nvml.NVMLError):  # a place without a slice
+                slices.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index))
+        return slices
+    return [gpu]
+
+
+def _nvidia_gpu(nvml: Any, handle: Any, index: int, identity: str) -> Device:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     use = None
     with suppress(nvml.NVMLError):  # MIG slices do not report utilization
         use = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-    return Device(f"cuda:{index}", _text(nvml.nvmlDeviceGetName(handle)), memory.total, memory.free, use)
+    cuda_id = identity if identity.startswith("MIG") else str(index)
+    return Device(f"cuda:{index}", _text(nvml.nvmlDeviceGetName(handle)), memory.total, memory.free, use, cuda_id)
 
 
 def visible(setting: str | None, identities: list[str]) -> list[int]:

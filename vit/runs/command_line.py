@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from vit.devices import visibility
 from vit.runs.engines.contract import HERE
 from vit.runs.search.plan import SearchPlan
 from vit.training.config import TrainConfig
@@ -37,9 +38,8 @@ def command_line(
     arguments += ["-m", "vit", "train", *_training_options(config, preset, name)]
     if on != HERE:
         arguments += _compute_options(on, devices, nodes, minutes)
-    gpus = [name.removeprefix("cuda:") for name in devices if name.startswith("cuda:")]
-    chosen = f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={','.join(gpus)} " if gpus else ""
-    return chosen + shlex.join(arguments)
+    chosen = [f"{name}={value}" for name, value in visibility(devices).items()]
+    return " ".join([*chosen, shlex.join(arguments)])
 
 
 def search_command_line(plan: SearchPlan, preset: str | None = None, name: str = "") -> str:

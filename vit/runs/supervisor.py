@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from vit.devices import visibility
 from vit.out_of_memory import prefer_for_oom_kill
 from vit.runs.attempts import CANCELLED, train_until_done
 from vit.runs.registry import ANY_GPU
@@ -85,9 +86,7 @@ def command(folder: Path, devices: Sequence[str]) -> list[str]:
 
 def environment(devices: Sequence[str]) -> dict[str, str]:
     """Return the trainer's environment, in which only its own GPUs are visible."""
-    gpus = [device.removeprefix("cuda:") for device in devices if device.startswith("cuda:")]
-    hidden = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
-    return dict(os.environ) | {"PYTHONUNBUFFERED": "1", SUPERVISED: "1"} | hidden
+    return dict(os.environ) | {"PYTHONUNBUFFERED": "1", SUPERVISED: "1"} | visibility(devices)
 
 
 def _train(folder: Path, lock: int, devices: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Generator
 from typing import IO, Any
 
+from vit.devices import visibility
 from vit.errors import InvalidConfig
 from vit.out_of_memory import describe_exit, kills, prefer_for_oom_kill
 from vit.paths import environment_with_package
@@ -44,9 +45,7 @@ def run_process(
 def _read_process(
     what: str, config: TrainConfig, device: str, limit: float, request: dict[str, Any], log: IO[str]
 ) -> Generator[dict[str, Any] | None, None, None]:
-    environment = environment_with_package() | {"PYTHONUNBUFFERED": "1"}
-    if device.startswith("cuda:"):
-        environment |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": device.removeprefix("cuda:")}
+    environment = environment_with_package() | {"PYTHONUNBUFFERED": "1"} | visibility([device])
     config = config.model_copy(update={"device": device.partition(":")[0]})
     until, kills_before = time.monotonic() + limit, kills()
     process = subprocess.Popen(
