@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
-from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 DEVICE = torch.device("cpu")  # replaced by `set_up`
 _aten = torch.ops.aten
@@ -21,11 +20,6 @@ _TAKES_CPU_INDICES = {_aten.index.Tensor, _aten.index_put_.default, _aten.index_
 # The device has to finish before the host knows the number of elements of a result, or a value.
 _WAITS = {_aten._local_scalar_dense.default, _aten.nonzero.default, _aten.masked_select.default, _aten.equal.default}
 _waits: Counter[str] = Counter()
-
-
-class _Backend(_DummyBackendModule):  # type: ignore[misc]
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return [torch.bfloat16]
 
 
 class PretendTensor(torch.Tensor):
@@ -81,9 +75,17 @@ class _Everywhere(TorchDispatchMode):
 
 @contextmanager
 def set_up() -> Iterator[None]:
-    """Make the device available."""
+    """Make the device available, for the rest of the process."""
+    # Not at the top: without this function, a lower version of torch can still list the checks.
+    from torch.utils.backend_registration import (
+        _DummyBackendModule,
+        _setup_privateuseone_for_python_backend,
+    )
+
     global DEVICE
-    _setup_privateuseone_for_python_backend("pretend", backend_module=_Backend())
+    backend = _DummyBackendModule()
+    backend.get_amp_supported_dtype = lambda: [torch.bfloat16]  # type: ignore[attr-defined]
+    _setup_privateuseone_for_python_backend("pretend", backend_module=backend)
     DEVICE = torch.device("pretend:0")
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     torch.Generator = Generator  # type: ignore[misc]
