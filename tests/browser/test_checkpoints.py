@@ -23,11 +23,10 @@ from vit import load_checkpoint
 from vit.checkpoints import manage
 from vit.model.cpu import has_bfloat16
 
-from .explorer import open_model
+from .explorer import PATIENCE, open_model
 from .serving import FIND
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 180_000  # timeout [ms], for a busy machine
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 

@@ -23,10 +23,9 @@ from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
+from .explorer import PATIENCE
 from .serving import ROOT, VIEWERS
 from .waiting import Conversation
-
-PATIENCE = 180_000  # timeout [ms], for a busy machine
 
 
 @pytest.fixture(scope="module")

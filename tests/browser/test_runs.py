@@ -12,12 +12,11 @@ from written_runs import write_run
 from vit.runs import control, registry
 from vit.training.presets import train_config
 
-from .explorer import open_model
+from .explorer import PATIENCE, open_model
 from .serving import FIND
 from .waiting import Conversation
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 180_000  # timeout [ms], for a busy machine
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,9 @@ from vit.training.ladder import rung_config
 from vit.training.presets import train_config
 from vit.training.train import train
 
-from .explorer import open_model
+from .explorer import PATIENCE, open_model
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 180_000  # timeout [ms], for a busy machine
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 from playwright.sync_api import Page, expect
 
+from .explorer import PATIENCE
 from .serving import FIND
 from .waiting import LOOK, Conversation
 
 PAGE = Path(__file__).parent / "viewer_page.py"
-PATIENCE = 60_000  # timeout [ms], for a busy machine
 
 
 class Viewer:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.browser.serving import VIEWERS
-from tests.browser.waiting import QUIET
+from tests.browser.waiting import PATIENCE, QUIET
 
 if TYPE_CHECKING:
     from marionette_driver.marionette import Marionette
 
 BINARIES = ("firefox-esr", "firefox")
-PATIENCE = 90  # [s] on a busy machine
 LOOK = 0.05  # [s] between two looks
 DARK = "layout.css.prefers-color-scheme.content-override"  # 0 for dark, 1 for light
 PREFERENCES = {
