@@ -30,7 +30,7 @@ from vit.cli.main import main as command
 from vit.explain.methods import METHODS, weights
 from vit.explain.recorded_pass import RecordedPass
 from vit.images import samples
-from vit.view import animation, code_snippet, export, figures
+from vit.view import animation, code_snippet, export, figures, map_pictures
 from vit.view.explanation import explain
 from vit.view.selection import Selection
 from vit.view.standalone_page import standalone
@@ -108,8 +108,8 @@ def of_views(folder: Path) -> dict[str, str]:
             name = f"{selection.view} at {side} px"
             facts = figures.caption(seen, checkpoint, view.sentence)
             result |= {
-                f"{name}, overlay": export.overlay_png(seen, selection, view),
-                f"{name}, heads": export.grid_png(seen, selection),
+                f"{name}, overlay": map_pictures.overlay_png(seen, selection, view),
+                f"{name}, heads": map_pictures.grid_png(seen, selection),
                 f"{name}, json": export.view_json(seen, view, checkpoint),
                 f"{name}, code": code_snippet.snippet(seen, checkpoint, view.facts, sample="cat"),
                 f"{name}, page": standalone(seen.payload, selection, "cat"),

@@ -27,7 +27,8 @@ from vit.view.animation import LAST_MILLISECONDS, Film, encode, over_blocks, ove
 from vit.view.explanation import Explanation, explain
 from vit.view.export import MapView
 from vit.view.overlay import COLORMAPS
-from vit.view.payload import pack, weights_of
+from vit.view.payload import pack
+from vit.view.payload_maps import weights_of
 from vit.view.selection import Selection
 
 GRAY: dict[str, Any] = {"opacity": 1.0, "cover": "film", "colormap": "gray"}

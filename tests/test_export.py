@@ -23,7 +23,8 @@ from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.view import export, figures
 from vit.view.explanation import Explanation, explain
-from vit.view.export import MapView, attention_npz, grid_png, overlay_png, view_json, view_npz
+from vit.view.export import MapView, attention_npz, view_json, view_npz
+from vit.view.map_pictures import grid_png, overlay_png
 from vit.view.overlay import OUTSIDE_BRIGHTNESS
 from vit.view.payload import pack_masks
 from vit.view.selection import Selection

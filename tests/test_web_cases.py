@@ -21,7 +21,8 @@ from vit.explain.relevance import GradientRecord
 from vit.explain.sensitivity import faithfulness_verdict
 from vit.explain.settings import ROLLOUT, Fusion, Settings
 from vit.view import captions, export, overlay
-from vit.view.payload import pack_chain, unpack, weights_of
+from vit.view.payload import pack_chain, unpack
+from vit.view.payload_maps import weights_of
 from vit.view.selection import Selection, ranges
 
 FOLDER = Path(__file__).parent / "web"

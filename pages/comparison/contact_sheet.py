@@ -43,7 +43,7 @@ from vit.view.contact_sheet import (
     seconds,
     sort_pictures,
 )
-from vit.view.export import png
+from vit.view.map_pictures import png
 
 SAMPLES, UPLOAD = "samples", "upload"
 COUNTS = (FEW_PICTURES, 200, SHEET_PICTURES)  # pictures of a dataset

@@ -13,7 +13,7 @@ from pages.looking import map_exports, method_choice, token_features
 from pages.shared import download_buttons
 from vit.explain import map_comparison
 from vit.explain.methods import METHODS
-from vit.view import export, reports, tables
+from vit.view import export, map_pictures, reports, tables
 from vit.view.overlay import signed_overlay
 from vit.view.payload import read_header
 from vit.view.stored_record import picture_of
@@ -126,7 +126,7 @@ def printed(side: Side, selected: Selection, pictures: Sequence[token_features.O
     picture, box = picture_of(payload)
     checkpoint = example.checkpoint
     whose = f"{side.title}, {checkpoint.name}" if checkpoint else side.title
-    return export.draw_map(record, picture, box, selected, map_view), f"{whose}: {map_view.sentence}"
+    return map_pictures.draw_map(record, picture, box, selected, map_view), f"{whose}: {map_view.sentence}"
 
 
 def facts_of(side: Side, map_name: str) -> dict[str, Any]:

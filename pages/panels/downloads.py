@@ -16,7 +16,7 @@ from pages.shared import download_buttons
 from pages.shared.escape import with_code
 from vit.errors import UserError
 from vit.images import decode, video
-from vit.view import animation, code_snippet, export, figures, standalone_page
+from vit.view import animation, code_snippet, export, figures, map_pictures, standalone_page
 from vit.view.captions import file_stem
 
 if TYPE_CHECKING:
@@ -64,14 +64,14 @@ def show(
     with st.container(horizontal=True, vertical_alignment="center"):
         download_buttons.file(
             "Map as PNG",
-            lambda: export.overlay_png(explanation, selection, drawn_map()),
+            lambda: map_pictures.overlay_png(explanation, selection, drawn_map()),
             f"{stem}.png",
             "image/png",
             key="map",
         )
         download_buttons.file(
             "All heads as PNG",
-            partial(export.grid_png, explanation, selection),
+            partial(map_pictures.grid_png, explanation, selection),
             f"{stem}-heads.png",
             "image/png",
             key="heads.png",

@@ -24,9 +24,11 @@ from vit.images.video_decoder import evenly
 from vit.view.attention_snapshots import list_epochs, read_payload, read_snapshots
 from vit.view.captions import format_block_and_head
 from vit.view.explanation import Explanation
-from vit.view.export import MapView, paint_heatmap, shared_top
+from vit.view.export import MapView, shared_top
+from vit.view.map_pictures import paint_heatmap
 from vit.view.overlay import Heatmap, scaled, window
-from vit.view.payload import unpack, weights_of
+from vit.view.payload import unpack
+from vit.view.payload_maps import weights_of
 from vit.view.selection import Selection
 
 MAX_STEPS = 60  # maximum number of pictures in a file, sampled evenly

@@ -5,7 +5,8 @@ import numpy as np
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.view.captions import clear, outline, token_name
 from vit.view.explanation import Explanation
-from vit.view.export import MapView, colormap, draw_map, grid_maps, shared_top
+from vit.view.export import MapView, shared_top
+from vit.view.map_pictures import colormap, draw_map, grid_maps
 from vit.view.overlay import mosaic, scaled, window
 from vit.view.paper import COLOURS, DPI, EDGE, INCH, LINE, Kind, open_sheet, outline_patch, show_picture
 from vit.view.selection import Selection
