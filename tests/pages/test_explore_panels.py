@@ -1,9 +1,6 @@
-"""Panels below the viewer of Explore: Faithfulness, Ablation, heads, layers, weights."""
+"""Panels below the viewer of Explore: Faithfulness, Ablation, layers, weights; Heads is in `test_heads_panel`."""
 
-import base64
-import json
 import re
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,13 +11,10 @@ from streamlit.testing.v1 import AppTest
 from tiny import TINY, fill
 
 import vit
-from pages.panels import faithfulness, heads_over_pictures, what_if
 from tests.pages.controls import control
 from tests.pages.drawings import html_elements
 from tests.pages.offered import payload_of, sent_to
-from tests.pages.pictures import png
 from vit.explain.head_ablation import ablation_hook, head_means
-from vit.explain.head_statistics import statistics
 from vit.explain.methods import METHODS, heatmap_of, weights
 from vit.explain.occlusion import hide_patches
 from vit.explain.record import record
@@ -257,150 +251,6 @@ def test_hostile_link_ablates_no_head(page: AppTest, off: str) -> None:
     assert not any(one.value.startswith("Off:") for one in page.caption)
 
 
-def test_selected_head_of_the_atlas_is_shown(page: AppTest) -> None:
-    page.query_params["panel"] = "heads"
-    page.run()
-    assert not page.exception
-    assert any(one.value == "Looks 8.4 px far on average, less than all others." for one in page.caption)
-    statistic = control(page.selectbox, "statistic")
-    explained = [line.partition("**:")[0].removeprefix("**") for line in statistic.help.split("  \n")]
-    assert explained == [*statistic.options, "Uniform attention"]
-    page.button(key="suggest local").click().run()
-    assert not page.exception
-    assert (page.query_params["block"], page.query_params["head"]) in ((["1"], ["3"]), ("1", "3"))
-
-
-@pytest.mark.parametrize("name", ["object", "effect", "distance", "cls"])
-def test_every_statistic_of_the_atlas_is_drawn(page: AppTest, name: str) -> None:
-    page.query_params["panel"] = "heads"
-    page.run()
-    page.selectbox(key="statistic").set_value(name).run()
-    assert not page.exception
-    sent = json.loads(page.get_by_key("heads grid").proto.json)
-    assert [len(row) for row in sent["cells"]] == [4] * 6 and "Block 6, head 4: " in sent["cells"][5][3]["text"]
-    page.segmented_control(key="over").set_value("the samples").run() if name != "object" else None
-    assert not page.exception
-
-
-def many(page: AppTest, **link: str) -> AppTest:
-    """The atlas of heads over many pictures."""
-    page.query_params.update({"panel": "heads"} | link)
-    page.run()
-    return page.segmented_control(key="over").set_value("many pictures").run()
-
-
-def shows_heads(page: AppTest) -> bool:
-    return any(getattr(one, "key", None) == "suggest local" for one in page.button)
-
-
-def depth(page: AppTest) -> tuple[str, np.ndarray, np.ndarray]:
-    """Return the title, numbers and bar lengths of the chart over blocks."""
-    specs = [json.loads(one.proto.spec) for one in page.get("plotly_chart")]
-    (spec,) = (spec for spec in specs if "pictures" in spec["layout"].get("title", {}).get("text", ""))
-    found = spec["data"][0]
-    y, bars = (
-        np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
-        for packed in (found["y"], found["error_y"]["array"])
-    )
-    return spec["layout"]["title"]["text"], y, bars
-
-
-def test_statistic_of_the_atlas_is_in_the_link(page: AppTest) -> None:
-    page.query_params.update({"panel": "heads", "statistic": "self"})
-    page.run()
-    assert not page.exception and page.selectbox(key="statistic").value == "self"
-    page.selectbox(key="statistic").set_value("entropy").run()
-    assert page.query_params["statistic"] in ("entropy", ["entropy"])
-
-
-def test_uploaded_pictures_are_averaged_and_broken_ones_named(page: AppTest, forwards: list[str]) -> None:
-    many(page)
-    assert page.selectbox(key="heads pictures").value == "upload" and not shows_heads(page)
-    files = [(f"{side}.png", png(side, 40, color=color), "image/png") for side, color in ((60, "teal"), (70, "red"))]
-    page.file_uploader(key="heads upload").set_value([*files, ("b.png", b"no picture", "image/png")]).run()
-    assert not page.exception
-    assert page.error[0].value == "A picture could not be read." and any("b.png" in one.value for one in page.code)
-    checkpoint = vit.load_checkpoint("cifar10")
-    pixels = [checkpoint.preprocess(vit.decode_image(content)) for _, content, _ in files]
-    wanted = [statistics(record(checkpoint.model, one), 4)["distance"].values for one in pixels]
-    title, means, bars = depth(page)
-    assert "Mean over 2 pictures" in title
-    np.testing.assert_allclose(means, torch.stack(wanted).mean(0).flatten(), rtol=1e-5)
-    np.testing.assert_allclose(bars, torch.stack(wanted).std(0).flatten(), rtol=1e-3, atol=1e-4)
-    before = len(forwards)
-    control(page.selectbox, "statistic").set_value("cls").run()
-    assert not page.exception and len(forwards) == before
-
-
-def test_computation_over_many_pictures_can_be_stopped_and_continued(
-    page: AppTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(heads_over_pictures, "SLICE", 0.0)
-    many(page)
-    page.selectbox(key="heads pictures").set_value("shapes").run()  # 128 in parts of 31, one in each run
-    page.button(key="heads stop").click().run()
-    assert not page.exception
-    said = next(one.value for one in page.caption if one.value.startswith("Stopped"))
-    assert said in ("Stopped after 31 of 128 pictures.", "Stopped after 62 of 128 pictures.")
-    assert said.split()[2] in depth(page)[0]
-    page.button(key="heads resume").click().run()
-    for _ in range(5):
-        page.run()
-    assert not page.exception and not any(one.value.startswith("Stopped") for one in page.caption)
-    assert "Mean over 128 pictures" in depth(page)[0]
-
-
-def test_slow_computation_says_so_and_waits(
-    page: AppTest, monkeypatch: pytest.MonkeyPatch, forwards: list[str]
-) -> None:
-    monkeypatch.setattr(heads_over_pictures, "ASK_ABOVE", 0.0)
-    many(page)
-    page.selectbox(key="heads pictures").set_value("shapes").run()
-    before = len(forwards)
-    button = next(one for one in page.button if one.label.startswith("Look at 128 pictures ("))
-    assert not shows_heads(page)
-    page.run()
-    assert len(forwards) == before
-    next(one for one in page.button if one.label == button.label).click().run()
-    assert not page.exception
-
-
-@pytest.mark.usefixtures("verdicts")
-@pytest.mark.parametrize("panel", ["faithfulness", "what-if"])
-def test_measured_results_stay_when_the_machine_becomes_busy(
-    page: AppTest, monkeypatch: pytest.MonkeyPatch, panel: str
-) -> None:
-    page.query_params["panel"] = panel
-    page.run()
-    for module in (faithfulness, what_if):
-        monkeypatch.setattr(module, "ASK_ABOVE", 0.0)  # recomputing would exceed the limit
-    page.run()
-    assert not page.exception and not [one for one in page.button if one.label.startswith("Measure")]
-    page.selectbox(key="target").set_value(5).run()  # not measured yet
-    assert not page.exception and [one for one in page.button if one.label.startswith("Measure")]
-
-
-def test_only_datasets_of_the_data_folder_are_offered(
-    page: AppTest, checkpoints: Path, trained: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VIT_DATA_ROOTS", str(checkpoints / "data"))
-    for root in (checkpoints / "data" / "mine", checkpoints / "elsewhere"):
-        for label in ("cat", "dog"):
-            (root / label).mkdir(parents=True)
-            for side in (20, 30):
-                (root / label / f"{side}.png").write_bytes(png(side, side))
-    config = checkpoints / "runs" / trained.removeprefix("run-") / "config.json"
-    for root, offered in ((checkpoints / "elsewhere", False), (checkpoints / "data" / "mine", True)):
-        config.write_text(json.dumps({"data": f"folder:{root}"}))
-        many(page, checkpoint=trained)
-        assert not page.exception and not page.error
-        titles = page.selectbox(key="heads pictures").options
-        assert not any("elsewhere" in title for title in titles)
-        assert (titles[0] == "Test pictures: mine (folder), which it learnt from") == offered
-    page.selectbox(key="heads pictures").set_value(f"folder:{root}").run()
-    assert "Mean over 2 pictures" in depth(page)[0]
-
-
 def test_model_without_classes_has_the_panels_that_need_none(page: AppTest, checkpoints: Path) -> None:
     model = fill(VisionTransformer(ViTConfig(**TINY | {"num_classes": 0})))
     vit.save_checkpoint(checkpoints / "backbone", model, [], Preprocess((32, 32)))
@@ -410,14 +260,6 @@ def test_model_without_classes_has_the_panels_that_need_none(page: AppTest, chec
         page.query_params["off"] = "0-0"
         page.run()
         assert not page.exception and not page.error
-
-
-def test_numbers_over_the_samples_use_the_selected_number_of_heads(page: AppTest, headless: str) -> None:
-    page.query_params.update({"checkpoint": headless, "heads": "4", "panel": "heads", "over": "samples"})
-    for heads in (4, 8):
-        page.run() if heads == 4 else page.selectbox(key="heads").set_value(heads).run()
-        assert not page.exception and not page.error
-        assert [len(row) for row in json.loads(page.get_by_key("heads grid").proto.json)["cells"]] == [heads] * 2
 
 
 def test_ablated_head_is_replaced_by_the_mean_for_the_selected_number_of_heads(page: AppTest, headless: str) -> None:
@@ -434,21 +276,6 @@ def test_ablated_head_is_replaced_by_the_mean_for_the_selected_number_of_heads(p
         np.testing.assert_allclose(
             (sections["maps"] / 255 * sections["scales"][..., None])[1], wanted[..., 1:], atol=0.004
         )
-
-
-def test_numbers_over_the_samples_use_the_checkpoints_preprocessing(page: AppTest, checkpoints: Path) -> None:
-    shutil.copytree(checkpoints / "cifar10", checkpoints / "darker")
-    file = checkpoints / "darker" / "preprocessor_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"image_mean": [0.9, 0.9, 0.9]}))
-    assert vit.load_checkpoint("cifar10").hash == vit.load_checkpoint("darker").hash
-    for name in ("cifar10", "darker"):
-        page.query_params.update({"checkpoint": name, "panel": "heads", "over": "samples", "statistic": "distance"})
-        page.run()
-        assert not page.exception and not page.error
-        checkpoint = vit.load_checkpoint(name)
-        inputs = [checkpoint.preprocess(vit.decode_image(samples.read(sample))) for sample in samples.SAMPLES]
-        wanted = torch.stack([statistics(record(checkpoint.model, one), 4)["distance"].values for one in inputs])
-        np.testing.assert_allclose(depth(page)[1], wanted.mean(0).flatten(), rtol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "option"), [("method", "gradcam"), ("target", 5)])
