@@ -186,8 +186,8 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
     for picture in here.pictures[:most]:
         if used := used_range(picture.data):
             st.caption(f"{plain(picture.name)} {used.sentence} Page Explore can stretch it.")
-        if (pages := tiff.count_pages(picture.data)) > 1:
-            st.caption(f"{plain(picture.name)} {tiff.only_first(pages)}")
+        if note := tiff.pages_note(picture.data):
+            st.caption(f"{plain(picture.name)} {note}")
     count = len(here.pictures)
     if count and not (here.fresh and st.session_state.get(key)):  # the uploader does not show these pictures
         one = f"This is {plain(here.pictures[0].name)}, which was uploaded."

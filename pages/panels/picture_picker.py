@@ -245,8 +245,8 @@ def pick_frame(source: Source) -> Source:
 
 def pick_range(source: Source) -> Source:
     """Show how much of a file is not shown: further pages, and a toggle for stretching a narrow range of values."""
-    if (pages := tiff.count_pages(source.data)) > 1:
-        st.caption(plain(f"{source.name} {tiff.only_first(pages)}"))
+    if note := tiff.pages_note(source.data):
+        st.caption(plain(f"{source.name} {note}"))
     used = None if source.sample or videos.is_video(source.data) else loading.used_range(source.data)
     if used is None:
         return source

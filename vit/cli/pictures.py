@@ -28,8 +28,8 @@ def read_picture(path: Path, stretch: bool = False) -> Image.Image:
         picture = decode_image(data, stretch=stretch)
         if not stretch and (used := used_range(data)):
             print(f"{path} {used.sentence} --stretch shows it over the whole range.", file=sys.stderr)
-        if (pages := tiff.count_pages(data)) > 1:
-            print(f"{path} {tiff.only_first(pages)}", file=sys.stderr)
+        if note := tiff.pages_note(data):
+            print(f"{path} {note}", file=sys.stderr)
         return picture
     except OSError as error:
         raise InvalidImage(f"{path} cannot be read: {error.strerror}.") from error

@@ -57,12 +57,10 @@ def count_pages(data: bytes) -> int:
     return max(1, sum(not {*tags.get(_SUBTYPE, ())} & _COPIES_AND_MASKS for tags in chain))
 
 
-def only_first(pages: int) -> str:
-    """End of a sentence that begins with the name of a file of several pages.
-
-    >>> only_first(3)
-    'has 3 pages, of which the first is shown. Save another page as a file of its own to see it.'
-    """
+def pages_note(data: bytes) -> str:
+    """Return the end of a sentence that begins with a file's name, if only the first of its pages is shown; else ""."""
+    if (pages := count_pages(data)) == 1:
+        return ""
     count = f"{_MOST_PAGES:,} pages or more" if pages == _MOST_PAGES else f"{pages} pages"
     return f"has {count}, of which the first is shown. Save another page as a file of its own to see it."
 
