@@ -66,7 +66,7 @@ JUDGE = f"""() => {{
   for (const judging = masks.computeVerdict(map.values, at); !judging.next().done; );
   return [number, performance.now() - began];
 }}"""  # median time of the number; time of one verdict [ms]
-BUTTONS = {"from": "Where it looks", "to": "Who looks at it", "nearest": "Nearest patches"}
+BUTTONS = {"from": "Attends to", "to": "Attended by", "nearest": "Nearest patches"}
 
 
 def measure(page: Page, wire: Wire, view: str, hovers: int) -> dict[str, object]:

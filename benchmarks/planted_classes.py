@@ -81,7 +81,7 @@ def main() -> None:
         custom = classes_from_examples(backbone, "shapes", "probe", chosen.examples)
         assert custom.accuracy is not None and custom.interval is not None
         low, high = custom.interval
-        print(f"{custom.source}: right about {custom.accuracy:.1%} of those held out ({low:.1%} to {high:.1%})")
+        print(f"{custom.source}: accuracy on held-out examples {custom.accuracy:.1%} ({low:.1%} to {high:.1%})")
         checkpoint = backbone.with_classes(custom)
         data = load_dataset("shapes", checkpoint.preprocess, only="test", at_most=chosen.limit)
         assert data.masks is not None

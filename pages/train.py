@@ -291,7 +291,7 @@ refused = form_state.load_from_url(known_starts) if form_state.url_has_priority(
 
 with data_place:
     if refused:
-        st.warning(with_code(f"The link asks for what is not possible here: {', '.join(refused)}. The rest was taken."))
+        st.warning(with_code(f"These values of the link are not possible here and were ignored: {', '.join(refused)}."))
     select_place = st.container()
     with st.expander("Upload an archive of pictures", key="upload_group"):
         data_picker.upload(catalog.uploads_folder(), form_state.read().data, choose_data)

@@ -173,7 +173,7 @@ def test_more_trainable_blocks_than_the_model_has_are_refused(config: TrainConfi
     [
         ({"freeze": "backbone"}, "freeze is for runs that start from a checkpoint"),
         ({"lora_rank": 4}, "lora_rank is for runs that start from a checkpoint"),
-        ({"init_from": "cifar10", "freeze": "last:2", "lora_rank": 4}, "Leave out freeze, or lora_rank"),
+        ({"init_from": "cifar10", "freeze": "last:2", "lora_rank": 4}, "Set only one of freeze and lora_rank"),
         ({"init_from": "cifar10", "freeze": "last:0"}, "freeze must be"),
         ({"init_from": "cifar10", "freeze": "first:1"}, "freeze must be"),
     ],

@@ -106,7 +106,7 @@ def test_other_phrases_are_another_checkpoint_on_the_same_weights(published: Any
     [
         ([], "{}", "Type a phrase for each class"),
         (["a cat", "  "], "{}", "Type a phrase for each class"),
-        (["a cat", "a  cat"], "{}", "'a cat' stands there twice"),
+        (["a cat", "a  cat"], "{}", "'a cat' occurs twice"),
         (["a cat"], "a photo", "needs {} once"),
         (["a cat"], "{} {}", "needs {} once"),
         (["cat " * 100, "dog"], "{}", "tokens, and the text tower reads"),
@@ -119,7 +119,7 @@ def test_unusable_phrases_are_refused(published: Any, phrases: list[str], templa
 
 def test_vision_tower_alone_has_no_phrases(published: Any, tmp_path: Path, saved: Path) -> None:
     published[1].vision_model.save_pretrained(tmp_path / "tower")
-    for path, message in ((tmp_path / "tower", "knows no phrases"), (saved, "knows no phrases")):
+    for path, message in ((tmp_path / "tower", "does not support phrases"), (saved, "does not support phrases")):
         with pytest.raises(InvalidCheckpoint, match=message):
             vit.classes_from_text(vit.load_checkpoint(path), ["a cat"])
 

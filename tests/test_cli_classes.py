@@ -67,11 +67,11 @@ def test_similarity_to_a_picture_is_the_class(command: Command, picture: Path, s
     [
         (("--text", "a cat", "--examples", "shapes"), "not from both"),
         (("--like", "x.png", "--examples", "shapes"), "not from both"),
-        (("--like-patch", "1,1"), "--like-patch is a patch of a picture"),
+        (("--like-patch", "1,1"), "--like-patch needs --like"),
         (("--like", "nowhere.png"), "nowhere.png cannot be read"),
-        (("--template", "a {}"), "--template says how each --text is read"),
-        (("--classifier", "probe"), "--classifier says how --examples are learnt from"),
-        (("--text", "a cat"), "tiny did not learn from pictures with texts"),
+        (("--template", "a {}"), "--template needs --text"),
+        (("--classifier", "probe"), "--classifier needs --examples"),
+        (("--text", "a cat"), "tiny was not trained on pictures with texts"),
         (("--examples", "folder:nowhere"), "nowhere"),
     ],
 )

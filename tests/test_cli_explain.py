@@ -265,7 +265,7 @@ def test_setting_with_a_new_name_has_an_option(
     assert default_of(command("explain", "--help").out, "sharp-power", "powered") == "1.0"
     check_mistake(
         command("explain", picture, "--checkpoint", saved, "--method", "rollout", "--steps", "2", "--out", "a.png"),
-        "--steps means nothing to rollout; it is for powered",
+        "--steps has no effect on rollout; it applies to powered",
     )
 
 
@@ -354,7 +354,7 @@ def test_classes_of_equal_name_are_chosen_by_number(
     labels = ("crane", "bus", "Crane", "crane", "dog")
     path = vit.save_checkpoint(tmp_path / "cranes", build(), labels, preprocess)
     arguments = ["explain", picture, "--checkpoint", path, "--method=gradcam", "--out", tmp_path / "map.png"]
-    check_mistake(command(*arguments, "--target=crane"), "2 classes are called 'crane': 0, 3. Name one by number.")
+    check_mistake(command(*arguments, "--target=crane"), "2 classes are called 'crane': 0, 3. Give the index of one.")
     assert command(*arguments, "--target=3").status == 0
     assert command(*arguments, "--target=Crane").status == 0
 
@@ -367,30 +367,30 @@ def test_classes_of_equal_name_are_chosen_by_number(
         (["--method=legrad", "--target=9", "--out=map.npz"], "There is no class 9: they run from 0 to 4."),
         (
             ["--target=cat", "--out=map.npz"],
-            "--target means nothing to attention; it is for attention-gradient, atten",
+            "--target has no effect on attention; it applies to attention-gradient, atten",
         ),
-        (["--method=legrad", "--query=cls", "--out=map.npz"], "--query means nothing to legrad"),
+        (["--method=legrad", "--query=cls", "--out=map.npz"], "--query has no effect on legrad"),
         (
             ["--method=relevance", "--discard=0.5", "--out=map.npz"],
             "for rollout, gradient-rollout, relevance-rollout.",
         ),
-        (["--method=rollout", "--start-block=1", "--out=map.npz"], "--start-block means nothing to rollout"),
-        (["--method=gradcam", "--direction=to", "--out=map.npz"], "--direction means nothing to gradcam"),
-        (["--method=rollout", "--block=0", "--out=map.npz"], "--block means nothing to rollout"),
-        (["--method=gradcam", "--precision=bfloat16", "--out=map.npz"], "--precision means nothing to gradcam"),
+        (["--method=rollout", "--start-block=1", "--out=map.npz"], "--start-block has no effect on rollout"),
+        (["--method=gradcam", "--direction=to", "--out=map.npz"], "--direction has no effect on gradcam"),
+        (["--method=rollout", "--block=0", "--out=map.npz"], "--block has no effect on rollout"),
+        (["--method=gradcam", "--precision=bfloat16", "--out=map.npz"], "--precision has no effect on gradcam"),
         (["--method=rollout", "--discard=1", "--out=map.npz"], "--discard must be at least 0 and under 1, not 1."),
         (["--method=rollout", "--head=1", "--out=map.npz"], "rollout takes all heads: --head must be mean, max or min"),
         (["--method=legrad", "--start-block=2", "--out=map.npz"], "There is no block 2: they run from 0 to 1"),
         (["--query=4,0", "--out=map.npz"], "There is no patch 4,0: rows run from 0 to 3"),
         (["--query=here", "--out=map.npz"], "A query must be a prefix token (cls) or ROW,COL, not 'here'"),
         (["--query=1,2,3", "--out=map.npz"], "A query must be"),
-        (["--direction=to", "--out=map.npz"], "--direction to says who looks at a token. Name it with --query."),
+        (["--direction=to", "--out=map.npz"], "--direction to needs --query, the token that receives the attention."),
         (["--method=relevance-rollout", "--head=0", "--out=map.npz"], "relevance-rollout takes all heads: --head must"),
         (
             ["--method=attention-gradient-last", "--block=0", "--out=map.npz"],
-            "--block means nothing to attention-gradi",
+            "--block has no effect on attention-gradi",
         ),
-        (["--method=rollout", "--block=-1", "--out=map.npz"], "--block means nothing to rollout"),
+        (["--method=rollout", "--block=-1", "--out=map.npz"], "--block has no effect on rollout"),
         (["--block=2", "--out=map.npz"], "There is no block 2: they run from 0 to 1"),
         (["--head=-3", "--out=map.npz"], "There is no head -3"),
         (["--head=all", "--out=map.npz"], "'all' is neither a number nor one of mean, max, min"),

@@ -223,7 +223,7 @@ def test_heic_opens_upright() -> None:
         (b"\xff\x0a", "This is a JPEG XL picture, which cannot be read here"),
         (b"P5\n8 8\n255\n", "This is a PNM picture, which cannot be read here"),
         (bytes(128) + b"DICM", "This is a DICOM picture, which cannot be read here"),
-        (b'\x08\1\0\0\0\0\0\0{"head.weight":', "page Checkpoints opens those"),
+        (b'\x08\1\0\0\0\0\0\0{"head.weight":', "Page Checkpoints opens checkpoints"),
     ],
 )
 def test_non_pictures_are_identified(start: bytes, what: str) -> None:
@@ -233,4 +233,4 @@ def test_non_pictures_are_identified(start: bytes, what: str) -> None:
 def test_weights_are_not_taken_for_an_archive_of_pictures() -> None:
     out = io.BytesIO()
     torch.save({"head.weight": torch.zeros(2)}, out)
-    assert "page Checkpoints opens those" in refusal(out.getvalue())
+    assert "Page Checkpoints opens checkpoints" in refusal(out.getvalue())

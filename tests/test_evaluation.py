@@ -133,7 +133,7 @@ def test_classes_are_matched_by_name_not_by_order(
 
 
 def test_class_unknown_to_the_checkpoint_is_named(checkpoint: Callable[..., Checkpoint], folder: Path) -> None:
-    with pytest.raises(InvalidDataset, match=r"does not know the class 'dog'.*cat, horse"):
+    with pytest.raises(InvalidDataset, match=r"has no class 'dog'.*cat, horse"):
         evaluate_checkpoint(checkpoint(("cat", "horse")), f"folder:{folder}")
 
 

@@ -159,7 +159,7 @@ def test_grid_has_a_map_for_every_head_and_their_numbers(explanation: Explanatio
     facts = caption(explanation, checkpoint, grid_sentence(explanation, selection))
     content = grid_figure(explanation, selection, facts, kind="svg")
     assert {"Head", "Block", "1", "2"} <= set(text_of(content).split())
-    assert "who looks at patch (row 2, col 2)" in text_of(content)
+    assert "attention to patch (row 2, col 2)" in text_of(content)
     drawn = embedded(content)[0][..., 0].astype(int)
     record = explanation.record
     top = MapView.of(record, selection, explanation.payload).top

@@ -171,7 +171,7 @@ def test_number_of_heads_is_read_and_cannot_be_overridden(tmp_path: Path) -> Non
     np.savez(tmp_path / "x.npz", **written(timms(num_heads=8)))
     assert load_checkpoint(tmp_path / "x.npz").config.heads == 8
     assert load_checkpoint(tmp_path / "x.npz", heads=8).assumed.keys() == {"activation", "preprocess", "labels"}
-    with pytest.raises(InvalidCheckpoint, match="have 8 attention heads, you said 4"):
+    with pytest.raises(InvalidCheckpoint, match="have 8 attention heads, not 4"):
         load_checkpoint(tmp_path / "x.npz", heads=4)
 
 

@@ -74,9 +74,9 @@ def test_weights_are_rounded_to_half_a_step(build: Callable[..., VisionTransform
 
 
 UNSUITED: dict[str, dict[str, Any]] = {
-    "no plain one with GELU": {"activation": "silu"},
-    "layers beside the plain ones": {"norm_pre": True},
-    "reads its answer by 'map'": {"pool": "map", "prefix": ()},
+    "not a plain MLP with GELU": {"activation": "silu"},
+    "layers that the lesson does not support": {"norm_pre": True},
+    "its pooling is 'map'": {"pool": "map", "prefix": ()},
     "has 401 tokens": {"image_size": (160, 160)},
 }
 
@@ -93,7 +93,7 @@ def test_unsupported_preprocessing_is_refused(
     build: Callable[..., VisionTransformer], opened: Callable[..., Checkpoint]
 ) -> None:
     nearest = Preprocess((32, 32), interpolation="nearest")
-    with pytest.raises(UserError, match="nearest pixels"):
+    with pytest.raises(UserError, match="nearest pixel"):
         lesson(replace(opened(build()), preprocess=nearest))
     with pytest.raises(UserError, match="no classes of its own"):
         lesson(replace(opened(build()), labels=()))

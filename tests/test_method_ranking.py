@@ -93,7 +93,7 @@ def test_every_map_has_a_score_of_one_if_nothing_changes(checkpoint: Checkpoint)
 
 def test_classes_must_be_known(saved_shapes: Path, tmp_path: Path, build: Any) -> None:
     other = save_checkpoint(tmp_path / "other", build(), list("abcde"), Preprocess((32, 32)))
-    with pytest.raises(InvalidDataset, match="does not know the class"):
+    with pytest.raises(InvalidDataset, match="has no class"):
         rank(load_checkpoint(other), "shapes", 2)
 
 
@@ -190,6 +190,6 @@ def test_card_of_another_library_is_unchanged(saved_shapes: Path) -> None:
     save_file(load_file(file), file)  # without our metadata
     result = rank(load_checkpoint(saved_shapes), "shapes", 2, names=["rollout", "relevance"])
     before = (saved_shapes / "README.md").read_bytes()
-    with pytest.raises(UserError, match="card is left as it is"):
+    with pytest.raises(UserError, match="card cannot be changed"):
         record_in_card(load_checkpoint(saved_shapes), "shapes", result)
     assert (saved_shapes / "README.md").read_bytes() == before

@@ -77,7 +77,7 @@ def test_store_that_refuses_is_a_note(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite-of-nobody:///store")
     train(tiny(track="mlflow", epochs=1), tmp_path / "run")
     [note] = notes(tmp_path / "run")
-    assert note.startswith("Figures are no longer copied to mlflow: ")
+    assert note.startswith("Metrics are no longer sent to mlflow: ")
 
 
 def test_unresponsive_server_delays_the_end_of_a_run_by_a_limited_time(

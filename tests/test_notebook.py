@@ -219,9 +219,9 @@ def test_grey_pictures_are_accepted() -> None:
     [
         ("nowhere.jpg", "nowhere.jpg cannot be read: No such file"),
         (b"nothing", "This file is not a picture"),
-        (torch.randn(3, 8, 8), "Give the picture before it is normalised"),
-        (np.full((8, 8, 3), np.nan), "Give the picture before it is normalised"),
-        (np.zeros((8, 8, 4), np.uint8), "A picture has 1 or 3 channels"),
+        (torch.randn(3, 8, 8), "Pass the picture before it is normalised"),
+        (np.full((8, 8, 3), np.nan), "Pass the picture before it is normalised"),
+        (np.zeros((8, 8, 4), np.uint8), "A picture must have 1 or 3 channels"),
         (np.zeros((2, 8, 8, 3), np.uint8), "is not one picture"),
         (3, "A int is no picture"),
     ],
@@ -263,7 +263,7 @@ def test_bare_attention_has_neither_classes_nor_features() -> None:
 
 
 def test_unsupported_view_is_refused(checkpoint: vit.Checkpoint) -> None:
-    for arguments, said in (((checkpoint,), "Which picture"), ((object(),), "A object cannot be shown")):
+    for arguments, said in (((checkpoint,), "A picture is missing"), ((object(),), "A object cannot be shown")):
         with pytest.raises(UserError, match=said):
             vit.view(*arguments)
 

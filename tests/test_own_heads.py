@@ -352,10 +352,10 @@ def test_refused_adapter_says_how_to_merge_it(tmp_path: Path) -> None:
     names = ["base_model.model.vit.encoder.layer.0.attention.attention.query.lora_A.weight"]
     (tmp_path / "adapter_config.json").write_text("{}")
     save_file({name: torch.zeros(2, 192) for name in names}, tmp_path / "adapter_model.safetensors")
-    with pytest.raises(InvalidCheckpoint, match=r"adapter of PEFT.*merge_and_unload\(\)"):
+    with pytest.raises(InvalidCheckpoint, match=r"PEFT adapter.*merge_and_unload\(\)"):
         load_checkpoint(tmp_path)
     files = {path.name: io.BytesIO(path.read_bytes()) for path in tmp_path.iterdir()}
-    with pytest.raises(InvalidCheckpoint, match="adapter of PEFT"):
+    with pytest.raises(InvalidCheckpoint, match="PEFT adapter"):
         manage.add(files, "mine", tmp_path)
 
 

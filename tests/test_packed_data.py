@@ -181,8 +181,8 @@ def test_damaged_picture_is_left_out_and_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "words"),
     [
-        (lambda root: (root / "a.tar").write_bytes(b"no tar at all" * 100), "a.tar is no sound tar"),
-        (lambda root: (root / "a.parquet").write_bytes(b"PAR1nothing"), "a.parquet is no sound parquet file"),
+        (lambda root: (root / "a.tar").write_bytes(b"no tar at all" * 100), "a.tar is a damaged tar"),
+        (lambda root: (root / "a.parquet").write_bytes(b"PAR1nothing"), "a.parquet is a damaged parquet file"),
         (lambda root: pq.write_table(pa.table({"text": ["a"]}), root / "a.parquet"), "has the columns text"),
         (lambda root: tarfile.open(root / "a.tar", "w").close(), "both a picture and a label"),
     ],
@@ -251,7 +251,7 @@ def test_tar_truncated_or_damaged_anywhere_is_refused(tmp_path: Path, damage: st
         damaged = content[: member.offset] + b"\x55" * 512 + content[member.offset + 512 :]
     assert shards.index(tmp_path, bar=False).labels.shape == (20,)
     (tmp_path / "a.tar").write_bytes(damaged)
-    with pytest.raises(InvalidDataset, match="no sound tar"):
+    with pytest.raises(InvalidDataset, match="is a damaged tar"):
         shards.index(tmp_path, bar=False)
 
 
@@ -263,7 +263,7 @@ def test_damaged_parquet_is_refused_with_a_reason(tmp_path: Path, place: float) 
     start = int(place * len(content))
     content[start : start + 40] = b"\xff" * len(content[start : start + 40])
     file.write_bytes(content)
-    with pytest.raises(InvalidDataset, match=r"no sound parquet file: (?!None)\w"):
+    with pytest.raises(InvalidDataset, match=r"is a damaged parquet file: (?!None)\w"):
         shards.index(tmp_path, bar=False)
 
 

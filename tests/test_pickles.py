@@ -153,7 +153,7 @@ def test_one_tensor_for_all_blocks_takes_no_more_memory_than_the_file(tmp_path: 
     state = model().state_dict()
     for i in range(1, 90):
         state |= {k.replace("blocks.0", f"blocks.{i}"): v for k, v in state.items() if k.startswith("blocks.0.")}
-    with pytest.raises(InvalidCheckpoint, match="promises more numbers than it holds"):
+    with pytest.raises(InvalidCheckpoint, match="declares more numbers than it contains"):
         load_checkpoint(saved(state, tmp_path))
 
 

@@ -346,7 +346,7 @@ def test_overlapping_files_in_a_zip_are_refused(sandbox: Sandbox) -> None:
         at = data.find(b"PK\1\2", data.find(b"PK\1\2") + 1)
         data[at + 42 : at + 46] = bytes(4)
 
-    assert "over each other" in sandbox.pack(classes("cat", "dog")).edit(overlap).refusal()
+    assert "overlap" in sandbox.pack(classes("cat", "dog")).edit(overlap).refusal()
 
 
 def test_long_header_in_a_tar_is_refused_before_it_is_read(sandbox: Sandbox) -> None:

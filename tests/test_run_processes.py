@@ -166,7 +166,7 @@ def test_reader_follows_a_run_while_it_is_written(running: registry.Run) -> None
 def test_folder_is_trained_by_only_one_process(running: registry.Run) -> None:
     with pytest.raises(InvalidRun, match="Another process trains"):
         train(endless(), running.folder, resume=True)
-    with pytest.raises(InvalidRun, match="going on already"):
+    with pytest.raises(InvalidRun, match="already active"):
         control.resume(running.id)
     assert status(running) in TRAINS
 

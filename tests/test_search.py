@@ -250,7 +250,7 @@ def test_lock_decides_whether_a_search_is_running(root: Path) -> None:
         assert control.find_search(search.name).status == "searching"
         control.stop(search.name)
         assert control.find_search(search.name).status == "stopping"
-        with pytest.raises(UserError, match="at work already"):
+        with pytest.raises(UserError, match="already running"):
             control.resume(search.name)
     (search / "outcome.json").write_text('{"outcome": "finished", "reason": "Of 4 trials"}')
     assert control.find_search(search.name).status == "finished"

@@ -119,7 +119,7 @@ def test_added_checkpoint_may_be_sharded(folder: Path, tmp_path: Path) -> None:
     assert load_checkpoint(kept).hash == load_checkpoint(folder).hash
     (folder / INDEX).unlink()
     files = {path.name: io.BytesIO(path.read_bytes()) for path in folder.iterdir()}
-    with pytest.raises(InvalidCheckpoint, match="Bring one file of weights"):
+    with pytest.raises(InvalidCheckpoint, match="Upload exactly one file of weights"):
         manage.add(files, "other", tmp_path / "shelf")
 
 
@@ -229,7 +229,7 @@ def test_bad_index_or_shard_is_refused_before_weights_are_read(
 def test_shards_with_too_large_a_total_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     total = sum(path.stat().st_size for path in shards(folder))
     monkeypatch.setattr(files, "MAX_WEIGHTS", total - 1)
-    with pytest.raises(InvalidCheckpoint, match="MB in all; at most"):
+    with pytest.raises(InvalidCheckpoint, match="MB in total; the limit"):
         load_checkpoint(folder)
     monkeypatch.setattr(files, "MAX_WEIGHTS", total)
     load_checkpoint(folder)

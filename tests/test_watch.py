@@ -64,7 +64,7 @@ def test_thousand_runs_take_a_few_questions(lab: AllAtOnce, tmp_path: Path) -> N
     answers = [watch.status(run, patience=5) for run in runs]
     assert [status.nodes for status, _ in answers if status] == [(run.job,) for run in [runs[0], *runs[3:]]]
     assert answers[1] == (None, "Its storage does not answer.")
-    assert answers[2][0] is None and "cannot be understood" in answers[2][1]
+    assert answers[2][0] is None and "cannot be parsed" in answers[2][1]
 
 
 def test_cluster_without_an_answer_reports_it_for_each_run(lab: AllAtOnce, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise Unreadable(f"{path.name} cannot be read: it is no file.")
+            raise Unreadable(f"{path.name} cannot be read: it is not a regular file.")
         yield file
 
 
@@ -52,7 +52,7 @@ def read_bytes(path: Path, most: int = DOCUMENT_BYTES, offset: int = 0) -> bytes
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size - offset > most:
-                raise Unreadable(f"{path.name} cannot be read: {size / 1e6:,.0f} MB are too many.")
+                raise Unreadable(f"{path.name} cannot be read: {size / 1e6:,.0f} MB exceed the limit.")
             file.seek(offset)
             return file.read(most)
     except FileNotFoundError:

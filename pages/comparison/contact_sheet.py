@@ -50,7 +50,7 @@ COUNTS = (FEW_PICTURES, 200, SHEET_PICTURES)  # pictures of a dataset
 UPLOADS = 200  # uploaded pictures
 PAGE = 60  # pictures drawn at once
 FUSED = get_args(Fusion)
-ORDERS = {"": "As they come", "confidence": "Confidence", "entropy": "Spread", "faithfulness": "Faithfulness"}
+ORDERS = {"": "Original order", "confidence": "Confidence", "entropy": "Spread", "faithfulness": "Faithfulness"}
 FILTERS = {"": "All", "right": "✓ Right", "wrong": "✗ Wrong"}
 TILE = 146  # [px]
 
@@ -284,7 +284,7 @@ def pick_faithfulness(checkpoint: Any, count: int) -> bool:
     """Draw the toggle for measuring faithfulness, which takes longer than computing the maps."""
     expected = measuring_seconds(checkpoint, count)
     return link_controls.toggle(
-        f"Are the maps true? ({format_duration(expected)})" if expected > TELL_ABOVE else "Are the maps true?",
+        f"Measure faithfulness ({format_duration(expected)})" if expected > TELL_ABOVE else "Measure faithfulness",
         "m_true",
         help="Masks random parts of each picture, and correlates the drop of the class with the map's weight on them.",
     )

@@ -142,7 +142,9 @@ def _typed(checkpoint: Checkpoint, prefix: str) -> CustomClasses | None:
         help="Template for the text tower; the phrase replaces the braces: “a photo of a {}”.",
     )
     if not linked:
-        st.caption("Type what the picture may show, and also what it does not show: the answer is divided among them.")
+        st.caption(
+            "Type what the picture may show, and also what it does not show: the probabilities of all phrases sum to 1."
+        )
         return None
     custom: CustomClasses = cached(
         ("classes", checkpoint.identity, tuple(linked), read),
@@ -251,8 +253,8 @@ def _features_of_groups(checkpoint: Checkpoint, prefix: str) -> tuple[Features |
     datasets.show_list("Left out", unreadable)
     if len(set(labels)) < max(2, len(groups)):
         st.caption(
-            "Add two groups at least, each with a name and a few pictures: the model then tells them apart by what it "
-            "computes of them."
+            "Add at least two groups, each with a name and a few pictures: a classifier on the model's features then "
+            "separates them."
         )
         return None, {}
     return features.Features(np.stack(vectors), np.array(labels), tuple(groups)), {"groups": files}
@@ -272,12 +274,12 @@ def _vector(checkpoint: Checkpoint, upload: Upload) -> Any:
 def _show_accuracy(checkpoint: Checkpoint, custom: CustomClasses, prefix: str) -> None:
     """Show the accuracy of classes from examples, and a form that saves them as a checkpoint."""
     if custom.accuracy is None or custom.interval is None:
-        st.caption("A group with a single picture leaves nothing to try this on. Add more to see how far it is right.")
+        st.caption("A group with a single picture leaves none to test on. Add more to measure the accuracy.")
     else:
         low, high = custom.interval
         st.caption(
-            f"Right about **{custom.accuracy:.1%}** of examples that it was not taught (95 % interval {low:.1%} to "
-            f"{high:.1%}); a guess is right about {1 / len(custom.names):.1%}."
+            f"Accuracy on held-out examples: **{custom.accuracy:.1%}** (95 % interval {low:.1%} to {high:.1%}); "
+            f"a guess reaches {1 / len(custom.names):.1%}."
         )
     if not access.may_train() or prefix:
         return

@@ -28,7 +28,7 @@ def fetch(name: str) -> None:
     Args:
         name: untrusted name on the Hugging Face Hub or in torchvision.
     """
-    bar = st.progress(0.0, f"Asking for {plain(name)}…")
+    bar = st.progress(0.0, f"Requesting {plain(name)}…")
 
     def progress(done: int, total: int | None) -> None:
         size = f" of {total / 1e6:,.0f}" if total else ""
@@ -40,7 +40,7 @@ def fetch(name: str) -> None:
         bar.empty()
         st.error(with_code(str(error)))
         return
-    button_actions.report_success(f"{fetched.name} is here.")
+    button_actions.report_success(f"{fetched.name} was downloaded.")
     address.show(CheckpointsLink(name=str(fetched.name)))
     st.rerun()
 

@@ -96,7 +96,7 @@ def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
 
 def show_more() -> None:
     """Draw a link to recommended checkpoints."""
-    navigation.link("Others worth a look", "checkpoints", {}, help="DINOv2, DINOv3, CLIP, SigLIP, MAE and your own.")
+    navigation.link("More checkpoints", "checkpoints", {}, help="DINOv2, DINOv3, CLIP, SigLIP, MAE and your own.")
 
 
 def _chosen_heads(name: str) -> int | None:

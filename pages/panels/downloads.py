@@ -178,7 +178,7 @@ def _others(
         f"{stem}.json",
         "application/json",
         key="json",
-        help="Of this map, and where they came from",
+        help="The values of this map, with their provenance",
     )
     download_buttons.films(
         "Attention over blocks",
@@ -215,7 +215,7 @@ def _frames(
                 download_buttons.file(
                     f"Frames as {kind}", made[1][kind], f"{stem}-frames.{kind.lower()}", mime, key=f"Frames {kind}"
                 )
-    elif st.button("Animate all frames", help="Up to 60 frames, each through the model on its own: as GIF and as MP4"):
+    elif st.button("Animate all frames", help="Up to 60 frames as GIF and MP4; each frame is a separate forward pass"):
         bar = st.progress(0.0, BAR)
         try:
             with pass_queue.reserved(checkpoint, size, pass_queue.WITH_GRADIENTS, precision):

@@ -138,7 +138,7 @@ def _first_masks(example: Example, target: int) -> bool:
     expected = mask_drops.expected(example)
     if expected > ASK_ABOVE and state.verdict != request:
         with placeholder.container():
-            st.caption("Does the map show what the prediction depends on? Masking parts of the picture tells.")
+            st.caption("Measure whether the map shows what the prediction depends on, by masking parts of the picture.")
             if not st.button(f"Measure it ({format_duration(expected)})"):
                 return False
     state.verdict = request  # no second button if the estimate grows on a busy machine
@@ -164,8 +164,8 @@ def _show_verdict(example: Example, choice: MethodChoice, selection: Selection, 
         st.markdown(f"**{_sentence(verdict, label, nonzero, decidable, measured.complete)}**")
         masks = f"{len(measured.drops):,} masks" + ("" if measured.complete else " so far")
         st.caption(
-            f"For “{label}”, on this picture, by {masks}: the map that is selected; the number beside it follows the "
-            f"pointer.{_on_many(example, choice, selection)}",
+            f"Measured for “{label}” on this picture with {masks}. This is the selected map; the number next to it "
+            f"follows the pointer.{_on_many(example, choice, selection)}",
             help=HELP,
         )
     with st.container(horizontal=True):
@@ -192,17 +192,14 @@ def _map_name(choice: MethodChoice, selection: Selection) -> str:
 def _sentence(verdict: sensitivity.Verdict, label: str, nonzero: bool, decidable: bool, complete: bool) -> str:
     """Return the verdict as a sentence."""
     if not nonzero:
-        return f"The map is zero everywhere: nothing in it speaks for “{label}”."
+        return f"The map is zero everywhere: it contains no evidence for “{label}”."
     if not decidable:
-        return (
-            f"Taking parts of the picture away hardly changes “{label}”, whichever part it is, so the faithfulness of "
-            "a map cannot be measured here."
-        )
+        return f"No mask changes “{label}” noticeably, so the faithfulness of a map cannot be measured on this picture."
     yet = "" if complete else " yet"
     return {
-        "better than chance": "This map says what the model relies on, better than chance.",
+        "better than chance": "This map is better than chance: it shows what the model relies on.",
         "cannot be decided yet": f"It cannot be decided{yet} whether this map is better than chance.",
-        "no better than chance": "This map is no better than chance: its own copies, moved elsewhere, reach as far.",
+        "no better than chance": "This map is no better than chance: shifted copies of it score as high.",
     }[verdict.word]
 
 
@@ -311,7 +308,7 @@ def _show_ranking(maps: dict[str, Tensor], measured: MaskDrops, marked_method: s
     marked = f", {METHODS[marked_method].title} is the one shown" if marked_method else ""
     alt = f"Faithfulness of every method on this picture{marked}"
     st.plotly_chart(figure, config={"displayModeBar": False}, key="ranked", alt=alt)
-    which = "▸ is shown above" if marked_method else "the one above is none of them"
+    which = "▸ is shown above" if marked_method else "the map above comes from none of them"
     st.caption(
         f"Each method's map for the class as a whole; {which}. In colour: better than its own copies, and the removal "
         "map, which is fitted to the answers, on masks that it was not fitted to. One picture says little about a "

@@ -151,7 +151,7 @@ def _show_colours(pictures: Sequence[Picture], of: Components) -> None:
     """Draw the current picture large, and the others small."""
     seen = features_sheet.resize_to_tile(pictures[0].seen, 256)
     with st.container(horizontal=True):
-        st.image(seen, width=seen.width, caption="What the model saw", alt="What the model saw")
+        st.image(seen, width=seen.width, caption="The model's input", alt="The model's input")
         st.image(
             features_sheet.tile(of.colours[0], seen.size),
             width=seen.width,

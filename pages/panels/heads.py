@@ -32,10 +32,10 @@ WHY = {  # reasons why a head is suggested
     "local": "Looks {} far on average, less than all others.",
     "far": "Looks {} far on average, further than all others.",
     "itself": "Keeps {} of each patch's attention on the patch itself.",
-    "sink": "Gives {} of attention to a token that is no patch.",
-    "object": "Looks where the class's relevance is (rank correlation {}).",
-    "faithful": "Where it looks says how far the class drops without it (correlation {}).",
-    "needed": "The class loses most without it ({} logits).",
+    "sink": "{} of its attention goes to tokens that are not patches.",
+    "object": "Its attention agrees with the relevance of the class (rank correlation {}).",
+    "faithful": "Its attention predicts the drop of the class when patches are masked (correlation {}).",
+    "needed": "The class drops most without it ({} logits).",
 }
 SPREAD = 0.6  # horizontal spread of a block's heads as a share of the distance between blocks
 
@@ -138,9 +138,9 @@ def _show_suggestions(by_name: dict[str, Statistic], select: Callable[[tuple[int
     """Draw buttons for suggested heads, each with the reason."""
     chosen = suggestions(by_name)
     if not chosen:
-        st.caption("No head stands out: all of them attend almost uniformly.")
+        st.caption("All heads attend almost uniformly, so none is recommended.")
         return
-    st.markdown("**Heads worth a look**")
+    st.markdown("**Recommended heads**")
     for start in range(0, len(chosen), COLUMNS):  # row by row, to keep the order in a narrow window
         for column, one in zip(st.columns(COLUMNS), chosen[start : start + COLUMNS], strict=False):
             column.button(

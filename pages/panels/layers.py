@@ -87,18 +87,18 @@ def _show_outliers(example: Example, reading: Lens) -> bool:
     first = len(example.explanation.record.prefix)
     is_outlier = outliers(reading.lengths[:, first:])
     if not is_outlier.any():
-        st.caption("No patch token is far longer than the others of its block.")
+        st.caption("No patch token has an outlying norm in any block.")
         return False
     block = int(is_outlier.sum(1).argmax())
     count = int(is_outlier[block].sum())
-    many = "1 patch token stands out by its" if count == 1 else f"{count} patch tokens stand out by their"
+    many = "1 patch token has an outlying norm" if count == 1 else f"{count} patch tokens have outlying norms"
     st.caption(
-        f"{many} length after block {block + 1}.",
+        f"{many} after block {block + 1}.",
         help="More than six median deviations above the median. Large models keep global facts in such tokens, and "
         "attention to them says little about what is in those patches (Darcet et al. 2024).",
     )
     tiles = example.explanation.record.heatmap(reading.lengths)[block].numpy()
-    st.image(_tile(tiles / tiles.max()), caption=f"Lengths after block {block + 1}", width=TILE)
+    st.image(_tile(tiles / tiles.max()), caption=f"Norms after block {block + 1}", width=TILE)
     return True
 
 
@@ -107,13 +107,13 @@ def show_weights(example: Example) -> None:
     model = example.checkpoint.model
     left, right = st.columns(2, gap="large")
     with left:
-        st.markdown("**How alike positions are**, one map per patch")
+        st.markdown("**Similarity of position embeddings**, one map per patch")
         similar = position_similarity(model)
         if similar is None:
             st.caption("This model's positions are rotary: none are learnt.")
         else:
             low, top = float(similar.min()), float(similar.max())
-            st.image(_positions(similar.numpy(), low, top), width="stretch", alt="How alike positions are")
+            st.image(_positions(similar.numpy(), low, top), width="stretch", alt="Similarity of position embeddings")
             with st.container(horizontal=True, vertical_alignment="center"):
                 st.caption(f"{low:.2f}".replace("-", "−"), width="content")
                 st.image(_ramp(), width=RAMP, alt="Colours from dark to bright")

@@ -97,7 +97,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
             if st.toggle("Use the camera"):
                 shot = st.camera_input("Camera", key="camera", on_change=shoot)
     if public.is_public():
-        st.caption("Your pictures stay in the memory of this visit, and are forgotten when you leave.")
+        st.caption("Your pictures are kept in memory for this visit and deleted when you leave.")
     if state.refused:
         st.error(with_code(state.refused))
     own_pictures.show(choose_own)

@@ -51,12 +51,12 @@ def _class_count(checkpoint: Checkpoint | Model) -> str:
     """Describe among which classes the model chooses."""
     count = len(checkpoint.labels)
     if checkpoint.custom_classes is not None:
-        shared = f"It shares its answer among these {count:,}, whether one is right or none."
-        shared = shared if count > 1 else "With one class alone its answer is always 100 %: name another to compare."
+        shared = f"The probabilities of these {count:,} classes sum to 1, even if none of them is right."
+        shared = shared if count > 1 else "With a single class its probability is always 100 %: add another to compare."
         by_itself, alike = "Each class has its own probability.", "100 % means that the model sees no difference."
         return {"softmax": shared, "sigmoid": by_itself, "none": alike}[checkpoint.custom_classes.activation]
     if count == 1:
-        return "It has one output, a yes or no: 50 % is undecided."
+        return "It has one output, a binary classification: 50 % is undecided."
     if checkpoint.config.multi_label:
         return f"It has {count:,} classes. Each class has its own probability."
     return f"It has {count:,} classes; for everything else it names the most similar one."
@@ -67,6 +67,6 @@ def _show_input(container: DeltaGenerator, explanation: Explanation | StoredExpl
     width, height = explanation.input_image.size
     with container:
         st.image(
-            explanation.input_image.resize((WIDTH, WIDTH * height // width), 0), width=WIDTH, alt="What the model saw"
+            explanation.input_image.resize((WIDTH, WIDTH * height // width), 0), width=WIDTH, alt="The model's input"
         )
-        st.caption(f"What it saw: {width} × {height} px")
+        st.caption(f"The model's input: {width} × {height} px")

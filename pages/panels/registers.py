@@ -27,7 +27,7 @@ from vit.view.payload import pack
 from vit.view.selection import Selection
 
 NAMED = 3  # neurons that the caption lists
-HELP = """A few neurons make these tokens long. Their activations are moved to an empty token that is added after the
+HELP = """A few neurons cause these large norms. Their activations are moved to an empty token that is added after the
 prefix; no weight changes, and the patches keep their own content (Jiang et al. 2025). They are found on this picture
 and the samples."""
 
@@ -39,8 +39,8 @@ def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
     moved = _neurons(example)
     if not moved.neurons:
         st.caption(
-            f"No patch token of this picture and the samples is {LEAST:.0f} times as long as the median one, so a "
-            "register has nothing to take over."
+            f"No patch token of this picture and the samples has {LEAST:.0f} times the median norm, so a register has "
+            "nothing to take over."
         )
         return
     named = ", ".join(
@@ -48,7 +48,7 @@ def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
         for (block, number), share in list(zip(moved.neurons, moved.shares, strict=True))[:NAMED]
     )
     st.caption(
-        f"Moved, with their part in the length of {moved.tokens} tokens that stand out after block {moved.block + 1}: "
+        f"Moved neurons, with their share of the norm of the {moved.tokens} outliers after block {moved.block + 1}: "
         f"{named}{f' and {len(moved.neurons) - NAMED} more' if len(moved.neurons) > NAMED else ''}."
     )
     changed = _changed(example, moved)
@@ -139,7 +139,7 @@ def _show_lengths(example: Example, before: Tensor, after: Tensor, block: int) -
                 image.astype(np.uint8),
                 width=max(1, 160 * cols // rows),
                 caption=f"{title}: to {float(lengths[block].max()):,.1f}",
-                alt=f"Lengths after block {block + 1}, {title}",
+                alt=f"Norms after block {block + 1}, {title}",
             )
 
 

@@ -48,7 +48,7 @@ STEPS = (
     Step(
         "Patches",
         "A Vision Transformer cuts the picture into a grid, here 8 × 8, and from then on sees only these "
-        "**patches**. *What it saw* is all that this model gets: 32 × 32 pixels.",
+        "**patches**. *The model's input* is all that this model gets: 32 × 32 pixels.",
         "Open *Display* and tick *Patch lines* to see the grid.",
         "Display",
         ExploreLink(sample="cat"),
@@ -56,7 +56,7 @@ STEPS = (
     Step(
         "Tokens",
         "Each patch becomes a list of numbers, a **token**. One more, the **class token**, belongs to no patch: the "
-        "answer is read from it after the last block. The colours show from which patches it gathers there.",
+        "prediction is read from it after the last block. The colours show which patches it attends to there.",
         "Point at *Class token* below the map, or tap it.",
         "Class token",
         ExploreLink(sample="cat", viewer={"block": "5", "head": "mean"}),
@@ -64,10 +64,10 @@ STEPS = (
     ),
     Step(
         "Query and key",
-        "In every head each token asks a question, its **query**, and looks at the tokens whose **keys** fit. The "
-        "outlined patch, an eye, asks; try others.",
-        "Turn it around: press *Who looks at it*.",
-        "Who looks at it",
+        "In every head each token has a **query** and attends to the tokens whose **keys** match it. The query is "
+        "that of the outlined patch, an eye. Try others.",
+        "Reverse the direction: press *Attended by*.",
+        "Attended by",
         ExploreLink(sample="cat", viewer={"block": "2", "head": "0", "token": "31", "pinned": "1"}),
     ),
     Step(
@@ -85,26 +85,27 @@ STEPS = (
     ),
     Step(
         "Blocks",
-        "**Blocks** work one after the other, each on what the last one left. Read after every block, the answer "
-        f"becomes “cat” at block 3 and sure only in the last one: see the curves in {_below('Layers')}.",
+        "**Blocks** run one after the other, each on the output of the one before. Read after every block, the "
+        "prediction becomes “cat” at block 3, and confident only in the last one: see the curves in "
+        f"{_below('Layers')}.",
         "Click another block in the grid beside the map.",
         "Every block and head",
         ExploreLink(sample="cat", panel="layers", viewer={"block": "2", "head": "mean"}),
     ),
     Step(
         "Rollout or relevance",
-        "One block is not the whole way. **Rollout** asks where content came from through all blocks, whatever the "
-        "class; **relevance**, which of it speaks for the answer. This one is wrong, and relevance says truthfully "
-        f"what it rests on, where rollout is no better than chance: {_below('Faithfulness')} has measured it.",
+        "One block is a single step. **Rollout** traces attention through all blocks, whatever the class; "
+        "**relevance** shows the evidence for the predicted class. This prediction is wrong, and relevance shows what "
+        f"it is based on, where rollout is no better than chance: {_below('Faithfulness')} has measured it.",
         "Press *Rollout*.",
         "Rollout",
         ExploreLink(sample="coffee", viewer={"view": "relevance"}),
     ),
     Step(
-        "When not to believe a map",
+        "When a map is misleading",
         "Attention shows where information moves, not why the answer is what it is. "
-        f"{_below('Faithfulness')} takes parts of the picture away: here what the last block looks at matters no more "
-        "than the same map moved elsewhere. Ask it of other methods, and of your own pictures.",
+        f"{_below('Faithfulness')} masks parts of the picture: here the last block's map predicts the drop of the "
+        "class no better than shifted copies of it. Check other methods, and your own pictures.",
         "Press *Faithfulness* below.",
         "Faithfulness",
         ExploreLink(sample="cat", viewer={"block": "5", "head": "mean"}),

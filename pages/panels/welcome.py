@@ -11,8 +11,9 @@ from vit.view import first_view
 
 VIEW = ExploreLink(sample=first_view.SAMPLE, viewer={"view": "relevance"})
 CAPTION = (
-    "This speaks for “church”: above all the tall tower, then the walls beside it and the tower on the right. Point at "
-    "a patch, or tap it, to see what it drew on; choose *Attention* or one of the maps to see where each head looks."
+    "The evidence for “church”: above all the tall tower, then the walls beside it and the tower on the right. Point "
+    "at a patch, or tap it, to see the tokens that it received information from; choose *Attention* or one of the maps "
+    "to see what each head attends to."
 )
 
 

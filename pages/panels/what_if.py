@@ -144,7 +144,7 @@ def show(example: Example, choice: MethodChoice | None, selection: Selection) ->
     heads, patches = st.columns([3, 2], gap="large")
     with heads:
         link_controls.select(
-            "A head that is off gives",
+            "A head that is off outputs",
             "instead",
             [MEAN, "zero"],
             kind=st.segmented_control,
@@ -156,7 +156,7 @@ def show(example: Example, choice: MethodChoice | None, selection: Selection) ->
         if choice and np.isfinite(values).any():
             name = visible(example.checkpoint.labels[choice.about])
             when = ", before any change" if off or selection.hidden else ""
-            label = f"What “{name}” loses without each head [logits]{when}. Click one to switch it off"
+            label = f"Drop of “{name}” without each head [logits]{when}. Click one to switch it off"
         head_grid.show("whatif", values, _signed, label=label, scale="signed", marked=off, on_choose=toggle)
         if off:
             listing = ", ".join(f"block {block + 1} head {head + 1}" for block, head in off)

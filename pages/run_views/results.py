@@ -161,7 +161,7 @@ def _mistakes(report: error_report.Report) -> None:
     if not len(report.indices):
         return
     st.markdown("**Most confidently wrong**")
-    looked = st.toggle("Where it looked", True, key="looked", help="The last block's attention, mean of its heads.")
+    looked = st.toggle("Attention", True, key="looked", help="The last block's attention, mean of its heads.")
     pictures = report.overlays if looked else report.pictures
     cells = []
     for i in range(len(report.indices)):

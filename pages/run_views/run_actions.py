@@ -102,7 +102,7 @@ def train_longer(run: registry.Run) -> None:
 
     def resume() -> None:
         wanted = st.session_state["resume epochs"]
-        act("It goes on.", control.resume, run.id, epochs=wanted if wanted != planned else None)
+        act("The run was resumed.", control.resume, run.id, epochs=wanted if wanted != planned else None)
 
     finished, progress = run.status == "finished", run_records.figures(run).progress
     if finished and planned >= MOST_EPOCHS:
@@ -110,7 +110,7 @@ def train_longer(run: registry.Run) -> None:
     with st.popover("Train longer" if finished else "Resume", width="content"):
         least = planned + 1 if finished else min(max(math.ceil(progress.epoch) if progress else 1, 1), planned)
         st.number_input(
-            "Epochs in all",
+            "Total epochs",
             least,
             MOST_EPOCHS,
             min(planned + max(planned // 2, 1), MOST_EPOCHS) if finished else planned,

@@ -74,9 +74,9 @@ def training_denied_reason() -> str:
     if is_local():
         return ""
     if public.is_public():
-        return "This is a public demonstration: models are looked at here, and trained in an installation of your own."
+        return "This is a public demo without training. Install the app to train models."
     if _unreadable_secrets():
-        return "The file of secrets on the server cannot be read, so nobody is let in. Its log says why."
+        return "Access is denied, because the server cannot read its secrets file. See the server's log."
     if not has_login():
         return (
             "This app can be reached over a network, and no login is set up, so starting runs and uploading are off. "

@@ -170,7 +170,7 @@ async def _receive_upload(request: Request, session: str, file: str) -> Response
         return PlainTextResponse("No page asked for this file.", 404)
     length = request.headers.get("content-length", "")
     if not length.isdecimal():
-        return PlainTextResponse("A file has to say how long it is.", 411)
+        return PlainTextResponse("The upload has no Content-Length.", 411)
     try:
         with UPLOADS.room(session, name, int(length), files.stored()):
             uploads = [value for value in (await _form(request, name)).values() if isinstance(value, UploadFile)]

@@ -106,7 +106,7 @@ def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision
         if not placeholders:
             placeholders.append(st.empty())
         # Writing to the page raises if the run was stopped, so visitors who have left also leave the queue.
-        placeholders[0].caption(f"{WAITS} You are number {position} in the line.")
+        placeholders[0].caption(f"{WAITS} Your position in the queue: {position}.")
 
     assert not getattr(_here, "computes", False), "reservations must not be nested"
     needed, problem = int(times * view.cost(checkpoint, size, precision).memory), ""

@@ -158,10 +158,12 @@ class Uploads:
             sum(one.size for one in every if one.session == new.session)
             > (allowed or (public.SESSION if public.is_public() else STRANGERS_SESSION) * MB) + ENVELOPE
         ):
-            raise UploadRejected("You have uploaded as much as one visit may. Reload the page to begin anew.")
+            raise UploadRejected(
+                "You have reached the upload limit of one visit. Reload the page to start a new visit."
+            )
         strangers = sum(one.size for one in every if not self._allowed.get(one.session))
         if not allowed and strangers > (public.UPLOADS if public.is_public() else STRANGERS) * MB:
-            raise UploadRejected("Others have uploaded as much as this server holds. Try again later.")
+            raise UploadRejected("The server has reached its limit for uploads. Try again later.")
         if new.picture:
             if sum(one.size for one in every if one.picture) > MEMORY * MB:
                 raise UploadRejected("This server holds no more pictures now. Try again later.")

@@ -16,7 +16,7 @@ from vit.data.file_names import is_table
 from vit.paths import data_roots
 
 NAMED = {
-    "shapes": "Shapes, drawn on the spot",
+    "shapes": "Shapes (generated)",
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
     "mnist": "MNIST",

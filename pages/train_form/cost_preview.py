@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = 8  # pictures in the preview
-LEARNING = "Learning one batch by heart…"
+LEARNING = "Overfitting one batch…"
 FACTS_STYLE = """<style>
 .fact { display: flex; justify-content: space-between; font-size: 0.875rem; line-height: 1.7; }
 .fact span { opacity: 0.7; }
@@ -214,7 +214,9 @@ def show_doubts(config: TrainConfig, measured: "dry_run.DryRun") -> None:
     """Show what was extrapolated, and offer a smaller recipe if this one takes too long."""
     notes = []
     if not measured.timed:
-        notes.append("This machine is too busy for a step within a few seconds: judged by a product of matrices.")
+        notes.append(
+            "No training step finished within a few seconds. The estimate comes from the speed of a matrix product."
+        )
     elif measured.extrapolated:
         part = f" and {measured.share:.0%} of the model" if measured.share < 1 else ""
         notes.append(f"Extrapolated from up to {measured.timed} of {measured.batch} pictures a step{part}.")
@@ -236,7 +238,7 @@ def show_doubts(config: TrainConfig, measured: "dry_run.DryRun") -> None:
         side = smaller.settings.get("image_size")
         what = f"{side} px, " if side else ""
         st.button(
-            f"Take {what}{numbers(smaller.params)} parameters{epochs}: {format_duration(smaller.seconds)}",
+            f"Use {what}{numbers(smaller.params)} parameters{epochs}: {format_duration(smaller.seconds)}",
             key="take_smaller",
             on_click=apply_settings,
             args=(smaller.settings,),

@@ -326,7 +326,7 @@ def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
     summary += f"the best epoch, {test:,} to be tested on at the end."
     if survey.sizes:
         smallest, median, largest = ("{} × {}".format(*size) for size in survey.sizes)
-        summary += f" {median} px." if smallest == largest else f" {smallest} to {largest} px, {median} in the middle."
+        summary += f" {median} px." if smallest == largest else f" {smallest} to {largest} px, median {median} px."
     st.caption(summary)
     show_notes(survey.notes)
     if not validation:
@@ -335,10 +335,10 @@ def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
         name for name, count in zip(classes["class"], classes[[*survey.counts][-1]], strict=True) if not count
     ]:
         rest = f" and {len(untested) - 5} more" if len(untested) > 5 else ""
-        st.warning(f"No test picture: {plain(', '.join(untested[:5]))}{rest}. The accuracy says nothing about them.")
+        st.warning(f"No test picture: {plain(', '.join(untested[:5]))}{rest}. The accuracy does not cover them.")
     if survey.leaked:
         many = f"{survey.leaked:,} pictures are" if survey.leaked > 1 else "1 picture is"
-        st.warning(f"{many} in two splits: that flatters every accuracy.")
+        st.warning(f"{many} in two splits, which makes every accuracy too high.")
     if survey.contradicting:
         one = survey.contradicting == 1
         st.warning(f"{survey.contradicting:,} repeated {'picture is' if one else 'pictures are'} in two classes.")

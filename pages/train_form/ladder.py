@@ -171,7 +171,7 @@ def sentence(known: Mapping[str, RungResult], best: str, under_way: Sequence[str
         gain = 100 * (reached.accuracy - known["probe"].accuracy)
         text += f", {gain:.1f} points above the linear probe"
     elif not higher and len(known) > len(cheaper) + 1 and not under_way:
-        text += ", and what learns more reaches no more"
+        text += ". Training more parameters does not improve on it"
     if higher:
         text += f". So few pictures cannot tell it apart from {' and '.join(higher)}, whose loss is higher"
     if not under_way:

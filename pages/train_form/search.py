@@ -157,8 +157,8 @@ def forecast(plan: SearchPlan, measured: "DryRun | None") -> Sequence[str]:
     if rungs and plan.trials > 1:
         after = " and ".join(filter(None, (", ".join(map(str, rungs[:-1])), str(rungs[-1]))))
         sentences.append(
-            f"After epoch {after}, a trial goes on only while it is in {best_part(plan.reduction_factor)} of those "
-            "that got so far; the others end early."
+            f"After epoch {after}, only {best_part(plan.reduction_factor)} of the trials that reached it continue; the "
+            "others end early."
         )
     elif plan.trials > 1:
         sentences.append("None ends early.")

@@ -183,7 +183,7 @@ def test_contact_sheet_leads_to_the_explorer(page: Page, url: str) -> None:
     if asks.is_visible():  # a busy machine
         asks.click()
     expect(open_in_explore).to_have_count(len(samples.SAMPLES))
-    page.get_by_text("Are the maps true?").click()
+    page.get_by_text("Measure faithfulness").click()
     expect(page.get_by_text(re.compile(r"^faithful|\nfaithful|faithful −?0\.\d\d: "))).to_have_count(
         len(samples.SAMPLES)
     )

@@ -188,7 +188,7 @@ def test_first_click_on_the_class_map_shows_it(app: App) -> None:
     relevance = app.page.get_by_role("button", name="Relevance", exact=True).first
     relevance.click()
     app.page.wait_for_function(f"() => {FIND}?.map?.relevance.some((value) => value > 0)")
-    expect(app.page.locator(".sentence")).to_have_text("Relevance: what speaks for “cat”.")
+    expect(app.page.locator(".sentence")).to_have_text("Relevance: evidence for “cat”.")
     app.wait_until_idle()
     assert app.evaluate("viewer === window.first && viewer.selection.view") == "relevance"
     app.page.get_by_role("button", name="Rollout", exact=True).first.click()

@@ -81,11 +81,11 @@ def test_the_example_in_jupyterlab(notebook: Notebook, tmp_path: Path, executed:
     expect(frame.get_by_role("button", name="Relevance")).to_be_visible()  # computed by the kernel
     hovering_changes_the_map(frame)
     frame.get_by_role("button", name="Relevance").click()
-    expect(frame.locator(".sentence")).to_have_text(re.compile("Relevance: what speaks for “cat”"))
+    expect(frame.locator(".sentence")).to_have_text(re.compile("Relevance: evidence for “cat”"))
     drawn(frame)
     assert "method='relevance'" in notebook.run(SELECTION)
     notebook.run(SET)
-    expect(frame.locator(".sentence")).to_have_text("Block 3, mean of heads: where patch (row 4, col 5) looks.")
+    expect(frame.locator(".sentence")).to_have_text("Block 3, mean of heads: attention from patch (row 4, col 5).")
     frame.locator("canvas.grid").focus()
     frame.page.keyboard.press("ArrowDown")
     expect(frame.locator(".sentence")).to_have_text(re.compile("^Block 4"))

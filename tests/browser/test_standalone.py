@@ -161,9 +161,9 @@ def test_data_from_python_is_shown_and_nothing_is_pending(
     opened.open(standalone(packed(large), selection, "A picture", computed=computed))
     assert np.allclose(opened.evaluate("[...viewer.map.rollout]"), large.rollout(30), rtol=1e-5)
     assert opened.page.locator(".note").is_hidden()
-    opened.page.get_by_role("button", name="Who looks at it").click()
+    opened.page.get_by_role("button", name="Attended by").click()
     opened.wait_until_idle()
-    expect(opened.page.locator(".note")).to_have_text("This map is computed in the app")
+    expect(opened.page.locator(".note")).to_have_text("Only the app can compute this map")
 
 
 def test_chain_of_a_class_is_included(opened: File, kept: AttentionRecord) -> None:
@@ -171,7 +171,7 @@ def test_chain_of_a_class_is_included(opened: File, kept: AttentionRecord) -> No
     chain = pack_chain(matrices, kept.rows(1, [0]).mean(0)[0])
     method = {"title": "Method", "target": "cat", "chain": "elsewhere", "tokens": True, "settings": []}
     opened.open(standalone(packed(kept), Selection(view="relevance"), "A picture", method=method, chain=chain))
-    expect(opened.page.locator(".sentence")).to_have_text("Method: what speaks for “cat”.")
+    expect(opened.page.locator(".sentence")).to_have_text("Method: evidence for “cat”.")
     assert opened.evaluate("viewer.map.relevance.reduce((a, b) => a + b)") == pytest.approx(1, abs=0.01)
 
 
@@ -187,7 +187,7 @@ def test_components_are_included(opened: File, kept: AttentionRecord) -> None:
     assert np.abs(pixels.reshape(4, 4, 4)[..., :3] / 255 - colours.numpy()).max() <= 1 / 255
     opened.page.get_by_label("Features after block").fill("2")  # unavailable in the file
     opened.page.get_by_label("Features after block").press("Enter")
-    expect(opened.page.get_by_text("This map is computed in the app")).to_be_visible()
+    expect(opened.page.get_by_text("Only the app can compute this map")).to_be_visible()
 
 
 def test_no_components_without_features(opened: File, kept: AttentionRecord) -> None:

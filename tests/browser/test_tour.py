@@ -27,7 +27,7 @@ def test_each_tour_step_outlines_a_control_and_detects_its_use(app: App) -> None
     uses = (
         app.open_display,
         lambda: page.get_by_role("button", name="Class token").hover(),
-        lambda: page.get_by_role("button", name="Who looks at it").click(),
+        lambda: page.get_by_role("button", name="Attended by").click(),
         lambda: grid.click(position={"x": 150, "y": 150}),
         lambda: grid.click(position={"x": 150, "y": 200}),
         lambda: page.get_by_role("button", name="Rollout").click(),

@@ -15,11 +15,11 @@ def test_hovering_redraws_everything_without_requests(open_viewer):
     viewer = open_viewer()
     over, grid, frames = viewer.pixels(".over"), viewer.pixels(".grid"), viewer.conversation.runs
     viewer.point(1, 2)
-    viewer.expect_sentence("Block 3, mean of heads: where patch (row 2, col 3) looks.")
+    viewer.expect_sentence("Block 3, mean of heads: attention from patch (row 2, col 3).")
     assert viewer.pixels(".over") != over
     assert viewer.pixels(".grid") != grid
     viewer.leave()
-    viewer.expect_sentence("Block 3, mean of heads: where the class token looks.")
+    viewer.expect_sentence("Block 3, mean of heads: attention from the class token.")
     assert viewer.pixels(".over") == over
     viewer.wait_until_idle()
     assert viewer.conversation.runs == frames
@@ -51,19 +51,19 @@ def test_pointing_at_a_map_previews_it_and_a_click_selects_it(open_viewer):
     viewer = open_viewer()
     frames = viewer.conversation.runs
     viewer.point_at_map(1, 2)
-    viewer.expect_sentence("Block 1, head 2: where the class token looks.")
+    viewer.expect_sentence("Block 1, head 2: attention from the class token.")
     assert viewer.conversation.runs == frames
     viewer.page.mouse.down()
     viewer.page.mouse.up()
     viewer.expect_selection("block=0", "head=1")
     viewer.leave()
-    viewer.expect_sentence("Block 1, head 2: where the class token looks.")
+    viewer.expect_sentence("Block 1, head 2: attention from the class token.")
 
 
 def test_direction_can_be_switched(open_viewer):
     viewer = open_viewer()
-    viewer.page.get_by_role("button", name="Who looks at it").click()
-    viewer.expect_sentence("Block 3, mean of heads: who looks at the class token.")
+    viewer.page.get_by_role("button", name="Attended by").click()
+    viewer.expect_sentence("Block 3, mean of heads: attention to the class token.")
     viewer.expect_selection("direction=to")
 
 
@@ -82,12 +82,12 @@ def test_everything_is_reached_by_keyboard(open_viewer):
     press("]")
     viewer.expect_sentence(re.compile("^Block 2, head 1"))
     press("d")
-    viewer.expect_sentence(re.compile("who looks at patch"))
+    viewer.expect_sentence(re.compile("attention to patch"))
     viewer.expect_selection("block=1", "head=0", "direction=to")
     press("c")
     viewer.expect_sentence(re.compile("the class token"))
     viewer.expect_selection("token=0", "pinned=0")
-    expect(viewer.page.locator(".live")).to_contain_text("who looks at the class token")
+    expect(viewer.page.locator(".live")).to_contain_text("attention to the class token")
     viewer.page.locator("canvas.grid").focus()
     press("ArrowUp")
     viewer.expect_selection("block=0")
@@ -95,14 +95,14 @@ def test_everything_is_reached_by_keyboard(open_viewer):
 
 def test_link_opens_the_copied_view(open_viewer):
     viewer = open_viewer("case=small&block=0&head=1&token=20&pinned=1&direction=to&colormap=magma&smooth=1")
-    viewer.expect_sentence("Block 1, head 2: who looks at patch (row 3, col 6).")
+    viewer.expect_sentence("Block 1, head 2: attention to patch (row 3, col 6).")
     expect(viewer.page.get_by_label("Colours")).to_have_value("magma")
     expect(viewer.page.get_by_label("Smooth")).to_be_checked()
 
 
 def test_hostile_link_opens_the_default(open_viewer):
     viewer = open_viewer("case=small&block=<script>&head=1e9&token=-7&pinned=1&colormap=../x&opacity=nan")
-    viewer.expect_sentence("Block 3, mean of heads: where the class token looks.")
+    viewer.expect_sentence("Block 3, mean of heads: attention from the class token.")
 
 
 def test_python_sets_the_selection_and_the_browser_continues_from_it(open_viewer):
@@ -112,7 +112,7 @@ def test_python_sets_the_selection_and_the_browser_continues_from_it(open_viewer
     viewer.page.get_by_role("button", name="Go to block 2, head 1").click()
     viewer.expect_sentence(re.compile("^Block 2, head 1"))
     viewer.expect_selection("block=1", "head=0")
-    viewer.page.get_by_role("button", name="Who looks at it").click()
+    viewer.page.get_by_role("button", name="Attended by").click()
     viewer.expect_selection("direction=to", "block=1")
 
 

@@ -38,14 +38,14 @@ def test_displayed_weight_is_exact(open_viewer):
 
 def test_heads_and_blocks_are_fused(open_viewer):
     viewer = open_viewer("case=small&block=max&head=min")
-    viewer.expect_sentence("Max of blocks, min of heads: where the class token looks.")
+    viewer.expect_sentence("Max of blocks, min of heads: attention from the class token.")
     record = synthetic.record(*SMALL[0])
     truth = np.max([record.rows(block, [0])[:, 0].min(0).values.numpy() for block in range(3)], 0)
     values = viewer.evaluate("[...viewer.engine.values.subarray(0, viewer.payload.tokens)]")
     np.testing.assert_allclose(values, truth, atol=2e-3)
     viewer.open_display()
     viewer.page.get_by_label("How to combine heads").select_option("max")
-    viewer.expect_sentence("Max of all blocks and heads: where the class token looks.")
+    viewer.expect_sentence("Max of all blocks and heads: attention from the class token.")
     viewer.expect_selection("block=max", "head=max")
 
 
@@ -88,14 +88,14 @@ def test_rollout_equals_the_records(open_viewer, direction, fusion):
 
 def test_rollout_settings_appear_with_rollout_and_take_effect_at_once(open_viewer):
     viewer = open_viewer("case=small")
-    stays = viewer.page.get_by_label("Share that stays")
+    stays = viewer.page.get_by_label("Share of the residual")
     expect(stays).to_be_hidden()
     viewer.page.get_by_role("button", name="Rollout").click()
     viewer.expect_selection("view=rollout")
     expect(viewer.page.get_by_label("First block")).to_be_hidden()
     before, runs = viewer.pixels(".over"), viewer.page.get_by_text("runs ").inner_text()
     stays.evaluate("(slider) => { slider.value = 0.2; slider.dispatchEvent(new Event('input')); }")
-    viewer.expect_sentence("Rollout through all blocks (20 % staying): what the class token is made of.")
+    viewer.expect_sentence("Rollout through all blocks (residual 20 %): tokens that contribute to the class token.")
     assert viewer.pixels(".over") != before
     assert viewer.page.get_by_text("runs ").inner_text() == runs
     stays.fill("0.3")
@@ -110,7 +110,7 @@ def test_rollout_settings_appear_with_rollout_and_take_effect_at_once(open_viewe
 
 def test_rollout_settings_of_a_large_model_are_computed_in_python(open_viewer):
     viewer = open_viewer("case=small-qk&view=rollout&token=59&pinned=1")
-    viewer.page.get_by_label("Share left out").fill("0.5")
+    viewer.page.get_by_label("Discarded share").fill("0.5")
     viewer.expect_selection("discard=0.5")
     expect(viewer.page.locator(".note")).to_be_hidden()
     truth = synthetic.record(2, 2, (16, 18), ("cls",), 18).rollout(59, discard=0.5)
@@ -120,11 +120,13 @@ def test_rollout_settings_of_a_large_model_are_computed_in_python(open_viewer):
 def test_relevance_starts_at_the_selected_block(open_viewer):
     viewer = open_viewer("case=small&method=chain&view=relevance&token=12&pinned=1")
     first = viewer.page.get_by_label("First block")
-    expect(viewer.page.get_by_label("Share that stays")).to_be_hidden()
+    expect(viewer.page.get_by_label("Share of the residual")).to_be_hidden()
     first.fill("3")
     first.press("Enter")
     viewer.expect_selection("start_block=2")
-    viewer.expect_sentence("Relevance (from block 3 on) for “<b>cat</b>”: what patch (row 2, col 4) drew on.")
+    viewer.expect_sentence(
+        "Relevance (from block 3 on) for “<b>cat</b>”: tokens that patch (row 2, col 4) received information from."
+    )
     matrices, start = synthetic.chain(synthetic.record(*SMALL[0]))
     truth = synthetic.traced(matrices[2:], torch.eye(len(start))[12], "from")
     np.testing.assert_allclose(viewer.evaluate("[...viewer.map.relevance]"), truth, rtol=0.005, atol=1e-6)
@@ -161,10 +163,10 @@ def test_painted_order_equals_the_order_of_values(open_viewer, view):
 
 def test_rollout_follows_the_pointer(open_viewer):
     viewer = open_viewer("case=small&view=rollout")
-    viewer.expect_sentence("Rollout through all blocks: what the class token is made of.")
+    viewer.expect_sentence("Rollout through all blocks: tokens that contribute to the class token.")
     before = viewer.pixels(".over")
     viewer.point(1, 1)
-    viewer.expect_sentence(re.compile(r"what patch \(row 2, col 2\) is made of"))
+    viewer.expect_sentence(re.compile(r"contribute to patch \(row 2, col 2\)"))
     assert viewer.pixels(".over") != before
 
 
@@ -195,29 +197,29 @@ def test_class_map_follows_the_pointer_without_the_server(open_viewer):
     viewer = open_viewer("case=small&method=chain")
     viewer.page.get_by_role("button", name="Relevance").click()
     viewer.expect_selection("view=relevance")
-    viewer.expect_sentence("Relevance: what speaks for “<b>cat</b>”.")
+    viewer.expect_sentence("Relevance: evidence for “<b>cat</b>”.")
     expect(viewer.page.locator(".query")).to_be_hidden()
     expect(viewer.page.locator(".labels .chosen")).to_have_count(0)  # it belongs to no block
     viewer.wait_until_idle()
     before, frames = viewer.pixels(".over"), viewer.conversation.runs
     viewer.point(1, 1)
-    viewer.expect_sentence("Relevance for “<b>cat</b>”: what patch (row 2, col 2) drew on.")
+    viewer.expect_sentence("Relevance for “<b>cat</b>”: tokens that patch (row 2, col 2) received information from.")
     assert viewer.pixels(".over") != before
     viewer.wait_until_idle()
     assert viewer.conversation.runs == frames
     viewer.click(1, 1)
     viewer.expect_selection("view=relevance", "pinned=1")
-    viewer.page.get_by_role("button", name="Who looks at it").click()
-    viewer.expect_sentence("Relevance for “<b>cat</b>”: which tokens drew on patch (row 2, col 2).")
+    viewer.page.get_by_role("button", name="Attended by").click()
+    viewer.expect_sentence("Relevance for “<b>cat</b>”: tokens that received information from patch (row 2, col 2).")
 
 
 def test_map_computed_in_python_is_of_the_class_alone(open_viewer):
     viewer = open_viewer("case=small&method=computed&view=relevance")
-    viewer.expect_sentence("LeGrad: what speaks for “cat”.")
+    viewer.expect_sentence("LeGrad: evidence for “cat”.")
     assert viewer.evaluate("[...viewer.map.relevance]") == list(range(27))
     viewer.point(1, 1)
-    viewer.expect_sentence("LeGrad: what speaks for “cat”.")
-    expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_hidden()
+    viewer.expect_sentence("LeGrad: evidence for “cat”.")
+    expect(viewer.page.get_by_role("button", name="Attended by")).to_be_hidden()
     viewer.click(1, 1)  # a token is selected, which this method does not support
     viewer.expect_selection("view=attention", "pinned=1")
 
@@ -226,7 +228,7 @@ def test_no_class_map_without_a_method(open_viewer):
     viewer = open_viewer("case=small&view=relevance")
     viewer.expect_selection("view=relevance")
     expect(viewer.page.locator("[data-value=relevance]")).to_be_hidden()
-    viewer.expect_sentence(re.compile("where the class token looks"))
+    viewer.expect_sentence(re.compile("attention from the class token"))
 
 
 @pytest.mark.parametrize("view", ["attention", "rollout"])
@@ -320,13 +322,13 @@ def test_colours_over_the_picture_equal_those_of_files(open_viewer, query):
 @pytest.mark.parametrize("view", ["similar", "pool"])
 def test_views_without_data_are_not_offered(open_viewer, view):
     viewer = open_viewer(f"case=small&view={view}")
-    viewer.expect_sentence("Block 3, mean of heads: where the class token looks.")
+    viewer.expect_sentence("Block 3, mean of heads: attention from the class token.")
     for name in ("Nearest patches", "Pooling query"):
         expect(viewer.page.locator(".switch button", has_text=name)).to_be_hidden()
     viewer.over.focus()
     viewer.page.keyboard.press("n")
     viewer.page.keyboard.press("p")
-    viewer.expect_sentence("Block 3, mean of heads: where the class token looks.")
+    viewer.expect_sentence("Block 3, mean of heads: attention from the class token.")
     assert viewer.page.get_by_text("Pooling", exact=True).count() == 0
 
 
@@ -381,7 +383,7 @@ def test_map_under_the_pointer_is_judged_without_the_server(open_viewer):
     expect(planted_title).to_have_count(0)  # other maps have arrived
     assert viewer.conversation.runs == runs
     viewer.page.mouse.move(0, 0)
-    viewer.page.get_by_role("button", name="Who looks at it").click()
+    viewer.page.get_by_role("button", name="Attended by").click()
     viewer.expect_selection("direction=to")
     judged(record.weights(0, 1, 0, "to"), r"chance|decided")
     assert viewer.errors == []

@@ -74,12 +74,12 @@ def test_colours_of_nearest_patches_span_0_to_1_or_the_range_of_values(open_view
 
 def test_nearest_patches_have_no_direction(open_viewer):
     viewer = open_viewer("case=alike&view=similar")
-    expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_hidden()
+    expect(viewer.page.get_by_role("button", name="Attended by")).to_be_hidden()
     viewer.over.focus()
     viewer.page.keyboard.press("d")
     viewer.page.keyboard.press("n")
-    viewer.expect_sentence("Block 3, mean of heads: where the class token looks.")
-    expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_enabled()
+    viewer.expect_sentence("Block 3, mean of heads: attention from the class token.")
+    expect(viewer.page.get_by_role("button", name="Attended by")).to_be_enabled()
     viewer.page.keyboard.press("n")
     viewer.expect_selection("view=similar", "direction=from")
     viewer.expect_sentence(re.compile("^Patches most like"))

@@ -19,7 +19,7 @@ def test_pooling_query_is_shown_per_head_and_fused(open_viewer):
     viewer = open_viewer("case=pooled")
     pool = synthetic.record(*POOLED).pool_attention.numpy()
     viewer.page.get_by_role("button", name="Pooling query").click()
-    viewer.expect_sentence("Pooling query after the last block, mean of heads: where it looks.")
+    viewer.expect_sentence("Pooling query after the last block, mean of heads: its attention.")
     viewer.expect_selection("view=pool")
     assert viewer.page.locator(".query").is_hidden()
     values = (
@@ -29,12 +29,12 @@ def test_pooling_query_is_shown_per_head_and_fused(open_viewer):
         np.testing.assert_allclose(viewer.evaluate(values, column), truth, atol=1e-6)
     viewer.open_display()
     viewer.page.get_by_label("How to combine heads").select_option("max")
-    viewer.expect_sentence("Pooling query after the last block, max of heads: where it looks.")
+    viewer.expect_sentence("Pooling query after the last block, max of heads: its attention.")
     np.testing.assert_allclose(viewer.evaluate(values, 0), pool.max(0), atol=1e-6)
     viewer.over.focus()
     viewer.page.keyboard.press("]")
     viewer.page.keyboard.press("]")
-    viewer.expect_sentence("Pooling query after the last block, head 2: where it looks.")
+    viewer.expect_sentence("Pooling query after the last block, head 2: its attention.")
     viewer.expect_selection("view=pool", "head=1")
     best = int(pool[1].argmax())
     expect(viewer.page.locator(".readings > div").nth(2)).to_contain_text(f"row {best // 6 + 1}, col {best % 6 + 1}")
@@ -52,7 +52,7 @@ def test_last_row_of_maps_is_the_pooling_query(open_viewer):
     viewer = open_viewer("case=pooled")
     expect(viewer.page.locator(".labels.rows span").last).to_have_text("Pooling")
     viewer.point_at_map(4, 2)
-    viewer.expect_sentence("Pooling query after the last block, head 2: where it looks.")
+    viewer.expect_sentence("Pooling query after the last block, head 2: its attention.")
     viewer.page.mouse.down()
     viewer.page.mouse.up()
     viewer.expect_selection("view=pool", "head=1", "block=2")
@@ -67,15 +67,15 @@ def test_last_row_of_maps_is_the_pooling_query(open_viewer):
 
 def test_selecting_a_patch_deselects_the_pooling_query(open_viewer):
     viewer = open_viewer("case=pooled&view=pool&head=0")
-    viewer.expect_sentence("Pooling query after the last block, head 1: where it looks.")
+    viewer.expect_sentence("Pooling query after the last block, head 1: its attention.")
     viewer.click(2, 4)
-    viewer.expect_sentence("Block 3, head 1: where patch (row 3, col 5) looks.")
+    viewer.expect_sentence("Block 3, head 1: attention from patch (row 3, col 5).")
     viewer.expect_selection("view=attention", "token=16", "pinned=1")
     viewer.over.focus()
     viewer.page.keyboard.press("p")
     viewer.expect_sentence(re.compile("^Pooling query"))
     viewer.page.keyboard.press("Escape")
-    viewer.expect_sentence("Block 3, head 1: where patch (row 3, col 5) looks.")
+    viewer.expect_sentence("Block 3, head 1: attention from patch (row 3, col 5).")
 
 
 def test_pooling_query_is_no_block_of_a_large_model(open_viewer):

@@ -129,9 +129,9 @@ def test_capacity_counts_used_slots(lab: Lab, first: registry.Run) -> None:
 
 
 def test_active_run_cannot_be_submitted_again(lab: Lab, first: registry.Run) -> None:
-    with pytest.raises(InvalidRun, match="going on already"):
+    with pytest.raises(InvalidRun, match="already active"):
         lab.engine.submit(first.folder, Request(nodes=lab.nodes))
-    with pytest.raises(InvalidRun, match="going on already"):
+    with pytest.raises(InvalidRun, match="already active"):
         control.resume(first.id)
     runs = [launch(lab, nonce="sent twice") for _ in range(2)]
     assert runs[0].id == runs[1].id
@@ -244,14 +244,14 @@ def test_unreachable_engine_reports_unknown(lab: Lab) -> None:
     run = wait_for_first_steps(launch(lab))
     with lab.unreachable():
         until(lambda: status(run) == "unknown", "the silence of its cluster")
-        assert "does not answer" in now(run).reason and "Its last sign of life" in now(run).reason
+        assert "does not answer" in now(run).reason and "Its last heartbeat" in now(run).reason
         before = registry.list_runs()
         with pytest.raises(Unreachable, match="does not answer"):
             launch(lab)
         with pytest.raises(Unreachable, match="does not answer"):
             control.kill(run.id)
         assert {one.id for one in registry.list_runs()} == {one.id for one in before}
-        with pytest.raises(InvalidRun, match="going on"):
+        with pytest.raises(InvalidRun, match="active"):
             control.delete(run.id)
     until(lambda: status(run) in ("running", "validating"), "its cluster's answer")
     control.kill(run.id)

@@ -29,7 +29,7 @@ FILES = {"config.json", "model.safetensors", "preprocessor_config.json", "README
 # Files that a run leaves in its checkpoint's folder, and a user's notes.
 FACTS = {
     "accuracy": 0.75,
-    "accuracy_on": "100 test pictures, looked at once",
+    "accuracy_on": "100 test pictures, evaluated once",
     "data": "cifar10",
     "recipe": {"epochs": 2},
     "note": "evaluated with folder:/home/ada/secret/pets, kept in /srv/ada/models/tiny",
@@ -222,7 +222,7 @@ def test_name_of_another_kind_of_repository_is_refused(
     server: HubServer, folder: Path, files: dict[str, bytes]
 ) -> None:
     server.taken.append(REPOSITORY)
-    assert "taken by something that is no model" in refusal(folder)
+    assert "exists and is not a model" in refusal(folder)
     server.publish("ada/other", files | {"pytorch_model.bin": b"weights"})
     assert "holds other weights (pytorch_model.bin)" in refusal(folder, "ada/other")
 

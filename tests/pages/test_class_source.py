@@ -94,7 +94,7 @@ def test_unusual_names_are_shown_as_typed(page: AppTest, with_texts: str, panel:
     grid = (
         json.dumps(json.loads(page.get_by_key("whatif").proto.json), ensure_ascii=False) if panel == "what-if" else ""
     )
-    assert panel == "layers" or f"What “{ODD[1]}” loses" in grid
+    assert panel == "layers" or f"Drop of “{ODD[1]}”" in grid
 
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
@@ -145,7 +145,7 @@ def test_model_without_classes_learns_those_of_a_dataset(
     best = int(expected.argmax())
     assert control(page.selectbox, "target").options[0] == f"{custom.names[best]} · {expected[best]:.1%}"
     assert custom.accuracy is not None
-    assert any(f"Right about **{custom.accuracy:.1%}**" in one.value for one in page.caption)
+    assert any(f"Accuracy on held-out examples: **{custom.accuracy:.1%}**" in one.value for one in page.caption)
 
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
@@ -219,7 +219,7 @@ def test_groups_of_uploaded_pictures_are_classes(
     }
     link = [f"{key} {name}" for name, key in keys.items()]
     show(page, checkpoint=backbone, classes_from="examples", classes_group=link[:1])
-    assert not page.exception and any("Add two groups at least" in one.value for one in page.caption)
+    assert not page.exception and any("Add at least two groups" in one.value for one in page.caption)
     show(page, classes_group=link)
     assert not page.exception and not page.error
     decoded = {name: [vit.decode_image(data) for data in pictures] for name, pictures in groups.items()}

@@ -93,7 +93,7 @@ def test_unreachable_cluster_is_reported_and_unsafe_actions_are_not_offered(lab:
         watch.forget()
         until(lambda: registry.find_run(run.id, patience=5).status == "unknown", "its silence")
         page = opened("runs", run=run.id)
-        assert "lab does not answer. Its last sign of life was" in text(page)
+        assert "lab does not answer. Its last heartbeat was" in text(page)
         assert {"delete", "resume"} & {button.key for button in page.button} == set()
         page = opened("train", preset="shapes")
         choose(page, "lab")

@@ -90,7 +90,7 @@ def test_class_names_are_escaped_in_the_bars(page: AppTest, checkpoints: Path) -
 
 @pytest.mark.parametrize(
     ("sample", "words"),
-    [("cat", "1 patch token stands out by its length"), ("horse", "2 patch tokens stand out by their length")],
+    [("cat", "1 patch token has an outlying norm"), ("horse", "2 patch tokens have outlying norms")],
 )
 def test_outlier_tokens_are_counted(page: AppTest, sample: str, words: str) -> None:
     page.query_params.update({"panel": "layers", "sample": sample})

@@ -78,7 +78,11 @@ def test_ranking_marks_the_displayed_method(page: AppTest, link: dict[str, str],
     assert not page.exception
     names = chart(page, "ranked")["data"][0]["y"]
     assert [name for name in names if "▸" in name] == ([f"<b>▸ {shown}</b>"] if shown else [])
-    assert any(("none of them" in one.value) == (shown is None) for one in page.caption if "Each method" in one.value)
+    assert any(
+        ("comes from none of them" in one.value) == (shown is None)
+        for one in page.caption
+        if "Each method" in one.value
+    )
 
 
 @pytest.mark.usefixtures("verdicts")
@@ -198,7 +202,7 @@ def test_insensitive_model_is_reported_without_a_gauge(page: AppTest, checkpoint
     page.query_params["checkpoint"] = "idle"
     page.run()
     assert not page.exception
-    assert any("hardly changes “a”" in one.value for one in page.markdown)
+    assert any("No mask changes “a”" in one.value for one in page.markdown)
     assert not html_elements(page, "line") and html_elements(page, "bar")
 
 

@@ -72,7 +72,7 @@ def test_training_is_closed_and_no_login_is_offered(place: Path) -> None:
     page.user = {"is_logged_in": True, "email": "ada@example.com"}
     page.run()
     assert [one.value for one in page.title] == ["Training is closed here"]
-    assert "public demonstration" in page.markdown[0].value
+    assert "public demo without training" in page.markdown[0].value
     assert not page.button
 
 

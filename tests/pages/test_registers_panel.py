@@ -52,4 +52,4 @@ def test_no_offer_without_outlier_tokens(page: AppTest) -> None:
     page.query_params.update({"sample": "temple", "size": "32", "panel": "layers", "register": "1"})
     page.run()
     assert not page.exception and "With the register" not in captions(page)
-    assert "a register has nothing to take over" in captions(page)
+    assert "so a register has nothing to take over" in captions(page)

@@ -189,8 +189,8 @@ def test_cost_limit_follows_from_the_dry_run() -> None:
     values = dict(name="", config=tiny(epochs=8), space={"lr": "1e-4:1e-2:log"}, trials=10, min_epochs=1)
     plan = SearchPlan(**values)
     assert " ".join(forecast(plan, None)) == (
-        "10 trials of up to 8 epochs. After epoch 1 and 3, a trial goes on only while it is in the best third of those "
-        "that got so far; the others end early."
+        "10 trials of up to 8 epochs. After epoch 1 and 3, only the best third of the trials that reached it continue; "
+        "the others end early."
     )
     hour = DryRun(1, 1, 4, 80, 80, False, 1, 1.0, 3600.0, 1.0, 1, 1, 1.0, 1, "cpu")
     text = " ".join(forecast(plan, hour))

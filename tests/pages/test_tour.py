@@ -150,7 +150,7 @@ def verdict(page: AppTest, step: Step, **other: str) -> str:
 @pytest.mark.usefixtures("verdicts")
 def test_relevance_is_faithful_and_rollout_is_not_in_the_tours_examples(page: AppTest) -> None:
     step = step_of("Rollout or relevance")
-    assert "relevance says truthfully" in step.text and "rollout is no better than chance" in step.text
+    assert "relevance shows what it is based on" in step.text and "rollout is no better than chance" in step.text
     assert "better than chance." in verdict(page, step)
     assert "no better than chance" in verdict(page, step, view="rollout")
     checkpoint = vit.load_checkpoint("cifar10")
@@ -167,7 +167,7 @@ def test_relevance_is_faithful_and_rollout_is_not_in_the_tours_examples(page: Ap
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("verdicts")
 def test_unfaithful_map_is_no_better_than_chance(page: AppTest) -> None:
-    assert "no better than chance" in verdict(page, step_of("When not to believe a map"))
+    assert "no better than chance" in verdict(page, step_of("When a map is misleading"))
 
 
 def test_links_in_steps_lead_to_places_of_the_page(page: AppTest) -> None:

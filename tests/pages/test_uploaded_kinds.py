@@ -31,7 +31,7 @@ def test_explore_identifies_a_file(page: AppTest) -> None:
     for name, content, words in (
         ("photo.dng", b"II*\0\x10\0\0\0CR\2\0" + bytes(99), "photo.dng: This is a raw photo of a camera"),
         ("pictures.7z", SEVEN_ZIP, "pictures.7z: This is a 7z archive"),
-        ("last.ckpt", b"PK\3\4" + bytes(26) + b"archive/data.pkl", "page Checkpoints opens those"),
+        ("last.ckpt", b"PK\3\4" + bytes(26) + b"archive/data.pkl", "Page Checkpoints opens checkpoints"),
         ("notes", b"nothing", "notes: This file is not a picture"),
     ):
         page.file_uploader[0].upload(name, content).run()

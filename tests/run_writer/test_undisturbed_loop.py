@@ -105,5 +105,5 @@ def test_model_with_classes_unlike_its_copy_is_not_shown(open_writer: Callable[.
     writer = open_writer()
     train(model, writer)
     writer.close()
-    assert "answers otherwise" in " ".join(notes(writer.folder))
+    assert "differ from the module's" in " ".join(notes(writer.folder))
     assert not list_epochs(writer.folder / "probes") and run_of(writer).best is None

@@ -46,7 +46,7 @@ def test_best_and_last_open_as_checkpoints(whole: Path) -> None:
 def test_card_states_the_accuracy_that_evaluation_prints(whole: Path, folder: Path) -> None:
     checkpoint = vit.load_checkpoint(whole / "checkpoints" / "best")
     assert evaluate_checkpoint(checkpoint, f"folder:{folder}").accuracy == checkpoint.facts["accuracy"]
-    assert "8 test pictures, looked at once" in checkpoint.facts["accuracy_on"]
+    assert "8 test pictures, evaluated once" in checkpoint.facts["accuracy_on"]
     assert f"Accuracy: {checkpoint.facts['accuracy']:.2%}" in checkpoint.card
 
 

@@ -47,14 +47,14 @@ table("cosines have a real minus, but none in front of zero", signed, [[0.934, "
 table("ranks", ordinal, [[1, "1st"], [2, "2nd"], [3, "3rd"], [4, "4th"], [11, "11th"], [12, "12th"], [13, "13th"], [21, "21st"], [112, "112th"]]);
 table("effective numbers of tokens", effective, [[1.26, "1.3"], [9.96, "10"], [41.4, "41"]]);
 test("every known prefix token is explained", () => {
-  for (const name of ["cls", "dist", "reg1", "reg12"]) assert.match(prefixMeaning(name), /^Belongs to no patch: /);
+  for (const name of ["cls", "dist", "reg1", "reg12"]) assert.match(prefixMeaning(name), /^Token without a patch/);
   assert.equal(prefixMeaning("mask"), "");
 });
 
 test("a method's description says what it does and where to choose another", () => {
   const method = { ...RELEVANCE, sentence: "It adds up." };
-  assert.equal(methodMeaning(method), "What speaks for “<b>cat</b>”. It adds up. Choose class and method above");
-  assert.equal(methodMeaning({ ...RELEVANCE, target: "" }), "What the answer is read from. Choose another above");
+  assert.equal(methodMeaning(method), "Evidence for “<b>cat</b>”. It adds up. Choose class and method above");
+  assert.equal(methodMeaning({ ...RELEVANCE, target: "" }), "Tokens that the prediction is based on. Choose another above");
 });
 
 test("the terms beside the maps are explained", () => {
@@ -85,7 +85,7 @@ test("the legend gives the end of the scale and the uniform weight", () => {
   assert.match(legendText(payload, "relevance", "own", 0, 0.2, false), /^This map alone, in shares of all its weight: /);
   assert.match(legendText(payload, "relevance", "own", 0, 0.2, false, false), /^This map alone: /);
   assert.match(legendText(payload, "similar", "own", -0.5, 0.75, false), /−0\.50, .* 0\.75/);
-  assert.equal(clearText("similar", 0.5), " On the picture, patches below their mean, 0.50, are left clear.");
+  assert.equal(clearText("similar", 0.5), " On the picture, patches below the mean (0.50) are not coloured.");
 });
 
 test("a note explains why there is no map yet", () => {
@@ -93,7 +93,7 @@ test("a note explains why there is no map yet", () => {
   assert.equal(waitingText("relevance", method, false, false), "Computing LeGrad …");
   assert.equal(waitingText("rollout", null, true, false), "Computing the rollout …");
   assert.equal(waitingText("rollout", null, false, false), "Click a patch for its rollout");
-  assert.equal(waitingText("rollout", null, false, true), "This map is computed in the app");
+  assert.equal(waitingText("rollout", null, false, true), "Only the app can compute this map");
 });
 
 test("ticks are round numbers within the range", () => {

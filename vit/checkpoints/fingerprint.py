@@ -57,6 +57,6 @@ def check_fingerprint(model: VisionTransformer, stored: object) -> None:
     expected = torch.tensor(stored if fits else [], dtype=torch.float32)
     if not fits or (answer - expected).abs().max() > FINGERPRINT_TOLERANCE * expected.abs().max() + 1e-6:
         raise InvalidCheckpoint(
-            "The checkpoint gives other results than when it was saved: its weights or its config were changed since. "
-            "Save or download it again."
+            "The checkpoint's output differs from the one recorded when it was saved: weights or config were changed "
+            "since. Save or download it again."
         )

@@ -175,7 +175,7 @@ def _files_in(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> Chec
     source = CheckpointFiles(home, name, weights, files, index, texts)
     if source.size > MAX_WEIGHTS:
         size, most = source.size / 1e6, MAX_WEIGHTS / 1e6
-        raise InvalidCheckpoint(f"The weights have {size:,.0f} MB in all; at most {most:,.0f} MB are opened.")
+        raise InvalidCheckpoint(f"The weights have {size:,.0f} MB in total; the limit is {most:,.0f} MB.")
     return source
 
 

@@ -342,7 +342,7 @@ def _hub_files(name: Name) -> tuple[Name, Mapping[str, Remote]]:
         )
     if CONFIG not in files:
         raise InvalidCheckpoint(
-            f"{name} has no config.json, so nobody can say what it is before fetching all of it. "
+            f"{name} has no config.json, so it cannot be checked before all of it is downloaded. "
             "Download its weights by hand, and open the file."
         )
     return Name(name.repository, commit), files

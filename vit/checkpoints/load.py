@@ -258,9 +258,9 @@ def read_labels(
     if not count:
         return (), ""
     if (document or {}).get("problem_type") == "regression":
-        return (), "config.json says regression: its outputs are numbers that it estimates, and no classes."
+        return (), "config.json states regression: the outputs are estimated numbers, not classes."
     if projects:
-        return (), "The head is CLIP's projection to the space that pictures share with texts: it names no classes."
+        return (), "The head is CLIP's projection to the space that pictures share with texts, so it has no classes."
     beside = read_json(metadata.get(CLASSES, "[]"), CLASSES, list)
     if len(beside) == count and all(isinstance(name, str) and len(name) <= MAX_LABEL for name in beside):
         return tuple(beside), ""

@@ -72,7 +72,7 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
         raise InvalidCheckpoint(no_weights_message(files))
     if len(weights) != 1 and not (weights and any(index in files for index in INDEXES)):
         raise InvalidCheckpoint(
-            f"Bring one file of weights ({', '.join(SUFFIXES)}), not {len(weights)}. Take the others out."
+            f"Upload exactly one file of weights ({', '.join(SUFFIXES)}), not {len(weights)}. Remove the others."
         )
     others = [file for file in files if file not in weights and file not in _BESIDE]
     if strange := [file for file in others if not file.endswith((*SUFFIXES, *TEXTS))]:

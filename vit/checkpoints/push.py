@@ -262,7 +262,7 @@ def _refusal(repository: str, error: Any) -> str:
     if status in (401, 403, 404):
         return f"The token may not write to {repository}. Use one that may, with the right of {owner} to write."
     if status == 409 and error.response.request.url.path.endswith("/repos/create"):
-        return f"{repository} is taken by something that is no model repository. Choose another name."
+        return f"{repository} exists and is not a model repository. Choose another name."
     if status in (409, 412):
         return _CHANGED.format(repository)
     if status in (402, 413):

@@ -25,12 +25,12 @@ from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.model.config import ViTConfig
 from vit.untrusted import brief
 
-ONE_OUTPUT = "The model has one output, so its answer is a yes or no: its probability is the sigmoid of its logit."
+ONE_OUTPUT = "The model has one output, a binary classification: the probability is the sigmoid of the logit."
 
 # Names of PEFT adapters: its general prefix, or a suffix for the kind of adapter.
 _ADAPTER = re.compile(r"^base_model\.model\.|\.(lora|ia3|hada|lokr|oft|boft|vera|fourierft)_\w+(\.\w+)?$|^prompt_embed")
 ADAPTER = (
-    "This is an adapter of PEFT, which is no model without its base. Merge the two first: "
+    "This is a PEFT adapter without its base model. Merge them first: "
     'PeftModel.from_pretrained(base, "adapter").merge_and_unload().save_pretrained("merged").'
 )
 
@@ -180,7 +180,7 @@ def _set_heads(
     file_heads = stated.get("heads", measured.get("heads"))
     if heads is not None and heads != (file_heads or heads):
         where = "config.json says" if "heads" in stated else "The weights have"
-        raise InvalidCheckpoint(f"{where} {file_heads} attention heads, you said {heads}. Leave it to the file.")
+        raise InvalidCheckpoint(f"{where} {file_heads} attention heads, not {heads}. Omit the number.")
     if heads is not None and file_heads is None:
         values["heads"] = heads
         assumed["heads"] = f"You chose {heads} attention heads."

@@ -61,7 +61,7 @@ RECOMMENDED = (
         "3d74acf9a28c67741b2f4f2ea7635f0aaf6f0268",
         605,
         "MIT",
-        "Classes in your own words: type them, and see what speaks for each.",
+        "Classes in your own words: type them, and see the evidence for each.",
     ),
     Recommended(
         "SigLIP B/16",
@@ -69,7 +69,7 @@ RECOMMENDED = (
         "7fd15f0689c79d79e38b1c2e2e2370a7bf2761ed",
         813,
         "Apache 2.0",
-        "Classes in words, each judged by itself; a learnt query gathers from all patches.",
+        "Classes in words, each with an independent probability; a learnt query pools all patches.",
     ),
     Recommended(
         "MAE B/16",

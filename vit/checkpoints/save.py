@@ -123,9 +123,7 @@ def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
         UserError: another library saved it, whose card must not be changed.
     """
     if not checkpoint.path.is_dir() or summarise(checkpoint.path).family != "saved":
-        raise UserError(
-            f"{checkpoint.name} was not saved by this app, so its card is left as it is. Go without --card."
-        )
+        raise UserError(f"{checkpoint.name} was not saved by this app, so its card cannot be changed. Omit --card.")
     folder, merged = Path(os.path.abspath(checkpoint.path)), {**checkpoint.facts, **facts}
     try:
         contents: dict[str, Sequence[bytes | memoryview]] = {

@@ -194,7 +194,7 @@ def read_tensors(
         wanted = {key: promised[key] for key in selected}
         spans = _spans(file, name, size, wanted)
         if sum(tensor.numel() * tensor.itemsize for tensor in wanted.values()) > size:  # tensors share no memory
-            raise InvalidCheckpoint(f"{brief(name)} promises more numbers than it holds.")
+            raise InvalidCheckpoint(f"{brief(name)} declares more numbers than it contains.")
         together: dict[_Span, list[str]] = {}
         for key, span in spans.items():
             together.setdefault(span, []).append(key)
@@ -287,7 +287,7 @@ def _check_size(tensors: Tensors, name: str, size: int) -> None:
     """Raise an error if the tensors are larger than the file; tied tensors count once."""
     views = {(t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride()): t for t in tensors.values()}
     if sum(tensor.numel() * tensor.itemsize for tensor in views.values()) > size:
-        raise InvalidCheckpoint(f"{brief(name)} promises more numbers than it holds.")
+        raise InvalidCheckpoint(f"{brief(name)} declares more numbers than it contains.")
 
 
 def _read_pickle(file: BufferedReader, name: str, size: int) -> Pickled:

@@ -26,11 +26,11 @@ def load_with_classes(options: argparse.Namespace) -> Checkpoint:
     if len(sources) > 1:
         raise InvalidConfig(f"Classes come from --{sources[0]} or from --{sources[1]}, not from both.")
     if options.like_patch and not options.like:
-        raise InvalidConfig("--like-patch is a patch of a picture. Name that with --like.")
+        raise InvalidConfig("--like-patch needs --like, the picture of the patch.")
     if options.template is not None and not options.text:
-        raise InvalidConfig("--template says how each --text is read. Name one with --text.")
+        raise InvalidConfig("--template needs --text.")
     if options.classifier and not options.examples:
-        raise InvalidConfig("--classifier says how --examples are learnt from. Name a folder or a dataset with it.")
+        raise InvalidConfig("--classifier needs --examples with a folder or a dataset.")
     for name, what in _OF_OWN_CLASSES.items():
         if getattr(options, name, None) and sources:
             raise InvalidConfig(f"--{name} {what} Leave it out, or keep a probe as a checkpoint on page Explore first.")

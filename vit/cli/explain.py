@@ -96,7 +96,7 @@ def run_explain(options: argparse.Namespace) -> None:
             options.out.write_bytes(attention_npz(record, heatmap, checkpoint, preprocess, geometry, view, unit))
     print(options.out)
     if not heatmap.any():
-        print("The map is zero everywhere, so the picture is as it was: this method finds nothing here. Try another.")
+        print("The map is zero everywhere, so the picture is unchanged. Try another method.")
     if counts := format_position(view):
         print(f"{counts[0].upper()}{counts[1:]}")
     return None
@@ -153,9 +153,9 @@ def _check_options(options: argparse.Namespace) -> None:
     for name in ("target", *setting_options(), "query", "direction", "precision"):
         if getattr(options, name) is not None and name not in options_of(options.method):
             suited = ", ".join(method for method in METHODS if name in options_of(method))
-            raise UserError(f"--{name.replace('_', '-')} means nothing to {options.method}; it is for {suited}.")
+            raise UserError(f"--{name.replace('_', '-')} has no effect on {options.method}; it applies to {suited}.")
     if options.direction == "to" and options.query is None:
-        raise UserError("--direction to says who looks at a token. Name it with --query.")
+        raise UserError("--direction to needs --query, the token that receives the attention.")
     if options.residual is not None and not 0 <= options.residual <= 1:
         raise UserError(f"--residual must be 0 to 1, not {options.residual:g}.")
     if options.discard is not None and not 0 <= options.discard < 1:

@@ -27,7 +27,7 @@ def run_search(options: argparse.Namespace) -> None:
         return
     if options.stop:
         control.stop(options.stop)
-        print(f"It stops. {control.STOPPING}")
+        print(f"Stopping. {control.STOPPING}")
         return
     search = control.resume(options.again, options.trials) if options.again else _start(options)
     print(f"{search.id}  {search.plan.trials} trials of up to {search.plan.config.epochs} epochs", flush=True)
@@ -91,11 +91,11 @@ def _follow(search: Search) -> None:
         except KeyboardInterrupt:
             if interrupted or not control.find_search(search.id).alive:
                 raise KeyboardInterrupt(
-                    f"It stops by itself. Continue with: python -m vit search --resume {search.id}"
+                    f"The search is stopping. Continue it with: python -m vit search --resume {search.id}"
                 ) from None
             interrupted = True
             control.stop(search.id)
-            print("\nIt stops: its trials under way finish their step and save themselves.", flush=True)
+            print("\nStopping: running trials finish their step and save their state.", flush=True)
     if now.status in ("failed", "interrupted"):
         raise UserError(f"{now.reason} Continue with: {again}")
     print(now.reason)

@@ -37,7 +37,9 @@ def run_train(options: argparse.Namespace) -> None:
     if not options.on and (options.devices or options.nodes > 1 or options.minutes or options.trial):
         raise InvalidConfig("--devices, --nodes, --minutes and --trial need --on.")
     if options.trial and options.on == HERE:
-        raise InvalidConfig("--trial tries on a cluster; what a run takes here tells page Train. Name a cluster.")
+        raise InvalidConfig(
+            "--trial needs --on with the name of a cluster. For this machine, page Train estimates the cost."
+        )
     if options.resume and (
         options.preset or options.config or options.data or options.set or options.run or options.name
     ):

@@ -21,7 +21,7 @@ from vit.data.file_names import printable_name, printable_path
 from vit.data.name_encodings import TITLES, UTF8, encodings_of
 from vit.errors import InvalidDataset
 
-MAX_ENTRIES = 500_000  # of any kind; macOS adds a shadow file to every file
+MAX_ENTRIES = 500_000  # entries of any kind; macOS adds a shadow file to every file
 MAX_BYTES = 8 << 30  # [bytes] unpacked in total
 MAX_RATIO = 200  # unpacked to packed size; deflate reaches 1,032 on zeros, real pictures hardly 2
 RATIO_FLOOR = 100_000_000  # [bytes] unpacked, below which any ratio is harmless
@@ -252,7 +252,7 @@ def _refuse_overlap(archive: zipfile.ZipFile) -> None:
     end = 0
     for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
         if entry.header_offset < end:
-            raise InvalidDataset("Files in the zip lie over each other, which honest zips never do. Pack it again.")
+            raise InvalidDataset("Files in the zip overlap, as in a zip bomb. Pack it again.")
         end = entry.header_offset + _ZIP_HEADER + entry.compress_size
 
 

@@ -28,7 +28,7 @@ from vit.images.decode import decode_image
 from vit.untrusted import Unreadable
 
 MAX_FILES = 200_000  # pictures
-MAX_FILE_BYTES = 50_000_000  # of one picture
+MAX_FILE_BYTES = 50_000_000  # per picture
 _THREADS = 2  # decoding holds a lock, so more threads do not help
 _WAITING_PICTURES = 16  # pictures that are read but not yet verified
 _WAITING_BYTES = 200_000_000

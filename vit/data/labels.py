@@ -41,6 +41,6 @@ def match_classes(classes: Sequence[str], labels: Sequence[str], model: str) -> 
     unknown = [name for name in classes if name not in labels]
     if unknown:
         raise InvalidDataset(
-            f"{model} does not know the class {unknown[0]!r} of this dataset. Its classes: {', '.join(labels[:20])}."
+            f"{model} has no class {unknown[0]!r}, which this dataset contains. Its classes: {', '.join(labels[:20])}."
         )
     return torch.tensor([labels.index(name) for name in classes])

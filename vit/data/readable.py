@@ -81,7 +81,7 @@ def find_unreadable(opened: Opened, count: int, stamps: Callable[[], Iterable[st
         with replaced(place) as file:
             file.write(json.dumps(found).encode())
     except OSError as error:
-        log.warning("Which pictures can be read is found out again next time: %s", error)
+        log.warning("The check for unreadable pictures was not cached: %s", error)
     return found
 
 

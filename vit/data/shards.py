@@ -269,7 +269,7 @@ def _in_tar(path: Path) -> Iterator[tuple[int, int, int]]:
             if os.pread(raw.fileno(), tarfile.BLOCKSIZE, archive.offset) != bytes(tarfile.BLOCKSIZE):
                 raise tarfile.ReadError("it is cut off or damaged")
     except tarfile.TarError as error:
-        raise InvalidDataset(f"{path.name} is no sound tar: {error}. Copy it again.") from error
+        raise InvalidDataset(f"{path.name} is a damaged tar: {error}. Copy it again.") from error
 
 
 def _label(content: bytes, source: str) -> int | None:
@@ -310,7 +310,7 @@ def _in_parquet(path: Path, out: Any) -> tuple[list[tuple[int, int, int]], tuple
         if isinstance(error, OSError) and error.errno is not None:  # a disk error; Arrow's have no errno
             raise
         reason = str(error).partition("\n")[0]
-        raise InvalidDataset(f"{path.name} is no sound parquet file: {reason[:200]}. Copy it again.") from error
+        raise InvalidDataset(f"{path.name} is a damaged parquet file: {reason[:200]}. Copy it again.") from error
 
 
 def _batches(table: Any, image: str, label: str) -> Iterator[Any]:

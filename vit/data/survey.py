@@ -21,7 +21,7 @@ from vit.images.decode import decode_image, used_range
 from vit.images.preprocess import Preprocess
 
 MAX_OPENED = 1000  # maximum number of pictures to decode
-MAX_OPENED_BYTES = 150_000_000  # of the decoded files
+MAX_OPENED_BYTES = 150_000_000  # total size of the files to decode
 MAX_HASHED = 100_000  # maximum number of files to read for duplicates
 MAX_HASHED_BYTES = 1 << 30
 MAX_ROWS = 20  # classes on the contact sheet

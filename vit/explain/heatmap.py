@@ -107,7 +107,9 @@ def find_class(name: str, labels: Sequence[str]) -> int:
     alike = [i for i, label in enumerate(labels) if label.casefold() == name.casefold()]
     exact = [i for i in alike if labels[i] == name] or alike
     if len(exact) > 1:
-        raise UserError(f"{len(exact)} classes are called {name!r}: {', '.join(map(str, exact))}. Name one by number.")
+        raise UserError(
+            f"{len(exact)} classes are called {name!r}: {', '.join(map(str, exact))}. Give the index of one."
+        )
     if exact:
         return exact[0]
     if name.isdecimal():

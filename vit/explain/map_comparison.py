@@ -93,11 +93,11 @@ def _check_grids(left: Tensor, right: Tensor) -> None:
 def agreement(correlation: float | None) -> str:
     """Describe a rank correlation in one sentence."""
     if correlation is None:
-        return "One of the maps is the same everywhere, so it puts the patches in no order."
+        return "One of the maps is constant, so it does not rank the patches."
     if correlation >= 0.8:
-        return "Both maps put the patches in nearly the same order."
+        return "Both maps rank the patches in nearly the same order."
     if correlation >= 0.4:
-        return "Both maps put the patches in a similar order, with exceptions."
+        return "Both maps rank the patches in a similar order, with exceptions."
     if correlation > -0.4:
-        return "The order of the patches in one map says little about their order in the other."
-    return "What one map puts first, the other tends to put last."
+        return "The maps rank the patches in largely unrelated orders."
+    return "The maps rank the patches in roughly opposite order."

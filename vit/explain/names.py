@@ -17,7 +17,7 @@ STATISTICS = {
     "registers": "On registers",
     "object": "Agreement with the class's relevance (rank correlation)",
     "faithfulness": "Faithfulness to the class (correlation)",
-    "effect": "What the class loses without it [logits]",
+    "effect": "Drop of the class without the head [logits]",
 }
 # Explanations for non-experts; the definitions are in `vit.explain.head_statistics`.
 MEANINGS = {

@@ -242,9 +242,11 @@ def relevance_record(
     """Run one picture (1, channels, height, width) forward through the model, and backward from one class.
 
     The model is not modified: no hooks are registered and no parameter gets a gradient, so several threads can share
-    one
-    The model is not modified: no hooks are registered and no parameter gets a gradient, so several threads can share
     one model. It computes in evaluation mode.
+
+    Args:
+        model: the model.
+        pixels: (1, channels, height, width).
         target: class to explain; None for the predicted one.
         hook: on the heads' inputs, see `VisionTransformer.forward`. Gradients are with respect to the outputs before
             it.
@@ -304,9 +306,11 @@ def legrad(
 
     A block's score is the class logit that the model's head computes from the tokens after it; the mean of all tokens
     replaces a class token, as in the authors' code. The positive part of its gradient is averaged over heads, queries
-    A block's score is the class logit that the model's head computes from the tokens after it; the mean of all tokens
-    replaces a class token, as in the authors' code. The positive part of its gradient is averaged over heads, queries
     and blocks.
+
+    Args:
+        model: the model.
+        pixels: (1, channels, height, width).
         target: class to explain; None for the predicted one.
         start_block: earlier blocks are left out.
         hook: as for `relevance_record`.

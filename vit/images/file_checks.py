@@ -19,11 +19,11 @@ MAX_BYTES = 100_000_000
 MAX_PIXELS = 50_000_000
 MAX_SIDE = 20_000  # [px]
 MAX_ASPECT = 100  # longer / shorter side: resizing by the shorter side would make a thin picture huge
-MAX_FRAMES_PIXELS = 200_000_000  # of all frames up to the requested one, which are decoded in sequence
-MAX_SCANS = 100  # of a JPEG; cameras write 1 to 10, and a few bytes can declare thousands
-MAX_SEGMENTS = 400  # of a JPEG; Pillow's time grows quadratically with their bytes
-MAX_PIECES = 100_000  # tiles, strips or chunks of a file; real files have fewer, and each costs an object
-MAX_FRAMES = 200  # of an animation, later ones are ignored; of a video, sampled evenly
+MAX_FRAMES_PIXELS = 200_000_000  # sum over all frames up to the requested one, which are decoded in sequence
+MAX_SCANS = 100  # per JPEG; cameras write 1 to 10, and a few bytes can declare thousands
+MAX_SEGMENTS = 400  # per JPEG; Pillow's time grows quadratically with their bytes
+MAX_PIECES = 100_000  # tiles, strips or chunks per file; real files have fewer, and each costs an object
+MAX_FRAMES = 200  # frames per animation, later ones are ignored; per video, sampled evenly
 
 CONVERT = "save or export it as JPEG or PNG and choose that file"
 _TIFF_OFFSETS = (273, 324)  # tags for strips and tiles
@@ -117,7 +117,7 @@ def _unreadable(data: bytes) -> str:
     if re.match(_OURS, start, re.DOTALL):
         return "This picture is damaged or incomplete; copy the file again or choose another one."
     if re.match(_WEIGHTS, start, re.DOTALL):
-        return "This file holds numbers, as checkpoints do, and no picture; the app's page Checkpoints opens those."
+        return "This file contains arrays, like a checkpoint, not a picture. Page Checkpoints opens checkpoints."
     if start.startswith(b"version https://git-lfs"):
         return "This is a placeholder of Git LFS. Fetch the picture itself with: git lfs pull."
     for pattern, name in _ARCHIVES:
@@ -144,7 +144,7 @@ def _check_pieces(data: bytes) -> None:
 def _limit(pieces: int, limit: int, name: str) -> None:
     """Refuse a picture with too many pieces."""
     if pieces > limit:
-        raise InvalidImage(f"The picture is made of more than {limit:,} {name}, as no camera does; {CONVERT}.")
+        raise InvalidImage(f"The picture has more than {limit:,} {name}; {CONVERT}.")
 
 
 def _png_chunks(data: bytes) -> int:

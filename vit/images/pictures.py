@@ -39,7 +39,7 @@ def picture_of(picture: Any) -> Image.Image:
         return _of_array(np.moveaxis(_one(picture.detach().cpu().numpy()), 0, -1))
     if isinstance(picture, np.ndarray):
         return _of_array(picture if picture.ndim == 2 else _one(picture))
-    raise InvalidImage(f"A {type(picture).__name__} is no picture: give one of Pillow, a path, bytes, or an array.")
+    raise InvalidImage(f"A {type(picture).__name__} is not a picture: pass a Pillow image, a path, bytes or an array.")
 
 
 def _one(numbers: np.ndarray) -> np.ndarray:
@@ -58,15 +58,17 @@ def _of_array(numbers: np.ndarray) -> Image.Image:
     if numbers.ndim == 3 and numbers.shape[-1] == 1:
         numbers = numbers[..., 0]
     if 0 in numbers.shape or (numbers.ndim == 3 and numbers.shape[-1] != 3):
-        raise InvalidImage(f"A picture has 1 or 3 channels; these are {numbers.shape[-1]}, of {numbers.shape}.")
+        raise InvalidImage(
+            f"A picture must have 1 or 3 channels; this array of shape {numbers.shape} has {numbers.shape[-1]}."
+        )
     if numbers.dtype == np.bool_ or not np.issubdtype(numbers.dtype, np.number):
-        raise InvalidImage(f"A picture is made of numbers, not of {numbers.dtype}.")
+        raise InvalidImage(f"A picture must be an array of numbers, not of {numbers.dtype}.")
     whole = np.issubdtype(numbers.dtype, np.integer)
     low, high, top = float(numbers.min()), float(numbers.max()), 255 if whole else 1
     if not (low >= 0 and high <= top):  # false for NaN
         raise InvalidImage(
-            f"{'Whole' if whole else 'Real'} numbers of a picture lie from 0 to {top}, these from {low:g} to {high:g}. "
-            "Give the picture before it is normalised."
+            f"{'Integer' if whole else 'Floating-point'} pixels must be 0 to {top}; these are {low:g} to {high:g}. "
+            "Pass the picture before it is normalised."
         )
     levels = numbers if whole else np.rint(numbers.astype(np.float64) * 255)
     return Image.fromarray(levels.astype(np.uint8)).convert("RGB")

@@ -28,7 +28,7 @@ from vit.images.mp4 import mp4
 if TYPE_CHECKING:
     import av
 
-MAX_PIXELS = 9_000_000  # of a frame; 4K has 8.8 million
+MAX_PIXELS = 9_000_000  # per frame; 4K has 8.8 million
 MAX_DECODED_PIXELS = 8_000_000_000  # two minutes of 1080p, which take about 15 s
 MAX_PACKETS = 200_000  # per file; an hour at 50 frames per second has fewer
 PATIENCE_SECONDS = 60  # [s] timeout for one file

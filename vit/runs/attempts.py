@@ -46,10 +46,10 @@ def reason_of(code: int, log: Path, begin: int, kills_before: int) -> str:
     if who := describe_exit(code, kills_before):
         return f"{who}. Resume it; if that happens again, with a smaller image_size, batch_size or model."
     if code < 0:
-        return f"It crashed ({signal.Signals(-code).name}). Resume it; the log holds what it last said."
+        return f"It crashed ({signal.Signals(-code).name}). Resume it; see the end of the log."
     with suppress(OSError), log.open("rb") as file:
         file.seek(begin)
         lines = file.read().decode(errors="replace").split("\n")
         if messages := [line.strip() for line in lines if line.strip()]:
             return messages[-1][:500] if code == 2 else f"It ended with an error: {messages[-1][:500]}"
-    return f"It ended with status {code} and said nothing."
+    return f"It ended with status {code} and no output."

@@ -319,7 +319,7 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     run = find_run(run_id, PATIENCE_SECONDS)
     _check_ours(run)
     if run.alive:
-        raise InvalidRun("This run is going on already.")
+        raise InvalidRun("This run is already active.")
     if run.status == "unreadable":
         raise InvalidRun(run.reason)
     check_resumable(run.folder)
@@ -353,7 +353,7 @@ def delete(run_id: str) -> None:
     """
     run = find_run(run_id, PATIENCE_SECONDS)
     if run.alive:
-        raise InvalidRun("This run is going on. Stop it first.")
+        raise InvalidRun("This run is active. Stop it first.")
     doomed = run.folder.with_name(f".{run.id}.deleted")
     with write_errors(run.folder):
         run.folder.rename(doomed)  # removed for everybody at once

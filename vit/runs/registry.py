@@ -389,7 +389,7 @@ def _last_heartbeat(folder: Path) -> str:
     except OSError:
         return ""
     ago = f"{silent:.0f} seconds" if silent < 120 else f"{silent / 60:.0f} minutes"
-    return f" Its last sign of life was {ago} ago."
+    return f" Its last heartbeat was {ago} ago."
 
 
 def shorten(text: str, length: int) -> str:

@@ -146,7 +146,7 @@ class TrainConfig(BaseModel):
     def _check_combination(self) -> "TrainConfig":
         """Check what the settings alone determine; `fine_tuning.resolve` checks against the checkpoint."""
         if self.freeze and self.lora_rank:
-            raise ValueError("lora_rank leaves the backbone as it is by itself. Leave out freeze, or lora_rank.")
+            raise ValueError("lora_rank already freezes the backbone. Set only one of freeze and lora_rank.")
         if not self.init_from:
             for name in FINE_TUNING:
                 if getattr(self, name) != type(self).model_fields[name].default:

@@ -141,8 +141,8 @@ def check_choice(checkpoint: Checkpoint) -> None:
     """
     if len(checkpoint.labels) == 1:
         raise UserError(
-            f"{checkpoint.name} has one output, a yes or no, so it cannot choose among the classes of a dataset. "
-            "Evaluate a checkpoint with two classes or more."
+            f"{checkpoint.name} has one output, a binary classification, so it cannot choose among the classes of a "
+            "dataset. Evaluate a checkpoint with two classes or more."
         )
 
 

@@ -98,8 +98,10 @@ def rung_config(config: TrainConfig, rung: str) -> TrainConfig:
 def recommended(reached: Iterable[tuple[str, RungResult]]) -> str:
     """Return the rung to choose, given results on the same validation pictures.
 
-    Among rungs within one standard error of the highest accuracy (the rule of Breiman et al. 1984 for trees), it is
-    the one with the lowest cross-entropy, which differs where a few hundred predictions tie; then the cheapest.
+    Among rungs within one standard error of the highest accuracy (the rule of Breiman et al. 1984 for trees), the one
+    with the lowest cross-entropy is chosen, because it still differs where accuracy on a few hundred pictures is equal.
+    If that is equal too, the cheapest is chosen.
+
     >>> recommended([("probe", RungResult(0.90, 100)), ("lora", RungResult(0.92, 100)), ("all", RungResult(0.92, 100))])
     'lora'
     >>> recommended([("lora", RungResult(0.494, 500, 1.42)), ("all", RungResult(0.49, 500, 1.40))])

@@ -228,7 +228,7 @@ class LiveSnapshots:
                 model = live_module.convert(live, tensors)
                 pixels = Normalise(writer.preprocess, torch.device("cpu"))(writer.images)
                 if own_logits is not None and not live_module.matches_module(model, pixels, own_logits):
-                    return self._give_up_conversion("the converted model answers otherwise than the module.")
+                    return self._give_up_conversion("the outputs of the converted model differ from the module's.")
                 if len(writer.images):
                     writer.store(epoch, model)
                 if facts is not None:

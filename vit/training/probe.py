@@ -22,7 +22,7 @@ MOST_PICTURES = 20_000  # training pictures of a probe, at most
 _BATCH_PICTURES = 250  # pictures per batch, at most
 _STEPS = 300  # iterations of the solver, at most
 STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # inverse regularisation, as C of scikit-learn's LogisticRegression
-_FOLDS, _FOLD_PICTURES = 5, 2000  # of the cross-validation that chooses among them
+_FOLDS, _FOLD_PICTURES = 5, 2000  # cross-validation that selects the strength
 
 
 def choose_pictures(labels: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ class TrackerProcess:
         if not self._problem:
             return ""
         problem, self._problem = self._problem, ""
-        return f"Figures are no longer copied to {self.name}: {problem}. The run goes on, and keeps all of its own."
+        return f"Metrics are no longer sent to {self.name}: {problem}. The run continues and keeps its own."
 
     def finish(self, outcome: str) -> str:
         """Send the outcome and wait until the last metrics are sent; returns a message like `note`."""

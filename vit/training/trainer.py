@@ -316,8 +316,8 @@ class Trainer:
         model.cpu()
         facts = {
             "accuracy": round(test.accuracy, 4),
-            "accuracy_on": f"{test.pictures:,} test pictures, looked at once, by the weights of the epoch that "
-            f"{len(self.data.validation.labels):,} validation pictures chose",
+            "accuracy_on": f"{test.pictures:,} test pictures, evaluated once, with the weights of the epoch selected "
+            f"on {len(self.data.validation.labels):,} validation pictures",
         }
         record_facts(best, facts)
         self.progress.test = test

@@ -44,7 +44,7 @@ def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, i
 
     >>> facts = {"method": "attention", "block": 2, "head": "max", "query": 0, "direction": "to"}
     >>> sentence(facts, ["cls"], (2, 2))
-    'Block 3, max of heads: who looks at the class token.'
+    'Block 3, max of heads: attention to the class token.'
     """
     method, to = facts["method"], facts.get("direction") == "to"
     name = token_name(facts["query"], prefix, grid) if "query" in facts else ""
@@ -71,9 +71,9 @@ def class_sentence(
         unusual: non-default settings of the method, see `vit.explain.settings.Settings.changed`.
 
     >>> class_sentence("Relevance", "cat")
-    'Relevance: what speaks for “cat”.'
+    'Relevance: evidence for “cat”.'
     >>> class_sentence("Rollout", "")
-    'Rollout: what the answer is read from.'
+    'Rollout: tokens that the prediction is based on.'
     """
     title += settings(unusual)
     if not name:
@@ -86,7 +86,7 @@ def settings(facts: Mapping[str, Any]) -> str:
     """Describe non-default settings, as a suffix to a method's name.
 
     >>> settings({"discard": 0.9, "start_block": 2})
-    ' (from block 3 on, weakest 90 % left out)'
+    ' (from block 3 on, weakest 90 % discarded)'
     """
     phrases = []
     if "start_block" in facts:

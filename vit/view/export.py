@@ -126,7 +126,7 @@ class MapView:
         covered = torch.from_numpy(np.unpackbits(sections["masks"], axis=1, bitorder="little")[:, :patches]).bool()
         verdict = faithfulness_verdict(record.heatmap(self.weights), covered, drops)
         facts = {"class": header["target"], "masks": len(drops), "ceiling": header["ceiling"], "decidable": False}
-        words = f"Masks hardly change “{header['target']}”, so this map is neither true nor false of it"
+        words = f"Masks hardly change “{header['target']}”, so the faithfulness of this map cannot be measured"
         if header["decidable"]:
             facts |= verdict._asdict() | {"decidable": True, "verdict": verdict.word}
             words = (

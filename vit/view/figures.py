@@ -150,5 +150,5 @@ def grid_sentence(explanation: Explanation, selection: Selection) -> str:
     """Describe a figure of all heads."""
     record = explanation.record
     name = token_name(selection.token, record.prefix, record.grid)
-    question = f"where {name} looks" if selection.direction == "from" else f"who looks at {name}"
+    question = f"attention from {name}" if selection.direction == "from" else f"attention to {name}"
     return f"Every head of every block: {question}."

@@ -141,11 +141,11 @@ def _unsuited(checkpoint: Checkpoint) -> str:
     if not checkpoint.labels or checkpoint.custom_classes is not None:
         return "it has no classes of its own"
     if checkpoint.model.activation != "softmax":
-        return "it answers each class by itself"
+        return "it has an independent probability per class"
     if checkpoint.preprocess.rectangle:
-        return "it resizes pictures to another aspect ratio than it takes"
+        return "its preprocessing resizes to an aspect ratio other than the input's"
     if checkpoint.preprocess.interpolation == "nearest":
-        return "it takes pictures by their nearest pixels"
+        return "its preprocessing resizes by the nearest pixel"
     return lesson_weights.unsupported_reason(checkpoint.config)
 
 

@@ -79,12 +79,12 @@ def unpack_weights(weights: PackedWeights) -> dict[str, np.ndarray]:
 def unsupported_reason(config: ViTConfig) -> str:
     """Return why `vit/view/web/lesson/transformer.js` does not support a model; "" if it does."""
     if config.activation != "gelu" or config.gated_mlp:
-        return "its MLP is no plain one with GELU"
+        return "its MLP is not a plain MLP with GELU"
     norms = config.norm_pre or config.post_norm or config.attn_norm or config.mlp_norm
     if config.rope is not None or config.position_bias or norms or config.pre_logits:
-        return "it has layers beside the plain ones"
+        return "it has layers that the lesson does not support"
     if config.pool not in ("cls", "mean"):
-        return f"it reads its answer by {config.pool!r}"
+        return f"its pooling is {config.pool!r}"
     return f"it has {config.tokens} tokens, of {_MAX_TOKENS} at most" if config.tokens > _MAX_TOKENS else ""
 
 

@@ -73,7 +73,7 @@ class MapSource:
             UserError: unknown method or class, or the model has no classes.
         """
         if method not in METHODS or not METHODS[method].of_class:
-            raise UserError(f"There is no method {method!r} of a class.")
+            raise UserError(f"{method!r} is not a class-specific method.")
         if not self.labels:
             raise InvalidCheckpoint(f"There are no classes here, so {method} has nothing to explain.")
         index = int(self.record.logits.argmax()) if target is None else target

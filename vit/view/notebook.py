@@ -330,7 +330,7 @@ def _checkpoint(anything: Any, labels: Sequence[str] | None, preprocess: Any) ->
 
 def _of_model(checkpoint: Checkpoint, picture: Any, size: int | None) -> _Parts:
     if picture is None:
-        raise UserError("Which picture should the model look at? Give one: vit.view(model, picture).")
+        raise UserError("A picture is missing: vit.view(model, picture).")
     explained = explain_picture(checkpoint, picture_of(picture), None if size is None else size_near(checkpoint, size))
     pixels = explained.preprocess(explained.picture)
     source = MapSource(explained.record, checkpoint.model, pixels, checkpoint.labels)

@@ -29,7 +29,7 @@ from vit.view.overlay import COLORMAPS
 
 Kind = Literal["png", "svg", "pdf"]
 
-DPI = 300  # of PNG files, and of pictures in SVG and PDF files
+DPI = 300  # resolution of PNG files, and of pictures in SVG and PDF files
 
 INCH = 25.4  # [mm]
 _POINT = INCH / 72  # [mm]
@@ -37,8 +37,8 @@ _SIZE = 7.0  # font size [pt]
 LINE = 1.35 * _SIZE * _POINT  # line height [mm]
 EDGE = 1.5  # margin of a figure [mm]
 A4 = (210.0, 297.0)  # [mm]
-_MARGIN = 15.0  # of a document [mm]
-_GAP = 3.0  # between pictures side by side [mm]
+_MARGIN = 15.0  # page margin [mm]
+_GAP = 3.0  # space between pictures side by side [mm]
 _HIGHEST = 150.0  # maximum height of a picture in a document, so that it fits on a page with its text [mm]
 _LABELS = 10.0  # space for the labels left of a plot and below it [mm]
 CONTENT_WIDTH = A4[0] - 2 * _MARGIN - 2 * EDGE  # [mm]

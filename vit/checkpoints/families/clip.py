@@ -139,7 +139,7 @@ def from_open_clip(stated: Mapping[str, Any]) -> dict[str, Any]:
 def _mapping(document: Mapping[str, Any], field: str) -> Mapping[str, Any]:
     value = document.get(field, {})
     if not isinstance(value, Mapping):
-        raise InvalidCheckpoint(f"{field} of open_clip_config.json is {brief(value)}, which says nothing.")
+        raise InvalidCheckpoint(f"{field} of open_clip_config.json has the invalid value {brief(value)}.")
     return value
 
 

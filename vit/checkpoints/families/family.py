@@ -164,7 +164,7 @@ def build_config(values: Mapping[str, Any]) -> ViTConfig:
     with _refusing():
         config = ViTConfig.from_dict(dict(values))
     if math.prod(config.grid) > MAX_PATCHES:
-        raise InvalidCheckpoint(f"The config means {math.prod(config.grid)} patches; at most {MAX_PATCHES} are opened.")
+        raise InvalidCheckpoint(f"The config implies {math.prod(config.grid)} patches; the limit is {MAX_PATCHES}.")
     return config
 
 

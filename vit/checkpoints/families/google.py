@@ -67,9 +67,7 @@ _TURNS: tuple[tuple[str, int, Callable[[Tensor], Tensor]], ...] = (
 
 def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
     if "pos_embed" not in tensors:
-        raise InvalidCheckpoint(
-            "The file holds no position embeddings: those that are computed (sincos2d) are no part."
-        )
+        raise InvalidCheckpoint("The file has no position embeddings. Computed ones (sincos2d) are not supported.")
     _split_blocks(tensors)
     fields: dict[str, Any] = {"heads": _count_heads(tensors)}
     if "prefix.cls" in tensors and "pool.probe" not in tensors:

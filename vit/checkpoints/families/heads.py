@@ -91,7 +91,7 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
     if embedding and (before := _changes_pictures(beside_alone, dim, embedding[1])):
         raise InvalidCheckpoint(
             f"The file holds a layer that changes pictures before the model sees them (`{brief(before)}`), so it "
-            "cannot be opened faithfully. Save the Vision Transformer alone, and give it pictures that are changed so."
+            "cannot be opened faithfully. Save only the Vision Transformer, and change the pictures beforehand."
         )
     for name in left_out:
         if not _is_harmless(name, shapes[name], dim, family if name in own else None):

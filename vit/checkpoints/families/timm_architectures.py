@@ -165,8 +165,8 @@ def _without_positions(tensors: Tensors, names: Collection[str], dim: int) -> In
         return InferredModel(_EVA02 | {"image_size": 256}, "timm's vit_*_rope_reg_gap")
     if not (scale and cls and reg and not bias):
         raise InvalidCheckpoint(
-            "The file has no position embeddings, and its tensors are those of no model that is known to do without: "
-            "put the config.json beside it that names the architecture."
+            "The file has no position embeddings, and its tensors match no known model without them: "
+            "put the config.json that names the architecture next to it."
         )
     if is_gated(tensors) and dim == 1536 and not partly:
         return InferredModel(_DINOV3 | {"pool": "cls", "image_size": 512}, "LingBot-Vision")
@@ -222,5 +222,5 @@ def _siglip(tensors: Tensors, dim: int, patch: int) -> InferredModel:
 
 def _either(one: str, other: str) -> InvalidCheckpoint:
     return InvalidCheckpoint(
-        f"By its tensors this may be {one}, or {other}: put the config.json beside it that names the architecture."
+        f"The tensors match {one} and {other}: put the config.json that names the architecture next to the file."
     )

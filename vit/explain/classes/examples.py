@@ -27,9 +27,7 @@ try:
     from sklearn.pipeline import Pipeline, make_pipeline
     from sklearn.preprocessing import StandardScaler
 except ModuleNotFoundError as error:
-    raise UserError(
-        "Examples are learnt from by scikit-learn, which is not installed: pip install scikit-learn"
-    ) from error
+    raise UserError("Classes from examples need scikit-learn: pip install scikit-learn") from error
 
 Classifier = Literal["probe", "neighbours"]
 FOLDS = 5  # of the cross-validation, at most the number of pictures of the smallest class

@@ -20,13 +20,13 @@ MAX_PHRASES = 1000
 def classes_from_text(checkpoint: Checkpoint, phrases: Sequence[str], template: str = "{}") -> CustomClasses:
     """Make typed phrases the classes of a checkpoint that compares pictures with texts.
 
-    The logits are those of the published model: cosine similarity times its learnt scale, of SigLIP plus its bias. CLIP
-    then shares one probability among all phrases (softmax); SigLIP scores each by itself (sigmoid).
+    The logits are those of the published model: cosine similarity times a learnt scale; SigLIP adds a bias. CLIP
+    applies a softmax over all phrases, SigLIP a sigmoid to each.
 
     Args:
         checkpoint: as its files have it, opened from a folder that also holds the text tower and the tokenizer.
         phrases: one per class, all different.
-        template: what is read in place of a phrase, which stands where the braces are: "a photo of a {}".
+        template: text for the tower, with {} in place of the phrase: "a photo of a {}".
 
     Raises:
         UserError: no phrases, or two alike; no braces in the template; a phrase too long.
@@ -73,7 +73,7 @@ def check_phrases(phrases: Sequence[str], template: str = "{}") -> tuple[str, ..
     if len(names) > MAX_PHRASES:
         raise UserError(f"At most {MAX_PHRASES:,} phrases are compared, not {len(names):,}.")
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"{brief(twice)!r} stands there twice. Each class needs a phrase of its own.")
+        raise UserError(f"{brief(twice)!r} occurs twice. All phrases must differ.")
     if template.count("{}") != 1:
         raise UserError(
             f"A template needs {{}} once, where the phrase goes, as in “a photo of a {{}}”, not {template!r}."
@@ -82,13 +82,13 @@ def check_phrases(phrases: Sequence[str], template: str = "{}") -> tuple[str, ..
 
 
 def obstacle(checkpoint: Checkpoint) -> str:
-    """Why no phrases can be typed for a checkpoint, "" where they can; no weights are read."""
+    """Return why a checkpoint does not support phrases; "" if it does. Reads no weights."""
     folder = checkpoint.path
     if not folder.is_dir() or not (folder / CONFIG).is_file():
         return f"{checkpoint.name} is a picture tower alone, without the text tower that reads phrases."
     document = read_json((folder / CONFIG).read_bytes(), CONFIG)
     if not reads_text(document):
-        return f"{checkpoint.name} did not learn from pictures with texts, so it knows no phrases."
+        return f"{checkpoint.name} was not trained on pictures with texts, so it does not support phrases."
     if not any((folder / file).is_file() for file in VOCABULARIES):
         return (
             f"{checkpoint.name} lacks the files of its tokenizer, such as tokenizer.json. Put them beside its weights."

@@ -1,4 +1,4 @@
-"""Sample pictures for whoever has none at hand; who made them and under which licence stands with each."""
+"""Sample pictures, with their credits and licences."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -7,7 +7,7 @@ _FOLDER = Path(__file__).parent
 
 
 class Sample(NamedTuple):
-    """One picture of the gallery: `credit` and `licence` are to be shown with it."""
+    """One picture of the gallery: `credit` and `licence` must be displayed with it."""
 
     name: str
     title: str

@@ -92,7 +92,7 @@ def measure(
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         except KeyboardInterrupt:
-            raise KeyboardInterrupt("Stopped. What is done is kept: the same command goes on from there.") from None
+            raise KeyboardInterrupt("Stopped. Finished parts are kept; repeat the command to continue.") from None
         result = TASKS[measurement.task].combined(parts.read_parts(folder))
         shutil.rmtree(folder, ignore_errors=True)  # the data may have changed at the next call
     return result
@@ -224,4 +224,4 @@ def _failure_reason(folder: Path, status: str) -> str:
     if reason := read_json(folder / "outcome.json").get("reason"):
         return str(reason)
     status = f"{status} {cluster_dry_run.last_line_of_log(folder)}".strip()
-    return f"The measurement ended before it was done. {status} The same command goes on from what is done."
+    return f"The measurement ended early. {status} Finished parts are kept; repeat the command to continue."

@@ -15,7 +15,7 @@
     kind = "slurm"
     runs = "/scratch/runs"
     partition = "gpu"
-        setup = ["module load cuda"]                 # first lines of the batch script
+    setup = ["module load cuda"]                 # first lines of the batch script
 
     [clusters.hpc.limits]
     runs_per_person = 2

@@ -321,10 +321,10 @@ def submitting(engine: Engine, folder: Path, request: Request) -> Iterator[Handl
     lock = os.open(folder / "submit.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not acquire_lock(lock):
-            raise InvalidRun("This run is being started already.")
+            raise InvalidRun("This run is already being started.")
         if (last := read_handle(folder)) and engine.status(last).state != "gone":
             if not has_ended(last):
-                raise InvalidRun("This run is going on already.")
+                raise InvalidRun("This run is already active.")
             engine.kill(last)  # its outcome is recorded; it is only shutting down
         files = [folder / name for name in (HANDLE, "outcome.json")]
         contents = [file.read_bytes() if file.exists() else None for file in files]

@@ -32,7 +32,7 @@ class Local(Engine):
     def submit(self, folder: Path, request: Request) -> Handle:
         """Start the run's supervisor, which waits for devices."""
         with open_queue(folder.parent) as line, write_errors(folder):
-            start_detached("vit.runs.supervisor", folder, "This run is going on already.")
+            start_detached("vit.runs.supervisor", folder, "This run is already active.")
             # The run enters the queue here, not in its supervisor, so that runs start in the order of their launches.
             if not request.share:
                 grant(folder.parent, line, folder.name, request.devices, gpu_names)

@@ -131,7 +131,7 @@ def _store_answer(key: _Key, result: JobStatus | Capacity | Exception) -> None:
         answer = Answer(None, str(result))
     elif isinstance(result, Exception):
         _log.error("%s was asked about %s", *key, exc_info=result)
-        answer = Answer(None, f"What {key[0]} answers cannot be understood. The log holds the traceback.")
+        answer = Answer(None, f"The response of {key[0]} cannot be parsed. See the log for the traceback.")
     else:
         answer = Answer(result)
     with _lock:

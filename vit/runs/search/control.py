@@ -24,7 +24,7 @@ from vit.untrusted import is_text
 
 Status = Literal["searching", "stopping", "finished", "stopped", "failed", "interrupted"]
 SEARCHES = ".searches"  # in the folder of this machine's runs
-STOPPING = "Trials under way finish their step and are stored; the search continues them when it is resumed."
+STOPPING = "Running trials finish their step and save their state; resuming the search continues them."
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def resume(search_id: str, trials: int | None = None) -> Search:
     """
     search = find_search(search_id)
     if search.alive:
-        raise InvalidRun("This search is at work already.")
+        raise InvalidRun("This search is already running.")
     plan = search.plan
     if search.status == "finished" and (trials is None or trials == plan.trials):
         raise InvalidRun("This search has done all its trials. Give it more of them to continue it.")
@@ -167,7 +167,7 @@ def delete(search_id: str) -> None:
     """
     search = find_search(search_id)
     if search.alive:
-        raise InvalidRun("This search is at work. Stop it first.")
+        raise InvalidRun("This search is running. Stop it first.")
     doomed = search.folder.with_name(f".{search.id}.deleted")
     with write_errors(search.folder):
         search.folder.rename(doomed)  # atomic: no reader sees a half-deleted folder
@@ -216,4 +216,4 @@ def list_searches() -> list[Search]:
 
 
 def _start_driver(folder: Path) -> None:
-    start_detached("vit.runs.search.driver", folder, "This search is at work already.")
+    start_detached("vit.runs.search.driver", folder, "This search is already running.")

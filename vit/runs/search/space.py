@@ -68,7 +68,7 @@ def parse(name: str, text: str) -> Range | Choices:
 Choices(values=('adamw', 'muon')))
 
     Raises:
-            InvalidConfig: no such setting, one that must not vary, or a syntax error.
+        InvalidConfig: no such setting, one that must not vary, or a syntax error.
     """
     if name not in TrainConfig.model_fields:
         raise InvalidConfig(f"There is no setting {name!r}. Choose from: {', '.join(searchable_settings({}))}.")

@@ -74,10 +74,10 @@ export function chipName(name) {
  * @param {string} name
  */
 export function prefixMeaning(name) {
-  if (name === "cls") return translate("Belongs to no patch: it gathers from all of them, and models with one read their answer from it");
-  if (name === "dist") return "Belongs to no patch: it was trained to answer as a larger model does";
+  if (name === "cls") return translate("Token without a patch: it collects information from all patches, and the classifier reads it");
+  if (name === "dist") return "Token without a patch, trained to reproduce the predictions of a larger model";
   if (!/^reg\d+$/.test(name)) return "";
-  return translate("Belongs to no patch: space for information about the whole picture, which a model would otherwise store in plain patches");
+  return translate("Token without a patch: it stores information about the whole picture, which a model without it stores in patches");
 }
 
 /** Tooltips that explain the terms beside the maps. */
@@ -222,7 +222,7 @@ export function sentence(layout, { view, direction, block, head, token, method, 
  */
 export function matchesSentence(layout, token, after) {
   const name = tokenName(layout, token);
-  return `Patches most like ${name} of the other picture, after ${after}; a double line: each is the other's best.`;
+  return `Patches most like ${name} of the other picture, after ${after}; a double line marks mutual best matches.`;
 }
 
 /**
@@ -283,7 +283,7 @@ export function occlusionText({ target, before, after, answers }, patch, where) 
  */
 export function legendText({ tokens, pool }, view, scale, low, top, shared, whole = true) {
   const alone = "Colours of two maps cannot be compared.";
-  if (view === "components") return "Red, green and blue: the three directions in which the features of the patches differ most. Black patches are far longer than the others and carry no content.";
+  if (view === "components") return "Red, green and blue: the three directions in which the features of the patches differ most. Black patches are outliers: the norm of their features is far larger than that of the others.";
   if (view === "similar")
     return scale === "own"
       ? `This map alone: from its least similar patch, ${signed(low)}, to its most similar other one, ${signed(top)}. ${alone}`
@@ -322,7 +322,7 @@ export function sharesText({ shares, pictures }) {
  * @param {boolean} alone there is no server or kernel that could compute it
  */
 export function waitingText(view, method, pinned, alone) {
-  if (alone) return "This map is computed in the app";
+  if (alone) return "Only the app can compute this map";
   if (comparesFeatures(view)) return "Reading the features …";
   if (view === "relevance") return `Computing ${method?.title} …`;
   return pinned ? "Computing the rollout …" : "Click a patch for its rollout";
@@ -335,7 +335,7 @@ export function waitingText(view, method, pinned, alone) {
  * @param {number} mean
  */
 export function clearText(view, mean) {
-  return ` ${translate("On the picture, patches below their mean, {mean}, are left clear.", { mean: view === "similar" ? signed(mean) : percent(mean) })}`;
+  return ` ${translate("On the picture, patches below the mean ({mean}) are not coloured.", { mean: view === "similar" ? signed(mean) : percent(mean) })}`;
 }
 
 /**

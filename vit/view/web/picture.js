@@ -72,7 +72,7 @@ export class Picture {
   }
 
   /**
-   * PayloadLayout the query, the patch under the pointer, and the nearest patches if the view has them.
+   * Outline the query, the patch under the pointer and, in views that have them, the nearest patches.
    *
    * @param {number} query
    * @param {number} read token whose value is read

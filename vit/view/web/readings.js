@@ -52,8 +52,8 @@ export class Readings {
    * @param {boolean} extreme the map is a maximum or minimum of several maps
    */
   drawSpread({ sum, entropy }, tokens, extreme) {
-    if (!(sum > 0)) return this.setReading(0, "Spread", "–", "nothing speaks for it", GLOSSARY.spread);
-    if (extreme) return this.setReading(0, "Spread", "–", "a maximum or minimum is no distribution", GLOSSARY.spread);
+    if (!(sum > 0)) return this.setReading(0, "Spread", "–", "the map is zero", GLOSSARY.spread);
+    if (extreme) return this.setReading(0, "Spread", "–", "not defined for a maximum or minimum", GLOSSARY.spread);
     const share = (entropy / Math.log(tokens)).toFixed(2);
     const many = `${effective(Math.exp(entropy))} of ${tokens} tokens`;
     this.setReading(0, "Spread", many, `entropy ${share} of uniform`, GLOSSARY.spread);
@@ -147,8 +147,8 @@ export class Readings {
     const { values, payload, nearest } = map;
     const [best, next] = nearest;
     if (best < 0) {
-      this.setReading(0, "Mean of other patches", "–", "there is no other", GLOSSARY.cosine);
-      this.setReading(2, "Most similar patch", "–", "there is no other", GLOSSARY.cosine);
+      this.setReading(0, "Mean of other patches", "–", "no other patch", GLOSSARY.cosine);
+      this.setReading(2, "Most similar patch", "–", "no other patch", GLOSSARY.cosine);
       return;
     }
     const [low, top] = map.span(query);
