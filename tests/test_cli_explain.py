@@ -372,7 +372,7 @@ def test_classes_of_equal_name_are_chosen_by_number(
         (["--method=legrad", "--query=cls", "--out=map.npz"], "--query has no effect on legrad"),
         (
             ["--method=relevance", "--discard=0.5", "--out=map.npz"],
-            "for rollout, gradient-rollout, relevance-rollout.",
+            "applies to rollout, gradient-rollout, relevance-rollout.",
         ),
         (["--method=rollout", "--start-block=1", "--out=map.npz"], "--start-block has no effect on rollout"),
         (["--method=gradcam", "--direction=to", "--out=map.npz"], "--direction has no effect on gradcam"),

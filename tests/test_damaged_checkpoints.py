@@ -142,7 +142,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "config channels": (vit_field(channels=2), "channels must be 1 or 3"),
     "config prefix": (vit_field(prefix=["cls", "<b>"]), "prefix: String should match"),
     "config nested": (vit_field(activation=["gelu"]), "activation must be 'gelu'"),
-    "many patches": (vit_field(image_size=[4096, 4096], patch_size=8), "at most 4096"),
+    "many patches": (vit_field(image_size=[4096, 4096], patch_size=8), "the limit is 4096"),
     "heads do not divide": (vit_field(heads=5), "heads 5 does not divide dim 64"),
     "other depth": (vit_field(depth=3), "missing"),
     "other classes": (vit_field(num_classes=6), "5 classes and its head has 6|another shape"),
@@ -150,7 +150,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "other activation": (vit_field(activation="quick_gelu"), "output differs from the one recorded when"),
     "other eps": (vit_field(eps=1e-2), "output differs from the one recorded when"),
     "changed weight": (weights(classifier__bias=lambda t: t + 1), "output differs from the one recorded when"),
-    "bad probe": (lambda folder: edit(folder / "config.json", vit_probe=["x"]), "other results"),
+    "bad probe": (lambda folder: edit(folder / "config.json", vit_probe=["x"]), "output differs"),
     "few labels": (lambda folder: edit(folder / "config.json", id2label={"0": "a"}), "names 1 classes"),
     "labels misnumbered": (
         lambda folder: edit(folder / "config.json", id2label={str(i + 1): "x" for i in range(5)}), "numbered 0 to 4"

@@ -59,7 +59,9 @@ def test_flat_map_has_no_order() -> None:
     assert "does not rank" in agreement(None)
 
 
-@pytest.mark.parametrize(("correlation", "word"), [(0.9, "nearly"), (0.5, "similar"), (0.0, "little"), (-0.8, "last")])
+@pytest.mark.parametrize(
+    ("correlation", "word"), [(0.9, "nearly"), (0.5, "similar"), (0.0, "unrelated"), (-0.8, "opposite")]
+)
 def test_agreement_has_words(correlation: float, word: str) -> None:
     assert word in agreement(correlation)
 

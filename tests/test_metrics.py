@@ -121,7 +121,7 @@ def test_folder_in_place_of_the_file_is_reported(path: Path) -> None:
 def test_pipe_in_place_of_the_file_does_not_block(path: Path) -> None:
     os.mkfifo(path)
     reader = MetricsReader(path)
-    assert not reader.update() and "no file" in reader.problem
+    assert not reader.update() and "not a regular file" in reader.problem
 
 
 def test_huge_file_is_not_read_into_memory(path: Path) -> None:

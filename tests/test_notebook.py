@@ -223,7 +223,7 @@ def test_grey_pictures_are_accepted() -> None:
         (np.full((8, 8, 3), np.nan), "Pass the picture before it is normalised"),
         (np.zeros((8, 8, 4), np.uint8), "A picture must have 1 or 3 channels"),
         (np.zeros((2, 8, 8, 3), np.uint8), "is not one picture"),
-        (3, "A int is no picture"),
+        (3, "A int is not a picture"),
     ],
 )
 def test_non_picture_is_refused(picture: Any, said: str) -> None:

@@ -112,7 +112,7 @@ def test_more_masks_are_measured_once_the_browser_has_the_first(page: AppTest, f
         page.run()
         assert not page.exception
         caption = next(one.value for one in page.caption if " masks" in one.value)
-        count = int(re.search(r"by ([\d,]+) masks( so far)?", caption)[1].replace(",", ""))
+        count = int(re.search(r"with ([\d,]+) masks( so far)?", caption)[1].replace(",", ""))
         header, sections = unpack(payload_of(page, "masks feeder"))
         offer = json.loads(page.get_by_key("masks feeder").proto.json)
         assert len(sections["masks"]) == len(sections["drops"]) and header["target"] == "cat"
