@@ -115,7 +115,7 @@ def show(beside: DeltaGenerator) -> None:
 def pick_apart() -> bool:
     """Draw the toggle that gives the right side its own picture, class and view."""
     link = address.read(CompareLink)
-    apart = link.apart or sets_right_side(link)
+    apart = is_apart(link)
 
     def choose(on: bool) -> None:
         which = str(link.a.which or "")
@@ -138,9 +138,10 @@ def pick_apart() -> bool:
 OWN = ("b_from", "b_sample", "b_picture", "b_which", "b_target", "b_method", "b_view")
 
 
-def sets_right_side(link: CompareLink) -> bool:
-    """Whether a link sets parameters of the right side that it would share, like links from before it could share."""
-    own = [link.b.source, link.b.sample, link.b.picture, link.b.target, link.b.method]
+def is_apart(link: CompareLink) -> bool:
+    """Whether the right side has its own picture, class and view: the link says so, or sets one of them."""
+    own = [link.apart]
+    own += [link.b.source, link.b.sample, link.b.picture, link.b.target, link.b.method]
     own += [link.b.view] if link.a.checkpoint != link.b.checkpoint else []
     return any(own) or link.a.source == EPOCH
 
@@ -180,6 +181,8 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: SideC
             f"{name}_checkpoint",
             available.names,
             format_func=available.title,
+            # Another checkpoint shows the left one's view, unless the right side has a view of its own.
+            along={} if is_apart(address.read(CompareLink)) else {"b_view": None},
             label_visibility="collapsed",
         )
     content, credit = (lead.content, lead.credit) if lead else (b"", "")
@@ -298,6 +301,8 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
     navigation.keep("compare")
     with st.container(key="viewers"):
         one, other = st.columns(2, gap="large")
+    one_view = not apart and identity_of(left) != identity_of(right)
+    seeds = first_shown(left, right, one_view)
     with one, facts_row(left):
         left = replace(left, choice=pick_choice(left))
     with other, facts_row(right):
@@ -309,10 +314,9 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
             label = right.example.checkpoint.labels[shared.target]
             # The row already states the probability of the first class. One line keeps both pictures at equal height.
             stated = predictions and predictions[0].label == label
-            class_and_probability = "" if stated else f"“{plain(label)}” {format_probability(probability)}, "
-            st.caption(f"{class_and_probability}by the same method", width="content")
-    one_view = not apart and identity_of(left) != identity_of(right)
-    seeds = first_shown(left, right, one_view)
+            parts = [] if stated else [f"“{plain(label)}” {format_probability(probability)}"]
+            parts += ["by the same method"] if session.of(session.Compare).views["b"] == "relevance" else []
+            st.caption(", ".join(parts), width="content")
     for column, side in ((one, left), (other, right)):
         selected = selection(side, left, right)
         with column:

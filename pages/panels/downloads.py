@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ def show(
         download_buttons.file(
             "All heads as PNG",
             partial(map_pictures.grid_png, explanation, selection),
-            f"{stem}-heads.png",
+            f"{_heads_stem(explanation, selection, source)}.png",
             "image/png",
             key="heads.png",
         )
@@ -95,6 +96,12 @@ def show(
                 _others(explanation, selection, checkpoint, source, drawn_map, viewer, others, stem)
             _frames(explanation, selection, checkpoint, source, {} if code is None else code, stem)
         _code(explanation, checkpoint, source, facts)
+
+
+def _heads_stem(explanation: Explanation, selection: Selection, source: Source) -> str:
+    """Return the file name, without extension, of a picture of all heads, which show attention in every view."""
+    facts = export.facts_of(explanation.record, replace(selection, view="attention"))
+    return f"{file_stem(source.name, {name: facts[name] for name in ('method', 'query', 'direction')})}-heads"
 
 
 def _figures(
@@ -123,11 +130,11 @@ def _figures(
         kind = _choice("File", "PNG", "SVG", "PDF")
         width = _choice("Width", "85 mm", "180 mm")
         draw_it = partial(draw, what, kind.lower(), float(width.removesuffix(" mm")))
-        suffix = "-heads" if what == "All heads" else "-figure"
+        name = _heads_stem(explanation, selection, source) if what == "All heads" else f"{stem}-figure"
         download_buttons.file(
             "Figure",
             draw_it,
-            f"{stem}{suffix}.{kind.lower()}",
+            f"{name}.{kind.lower()}",
             FIGURES[kind],
             key="figure",
             help="One column of a journal, or two; PNG at 300 dpi",

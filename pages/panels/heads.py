@@ -87,7 +87,7 @@ def show(
     controls = st.container(horizontal=True, vertical_alignment="top")
     one, other = st.columns([3, 2], gap="large")
     with controls:
-        over = link_controls.select("Over", "over", list(OVER), kind=st.segmented_control, link=OVER.__getitem__)
+        over = link_controls.select("Measured on", "over", list(OVER), kind=st.segmented_control, link=OVER.__getitem__)
     with one:
         if over == ONE:
             by_name: dict[str, Statistic] | None = picture_statistics(example.key, example) | class_statistics(

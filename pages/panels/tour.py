@@ -14,7 +14,7 @@ MAP, PANELS = "map", "analysis"  # anchors that links in a step lead to
 _point = st.components.v2.component(
     "vit_tour",
     js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"),
-    html='<p role="status" hidden>✓ Done. On to the next one.</p>',
+    html='<p role="status" hidden>✓ Done.</p>',
     css="p { margin: 0; font-size: 0.875rem; color: light-dark(#2b6f77, #7cc4cb); font-weight: 600; }",
 )
 CLICK, HOVER = "click", "pointerover"  # DOM events that count as using a control
@@ -108,7 +108,7 @@ STEPS = (
         "class no better than shifted copies of it. Check other methods, and your own pictures.",
         "Press *Faithfulness* below.",
         "Faithfulness",
-        ExploreLink(sample="cat", viewer={"block": "5", "head": "mean"}),
+        ExploreLink(sample="cat", panel="weights", viewer={"block": "5", "head": "mean"}),
     ),
 )
 

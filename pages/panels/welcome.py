@@ -11,9 +11,9 @@ from vit.view import first_view
 
 VIEW = ExploreLink(sample=first_view.SAMPLE, viewer={"view": "relevance"})
 CAPTION = (
-    "The evidence for “church”: above all the tall tower, then the walls beside it and the tower on the right. Point "
-    "at a patch, or tap it, to see the tokens that it received information from; choose *Attention* or one of the maps "
-    "to see what each head attends to."
+    "Relevance for “church” is highest on the tall tower, then on the walls beside it and the tower on the right. "
+    "Point at a patch to see the tokens that it received information from; choose *Attention* or one of the maps to "
+    "see what each head attends to."
 )
 
 

@@ -151,7 +151,7 @@ export function showAvailable(page, payload) {
 export function updateSize(page, mosaic) {
   const width = page.gridCanvas.clientWidth;
   const tile = (width * mosaic.tileWidth) / mosaic.width;
-  page.find(".maps").classList.toggle("tight", tile < 34);
+  page.find(".maps").classList.toggle("tight", tile < 42);
   page.gridCanvas.classList.toggle("shrunk", width * devicePixelRatio < mosaic.width * 1.2);
 }
 
