@@ -111,7 +111,7 @@ def feed(key: str, payload: bytes, name: str = "", on_more: Callable[[], None] |
     shape = f"{header['blocks']}x{header['heads']}x{header['tokens']}"
     payload_id = f"{shape}-{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
     # The id is passed as name because Streamlit's own hash samples large files.
-    address = server.add_media(payload, "application/octet-stream", f"payload {key}", payload_id)
+    address = server.add_media(payload, f"payload {key}", payload_id)
     # Serialised as JSON, because Streamlit passes nested values of a dictionary to pandas.
     layout = json.dumps(header) if header["kind"] in ("maps", "qk") else ""  # viewers reserve space for these kinds
     data = {"payload": payload_id, "address": address, "name": name, "header": layout, "more": on_more is not None}

@@ -242,7 +242,7 @@ def _show_gauge(verdict: sensitivity.Verdict, measured: MaskDrops, blob: float) 
         f"Faithfulness of this map {verdict.correlation:.2f}, of a blob in the middle {blob:.2f}, of the removal "
         f"map {measured.ceiling:.2f}; chance reaches {verdict.reach:.2f}"
     )
-    bars.show_line("Faithfulness", rows, (-1.0, verdict.reach), "chance", alt)
+    bars.show_faithfulness(rows, verdict.reach, alt)
 
 
 def _show_curves(every: dict[str, dict[str, Curve]], label: str) -> None:

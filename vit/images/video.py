@@ -12,14 +12,11 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from vit.errors import InvalidImage
 from vit.images.video_decoder import DAMAGED, PATIENCE_SECONDS, demuxer
 from vit.paths import environment_with_package
-
-if TYPE_CHECKING:
-    pass
 
 CONCURRENT_FILES = 2  # files decoded at once for all visitors together; also bounds the memory
 BEAT_SECONDS = 0.5  # [s] between calls of `waiting`

@@ -181,10 +181,6 @@ class View:
         """Register a callback that is called with the selection whenever it is changed in the viewer."""
         self._callbacks.append(callback)
 
-    def unobserve(self, callback: Callable[[ViewSelection], object]) -> None:
-        """Remove a callback."""
-        self._callbacks.remove(callback)
-
     def page(self) -> str:
         """Return the viewer as a self-contained HTML page, as shown in a cell."""
         of_class = self._selection.view == "relevance"
