@@ -9,57 +9,20 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 import streamlit as st
 
 from pages.streamlit_internals import server
-from vit.explain.settings import Direction
+from vit.view.method_choice import ComputedMap, Method
 from vit.view.payload import read_header
-from vit.view.selection import Selection, View
+from vit.view.selection import Selection
 from vit.view.web import joined, read
 
 _feeder = st.components.v2.component("vit_feeder", js=joined("feeder.js"))
 _view = st.components.v2.component(
     "vit_viewer", html=read("viewer.html"), css=read("viewer.css"), js=joined("component.js")
 )
-
-
-class ComputedMap(TypedDict):
-    """A map that the server computes: rollout of large models, or a class-specific map.
-
-    Attributes:
-        view: "rollout" or "relevance".
-        token: the explained token; -1 for the model's output.
-        settings: settings of the method, see `vit.explain.settings.Settings.settings`.
-        values: (N,), in the unit of the method.
-    """
-
-    view: View
-    token: int
-    direction: Direction
-    settings: Mapping[str, Any]
-    values: Sequence[float]
-
-
-class Method(TypedDict):
-    """The method of the view "relevance".
-
-    Attributes:
-        title: title of the method.
-        sentence: description of the method.
-        target: label of the class; "" for a method without one.
-        chain: id from `feed` of the data from which the browser computes maps; "" if the server computes them.
-        tokens: whether the method can explain any token, not only the model's output.
-        settings: names of the `vit.explain.settings.Settings` that the method uses.
-    """
-
-    title: str
-    sentence: NotRequired[str]
-    target: str
-    chain: str
-    tokens: bool
-    settings: Sequence[str]
 
 
 class Occlusion(TypedDict):

@@ -27,7 +27,7 @@ from vit.explain.recorded_pass import RecordedPass
 from vit.files import replaced
 from vit.images import samples
 from vit.paths import PROJECT
-from vit.view.payload import pack_chain
+from vit.view.payload import relevance_chain
 from vit.view.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
         size=explanation.preprocess.size,
         error=self_check.verify(checkpoint.model, checkpoint.preprocess(explanation.picture)).error,
         target=target,
-        chain=pack_chain([record.flow(block) for block in range(record.blocks)], record.read),
+        chain=relevance_chain(record),
     )
 
 
