@@ -21,7 +21,7 @@ from pages.run_views import (
     search_results,
 )
 from pages.server import access
-from pages.shared import button_actions, datasets, stored_epochs
+from pages.shared import button_actions, datasets, setting_names, stored_epochs
 from pages.shared.escape import plain, with_code
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import Run
@@ -387,7 +387,7 @@ def settings(run: Run) -> None:
     rows = []
     for name in run.settings:
         value = run_records.setting(run, name)
-        rows.append((compare_runs.title(name), "–" if value is None else str(value), name))
+        rows.append((setting_names.label(name), "–" if value is None else str(value), name))
     st.dataframe(
         pd.DataFrame(rows, columns=["Setting", "Value", "Command line"]),
         hide_index=True,

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 TELL_ABOVE = 2  # show the expected duration of longer computations [s]
 SHIPPED = first_view.CHECKPOINT
+NO_CHECKPOINT = "There is no checkpoint yet. Train one: `python -m vit train --preset shapes`"
 
 
 LOADING = threading.Event()  # set while PyTorch is being imported
