@@ -7,11 +7,7 @@ Forward passes and measurements alternate in one process; each ratio is that of 
 pass is one picture through the model without a record. Weights are random, because the time does not depend on them.
 """
 
-import argparse
-import os
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +16,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks import alternating
+from benchmarks.alternating import seconds
 from vit.checkpoints.load import load_checkpoint
 from vit.explain.faithfulness import SACO_GROUPS, faithfulness, noise
 from vit.explain.head_ablation import head_means, importance
 from vit.explain.sensitivity import correlations, random_masks, score_drops
-from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
 SACO_GOAL = 12.0  # forward passes
@@ -34,25 +31,15 @@ MASK_GOAL = 0.5  # forward passes per mask, for a large model
 MASKS_GOAL = 1.0  # time for all masks with the shipped model [s]
 
 
-def seconds(run: Callable[[], Any]) -> float:
-    """Return the duration of a call [s]."""
-    begun = time.perf_counter()
-    run()
-    return time.perf_counter() - begun
-
-
 def ratios(one: Callable[[], Any], other: Callable[[], Any], rounds: int) -> list[float]:
     """Return the ratios of two calls that alternate, sorted."""
     one(), other()
-    return sorted(seconds(one) / seconds(other) for _ in range(rounds))
+    return alternating.ratios(*alternating.times({"one": one, "other": other}, rounds).values())
 
 
 def verdict_line(what: str, result: list[float], goal: float) -> None:
     """Print median, minimum, maximum and goal."""
-    print(
-        f"  {what:<44} {statistics.median(result):8.2f} ({result[0]:.2f} to {result[-1]:.2f})   goal {goal:.2f}",
-        flush=True,
-    )
+    print(f"  {what:<44} {alternating.spread(result)}   goal {goal:.2f}", flush=True)
 
 
 def measure(name: str, model: VisionTransformer, rounds: int, heads: bool) -> None:
@@ -88,19 +75,13 @@ def measure(name: str, model: VisionTransformer, rounds: int, heads: bool) -> No
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser = alternating.parser(__doc__)
     parser.add_argument("--skip-heads", action="store_true")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    print(f"{options.threads} threads, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}")
-    torch.manual_seed(0)
-    model = VisionTransformer(ViTConfig.preset("B/16")).eval()
-    # A zero head, the default, would give the same output for every mask.
-    torch.nn.init.normal_(model.head.weight, std=0.02)
-    measure("ViT-B/16, 224 px", model, options.rounds, not options.skip_heads)
-    measure("cifar10", load_checkpoint("cifar10").model, options.rounds, not options.skip_heads)
+    rounds = options.rounds or 15
+    alternating.start(options.threads)
+    measure("ViT-B/16, 224 px", alternating.random_b16(), rounds, not options.skip_heads)
+    measure("cifar10", load_checkpoint("cifar10").model, rounds, not options.skip_heads)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ that other load on the machine affects both; each ratio is that of two consecuti
 fresh process during the pass, minus its memory with the loaded model. At 1,024 px transformers needs 10 GB.
 """
 
-import argparse
 import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from transformers import ViTForImageClassification
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks import alternating
 from vit.checkpoints.recognition import read
 from vit.devices import memory
 from vit.explain.record import record
@@ -83,31 +83,7 @@ def times(size: int, rounds: int) -> dict[str, list[float]]:
     expected = answers[THEIRS]
     apart = {name: float((result - expected).abs().max() / expected.abs().max()) for name, result in answers.items()}
     print(f"\n{size} px. Logits, relative to transformers': " + "; ".join(f"{n} {d:.0e}" for n, d in apart.items()))
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, run in ways.items():
-            begun = time.perf_counter()
-            run(pixels)
-            taken[name].append(time.perf_counter() - begun)
-    return taken
-
-
-def resident(field: str) -> float:
-    """Return this process's memory according to its status file [MB]."""
-    return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) / 1024
-
-
-@torch.inference_mode()
-def extra_memory(size: int, way: str) -> float:
-    """Return the additional peak memory of a pass [MB]; call it in a fresh process."""
-    run = passes((way,))[way]
-    run(torch.zeros(1, 3, 64, 64))  # libraries make their one-time allocations here
-    pixels = torch.randn(1, 3, size, size)
-    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
-    before = resident("VmRSS")
-    recorded = run(pixels)
-    assert recorded.logits.shape == (1, 1000)
-    return resident("VmHWM") - before
+    return alternating.times({name: partial(run, pixels) for name, run in ways.items()}, rounds)
 
 
 def measured_memory(size: int, way: str) -> float | None:
@@ -127,27 +103,23 @@ def goal_note(size: int, what: str, way: str) -> str:
 
 def main() -> None:
     """Measure time and memory of each side at each size, and print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(ROUNDS), help="[px]")
-    parser.add_argument("--rounds", type=int, help="instead of 15, 7 and 3")
-    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--skip", choices=("time", "memory"))
-    parser.add_argument("--memory-of", choices=WAYS, help=argparse.SUPPRESS)
+    parser = alternating.parser(__doc__, "15, 7 and 3")
+    alternating.add_sizes(parser, list(ROUNDS), WAYS)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
     if options.memory_of:
-        print(extra_memory(options.sizes[0], options.memory_of))
+        torch.set_num_threads(options.threads)
+        with torch.inference_mode():
+            print(alternating.extra_memory(passes((options.memory_of,))[options.memory_of], options.sizes[0]))
         return
-    print(f"ViT-B/16, one picture, {options.threads} threads, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}")
+    print("ViT-B/16, one picture, ", end="")
+    alternating.start(options.threads)
     for size in options.sizes:
         if options.skip != "time":
             taken = times(size, options.rounds or ROUNDS.get(size, 5))
             for way, seconds in taken.items():
-                ratios = sorted(mine / theirs for mine, theirs in zip(seconds, taken[THEIRS], strict=True))
+                ratios = alternating.spread(alternating.ratios(seconds, taken[THEIRS]))
                 print(
-                    f"{way:<46} time   {statistics.median(seconds):8.2f} s   "
-                    f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-                    f"{goal_note(size, 'time', way)}",
+                    f"{way:<46} time   {statistics.median(seconds):8.2f} s   {ratios}{goal_note(size, 'time', way)}",
                     flush=True,
                 )
         if options.skip != "memory":

@@ -7,13 +7,11 @@ All of them alternate in one process, so that other load on the machine affects 
 consecutive timings. Memory is the peak of a fresh process, minus its memory with the loaded model.
 """
 
-import argparse
-import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,8 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks import alternating
 from vit.explain.relevance import legrad, relevance_record
-from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
 PLAIN, RELEVANCE = "one plain forward", "relevance of one class, with its pass"
@@ -31,14 +29,6 @@ WAYS = (PLAIN, RELEVANCE, "the pass alone", "gradient rollout, with its pass", "
 ROUNDS = {224: 15, 512: 7}
 GOAL = 3  # forward passes, for relevance
 TARGET = 7
-
-
-def b16() -> VisionTransformer:
-    """Return a ViT-B/16 with random weights, also in its head."""
-    torch.manual_seed(0)
-    model = VisionTransformer(ViTConfig.preset("B/16")).eval()
-    torch.nn.init.normal_(model.head.weight, std=0.1)
-    return model
 
 
 def ways(model: VisionTransformer) -> dict[str, Callable[[Tensor], Any]]:
@@ -65,62 +55,35 @@ def ways(model: VisionTransformer) -> dict[str, Callable[[Tensor], Any]]:
 
 def times(size: int, rounds: int) -> dict[str, list[float]]:
     """Return the duration of each function in every round [s]."""
-    every, pixels = ways(b16()), torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(1))
+    every, pixels = (
+        ways(alternating.random_b16()),
+        torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(1)),
+    )
     for run in every.values():
         run(pixels)  # warm-up
-    taken: dict[str, list[float]] = {name: [] for name in every}
-    for _ in range(rounds):
-        for name, run in every.items():
-            begun = time.perf_counter()
-            run(pixels)
-            taken[name].append(time.perf_counter() - begun)
-    return taken
-
-
-def resident(field: str) -> float:
-    """Return this process's memory according to its status file [MB]."""
-    return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) / 1024
-
-
-def extra_memory(size: int, way: str) -> float:
-    """Return the additional peak memory of a function [MB]; call it in a fresh process."""
-    run = ways(b16())[way]
-    run(torch.zeros(1, 3, 64, 64))  # libraries make their one-time allocations here
-    pixels = torch.randn(1, 3, size, size)
-    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
-    before = resident("VmRSS")
-    recorded = run(pixels)
-    del recorded
-    return resident("VmHWM") - before
+    return alternating.times({name: partial(run, pixels) for name, run in every.items()}, rounds)
 
 
 def main() -> None:
     """Measure time and memory of each function at each size, and print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(ROUNDS), help="[px]")
-    parser.add_argument("--rounds", type=int, help="instead of 15 and 7")
-    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--skip", choices=("time", "memory"))
-    parser.add_argument("--memory-of", choices=WAYS, help=argparse.SUPPRESS)
+    parser = alternating.parser(__doc__, "15 and 7")
+    alternating.add_sizes(parser, list(ROUNDS), WAYS)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
     if options.memory_of:
-        print(extra_memory(options.sizes[0], options.memory_of))
+        torch.set_num_threads(options.threads)
+        print(alternating.extra_memory(ways(alternating.random_b16())[options.memory_of], options.sizes[0]))
         return
-    print(f"ViT-B/16, one picture, {options.threads} threads, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}")
+    print("ViT-B/16, one picture, ", end="")
+    alternating.start(options.threads)
     for size in options.sizes:
         tokens = (size // 16) ** 2 + 1
         print(f"\n{size} px; every matrix and its gradient would take {2 * 144 * tokens**2 * 4 / 1e6:,.0f} MB")
         if options.skip != "time":
             taken = times(size, options.rounds or ROUNDS.get(size, 5))
             for way, seconds in taken.items():
-                ratios = sorted(mine / plain for mine, plain in zip(seconds, taken[PLAIN], strict=True))
+                ratios = alternating.spread(alternating.ratios(seconds, taken[PLAIN]))
                 goal = f"   goal {GOAL}" if way == RELEVANCE else ""
-                print(
-                    f"{way:<38} time   {statistics.median(seconds):7.2f} s   "
-                    f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}){goal}",
-                    flush=True,
-                )
+                print(f"{way:<38} time   {statistics.median(seconds):7.2f} s   {ratios}{goal}", flush=True)
         if options.skip != "memory":
             for way in WAYS:
                 command = [sys.executable, __file__, "--memory-of", way, "--sizes", str(size)]

@@ -21,7 +21,7 @@ from pages.run_views import (
     search_results,
 )
 from pages.server import access
-from pages.shared import button_actions, datasets, stored_epochs
+from pages.shared import button_actions, datasets, setting_names, stored_epochs
 from pages.shared.escape import plain, with_code
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import Run
@@ -47,7 +47,7 @@ IDLE = 10  # update interval without active runs [s]: somebody else may start on
 
 
 @st.cache_resource(show_spinner=False)
-def settle() -> None:
+def freeze_modules() -> None:
     """Exclude imported modules from the garbage collection that Streamlit triggers after every run."""
     gc.collect()
     gc.freeze()
@@ -387,7 +387,7 @@ def settings(run: Run) -> None:
     rows = []
     for name in run.settings:
         value = run_records.setting(run, name)
-        rows.append((compare_runs.title(name), "–" if value is None else str(value), name))
+        rows.append((setting_names.label(name), "–" if value is None else str(value), name))
     st.dataframe(
         pd.DataFrame(rows, columns=["Setting", "Value", "Command line"]),
         hide_index=True,
@@ -424,4 +424,4 @@ elif linked_search():
     search_results.show(linked_search())
 if not access.may_train():
     st.caption("Everybody can view runs. To start and change runs, sign in on the page Train.")
-settle()  # last, when all modules are imported
+freeze_modules()  # last, when all modules are imported

@@ -1,9 +1,8 @@
 """Page Train: describe a run, estimate its cost, and start it."""
 
-import itertools
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -11,13 +10,21 @@ from typing import Any
 import streamlit as st
 
 from pages.links import link_controls, navigation, session
-from pages.links.page_links import RunsLink
 from pages.looking import loading
 from pages.shared import datasets, setting_names, training_gate
 from pages.shared.escape import plain, with_code
-from pages.train_form import cluster_dry_run, compute_target, cost_preview, data_picker, form_state, ladder, search
+from pages.train_form import (
+    cluster_dry_run,
+    compute_target,
+    cost_preview,
+    data_picker,
+    form_state,
+    ladder,
+    search,
+    sweep,
+)
 from pages.train_form import settings as fields
-from pages.train_form.form import LONGEST, TrainForm
+from pages.train_form.form import TrainForm
 from vit import checkpoints
 from vit.data import catalog
 from vit.errors import UserError
@@ -27,14 +34,13 @@ from vit.runs.engines.contract import HERE
 from vit.runs.registry import list_runs
 from vit.training import fine_tuning
 from vit.training.config import FROM_CHECKPOINT, TrainConfig
-from vit.training.presets import PRESETS, run_name, train_config
+from vit.training.presets import PRESETS, run_name
 from vit.training.run_folder import latest_checkpoint, resumable
 from vit.view.captions import format_duration
 
 training_gate.require_trainer()
 navigation.start_page("train", remember=False)
 
-MOST_RUNS = 32  # runs of a sweep
 SMALL_SIDE = 64  # maximum side of pictures for the CIFAR recipes [px]
 FEW_PICTURES = 2000  # with at most so many pictures, start from a checkpoint
 
@@ -175,93 +181,6 @@ def pick_start(titles: Mapping[str, str]) -> None:
     )
 
 
-def pick_sweep(settings: Mapping[str, Any], first: str | None) -> list[dict[str, Any]]:
-    """Draw the controls of a sweep, and return the varied settings of each run; a single run without a sweep.
-
-    If a value is invalid, show the error and return no runs.
-
-    Args:
-        settings: settings of all runs.
-        first: setting of the first control, which the second one does not offer.
-    """
-    chosen: dict[str, list[Any]] = {}
-    offered = setting_names.compared(settings)
-    for part in ("sweep_1", "sweep_2"):
-        form_state.restrict(part, [None, *offered])
-    with st.expander("Compare several values", key="sweep_group"):
-        for number in (1, 2):
-            left, right = st.columns(2)
-            excluded = first if number == 2 else None
-            name = left.selectbox(
-                "Setting" if number == 1 else "And a second one",
-                [name for name in offered if name != excluded],
-                index=None,
-                format_func=setting_names.title,
-                placeholder="none",
-                key=form_state.key(f"sweep_{number}"),
-                persist_state="session",
-            )
-            text = right.text_input(
-                "Values",
-                key=form_state.key(f"values_{number}"),
-                max_chars=LONGEST,
-                placeholder="2, 4, 8",
-                help="Separated by commas.",
-                persist_state="session",
-            )
-            if name and text.strip():
-                try:
-                    chosen[name] = fields.parse_values(name, text)
-                except ValueError as error:
-                    st.error(with_code(str(error)))
-                    return []
-        runs = [dict(zip(chosen, values, strict=True)) for values in itertools.product(*chosen.values())]
-        if len(runs) > MOST_RUNS:
-            st.error(f"These are {len(runs)} runs; one sweep has at most {MOST_RUNS}. Choose fewer values.")
-            return []
-        for run in runs if chosen else []:
-            _, problems = fields.check({**settings, **run})
-            if problems:
-                what = ", ".join(f"{setting_names.title(name)} {value}" for name, value in run.items())
-                st.error(with_code(f"{what}: {next(iter(problems.values()))}"))
-                return []
-        if chosen:
-            st.caption(f"{len(runs)} runs: one per combination. They wait for the device in turn.")
-    return runs
-
-
-def start(
-    base: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], name: str, target: compute_target.ComputeTarget
-) -> None:
-    """Launch the runs and switch to page Runs; submitting the same form twice starts them once.
-
-    Args:
-        name: name of the runs, "" for a name derived from the config.
-    """
-    state = session.of(session.Train)
-    state.started = True
-    launched = []
-    try:
-        planned = []
-        for changes in runs:
-            config = train_config(None, **{**base, **changes})
-            suffix = ", ".join(f"{field} {value}" for field, value in changes.items())
-            planned.append((", ".join(filter(None, (name or run_name(config), suffix))), config))
-        sweep = state.nonce if len(runs) > 1 else ""
-        for run in compute_target.launch_runs(target, planned, sweep=sweep, nonce=state.nonce):
-            launched.append(run)
-    except UserError as error:
-        before = f"{len(launched)} of {len(runs)} runs were started. " if launched else ""
-        st.error(with_code(f"{before}{error}"))
-        return
-    st.switch_page("pages/runs.py", query_params=RunsLink(runs=tuple(run.id for run in launched)).to_query())
-
-
-def name_of(config: TrainConfig) -> str:
-    """Return the default name of a run."""
-    return run_name(config)
-
-
 def show_command(config: TrainConfig, preset: str, target: compute_target.ComputeTarget, name: str) -> None:
     """Show the equivalent command line."""
     line = command_line(config, preset, target.devices, target.on, target.nodes, target.minutes, name)
@@ -352,11 +271,11 @@ with right:
             cluster_dry_run.show(config, target)
         if form.init_from and pictures is not None:
             ladder.show(config, target)
-        runs = pick_sweep(settings, form.sweep_1)
+        runs = sweep.pick(settings, form.sweep_1)
         searching = search.show(form, config, target, measured, ready=bool(sound and devices))
     command_place = st.container()
 with go_place:
-    usual = name_of(config) if config else ""
+    usual = run_name(config) if config else ""
     name = st.text_input("Name", key=form_state.key("name"), placeholder=usual, max_chars=60, persist_state="session")
     ready = bool(sound and devices and runs)
     many = len(runs) > 1
@@ -374,7 +293,7 @@ with go_place:
         together = measured.seconds_per_epoch * sum(run.get("epochs", config.epochs) for run in runs)
         st.caption(f"All of them: {format_duration(together)}, if each epoch takes as long as this.")
     if clicked and ready:
-        start(settings, runs, name.strip(), target)
+        sweep.start(settings, runs, name.strip(), target)
     elif (state := session.of(session.Train)).started:
         state.started, state.nonce = False, secrets.token_hex(8)  # the next click starts another run
 if config is not None and devices:

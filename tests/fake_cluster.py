@@ -13,8 +13,8 @@ import pytest
 
 from vit.files import is_locked
 from vit.paths import environment_with_package
-from vit.runs.attempts import KILLED
 from vit.runs.engines import contract, factory
+from vit.runs.engines.cluster_engine import ClusterEngine
 from vit.runs.engines.clusters import Cluster, find_cluster
 from vit.runs.engines.contract import Capacity, Handle, JobStatus, Request, Share
 from vit.training.run_folder import ENGINE
@@ -28,11 +28,12 @@ TRAIN = "exec {python} -m vit train --resume {folder}"
 MEASURE = "for i in {{1..{workers}}}; do {python} -m vit.runs.batch.worker {folder} $((i-1)) {workers} & done; wait"
 
 
-class Fake(contract.Engine):
+class Fake(ClusterEngine):
     """Engine with one slot; jobs get it in no particular order."""
 
     def __init__(self, cluster: Cluster):
-        self.name, self.jobs = cluster.name, cluster.runs / ".fake"
+        super().__init__(cluster)
+        self.jobs = cluster.runs / ".fake"
         self.jobs.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
@@ -86,17 +87,9 @@ class Fake(contract.Engine):
             else JobStatus("waiting", "The slot is taken.")
         )
 
-    def request_stop(self, folder: Path) -> None:
-        """Write a stop request for the trainer, or cancel a waiting job."""
-        contract.request_stop(self, folder)
-
-    def kill(self, handle: Handle) -> None:
+    def _end_job(self, handle: Handle) -> None:
         """Kill the job's session."""
         self._answer()
-        self._end(handle)
-        contract.record_end(handle, "stopped", KILLED)
-
-    def _end(self, handle: Handle) -> None:
         job = self.jobs / handle.job
         while is_locked(job / "alive"):
             os.killpg(int((job / "pid").read_text()), signal.SIGKILL)

@@ -104,8 +104,8 @@ def test_planted_filter_is_the_strongest(build: Any) -> None:
     with torch.no_grad():
         weight = model.patch_embed.weight
         weight.mul_(0.01).add_(torch.linspace(-1, 1, len(weight))[:, None, None, None] * pattern)
-    components, shares = filters(model, 5)
-    assert components.shape == (5, 3, 8, 8) and shares[0] > 0.95
+    components, shares = filters(model)
+    assert components.shape[1:] == (3, 8, 8) and shares[0] > 0.95
     assert abs(float((components[0] * pattern).sum() / pattern.norm())) > 0.99
 
 

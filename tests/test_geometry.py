@@ -58,26 +58,10 @@ def test_resizing_beyond_the_input_cuts_all_four_sides() -> None:
 def test_mark_shows_up_in_the_patch_that_covers_it(size: tuple[int, int]) -> None:
     preprocess = Preprocess((64, 64), resize_to=80)
     image = Image.new("RGB", size, "black")
-    patch = preprocess.geometry(image).patch_box(1, 2, rows=4, cols=4)
+    left, top, right, bottom = preprocess.geometry(image).box
+    width, height = (right - left) / 4, (bottom - top) / 4
+    patch = left + 2 * width, top + height, left + 3 * width, top + 2 * height  # row 1, col 2 of 4 x 4
     image.paste("white", tuple(round(edge) for edge in patch))
     light = np.asarray(preprocess.input_image(image).convert("L"), float).reshape(4, 16, 4, 16).mean(axis=(1, 3))
     assert np.unravel_index(light.argmax(), light.shape) == (1, 2)
     assert light[1, 2] > 180 and np.delete(light.flatten(), 6).max() < 40
-
-
-def test_patches_tile_the_box() -> None:
-    geometry = Geometry(400, 300, Box(50, 0, 350, 300))
-    assert geometry.patch_box(0, 0, 3, 4)[:2] == (50, 0)
-    assert geometry.patch_box(2, 3, 3, 4)[2:] == (350, 300)
-    assert geometry.patch_box(1, 1, 3, 4) == (125, 100, 200, 200)
-
-
-def test_centre_of_a_patch_is_in_that_patch() -> None:
-    geometry = Geometry(400, 300, Box(50.5, 0.25, 349.5, 299.75))
-    for row, col in np.ndindex(7, 5):
-        left, top, right, bottom = geometry.patch_box(row, col, 7, 5)
-        assert geometry.patch_at((left + right) / 2, (top + bottom) / 2, 7, 5) == (row, col)
-
-
-def test_point_outside_the_crop_has_no_patch() -> None:
-    assert Geometry(400, 300, Box(50, 0, 350, 300)).patch_at(49, 10, 4, 4) is None

@@ -274,9 +274,10 @@ def test_checkpoint_is_exported_in_another_librarys_format(weights: bytes, tmp_p
     ],
 )
 def test_file_without_a_meaningful_name_is_named_after_its_config(
-    tmp_path: Path, file: str, config: dict[str, Any] | None, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, config: dict[str, Any] | None, name: str
 ) -> None:
+    monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
     (tmp_path / "taken").mkdir()
     content = b"{" if config is None else json.dumps(config).encode()
-    assert manage.suggest(file, content, tmp_path) == name
+    assert manage.suggest(file, content) == name
     assert manage.NAME.fullmatch(name)

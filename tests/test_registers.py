@@ -48,8 +48,8 @@ def test_planted_neurons_are_found_and_moved(planted: tuple[VisionTransformer, T
     first = len(model.config.prefix)
     before = lengths(model, pixels)
     assert outliers(before[1:2, first:])[0].nonzero()[:, 0].tolist() == list(STRANGE)
-    found = register_neurons(model, [pixels], 2)
-    assert set(found.neurons) == set(PLANTED) and found.block == 1 and found.tokens == 2
+    found = register_neurons(model, [pixels])
+    assert set(found.neurons[:2]) == set(PLANTED) and found.block == 1 and found.tokens == 2
     assert sum(found.shares) > 0.5
 
     changed = with_register(model, found.neurons)

@@ -15,8 +15,8 @@ from pages.links.page_links import CompareLink, ExploreLink
 from pages.links.source import Source
 from pages.looking import class_source, loading, method_choice
 from pages.server import pass_queue, uploaded_pictures
-from pages.server.result_cache import ASK_ABOVE, TELL_ABOVE
-from pages.shared import datasets, download_buttons
+from pages.server.result_cache import BUTTON_ABOVE_SECONDS, SHOW_DURATION_ABOVE_SECONDS
+from pages.shared import bars, datasets, download_buttons
 from pages.shared.escape import plain, with_code
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
@@ -104,7 +104,7 @@ def show() -> None:
     """Draw the controls and the sheet; stop with a hint if there is no checkpoint."""
     available = loading.list_checkpoints()
     if not available.names:
-        st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
+        st.info(loading.NO_CHECKPOINT)
         st.stop()
     one, two, three, four = st.columns([3, 3, 3, 1], vertical_alignment="bottom")
     with one:
@@ -259,7 +259,7 @@ def compute_results(checkpoint: Any, pictures: Sequence[Any], shown_map: Map, re
     expected = seconds(checkpoint, len(pictures))
     requested = session.of(session.Compare).requested
     asks = f"Look at {len(pictures)} pictures ({format_duration(expected)})"
-    if expected > ASK_ABOVE and request not in requested and not st.button(asks, type="primary"):
+    if expected > BUTTON_ABOVE_SECONDS and request not in requested and not st.button(asks, type="primary"):
         return []
     # Add it even if no button was needed, so that none appears if the estimate grows on a busy machine.
     requested.add(request)
@@ -284,7 +284,9 @@ def pick_faithfulness(checkpoint: Any, count: int) -> bool:
     """Draw the toggle for measuring faithfulness, which takes longer than computing the maps."""
     expected = measuring_seconds(checkpoint, count)
     return link_controls.toggle(
-        f"Measure faithfulness ({format_duration(expected)})" if expected > TELL_ABOVE else "Measure faithfulness",
+        f"Measure faithfulness ({format_duration(expected)})"
+        if expected > SHOW_DURATION_ABOVE_SECONDS
+        else "Measure faithfulness",
         "m_true",
         help="Masks random parts of each picture, and correlates the drop of the class with the map's weight on them.",
     )
@@ -310,7 +312,8 @@ def show_contrast(results: Sequence[Any]) -> None:
     for title, right in (("✓ Right", True), ("✗ Wrong", False)):
         if average := means([one for one in results if one.correct is right]):
             figures = f"{average.confidence:.0%} | {average.entropy:.2f}"
-            figures += f" | {_signed(average.faithfulness)}" if measured and average.faithfulness is not None else ""
+            if measured and average.faithfulness is not None:
+                figures += f" | {bars.number(average.faithfulness)}"
             lines.append(f"| {title} | {average.pictures} | {figures} |")
     st.markdown("\n".join(lines))
 
@@ -322,7 +325,7 @@ def facts_of(one: Any) -> list[str]:
     facts += [f"is {picture.truth}"] if picture.truth and not one.correct else []
     facts.append(f"spread {result.entropy:.2f}")
     if one.verdict:
-        facts.append(f"faithful {_signed(one.verdict.correlation)}: {one.verdict.word.removesuffix(' yet')}")
+        facts.append(f"faithful {bars.number(one.verdict.correlation)}: {one.verdict.label.removesuffix(' yet')}")
     return facts
 
 
@@ -393,7 +396,3 @@ def file_of(picture: Any, checkpoint: Any) -> bytes:
     image = Image.fromarray(bands if bands.shape[2] == 3 else bands[..., 0])
     whole = tuple(checkpoint.preprocess.geometry(image).box) == (0, 0, *image.size)
     return png(image) if whole else b""
-
-
-def _signed(value: float) -> str:
-    return f"{value:.2f}".replace("-", "−")

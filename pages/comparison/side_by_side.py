@@ -82,7 +82,7 @@ def show(beside: DeltaGenerator) -> None:
     seen = (run for run in list_runs() if datasets.may_see(str(run.config.get("data", ""))))
     runs = {run.id: run for run in seen if stored_epochs.epochs(run)}
     if not available.names and not runs:
-        st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
+        st.info(loading.NO_CHECKPOINT)
         st.stop()
     with beside:
         apart = pick_apart()

@@ -9,57 +9,20 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 import streamlit as st
 
 from pages.streamlit_internals import server
-from vit.explain.settings import Direction
+from vit.view.method_choice import ComputedMap, Method
 from vit.view.payload import read_header
-from vit.view.selection import Selection, View
+from vit.view.selection import Selection
 from vit.view.web import joined, read
 
 _feeder = st.components.v2.component("vit_feeder", js=joined("feeder.js"))
 _view = st.components.v2.component(
     "vit_viewer", html=read("viewer.html"), css=read("viewer.css"), js=joined("component.js")
 )
-
-
-class ComputedMap(TypedDict):
-    """A map that the server computes: rollout of large models, or a class-specific map.
-
-    Attributes:
-        view: "rollout" or "relevance".
-        token: the explained token; -1 for the model's output.
-        settings: settings of the method, see `vit.explain.settings.Settings.settings`.
-        values: (N,), in the unit of the method.
-    """
-
-    view: View
-    token: int
-    direction: Direction
-    settings: Mapping[str, Any]
-    values: Sequence[float]
-
-
-class Method(TypedDict):
-    """The method of the view "relevance".
-
-    Attributes:
-        title: title of the method.
-        sentence: description of the method.
-        target: label of the class; "" for a method without one.
-        chain: id from `feed` of the data from which the browser computes maps; "" if the server computes them.
-        tokens: whether the method can explain any token, not only the model's output.
-        settings: names of the `vit.explain.settings.Settings` that the method uses.
-    """
-
-    title: str
-    sentence: NotRequired[str]
-    target: str
-    chain: str
-    tokens: bool
-    settings: Sequence[str]
 
 
 class Occlusion(TypedDict):
@@ -111,7 +74,7 @@ def feed(key: str, payload: bytes, name: str = "", on_more: Callable[[], None] |
     shape = f"{header['blocks']}x{header['heads']}x{header['tokens']}"
     payload_id = f"{shape}-{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
     # The id is passed as name because Streamlit's own hash samples large files.
-    address = server.add_media(payload, "application/octet-stream", f"payload {key}", payload_id)
+    address = server.add_media(payload, f"payload {key}", payload_id)
     # Serialised as JSON, because Streamlit passes nested values of a dictionary to pandas.
     layout = json.dumps(header) if header["kind"] in ("maps", "qk") else ""  # viewers reserve space for these kinds
     data = {"payload": payload_id, "address": address, "name": name, "header": layout, "more": on_more is not None}

@@ -53,12 +53,12 @@ def for_export(
 
 def _method_map(example: Example, selection: Selection, choice: MethodChoice) -> export.MapView:
     recorded = method_choice.recorded_pass(example, choice.explained)
-    label, token = method_choice.class_label(example, choice), method_choice.explained_token(selection, choice)
+    label, token = method_choice.class_label(example, choice), choice.token(selection)
     return export.MapView.of_method(recorded, choice.method, label, token, selection.direction, selection)
 
 
 def _method_code(selection: Selection, choice: MethodChoice) -> dict[str, Any]:
-    token = method_choice.explained_token(selection, choice)
+    token = choice.token(selection)
     code = {"method": choice.method} | selection.changed(METHODS[choice.method].settings)
     code |= {"target": choice.target} if choice.explained is not None else {}
     return code | ({"query": token, "direction": selection.direction} if token is not None else {})

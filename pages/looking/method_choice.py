@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
@@ -14,11 +14,11 @@ from pages.links import link_controls
 from pages.server import pass_queue
 from pages.server.result_cache import cached, with_bar
 from pages.shared.escape import visible
-from vit.explain import methods
 from vit.explain.methods import METHODS
 from vit.explain.recorded_pass import RecordedPass
-from vit.view import export, first_view, payload
+from vit.view import export, first_view, map_source, method_choice, payload
 from vit.view.first_view import FirstView
+from vit.view.method_choice import MethodChoice, describe
 from vit.view.selection import Selection
 
 if TYPE_CHECKING:
@@ -77,39 +77,14 @@ def chain(example: Example, target: int) -> bytes:
     if example.stored:
         return example.stored.chain
 
-    def packed() -> bytes:
-        record = recorded_pass(example, target).record
-        return payload.pack_chain([record.flow(block) for block in range(record.blocks)], record.read)
-
-    return cached(("chain", example.key, target), packed)
+    return cached(
+        ("chain", example.key, target), lambda: payload.relevance_chain(recorded_pass(example, target).record)
+    )
 
 
 def masks_name(example: Example, target: int) -> str:
     """Return the name under which the viewer finds the masks for judging maps. It does not depend on their content."""
     return f"masks of {example.key} {target}"
-
-
-class MethodChoice(NamedTuple):
-    """A selected class and method.
-
-    Attributes:
-        target: index of the class; None for a model without classes.
-        method: a key of `METHODS`.
-    """
-
-    target: int | None
-    method: str
-
-    @property
-    def about(self) -> int:
-        """Index of the class; the model must have classes."""
-        assert self.target is not None, "the model has no classes"
-        return self.target
-
-    @property
-    def explained(self) -> int | None:
-        """Index of the class that the method explains; None for a method without a class."""
-        return self.target if METHODS[self.method].of_class else None
 
 
 def computed_map(
@@ -121,46 +96,17 @@ def computed_map(
         prefix: distinguishes several viewers of a page.
     """
     record = example.explanation.record
-    large = record.tokens > payload.MAPS_UP_TO
-    chained = record.blocks * record.tokens**2 <= payload.CHAIN_UP_TO
-    described = None
-    token = -1
-    values: Any = None
-    if choice:
-        described = _described(example, selection, choice)
-        if selection.view == "relevance" and choice.method == "relevance" and chained:
+    described = describe(selection, choice, visible(class_label(example, choice))) if choice else None
+    if selection.view == "relevance" and choice and described:
+        if choice.method == "relevance" and payload.chain_fits(record):
             described["chain"] = viewer.feed(f"{prefix}chain feeder", chain(example, choice.about))
-        elif selection.view == "relevance" and example.stored:
-            values = example.stored.map_of(selection, choice.about, choice.method)
-        elif selection.view == "relevance":
-            values = weights(example, selection, choice)
-            token = -1 if (asks := explained_token(selection, choice)) is None else asks
-    if selection.view == "rollout" and large and not example.stored:
-        token, values = selection.token, weights(example, selection, None)
-    return None if values is None else _computed(selection, token, values), described
-
-
-def _described(example: Example, selection: Selection, choice: MethodChoice) -> viewer.Method:
-    """Return the description of the method for the viewer."""
-    method = METHODS[choice.method]
-    return viewer.Method(
-        title=method.title,
-        sentence=method.sentence,
-        target=visible(class_label(example, choice)),
-        chain="",
-        tokens=method.of_tokens,
-        settings=list(selection.settings(method.settings)),
-    )
-
-
-def _computed(selection: Selection, token: int, values: Tensor) -> viewer.ComputedMap:
-    return viewer.ComputedMap(
-        view=selection.view,
-        token=token,
-        direction=selection.direction,
-        settings=selection.settings(),
-        values=values.tolist(),
-    )
+            return None, described
+        token = choice.token(selection)
+    elif selection.view == "rollout" and record.tokens > payload.MAPS_UP_TO and not example.stored:
+        token = selection.token
+    else:
+        return None, described
+    return method_choice.computed_map(selection, token, weights(example, selection, choice)), described
 
 
 def in_page(example: Example, selection: Selection, choice: MethodChoice) -> dict[str, Any]:
@@ -172,32 +118,28 @@ def in_page(example: Example, selection: Selection, choice: MethodChoice) -> dic
     """
     method, record = METHODS[choice.method], example.explanation.record
     of_class = replace(selection, view="relevance", pinned=False)
-    needed: dict[str, Any] = {"method": _described(example, of_class, choice)}
-    if choice.method == "relevance" and record.blocks * record.tokens**2 <= payload.CHAIN_UP_TO:
+    needed: dict[str, Any] = {"method": describe(of_class, choice, visible(class_label(example, choice)))}
+    if choice.method == "relevance" and payload.chain_fits(record):
         return needed | {"chain": chain(example, choice.about)}
-    return {} if method.passes else needed | {"computed": _computed(of_class, -1, weights(example, of_class, choice))}
+    if method.passes:
+        return {}
+    return needed | {"computed": method_choice.computed_map(of_class, None, weights(example, of_class, choice))}
 
 
 def weights(example: Example, selection: Selection, choice: MethodChoice | None) -> Tensor:
     """Compute the numbers that the viewer shows for a selection: (N,)."""
     if selection.view != "relevance" or choice is None:
         return export.weights(example.explanation.record, selection)
-    explained, token = recorded_pass(example, choice.explained), explained_token(selection, choice)
-    method, name = METHODS[choice.method], choice.method
-    settings = selection.settings(method.settings)
+    explained, method = recorded_pass(example, choice.explained), METHODS[choice.method]
     if not method.passes:
-        return methods.weights(explained, name, token, selection.direction, **settings)
+        return map_source.method_weights(explained, selection, choice)
 
     def work(progress: Callable[[float], object]) -> Tensor:
         with pass_of(example):
-            return methods.weights(replace(explained, progress=progress), name, token, selection.direction, **settings)
+            return map_source.method_weights(replace(explained, progress=progress), selection, choice)
 
-    return with_bar(("map", example.key, choice.target, name, token), f"{method.title}: many passes…", work)
-
-
-def explained_token(selection: Selection, choice: MethodChoice) -> int | None:
-    """Return the token that the method explains: the pinned one, or None for the model's output."""
-    return selection.token if selection.pinned and METHODS[choice.method].of_tokens else None
+    key = "map", example.key, choice.target, choice.method, choice.token(selection)
+    return with_bar(key, f"{method.title}: many passes…", work)
 
 
 def class_label(example: Example, choice: MethodChoice) -> str:

@@ -41,7 +41,7 @@ def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
     available = loading.list_checkpoints()
     names = available.names
     if not names:
-        notes.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
+        notes.info(loading.NO_CHECKPOINT)
         st.stop()
 
     linked = address.read(ExploreLink).checkpoint

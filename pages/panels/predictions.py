@@ -21,9 +21,7 @@ TOP = 5  # predictions shown
 WIDTH = 96  # width of the model's input picture [px]
 
 
-def show_top(
-    place: DeltaGenerator, checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation
-) -> None:
+def show_top(place: DeltaGenerator, explanation: Explanation | StoredExplanation) -> None:
     """Show the most probable class in one line."""
     if explanation.predictions:
         best = explanation.predictions[0]

@@ -53,7 +53,7 @@ def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
     )
     changed = _changed(example, moved)
     before, after = (_lengths(one, choice.about) for one in (example, changed))
-    _show_lengths(example, before, after, moved.block)
+    _show_lengths(before, after, moved.block)
     left, right = st.columns(2, gap="large")
     with left:
         _show_lines("Longest and median patch token", _extremes(before), _extremes(after), "lengths")
@@ -126,7 +126,7 @@ def _extremes(lengths: Tensor) -> list[list[float]]:
     return [patches.amax(1).tolist(), patches.median(1).values.tolist()]
 
 
-def _show_lengths(example: Example, before: Tensor, after: Tensor, block: int) -> None:
+def _show_lengths(before: Tensor, after: Tensor, block: int) -> None:
     """Draw maps of token norms after a block, with a shared scale."""
     top = float(max(before[block].max(), after[block].max()))
     with st.container(horizontal=True):

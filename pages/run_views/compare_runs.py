@@ -1,7 +1,5 @@
 """Comparison of runs: overlaid curves, differing settings, and results of a sweep."""
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +11,10 @@ import streamlit as st
 from pages.links import link_controls
 from pages.looking import run_records
 from pages.run_views import curves, run_actions
-from pages.shared import setting_names
+from pages.shared.setting_names import label
 from vit.runs.registry import Run
 from vit.training.metrics import evaluations
+from vit.view import tables
 from vit.view.chart_colours import SERIES
 
 _ASIDE = {"data_root", "workers"}  # settings without influence on results
@@ -75,11 +74,6 @@ def _unique(name_of: dict[str, str]) -> dict[str, str]:
 
 def _is_sweep(chosen: Sequence[Run]) -> bool:
     return bool(chosen[0].sweep) and len({run.sweep for run in chosen}) == 1
-
-
-def title(name: str) -> str:
-    """Return a setting's title as on page Train, but without the unit, which requires an import of torch."""
-    return setting_names.TITLES.get(name, name.replace("_", " ").capitalize())
 
 
 def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
@@ -169,7 +163,7 @@ def table(chosen: Sequence[Run]) -> pd.DataFrame:
             "Test accuracy [%]": None if test is None else round(100 * test, 2),
             "Minutes": round(figures.seconds / 60, 1),
         }
-        rows.append(row | {title(name): run_records.setting(run, name) for name in settings})
+        rows.append(row | {label(name): run_records.setting(run, name) for name in settings})
     return pd.DataFrame(rows)
 
 
@@ -182,30 +176,15 @@ def differences(chosen: Sequence[Run]) -> None:
             "Download CSV", to_csv(comparison), "runs.csv", "text/csv", key="csv", on_click="ignore", width="content"
         )
     rows = comparison.copy()
-    for name in map(title, differing(chosen)):
+    for name in map(label, differing(chosen)):
         if rows[name].map(type).nunique() > 1:  # columns of mixed types cannot be sorted, so convert them to text
             rows[name] = rows[name].map(str, na_action="ignore")
     st.dataframe(rows, hide_index=True, placeholder="–", key="differences", alt="Settings in which the runs differ")
 
 
-def to_csv(table: pd.DataFrame) -> str:
-    """Format a table as CSV; text that a spreadsheet would interpret as a formula is prefixed with an apostrophe.
-
-    >>> to_csv(pd.DataFrame({"Run": ["=1+1", "a"], "lr": [-0.5, None]}))
-    "Run,lr\\r\\n'=1+1,-0.5\\r\\na,\\r\\n"
-    """
-
-    def cell(value: Any) -> Any:
-        if value is None or value != value:
-            return ""
-        text = isinstance(value, str) and value.lstrip()[:1] in ("=", "+", "-", "@")
-        return f"'{value}" if text or (isinstance(value, str) and value[:1] in ("\t", "\r")) else value
-
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow([cell(name) for name in table.columns])
-    writer.writerows([cell(value) for value in row] for row in table.itertuples(index=False, name=None))
-    return out.getvalue()
+def to_csv(table: pd.DataFrame) -> bytes:
+    """Encode a table as CSV, with empty cells for missing values."""
+    return tables.encode("CSV", table.astype(object).where(table.notna(), None).to_dict("records"), {})
 
 
 def show_sweep(chosen: Sequence[Run]) -> None:
@@ -217,14 +196,14 @@ def show_sweep(chosen: Sequence[Run]) -> None:
         return
     if len(settings) == 1:
         (name,) = settings
-        heading = f"Validation accuracy against {title(name)}"
+        heading = f"Validation accuracy against {label(name)}"
         pairs = sorted(((config.get(name), best) for config, best in measured), key=lambda pair: _order(pair[0]))
         option = {
             "animation": False,
             "title": curves.title(heading),
             "grid": {"left": 4, "right": 14, "top": 56, "bottom": 24, "containLabel": True},
             "tooltip": {"trigger": "axis", "valueFormatter": "%.2f %%"},
-            "xAxis": {"type": "category", "data": [str(value) for value, _ in pairs], "name": title(name)}
+            "xAxis": {"type": "category", "data": [str(value) for value, _ in pairs], "name": label(name)}
             | {"nameLocation": "middle", "nameGap": 26},
             "yAxis": {"type": "value", "scale": True, "axisLabel": {"formatter": "{value} %"}},
             "series": [
@@ -248,7 +227,7 @@ def show_sweep(chosen: Sequence[Run]) -> None:
 
 def _heatmap(settings: Sequence[str], measured: Sequence[tuple[dict[str, Any], float]]) -> None:
     across, down = (sorted({_plain_value(config.get(name)) for config, _ in measured}, key=_order) for name in settings)
-    x_title, y_title = map(title, settings)
+    x_title, y_title = map(label, settings)
     cells: list[list[float | None]] = [[None] * len(across) for _ in down]
     for config, best in measured:
         x, y = across.index(_plain_value(config.get(settings[0]))), down.index(_plain_value(config.get(settings[1])))

@@ -217,7 +217,7 @@ def _log_axis(low: float, high: float) -> dict[str, Any]:
     return {"type": "log", "min": low, "max": high, "axisTick": at, "axisLabel": at}
 
 
-def marks(low: float, high: float, least: int = 4) -> list[float]:
+def marks(low: float, high: float) -> list[float]:
     """Return ticks for a logarithmic axis: powers of ten, or round numbers in between if those are too few.
 
     >>> marks(0.001, 2), marks(0.05, 2.3), marks(0.6, 2.3), marks(1.1, 1.5)
@@ -242,7 +242,7 @@ def marks(low: float, high: float, least: int = 4) -> list[float]:
         every(step / 5),
     ):
         ticks = [value for value in map(_rounded, candidates) if low <= value <= high]
-        if len(ticks) >= least:
+        if len(ticks) >= 4:
             break
     return ticks[:: math.ceil(len(ticks) / 7)]
 

@@ -65,15 +65,14 @@ class Marks(NamedTuple):
     error: float = 0.0
 
 
-def show_line(title: str, rows: Sequence[Marks], band: tuple[float, float], word: str, alt: str) -> None:
-    """Draw a dot plot from -1 to 1 with a shaded band across all rows.
+def show_faithfulness(rows: Sequence[Marks], chance: float, alt: str) -> None:
+    """Draw a dot plot of faithfulness from -1 to 1 with a shaded band across all rows.
 
     Args:
-        band: lower and upper end of the band.
-        word: label above the band.
+        chance: upper end of the band, whose lower end is -1.
         alt: description for screen readers.
     """
-    low, high = (_place(end) for end in band)
+    low, high = _place(-1), _place(chance)
     lines = []
     for row in rows:
         single = len(row.values) == 1
@@ -92,9 +91,9 @@ def show_line(title: str, rows: Sequence[Marks], band: tuple[float, float], word
         for tick in (-1, -0.5, 0, 0.5, 1)
     )
     st.html(
-        f'{_LINE}<div class="line" role="img" aria-label="{html.escape(alt)}"><p>{html.escape(title)}</p>'
+        f'{_LINE}<div class="line" role="img" aria-label="{html.escape(alt)}"><p>Faithfulness</p>'
         f'<div class="rows">{"".join(lines)}'
-        f'<div class="plane"><strong style="left:{(low + high) / 2:.2f}%">{html.escape(word)}</strong>'
+        f'<div class="plane"><strong style="left:{(low + high) / 2:.2f}%">chance</strong>'
         f'<s style="left:{low:.2f}%;width:{high - low:.2f}%"></s>{ticks}</div></div></div>'
     )
 

@@ -76,13 +76,18 @@ TITLES = {
 _UNIT = re.compile(r"\[\w+\]")
 
 
+def label(name: str) -> str:
+    """Return a setting's title without its unit, also of a setting that only another version has."""
+    return TITLES.get(name, name.replace("_", " ").capitalize())
+
+
 def title(name: str) -> str:
     """Return a setting's title with its unit; "" stands for all settings together."""
     if not name:
         return "the settings together"
-    label = TITLES.get(name, name.replace("_", " ").capitalize())
+    words = label(name)
     unit = _UNIT.search(TrainConfig.model_fields[name].description or "")
-    return f"{label} {unit.group()}" if unit and "[" not in label else label
+    return f"{words} {unit.group()}" if unit and "[" not in words else words
 
 
 def write(value: Any) -> str:

@@ -37,15 +37,14 @@ def static_folder() -> Path:
     return Path(get_static_dir())
 
 
-def add_media(content: bytes, kind: str, coordinates: str, name: str) -> str:
+def add_media(content: bytes, coordinates: str, name: str) -> str:
     """Serve bytes while this session's page refers to them, and return their URL.
 
     Args:
-        kind: MIME type.
         coordinates: position on the page; replaces the previous file at this position.
         name: file name; if given, Streamlit does not hash the content.
     """
-    return runtime.get_instance().media_file_mgr.add(content, kind, coordinates, name)
+    return runtime.get_instance().media_file_mgr.add(content, "application/octet-stream", coordinates, name)
 
 
 def drop_unused_media() -> None:

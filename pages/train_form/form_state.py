@@ -80,11 +80,6 @@ def restrict(part: str, options: Collection[str | None]) -> None:
         show(part, next(iter(options)))
 
 
-def is_on(name: str) -> bool:
-    """Whether a toggle is on, even if it is not drawn in every run."""
-    return bool(st.session_state.get(name))
-
-
 def control_value(name: str) -> Any:
     """Return the value of a control, in its callback."""
     return st.session_state[key(name)]

@@ -297,7 +297,7 @@ def test_job_ended_while_pending_trains_nothing(tmp_path: Path) -> None:
     handle = contract.next_handle(folder, "lab")
     contract.write_handle(handle, Request())
     assert contract.claim_job(folder, handle.job) == handle
-    contract.record_end(handle, "stopped", "Killed.")
+    contract.record_end(handle, "Killed.")
     assert contract.claim_job(folder, handle.job) is None
     again = contract.next_handle(folder, "lab")
     contract.write_handle(again, Request())

@@ -399,5 +399,5 @@ def test_any_content_of_a_runs_files_leaves_the_others_visible(
         for run in found.values():
             look(run)
         table = compare_runs.table(list(found.values()))
-        compare_runs.to_csv(table).encode()
+        compare_runs.to_csv(table)
         assert len(table) == 2

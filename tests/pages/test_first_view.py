@@ -60,9 +60,7 @@ def test_stored_view_equals_a_fresh_pass() -> None:
     assert set(labels) == set(labels_) and shares == pytest.approx(shares_, abs=1e-4), STALE
     assert stored.explanation.probabilities == pytest.approx(fresh.explanation.probabilities, abs=1e-4), STALE
     assert close(stored.explanation.payload, fresh.explanation.payload), STALE
-    assert bool(stored.chain) == bool(fresh.chain), STALE
-    assert not stored.chain or close(stored.chain, fresh.chain), STALE
-    assert stored.values == pytest.approx(fresh.values, abs=1e-4), STALE
+    assert close(stored.chain, fresh.chain), STALE
     assert stored.error < 1e-5 and fresh.error < 1e-5
 
 

@@ -107,7 +107,7 @@ def weights_of(files: Iterable[str]) -> list[str]:
     return usual[:1] or weights_among(files)
 
 
-def suggest(weights: str, config: bytes = b"", root: Path | None = None) -> str:
+def suggest(weights: str, config: bytes = b"") -> str:
     """Suggest a free name for an upload.
 
     The name comes from the weights file, or from the config if the file has a generic name such as "model".
@@ -120,8 +120,8 @@ def suggest(weights: str, config: bytes = b"", root: Path | None = None) -> str:
     name = _slug(own)
     if not name or _NAMELESS.fullmatch(name):
         name = _slug(_stated_name(config)) or name or "model"
-    taken = (number for number in range(2, 1000) if not folder_of(f"{name}-{number}", root).exists())
-    return f"{name}-{next(taken, 2)}" if folder_of(name, root).exists() else name
+    taken = (number for number in range(2, 1000) if not folder_of(f"{name}-{number}").exists())
+    return f"{name}-{next(taken, 2)}" if folder_of(name).exists() else name
 
 
 _NAMELESS = re.compile(r"(open_clip_)?(pytorch_)?(model|weights|checkpoint)(-\d+-of-\d+)?")

@@ -129,12 +129,11 @@ def translate_errors() -> Iterator[None]:
         raise InvalidDataset(f"The archive is damaged or incomplete ({reason}). Copy or pack it again.") from error
 
 
-def list_members(raw: BufferedReader, size: int, budget: Budget, notes: list[str]) -> Iterator[Member]:
+def list_members(raw: BufferedReader, budget: Budget, notes: list[str]) -> Iterator[Member]:
     """Detect the type of an archive and yield its files in order, without folders.
 
     Args:
         raw: the archive, at its start.
-        size: of the archive [bytes].
         budget: counts everything that is unpacked.
         notes: receives assumptions about the archive, for people, before the first file.
 

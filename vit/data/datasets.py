@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -61,6 +61,23 @@ class Dataset:
     skipped: tuple[str, ...] = ()
 
 
+class _Limits(NamedTuple):
+    """Which pictures are read, and how; see `load_dataset`."""
+
+    budget: int
+    workers: int
+    only: Split | None
+    at_most: int | None
+    limit: int | None
+
+    def chosen(self, split: Split, labels: Sequence[int]) -> list[int]:
+        """Return the indices of the pictures to read among those of a split."""
+        if self.only not in (None, split):
+            return []
+        chosen = choose_evenly(labels, self.at_most)
+        return random_subset(chosen, self.limit) if split == "train" else chosen
+
+
 def load_dataset(
     spec: str,
     preprocess: Preprocess,
@@ -90,12 +107,13 @@ def load_dataset(
     Raises:
         InvalidDataset: unknown name, missing folder, fewer than two classes, nothing readable.
     """
+    limits = _Limits(budget, workers, only, at_most, limit)
     if spec.startswith("folder:"):
         larger = preprocess
         if train_scale != 1:
             height, width = (round(train_scale * side) for side in preprocess.size)
             larger = replace(preprocess, size=(height, width), resize_to=None, rectangle=None)
-        return _load_folder(spec, (larger, preprocess, preprocess), budget, workers, only, at_most, limit)
+        return _load_folder(spec, (larger, preprocess, preprocess), limits)
     if spec == "shapes":
         height, width = preprocess.size
         if height != width or preprocess.channels != 3:
@@ -112,7 +130,7 @@ def load_dataset(
         pictures, masks = shapes(test, height, seed=2)
         return Dataset(spec, SHAPES, learnt, held_out, pictures, masks)
     if spec in TORCHVISION:
-        return _load_torchvision(spec, preprocess, root, budget, workers, only, at_most, limit)
+        return _load_torchvision(spec, preprocess, root, limits)
     raise InvalidDataset(f"There is no dataset {spec!r}. Choose from: {', '.join(NAMES)}.")
 
 
@@ -126,16 +144,7 @@ def _resident(images: list[Tensor], labels: list[int], preprocess: Preprocess) -
     return InMemoryPictures(torch.stack(images) if images else none, torch.tensor(labels, dtype=torch.int64))
 
 
-def _load_torchvision(
-    spec: str,
-    preprocess: Preprocess,
-    root: Path,
-    budget: int,
-    workers: int,
-    only: Split | None,
-    at_most: int | None,
-    limit: int | None,
-) -> Dataset:
+def _load_torchvision(spec: str, preprocess: Preprocess, root: Path, limits: _Limits) -> Dataset:
     if not is_downloaded(spec, root):
         with progress_bar(desc=f"downloading {spec}", unit="B", unit_scale=True) as bar:
 
@@ -157,12 +166,12 @@ def _load_torchvision(
     labels = [int(label) for label in sources["train"].targets][: len(sources["train"])]
     aside = hold_out(labels, validation_count)
     rest = sorted(set(range(len(labels))) - set(aside))
+    places: dict[str, Sequence[int]] = {"train": rest, "validation": aside, "test": range(len(sources["test"]))}
     parts = {
-        "train": _subset(sources["train"], rest if only in (None, "train") else [], at_most, limit),
-        "validation": _subset(sources["train"], aside if only in (None, "validation") else [], at_most),
-        "test": _subset(sources["test"], range(len(sources["test"])) if only in (None, "test") else [], at_most),
+        split: _subset(sources["test" if split == "test" else "train"], places[split], split, limits)
+        for split in get_args(Split)
     }
-    fits = _memory(sum(map(len, parts.values())), preprocess) <= budget
+    fits = _memory(sum(map(len, parts.values())), preprocess) <= limits.budget
     splits: list[Pictures] = []
     for name, part in parts.items():
         if fits:
@@ -171,15 +180,15 @@ def _load_torchvision(
             splits.append(_resident(images, part.targets, preprocess))
         else:
             targets = torch.tensor(part.targets, dtype=torch.int64)
-            splits.append(StreamedPictures(partial(_torchvision_picture, part), targets, preprocess, workers))
+            splits.append(StreamedPictures(partial(_torchvision_picture, part), targets, preprocess, limits.workers))
     train, validation, test = splits
     return Dataset(spec, tuple(sources["test"].classes), train, validation, test)
 
 
-def _subset(source: Any, places: Sequence[int], at_most: int | None, limit: int | None = None) -> Any:
-    """Return a torchvision dataset with a subset of the pictures; see `load_dataset` for `at_most` and `limit`."""
+def _subset(source: Any, places: Sequence[int], split: Split, limits: _Limits) -> Any:
+    """Return a torchvision dataset with the pictures to read of a split."""
     labels = [int(source.targets[index]) for index in places]
-    chosen = random_subset(choose_evenly(labels, at_most), limit)
+    chosen = limits.chosen(split, labels)
     part = copy.copy(source)
     part.data, part.targets = source.data[[places[i] for i in chosen]], [labels[i] for i in chosen]
     return part
@@ -189,32 +198,22 @@ def _torchvision_picture(source: Any, index: int) -> Image.Image:
     return source[index][0]
 
 
-def _load_folder(
-    spec: str,
-    preprocess: Sequence[Preprocess],
-    budget: int,
-    workers: int,
-    only: Split | None,
-    at_most: int | None,
-    limit: int | None,
-) -> Dataset:
+def _load_folder(spec: str, preprocess: Sequence[Preprocess], limits: _Limits) -> Dataset:
     path = Path(spec.removeprefix("folder:")).expanduser()
     if is_packed(path):
-        return _load_shards(spec, path, preprocess, budget, workers, only, at_most, limit)
-    listed = list_files(path, only == "test")
+        return _load_shards(spec, path, preprocess, limits)
+    listed = list_files(path, limits.only == "test")
     for note in listed.notes:
         log.warning("%s", note)
-    splits = zip((listed.train, listed.validation, listed.test), get_args(Split), strict=True)
-    every = [files if only in (None, split) else [] for files, split in splits]
-    parts = [[files[index] for index in choose_evenly([label for _, label in files], at_most)] for files in every]
-    parts[0] = random_subset(parts[0], limit)
+    splits = zip(get_args(Split), (listed.train, listed.validation, listed.test), strict=True)
+    parts = [[files[index] for index in limits.chosen(split, [label for _, label in files])] for split, files in splits]
     labels = [[label for _, label in files] for files in parts]
     opened = [
         partial(_nth_picture, [file for file, _ in files], _sufficient_side(one))
         for files, one in zip(parts, preprocess, strict=True)
     ]
     stamps = [partial(readable.stamps_of, [file for file, _ in files]) for files in parts]
-    dataset = _opened_dataset(spec, listed.classes, labels, opened, stamps, preprocess, budget, workers)
+    dataset = _opened_dataset(spec, listed.classes, labels, opened, stamps, preprocess, limits)
     for line in listed.left_out:
         log.warning("left out %s", line)
     return replace(dataset, skipped=(*listed.left_out, *dataset.skipped))
@@ -227,8 +226,7 @@ def _opened_dataset(
     opened: Sequence[Opened],
     stamps: Sequence[Callable[[], Iterable[str]]],
     preprocess: Sequence[Preprocess],
-    budget: int,
-    workers: int,
+    limits: _Limits,
 ) -> Dataset:
     """Build a dataset from picture files, in memory if they fit. Unreadable pictures are left out in any case.
 
@@ -238,7 +236,7 @@ def _opened_dataset(
         stamps: of each split, see `readable.find_unreadable`.
         preprocess: of each split.
     """
-    fits = sum(_memory(len(own), one) for own, one in zip(labels, preprocess, strict=True)) <= budget
+    fits = sum(_memory(len(own), one) for own, one in zip(labels, preprocess, strict=True)) <= limits.budget
     splits: list[Pictures] = []
     skipped: list[str] = []
     names = ("training", "validation", "test")
@@ -247,7 +245,7 @@ def _opened_dataset(
         if fits:
             pictures, problems = _read_pictures(picture, own, one, f"reading {name} pictures")
         else:
-            pictures, problems = _streamed(picture, own, stamp, one, workers, f"checking {name} pictures")
+            pictures, problems = _streamed(picture, own, stamp, one, limits.workers, f"checking {name} pictures")
         if own and not len(pictures.labels):
             path = str(Path(spec.removeprefix("folder:")).expanduser())
             raise InvalidDataset(f"No {name} picture in {path!r} could be read. The first: {problems[0]}")
@@ -329,16 +327,7 @@ def _read_pictures(
     return InMemoryPictures(images[: len(intact)], own), skipped
 
 
-def _load_shards(
-    spec: str,
-    path: Path,
-    preprocess: Sequence[Preprocess],
-    budget: int,
-    workers: int,
-    only: Split | None,
-    at_most: int | None,
-    limit: int | None,
-) -> Dataset:
+def _load_shards(spec: str, path: Path, preprocess: Sequence[Preprocess], limits: _Limits) -> Dataset:
     index = shards.index(path)
     labels = index.labels.tolist()
     every = {name: np.flatnonzero(index.split == number).tolist() for number, name in enumerate(shards.SPLITS)}
@@ -352,16 +341,15 @@ def _load_shards(
             every["train"] = [place for i, place in enumerate(train) if i not in aside]
     if len({labels[place] for place in every["train"]} if every["train"] else set(labels)) < 2:
         raise InvalidDataset(f"{str(path)!r} has pictures of one class only. A classifier needs at least two.")
-    parts = []
-    for name in get_args(Split):
-        places = every[name] if only in (None, name) else []
-        chosen = [places[i] for i in choose_evenly([labels[place] for place in places], at_most)]
-        parts.append(random_subset(chosen, limit) if name == "train" else chosen)
+    parts = [
+        [every[name][i] for i in limits.chosen(name, [labels[place] for place in every[name]])]
+        for name in get_args(Split)
+    ]
     records = [index.records.chosen(places) for places in parts]
     opened = [partial(_nth_record, own, _sufficient_side(one)) for own, one in zip(records, preprocess, strict=True)]
     own = [[labels[place] for place in places] for places in parts]
     stamps = [partial(shards.Records.stamps, chosen) for chosen in records]
-    return _opened_dataset(spec, index.classes, own, opened, stamps, preprocess, budget, workers)
+    return _opened_dataset(spec, index.classes, own, opened, stamps, preprocess, limits)
 
 
 def _nth_record(records: shards.Records, least: int, index: int) -> Image.Image:

@@ -208,7 +208,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
             unreadable.append(f"{printable_path(path)}: {error}")
 
     with archive.open("rb") as raw, ThreadPoolExecutor(_THREADS) as threads:
-        for number, member in enumerate(list_members(raw, size, budget, notes)):
+        for number, member in enumerate(list_members(raw, budget, notes)):
             if number >= MAX_ENTRIES:
                 raise InvalidDataset(f"The archive has more than {MAX_ENTRIES:,} entries, the limit. Leave some out.")
             if is_junk(member.path):

@@ -20,17 +20,14 @@ _BLUR_SIDES = 0.1  # standard deviation of the blur, relative to the longer side
 _KIND = "patches"  # kind of work, see `vit.explain.timing`
 
 
-def hide_patches(
-    pixels: Tensor, patches: Collection[int], patch_size: int, baseline: Baseline = "mean", seed: int = 0
-) -> Tensor:
+def hide_patches(pixels: Tensor, patches: Collection[int], patch_size: int, baseline: Baseline = "mean") -> Tensor:
     """Cover patches of a picture.
 
     Args:
         pixels: (1, channels, height, width), normalised.
         patches: row-major indices from 0.
-        baseline: replacement: the picture's mean colour, the blurred picture, or noise with its mean and standard
-            deviation.
-        seed: of the noise.
+        baseline: replacement: the picture's mean colour, the blurred picture, or the same noise each time, with the
+            picture's mean and standard deviation.
 
     Raises:
         ValueError: a patch does not exist.
@@ -52,7 +49,7 @@ def hide_patches(
         kernel = min(2 * round(2 * sigma) + 1, 2 * min(pixels.shape[2:]) - 1)
         replacement = gaussian_blur(pixels, [kernel, kernel], [sigma, sigma])
     else:
-        noise = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(seed)).to(pixels)
+        noise = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(0)).to(pixels)
         replacement = mean + noise * pixels.std((2, 3), keepdim=True)
     return torch.where(mask, replacement, pixels)
 

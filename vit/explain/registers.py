@@ -45,7 +45,7 @@ class RegisterNeurons(NamedTuple):
 
 
 @torch.inference_mode()
-def register_neurons(model: VisionTransformer, pictures: Sequence[Tensor], count: int = COUNT) -> RegisterNeurons:
+def register_neurons(model: VisionTransformer, pictures: Sequence[Tensor]) -> RegisterNeurons:
     """Find the neurons that cause high-norm patch tokens.
 
     A neuron's score is the difference of its mean activation between outliers and other patches, times the norm of its
@@ -53,7 +53,6 @@ def register_neurons(model: VisionTransformer, pictures: Sequence[Tensor], count
 
     Args:
         pictures: (1, channels, height, width) each.
-        count: maximum number of neurons.
     """
     outlying = [_high_norm(_norms(model, pixels)) for pixels in pictures]  # (L, P) each
     counts = torch.stack([mask.sum(1) for mask in outlying]).sum(0)
@@ -73,7 +72,7 @@ def register_neurons(model: VisionTransformer, pictures: Sequence[Tensor], count
     more = (sums[0] / counts[block] - sums[1] / others).abs()  # (blocks, M)
     written = more * torch.stack([_output_norms(model, index) for index in range(block + 1)])
     shares = written / written.sum()
-    best = shares.flatten().topk(min(count, int((shares >= _MIN_SHARE).sum()) or 1))
+    best = shares.flatten().topk(min(COUNT, int((shares >= _MIN_SHARE).sum()) or 1))
     neurons = tuple((number // shares.shape[1], number % shares.shape[1]) for number in best.indices.tolist())
     return RegisterNeurons(neurons, tuple(best.values.tolist()), block, int(counts[block]))
 

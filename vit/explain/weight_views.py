@@ -7,6 +7,9 @@ from torch import Tensor
 
 from vit.model.transformer import VisionTransformer
 
+COMPONENTS = 28  # maximum number of principal components of the filters
+TIMES = 6.0  # threshold of outliers, in median absolute deviations above the median
+
 
 def position_similarity(model: VisionTransformer) -> Tensor | None:
     """Compute cosine similarities of all position embeddings, (P, rows, cols); None if there are no learnt ones.
@@ -32,7 +35,7 @@ class Filters(NamedTuple):
     shares: Tensor
 
 
-def filters(model: VisionTransformer, count: int = 28) -> Filters:
+def filters(model: VisionTransformer) -> Filters:
     """Compute the principal components of the patch embedding's filters.
 
     Source: Dosovitskiy et al. 2021, arXiv 2010.11929, figure 7.
@@ -40,20 +43,18 @@ def filters(model: VisionTransformer, count: int = 28) -> Filters:
     weight = cast("torch.nn.Conv2d", model.patch_embed).weight.detach().float()  # (D, channels, patch, patch)
     flat = weight.flatten(1)
     _, strengths, components = torch.linalg.svd(flat - flat.mean(0), full_matrices=False)
-    count = min(count, len(strengths))
     shares = strengths**2 / (strengths**2).sum()
-    return Filters(components[:count].unflatten(1, weight.shape[1:]), shares[:count])
+    return Filters(components[:COMPONENTS].unflatten(1, weight.shape[1:]), shares[:COMPONENTS])
 
 
 # --- Outliers -------------------------------------------------------------------------------------------------
 
 
-def outliers(norms: Tensor, times: float = 6.0) -> Tensor:
-    """Find tokens with a norm far above those of the other tokens.
+def outliers(norms: Tensor) -> Tensor:
+    """Find tokens with a norm far above those of the other tokens: more than `TIMES` deviations above the median.
 
     Args:
         norms: (L, P), norms of the patch tokens after every block.
-        times: threshold in median absolute deviations above the median.
 
     Returns:
         bool (L, P).
@@ -62,4 +63,4 @@ def outliers(norms: Tensor, times: float = 6.0) -> Tensor:
     """
     median = norms.median(-1, keepdim=True).values
     spread = (norms - median).abs().median(-1, keepdim=True).values
-    return norms > median + times * spread.clamp_min(1e-6)
+    return norms > median + TIMES * spread.clamp_min(1e-6)

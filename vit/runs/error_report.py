@@ -27,6 +27,7 @@ from vit.untrusted import Unreadable, open_file
 FILE = "report.npz"  # in a run's folder
 _LOG = "report.log"
 _LOCK = "report.lock"
+_TAIL_BYTES = 2000  # of the log, for its last lines
 
 
 @dataclass(frozen=True)
@@ -212,10 +213,10 @@ def state(run: Path) -> State:
     return State("failed", reason=messages[-1].strip() if messages else "The evaluation was cut off. Start it again.")
 
 
-def _read_tail(path: Path, size: int = 2000) -> bytes:
+def _read_tail(path: Path) -> bytes:
     try:
         with open_file(path) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             return file.read()
     except (OSError, Unreadable):
         return b""

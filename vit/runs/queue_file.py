@@ -10,11 +10,6 @@ from typing import TypedDict
 from vit.files import wait_for_lock
 from vit.training.run_folder import RUN_ID, read_json, write_errors, write_json
 
-# --- The queue ------------------------------------------------------------------------------------------------------
-#
-# One document: {"waiting": [run, ...], "held": {device: run}}. It changes only under a lock; readers skip the runs
-# that are dead. Waiting supervisors poll it twice a second; no server is involved.
-
 
 class Queue(TypedDict):
     """Waiting runs, in order, and the run that holds each device."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from vit.lazy import names_of
 
 if TYPE_CHECKING:
-    from vit.view.explanation import Explanation, Prediction, cost, expected_seconds, explain, sizes, with_predictions
+    from vit.view.explanation import Explanation, cost, expected_seconds, explain, sizes, with_predictions
     from vit.view.payload import pack, unpack
+    from vit.view.prediction import Prediction
     from vit.view.selection import Selection
 
 __all__, __getattr__ = names_of(__name__, __path__)

@@ -21,17 +21,11 @@ from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import MAPS_UP_TO, pack
+from vit.view.prediction import Prediction
 
 MAX_TOKENS = 16_448  # a 128 x 128 grid with its prefix
 MAX_PAYLOAD = 600_000_000  # [bytes]; the message size limit in .streamlit/config.toml
 COPIES = 7  # observed simultaneous copies of the payload: one here, the others made by Streamlit
-
-
-class Prediction(NamedTuple):
-    """A class and its predicted probability, 0 to 1."""
-
-    label: str
-    probability: float
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from vit.view.overlay import mosaic, scaled, window
 from vit.view.paper import COLOURS, DPI, EDGE, INCH, LINE, Kind, open_sheet, outline_patch, show_picture
 from vit.view.selection import Selection
 
-KINDS: dict[Kind, str] = {"png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf"}
 WIDTHS = {"1 column": 85.0, "2 columns": 180.0}  # common column widths of journals [mm]
 
 HIGHEST = 200.0  # maximum height of pictures and maps, so that a figure fits on a page [mm]

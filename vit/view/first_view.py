@@ -1,10 +1,10 @@
 """Precomputed first view of a page, stored beside the checkpoint, so that the page need not wait for torch.
 
-    python -m vit.view.first_view [checkpoints/everyday]
+    python -m vit.view.first_view
 
-writes `first_view.zip` into a checkpoint's folder: the explanation of the first sample at the checkpoint's own input
-size, computed by the same code as on a live page. The file contains hashes of everything it was computed from, and is
-ignored if one of them differs. Reading it needs no torch.
+writes `first_view.zip` into the folder of the shipped checkpoint: the explanation of the first sample at the
+checkpoint's own input size, computed by the same code as on a live page. The file contains hashes of everything it was
+computed from, and is ignored if one of them differs. Reading it needs no torch.
 """
 
 from __future__ import annotations
@@ -12,42 +12,32 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from PIL import Image
 
 from vit import checkpoints, view
 from vit.explain import self_check
-from vit.explain.methods import METHODS, weights
 from vit.explain.recorded_pass import RecordedPass
 from vit.files import replaced
 from vit.images import samples
 from vit.paths import PROJECT
-from vit.view.payload import CHAIN_UP_TO, pack_chain
+from vit.view.payload import relevance_chain
+from vit.view.prediction import Prediction
 
 if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint
-    from vit.view.selection import Selection
 
 FILE = "first_view.zip"
 CHECKPOINT = "everyday"  # shipped; the page opens it first
 SAMPLE = "church"  # initial picture of the page
-METHOD = "relevance"  # initial class-specific method
+METHOD = "relevance"  # initial class-specific method; the browser computes its maps from a chain
 COMMAND = "python -m vit.view.first_view"
-
-
-class Prediction(NamedTuple):
-    """A class and its predicted probability, 0 to 1."""
-
-    label: str
-    probability: float
 
 
 class Config(NamedTuple):
@@ -59,8 +49,8 @@ class Config(NamedTuple):
     depth: int
     heads: int
     dim: int
-    pool: str = "cls"  # missing in older files
-    multi_label: bool = False
+    pool: str
+    multi_label: bool
 
 
 class Input(NamedTuple):
@@ -132,8 +122,7 @@ class FirstView:
         error: of the self-check, see `vit.explain.self_check`.
         target: class that `METHOD` explains.
         chain: matrices from which the browser computes the method's map of any token, see
-            `vit.view.payload.pack_chain`; empty if the server computes each map.
-        values: (N,), the method's map of the class, in shares; empty if there is a chain.
+            `vit.view.payload.pack_chain`.
     """
 
     checkpoint: Model
@@ -142,15 +131,6 @@ class FirstView:
     error: float
     target: int
     chain: bytes
-    values: tuple[float, ...]
-
-    def map_of(self, selection: Selection, target: int, method: str) -> np.ndarray | None:
-        """Return the stored map (N,) if it is the requested one, else None."""
-        is_default = not selection.changed(METHODS[method].settings) and not (
-            selection.pinned and METHODS[method].of_tokens
-        )
-        stored = bool(self.values) and (target, method) == (self.target, METHOD)
-        return np.array(self.values, np.float32) if stored and is_default else None
 
 
 def write(folder: Path) -> Path:
@@ -177,13 +157,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
     image = samples.read(SAMPLE)
     explanation = view.explain(checkpoint, image)
     record, target = explanation.record, int(explanation.record.logits[0].argmax())
-    recorded = RecordedPass.of_class(checkpoint.model, explanation.preprocess(explanation.picture), target)
-    chain, values = b"", ()
-    if METHOD == "relevance" and record.blocks * record.tokens**2 <= CHAIN_UP_TO:
-        record = recorded.record
-        chain = pack_chain([record.flow(block) for block in range(record.blocks)], record.read)
-    else:
-        values = tuple(weights(recorded, METHOD).tolist())
+    record = RecordedPass.of_class(checkpoint.model, explanation.preprocess(explanation.picture), target).record
     config, png = checkpoint.config, io.BytesIO()
     explanation.input_image.save(png, "PNG")
     return FirstView(
@@ -208,8 +182,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
         size=explanation.preprocess.size,
         error=self_check.verify(checkpoint.model, checkpoint.preprocess(explanation.picture)).error,
         target=target,
-        chain=chain,
-        values=values,
+        chain=relevance_chain(record),
     )
 
 
@@ -233,7 +206,6 @@ def pack(view: FirstView, made_of: Mapping[str, Any]) -> bytes:
         "size": view.size,
         "error": view.error,
         "target": view.target,
-        "values": view.values,
     }
     parts: dict[str, bytes] = {
         "made_of.json": json.dumps(made_of).encode(),
@@ -267,7 +239,6 @@ def _unpack_view(archive: zipfile.ZipFile) -> FirstView:
         error=facts["error"],
         target=facts["target"],
         chain=archive.read("chain"),
-        values=tuple(facts["values"]),
     )
 
 
@@ -275,12 +246,11 @@ def _as_tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Write the first view of the shipped checkpoint, or of the one in the given folder."""
-    shipped = PROJECT / "checkpoints" / CHECKPOINT
-    path = write(Path(arguments[0]) if arguments else shipped)
+def main() -> None:
+    """Write the first view of the shipped checkpoint."""
+    path = write(PROJECT / "checkpoints" / CHECKPOINT)
     print(f"{path}: {path.stat().st_size / 1e3:,.0f} kB")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -3,7 +3,7 @@
 docs/viewer.md describes `computed` and `method`.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -15,20 +15,9 @@ from vit.explain.record import AttentionRecord
 from vit.explain.recorded_pass import RecordedPass
 from vit.model.transformer import VisionTransformer
 from vit.view import export
-from vit.view.payload import CHAIN_UP_TO, MAPS_UP_TO, pack_chain
+from vit.view.method_choice import ComputedMap, Method, MethodChoice, computed_map, describe
+from vit.view.payload import MAPS_UP_TO, chain_fits, relevance_chain
 from vit.view.selection import Selection
-
-
-class MethodChoice(NamedTuple):
-    """Method and class of the view "relevance".
-
-    Attributes:
-        method: name of a class-specific method in `METHODS`.
-        target: index of the class.
-    """
-
-    method: str
-    target: int
 
 
 class RequiredData(NamedTuple):
@@ -40,9 +29,9 @@ class RequiredData(NamedTuple):
         computed: the map of the selection.
     """
 
-    method: dict[str, Any] | None
+    method: Method | None
     chain: bytes | None = None
-    computed: dict[str, Any] | None = None
+    computed: ComputedMap | None = None
 
 
 class MapSource:
@@ -80,59 +69,34 @@ class MapSource:
         index = find_class(index, self.labels) if isinstance(index, str) else index
         if not 0 <= index < len(self.labels):
             raise UserError(f"There is no class {index}: they run from 0 to {len(self.labels) - 1}.")
-        return MethodChoice(method, index)
+        return MethodChoice(index, method)
 
     def required_data(self, selection: Selection, choice: MethodChoice | None) -> RequiredData:
         """Return what the viewer needs to show a selection."""
-        described = self._described(selection, choice)
+        described = describe(selection, choice, self.labels[choice.about]) if choice else None
         if selection.view == "relevance" and choice:
-            if choice.method == "relevance" and self.record.blocks * self.record.tokens**2 <= CHAIN_UP_TO:
-                return RequiredData(described, self._chain(choice.target))
-            token = _token(selection, choice)
-            return RequiredData(described, None, self._computed(selection, choice, -1 if token is None else token))
-        if selection.view == "rollout" and self.record.tokens > MAPS_UP_TO:
-            return RequiredData(described, None, self._computed(selection, None, selection.token))
-        return RequiredData(described)
+            if choice.method == "relevance" and chain_fits(self.record):
+                return RequiredData(described, self._chain(choice.about))
+            token = choice.token(selection)
+        elif selection.view == "rollout" and self.record.tokens > MAPS_UP_TO:
+            token = selection.token
+        else:
+            return RequiredData(described)
+        return RequiredData(described, None, computed_map(selection, token, self.weights(selection, choice)))
 
     def weights(self, selection: Selection, choice: MethodChoice | None) -> Tensor:
         """Compute the numbers that the viewer shows for a selection: (N,)."""
         if selection.view != "relevance" or choice is None:
             return export.weights(self.record, selection)
         settings = selection.settings(METHODS[choice.method].settings)
-        token = _token(selection, choice)
-        key = (choice, token, selection.direction, settings)
+        key = (choice, choice.token(selection), selection.direction, settings)
         if self._last is None or self._last[0] != key:
-            recorded = self._recorded(choice.target)
-            self._last = key, methods.weights(recorded, choice.method, token, selection.direction, **settings)
+            self._last = key, method_weights(self._recorded(choice.about), selection, choice)
         return self._last[1]
-
-    def _described(self, selection: Selection, choice: MethodChoice | None) -> dict[str, Any] | None:
-        if choice is None:
-            return None
-        method = METHODS[choice.method]
-        return {
-            "title": method.title,
-            "sentence": method.sentence,
-            "target": self.labels[choice.target],
-            "chain": "",
-            "tokens": method.of_tokens,
-            "settings": list(selection.settings(method.settings)),
-        }
-
-    def _computed(self, selection: Selection, choice: MethodChoice | None, token: int) -> dict[str, Any]:
-        return {
-            "view": selection.view,
-            "token": token,
-            "direction": selection.direction,
-            "settings": selection.settings(),
-            "values": [float(f"{value:.6g}") for value in self.weights(selection, choice).tolist()],
-        }
 
     def _chain(self, target: int) -> bytes:
         if target not in self._chains:
-            record = self._recorded(target).record
-            matrices = [record.flow(block) for block in range(record.blocks)]
-            self._chains[target] = pack_chain(matrices, record.read)
+            self._chains[target] = relevance_chain(self._recorded(target).record)
         return self._chains[target]
 
     def _recorded(self, target: int) -> RecordedPass:
@@ -143,6 +107,7 @@ class MapSource:
         return self._recorded_passes[target]
 
 
-def _token(selection: Selection, choice: MethodChoice) -> int | None:
-    """Return the token that the method explains: the pinned one, or None for the model's output."""
-    return selection.token if selection.pinned and METHODS[choice.method].of_tokens else None
+def method_weights(recorded: RecordedPass, selection: Selection, choice: MethodChoice) -> Tensor:
+    """Compute the map of a method with the settings of a selection: (N,)."""
+    settings = selection.settings(METHODS[choice.method].settings)
+    return methods.weights(recorded, choice.method, choice.token(selection), selection.direction, **settings)

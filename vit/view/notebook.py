@@ -30,7 +30,8 @@ from vit.images.geometry import Box
 from vit.images.pictures import picture_of
 from vit.view.explanation import explain_picture
 from vit.view.kernel_link import KernelLink, Update, can_link
-from vit.view.map_source import MapSource, MethodChoice
+from vit.view.map_source import MapSource
+from vit.view.method_choice import MethodChoice
 from vit.view.notebook_frame import framed
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack
@@ -165,7 +166,7 @@ class View:
     @property
     def target(self) -> str | None:
         """Label of the class that methods explain; None without classes. Can be set by label or index."""
-        return self._source.labels[self._choice.target] if self._choice else None
+        return self._source.labels[self._choice.about] if self._choice else None
 
     @target.setter
     def target(self, target: str | int | None) -> None:
@@ -180,10 +181,6 @@ class View:
     def observe(self, callback: Callable[[ViewSelection], object]) -> None:
         """Register a callback that is called with the selection whenever it is changed in the viewer."""
         self._callbacks.append(callback)
-
-    def unobserve(self, callback: Callable[[ViewSelection], object]) -> None:
-        """Remove a callback."""
-        self._callbacks.remove(callback)
 
     def page(self) -> str:
         """Return the viewer as a self-contained HTML page, as shown in a cell."""

@@ -182,7 +182,7 @@ def _extent(start: float, stop: float, length: int, longest: float) -> tuple[int
 
 
 def signed_overlay(
-    picture: Image.Image, difference: Heatmap, box: Box | None = None, *, vmax: float | None = None, side: int = 480
+    picture: Image.Image, difference: Heatmap, box: Box | None = None, *, side: int = 480
 ) -> Image.Image:
     """Overlay a signed map on the picture in pale grey: red for positive values, blue for negative ones.
 
@@ -190,7 +190,6 @@ def signed_overlay(
         picture: RGB.
         difference: (rows, cols), finite.
         box: the part of the picture that the map covers [px]; None for the whole picture. The rest is cropped.
-        vmax: absolute value of the strongest colour; None for the maximum.
         side: longer side of the result [px].
 
     Returns:
@@ -201,7 +200,7 @@ def signed_overlay(
     size = max(1, round((right - left) * scale)), max(1, round((bottom - top) * scale))
     grey = picture.crop((left, top, right, bottom)).convert("L").resize(size, Image.Resampling.BICUBIC)
     pale = np.asarray(grey.point(lambda value: 112 + value // 2), np.float32)[..., None]
-    shares = np.clip(np.asarray(difference, np.float32) / _scale_maximum(np.abs(difference), vmax), -1, 1)
+    shares = np.clip(np.asarray(difference, np.float32) / _scale_maximum(np.abs(difference), None), -1, 1)
     enlarged = np.asarray(Image.fromarray(shares).resize(size, Image.Resampling.NEAREST))[
         ..., None
     ]  # (height, width, 1)

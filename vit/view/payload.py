@@ -135,6 +135,20 @@ def pack(
     return join_sections(header, sections)
 
 
+def chain_fits(record: AttentionRecord) -> bool:
+    """Whether the browser computes the maps of the method "relevance" from a chain."""
+    return record.blocks * record.tokens**2 <= CHAIN_UP_TO
+
+
+def relevance_chain(record: AttentionRecord) -> bytes:
+    """Pack the chain of the method "relevance".
+
+    Args:
+        record: with the gradients of a class.
+    """
+    return pack_chain([record.flow(block) for block in range(record.blocks)], record.read)
+
+
 def pack_chain(matrices: Sequence[Tensor], start: Tensor) -> bytes:
     """Pack the matrices A of a chain r <- r (I + A) through all blocks.
 

@@ -1,17 +1,20 @@
-"""Export the numbers of pages as CSV, or as JSON with their provenance."""
+"""Export the numbers of pages as CSV, or as JSON with their provenance; without torch, for the page Runs."""
+
+from __future__ import annotations
 
 import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from vit.checkpoints.checkpoint import Checkpoint
-from vit.explain.head_statistics import Statistic
-from vit.explain.logit_lens import Lens
-from vit.view.contact_sheet import EvaluatedPicture
+    from vit.checkpoints.checkpoint import Checkpoint
+    from vit.explain.head_statistics import Statistic
+    from vit.explain.logit_lens import Lens
+    from vit.view.contact_sheet import EvaluatedPicture
 
 Kind = Literal["CSV", "JSON"]
 Row = Mapping[str, str | int | float | bool | None]
@@ -29,7 +32,7 @@ def encode(kind: Kind, rows: Sequence[Row], about: Mapping[str, Any]) -> bytes:
         return json.dumps({**about, "rows": [dict(row) for row in rows]}, ensure_ascii=False, indent=1).encode()
     out = io.StringIO()
     table = csv.DictWriter(out, rows[0] if rows else [], lineterminator="\n")
-    table.writeheader()
+    table.writerow({name: _inert(name) for name in table.fieldnames})
     table.writerows({name: _inert(value) for name, value in row.items()} for row in rows)
     return out.getvalue().encode()
 
@@ -39,10 +42,11 @@ def _inert(value: Any) -> Any:
 
     Source: https://owasp.org/www-community/attacks/CSV_Injection
 
-    >>> _inert("=1+1"), _inert("a = b"), _inert(-1.5)
-    ("'=1+1", 'a = b', -1.5)
+    >>> _inert("=1+1"), _inert(" =1"), _inert("a = b"), _inert(-1.5)
+    ("'=1+1", "' =1", 'a = b', -1.5)
     """
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    formula = isinstance(value, str) and (value.lstrip()[:1] in ("=", "+", "-", "@") or value[:1] in ("\t", "\r"))
+    return f"'{value}" if formula else value
 
 
 def facts_of(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -108,7 +112,7 @@ def sheet_table(results: Sequence[EvaluatedPicture]) -> list[Row]:
             "spread": one.result.entropy,
             "faithfulness": one.verdict.correlation if one.verdict else None,
             "faithfulness_of_chance": one.verdict.reach if one.verdict else None,
-            "verdict": one.verdict.word if one.verdict else None,
+            "verdict": one.verdict.label if one.verdict else None,
         }
         for one in results
     ]

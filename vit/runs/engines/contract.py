@@ -246,12 +246,12 @@ def has_ended(handle: Handle) -> bool:
     return read_json(handle.folder / _OVER).get("job") == handle.job
 
 
-def record_end(handle: Handle, outcome: Literal["stopped", "failed"], reason: str) -> None:
-    """Record that a job is over, with this outcome unless the trainer wrote one; "stopped" overrides "failed"."""
+def record_end(handle: Handle, reason: str) -> None:
+    """Record that a job is over, as stopped unless the trainer wrote an outcome; "stopped" overrides "failed"."""
     path = handle.folder / "outcome.json"
-    if outcome == "stopped" and read_json(path).get("outcome") == "failed":
+    if read_json(path).get("outcome") == "failed":
         path.unlink()
-    record_outcome(handle.folder, outcome, reason)
+    record_outcome(handle.folder, "stopped", reason)
     mark_ended(handle)
 
 

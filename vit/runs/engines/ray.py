@@ -9,7 +9,6 @@ Source: https://docs.ray.io/en/latest/cluster/running-applications/job-submissio
 
 import json
 import shlex
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +16,9 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from vit.runs.attempts import KILLED
-from vit.runs.engines.clusters import Cluster
+from vit.runs.engines.cluster_engine import ClusterEngine
 from vit.runs.engines.contract import (
     Capacity,
-    Engine,
     Handle,
     JobStatus,
     Request,
@@ -29,8 +26,6 @@ from vit.runs.engines.contract import (
     Share,
     Unreachable,
     query_each,
-    record_end,
-    request_stop,
     submitting,
 )
 from vit.training.run_folder import ENGINE, read_json, write_errors
@@ -54,11 +49,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
 
 
-class Ray(Engine):
+class Ray(ClusterEngine):
     """A Ray cluster."""
-
-    def __init__(self, cluster: Cluster):
-        self.cluster, self.name = cluster, cluster.name
 
     def capacity(self) -> Capacity:
         """Return nodes, processors and GPUs, some seconds old."""
@@ -124,27 +116,18 @@ class Ray(Engine):
             nodes=tuple(host[:100] for host in hosts[:64] if is_text(host)) if isinstance(hosts, list) else (),
         )
 
-    def request_stop(self, folder: Path) -> None:
-        """Create the stop file, which the trainer checks for; end the job if it still waits."""
-        request_stop(self, folder)
-
-    def kill(self, handle: Handle) -> None:
+    def _end_job(self, handle: Handle) -> None:
         """Stop the driver, and with it all of its processes.
 
         Ray still starts the driver of a job that was stopped while pending; the stop file makes that driver exit.
         """
-        self._end_job(handle)
+        self._request("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)
+        for _ in self._attempts(_STOP_SECONDS, 0.2):
+            job = self._find_job(handle)
+            if not job or job.get("status") not in _ALIVE:
+                break
         with write_errors(handle.folder):
             (handle.folder / "stop").touch()
-        record_end(handle, "stopped", KILLED)
-
-    def _end_job(self, handle: Handle) -> None:
-        self._request("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)
-        until = time.monotonic() + _STOP_SECONDS
-        while (job := self._find_job(handle)) and job.get("status") in _ALIVE:
-            if time.monotonic() > until:
-                raise Unreachable(f"{self.name} was asked to end the run and has not done so. Try again in a minute.")
-            time.sleep(0.2)
 
     def _find_job(self, handle: Handle) -> dict[str, Any] | None:
         """Return Ray's record of a job; None if there is none."""

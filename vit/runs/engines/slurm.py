@@ -9,18 +9,15 @@ Source: https://slurm.schedmd.com/sbatch.html
 
 import re
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from vit.files import replaced
-from vit.runs.attempts import KILLED
-from vit.runs.engines.clusters import Cluster
+from vit.runs.engines.cluster_engine import ClusterEngine
 from vit.runs.engines.contract import (
     Capacity,
-    Engine,
     Handle,
     JobStatus,
     Request,
@@ -28,8 +25,6 @@ from vit.runs.engines.contract import (
     Share,
     Unreachable,
     query_each,
-    record_end,
-    request_stop,
     submitting,
 )
 from vit.runs.engines.slurm_script import SCRIPT, batch_script
@@ -70,11 +65,8 @@ class _Job(NamedTuple):
     hosts: tuple[str, ...]
 
 
-class Slurm(Engine):
+class Slurm(ClusterEngine):
     """A Slurm cluster."""
-
-    def __init__(self, cluster: Cluster):
-        self.cluster, self.name = cluster, cluster.name
 
     def capacity(self) -> Capacity:
         """Return nodes, processors and GPUs of the partition, without nodes that are down."""
@@ -121,23 +113,14 @@ class Slurm(Engine):
 
         return query_each(ask, handles)
 
-    def request_stop(self, folder: Path) -> None:
-        """Create the stop file, which the trainer checks for; cancel the job if it still waits."""
-        request_stop(self, folder)
-
-    def kill(self, handle: Handle) -> None:
-        """Cancel the job and prevent its requeueing; Slurm sends TERM, then KILL after KillWait."""
-        self._end_job(handle)
-        record_end(handle, "stopped", KILLED)
-
     def _end_job(self, handle: Handle) -> None:
-        until = time.monotonic() + _STOP_SECONDS
-        while (job := self._find_job(handle)) and self.status(handle).state != "gone":
-            if time.monotonic() > until:
-                raise Unreachable(f"{self.name} was asked to end the run and has not done so. Try again in a minute.")
+        """Cancel the job and prevent its requeueing; Slurm sends TERM, then KILL after KillWait."""
+        for _ in self._attempts(_STOP_SECONDS, 0.5):
+            job = self._find_job(handle)
+            if not job or self.status(handle).state == "gone":
+                return
             self._run_command(["scontrol", "update", f"JobId={job.number}", "Requeue=0"], lenient=True)
             self._run_command(["scancel", job.number], lenient=True)
-            time.sleep(0.5)
 
     def _find_job(self, handle: Handle) -> _Job | None:
         """Return the job of a run, ended or not; None if Slurm does not list it."""

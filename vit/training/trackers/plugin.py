@@ -5,7 +5,8 @@ A package registers a tracker by an entry point; its name is the value of the se
     [project.entry-points."vit.trackers"]
     mine = "my_package.tracker:open_run"
 
-It runs in a separate process, not in the trainer's, and may raise or hang: the run then continues without it.
+`open_run(facts: RunFacts, run_id: str) -> Tracker` starts a run if `run_id` is "", or resumes the run with that id. It
+runs in a separate process, not in the trainer's, and may raise or hang: the run then continues without it.
 """
 
 import os
@@ -76,13 +77,6 @@ class Tracker(Protocol):
 
     def finish(self, outcome: str) -> None:
         """Set the outcome, "finished", "stopped", "failed" or "interrupted", and wait until everything is sent."""
-
-
-class OpenRun(Protocol):
-    """Signature of the function that an entry point names."""
-
-    def __call__(self, facts: RunFacts, run_id: str) -> Tracker:
-        """Start a run if `run_id` is "", or resume the run with that id."""
 
 
 def find(name: str) -> EntryPoint:

@@ -179,7 +179,7 @@ export function settingsText(names, selection) {
  *
  * @param {Method} method
  */
-export function purpose({ target }) {
+function purpose({ target }) {
   return target ? translate(SENTENCES.speaksFor, { target }) : translate(SENTENCES.readFrom);
 }
 

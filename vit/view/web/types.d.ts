@@ -66,7 +66,7 @@ export interface TokenLayout {
   cols: number;
 }
 
-/** See `pages.components.viewer.ComputedMap`. */
+/** See `vit.view.method_choice.ComputedMap`. */
 export interface ComputedMap {
   view: View;
   token: number;
@@ -75,7 +75,7 @@ export interface ComputedMap {
   values: number[];
 }
 
-/** See `pages.components.viewer.Method`. */
+/** See `vit.view.method_choice.Method`. */
 export interface Method {
   title: string;
   sentence?: string;
