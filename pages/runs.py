@@ -80,10 +80,15 @@ def pick_search() -> None:
 
 def list_all() -> None:
     """Draw the table of all runs; selected ones are shown below."""
-    linked, state = linked_runs(), session.of(session.Runs)
-    alive = any(run.alive for run in run_records.every_run())
+    state = session.of(session.Runs)
 
-    @st.fragment(run_every=TABLE if alive else IDLE)
+    def outline(every: list[Run]) -> tuple[list[str], bool, set[str]]:
+        """Return what the rest of the page depends on: linked runs, whether any is alive, which linked ones exist."""
+        return linked_runs(), any(run.alive for run in every), {run.id for run in every} & set(linked_runs())
+
+    drawn = outline(run_records.every_run())
+
+    @st.fragment(run_every=TABLE if drawn[1] else IDLE)
     def table() -> None:
         every = run_records.every_run()
         with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -133,7 +138,7 @@ def list_all() -> None:
             },
             alt="All runs",
         )
-        if linked_runs() != linked or alive != any(run.alive for run in every):
+        if outline(every) != drawn:
             st.rerun()
 
     table()

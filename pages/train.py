@@ -264,12 +264,13 @@ with right:
         if here and (problem := cost_preview.problem(config, here, pictures)):
             st.error(with_code(problem))
             sound = False
+        sound = sound and (pictures is None or pictures.validation_pictures > 0)  # else `data_picker.show` warns
         elsewhere = target.on != HERE and bool(devices)
         there = cluster_dry_run.finished(config, target) if elsewhere else None
         measured = cost_preview.show_costs(config, here, pictures, there) if devices else None
         if elsewhere:
             cluster_dry_run.show(config, target)
-        if form.init_from and pictures is not None:
+        if form.init_from and pictures is not None and pictures.validation_pictures:
             ladder.show(config, target)
         runs = sweep.pick(settings, form.sweep_1)
         searching = search.show(form, config, target, measured, ready=bool(sound and devices))

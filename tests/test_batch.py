@@ -255,6 +255,7 @@ def test_command_line_prints_the_same(checkpoint: Checkpoint, root: Path, capsys
         (["evaluate", "--device", "gpu"], "need --on"),
         (["heads", "--on", "nowhere"], "There is no cluster nowhere"),
         (["evaluate", "--on", "here", "--report", "report.npz"], "Leave --on out"),
+        (["evaluate", "--report", "missing/report.npz"], "in a folder that exists"),
         (["features", "--out", "features.txt"], "ends in .npz"),
     ],
 )

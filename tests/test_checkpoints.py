@@ -122,6 +122,13 @@ def test_same_model_gives_the_same_bytes_in_every_process(tmp_path: Path, saved:
         assert (saved / name).read_bytes() == (again / name).read_bytes() == (other / name).read_bytes(), name
 
 
+def test_folder_of_a_run_opens_its_best_checkpoint(tmp_path: Path, saved: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(saved, run / "checkpoints" / "best")
+    (run / "report.npz").write_bytes(b"PK\3\4")  # of the run, no weights
+    assert load_checkpoint(run).identity == load_checkpoint(saved).identity
+
+
 def test_loaded_model_does_not_follow_its_file(saved: Path) -> None:
     model = load_checkpoint(saved).model
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

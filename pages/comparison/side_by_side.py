@@ -140,10 +140,9 @@ OWN = ("b_from", "b_sample", "b_picture", "b_which", "b_target", "b_method", "b_
 
 def is_apart(link: CompareLink) -> bool:
     """Whether the right side has its own picture, class and view: the link says so, or sets one of them."""
-    own = [link.apart]
-    own += [link.b.source, link.b.sample, link.b.picture, link.b.target, link.b.method]
+    own = [link.b.source, link.b.sample, link.b.picture, link.b.target, link.b.method]
     own += [link.b.view] if link.a.checkpoint != link.b.checkpoint else []
-    return any(own) or link.a.source == EPOCH
+    return link.apart or any(own) or link.a.source == EPOCH
 
 
 def pick_side(

@@ -7,6 +7,7 @@ import streamlit as st
 
 import vit.devices
 from pages.links import link_controls
+from pages.looking import run_records
 from pages.server import access
 from pages.shared.escape import plain, with_code
 from pages.train_form import cost_preview
@@ -56,7 +57,7 @@ def launch_runs(
     """
     for number, (name, config) in enumerate(runs):
         catalog.check_spec(config.data)
-        yield launch(
+        run = launch(
             config,
             name=name,
             on=target.on,
@@ -69,6 +70,8 @@ def launch_runs(
             nonce=nonce and f"{nonce}-{number}",
             limits=access.limits(),
         )
+        run_records.forget()  # or page Runs, opened at once, would not find the run
+        yield run
 
 
 @st.cache_data(show_spinner=False, ttl=3)

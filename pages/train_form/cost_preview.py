@@ -223,7 +223,7 @@ def show_doubts(config: TrainConfig, measured: "dry_run.DryRun") -> None:
     if config.compile:
         notes.append("Timed without compiling, which takes longer than a trial.")
     if measured.parts > 1:
-        notes.append(f"Each batch is computed in {measured.parts} parts, which fit into memory.")
+        notes.append(f"Each batch is computed in {measured.parts} parts to save memory.")
     if measured.streamed:
         notes.append("The pictures do not fit into memory: they are decoded anew in every epoch.")
     if notes:

@@ -330,7 +330,7 @@ def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
     st.caption(summary)
     show_notes(survey.notes)
     if not validation:
-        st.warning("These are too few pictures to keep any for validation, which chooses the best epoch. Add some.")
+        st.warning("These are too few pictures to keep any for validation. Add some: four of a class are enough.")
     if untested := [
         name for name, count in zip(classes["class"], classes[[*survey.counts][-1]], strict=True) if not count
     ]:

@@ -253,7 +253,6 @@ def _launch(config: TrainConfig, target: ComputeTarget, rungs: Sequence[str]) ->
     except UserError as error:
         st.error(with_code(str(error)))
         return
-    run_records.forget()
     st.rerun()
 
 

@@ -115,6 +115,15 @@ def test_back_unticks_ticked_runs(page: Page, url: str, folder: Path) -> None:
 
 
 @pytest.mark.exhaustive
+def test_run_that_another_visitor_deletes_disappears(page: Page, url: str, folder: Path) -> None:
+    run = write_run(folder, "Deleted elsewhere")
+    page.goto(f"{url}/runs?run={run}")
+    expect(page.get_by_role("heading", name="Deleted elsewhere")).to_be_visible()
+    control.delete(run)
+    expect(page.get_by_text("There is no such run.")).to_be_visible()
+    expect(page.get_by_role("heading", name="Deleted elsewhere")).not_to_be_attached()
+
+
 def test_reload_keeps_the_display_of_curves(page: Page, url: str, folder: Path) -> None:
     run = write_run(folder, "Seen")
     page.goto(f"{url}/runs?run={run}")

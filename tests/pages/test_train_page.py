@@ -8,6 +8,7 @@ import streamlit as st
 from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
+from pages.looking import run_records
 from pages.shared import setting_names
 from pages.train_form import compute_target, cost_preview, data_picker, settings
 from tests.pages.controls import control, name_of, open_to_a_network, pictures
@@ -284,6 +285,22 @@ def test_folder_below_the_roots_can_be_selected(folders: Path, size: tuple[int, 
     assert described(app).init_from == ("cifar10" if preset == "fine-tune" else "")
     control(app.selectbox, "data").set_value("shapes").run()
     assert (control(app.selectbox, "preset").value, described(app).init_from) == ("shapes", "")
+
+
+def test_nothing_can_be_started_on_pictures_too_few_for_validation(folders: Path) -> None:
+    pictures(folders / "data" / "zoo", (40, 30), count=4)
+    app = opened(data=f"folder:{folders / 'data' / 'zoo'}")
+    assert not start(app).disabled
+    pictures(folders / "data" / "few", (40, 30), count=2)
+    app = opened(data=f"folder:{folders / 'data' / 'few'}")
+    assert any("four of a class are enough" in one.value for one in app.warning)
+    assert start(app).disabled and not app.exception
+
+
+def test_started_run_is_in_the_list_of_runs_at_once(page: AppTest) -> None:
+    assert run_records.every_run() == []
+    start(page).click().run()
+    assert [run.id for run in run_records.every_run()] == [run.id for run in registry.list_runs()] != []
 
 
 def test_page_is_closed_where_the_app_is_open_to_a_network(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:

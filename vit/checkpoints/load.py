@@ -42,6 +42,7 @@ from vit.untrusted import brief
 LARGE_MODEL_BYTES = 1 << 30  # [bytes] in float32; larger models stay in half precision if their file is
 MAX_LABEL = 500  # [characters]
 IMAGENET_CLASSES = 1000
+_BEST_OF_RUN = Path("checkpoints", "best")  # in the folder of a training run
 
 
 # --- Finding ------------------------------------------------------------------------------------------------
@@ -82,10 +83,10 @@ def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Check
     """Open a checkpoint and check it: names, shapes, values, config, labels, and its output for a fixed picture.
 
     Args:
-        path_or_name: the name of a checkpoint in `checkpoints/`, a folder, or a .safetensors, .pt, .pth, .ckpt, .bin or
-            .npz file. Other text may name a remote checkpoint, which is downloaded unless it is cached: "owner/name" or
-            "owner/name@revision" on the Hugging Face Hub, "torchvision/vit_b_16". "file.pth#student" selects one of
-            several models in a file.
+        path_or_name: the name of a checkpoint in `checkpoints/`, a folder, the folder of a training run (its best
+            checkpoint), or a .safetensors, .pt, .pth, .ckpt, .bin or .npz file. Other text may name a remote
+            checkpoint, which is downloaded unless it is cached: "owner/name" or "owner/name@revision" on the Hugging
+            Face Hub, "torchvision/vit_b_16". "file.pth#student" selects one of several models in a file.
         heads: the number of attention heads, for a file that does not state it.
 
     Raises:
@@ -110,7 +111,8 @@ def _locate(path_or_name: str | Path) -> Path:
     except (OSError, ValueError):  # an impossible file name
         exists = False
     if exists:
-        return path
+        best = path / _BEST_OF_RUN
+        return best if best.is_dir() else path
     if isinstance(path_or_name, str) and (name := hub.parse(path_or_name)):
         return hub.cached_or_download(name).folder
     return find_checkpoint(str(path_or_name))  # raises, and lists the existing ones

@@ -21,6 +21,8 @@ def run_evaluate(options: argparse.Namespace) -> None:
     """Measure a checkpoint's accuracy."""
     if options.on and options.report:
         raise InvalidConfig("--report is written by this process alone. Leave --on out.")
+    if options.report and not options.report.parent.is_dir():
+        raise InvalidConfig(f"--report takes a file in a folder that exists, not {options.report}.")
     checkpoint = load_with_classes(options)
     if options.report:
         write(checkpoint, options.data, options.data_root, options.report, bar=not options.json)

@@ -293,7 +293,9 @@ def _train(command: argparse.ArgumentParser) -> None:
 def _ladder(command: argparse.ArgumentParser) -> None:
     command.add_argument("--from", required=True, dest="start", metavar="NAME_OR_PATH", help="the checkpoint")
     _add_data(command, "the pictures")
-    command.add_argument("--rungs", nargs="+", metavar="NAME", help=f"some of: {', '.join(RUNGS)} (default: all)")
+    command.add_argument(
+        "--rungs", nargs="+", metavar="NAME", help=f"some of: {', '.join(RUNGS)} (default: every rung)"
+    )
     command.add_argument("--config", type=Path, metavar="FILE.json", help="settings of the runs, from a file")
     command.add_argument(
         "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE", help="change settings; repeatable"

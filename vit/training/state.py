@@ -59,8 +59,8 @@ class StateFile:
         """Read the latest state, or the previous one if that is damaged; returns it, and whether it is the previous.
 
         Args:
-            is_rank_zero: whether this process writes the next state; if so, a damaged file is deleted, because `save` would
-                otherwise keep it in place of the intact one.
+            is_rank_zero: whether this process writes the next state; if so, a damaged file is deleted, because `save`
+                would otherwise keep it in place of the intact one.
 
         Raises:
             InvalidRun: both are damaged or missing.
