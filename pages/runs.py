@@ -47,7 +47,7 @@ IDLE = 10  # update interval without active runs [s]: somebody else may start on
 
 
 @st.cache_resource(show_spinner=False)
-def settle() -> None:
+def freeze_modules() -> None:
     """Exclude imported modules from the garbage collection that Streamlit triggers after every run."""
     gc.collect()
     gc.freeze()
@@ -424,4 +424,4 @@ elif linked_search():
     search_results.show(linked_search())
 if not access.may_train():
     st.caption("Everybody can view runs. To start and change runs, sign in on the page Train.")
-settle()  # last, when all modules are imported
+freeze_modules()  # last, when all modules are imported

@@ -134,8 +134,8 @@ def without_cost_limits(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
         from pages.panels import faithfulness, heads_over_pictures
 
         for where in (heads_over_pictures, contact_sheet):
-            monkeypatch.setattr(where, "ASK_ABOVE", math.inf)
-        monkeypatch.setattr(faithfulness, "ASK_ABOVE", 0.0)  # no verdict: hundreds of passes; see `verdicts`
+            monkeypatch.setattr(where, "BUTTON_ABOVE_SECONDS", math.inf)
+        monkeypatch.setattr(faithfulness, "BUTTON_ABOVE_SECONDS", 0.0)  # no verdict: hundreds of passes; see `verdicts`
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from vit.training.augmentation_preview import preview
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
 from vit.training.dry_run import (
-    DEAR_SECONDS,
+    TOO_LONG_SECONDS,
     DryRun,
     extrapolated,
     overfit,
@@ -61,7 +61,7 @@ def test_several_devices_share_an_epoch_and_its_validation(config: TrainConfig) 
 
 @pytest.mark.slow
 def test_dry_run_measures_the_model_that_would_be_trained(config: TrainConfig) -> None:
-    *moments, result = try_steps(config, limit=PATIENCE)
+    *updates, result = try_steps(config, limit=PATIENCE)
     assert isinstance(result, DryRun)
     model = VisionTransformer(config.vit_config(4))
     assert result.params == sum(parameter.numel() for parameter in model.parameters())
@@ -69,7 +69,7 @@ def test_dry_run_measures_the_model_that_would_be_trained(config: TrainConfig) -
     assert (result.timed, result.share, result.extrapolated, result.streamed) == (50, 1, False, False)
     assert result.seconds_per_step > 0 and result.memory > 200 * 3 * 32 * 32
     assert result.seconds_per_epoch > result.seconds_per_step * 4  # 4 steps of 50, and the evaluation
-    assert moments == sorted(moments) and 0 < moments[-1] <= 1
+    assert updates == sorted(updates) and 0 < updates[-1] <= 1
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def dry_run_of(config: TrainConfig, seconds_per_epoch: float) -> DryRun:
 def test_cheaper_recipe_is_offered_if_the_own_one_is_too_expensive() -> None:
     config = train_config("pictures")
     result = dry_run_of(config, 9 * 86400 / 100)
-    assert result.seconds_per_epoch * config.epochs > DEAR_SECONDS
+    assert result.seconds_per_epoch * config.epochs > TOO_LONG_SECONDS
     actual = fitting(config, result)
     assert actual is not None and actual.seconds <= FITTING_SECONDS
     smaller = train_config("pictures", **actual.settings)

@@ -147,7 +147,7 @@ def test_area_of_a_curve_by_hand() -> None:
     ("probabilities", "leads"), [((0.9, 0.1, 0.8), False), ((0.9, 0.9, 0.7), True), ((0.0, 0.5), True)]
 )
 def test_curve_with_equal_ends_is_uninformative(probabilities: tuple[float, ...], leads: bool) -> None:
-    assert Curve((0.0,) * len(probabilities), probabilities).leads_somewhere == leads
+    assert Curve((0.0,) * len(probabilities), probabilities).is_informative == leads
 
 
 class Counting(Weighing):

@@ -124,7 +124,7 @@ def test_removal_map_of_a_model_linear_in_its_patches_is_its_weights(seed: int) 
     assert result.ceiling > 0.999
     torch.testing.assert_close(result.weights - result.weights.mean(), weights - weights.mean(), atol=1e-3, rtol=0)
     verdict = faithfulness_verdict(weights.view(ROWS, COLS), masks, drops)
-    assert verdict.correlation > 0.9999 and verdict.p == 1 / (2 * PATCHES) and verdict.word == "better than chance"
+    assert verdict.correlation > 0.9999 and verdict.p == 1 / (2 * PATCHES) and verdict.label == "better than chance"
 
 
 def test_estimated_errors_of_the_removal_map_equal_its_actual_errors() -> None:
@@ -159,22 +159,22 @@ def test_shuffled_answers_give_no_correlation() -> None:
 def test_one_in_twenty_random_maps_is_called_better_than_chance() -> None:
     """Within the 99.9 % interval of a binomial of 1,000 with 5 %: 30 to 74."""
     masks, drops, _ = planted(128, noise=1.0)
-    words = [faithfulness_verdict(smooth(1000 + seed), masks, drops).word for seed in range(1000)]
+    words = [faithfulness_verdict(smooth(1000 + seed), masks, drops).label for seed in range(1000)]
     assert 30 <= words.count("better than chance") <= 74
 
 
 def test_many_masks_decide_what_few_cannot() -> None:
     weights = planted()[2].view(ROWS, COLS)
     few, many = ((masks, drops) for masks, drops, _ in (planted(8, noise=3.0), planted(2048, noise=3.0)))
-    assert faithfulness_verdict(weights, *few).word == "cannot be decided yet"
-    assert faithfulness_verdict(weights, *many).word == "better than chance"
-    assert faithfulness_verdict(-weights, *many).word == "no better than chance"
+    assert faithfulness_verdict(weights, *few).label == "cannot be decided yet"
+    assert faithfulness_verdict(weights, *many).label == "better than chance"
+    assert faithfulness_verdict(-weights, *many).label == "no better than chance"
 
 
 def test_wording_of_a_verdict() -> None:
-    assert Verdict(0.2, 0.3, 0.05, 0.0).word == "better than chance"
-    assert Verdict(0.2, 0.3, 0.06, 0.06).word == "cannot be decided yet"
-    assert Verdict(0.2, 0.3, 0.06, 0.04).word == "no better than chance"
+    assert Verdict(0.2, 0.3, 0.05, 0.0).label == "better than chance"
+    assert Verdict(0.2, 0.3, 0.06, 0.06).label == "cannot be decided yet"
+    assert Verdict(0.2, 0.3, 0.06, 0.04).label == "no better than chance"
 
 
 @pytest.fixture

@@ -66,5 +66,5 @@ def test_table_has_a_row_per_patch_and_picture() -> None:
     verdict = Verdict(*[0.5] * len(Verdict._fields))
     judged = EvaluatedPicture(picture, PictureResult("dog", 0.75, 0.5, b""), False, verdict)
     row, plain = tables.sheet_table([judged, judged._replace(verdict=None)])
-    assert row["sha256"] == picture.digest and row["right"] is False and row["verdict"] == verdict.word
+    assert row["sha256"] == picture.digest and row["right"] is False and row["verdict"] == verdict.label
     assert plain["faithfulness"] is None and plain["confidence"] == 0.75

@@ -373,7 +373,7 @@ def test_long_film_of_black_4k_frames_is_refused_at_once() -> None:
 
 
 def test_number_of_concurrently_read_videos_is_limited_and_stated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(video, "POLL_SECONDS", 0.01)
     films = [clip(count) for count in (5, 6, 7)]
     begun, go, waiting = threading.Semaphore(0), threading.Event(), threading.Event()
 
@@ -397,7 +397,7 @@ def test_number_of_concurrently_read_videos_is_limited_and_stated(monkeypatch: p
 
 
 def test_concurrent_requests_read_a_video_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(video, "POLL_SECONDS", 0.01)
     film, result = clip(8), []
     begun, waiting = threading.Event(), threading.Event()
 

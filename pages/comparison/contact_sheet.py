@@ -15,7 +15,7 @@ from pages.links.page_links import CompareLink, ExploreLink
 from pages.links.source import Source
 from pages.looking import class_source, loading, method_choice
 from pages.server import pass_queue, uploaded_pictures
-from pages.server.result_cache import ASK_ABOVE, TELL_ABOVE
+from pages.server.result_cache import BUTTON_ABOVE_SECONDS, SHOW_DURATION_ABOVE_SECONDS
 from pages.shared import bars, datasets, download_buttons
 from pages.shared.escape import plain, with_code
 from vit.checkpoints.checkpoint import Checkpoint
@@ -259,7 +259,7 @@ def compute_results(checkpoint: Any, pictures: Sequence[Any], shown_map: Map, re
     expected = seconds(checkpoint, len(pictures))
     requested = session.of(session.Compare).requested
     asks = f"Look at {len(pictures)} pictures ({format_duration(expected)})"
-    if expected > ASK_ABOVE and request not in requested and not st.button(asks, type="primary"):
+    if expected > BUTTON_ABOVE_SECONDS and request not in requested and not st.button(asks, type="primary"):
         return []
     # Add it even if no button was needed, so that none appears if the estimate grows on a busy machine.
     requested.add(request)
@@ -284,7 +284,9 @@ def pick_faithfulness(checkpoint: Any, count: int) -> bool:
     """Draw the toggle for measuring faithfulness, which takes longer than computing the maps."""
     expected = measuring_seconds(checkpoint, count)
     return link_controls.toggle(
-        f"Measure faithfulness ({format_duration(expected)})" if expected > TELL_ABOVE else "Measure faithfulness",
+        f"Measure faithfulness ({format_duration(expected)})"
+        if expected > SHOW_DURATION_ABOVE_SECONDS
+        else "Measure faithfulness",
         "m_true",
         help="Masks random parts of each picture, and correlates the drop of the class with the map's weight on them.",
     )
@@ -323,7 +325,7 @@ def facts_of(one: Any) -> list[str]:
     facts += [f"is {picture.truth}"] if picture.truth and not one.correct else []
     facts.append(f"spread {result.entropy:.2f}")
     if one.verdict:
-        facts.append(f"faithful {bars.number(one.verdict.correlation)}: {one.verdict.word.removesuffix(' yet')}")
+        facts.append(f"faithful {bars.number(one.verdict.correlation)}: {one.verdict.label.removesuffix(' yet')}")
     return facts
 
 

@@ -13,7 +13,7 @@ from pages.links import address, link_controls, session
 from pages.links.page_links import CLASSES, ClassesLink, ExploreLink
 from pages.looking import example_groups, similarity_classes
 from pages.server import access, pass_queue
-from pages.server.result_cache import ASK_ABOVE, cached, with_bar
+from pages.server.result_cache import BUTTON_ABOVE_SECONDS, cached, with_bar
 from pages.server.uploaded_pictures import Upload
 from pages.shared import button_actions, datasets
 from pages.shared.escape import with_code
@@ -214,7 +214,7 @@ def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Featu
     asked_for = session.of(session.Visit).features
     asks = f"Look at {count:,} pictures ({format_duration(expected)})"
     placeholder = st.empty()
-    if expected > ASK_ABOVE and key not in asked_for:
+    if expected > BUTTON_ABOVE_SECONDS and key not in asked_for:
         if not placeholder.button(asks, type="primary"):
             return None
         placeholder.empty()

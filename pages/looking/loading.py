@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from vit.images.decode import UsedRange
     from vit.view.explanation import Explanation
 
-TELL_ABOVE = 2  # show the expected duration of longer computations [s]
+SHOW_DURATION_ABOVE_SECONDS = 2  # show the expected duration of longer computations [s]
 SHIPPED = first_view.CHECKPOINT
 NO_CHECKPOINT = "There is no checkpoint yet. Train one: `python -m vit train --preset shapes`"
 
@@ -113,7 +113,7 @@ def explained(
     def work() -> tuple[str, Explanation]:
         seconds = view.expected_seconds(checkpoint, size)
         tokens = view.cost(checkpoint, size, precision).tokens
-        message = f"{tokens:,} tokens, {format_duration(seconds)}…" if seconds > TELL_ABOVE else ""
+        message = f"{tokens:,} tokens, {format_duration(seconds)}…" if seconds > SHOW_DURATION_ABOVE_SECONDS else ""
         spinner = st.spinner(message, show_time=True) if message else nullcontext()
         with pass_queue.reserved(checkpoint, size, precision=precision), spinner:
             return checkpoint.identity, view.explain(checkpoint, image, size, precision, frame, stretch)
@@ -213,7 +213,7 @@ def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = Fals
     def option_label(size: tuple[int, int]) -> str:
         expected = view.cost(checkpoint, size)
         takes = "" if narrow else f" · {expected.tokens:,} tokens"
-        if size != own and (seconds := view.expected_seconds(checkpoint, size)) > TELL_ABOVE:
+        if size != own and (seconds := view.expected_seconds(checkpoint, size)) > SHOW_DURATION_ABOVE_SECONDS:
             needed = max(expected.memory, faithfulness.memory(checkpoint.config, size) if checkpoint.labels else 0)
             takes = f" · {format_duration(seconds)} · {needed / 1e9:.1f} GB"
         return f"{pixels(size)} px{takes}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pages.components import viewer
 from pages.looking.method_choice import Example, pass_of
 from pages.server import pass_queue, uploaded_pictures
-from pages.server.result_cache import ASK_ABOVE, cached
+from pages.server.result_cache import BUTTON_ABOVE_SECONDS, cached
 from vit.explain import components, head_census
 from vit.images import decode
 from vit.view import payload
@@ -52,7 +52,7 @@ def open_uploads(keys: Sequence[str], example: Example) -> list[OpenPicture]:
         keys: see `pages.server.uploaded_pictures`.
     """
     checkpoint, preprocess = example.checkpoint, example.explanation.preprocess
-    if head_census.seconds(checkpoint, preprocess, len(keys)) > ASK_ABOVE:
+    if head_census.seconds(checkpoint, preprocess, len(keys)) > BUTTON_ABOVE_SECONDS:
         return []
 
     def open_picture(key: str) -> OpenPicture:

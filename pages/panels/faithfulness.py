@@ -25,7 +25,7 @@ from vit.view.chart_colours import QUIET, STRONG
 from vit.view.payload import pack_masks
 from vit.view.selection import Selection
 
-ASK_ABOVE = 8.0  # longer measurements start with a button [s]
+BUTTON_ABOVE_SECONDS = 8.0  # longer measurements start with a button [s]
 HELP = f"""Random parts of the picture, {sensitivity.MASKED_SHARE:.0%} of the patches each, are replaced by the mean
 colour, the same parts for every map. The number is the correlation between the map's weight on a part and the drop of
 the class without it (faithfulness correlation, Bhatt et al. 2020).
@@ -136,7 +136,7 @@ def _first_masks(example: Example, target: int) -> bool:
     if mask_drops.measured(example, target):
         return True
     expected = mask_drops.expected(example)
-    if expected > ASK_ABOVE and state.verdict != request:
+    if expected > BUTTON_ABOVE_SECONDS and state.verdict != request:
         with placeholder.container():
             st.caption("Measure whether the map shows what the prediction depends on, by masking parts of the picture.")
             if not st.button(f"Measure it ({format_duration(expected)})"):
@@ -200,7 +200,7 @@ def _sentence(verdict: sensitivity.Verdict, label: str, nonzero: bool, decidable
         "better than chance": "This map is better than chance: it shows what the model relies on.",
         "cannot be decided yet": f"It cannot be decided{yet} whether this map is better than chance.",
         "no better than chance": "This map is no better than chance: shifted copies of it score as high.",
-    }[verdict.word]
+    }[verdict.label]
 
 
 def _on_many(example: Example, choice: MethodChoice, selection: Selection) -> str:
@@ -277,7 +277,7 @@ def _about(title: str, curve: Curve, label: str) -> str:
         left, better = f"Blurred, the picture is “{label}” to {curve.probabilities[0]:.0%} already", "higher"
         why = f"{left}: sharp pixels have little to add"
     sentence = f"The {better} the area, the better the map."
-    return sentence if curve.leads_somewhere else f"{sentence} {why}, so here the area alone says little."
+    return sentence if curve.is_informative else f"{sentence} {why}, so here the area alone says little."
 
 
 def _show_ranking(maps: dict[str, Tensor], measured: MaskDrops, marked_method: str | None) -> None:
@@ -286,7 +286,7 @@ def _show_ranking(maps: dict[str, Tensor], measured: MaskDrops, marked_method: s
     }
     values = {name: one.correlation for name, one in verdicts.items()} | {"removal": measured.ceiling}
     names = sorted(values, key=values.__getitem__)
-    better = [name not in verdicts or verdicts[name].word == "better than chance" for name in names]
+    better = [name not in verdicts or verdicts[name].label == "better than chance" for name in names]
     figure = go.Figure(
         go.Bar(
             x=[values[name] for name in names],

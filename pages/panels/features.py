@@ -11,7 +11,7 @@ from pages.links import link_controls, session
 from pages.looking import loading
 from pages.looking.method_choice import Example
 from pages.server import pass_queue
-from pages.server.result_cache import ASK_ABOVE, cached, with_bar
+from pages.server.result_cache import BUTTON_ABOVE_SECONDS, cached, with_bar
 from pages.shared import datasets, download_buttons
 from pages.shared.escape import plain
 from vit.errors import UserError
@@ -91,7 +91,7 @@ def _wanted(example: Example, count: int, names: Hashable) -> bool:
     expected = head_census.seconds(example.checkpoint, preprocess, count)
     key = "features of patches", example.checkpoint.identity, preprocess.size, names
     requested = session.of(session.Visit).features
-    if expected > ASK_ABOVE and key not in requested:
+    if expected > BUTTON_ABOVE_SECONDS and key not in requested:
         placeholder = st.empty()
         if not placeholder.button(f"Look at {count} pictures ({format_duration(expected)})", type="primary"):
             return False

@@ -12,7 +12,7 @@ from pages.links import session
 from pages.links.session import Progress
 from pages.looking import loading
 from pages.looking.method_choice import Example, pass_of
-from pages.server.result_cache import ASK_ABOVE
+from pages.server.result_cache import BUTTON_ABOVE_SECONDS
 from pages.shared import datasets
 from pages.shared.escape import with_code
 from vit.data.pictures import Pictures
@@ -151,7 +151,7 @@ def started(example: Example, parts: Sequence[Part]) -> Progress | None:
     if key not in every:
         count = sum(part.pictures for part in parts)
         expected = seconds(example.checkpoint, example.explanation.preprocess, count)
-        if expected > ASK_ABOVE:
+        if expected > BUTTON_ABOVE_SECONDS:
             placeholder = st.empty()
             if not placeholder.button(f"Look at {count} pictures ({format_duration(expected)})", type="primary"):
                 return None

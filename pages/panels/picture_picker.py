@@ -56,13 +56,13 @@ def pick_picture(row: DeltaGenerator) -> Source:
     def choose_sample(name: str) -> None:
         choose("sample", sample=name)
 
-    def choose_own(name: str, picture: str) -> None:
+    def choose_upload(name: str, picture: str) -> None:
         if uploaded_pictures.is_stored(picture):
             choose("upload", upload=name, picture=picture)
         else:
             state.refused = f"{name} is not here any more. Upload it again."
 
-    def shoot() -> None:
+    def use_camera_picture() -> None:
         if uploaders.newly_uploaded("camera") is not None:
             choose("camera")
 
@@ -95,12 +95,12 @@ def pick_picture(row: DeltaGenerator) -> Source:
             )
         with st.popover("Camera", width="content"):
             if st.toggle("Use the camera"):
-                shot = st.camera_input("Camera", key="camera", on_change=shoot)
+                shot = st.camera_input("Camera", key="camera", on_change=use_camera_picture)
     if public.is_public():
         st.caption("Your pictures are kept in memory for this visit and deleted when you leave.")
     if state.refused:
         st.error(with_code(state.refused))
-    own_pictures.show(choose_own)
+    own_pictures.show(choose_upload)
     if source == "upload" and state.upload:
         row.caption(f"This is {plain(state.upload.name)}.", width="content", help=uploaded_pictures.retention_note())
         return state.upload

@@ -16,7 +16,7 @@ from pages.links.page_links import ExploreLink
 from pages.looking import method_choice, token_features
 from pages.looking.method_choice import Example, MethodChoice, pass_of
 from pages.server import pass_queue
-from pages.server.result_cache import ASK_ABOVE, TELL_ABOVE, cached, with_bar
+from pages.server.result_cache import BUTTON_ABOVE_SECONDS, SHOW_DURATION_ABOVE_SECONDS, cached, with_bar
 from pages.shared.escape import for_plotly, visible
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain.head_ablation import ablation_hook, head_means, importance, importance_seconds
@@ -81,7 +81,7 @@ def under_pointer(example: Example, choice: MethodChoice | None, selection: Sele
         return None
     labels = example.checkpoint.labels
     seconds = occlusion_seconds(example.checkpoint.model, example.explanation.preprocess.size)
-    takes = f" ({format_duration(seconds)})" if seconds > TELL_ABOVE else ""
+    takes = f" ({format_duration(seconds)})" if seconds > SHOW_DURATION_ABOVE_SECONDS else ""
     with st.container(horizontal=True, vertical_alignment="center"):
         asks = link_controls.toggle(
             f"Replace the patch under the pointer{takes}",
@@ -210,7 +210,7 @@ def _seconds(example: Example) -> float:
 def measured(example: Example, choice: MethodChoice) -> bool:
     """Whether the importance of all heads was requested or can be measured quickly."""
     asked_for = session.of(session.Explore).importance == f"{example.key} {choice.target}"
-    return asked_for or _seconds(example) <= ASK_ABOVE
+    return asked_for or _seconds(example) <= BUTTON_ABOVE_SECONDS
 
 
 def _importances(example: Example, choice: MethodChoice | None, by_mean: bool) -> np.ndarray:

@@ -70,7 +70,7 @@ class Guard:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer: ASGIApp = self.app
-        if public.is_public() and self.pages >= public.VISITORS and _is_page(scope):
+        if public.is_public() and self.pages >= public.MAX_OPEN_PAGES and _is_page(scope):
             answer = PlainTextResponse(FULL, 503, {"Retry-After": "60"})
         elif scope["method"] not in ("GET", "HEAD", "OPTIONS") and is_foreign(Headers(scope=scope)):
             answer = PlainTextResponse("This request came from a page that is not the app's.", 403)
@@ -79,7 +79,7 @@ class Guard:
         await answer(scope, receive, send)
 
     async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
-        full = public.is_public() and self.pages > public.VISITORS
+        full = public.is_public() and self.pages > public.MAX_OPEN_PAGES
         if full or is_foreign(Headers(scope=scope)):
             await send({"type": "websocket.close", "code": 1013 if full else 1008})
             return

@@ -86,7 +86,7 @@ class MemoryQueue:
 def _line() -> MemoryQueue:
     budget = int(SHARE * memory()[1]) or UNKNOWN
     if public.is_public():  # in a container, free memory may be reported for the whole machine
-        return MemoryQueue(min(budget, public.PASSES), public.AT_A_TIME)
+        return MemoryQueue(min(budget, public.MAX_PASS_BYTES), public.AT_A_TIME)
     return MemoryQueue(budget)
 
 

@@ -9,17 +9,17 @@ import os
 from vit.images import video
 
 MB = 1 << 20
-FILE = 10  # size of a picture or a video [MB]
-SESSION = 30  # uploads of one visitor [MB]
+MAX_FILE_MB = 10  # size of a picture or a video [MB]
+MAX_SESSION_MB = 30  # uploads of one visitor [MB]
 UPLOADS = 300  # uploads of all visitors [MB]; visits store as much again
 RESULTS = 300_000_000  # cached results [bytes]
-PASSES = 1_000_000_000  # memory of all simultaneous passes [bytes]; a larger pass runs alone
+MAX_PASS_BYTES = 1_000_000_000  # memory of all simultaneous passes [bytes]; a larger pass runs alone
 AT_A_TIME = 2  # simultaneous passes; each uses all processors
 TOKENS = 1_025  # tokens of an input; larger ones keep a processor busy for long
 CHECKPOINT = 150  # size of offered pretrained checkpoints [MB]
-FILM = 30  # duration of a video [s]
+MAX_VIDEO_SECONDS = 30  # duration of a video [s]
 FILM_MEMORY = 800_000_000  # memory of the process that decodes videos, one at a time [bytes]
-VISITORS = 100  # open pages
+MAX_OPEN_PAGES = 100  # open pages
 
 
 def is_public() -> bool:
@@ -30,4 +30,4 @@ def is_public() -> bool:
 def restrict() -> None:
     """Limit duration and memory of video decoding in this process. Called at server start."""
     if is_public():
-        video.restrict(seconds=FILM, memory=FILM_MEMORY, files=1)
+        video.restrict(seconds=MAX_VIDEO_SECONDS, memory=FILM_MEMORY, files=1)

@@ -17,8 +17,8 @@ from pages.server import public
 from pages.server.session_cleanup import trim
 from pages.streamlit_internals.sessions import current_id
 
-TELL_ABOVE = 3.0  # show the expected duration of longer computations [s]
-ASK_ABOVE = 20.0  # longer computations start with a button [s]
+SHOW_DURATION_ABOVE_SECONDS = 3.0  # show the expected duration of longer computations [s]
+BUTTON_ABOVE_SECONDS = 20.0  # longer computations start with a button [s]
 BUDGET = 1_000_000_000  # size of all results [bytes]; the newest one stays, however large
 LARGE = 50_000_000  # return this much freed memory to the operating system at once [bytes]
 MODELS = 3  # models with cached results; results of more models would keep those in memory

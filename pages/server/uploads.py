@@ -22,9 +22,9 @@ KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "hei
 VIDEOS = ["mp4", "m4v", "mov", "webm", "mkv"]
 MB = 1 << 20
 LARGEST = 100  # size of a picture or a video [MB]
-STRANGERS_FILE = 25  # size of a file of a visitor who may not train [MB]
-STRANGERS_SESSION = 60  # uploads of one such visitor [MB]
-STRANGERS = 600  # uploads of all such visitors [MB]
+UNTRUSTED_FILE = 25  # size of a file of a visitor who may not train [MB]
+UNTRUSTED_SESSION = 60  # uploads of one such visitor [MB]
+UNTRUSTED_TOTAL = 600  # uploads of all such visitors [MB]
 MEMORY = 2000  # pictures and videos of all visitors [MB]
 FILES = 4  # files of the largest allowed size, for a visitor who may train
 FREE = 2000  # disk space that must stay free [MB]
@@ -149,20 +149,20 @@ class Uploads:
         every = [new, *self._pending.values()]
         for owner, files in list(stored.items()):
             every += [_Upload(owner, *_weight(file.data)) for file in list(files.values())]
-        largest = allowed or strangers_file() * MB
+        largest = allowed or untrusted_file_limit() * MB
         if new.picture:
             largest = min(largest, LARGEST * MB)
         if new.size > largest + ENVELOPE:
             raise UploadRejected(f"A file may have {largest // MB:,} MB here.")
         if (
             sum(one.size for one in every if one.session == new.session)
-            > (allowed or (public.SESSION if public.is_public() else STRANGERS_SESSION) * MB) + ENVELOPE
+            > (allowed or (public.MAX_SESSION_MB if public.is_public() else UNTRUSTED_SESSION) * MB) + ENVELOPE
         ):
             raise UploadRejected(
                 "You have reached the upload limit of one visit. Reload the page to start a new visit."
             )
-        strangers = sum(one.size for one in every if not self._allowed.get(one.session))
-        if not allowed and strangers > (public.UPLOADS if public.is_public() else STRANGERS) * MB:
+        untrusted = sum(one.size for one in every if not self._allowed.get(one.session))
+        if not allowed and untrusted > (public.UPLOADS if public.is_public() else UNTRUSTED_TOTAL) * MB:
             raise UploadRejected("The server has reached its limit for uploads. Try again later.")
         if new.picture:
             if sum(one.size for one in every if one.picture) > MEMORY * MB:
@@ -174,9 +174,9 @@ class Uploads:
             raise UploadRejected("The server is short of disk space. Nothing was saved.")
 
 
-def strangers_file() -> int:
+def untrusted_file_limit() -> int:
     """Return the maximum file size for visitors who may not train [MB]."""
-    return public.FILE if public.is_public() else STRANGERS_FILE
+    return public.MAX_FILE_MB if public.is_public() else UNTRUSTED_FILE
 
 
 def _weight(data: bytes) -> tuple[int, bool]:

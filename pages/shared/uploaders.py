@@ -8,7 +8,7 @@ import streamlit as st
 
 from pages.links import session
 from pages.server import access
-from pages.server.uploads import FILES, LARGEST, MB, UPLOADS, TemporaryUpload, strangers_file
+from pages.server.uploads import FILES, LARGEST, MB, UPLOADS, TemporaryUpload, untrusted_file_limit
 from pages.streamlit_internals import files as uploaded_files
 from pages.streamlit_internals import sessions
 from pages.streamlit_internals.types import UploadedFile
@@ -26,7 +26,7 @@ def limit(most: int) -> int:
     if session_id:
         most_of_all = max(access.upload_megabytes(), LARGEST)
         UPLOADS.allow(session_id, FILES * most_of_all * MB if trusted else 0)
-    return most if trusted else min(most, strangers_file())
+    return most if trusted else min(most, untrusted_file_limit())
 
 
 @dataclass

@@ -199,12 +199,12 @@ def try_steps(
         bar = st.progress(0.0, label)
         st.button("Cancel", key="cancel_trial", on_click=cancel)  # any click stops this run of the page
     try:
-        with closing(dry_run.try_steps(config, devices, pictures, dry_run.LIMIT_SECONDS)) as moments:
-            for moment in moments:
-                if isinstance(moment, dry_run.DryRun):
+        with closing(dry_run.try_steps(config, devices, pictures, dry_run.LIMIT_SECONDS)) as updates:
+            for update in updates:
+                if isinstance(update, dry_run.DryRun):
                     container.empty()
-                    return moment
-                bar.progress(moment, label)
+                    return update
+                bar.progress(update, label)
     except UserError as error:
         container.error(with_code(str(error)))
     return None
@@ -229,7 +229,7 @@ def show_doubts(config: TrainConfig, measured: "dry_run.DryRun") -> None:
     if notes:
         st.caption(" ".join(notes))
     total = measured.seconds_per_epoch * config.epochs
-    if total <= dry_run.DEAR_SECONDS:
+    if total <= dry_run.TOO_LONG_SECONDS:
         return
     where = "CPU" if measured.device == "cpu" else "device"
     st.warning(f"On this {where} all epochs take {format_duration(total)}.")
@@ -261,8 +261,8 @@ def show_overfit(config: TrainConfig, devices: Sequence[str], recipe: TriedRecip
         state.overfit = (recipe, points)
         try:
             bar = status.progress(0.0, LEARNING)
-            with closing(dry_run.overfit(config, devices[0])) as moments:
-                for point in moments:
+            with closing(dry_run.overfit(config, devices[0])) as updates:
+                for point in updates:
                     bar.progress(len(points) / (len(points) + 20), LEARNING)
                     if point is not None:
                         points.append(point)

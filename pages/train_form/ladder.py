@@ -43,12 +43,12 @@ class Row(NamedTuple):
     """A rung on the page.
 
     Attributes:
-        reached: validation accuracy; None before the first result.
+        result: validation accuracy; None before the first result.
         run: newest run of this rung, if any.
     """
 
     name: str
-    reached: RungResult | None
+    result: RungResult | None
     run: Run | None
 
 
@@ -66,21 +66,21 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
             on_click=tried.add,
             args=(key,),
         )
-    reached: Mapping[str, RungResult] = {}
+    results: Mapping[str, RungResult] = {}
     if key in tried:
         try:
-            reached = with_bar(key, LOOKING, lambda tick: _without_training(config, target, tick))
+            results = with_bar(key, LOOKING, lambda tick: _without_training(config, target, tick))
         except UserError as error:
             tried.discard(key)
             st.error(with_code(str(error)))
-    alive = any(row.run and row.run.alive for row in rows_of(config, reached))
+    alive = any(row.run and row.run.alive for row in rows_of(config, results))
 
     # Only this fragment is updated when runs end. A rerun of the page could change heights above it, and buttons would
     # move away from the pointer.
     @st.fragment(run_every=PAUSE if alive else None)
     def draw() -> None:
-        rows = rows_of(config, reached)
-        known = {row.name: row.reached for row in rows if row.reached}
+        rows = rows_of(config, results)
+        known = {row.name: row.result for row in rows if row.result}
         best = recommended(known.items()) if known else ""
         st.html(_STYLE + "".join(_row(row, row.name == best) for row in rows))
         # Buttons come above text of varying length, so that they do not move away from the pointer.
@@ -138,11 +138,11 @@ def _without_training(
     config: TrainConfig, target: ComputeTarget, tick: Callable[[float], object]
 ) -> dict[str, RungResult]:
     device = target.devices[0] if target.on == HERE and target.devices else "cpu"
-    with closing(dry_run.without_training(config, device)) as moments:
-        for moment in moments:
-            if isinstance(moment, dict):
-                return moment
-            tick(moment)
+    with closing(dry_run.without_training(config, device)) as updates:
+        for update in updates:
+            if isinstance(update, dict):
+                return update
+            tick(update)
     return {}
 
 
@@ -161,14 +161,14 @@ def sentence(known: Mapping[str, RungResult], best: str, under_way: Sequence[str
     >>> sentence({"probe": RungResult(0.9, 200)}, "probe", ["lora", "all"])
     '**Best so far: the linear probe**, right for 90.0 % of 200 validation pictures. Still under way: LoRA, everything.'
     """
-    reached, share = known[best], 100 * known[best].accuracy
+    result, share = known[best], 100 * known[best].accuracy
     title = _IN_A_SENTENCE[best]
     text = f"**Best so far: {title}**, " if under_way else f"**Take {title}**: "
-    text += f"right for {share:.1f} % of {reached.pictures:,} validation pictures"
+    text += f"right for {share:.1f} % of {result.pictures:,} validation pictures"
     cheaper = [name for name in RUNGS if name in known and list(RUNGS).index(name) < list(RUNGS).index(best)]
-    higher = [RUNGS[name].title for name, one in known.items() if one.correct > reached.correct]
-    if "probe" in known and reached.correct > known["probe"].correct and best != "neighbours":
-        gain = 100 * (reached.accuracy - known["probe"].accuracy)
+    higher = [RUNGS[name].title for name, one in known.items() if one.correct > result.correct]
+    if "probe" in known and result.correct > known["probe"].correct and best != "neighbours":
+        gain = 100 * (result.accuracy - known["probe"].accuracy)
         text += f", {gain:.1f} points above the linear probe"
     elif not higher and len(known) > len(cheaper) + 1 and not under_way:
         text += ". Training more parameters does not improve on it"
@@ -180,13 +180,13 @@ def sentence(known: Mapping[str, RungResult], best: str, under_way: Sequence[str
 
 
 def _row(row: Row, best: bool) -> str:
-    rung, reached = RUNGS[row.name], row.reached
+    rung, result = RUNGS[row.name], row.result
     value, whisker, width = "", "", 0.0
-    if reached:
-        low, high = reached.interval
-        value, width = f"{reached.accuracy:.1%}", 100 * reached.accuracy
+    if result:
+        low, high = result.interval
+        value, width = f"{result.accuracy:.1%}", 100 * result.accuracy
         whisker = f'<u style="left:{100 * low:.1f}%;width:{100 * (high - low):.1f}%"></u>'
-        tip = f"{low:.1%} to {high:.1%} with 95 % confidence, on {reached.pictures:,} validation pictures"
+        tip = f"{low:.1%} to {high:.1%} with 95 % confidence, on {result.pictures:,} validation pictures"
     else:
         tip = rung.sentence
     state = _state(row)
@@ -237,11 +237,11 @@ def _best_offered(rows: Sequence[Row], can_train: bool) -> Row | None:
     offered = {}
     for row in rows:
         available = row.run.best if row.run else row.name == "probe" and can_train
-        if row.reached and available:
+        if row.result and available:
             offered[row.name] = row
     if not offered:
         return None
-    return offered[recommended((name, row.reached) for name, row in offered.items() if row.reached)]
+    return offered[recommended((name, row.result) for name, row in offered.items() if row.result)]
 
 
 def _launch(config: TrainConfig, target: ComputeTarget, rungs: Sequence[str]) -> None:

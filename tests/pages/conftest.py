@@ -70,7 +70,7 @@ def forwards() -> Iterator[list[str]]:
 @pytest.fixture
 def verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make panel *Faithfulness* measure every displayed map, however long that takes."""
-    monkeypatch.setattr(faithfulness, "ASK_ABOVE", math.inf)
+    monkeypatch.setattr(faithfulness, "BUTTON_ABOVE_SECONDS", math.inf)
 
 
 @pytest.fixture

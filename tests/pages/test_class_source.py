@@ -282,7 +282,7 @@ def test_deleted_pictures_of_a_group_are_named(page: AppTest, backbone: str) -> 
 def test_slow_computation_waits_for_a_button(
     page: AppTest, backbone: str, dataset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(class_source, "ASK_ABOVE", 0.0)
+    monkeypatch.setattr(class_source, "BUTTON_ABOVE_SECONDS", 0.0)
     show(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
     button = next(one for one in page.button if one.label.startswith("Look at 300 pictures"))
     assert not page.exception and sent_to(page)["method"] is None

@@ -49,7 +49,7 @@ def test_entries_are_sorted_by_confidence(checkpoints: Path) -> None:
 
 def test_computed_sheet_stays_when_the_machine_becomes_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     page = show(mode="many")
-    monkeypatch.setattr(contact_sheet, "ASK_ABOVE", 0.0)  # recomputing would exceed the limit
+    monkeypatch.setattr(contact_sheet, "BUTTON_ABOVE_SECONDS", 0.0)  # recomputing would exceed the limit
     page.query_params["m_sort"] = "confidence"
     page.run()
     assert not page.exception and len(page.markdown) == len(samples.SAMPLES)

@@ -111,4 +111,4 @@ def test_map_is_faithful(recorded: RecordedPass) -> None:
     masks = random_masks(grid[0] * grid[1], 256)
     drops = score_drops(recorded.model, recorded.pixels, int(recorded.record.logits.argmax()), masks)
     verdict = faithfulness_verdict(heatmap_of(recorded, "relevance"), masks, drops)
-    assert verdict.word == "better than chance" and verdict.correlation > 0.5
+    assert verdict.label == "better than chance" and verdict.correlation > 0.5

@@ -115,7 +115,7 @@ def test_computation_over_many_pictures_can_be_stopped_and_continued(
 def test_slow_computation_says_so_and_waits(
     page: AppTest, monkeypatch: pytest.MonkeyPatch, forwards: list[str]
 ) -> None:
-    monkeypatch.setattr(heads_over_pictures, "ASK_ABOVE", 0.0)
+    monkeypatch.setattr(heads_over_pictures, "BUTTON_ABOVE_SECONDS", 0.0)
     many(page)
     page.selectbox(key="heads pictures").set_value("shapes").run()
     before = len(forwards)
@@ -135,7 +135,7 @@ def test_measured_results_stay_when_the_machine_becomes_busy(
     page.query_params["panel"] = panel
     page.run()
     for module in (faithfulness, what_if):
-        monkeypatch.setattr(module, "ASK_ABOVE", 0.0)  # recomputing would exceed the limit
+        monkeypatch.setattr(module, "BUTTON_ABOVE_SECONDS", 0.0)  # recomputing would exceed the limit
     page.run()
     assert not page.exception and not [one for one in page.button if one.label.startswith("Measure")]
     page.selectbox(key="target").set_value(5).run()  # not measured yet

@@ -221,9 +221,9 @@ def test_upload_above_the_quota_is_refused(server: tuple[str, Path]) -> None:
                     return number
         return len(sizes)
 
-    assert complete(too_much([(public.FILE + 1) * MB])) == 0
-    fits = public.SESSION // public.FILE
-    assert complete(too_much([public.FILE * MB] * (fits + 1))) == fits
+    assert complete(too_much([(public.MAX_FILE_MB + 1) * MB])) == 0
+    fits = public.MAX_SESSION_MB // public.MAX_FILE_MB
+    assert complete(too_much([public.MAX_FILE_MB * MB] * (fits + 1))) == fits
 
 
 def test_visitor_beyond_the_limit_is_told_that_it_is_full(tmp_path: Path) -> None:

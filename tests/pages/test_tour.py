@@ -160,7 +160,7 @@ def test_relevance_is_faithful_and_rollout_is_not_in_the_tours_examples(page: Ap
     masks = random_masks(math.prod(recorded.record.grid), 1024)
     drops = score_drops(checkpoint.model, pixels, recorded.record.target, masks)
     one, other = (faithfulness_verdict(heatmap_of(recorded, name), masks, drops) for name in ("relevance", "rollout"))
-    assert one.word == "better than chance" and other.word == "no better than chance"
+    assert one.label == "better than chance" and other.label == "no better than chance"
     assert one.correlation > one.reach + 0.1 and other.correlation < other.reach - 0.1  # with a margin for rounding
 
 

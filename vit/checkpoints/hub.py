@@ -260,7 +260,7 @@ def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = K
         raise Unavailable(f"{parsed} could not be fetched: {why}. {_fetched_names()}") from error
 
 
-def obtain(name: Name) -> DownloadedCheckpoint:
+def cached_or_download(name: Name) -> DownloadedCheckpoint:
     """Return a cached checkpoint or download it, with a progress bar in a terminal."""
     if fetched := find(name):
         return fetched

@@ -112,7 +112,7 @@ def _locate(path_or_name: str | Path) -> Path:
     if exists:
         return path
     if isinstance(path_or_name, str) and (name := hub.parse(path_or_name)):
-        return hub.obtain(name).folder
+        return hub.cached_or_download(name).folder
     return find_checkpoint(str(path_or_name))  # raises, and lists the existing ones
 
 

@@ -27,13 +27,13 @@ def run_ladder(options: argparse.Namespace) -> None:
     if unknown := [name for name in rungs if name not in RUNGS]:
         raise InvalidConfig(f"There is no rung {unknown[0]!r}. Choose from: {', '.join(RUNGS)}.")
     config = train_config("fine-tune", **merged_settings(options) | {"init_from": options.start})
-    reached: dict[str, RungResult] = {}
+    results: dict[str, RungResult] = {}
     models: dict[str, Path] = {}
     if {"neighbours", "probe"} & set(rungs):
         started = time.perf_counter()
         for name, without in _without_training(config, bar=not options.json).items():
             if name in rungs:
-                reached[name] = without
+                results[name] = without
                 _print(options, name, without, time.perf_counter() - started)
     for name in RUNGS:
         if name in rungs and name not in ("neighbours", "probe"):
@@ -47,11 +47,11 @@ def run_ladder(options: argparse.Namespace) -> None:
             if result.validation is None:
                 raise InvalidConfig("Stopped before the first epoch.")
             accuracy, loss, pictures = result.validation
-            reached[name] = RungResult(accuracy, pictures, loss)
-            _print(options, name, reached[name], time.perf_counter() - started, models[name])
+            results[name] = RungResult(accuracy, pictures, loss)
+            _print(options, name, results[name], time.perf_counter() - started, models[name])
     if options.json:
         return
-    best = ladder.recommended(reached.items())
+    best = ladder.recommended(results.items())
     print(f"\nTake: {RUNGS[best].title}. {RUNGS[best].sentence}")
     if best in models:
         print(f"The model: {models[best] / 'checkpoints' / 'best'}")
@@ -61,22 +61,22 @@ def run_ladder(options: argparse.Namespace) -> None:
 
 
 def _without_training(config: TrainConfig, bar: bool) -> dict[str, RungResult]:
-    moments = dry_run.without_training(config, str(set_up_process(config).device), math.inf)
+    updates = dry_run.without_training(config, str(set_up_process(config).device), math.inf)
     style = "{l_bar}{bar}| {elapsed}, {remaining} left"
-    with closing(moments), progress_bar(total=100, bar_format=style, leave=False, disable=not bar) as progress:
-        for moment in moments:
-            if isinstance(moment, dict):
-                return moment
-            progress.update(int(100 * moment) - progress.n)
+    with closing(updates), progress_bar(total=100, bar_format=style, leave=False, disable=not bar) as progress:
+        for update in updates:
+            if isinstance(update, dict):
+                return update
+            progress.update(int(100 * update) - progress.n)
     return {}
 
 
 def _print(
-    options: argparse.Namespace, name: str, reached: RungResult, seconds: float, model: Path | None = None
+    options: argparse.Namespace, name: str, result: RungResult, seconds: float, model: Path | None = None
 ) -> None:
-    low, high = reached.interval
+    low, high = result.interval
     if options.json:
-        facts = {"rung": name, "accuracy": reached.accuracy, "interval": [low, high], "pictures": reached.pictures}
+        facts = {"rung": name, "accuracy": result.accuracy, "interval": [low, high], "pictures": result.pictures}
         print(json.dumps(facts | {"seconds": round(seconds, 1), "run": model and str(model)}), flush=True)
         return
-    print(f"{RUNGS[name].title:<20} {reached.accuracy:6.1%}  {low:.1%} to {high:.1%}  {seconds:6.0f} s", flush=True)
+    print(f"{RUNGS[name].title:<20} {result.accuracy:6.1%}  {low:.1%} to {high:.1%}  {seconds:6.0f} s", flush=True)

@@ -42,7 +42,7 @@ class Curve(NamedTuple):
         return float(torch.trapezoid(torch.tensor(self.probabilities), torch.tensor(self.shares)))
 
     @property
-    def leads_somewhere(self) -> bool:
+    def is_informative(self) -> bool:
         """Whether the ends of the curve differ by more than a fifth. If not, the area says little about the map."""
         ends = sorted((self.probabilities[0], self.probabilities[-1]))
         return ends[0] < (1 - MIN_CURVE_GAP) * ends[1]

@@ -101,8 +101,8 @@ def importance(
             if len(moving) and moving.numel() > _HELD_NUMBERS:
                 logits.append(_logits_from(model, steps[index:], moving)[:, target])
                 moving = x[:0]
-            variants = _without_each(step, x, model.config.heads, None if means is None else means[index])
-            moving = torch.cat([_through_block(step, moving), variants[1:]])
+            variants = _ablate_each_head(step, x, model.config.heads, None if means is None else means[index])
+            moving = torch.cat([_run_block(step, moving), variants[1:]])
             x = variants[:1]
             progress(((index + 1) / len(steps)) ** 2)
         logits.append(model.classify(moving)[:, target])
@@ -120,7 +120,7 @@ def _passes(model: VisionTransformer) -> float:
     return model.config.depth * model.config.heads / 2
 
 
-def _without_each(step: Step, x: Tensor, heads: int, means: Tensor | None) -> Tensor:
+def _ablate_each_head(step: Step, x: Tensor, heads: int, means: Tensor | None) -> Tensor:
     """Run a block unchanged, and with each of its heads ablated: (1, N, D) to (1 + H, Q, D).
 
     Args:
@@ -140,7 +140,7 @@ def _without_each(step: Step, x: Tensor, heads: int, means: Tensor | None) -> Te
     return torch.cat([outputs[0][:1], *(output[1:] for output in outputs)])
 
 
-def _through_block(step: Step, x: Tensor) -> Tensor:
+def _run_block(step: Step, x: Tensor) -> Tensor:
     """Run a block on tokens (M, N, D), in batches, to (M, Q, D)."""
     return torch.cat([step(batch) for batch in x.split(_variants_per_batch(x[:1]) if len(x) else 1)])
 
@@ -148,7 +148,7 @@ def _through_block(step: Step, x: Tensor) -> Tensor:
 def _logits_from(model: VisionTransformer, steps: Sequence[Step], x: Tensor) -> Tensor:
     """Run the remaining blocks and the head on tokens (M, N, D) to logits (M, C)."""
     for step in steps:
-        x = _through_block(step, x)
+        x = _run_block(step, x)
     return model.classify(x)
 
 

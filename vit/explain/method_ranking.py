@@ -127,7 +127,7 @@ def partitioned(
         results = {}
         for (name, heatmap), saco in zip(maps.items(), faithfulness(*inputs, list(maps.values())), strict=True):
             verdict = faithfulness_verdict(heatmap, masks, drops)
-            better = float(verdict.word == "better than chance")
+            better = float(verdict.label == "better than chance")
             results[name] = saco, verdict.correlation, better, *_hit_and_overlap(heatmap, mask)
         chance = torch.tensor([results.pop(f"{RANDOM} {seed}") for seed in range(RANDOM_MAPS)]).mean(0)
         rows = {name: np.array([results[name]]) for name in (*names, BLOB)} | {RANDOM: chance[None].numpy()}

@@ -228,7 +228,7 @@ class Verdict(NamedTuple):
     error: float
 
     @property
-    def word(self) -> Word:
+    def label(self) -> Word:
         """The verdict in words."""
         if self.p <= SIGNIFICANCE:
             return "better than chance"

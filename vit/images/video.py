@@ -19,7 +19,7 @@ from vit.images.video_decoder import DAMAGED, PATIENCE_SECONDS, demuxer
 from vit.paths import environment_with_package
 
 CONCURRENT_FILES = 2  # files decoded at once for all visitors together; also bounds the memory
-BEAT_SECONDS = 0.5  # [s] between calls of `waiting`
+POLL_SECONDS = 0.5  # [s] between calls of `waiting`
 MEMORY_BYTES = 2_000_000_000  # [bytes] for the decoding process, in addition to the file
 REMEMBERED_BYTES = 200_000_000  # [bytes] of cached frames for all files together
 
@@ -126,7 +126,7 @@ def _cached_or_claim(key: _Key, waiting: Callable[[], object]) -> Clip | str | N
             if key not in _in_progress and len(_in_progress) < _bounds.files:
                 _in_progress.add(key)
                 return None
-            if _changed.wait(BEAT_SECONDS):
+            if _changed.wait(POLL_SECONDS):
                 continue
         waiting()
 

@@ -354,10 +354,10 @@ def delete(run_id: str) -> None:
     run = find_run(run_id, PATIENCE_SECONDS)
     if run.alive:
         raise InvalidRun("This run is active. Stop it first.")
-    doomed = run.folder.with_name(f".{run.id}.deleted")
+    trash = run.folder.with_name(f".{run.id}.deleted")
     with write_errors(run.folder):
-        run.folder.rename(doomed)  # removed for everybody at once
-    shutil.rmtree(doomed, ignore_errors=True)
+        run.folder.rename(trash)  # removed for everybody at once
+    shutil.rmtree(trash, ignore_errors=True)
 
 
 def rename(run_id: str, name: str) -> None:

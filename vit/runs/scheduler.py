@@ -27,19 +27,19 @@ def assign_devices(folder: Path, gpus: Callable[[], Sequence[str]]) -> tuple[str
     run = read_run(folder, ())
     if run.share:
         return _resolve_devices(run.devices, {}, gpus)
-    with open_queue(root) as line:
-        return grant(root, line, run.id, run.devices, gpus)
+    with open_queue(root) as queue:
+        return assign_or_queue(root, queue, run.id, run.devices, gpus)
 
 
-def grant(
-    root: Path, line: Queue, run_id: str, requested: Sequence[str], gpus: Callable[[], Sequence[str]]
+def assign_or_queue(
+    root: Path, queue: Queue, run_id: str, requested: Sequence[str], gpus: Callable[[], Sequence[str]]
 ) -> tuple[str, ...] | None:
     """Record in the queue that a run holds its devices, or that it waits for them."""
-    waiting = [name for name in line["waiting"] if name == run_id or is_alive(root / name)]
+    waiting = [name for name in queue["waiting"] if name == run_id or is_alive(root / name)]
     # A run that got its devices at launch is no longer in the queue when its supervisor asks again: it goes first.
     if run_id not in waiting:
-        waiting.insert(0 if run_id in line["held"].values() else len(waiting), run_id)
-    held = {device: holder for device, holder in line["held"].items() if holder != run_id and is_alive(root / holder)}
+        waiting.insert(0 if run_id in queue["held"].values() else len(waiting), run_id)
+    held = {device: holder for device, holder in queue["held"].items() if holder != run_id and is_alive(root / holder)}
     taken = dict(held)
     # Devices that earlier runs wait for are reserved for them, so that a small run cannot overtake a large one forever.
     for name in waiting[: waiting.index(run_id)]:
@@ -50,15 +50,15 @@ def grant(
     if devices is not None:
         waiting.remove(run_id)
         held |= dict.fromkeys(devices, run_id)
-    line["waiting"], line["held"] = waiting, held
+    queue["waiting"], queue["held"] = waiting, held
     return devices
 
 
 def leave_queue(folder: Path) -> None:
     """Remove a run from the queue and release its devices."""
-    with open_queue(folder.parent) as line:
-        line["waiting"] = [name for name in line["waiting"] if name != folder.name]
-        line["held"] = {device: holder for device, holder in line["held"].items() if holder != folder.name}
+    with open_queue(folder.parent) as queue:
+        queue["waiting"] = [name for name in queue["waiting"] if name != folder.name]
+        queue["held"] = {device: holder for device, holder in queue["held"].items() if holder != folder.name}
 
 
 def _resolve_devices(

@@ -32,9 +32,9 @@ def delete_upload(spec: str) -> None:
     if names := [run.name for run in runs_on(spec) if run.alive]:
         raise InvalidDataset(f"The run {names[0]!r} needs it. Stop that run first, or wait for its end.")
     folder = Path(spec.removeprefix("folder:"))
-    doomed = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.deleted")
+    trash = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.deleted")
     try:
-        folder.rename(doomed)  # gone at once, for everybody
+        folder.rename(trash)  # gone at once, for everybody
     except OSError as error:
         raise InvalidDataset(f"It cannot be deleted ({error.strerror}).") from error
-    shutil.rmtree(doomed, ignore_errors=True)
+    shutil.rmtree(trash, ignore_errors=True)

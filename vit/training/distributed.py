@@ -29,7 +29,7 @@ class Process:
     opened: bool = False  # whether `set_up_process` opened the process group, which then has to be closed
 
     @property
-    def leads(self) -> bool:
+    def is_rank_zero(self) -> bool:
         """Whether this process, of rank 0, writes files and prints."""
         return self.rank == 0
 
@@ -64,10 +64,10 @@ class Process:
     @contextmanager
     def leader_first(self) -> Iterator[None]:
         """Run the body on rank 0 before all other ranks, so that downloads happen once."""
-        if not self.leads:
+        if not self.is_rank_zero:
             dist.barrier()
         yield
-        if self.leads and self.world > 1:
+        if self.is_rank_zero and self.world > 1:
             dist.barrier()
 
 

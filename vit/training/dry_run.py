@@ -23,7 +23,7 @@ from vit.training.memory import count_memory, parameters_of, parts_that_fit
 from vit.training.picture_sample import Sample, sample
 
 LIMIT_SECONDS = 10.0  # [s] for timing, including the start of the process
-DEAR_SECONDS = 12 * 3600.0  # [s]; longer runs are considered too expensive for this machine
+TOO_LONG_SECONDS = 12 * 3600.0  # [s]; longer runs are considered too expensive for this machine
 FEATURES_SECONDS = 1800.0  # [s] limit for computing features of all pictures on the page
 
 _MARGIN_SECONDS = 0.5  # [s] of the limit reserved for the response
@@ -283,8 +283,8 @@ def without_training(
     done = 0.0
     with closing(run_process("features", config, device, limit, {})) as answers:
         for values in answers:
-            if values and "reached" in values:
-                yield {name: RungResult(*reached) for name, reached in values["reached"].items()}
+            if values and "results" in values:
+                yield {name: RungResult(*result) for name, result in values["results"].items()}
                 return
             done = values["share"] if values else done
             yield done

@@ -50,7 +50,7 @@ def main(what: str) -> int:
         config = train_config(None, **request.pop("config"))
         does: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"time": _time_steps, "overfit": _overfit}
         if what == "features":
-            send({"reached": _without_training(config, send)})
+            send({"results": _without_training(config, send)})
             return 0
         for values in does[what](config, **request):
             send(values)

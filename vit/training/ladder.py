@@ -95,7 +95,7 @@ def rung_config(config: TrainConfig, rung: str) -> TrainConfig:
     return TrainConfig(**kept | settings)
 
 
-def recommended(reached: Iterable[tuple[str, RungResult]]) -> str:
+def recommended(results: Iterable[tuple[str, RungResult]]) -> str:
     """Return the rung to choose, given results on the same validation pictures.
 
     Among rungs within one standard error of the highest accuracy (the rule of Breiman et al. 1984 for trees), the one
@@ -107,7 +107,7 @@ def recommended(reached: Iterable[tuple[str, RungResult]]) -> str:
     >>> recommended([("lora", RungResult(0.494, 500, 1.42)), ("all", RungResult(0.49, 500, 1.40))])
     'all'
     """
-    rungs, costs = list(reached), list(RUNGS)
+    rungs, costs = list(results), list(RUNGS)
     share, pictures = max((one.accuracy, one.pictures) for _, one in rungs)
     least = share - math.sqrt(share * (1 - share) / pictures)
 

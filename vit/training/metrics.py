@@ -177,10 +177,10 @@ def evaluations(records: dict[str, list[Record]]) -> list[Record]:
 
 def best_epoch(records: dict[str, list[Record]]) -> Record | None:
     """Return the validation record of the best checkpoint; None before the first epoch is complete."""
-    return max(evaluations(records), key=lambda one: merit(one.get("accuracy"), one.get("loss")), default=None)
+    return max(evaluations(records), key=lambda one: evaluation_key(one.get("accuracy"), one.get("loss")), default=None)
 
 
-def merit(accuracy: float | None, loss: float | None) -> tuple[float, float]:
+def evaluation_key(accuracy: float | None, loss: float | None) -> tuple[float, float]:
     """Sort key of an evaluation: accuracy, then low loss; either may be missing."""
     return -1.0 if accuracy is None else accuracy, -math.inf if loss is None else -loss
 

@@ -119,10 +119,10 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.best = best
         self.decoded_per_second, self.stopwatch = decoded_per_second, Stopwatch(process.device)
         self.outcome = "finished"
-        self._tracker = TrackerProcess(run, track) if track and process.leads else None
+        self._tracker = TrackerProcess(run, track) if track and process.is_rank_zero else None
         self.begun, self.first = clock(), step
         self.resume_clock()
-        if process.leads:
+        if process.is_rank_zero:
             self.metrics = MetricsWriter(run / "metrics.jsonl")
             self.events = _event_writer(run / "events", step)
             self.bar = tqdm(
@@ -147,22 +147,22 @@ class Recorder(AbstractContextManager["Recorder"]):
 
     def write_heartbeat(self) -> None:
         """Write the heartbeat, at most every few seconds."""
-        self._pulse("training")
+        self._write_heartbeat("training")
 
     def probing(self, share: float) -> None:
         """Report the share of training pictures whose features are computed, 0 to 1."""
-        self._pulse("probing", round(share, 3))
+        self._write_heartbeat("probing", round(share, 3))
 
     def validating(self, share: float) -> None:
         """Report the share of validation pictures done, 0 to 1."""
-        self._pulse("validating", round(share, 3))
+        self._write_heartbeat("validating", round(share, 3))
 
     def testing(self, share: float) -> None:
         """Report the share of test pictures done, 0 to 1."""
-        self._pulse("testing", round(share, 3))
+        self._write_heartbeat("testing", round(share, 3))
 
-    def _pulse(self, doing: str, share: float | None = None) -> None:
-        if self.process.leads:
+    def _write_heartbeat(self, doing: str, share: float | None = None) -> None:
+        if self.process.is_rank_zero:
             self._heartbeat.write(self.at, doing, share)
 
     def begin_step(self) -> None:
@@ -203,7 +203,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.resume_clock()
         if not math.isfinite(loss):
             raise Diverged(loss, self.at)
-        if self.process.leads:
+        if self.process.is_rank_zero:
             self._record(
                 "step",
                 loss=loss,
@@ -272,7 +272,7 @@ class Recorder(AbstractContextManager["Recorder"]):
 
     def note(self, text: str) -> None:
         """Record a message for the user."""
-        if self.process.leads:
+        if self.process.is_rank_zero:
             self._record("note", text=text)
             self.bar.write(text, file=sys.stderr)
 
@@ -281,7 +281,7 @@ class Recorder(AbstractContextManager["Recorder"]):
             stopped = isinstance(error[1], KeyboardInterrupt)
             outcome = self.outcome if error[1] is None else "stopped" if stopped else "failed"
             self._note_tracker(self._tracker.finish(outcome))
-        if self.process.leads:
+        if self.process.is_rank_zero:
             self.bar.close()
             self.events.close()
             self.metrics.close()

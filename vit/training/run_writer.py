@@ -35,7 +35,7 @@ from vit.files import check_locks
 from vit.images.preprocess import Preprocess
 from vit.paths import runs_folder
 from vit.training.live_snapshots import Attention, LiveSnapshots, follow
-from vit.training.metrics import MetricsReader, MetricsWriter, best_epoch, merit
+from vit.training.metrics import MetricsReader, MetricsWriter, best_epoch, evaluation_key
 from vit.training.run_folder import (
     FORMAT,
     MAX_NAME,
@@ -178,7 +178,7 @@ class RunWriter:
             reader = MetricsReader(path / "metrics.jsonl")
             reader.update()
             if best := best_epoch(reader.records):
-                self._best = merit(best.get("accuracy"), best.get("loss"))
+                self._best = evaluation_key(best.get("accuracy"), best.get("loss"))
         else:
             self._start(0)
         self._write_heartbeat()
@@ -290,8 +290,8 @@ class RunWriter:
     def _snapshot(self, epoch: int, model: nn.Module, accuracy: float | None, loss: float | None) -> None:
         """Explain the pictures, and save the model if it is the best so far."""
         assert self.folder
-        score = merit(accuracy, loss)
-        better = score > self._best or score == self._best == merit(None, None)
+        score = evaluation_key(accuracy, loss)
+        better = score > self._best or score == self._best == evaluation_key(None, None)
         facts = {"epochs": epoch, "validation_accuracy": accuracy, "recipe": f"A training loop of {self.loop}"}
         device = self._snapshots.take(epoch, model, facts if better else None)
         self._best = max(score, self._best)

@@ -55,12 +55,12 @@ class StateFile:
         with replaced(self.path) as file:
             torch.save(state, file)
 
-    def read(self, device: torch.device, leads: bool) -> tuple[dict[str, Any], bool]:
+    def read(self, device: torch.device, is_rank_zero: bool) -> tuple[dict[str, Any], bool]:
         """Read the latest state, or the previous one if that is damaged; returns it, and whether it is the previous.
 
         Args:
-            leads: whether this process writes the next state; if so, a damaged file is deleted, because `save` would
-                otherwise keep it in place of the intact one.
+            is_rank_zero: whether this process writes the next state; if so, a damaged file is deleted, because `save`
+                would otherwise keep it in place of the intact one.
 
         Raises:
             InvalidRun: both are damaged or missing.
@@ -75,7 +75,7 @@ class StateFile:
             except Exception as error:  # the unpickler may raise anything on damaged bytes
                 log.warning("%s cannot be read: %s", path, error)
                 continue
-            if path == self.previous and leads:
+            if path == self.previous and is_rank_zero:
                 self.path.unlink(missing_ok=True)
             return saved, path == self.previous
         raise InvalidRun(f"The saved state of {self.run.name} is damaged. {restart_hint(self.run)}")

@@ -106,8 +106,8 @@ def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
 def _run_trainer(config: TrainConfig, run: Path, process: Process, resume: bool, base: Base | None) -> Result:
     resumed = resume and any((run / "checkpoints" / name).exists() for name in STATES)
     try:
-        attempt = _write_environment(config, run, process) if process.leads else 0
-        if base and process.leads:
+        attempt = _write_environment(config, run, process) if process.is_rank_zero else 0
+        if base and process.is_rank_zero:
             write_base(run, base)
         job = Trainer(config, run, process, base=base, resumed=resumed)
         if resumed:
@@ -116,7 +116,7 @@ def _run_trainer(config: TrainConfig, run: Path, process: Process, resume: bool,
             result, ending = job.train(attempt, stop)
     except BaseException as error:
         if not resume and not (run / "metrics.jsonl").exists() and isinstance(error, UserError):
-            if process.leads:  # nothing was started
+            if process.is_rank_zero:  # nothing was started
                 shutil.rmtree(run)
             raise
         (run / "reserve").unlink(missing_ok=True)
@@ -127,7 +127,7 @@ def _run_trainer(config: TrainConfig, run: Path, process: Process, resume: bool,
         if is_out_of_memory(error):
             raise OutOfMemory(_error_sentence(error)) from error
         raise
-    if process.leads:
+    if process.is_rank_zero:
         record_outcome(run, *ending)
     return result
 
@@ -137,12 +137,12 @@ def _open_run(run: Path, process: Process) -> Iterator[None]:
     """Create the run's folder, hold the run's shared lock, and exclude other writers."""
     with ExitStack() as stack:
         try:
-            if process.leads:
+            if process.is_rank_zero:
                 run.mkdir(parents=True, exist_ok=True)
             if process.world > 1:
                 dist.barrier()
             stack.enter_context(hold_run(run))
-            if process.leads:
+            if process.is_rank_zero:
                 _lock_writer(run, stack.enter_context((run / "writer.lock").open("w")))
                 for leftover in ("outcome.json", "heartbeat"):  # left by an attempt that a cluster killed
                     (run / leftover).unlink(missing_ok=True)

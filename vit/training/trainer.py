@@ -162,14 +162,14 @@ class Trainer:
         with Recorder(self.run, progress.step, self.process, attempt, facts, best, pace, track) as recorder:
             for note in self.notes:
                 recorder.note(note)
-            if self.process.leads and not self.state.exists():
+            if self.process.is_rank_zero and not self.state.exists():
                 # Before any checkpoint: a run with checkpoints but no state counts as not resumable.
                 self._save_state()
             try:
                 ending = self._train_epochs(recorder, stop)
                 recorder.outcome = ending[0]
                 tested = progress.test is not None or progress.best is None
-                if self.process.leads and ending[0] == "finished" and not tested:
+                if self.process.is_rank_zero and ending[0] == "finished" and not tested:
                     self._run_test(recorder)
             finally:
                 for pictures in (self.data.train, self.data.validation, self.data.test):
@@ -181,7 +181,7 @@ class Trainer:
         progress, patience = self.progress, self.config.patience
         if self.config.probe_first and progress.step == 0 and progress.best is None:
             self._initialise_head_by_probe(recorder)
-        snapshots = self._snapshot_writer() if self.process.leads else None
+        snapshots = self._snapshot_writer() if self.process.is_rank_zero else None
         while progress.step < self.update.total_steps:
             started = time.perf_counter()
             complete = self._train_epoch(recorder, stop)
@@ -191,14 +191,14 @@ class Trainer:
             if snapshots and due:
                 snapshots.store(int(epochs), self.chosen)
             progress.seconds += time.perf_counter() - started
-            if due and self.process.leads:
+            if due and self.process.is_rank_zero:
                 recorder.epoch(int(epochs), results, progress.better, progress.seconds)
                 self._save_epoch(results[progress.better])
             out_of_patience = due and patience is not None and epochs - progress.improved_epoch >= patience
-            if self.process.any(self.process.leads and out_of_patience):  # only rank 0 knows the results
+            if self.process.any(self.process.is_rank_zero and out_of_patience):  # only rank 0 knows the results
                 return "finished", f"Ended early: not better in {patience} epochs."
             if not last and self._stop_requested(stop):
-                if self.process.leads and not due:
+                if self.process.is_rank_zero and not due:
                     self._save_checkpoint(["last"])
                 return "stopped", f"Stopped after {epochs:.4g} epochs. Resume continues there."
         return "finished", ""
@@ -213,7 +213,7 @@ class Trainer:
         new = [head for head in heads if isinstance(head, Linear) and not head.weight.any()]
         if len(new) < len(heads):  # the head was loaded from the checkpoint, which has the same classes
             return
-        if process.leads:
+        if process.is_rank_zero:
             order, tick = probe.choose_pictures(data.train.labels), recorder.probing
             features, labels = probe.features_of(
                 self.update.model, data.train, data.normalise, order, process.device, tick
@@ -228,7 +228,7 @@ class Trainer:
             for head in new[1:]:
                 head.load_state_dict(new[0].state_dict())
         results = self._evaluate(recorder)
-        if process.leads:
+        if process.is_rank_zero:
             self.progress.seconds += time.perf_counter() - started
             recorder.epoch(0, results, self.progress.better, self.progress.seconds)
             self._save_epoch(results[self.progress.better])
@@ -248,7 +248,7 @@ class Trainer:
             if self._stop_requested(stop):
                 recorder.flush()
                 return False
-            if process.leads and time.monotonic() - self._saved > _SAVE_SECONDS:
+            if process.is_rank_zero and time.monotonic() - self._saved > _SAVE_SECONDS:
                 self._save_checkpoint([])
                 recorder.resume_clock()
         return True
@@ -409,7 +409,7 @@ class Trainer:
             InvalidRun: no state is intact, or an old version wrote it, which chose the best epoch on test pictures.
             InvalidConfig, InvalidDataset: it belongs to a run with other settings or other data.
         """
-        saved, previous = self.state.read(self.process.device, self.process.leads)
+        saved, previous = self.state.read(self.process.device, self.process.is_rank_zero)
         if previous:
             self.notes.append(
                 f"The last saved state was damaged or missing: the run went on from the one before it, of epoch "

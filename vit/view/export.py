@@ -128,10 +128,10 @@ class MapView:
         facts = {"class": header["target"], "masks": len(drops), "ceiling": header["ceiling"], "decidable": False}
         words = f"Masks hardly change “{header['target']}”, so the faithfulness of this map cannot be measured"
         if header["decidable"]:
-            facts |= verdict._asdict() | {"decidable": True, "verdict": verdict.word}
+            facts |= verdict._asdict() | {"decidable": True, "verdict": verdict.label}
             words = (
                 f"Faithfulness to “{header['target']}” {verdict.correlation:.2f} (removal map "
-                f"{header['ceiling']:.2f}), {verdict.word}, by {len(drops):,} masks"
+                f"{header['ceiling']:.2f}), {verdict.label}, by {len(drops):,} masks"
             )
         return replace(self, facts=self.facts | {"faithfulness": facts}, verdict=f"{words}.")
 

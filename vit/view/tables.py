@@ -112,7 +112,7 @@ def sheet_table(results: Sequence[EvaluatedPicture]) -> list[Row]:
             "spread": one.result.entropy,
             "faithfulness": one.verdict.correlation if one.verdict else None,
             "faithfulness_of_chance": one.verdict.reach if one.verdict else None,
-            "verdict": one.verdict.word if one.verdict else None,
+            "verdict": one.verdict.label if one.verdict else None,
         }
         for one in results
     ]

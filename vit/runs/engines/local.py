@@ -13,7 +13,7 @@ from vit.runs.detached import start_detached
 from vit.runs.engines.contract import HERE, Capacity, Engine, Handle, JobStatus, Request, Share
 from vit.runs.queue_file import open_queue, read_queue
 from vit.runs.registry import local_status
-from vit.runs.scheduler import gpu_names, grant
+from vit.runs.scheduler import assign_or_queue, gpu_names
 from vit.training.run_folder import is_alive, record_outcome, write_errors
 
 
@@ -31,11 +31,11 @@ class Local(Engine):
 
     def submit(self, folder: Path, request: Request) -> Handle:
         """Start the run's supervisor, which waits for devices."""
-        with open_queue(folder.parent) as line, write_errors(folder):
+        with open_queue(folder.parent) as queue, write_errors(folder):
             start_detached("vit.runs.supervisor", folder, "This run is already active.")
             # The run enters the queue here, not in its supervisor, so that runs start in the order of their launches.
             if not request.share:
-                grant(folder.parent, line, folder.name, request.devices, gpu_names)
+                assign_or_queue(folder.parent, queue, folder.name, request.devices, gpu_names)
         return Handle(folder, HERE, folder.name, time.time())
 
     def status(self, handle: Handle) -> JobStatus:

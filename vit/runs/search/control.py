@@ -168,10 +168,10 @@ def delete(search_id: str) -> None:
     search = find_search(search_id)
     if search.alive:
         raise InvalidRun("This search is running. Stop it first.")
-    doomed = search.folder.with_name(f".{search.id}.deleted")
+    trash = search.folder.with_name(f".{search.id}.deleted")
     with write_errors(search.folder):
-        search.folder.rename(doomed)  # atomic: no reader sees a half-deleted folder
-    shutil.rmtree(doomed, ignore_errors=True)
+        search.folder.rename(trash)  # atomic: no reader sees a half-deleted folder
+    shutil.rmtree(trash, ignore_errors=True)
 
 
 def find_search(search_id: str) -> Search:

@@ -107,7 +107,7 @@ class Driver:
                 limits=Limits(plan.runs_per_person, plan.free_bytes),
             )
         except UserError as error:
-            if not isinstance(error, Unreachable) and not self._room_will_come():
+            if not isinstance(error, Unreachable) and not self._can_retry_later():
                 raise
             if self._last_message != str(error):  # do not repeat the message every second
                 self._last_message = str(error)
@@ -117,7 +117,7 @@ class Driver:
         _log(f"Trial {number + 1} of {plan.trials}: {run.id}, {format_settings(self.drawn[number])}")
         return True
 
-    def _room_will_come(self) -> bool:
+    def _can_retry_later(self) -> bool:
         """Whether the launch can succeed once a running run ends."""
         most = self.plan.runs_per_person
         mine = sum(run.alive and run.owner == self.plan.owner for run in list_runs())
