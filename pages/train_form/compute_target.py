@@ -10,7 +10,7 @@ from pages.links import link_controls
 from pages.looking import run_records
 from pages.server import access
 from pages.shared.escape import plain, with_code
-from pages.train_form import cost_preview
+from pages.train_form import cost_preview, form_state
 from vit.data import catalog
 from vit.runs.control import launch
 from vit.runs.engines import clusters, watch
@@ -226,7 +226,7 @@ def pick_here() -> ComputeTarget:
         selected = tuple(st.multiselect("GPUs", gpus, default=gpus, key="gpus", persist_state="session"))
         if not selected:
             st.error("Choose at least one GPU.")
-    share = bool(st.session_state.get("share"))  # the toggle is not drawn in every run
+    share = form_state.shares()
     busy = [used_by[name] for name in selected if name in used_by]
     if busy or share:
         share = st.toggle(

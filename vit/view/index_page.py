@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 from PIL import Image
 
+from vit.view.standalone_page import head
+
 INDEX = "index.html"
 THUMBNAIL_SIDE = 224  # longer side [px]
 _QUALITY = 80
@@ -63,10 +65,7 @@ def index_page(title: str, tiles: Sequence[Tile], facts: Iterable[str] = ()) -> 
     """
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     lines = [
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
+        head(title, policy, _STYLE),
         f"<h1>{html.escape(title)}</h1>\n<ul>",
         *map(_item, tiles),
         "</ul>",

@@ -25,7 +25,7 @@ from vit.untrusted import parse_json
 from vit.view import lesson_weights
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import join_sections
-from vit.view.standalone_page import STYLE, digest
+from vit.view.standalone_page import STYLE, digest, head
 from vit.view.web import joined, read
 
 if TYPE_CHECKING:
@@ -76,14 +76,9 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
         "style-src 'unsafe-inline'; img-src blob: data:; media-src blob:"
     )
     data = json.dumps({"words": words, "language": language}, ensure_ascii=False).replace("<", "\\u003c")
-    title = html.escape(words["title"])
     text = "\n".join(
         [
-            f'<!doctype html>\n<html lang="{language}">\n<head>\n<meta charset="utf-16">',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{title}</title>",
-            f"<style>{STYLE}{read('viewer.css')}{read('lesson/lesson.css')}</style>\n</head>\n<body>",
+            head(words["title"], policy, STYLE + read("viewer.css") + read("lesson/lesson.css"), language, "utf-16"),
             _lesson_html(words),
             f'<script type="application/json" id="data">{data}</script>',
             f'<script type="text/plain" id="worker">{worker}</script>',

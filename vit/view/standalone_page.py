@@ -105,11 +105,8 @@ def standalone(
     policy = f"default-src 'none'; script-src '{digest(script)}'; style-src 'unsafe-inline'; img-src blob: data:"
     data_json = json.dumps({"data": data, "payloads": list(payloads)}).replace("<", "\\u003c")
     lines = [
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{html.escape(title)}</title>",
-        f"<style>{STYLE}{_IN_CELL if cell else ''}{read('viewer.css')}</style>\n</head>\n<body>\n<main>",
+        head(title, policy, f"{STYLE}{_IN_CELL if cell else ''}{read('viewer.css')}"),
+        "<main>",
         f"<h1>{html.escape(title)}</h1>",
         "<noscript><p>This page needs JavaScript.</p></noscript>",
         read("viewer.html"),
@@ -124,6 +121,23 @@ def standalone(
 def _packed(content: bytes) -> str:
     """Compress and encode as base64, reproducibly: `mtime=0` leaves out the time."""
     return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode()
+
+
+def head(title: str, policy: str, style: str, language: str = "en", charset: str = "utf-8") -> str:
+    """Return the start of an HTML file, up to the body.
+
+    Args:
+        policy: its content security policy.
+        style: CSS.
+    """
+    return "\n".join(
+        [
+            f'<!doctype html>\n<html lang="{language}">\n<head>\n<meta charset="{charset}">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{html.escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>",
+        ]
+    )
 
 
 def digest(script: str) -> str:
