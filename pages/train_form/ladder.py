@@ -87,7 +87,9 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
         _offer(config, target, rows)
         if best:
             with st.container(key="ladder_sentence"):
-                st.markdown(sentence(known, best, [row.name for row in rows if row.run and row.run.alive]))
+                under_way = [row.name for row in rows if row.run and row.run.alive]
+                complete = not under_way and all(row.result or row.run for row in rows)
+                st.markdown(sentence(known, best, under_way, complete))
 
     draw()
 
@@ -146,31 +148,34 @@ def _without_training(
     return {}
 
 
-def sentence(known: Mapping[str, RungResult], best: str, under_way: Sequence[str] = ()) -> str:
+def sentence(
+    known: Mapping[str, RungResult], best: str, under_way: Sequence[str] = (), complete: bool = True
+) -> str:
     """Return a sentence that recommends a rung.
 
     Args:
         known: results of rungs so far.
         best: the recommended rung.
         under_way: rungs with unfinished runs.
+        complete: every rung was tried, and none is under way.
 
     >>> sentence({"probe": RungResult(0.9, 200), "lora": RungResult(0.94, 200)}, "lora")
-    '**Take LoRA**: right for 94.0 % of 200 validation pictures, 4.0 points above the linear probe.'
-    >>> sentence({"lora": RungResult(0.494, 500, 1.42), "all": RungResult(0.49, 500, 1.4)}, "all")[31:]
+    '**Use LoRA**: right for 94.0 % of 200 validation pictures, 4.0 points above the linear probe.'
+    >>> sentence({"lora": RungResult(0.494, 500, 1.42), "all": RungResult(0.49, 500, 1.4)}, "all")[30:]
     '49.0 % of 500 validation pictures. So few pictures cannot tell it apart from LoRA, whose loss is higher.'
-    >>> sentence({"probe": RungResult(0.9, 200)}, "probe", ["lora", "all"])
+    >>> sentence({"probe": RungResult(0.9, 200)}, "probe", ["lora", "all"], complete=False)
     '**Best so far: the linear probe**, right for 90.0 % of 200 validation pictures. Still under way: LoRA, everything.'
     """
     result, share = known[best], 100 * known[best].accuracy
     title = _IN_A_SENTENCE[best]
-    text = f"**Best so far: {title}**, " if under_way else f"**Take {title}**: "
+    text = f"**Best so far: {title}**, " if not complete else f"**Use {title}**: "
     text += f"right for {share:.1f} % of {result.pictures:,} validation pictures"
     cheaper = [name for name in RUNGS if name in known and list(RUNGS).index(name) < list(RUNGS).index(best)]
     higher = [RUNGS[name].title for name, one in known.items() if one.correct > result.correct]
     if "probe" in known and result.correct > known["probe"].correct and best != "neighbours":
         gain = 100 * (result.accuracy - known["probe"].accuracy)
         text += f", {gain:.1f} points above the linear probe"
-    elif not higher and len(known) > len(cheaper) + 1 and not under_way:
+    elif not higher and len(known) > len(cheaper) + 1 and complete:
         text += ". Training more parameters does not improve on it"
     if higher:
         text += f". So few pictures cannot tell it apart from {' and '.join(higher)}, whose loss is higher"

@@ -254,7 +254,7 @@ def test_buttons_of_the_ladder_stay_below_the_pointer(page: Page, url: str, plac
             expect(page.get_by_text("stopping")).to_be_visible()
             (run / "stop").unlink()
             expect(page.get_by_text("100% done")).to_be_visible()
-        expect(page.get_by_text("Take the last two blocks")).to_be_visible()
+        expect(page.get_by_text("Still under way")).not_to_be_attached()
         assert link.bounding_box() == before and link.evaluate("(link) => link === window.kept")
         page.mouse.up()
         page.wait_for_url(f"**checkpoint=run-{run.name}*")

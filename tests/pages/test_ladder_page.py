@@ -58,7 +58,7 @@ def test_rungs_without_training_are_computed_on_a_click_and_once(runs: Path, mon
     first = rungs(page)
     assert first["Nearest neighbours"].endswith("%") and first["Linear probe"].endswith("%")
     assert first["LoRA"] == first["Everything"] == ""
-    assert any(one.value.startswith("**Take ") for one in page.markdown)
+    assert any(one.value.startswith("**Best so far: ") for one in page.markdown)
     assert button(page, "ladder_look") is None and button(page, "ladder_train") is not None
 
     def never(*_: object) -> Iterator[object]:

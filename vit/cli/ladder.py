@@ -52,7 +52,7 @@ def run_ladder(options: argparse.Namespace) -> None:
     if options.json:
         return
     best = ladder.recommended(results.items())
-    print(f"\nTake: {RUNGS[best].title}. {RUNGS[best].sentence}")
+    print(f"\nRecommended: {RUNGS[best].title}. {RUNGS[best].sentence}")
     if best in models:
         print(f"The model: {models[best] / 'checkpoints' / 'best'}")
     elif settings := RUNGS[best].settings:
