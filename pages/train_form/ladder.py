@@ -148,9 +148,7 @@ def _without_training(
     return {}
 
 
-def sentence(
-    known: Mapping[str, RungResult], best: str, under_way: Sequence[str] = (), complete: bool = True
-) -> str:
+def sentence(known: Mapping[str, RungResult], best: str, under_way: Sequence[str] = (), complete: bool = True) -> str:
     """Return a sentence that recommends a rung.
 
     Args:
