@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vit.explain.record import AttentionRecord
+    from vit.explain.relevance import GradientRecord
 
 MAGIC = b"vit1"
 CHAIN_UP_TO = 1 << 21  # maximum matrix elements of a chain that the browser computes on hover; 4 MB, 3 ms
@@ -140,12 +141,8 @@ def chain_fits(record: AttentionRecord) -> bool:
     return record.blocks * record.tokens**2 <= CHAIN_UP_TO
 
 
-def relevance_chain(record: AttentionRecord) -> bytes:
-    """Pack the chain of the method "relevance".
-
-    Args:
-        record: with the gradients of a class.
-    """
+def relevance_chain(record: GradientRecord) -> bytes:
+    """Pack the chain of the method "relevance"."""
     return pack_chain([record.flow(block) for block in range(record.blocks)], record.read)
 
 
