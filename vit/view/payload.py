@@ -142,11 +142,7 @@ def chain_fits(record: AttentionRecord) -> bool:
 
 
 def relevance_chain(record: GradientRecord) -> bytes:
-    """Pack the chain of the method "relevance".
-
-    Args:
-        record: with the gradients of a class.
-    """
+    """Pack the chain of the method "relevance"."""
     return pack_chain([record.flow(block) for block in range(record.blocks)], record.read)
 
 
