@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 import vit
 from pages.server import uploaded_pictures
 from pages.server.uploaded_pictures import Upload
-from tests.pages.controls import control
+from tests.pages.controls import control, run
 from tests.pages.offered import payload_of, sent_to
 from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
@@ -29,9 +29,7 @@ def captions(page: AppTest) -> str:
 
 
 def shown(page: AppTest, **link: str) -> AppTest:
-    page.query_params.update({"panel": "features", "sample": "cat"} | link)
-    page.run()
-    assert not page.exception and not page.error
+    assert not run(page, **{"panel": "features", "sample": "cat"} | link).error
     return page
 
 

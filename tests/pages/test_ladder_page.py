@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 from written_searches import hold_lock
 
 from pages.shared.escape import plain
-from tests.pages.controls import PATIENCE, ROOT
+from tests.pages.controls import app_page
 from tests.pages.controls import train_page as opened
 from vit.errors import InvalidConfig
 from vit.runs import control, registry
@@ -81,10 +81,8 @@ def test_run_of_a_rung_is_found_whoever_started_it(runs: Path) -> None:
     assert rungs(page)["Everything"] == ""
     assert rungs(opened(**LINK | {"limit": "61"}))["Last two blocks"] == ""  # other pictures
     (link,) = (one for one in page.get("page_link") if one.proto.label == "Open in Explore")
-    explore = AppTest.from_file(str(ROOT / "pages/explore.py"), default_timeout=PATIENCE)
-    explore.query_params.update(dict(parse_qsl(link.proto.query_string)))
-    explore.run()
-    assert not explore.exception and not explore.info  # otherwise the page reports a missing checkpoint
+    explore = app_page(**dict(parse_qsl(link.proto.query_string)))
+    assert not explore.info  # otherwise the page reports a missing checkpoint
     assert explore.selectbox(key="checkpoint").value == "run-20261125-000000-by-hand-0000"
 
 

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 import streamlit as st
-from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import setting_names
 from pages.train_form import compute_target, cost_preview, data_picker, settings
-from tests.pages.controls import control, name_of, open_to_a_network, pictures
+from tests.pages.controls import control, name_of, open_to_a_network, pictures, press, run
 from tests.pages.controls import train_page as opened
 from vit.cli.parser import parser
 from vit.cli.training import merged_settings
@@ -252,7 +251,7 @@ def test_nothing_can_be_started_on_data_whose_download_failed(page: AppTest, mon
     monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")  # a closed port
     control(page.selectbox, "data").set_value("cifar10").run()
     assert not start(page).disabled, "a run downloads what is not here"
-    next(button for button in page.button if button.label == "Download CIFAR-10").click().run()
+    press(page, "Download CIFAR-10")
     for _ in range(2):
         assert len(page.error) == 1 and "could not be downloaded" in page.error[0].value
         assert start(page).disabled
@@ -275,8 +274,7 @@ def test_full_disk_is_reported_and_keeps_the_form(page: AppTest, folders: Path) 
 )
 def test_folder_below_the_roots_can_be_selected(folders: Path, size: tuple[int, int], count: int, preset: str) -> None:
     pictures(folders / "data" / "zoo", size, count=count)
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
-    app.switch_page("pages/train.py").run()
+    app = opened()
     control(app.selectbox, "data").set_value(f"folder:{folders / 'data' / 'zoo'}").run()
     assert not app.exception and not app.error
     assert control(app.selectbox, "preset").value == preset, "the recipe made for such pictures is proposed"
@@ -288,8 +286,8 @@ def test_folder_below_the_roots_can_be_selected(folders: Path, size: tuple[int, 
 
 def test_page_is_closed_where_the_app_is_open_to_a_network(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_to_a_network(monkeypatch)
-    page = AppTest.from_file(str(ROOT / "pages" / "train.py"), default_timeout=PATIENCE).run()
-    assert not page.exception and not page.button and not page.selectbox
+    page = opened()
+    assert not page.button and not page.selectbox
     assert "closed" in page.title[0].value
 
 
@@ -342,7 +340,7 @@ def test_dry_run_shows_the_cost_of_a_run(page: AppTest, monkeypatch: pytest.Monk
     monkeypatch.setattr(dry_run, "LIMIT_SECONDS", 600.0)  # on a busy machine
     setting(page, "limit").set_value(100).run()
     assert "<span>Epochs × steps</span><b>8 × 2</b>" in said(page) and "not tried" in said(page)
-    next(one for one in page.button if one.label == "Try a few steps").click().run()
+    press(page, "Try a few steps")
     assert not page.exception and not page.error and "not tried" not in said(page)
     assert not button(page, "take_smaller"), "this one fits"
     assert not button(page, "cancel_trial"), "it is over"
@@ -412,8 +410,8 @@ def test_each_of_two_equal_gpus_can_be_selected(folders: Path, monkeypatch: pyte
     assert page.radio(key="device").value == "cuda:0"
     for name in ("cuda:1", "cuda:0"):
         page.radio(key="device").set_value(name).run()
-        page.run()
-        assert not page.exception and page.radio(key="device").value == name
+        run(page)
+        assert page.radio(key="device").value == name
 
 
 @pytest.mark.parametrize("installed", [(), ("mlflow",)])
@@ -423,7 +421,7 @@ def test_installed_tracker_is_offered(
     from vit.training.trackers import plugin
 
     monkeypatch.setattr(plugin, "available", lambda: installed)
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).switch_page("pages/train.py").run()
+    app = opened()
     offered = [box for box in app.selectbox if box.key == settings.first_key("track")]
     assert [box.options for box in offered] == [["none", *installed]] * bool(installed)
     for box in offered:
