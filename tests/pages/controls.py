@@ -55,6 +55,11 @@ def train_page(**link: Any) -> AppTest:
     return app_page("train", **link)
 
 
+def button(page: AppTest, key: str) -> Any:
+    """Return the button with this key, None if the page has none."""
+    return next((one for one in page.button if one.key == key), None)
+
+
 def press(page: AppTest, label: str) -> AppTest:
     """Press the button with this label."""
     next(button for button in page.button if button.label == label).click()

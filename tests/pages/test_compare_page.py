@@ -14,7 +14,7 @@ from pages.comparison import side_by_side
 from pages.server import access
 from tests.pages.compare_page import png, show, write_checkpoints
 from tests.pages.controls import app_page, control, run, texts
-from tests.pages.offered import payload_of, sent_to
+from tests.pages.offered import payload, sent_to
 from vit import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES, shapes
@@ -22,7 +22,6 @@ from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.training.config import TrainConfig
 from vit.training.snapshot_writer import SnapshotWriter
-from vit.view.payload import unpack
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def stored_run(checkpoints: Path, build: Callable[..., Any]) -> str:
 
 def grids(page: AppTest) -> list[list[int]]:
     """Return the grids of the browser's two payloads."""
-    return [unpack(payload_of(page, f"{side} feeder"))[0]["grid"] for side in "ab"]
+    return [payload(page, f"{side} feeder")[0]["grid"] for side in "ab"]
 
 
 def views(page: AppTest) -> list[dict[str, Any]]:
@@ -91,12 +90,12 @@ def test_two_checkpoints_share_picture_class_and_view(checkpoints: Path, twin: s
     left, right = views(page)
     assert [side["seed"]["view"] for side in (left, right)] == ["relevance", "relevance"] and not left["ownView"]
     assert [(side["method"]["title"], side["method"]["target"]) for side in (left, right)] == [("LeGrad", "horse")] * 2
-    pictures = [unpack(payload_of(page, f"{side} feeder"))[1]["picture"].tobytes() for side in "ab"]
+    pictures = [payload(page, f"{side} feeder")[1]["picture"].tobytes() for side in "ab"]
     assert pictures[0] == pictures[1]
     keys = {one.key for one in page.selectbox}
     assert "a_sample" in keys and "b_sample" not in keys and "b_target" not in keys
     page.selectbox(key="a_sample").set_value("temple").run()
-    changed = [unpack(payload_of(page, f"{side} feeder"))[1]["picture"].tobytes() for side in "ab"]
+    changed = [payload(page, f"{side} feeder")[1]["picture"].tobytes() for side in "ab"]
     assert changed[0] == changed[1] != pictures[0]
 
 
@@ -180,7 +179,7 @@ def test_uploaded_picture_is_explained_and_a_broken_one_is_replaced_by_a_sample(
     page = show(a_sample="upload")
     page.file_uploader(key="a_upload").upload("photo.png", png(300, 200)).run()
     assert not page.exception and not page.error
-    assert unpack(payload_of(page, "a feeder"))[0]["picture"]["width"] == 300
+    assert payload(page, "a feeder")[0]["picture"]["width"] == 300
     page.file_uploader(key="a_upload").upload("photo.png", b"no picture").run()
     assert not page.exception and len(page.error) == 1 and "\n" not in page.error[0].value
     assert next(iter(samples.SAMPLES.values())).credit in texts(page, "caption")
@@ -229,7 +228,7 @@ def test_reload_restores_a_sides_upload(checkpoints: Path) -> None:
     page = show(a_sample="upload")
     page.file_uploader(key="a_upload").upload("photo.png", png(300, 200)).run()
     again = show(**page.query_params)
-    assert unpack(payload_of(again, "a feeder"))[0]["picture"]["width"] == 300
+    assert payload(again, "a feeder")[0]["picture"]["width"] == 300
     assert "photo\\.png, which was uploaded" in texts(again, "caption")
 
 
@@ -258,13 +257,13 @@ def test_uploaded_pictures_of_a_side_are_stepped_through(checkpoints: Path) -> N
     page = show(a_sample="upload")
     files = [(f"{width}.png", png(width, 200), "image/png") for width in (300, 400)]
     page.file_uploader(key="a_upload").set_value(files).run()
-    widths = [unpack(payload_of(page, f"{side} feeder"))[0]["picture"]["width"] for side in "ab"]
+    widths = [payload(page, f"{side} feeder")[0]["picture"]["width"] for side in "ab"]
     assert widths == [300, 300] and page.button(key="a_picture previous").disabled
     page.button(key="a_picture next").click().run()
     again = show(**page.query_params)
     for each in (page, again):
         assert not each.exception
-        widths = [unpack(payload_of(each, f"{side} feeder"))[0]["picture"]["width"] for side in "ab"]
+        widths = [payload(each, f"{side} feeder")[0]["picture"]["width"] for side in "ab"]
         assert widths == [400, 400] and each.button(key="a_picture next").disabled
 
 
@@ -275,7 +274,7 @@ def test_unreadable_upload_is_named_and_the_others_are_shown(checkpoints: Path) 
     files = [("notes.7z", b"7z\xbc\xaf\x27\x1c", "application/x-7z"), ("300.png", png(300, 200), "image/png")]
     page.file_uploader(key="a_upload").set_value(files).run()
     assert not page.exception and "notes\\.7z" in page.error[0].value
-    assert unpack(payload_of(page, "a feeder"))[0]["picture"]["width"] == 300
+    assert payload(page, "a feeder")[0]["picture"]["width"] == 300
 
 
 @pytest.mark.parametrize("which", ["99", "0", "<b>"])
@@ -284,4 +283,4 @@ def test_link_to_a_picture_beyond_those_of_a_side(checkpoints: Path, which: str)
     files = [(f"{width}.png", png(width, 200), "image/png") for width in (300, 400)]
     page.file_uploader(key="a_upload").set_value(files).run()
     run(page, a_which=which)
-    assert unpack(payload_of(page, "a feeder"))[0]["picture"]["width"] == (400 if which == "99" else 300)
+    assert payload(page, "a feeder")[0]["picture"]["width"] == (400 if which == "99" else 300)

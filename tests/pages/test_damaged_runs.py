@@ -1,6 +1,5 @@
 """A damaged run folder is reported, and breaks neither a page nor the other runs."""
 
-import fcntl
 import json
 import os
 import random
@@ -26,6 +25,7 @@ from vit.errors import UserError
 from vit.images.preprocess import Preprocess
 from vit.runs import error_report, registry
 from vit.training.config import TrainConfig
+from vit.training.run_folder import hold_run
 from vit.training.snapshot_writer import SnapshotWriter
 from vit.view.attention_snapshots import read_payload, read_snapshots
 
@@ -263,12 +263,10 @@ for act in (runs.stop, runs.resume, lambda run: runs.rename(run, "x")):
 
 
 def test_running_run_of_another_user_is_alive(open_folder: Path) -> None:
-    lock = open_folder / GOOD / "alive.lock"
-    (open_folder / GOOD / "outcome.json").unlink()
-    (open_folder / GOOD / "heartbeat").touch()
-    lock.chmod(0o444)
-    with lock.open() as held:
-        fcntl.flock(held, fcntl.LOCK_SH)
+    heartbeat = (open_folder / GOOD / "heartbeat").read_text()
+    (open_folder / GOOD / "alive.lock").chmod(0o444)
+    with hold_run(open_folder / GOOD):
+        (open_folder / GOOD / "heartbeat").write_text(heartbeat)  # a new attempt begins without one
         assert as_nobody(f"print(runs.find_run({GOOD!r}).status)") == ["testing"]
 
 

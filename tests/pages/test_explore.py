@@ -17,18 +17,12 @@ import vit
 from pages.panels import own_pictures
 from pages.server import uploaded_pictures
 from tests.pages.controls import app_page, run
-from tests.pages.offered import payload_of, sent_to
+from tests.pages.offered import payload, sent_to
 from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
 from vit.images import samples
-from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
-
-
-def payload(page: AppTest) -> tuple[dict, dict]:
-    """Return the payload last sent to the viewer."""
-    return unpack(payload_of(page, "feeder"))
 
 
 def test_page_opens_with_an_explained_sample(page: AppTest) -> None:
@@ -148,14 +142,14 @@ def test_one_upload_is_no_strip_and_the_next_joins_it(page: AppTest) -> None:
 
 def test_components_of_a_strip_share_one_basis(page: AppTest, checkpoints: Path) -> None:
     run(page, size="32", view="components", after_block="1")
-    assert unpack(payload_of(page, "features feeder"))[0]["pictures"] == 1
+    assert payload(page, "features feeder")[0]["pictures"] == 1
     several(page, cat=samples.read("cat"), wheel=gif(4), horse=samples.read("horse"))
     checkpoint = vit.load_checkpoint(checkpoints / "cifar10")
     pictures = [vit.decode_image(data) for data in (samples.read("cat"), gif(4), samples.read("horse"))]
     features = [patch_features(checkpoint.model, checkpoint.preprocess(one), 1) for one in pictures]
     of = components([features[i] for i in (0, 1, 2)])
     for number in (0, 1, 2):
-        header, sections = unpack(payload_of(page, "features feeder"))
+        header, sections = payload(page, "features feeder")
         assert header["pictures"] == 3 and header["shares"] == pytest.approx(of.shares.tolist())
         truth = of.colours[number].numpy()
         assert np.abs(sections["colours"].reshape(8, 8, 3) / 255 - truth).max() <= 1 / 255
@@ -174,7 +168,7 @@ def test_deleted_picture_of_the_strip_is_reported(
     assert not page.exception and payload(page)[0]["picture"]["width"] == 300
     assert "second" in page.error[0].value and "not here any more" in page.error[0].value
     run(page, view="components")
-    assert unpack(payload_of(page, "features feeder"))[0]["pictures"] == 1
+    assert payload(page, "features feeder")[0]["pictures"] == 1
 
 
 def test_oldest_pictures_beyond_the_limit_are_dropped(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from tiny import TINY, fill
 import vit
 from tests.pages.controls import control, run
 from tests.pages.drawings import html_elements
-from tests.pages.offered import payload_of, sent_to
+from tests.pages.offered import payload, sent_to
 from vit.explain.head_ablation import ablation_hook, head_means
 from vit.explain.methods import METHODS, heatmap_of, weights
 from vit.explain.occlusion import hide_patches
@@ -24,7 +24,6 @@ from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
 
@@ -151,7 +150,7 @@ def test_ablated_head_changes_the_answer_and_the_second_viewer(page: AppTest) ->
     pictures = [checkpoint.preprocess(vit.decode_image(samples.read(name))) for name in samples.SAMPLES]
     hook = ablation_hook([(0, 0), (2, 1)], head_means(checkpoint.model, torch.cat(pictures)))
     wanted = record(checkpoint.model, pixels, hook=hook)
-    _, sections = unpack(payload_of(page, "changed feeder"))
+    _, sections = payload(page, "changed feeder")
     shown = sections["maps"] / 255 * sections["scales"][..., None]
     np.testing.assert_allclose(shown[5], wanted.full(5)[..., 1:], atol=0.004)
 
@@ -237,7 +236,7 @@ def test_ablated_head_is_replaced_by_the_mean_for_the_selected_number_of_heads(p
         hook = ablation_hook([(0, 1)], head_means(checkpoint.model, torch.cat(inputs)))
         cat = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
         wanted = record(checkpoint.model, cat, hook=hook).full(1)
-        _, sections = unpack(payload_of(page, "changed feeder"))
+        _, sections = payload(page, "changed feeder")
         np.testing.assert_allclose(
             (sections["maps"] / 255 * sections["scales"][..., None])[1], wanted[..., 1:], atol=0.004
         )

@@ -20,13 +20,12 @@ from pages.looking import mask_drops
 from pages.server import result_cache
 from tests.pages.controls import run
 from tests.pages.drawings import html_elements
-from tests.pages.offered import payload_of, sent_to
+from tests.pages.offered import payload, sent_to
 from vit.explain.sensitivity import random_masks, score_drops
 from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.view.payload import unpack
 
 
 def chart(page: AppTest, key: str) -> dict:
@@ -110,7 +109,7 @@ def test_more_masks_are_measured_once_the_browser_has_the_first(page: AppTest, f
         run(page)
         caption = next(one.value for one in page.caption if " masks" in one.value)
         count = int(re.search(r"with ([\d,]+) masks( so far)?", caption)[1].replace(",", ""))
-        header, sections = unpack(payload_of(page, "masks feeder"))
+        header, sections = payload(page, "masks feeder")
         offer = json.loads(page.get_by_key("masks feeder").proto.json)
         assert len(sections["masks"]) == len(sections["drops"]) and header["target"] == "cat"
         assert ("so far" in caption) == (count < mask_drops.MOST) == offer["more"]
@@ -161,7 +160,7 @@ def test_masks_are_those_of_the_class_and_reach_the_viewer_in_every_panel(page: 
     masks = random_masks(64, mask_drops.FIRST)
     for target in (3, 5):
         page.selectbox(key="target").set_value(target).run()
-        header, sections = unpack(payload_of(page, "masks feeder"))
+        header, sections = payload(page, "masks feeder")
         assert (header["target"], header["grid"]) == (checkpoint.labels[target], list(grid))
         expected = score_drops(checkpoint.model, pixels, target, masks)
         np.testing.assert_allclose(sections["drops"], expected.numpy(), atol=1e-4)

@@ -1,6 +1,5 @@
 """Page Runs without a browser: empty, normal and error state, and its buttons."""
 
-import fcntl
 import io
 import json
 import os
@@ -28,6 +27,7 @@ from tests.pages.runs_page import option, show
 from vit.errors import InvalidRun
 from vit.runs import control as runs
 from vit.runs import registry
+from vit.training.run_folder import hold_run
 
 
 @pytest.fixture
@@ -36,11 +36,9 @@ def alive(folder: Path) -> Iterator[Callable[[str], None]]:
 
     @contextmanager
     def held(run: str) -> Iterator[None]:
-        lock = os.open(folder / run / "alive.lock", os.O_RDWR)
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        (folder / run / "heartbeat").touch()
-        yield
-        os.close(lock)
+        with hold_run(folder / run):
+            (folder / run / "heartbeat").touch()
+            yield
 
     with ExitStack() as stack:
         yield lambda run: stack.enter_context(held(run))

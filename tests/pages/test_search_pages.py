@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from short_runs import tiny, until
 from streamlit.testing.v1 import AppTest
-from written_searches import end, hold_lock, write_search, write_trial
+from written_searches import end, write_search, write_trial
 
 from pages.looking import run_records
 from pages.server import access
@@ -26,6 +26,7 @@ from vit.runs.search import space
 from vit.runs.search.plan import SearchPlan
 from vit.training.dry_run import DryRun
 from vit.training.presets import PRESETS
+from vit.training.run_folder import hold_run
 
 
 @pytest.fixture
@@ -226,7 +227,7 @@ def test_best_trial_is_opened_in_the_explorer_or_trained_longer(search: Path) ->
 
 
 def test_running_search_is_stopped_from_the_page(search: Path) -> None:
-    with hold_lock(search):
+    with hold_run(search):
         page = show(search=search.name)
         assert "Searching" in page.get("progress")[0].proto.text
         page.button(key="stop search").click().run()
@@ -238,12 +239,12 @@ def test_running_search_is_stopped_from_the_page(search: Path) -> None:
 
 def test_new_search_says_what_it_waits_for(root: Path) -> None:
     folder = write_search(root)
-    with hold_lock(folder):
+    with hold_run(folder):
         page = show(search=folder.name)
         assert "Its first trial is being started" in texts(page)
         assert not page.dataframe  # no list before there is a trial
         trial = write_trial(folder, 0, [], outcome="")
-        with hold_lock(trial):
+        with hold_run(trial):
             assert plain("Trial 1: It loads PyTorch and its pictures") in texts(show(search=folder.name))
             (trial / "heartbeat").touch()
             page = show(search=folder.name)
@@ -253,7 +254,7 @@ def test_new_search_says_what_it_waits_for(root: Path) -> None:
 def test_single_trial_is_not_called_the_best(root: Path) -> None:
     folder = write_search(root)
     write_trial(folder, 0, [0.6], outcome="", lr=0.001)
-    with hold_lock(folder):
+    with hold_run(folder):
         page = show(search=folder.name)
         assert "Trial 1** is the first with a result: right for 60.0 %" in texts(page)
         assert "is the best" not in texts(page)

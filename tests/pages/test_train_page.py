@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.shared import setting_names
 from pages.train_form import compute_target, cost_preview, data_picker, settings
-from tests.pages.controls import control, name_of, open_to_a_network, pictures, press, run
+from tests.pages.controls import button, control, name_of, open_to_a_network, pictures, press, run
 from tests.pages.controls import train_page as opened
 from vit.cli.parser import parser
 from vit.cli.training import merged_settings
@@ -314,10 +314,6 @@ def test_setting_to_compare_that_became_ineffective_is_dropped(folders: Path) ->
 
 def test_every_preset_is_offered(page: AppTest) -> None:
     assert sorted(control(page.selectbox, "preset").options) == sorted(preset.title for preset in PRESETS.values())
-
-
-def button(page: AppTest, key: str):
-    return next((one for one in page.button if one.key == key), None)
 
 
 def said(page: AppTest) -> str:
