@@ -25,8 +25,6 @@ from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
-ROOT = Path(__file__).parents[2]
-
 
 def chosen(page: AppTest, **selection: object) -> None:
     """Set a selection as the browser reports one from the viewer."""
