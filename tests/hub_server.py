@@ -101,9 +101,9 @@ class HubServer:
         repository.branches[branch] = commit
         return commit
 
-    def requests_of(self, part: str, method: str = "GET") -> list[Request]:
-        """Return the requests with `part` in their path."""
-        return [one for one in self.requests if part in one.path and one.method == method]
+    def requests_of(self, part: str) -> list[Request]:
+        """Return the GET requests with `part` in their path."""
+        return [one for one in self.requests if part in one.path and one.method == "GET"]
 
     @contextmanager
     def running(self) -> Iterator["HubServer"]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from fake_cluster import set_up
-from short_runs import command_of, temporary_runs_folder, until
+from short_runs import command_of, one_thread, temporary_runs_folder, until
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
@@ -31,12 +31,9 @@ from vit.training import evaluation
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Use one thread, as each worker does: last digits depend on the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def as_in_workers() -> Iterator[None]:
+    with one_thread():
+        yield
 
 
 @pytest.fixture

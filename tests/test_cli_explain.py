@@ -35,8 +35,6 @@ from vit.view.selection import Selection
 
 pytestmark = pytest.mark.matrix
 
-ROOT = Path(vit.__file__).parent.parent
-
 
 def test_explain_draws_on_the_picture_at_its_own_size(
     command: Command, saved: Path, picture: Path, tmp_path: Path

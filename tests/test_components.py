@@ -13,14 +13,13 @@ from vit.explain.record import record
 from vit.model.transformer import VisionTransformer
 
 
-def scenes(
-    count: int = 4, rows: int = 8, cols: int = 10, dim: int = 24, seed: int = 0
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return features of pictures with an object, whose patches form a separate cluster, and the object's masks."""
+def scenes(seed: int = 0) -> tuple[list[Tensor], list[Tensor]]:
+    """Return features (8, 10, 24) of four pictures with an object, whose patches form a separate cluster, and masks."""
+    rows, cols, dim = 8, 10, 24
     random = torch.Generator().manual_seed(seed)
     background, thing = torch.nn.functional.normalize(torch.randn(2, dim, generator=random), dim=-1) * dim**0.5
     features, objects = [], []
-    for _ in range(count):
+    for _ in range(4):
         top, left = (int(torch.randint(1, side - 4, (), generator=random)) for side in (rows, cols))
         inside = torch.zeros(rows, cols, dtype=torch.bool)
         inside[top : top + 3, left : left + 3] = True

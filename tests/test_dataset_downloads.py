@@ -18,8 +18,6 @@ from vit.data.downloads import TORCHVISION, download, is_downloaded
 from vit.errors import InvalidDataset
 from vit.images.preprocess import Preprocess
 
-INPUT = Preprocess((8, 8), mean=(0.0,) * 3, std=(1.0,) * 3)
-GREY = Preprocess((8, 8), mean=(0.0,), std=(1.0,))
 CPU = torch.device("cpu")
 
 

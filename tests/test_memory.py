@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from short_runs import command_of
 from subprocesses import output_of
 
 from vit import devices, out_of_memory
@@ -273,7 +274,7 @@ def test_killed_trial_is_reported_in_one_sentence(shrinking: Path, monkeypatch: 
     config = train_config("shapes", device="cpu", limit=100)
     going_on = dry_run.without_training(config.model_copy(update={"init_from": str(shrinking)}))
     next(going_on)
-    child = next(one for one in _children() if "dry_run_process" in _command(one))
+    child = next(one for one in _children() if "dry_run_process" in command_of(one))
     assert Path(f"/proc/{child}/oom_score_adj").read_text().strip() == "1000"  # it is killed before the server
     os.kill(child, signal.SIGKILL)
     with pytest.raises(InvalidConfig, match="out of memory"):
@@ -282,10 +283,6 @@ def test_killed_trial_is_reported_in_one_sentence(shrinking: Path, monkeypatch: 
 
 def _children() -> list[int]:
     return [int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
-
-
-def _command(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def test_command_out_of_memory_says_so_in_one_sentence(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from short_runs import tiny
+from short_runs import notes, tiny
 
 from vit.training.metrics import read_metrics
 from vit.training.trackers import plugin
@@ -44,10 +44,6 @@ def stored() -> dict[str, Any]:
         [os.environ[plugin.PYTHON], "-c", READ], capture_output=True, text=True, timeout=300, check=True
     )
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def notes(run: Path) -> list[str]:
-    return [record["text"] for record in read_metrics(run / "metrics.jsonl") if record["kind"] == "note"]
 
 
 def test_mlflow_has_every_metric_of_a_run_and_its_resumption_in_one_run(tmp_path: Path) -> None:

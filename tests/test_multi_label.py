@@ -28,7 +28,6 @@ from vit.training.snapshot_writer import SnapshotWriter
 from vit.view.attention_snapshots import read_snapshots
 from vit.view.explanation import explain
 
-Build = Callable[..., VisionTransformer]
 SIZES = {
     "hidden_size": 48,
     "num_hidden_layers": 2,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from commands import Command, check_mistake
 from short_runs import tiny
-from written_searches import end, hold_lock, write_search, write_trial
+from written_searches import end, write_search, write_trial
 
 from vit.errors import InvalidConfig, UserError
 from vit.runs import registry
@@ -17,7 +17,7 @@ from vit.runs.search.plan import make_plan, usual_min_epochs
 from vit.runs.search.space import Choices, Range, default_dimension, default_space, draw, parse, searchable_settings
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, train_config
-from vit.training.run_folder import forget_attempt
+from vit.training.run_folder import forget_attempt, hold_run
 
 SPACE = {"lr": parse("lr", "1e-4:1e-2:log"), "depth": parse("depth", "1:4"), "flip": parse("flip", "true,false")}
 
@@ -133,7 +133,7 @@ def test_worse_trials_are_ended_early_and_listed_so(root: Path) -> None:
     good = [write_trial(search, i, [0.5, 0.6 + i / 100, 0.7, 0.7, 0.8, 0.8, 0.8, 0.8]) for i in range(3)]
     bad = write_trial(search, 3, [0.1, 0.2], outcome="")
     driver = Driver(search)
-    with hold_lock(bad):
+    with hold_run(bad):
         for _ in range(2):  # the first step starts them, the second compares
             assert driver.step()
         assert (bad / "stop").exists()
@@ -154,7 +154,7 @@ def test_no_trial_ends_before_the_first_comparison(root: Path) -> None:
     write_trial(search, 0, [0.9] * 8)
     bad = write_trial(search, 1, [0.1], outcome="")
     driver = Driver(search)
-    with hold_lock(bad):
+    with hold_run(bad):
         for _ in range(3):
             driver.step()
         assert not (bad / "stop").exists()
@@ -176,7 +176,7 @@ def test_trial_stopped_by_a_user_is_not_taken_for_one_ended_early(root: Path) ->
     write_trial(search, 0, [0.9] * 8)
     run = write_trial(search, 1, [0.5], outcome="")
     driver = Driver(search)
-    with hold_lock(run):
+    with hold_run(run):
         driver.step()
         driver.step()
     end(run, "stopped", "Stopped after 1 epochs.")
@@ -191,7 +191,7 @@ def test_search_continues_after_a_trial_was_deleted(root: Path) -> None:
     write_trial(search, 0, [0.9] * 8)
     gone = write_trial(search, 1, [0.5], outcome="")
     driver = Driver(search)
-    with hold_lock(gone):
+    with hold_run(gone):
         driver.step()
     gone.rename(root.parent / "elsewhere")
     while driver.step():
@@ -212,7 +212,7 @@ def test_search_whose_first_trials_all_fail_ends_with_the_reason(root: Path) -> 
 def test_another_driver_continues_after_a_kill_in_the_middle_of_a_line(root: Path) -> None:
     search = write_search(root, at_once=2)
     runs = [write_trial(search, number, [0.5, 0.5], outcome="") for number in range(4)]
-    with hold_lock(runs[0]), hold_lock(runs[1]), hold_lock(runs[2]), hold_lock(runs[3]):
+    with hold_run(runs[0]), hold_run(runs[1]), hold_run(runs[2]), hold_run(runs[3]):
         first = Driver(search)
         first.step()
         first.step()
@@ -246,7 +246,7 @@ def test_driver_killed_before_recording_a_launch_finds_the_run_and_starts_no_oth
 def test_lock_decides_whether_a_search_is_running(root: Path) -> None:
     search = write_search(root)
     assert control.find_search(search.name).status == "interrupted"
-    with hold_lock(search):
+    with hold_run(search):
         assert control.find_search(search.name).status == "searching"
         control.stop(search.name)
         assert control.find_search(search.name).status == "stopping"

@@ -11,7 +11,6 @@ from vit.images.preprocess import Preprocess
 
 INPUT = Preprocess((8, 8), mean=(0.0,) * 3, std=(1.0,) * 3)
 GREY = Preprocess((8, 8), mean=(0.0,), std=(1.0,))
-CPU = torch.device("cpu")
 
 
 def test_shapes_are_the_same_for_a_seed_and_differ_between_seeds() -> None:

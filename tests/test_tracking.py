@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from commands import Command, check_mistake
-from short_runs import tiny
+from short_runs import notes, tiny
 from tracker_plugin import installed_trackers, tracked
 from written_runs import EPOCHS, STEPS, write_run
 
@@ -37,10 +37,6 @@ def untracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("untracked") / "run"
     train(tiny(), run)
     return run
-
-
-def notes(run: Path) -> list[str]:
-    return [record["text"] for record in read_metrics(run / "metrics.jsonl") if record["kind"] == "note"]
 
 
 def figures(run: Path) -> dict[str, list[tuple[int, float]]]:

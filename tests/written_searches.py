@@ -1,11 +1,8 @@
 """Write the folders of searches and trials as drivers and trainers leave them, without a process."""
 
-import fcntl
 import json
-import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +58,3 @@ def write_trial(
 
 def end(run: Path, outcome: str, reason: str = "") -> None:
     (run / "outcome.json").write_text(json.dumps({"outcome": outcome, "reason": reason}))
-
-
-@contextmanager
-def hold_lock(run: Path) -> Iterator[None]:
-    """Hold the lock of a run or search, as its process does."""
-    lock = os.open(run / "alive.lock", os.O_RDWR | os.O_CREAT)
-    fcntl.flock(lock, fcntl.LOCK_SH)
-    try:
-        yield
-    finally:
-        os.close(lock)

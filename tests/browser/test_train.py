@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 from playwright.sync_api import Page, Route, expect
-from written_searches import hold_lock
 
 from vit.runs import control, registry
 from vit.training.ladder import rung_config
 from vit.training.presets import train_config
+from vit.training.run_folder import hold_run
 from vit.training.train import train
 
 from .explorer import PATIENCE, open_model
@@ -239,7 +239,7 @@ def test_buttons_of_the_ladder_stay_below_the_pointer(page: Page, url: str, plac
     train(rung_config(config, "last"), run)
     (run / "outcome.json").unlink()
     try:
-        with hold_lock(run):
+        with hold_run(run):
             (run / "heartbeat").touch()
             page.goto(f"{url}/train?preset=fine-tune&data=shapes&init_from=cifar10&limit=60&epochs=1")
             link = page.get_by_role("link", name="Open in Explore")

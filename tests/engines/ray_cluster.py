@@ -62,7 +62,22 @@ def end_marked(value: str, name: str = MARK) -> None:
         time.sleep(0.05)
 
 
-class RayCluster:
+class LocalCluster:
+    """A cluster whose processes have a mark in their environment, by which they are found and killed."""
+
+    def __init__(self) -> None:
+        self.mark = secrets.token_hex(8)
+
+    def processes(self, words: str) -> list[int]:
+        """Return the cluster's processes whose command line contains `words`."""
+        return [pid for pid in marked(self.mark) if words in command_of(pid)]
+
+    def end(self) -> None:
+        """Kill all processes by id: `ray stop` would end every other Ray of the machine, too."""
+        end_marked(self.mark)
+
+
+class RayCluster(LocalCluster):
     """A head without processors, and nodes with one each.
 
     Attributes:
@@ -71,7 +86,8 @@ class RayCluster:
     """
 
     def __init__(self, folder: Path):
-        self.folder, self.token, self.mark = folder, folder / "token", secrets.token_hex(8)
+        super().__init__()
+        self.folder, self.token = folder, folder / "token"
         folder.mkdir(parents=True)
         self.token.write_text(secrets.token_hex(32))
         self.address = "http://127.0.0.1:8299"
@@ -142,14 +158,6 @@ class RayCluster:
         """Kill all of the head's processes at once, including the drivers of jobs."""
         for pid in marked(self._node(0), NODE):
             os.kill(pid, signal.SIGKILL)
-
-    def processes(self, words: str) -> list[int]:
-        """Return the cluster's processes whose command line contains `words`."""
-        return [pid for pid in marked(self.mark) if words in command_of(pid)]
-
-    def end(self) -> None:
-        """Kill all processes by id: `ray stop` would end every other Ray of the machine, too."""
-        end_marked(self.mark)
 
 
 def command_of(pid: int) -> str:

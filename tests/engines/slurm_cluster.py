@@ -1,14 +1,13 @@
 """A Slurm cluster of two nodes on this machine, from Debian's packages; daemons are started and killed directly."""
 
 import os
-import secrets
 import shutil
 import signal
 import subprocess
 from pathlib import Path
 
 from patience import PATIENCE, until
-from ray_cluster import MARK, command_of, end_marked, marked
+from ray_cluster import MARK, LocalCluster
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 _CONF = """
@@ -51,7 +50,7 @@ def missing() -> str:
     return next((name for name in NEEDED if shutil.which(name) is None), "")
 
 
-class SlurmCluster:
+class SlurmCluster(LocalCluster):
     """Two nodes of one processor each.
 
     Attributes:
@@ -59,7 +58,8 @@ class SlurmCluster:
     """
 
     def __init__(self, folder: Path):
-        self.folder, self.mark = folder, secrets.token_hex(8)
+        super().__init__()
+        self.folder = folder
         for name in ("state", "munge", "spool-n1", "spool-n2"):
             (folder / name).mkdir(parents=True)
         folder.parent.chmod(0o755)
@@ -111,11 +111,3 @@ class SlurmCluster:
         before = state.stat().st_mtime_ns if state.exists() else None
         self._run("scontrol", "update", f"JobId={number}", "Requeue=1")  # an update without effect
         until(lambda: state.exists() and state.stat().st_mtime_ns != before, "that the controller writes its state")
-
-    def processes(self, words: str) -> list[int]:
-        """Return the cluster's processes whose command line contains `words`."""
-        return [pid for pid in marked(self.mark) if words in command_of(pid)]
-
-    def end(self) -> None:
-        """Kill all processes."""
-        end_marked(self.mark)

@@ -8,17 +8,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from labs import Lab, lab_fake, lab_here, lab_ray, lab_slurm
 from patience import PATIENCE
 from ray_cluster import RayCluster, command_of
-from short_runs import endless, last_step, steps, temporary_runs_folder, tiny, until, weights
+from short_runs import endless, last_step, one_thread, steps, temporary_runs_folder, tiny, until, weights
 
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
@@ -274,15 +272,6 @@ def test_measurement_in_parts_is_bit_identical_whichever_process_is_killed(
         os.kill(processes_with(lab.worker)[0], signal.SIGKILL)
         assert measured.result(PATIENCE) == expected
     assert not list(root.glob(".measurements/*"))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread, like the processes of a measurement, because last digits depend on it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def processes_with(words: str) -> list[int]:

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
+from tests.pages.controls import ROOT, app_page
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES
 from vit.images.preprocess import Preprocess
-
-ROOT = Path(__file__).parents[2]
 
 
 def write_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., Any]) -> Path:
@@ -31,23 +29,10 @@ def write_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Ca
 
 
 def show(**link: str) -> AppTest:
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).switch_page("pages/compare.py")
-    for name, value in link.items():
-        page.query_params[name] = value
-    return page.run()
-
-
-def texts(page: AppTest, *kinds: str) -> str:
-    every = kinds or ("caption", "markdown", "info", "warning", "error")
-    return " ".join(str(found.value) for kind in every for found in page.get(kind))
+    return app_page("compare", **link)
 
 
 def png(*size: int) -> bytes:
     out = io.BytesIO()
     Image.linear_gradient("L").resize(size).convert("RGB").save(out, "PNG")
     return out.getvalue()
-
-
-def reloaded(page: AppTest) -> AppTest:
-    """Open the same link in a new session."""
-    return show(**dict(page.query_params))

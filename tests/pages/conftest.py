@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE
 from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
 from torch import nn
@@ -18,6 +17,7 @@ import vit
 from pages.looking import loading, run_records
 from pages.panels import faithfulness
 from pages.train_form import cost_preview
+from tests.pages.controls import new_page
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import Block, VisionTransformer
 from vit.runs import control as runs
@@ -48,9 +48,14 @@ def page(request: pytest.FixtureRequest, shipped: Path, tmp_path: Path, monkeypa
     else:
         monkeypatch.setenv("VIT_CHECKPOINTS", str(shipped))
         monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
-    found = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
-    found.query_params["sample"] = "cat"
-    return found
+    return new_page(sample="cat")
+
+
+@pytest.fixture
+def only_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No runs and no downloads: the app has the checkpoints of the repository only."""
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("VIT_DOWNLOADS", str(tmp_path / "downloads"))
 
 
 @pytest.fixture

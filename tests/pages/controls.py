@@ -25,25 +25,51 @@ def control(some: Iterable[Any], name: str) -> Any:
     return next(one for one in some if name_of(one) == name)
 
 
-def texts(link: PageLink) -> dict[str, str]:
+def query(link: PageLink) -> dict[str, str]:
     """Return the values of an address by name."""
     return {name: values[-1] for name, values in link.to_query().items()}
 
 
-def app_page(name: str, /, **link: str) -> AppTest:
+def new_page(name: str = "", /, **link: Any) -> AppTest:
+    """Return a page of the app in a new session, not yet run; without a name, the page that the app opens first."""
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
+    page.query_params.update(link)
+    return page.switch_page(f"pages/{name}.py") if name else page
+
+
+def run(page: AppTest, /, **link: Any) -> AppTest:
+    """Run a page with these values in its link; it must raise nothing."""
+    page.query_params.update(link)
+    page.run()
+    assert not page.exception
+    return page
+
+
+def app_page(name: str = "", /, **link: Any) -> AppTest:
     """Run a page of the app once, in a new session."""
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
-    app.switch_page(f"pages/{name}.py")
-    for part, text in link.items():
-        app.query_params[part] = text
-    app.run()
-    assert not app.exception
-    return app
+    return run(new_page(name), **link)
 
 
-def train_page(**link: str) -> AppTest:
+def train_page(**link: Any) -> AppTest:
     """Run page Train."""
     return app_page("train", **link)
+
+
+def button(page: AppTest, key: str) -> Any:
+    """Return the button with this key, None if the page has none."""
+    return next((one for one in page.button if one.key == key), None)
+
+
+def press(page: AppTest, label: str) -> AppTest:
+    """Press the button with this label."""
+    next(button for button in page.button if button.label == label).click()
+    return run(page)
+
+
+def texts(page: AppTest, *kinds: str) -> str:
+    """Return all text on the page, or that of these kinds of elements."""
+    every = kinds or ("caption", "markdown", "header", "subheader", "text", "info", "warning", "error", "html")
+    return " ".join(str(getattr(found, "value", "")) for kind in every for found in page.get(kind))
 
 
 def open_to_a_network(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 from streamlit.testing.v1 import AppTest, app_test
 
+from vit.view.payload import unpack
+
 _files: dict[str, bytes] = {}
 
 
@@ -31,6 +33,11 @@ def payload_of(page: AppTest, key: str) -> bytes:
     """Return the payload that the feeder of this key offers to the browser."""
     address = json.loads(page.get_by_key(key).proto.json)["address"]
     return _files[address.rpartition("/")[2].partition(".")[0]]
+
+
+def payload(page: AppTest, key: str = "feeder") -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the header and the arrays of the payload that the feeder of this key offers."""
+    return unpack(payload_of(page, key))
 
 
 def request_all_masks(page: AppTest) -> None:

@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ import pytest
 import timm
 import torch
 from hub_server import HubServer
-from patience import PATIENCE
 from safetensors.torch import load_file, save
 from streamlit.testing.v1 import AppTest
 from tiny import fill
 from transformers import ViTConfig, ViTForImageClassification, ViTModel
 
+from tests.pages.controls import app_page, press, run
 from vit.checkpoints import hub, manage
 from vit.checkpoints.save import save_checkpoint
 from vit.images.preprocess import Preprocess
@@ -39,16 +40,11 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., A
     return tmp_path
 
 
-def page(**query: str) -> AppTest:
-    app = AppTest.from_file(APP, default_timeout=PATIENCE).switch_page("pages/checkpoints.py")
-    for name, value in query.items():
-        app.query_params[name] = value
-    return app.run()
+page = partial(app_page, "checkpoints")
 
 
 def test_shelf_lists_all_checkpoints(root: Path) -> None:
     app = page()
-    assert not app.exception
     shown = app.dataframe[0].value
     assert list(shown["Name"]) == ["ours", "theirs"]
     assert shown["Test accuracy"][0] == 75 and shown["Trained on"][0] == "toys"
@@ -74,8 +70,7 @@ def test_small_model_is_offered_as_a_lesson(root: Path) -> None:
     app = page(name="ours")
     app.selectbox(key="lesson ours").set_value("de")
     app.button(key="make lesson ours").click()
-    app.run()
-    assert not app.exception and not app.error
+    assert not run(app).error
     assert re.fullmatch(r"Make it \(about \d\.\d MB\)", app.button(key="make lesson ours").label)
 
     def files() -> list[str]:
@@ -100,9 +95,7 @@ def test_reason_why_a_lesson_is_impossible_is_shown(root: Path, build: Callable[
 def test_checkpoint_is_renamed_and_the_link_follows(root: Path) -> None:
     app = page(name="ours")
     app.text_input(key="name ours").set_value("best-one")
-    next(button for button in app.button if button.label == "Rename").click()
-    app.run()
-    assert not app.exception
+    press(app, "Rename")
     assert sorted(path.name for path in root.iterdir()) == ["best-one", "theirs"]
     assert app.query_params["name"] == "best-one"
 
@@ -110,16 +103,14 @@ def test_checkpoint_is_renamed_and_the_link_follows(root: Path) -> None:
 def test_taken_name_is_refused(root: Path) -> None:
     app = page(name="ours")
     app.text_input(key="name ours").set_value("theirs")
-    next(button for button in app.button if button.label == "Rename").click()
-    app.run()
+    press(app, "Rename")
     assert "already" in app.error[0].value
     assert sorted(path.name for path in root.iterdir()) == ["ours", "theirs"]
 
 
 def test_deletion_asks_for_confirmation(root: Path) -> None:
     app = page(name="theirs")
-    next(button for button in app.button if button.label == "Delete").click()
-    app.run()
+    press(app, "Delete")
     assert (root / "theirs").exists()
     app.button(key="really delete").click()
     app.run()
@@ -132,9 +123,7 @@ def test_upload_is_stored_under_its_name(root: Path) -> None:
     app.file_uploader[0].set_value([("My Model.safetensors", weights, "application/octet-stream")])
     app.run()
     assert app.text_input(key="new name").value == "my-model"
-    next(button for button in app.button if button.label == "Add").click()
-    app.run()
-    assert not app.exception
+    press(app, "Add")
     assert [path.name for path in (root / "my-model").iterdir()] == ["My_Model.safetensors"]
     assert app.query_params["name"] == "my-model"
 
@@ -146,8 +135,7 @@ def test_refused_upload_can_be_stored_under_another_name(root: Path) -> None:
     app.run()
     for name in ("ours", "another"):
         app.text_input(key="new name").set_value(name)
-        next(button for button in app.button if button.label == "Add").click()
-        app.run()
+        press(app, "Add")
         assert ["already" in error.value for error in app.error] == [True] * (name == "ours")
     assert (root / "another" / "ours.safetensors").read_bytes() == weights
 
@@ -159,8 +147,7 @@ def test_refused_upload_can_be_stored_under_another_name(root: Path) -> None:
 def test_suggested_name_is_free(root: Path, file: str, name: str) -> None:
     app = page()
     app.file_uploader[0].set_value([(file, b"", "application/octet-stream")])
-    app.run()
-    assert not app.exception
+    run(app)
     assert app.text_input(key="new name").value.replace("-", "_") == name.replace("-", "_")
 
 
@@ -180,9 +167,7 @@ def test_pth_tar_is_taken_for_a_pth(root: Path) -> None:
     app.file_uploader[0].set_value([("model_best.pth.tar", file.getvalue(), "application/x-tar")])
     app.run()
     app.text_input(key="new name").set_value("best")
-    next(button for button in app.button if button.label == "Add").click()
-    app.run()
-    assert not app.exception and not app.error
+    assert not press(app, "Add").error
     assert [path.name for path in (root / "best").iterdir()] == ["model_best.pth"]
 
 
@@ -201,15 +186,11 @@ def test_trainers_files_are_uploaded_together_and_several_models_are_offered(roo
         ]
     )
     app.run()
-    next(button for button in app.button if button.label == "Add").click()
-    app.run()
-    assert not app.exception and not app.error
+    assert not press(app, "Add").error
     assert [path.name for path in (root / "last").iterdir()] == ["last.ckpt"]
     assert manage.summarise(root / "last").others == ("student",)
-    explore = AppTest.from_file(APP, default_timeout=PATIENCE).switch_page("pages/explore.py")
-    explore.query_params["checkpoint"], explore.query_params["heads"] = "last#student", "4"
-    explore.run()
-    assert not explore.exception and not explore.error
+    explore = app_page(checkpoint="last#student", heads="4")
+    assert not explore.error
     (picker,) = (box for box in explore.selectbox if box.label == "Checkpoint")
     assert picker.value == "last#student" and "last" in picker.options
 
@@ -220,17 +201,15 @@ def test_explorer_warns_of_a_pooler_that_the_head_may_read(root: Path) -> None:
     whole["fc"] = torch.nn.Linear(64, 3)
     (root / "pooled").mkdir()
     torch.save(whole.state_dict(), root / "pooled" / "best.pth")
-    explore = AppTest.from_file(APP, default_timeout=PATIENCE).switch_page("pages/explore.py")
-    explore.query_params["checkpoint"], explore.query_params["heads"] = "pooled", "4"
-    explore.run()
-    assert not explore.exception and not explore.error
+    explore = app_page(checkpoint="pooled", heads="4")
+    assert not explore.error
     assert any("reads the pooler" in warning.value for warning in explore.warning)
 
 
 def test_empty_shelf_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
     app = page()
-    assert not app.exception and "no checkpoint yet" in app.info[0].value
+    assert "no checkpoint yet" in app.info[0].value
     assert app.header[-1].value == "Add one"
 
 
@@ -239,7 +218,6 @@ def test_shelf_is_read_only_over_a_network(root: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(access, "is_local", lambda: False)
     app = page()
-    assert not app.exception
     labels = {button.label for button in app.button}
     assert "Delete" not in labels and "Rename" not in labels
     assert not app.file_uploader
@@ -266,13 +244,12 @@ def fetch(app: AppTest, name: str) -> AppTest:
 
 def test_checkpoint_is_fetched_by_name_listed_and_deleted(published: str) -> None:
     app = fetch(page(), "ada/tiny")
-    assert not app.exception and not app.error
+    assert not app.error
     assert app.query_params["name"] == published
     assert hub.shortened(published) in list(app.dataframe[0].value["Name"])
     app = page(name=published)
     assert "Rename" not in [button.label for button in app.button]  # its name states its source
-    next(button for button in app.button if button.label == "Delete").click()
-    app.run()
+    press(app, "Delete")
     app.button(key="really delete").click()
     app.run()
     assert hub.shortened(published) not in list(app.dataframe[0].value["Name"])
@@ -281,7 +258,7 @@ def test_checkpoint_is_fetched_by_name_listed_and_deleted(published: str) -> Non
 @pytest.mark.parametrize("name", ["ada/other", "not a name", "../../etc"])
 def test_failed_download_is_reported_in_one_sentence(published: str, name: str) -> None:
     app = fetch(page(), name)
-    assert not app.exception and len(app.error) == 1 and app.error[0].value.endswith(".")
+    assert len(app.error) == 1 and app.error[0].value.endswith(".")
 
 
 def test_link_to_a_remote_checkpoint_fills_the_form(root: Path) -> None:

@@ -15,8 +15,7 @@ import vit
 from pages.looking import class_source
 from pages.server import uploaded_pictures
 from pages.server.uploaded_pictures import Upload
-from tests.pages.conftest import PATIENCE, ROOT
-from tests.pages.controls import control
+from tests.pages.controls import control, new_page, press, run
 from tests.pages.offered import sent_to
 from tests.pages.pictures import png
 from vit.explain import features
@@ -57,20 +56,13 @@ def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"folder:{tmp_path / 'data' / 'shades'}"
 
 
-def show(page: AppTest, **link: str | list[str]) -> AppTest:
-    """Run the page with a link."""
-    page.query_params.update({name: text for name, text in link.items() if text})
-    return page.run()
-
-
 def pixels(checkpoint: vit.Checkpoint) -> torch.Tensor:
     return checkpoint.preprocess(vit.decode_image(samples.read("cat")))
 
 
 @pytest.mark.parametrize("with_texts", ["clip", "siglip"], indirect=True)
 def test_typed_phrases_are_the_classes_everywhere(page: AppTest, with_texts: str) -> None:
-    show(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES[:2], view="relevance")
-    assert not page.exception and not page.error
+    assert not run(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES[:2], view="relevance").error
     checkpoint = vit.load_checkpoint(with_texts)
     typed = checkpoint.with_classes(vit.classes_from_text(checkpoint, PHRASES[:2]))
     expected = typed.model.probabilities(typed.model(pixels(typed)).logits[0]).detach()
@@ -84,8 +76,7 @@ def test_typed_phrases_are_the_classes_everywhere(page: AppTest, with_texts: str
 @pytest.mark.parametrize("panel", ["layers", "what-if"])
 def test_unusual_names_are_shown_as_typed(page: AppTest, with_texts: str, panel: str) -> None:
     link = {"checkpoint": with_texts, "classes_from": "typed", "classes_text": ODD, "view": "relevance", "target": "1"}
-    show(page, panel=panel, probe="1", off="0-1", **link)
-    assert not page.exception and not page.error
+    assert not run(page, panel=panel, probe="1", off="0-1", **link).error
     assert {text.split(" · ")[0] for text in control(page.selectbox, "target").options} == set(ODD)
     assert sent_to(page)["method"]["target"] == ODD[1]
     traces = [trace for one in page.get("plotly_chart") for trace in json.loads(one.proto.spec)["data"]]
@@ -99,7 +90,7 @@ def test_unusual_names_are_shown_as_typed(page: AppTest, with_texts: str, panel:
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
 def test_other_phrases_reset_the_selected_class(page: AppTest, with_texts: str) -> None:
-    show(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES, target="2")
+    run(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES, target="2")
     assert control(page.selectbox, "target").value == 2
     control(page.text_area, "classes_text").set_value("a cat\n\n  a   tree ").run()
     assert not page.exception and page.query_params["classes_text"] == ["a cat", "a tree"]
@@ -109,8 +100,7 @@ def test_other_phrases_reset_the_selected_class(page: AppTest, with_texts: str) 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
 @pytest.mark.parametrize(("template", "message"), [("no braces", "A template needs {} once"), ("a photo of a {}", "")])
 def test_template_is_used_or_refused(page: AppTest, with_texts: str, template: str, message: str) -> None:
-    show(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES, classes_template=template)
-    assert not page.exception
+    run(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES, classes_template=template)
     errors = [one.value.replace("\\", "") for one in page.error]
     assert len(errors) == bool(message) and all(one.startswith(message) for one in errors)
     assert bool(message) == (sent_to(page)["method"] is None)
@@ -119,13 +109,13 @@ def test_template_is_used_or_refused(page: AppTest, with_texts: str, template: s
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
 @pytest.mark.parametrize("texts", [[""], ["x" * 5000], [" "], [f"phrase {i}" for i in range(1200)], ["\x00", "é"]])
 def test_hostile_phrases_give_an_answer_or_a_sentence(page: AppTest, with_texts: str, texts: list[str]) -> None:
-    show(page, checkpoint=with_texts, classes_from="typed", classes_text=texts)
-    assert not page.exception and sent_to(page)
+    run(page, checkpoint=with_texts, classes_from="typed", classes_text=texts)
+    assert sent_to(page)
 
 
 def test_phrases_are_offered_only_for_text_models(page: AppTest) -> None:
-    show(page, classes_from="typed", classes_text=PHRASES)
-    assert not page.exception and not page.text_area
+    run(page, classes_from="typed", classes_text=PHRASES)
+    assert not page.text_area
     assert control(page.button_group, "classes_from").options == ["the checkpoint's", "examples", "similarity"]
 
 
@@ -134,10 +124,9 @@ def test_model_without_classes_learns_those_of_a_dataset(
     page: AppTest, backbone: str, dataset: str, classifier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # the page's model stays on the CPU nevertheless
-    page = show(page, checkpoint=backbone)
+    page = run(page, checkpoint=backbone)
     assert any("no classes of its own" in one.value for one in page.info)
-    show(page, classes_from="examples", classes_data=dataset, classes_classifier=classifier)
-    assert not page.exception and not page.error
+    assert not run(page, classes_from="examples", classes_data=dataset, classes_classifier=classifier).error
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     checkpoint = vit.load_checkpoint(backbone)
     custom = vit.classes_from_examples(checkpoint, dataset, classifier, 300)
@@ -150,14 +139,13 @@ def test_model_without_classes_learns_those_of_a_dataset(
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
 def test_new_phrase_costs_one_pass(page: AppTest, with_texts: str, forwards: list[str]) -> None:
-    show(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES[:2], view="attention")
-    assert not page.exception and not page.error
+    assert not run(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES[:2], view="attention").error
     depth = vit.load_checkpoint(with_texts).config.depth
     before = len(forwards)
-    show(page, classes_text=PHRASES[1:3], view="attention")
-    assert not page.exception and len(forwards) == before  # it uses the recorded pass
-    show(page, view="relevance")
-    assert not page.exception and len(forwards) - before <= depth
+    run(page, classes_text=PHRASES[1:3], view="attention")
+    assert len(forwards) == before  # it uses the recorded pass
+    run(page, view="relevance")
+    assert len(forwards) - before <= depth
 
 
 def test_cached_features_survive_a_restart_until_a_picture_changes(
@@ -169,8 +157,7 @@ def test_cached_features_survive_a_restart_until_a_picture_changes(
 
     def options() -> list[str]:
         st.cache_resource.clear()  # as after a restart
-        show(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
-        assert not page.exception and not page.error
+        assert not run(page, checkpoint=backbone, classes_from="examples", classes_data=dataset).error
         return list(control(page.selectbox, "target").options)
 
     first = options()
@@ -183,7 +170,7 @@ def test_cached_features_survive_a_restart_until_a_picture_changes(
 def test_probe_is_saved_as_a_checkpoint_with_the_same_answers(
     page: AppTest, checkpoints: Path, backbone: str, dataset: str
 ) -> None:
-    show(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
+    run(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
     before = control(page.selectbox, "target").options
     page.text_input(key="probe name").set_value("shades-probe")
     page.button(key="keep probe").click().run()
@@ -197,7 +184,7 @@ def test_probe_is_saved_as_a_checkpoint_with_the_same_answers(
 
 
 def test_taken_name_is_refused_and_nothing_is_lost(page: AppTest, backbone: str, dataset: str) -> None:
-    show(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
+    run(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
     page.text_input(key="probe name").set_value("backbone")
     page.button(key="keep probe").click().run()
     assert not page.exception
@@ -218,10 +205,9 @@ def test_groups_of_uploaded_pictures_are_classes(
         for name, pictures in groups.items()
     }
     link = [f"{key} {name}" for name, key in keys.items()]
-    show(page, checkpoint=backbone, classes_from="examples", classes_group=link[:1])
-    assert not page.exception and any("Add at least two groups" in one.value for one in page.caption)
-    show(page, classes_group=link)
-    assert not page.exception and not page.error
+    run(page, checkpoint=backbone, classes_from="examples", classes_group=link[:1])
+    assert any("Add at least two groups" in one.value for one in page.caption)
+    assert not run(page, classes_group=link).error
     decoded = {name: [vit.decode_image(data) for data in pictures] for name, pictures in groups.items()}
     checkpoint = vit.load_checkpoint(backbone)
     custom = vit.classes_from_pictures(checkpoint, decoded)
@@ -241,7 +227,7 @@ def test_refused_group_gives_the_reason(
     def add(name: str, files: list[tuple[str, bytes, str]]) -> list[str]:
         page.text_input(key=f"classes_group name {len(groups())}").set_value(name)
         page.file_uploader(key=f"classes_group pictures {len(groups())}").set_value(files)
-        next(one for one in page.button if one.label == "Add the group").click().run()
+        press(page, "Add the group")
         assert not page.exception
         return [one.value.replace("\\", "") for one in page.warning]
 
@@ -249,7 +235,7 @@ def test_refused_group_gives_the_reason(
         linked = page.query_params.get("classes_group", [])
         return [linked] if isinstance(linked, str) else linked
 
-    show(page, checkpoint=backbone, classes_from="examples")
+    run(page, checkpoint=backbone, classes_from="examples")
     picture, text = ("red.png", png(30, 30), "image/png"), ("text.png", b"no picture", "image/png")
     assert add("", []) == ["The group needs a name and pictures."]
     assert add("", [picture]) == ["The group needs a name."]
@@ -267,23 +253,23 @@ def test_deleted_group_is_restored_by_uploading_it_again(
     key = uploaded_pictures.store_all([Upload.of("red.png", png(31, 31))])
     for file in (tmp_path / "pictures").iterdir():
         file.rename(tmp_path / file.name)
-    show(page, checkpoint=backbone, classes_from="examples", classes_group=[f"{key} reds"])
+    run(page, checkpoint=backbone, classes_from="examples", classes_group=[f"{key} reds"])
     assert any("The pictures of reds are not here any more" in one.value for one in page.caption)
     uploaded_pictures.store_all([Upload.of("red.png", png(31, 31))])
-    page.run()
-    assert not page.exception and any(one.value == "**reds** · 1 picture" for one in page.markdown)
+    run(page)
+    assert any(one.value == "**reds** · 1 picture" for one in page.markdown)
 
 
 def test_deleted_pictures_of_a_group_are_named(page: AppTest, backbone: str) -> None:
-    show(page, checkpoint=backbone, classes_from="examples", classes_group=["0" * 64 + " cats", "no key", " "])
-    assert not page.exception and any("The pictures of cats are not here any more" in one.value for one in page.caption)
+    run(page, checkpoint=backbone, classes_from="examples", classes_group=["0" * 64 + " cats", "no key", " "])
+    assert any("The pictures of cats are not here any more" in one.value for one in page.caption)
 
 
 def test_slow_computation_waits_for_a_button(
     page: AppTest, backbone: str, dataset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(class_source, "BUTTON_ABOVE_SECONDS", 0.0)
-    show(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
+    run(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
     button = next(one for one in page.button if one.label.startswith("Look at 300 pictures"))
     assert not page.exception and sent_to(page)["method"] is None
     button.click().run()
@@ -295,7 +281,7 @@ def test_slow_computation_waits_for_a_button(
 @pytest.fixture
 def compare(checkpoints: Path) -> AppTest:
     """Page Compare with a link, not yet run."""
-    return AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).switch_page("pages/compare.py")
+    return new_page("compare")
 
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
@@ -304,8 +290,7 @@ def test_each_side_of_compare_has_its_own_classes(
 ) -> None:
     typed = {"b_checkpoint": with_texts, "b_classes_from": "typed", "b_classes_text": PHRASES[:2]}
     learnt = {"a_checkpoint": backbone, "a_classes_from": "examples", "a_classes_data": dataset}
-    show(compare, **typed, **learnt)
-    assert not compare.exception and not compare.error
+    assert not run(compare, **typed, **learnt).error
     assert {text.split(" · ")[0] for text in control(compare.selectbox, "a_target").options} == {"dark", "light"}
     assert {text.split(" · ")[0] for text in control(compare.selectbox, "b_target").options} == set(PHRASES[:2])
 
@@ -313,24 +298,22 @@ def test_each_side_of_compare_has_its_own_classes(
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
 def test_contact_sheet_of_typed_phrases_leads_to_explore_with_them(compare: AppTest, with_texts: str) -> None:
     link = {"m_checkpoint": with_texts, "m_classes_from": "typed", "m_classes_text": PHRASES[:2]}
-    show(compare, mode="many", **link)
-    assert not compare.exception and not compare.error
+    assert not run(compare, mode="many", **link).error
     assert sum(one.value.startswith(("**a cat**", "**a dog**")) for one in compare.markdown) == len(samples.SAMPLES)
     query = parse_qs(compare.get("page_link")[0].proto.query_string)
     assert query["classes_text"] == PHRASES[:2] and query["classes_from"] == ["typed"]
 
 
 def test_similarity_to_the_pinned_patch_is_the_class(page: AppTest, backbone: str) -> None:
-    show(page, checkpoint=backbone, sample="cat", classes_from="similar", classes_like="cat")
-    assert not page.exception and not page.error
+    assert not run(page, checkpoint=backbone, sample="cat", classes_from="similar", classes_like="cat").error
     assert control(page.selectbox, "target").options == ["like Chelsea the cat · 100.0%"]
     button = next(one for one in page.button if one.label == "Take the pinned patch")
     button.click().run()
     assert [one.value.replace("\\", "") for one in page.error] == [
         "No patch is pinned. Click one on the picture first."
     ]
-    show(page, token="7", pinned="1")
-    next(one for one in page.button if one.label == "Take the pinned patch").click().run()
+    run(page, token="7", pinned="1")
+    press(page, "Take the pinned patch")
     assert not page.exception and not page.error
     checkpoint = vit.load_checkpoint(backbone)
     place = divmod(7 - len(checkpoint.config.prefix), 4)
@@ -340,7 +323,7 @@ def test_similarity_to_the_pinned_patch_is_the_class(page: AppTest, backbone: st
     expected = float(alike.model(pixels(alike)).logits[0, 0].detach())
     name = f"like Chelsea the cat, patch {place[0] + 1}, {place[1] + 1}"
     assert control(page.selectbox, "target").options == [f"{name} · {max(expected, 0):.1%}"]
-    show(page, sample="horse")
+    run(page, sample="horse")
     assert sent_to(page)["method"]["target"] == name  # of the cat's patch, on another picture
     next(one for one in page.button if "take the whole picture" in one.label).click().run()
     assert not page.exception and "classes_patch" not in page.query_params
@@ -351,8 +334,8 @@ def test_similarity_to_an_uploaded_picture_outlives_the_session(
 ) -> None:
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
     key = uploaded_pictures.store(png(30, 30, color="rgb(200, 20, 20)"))
-    show(page, checkpoint=backbone, classes_from="similar", classes_like=key, classes_name="red <b>.png")
-    assert not page.exception and not page.error
+    run(page, checkpoint=backbone, classes_from="similar", classes_like=key, classes_name="red <b>.png")
+    assert not page.error
     assert control(page.selectbox, "target").options[0].startswith("like red <b>.png · ")
 
 
@@ -362,5 +345,5 @@ def test_similarity_to_an_uploaded_picture_outlives_the_session(
 def test_hostile_links_of_similarity_give_an_answer_or_a_sentence(
     page: AppTest, backbone: str, like: str, patch: str
 ) -> None:
-    show(page, checkpoint=backbone, classes_from="similar", classes_like=like, classes_patch=patch)
-    assert not page.exception and sent_to(page)
+    run(page, checkpoint=backbone, classes_from="similar", classes_like=like, classes_patch=patch)
+    assert sent_to(page)

@@ -8,12 +8,11 @@ from urllib.parse import parse_qsl
 
 import pytest
 import torch
-from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
 from pages.comparison import contact_sheet
-from tests.pages.compare_page import ROOT, png, reloaded, show, texts, write_checkpoints
-from tests.pages.controls import control
+from tests.pages.compare_page import png, show, write_checkpoints
+from tests.pages.controls import app_page, control, run, texts
 from tests.pages.offered import sent_to
 from vit import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
@@ -34,7 +33,7 @@ def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable
 
 def test_every_sample_is_on_the_sheet_and_links_to_the_explorer(checkpoints: Path) -> None:
     page = show(mode="many")
-    assert not page.exception and not page.error
+    assert not page.error
     assert len(page.get("image")) == len(samples.SAMPLES) == len(page.get("page_link"))
     assert f"sample={list(samples.SAMPLES)[1]}" in page.get("page_link")[1].proto.query_string
 
@@ -50,9 +49,8 @@ def test_entries_are_sorted_by_confidence(checkpoints: Path) -> None:
 def test_computed_sheet_stays_when_the_machine_becomes_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     page = show(mode="many")
     monkeypatch.setattr(contact_sheet, "BUTTON_ABOVE_SECONDS", 0.0)  # recomputing would exceed the limit
-    page.query_params["m_sort"] = "confidence"
-    page.run()
-    assert not page.exception and len(page.markdown) == len(samples.SAMPLES)
+    run(page, m_sort="confidence")
+    assert len(page.markdown) == len(samples.SAMPLES)
     assert not [one for one in page.button if one.label.startswith("Look at")]
 
 
@@ -60,7 +58,7 @@ def test_maps_are_judged_on_request_and_pictures_sorted_by_that(checkpoints: Pat
     page = show(mode="many")
     assert "faithful" not in texts(page, "caption").lower() and "Faithfulness" not in str(page.get("button_group"))
     page = show(mode="many", m_true="1", m_sort="faithfulness")
-    assert not page.exception and not page.error
+    assert not page.error
     found = [
         re.search(r"faithful (−?\d\.\d\d): (better|no better|cannot)", one.value.replace("\\", ""))
         for one in page.caption
@@ -80,7 +78,7 @@ def dataset(root: Path, *classes: str) -> str:
 
 def test_correct_and_wrong_answers_on_a_dataset_are_distinguished(checkpoints: Path) -> None:
     page = show(mode="many", m_from="shapes", m_checkpoint="coarse")
-    assert not page.exception and not page.error
+    assert not page.error
     assert len(page.get("image")) == FEW_PICTURES
     table = page.markdown[0].value
     assert "✓ Right" in table and "✗ Wrong" in table
@@ -94,7 +92,7 @@ def test_correct_and_wrong_answers_on_a_dataset_are_distinguished(checkpoints: P
 def test_more_pictures_are_loaded_in_parts(checkpoints: Path) -> None:
     link = {"mode": "many", "m_from": "shapes", "m_checkpoint": "coarse", "m_count": "200", "m_sort": "confidence"}
     page = show(**link)
-    assert not page.exception and not page.error and len(page.get("image")) == contact_sheet.PAGE
+    assert not page.error and len(page.get("image")) == contact_sheet.PAGE
     parts = control(page.selectbox, "m_page").options
     assert parts == ["1 to 60 of 200", "61 to 120 of 200", "121 to 180 of 200", "181 to 200 of 200"]
     last = show(**link, m_page="3")
@@ -109,22 +107,22 @@ def test_more_pictures_are_loaded_in_parts(checkpoints: Path) -> None:
 
 def test_any_head_is_the_map_of_the_sheet(checkpoints: Path) -> None:
     page = show(mode="many", m_method="attention", m_block="2", m_head="1")
-    assert not page.exception and not page.error and len(page.get("image")) == len(samples.SAMPLES)
+    assert not page.error and len(page.get("image")) == len(samples.SAMPLES)
     assert (control(page.selectbox, "m_block").value, control(page.selectbox, "m_head").value) == (2, 1)
     links = [str(one.proto) for one in page.get("page_link")]
     assert links and all("block" in one and "head" in one for one in links)
-    assert not show(mode="many", m_method="attention", m_block="99", m_head="x").exception
+    show(mode="many", m_method="attention", m_block="99", m_head="x")
 
 
 def test_unknown_classes_are_neither_correct_nor_wrong(checkpoints: Path, tmp_path: Path) -> None:
     page = show(mode="many", m_from=dataset(tmp_path / "data" / "mine", "unknown", "stranger"))
-    assert not page.exception and "does not have the classes" in texts(page, "caption")
+    assert "does not have the classes" in texts(page, "caption")
     assert not any("✓" in found.value or "✗" in found.value for found in page.markdown)
 
 
 def test_model_without_classes_shows_attention(checkpoints: Path) -> None:
     page = show(mode="many", m_checkpoint="bare", m_sort="confidence")
-    assert not page.exception and not page.error
+    assert not page.error
     assert page.selectbox(key="m_method").options == ["Raw attention", "Rollout"]
     assert len(page.get("image")) == len(samples.SAMPLES)
 
@@ -144,10 +142,8 @@ def test_explore_shows_the_map_of_the_sheet(
         sheet = show(mode="many", m_checkpoint="other", m_method=method)
         link = dict(parse_qsl(sheet.get("page_link")[0].proto.query_string))
         assert link["sample"] == first
-        page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
-        page.query_params.update(link)
-        page.run()
-        assert not page.exception and not page.error
+        page = app_page(**link)
+        assert not page.error
         sent = sent_to(page)
         wanted = heatmap_of(recorded, method)
         if pool == "cls":  # of the viewer's default token
@@ -161,7 +157,7 @@ def test_explore_shows_the_map_of_the_sheet(
 
 def test_folder_in_the_data_folder_is_offered(checkpoints: Path, tmp_path: Path) -> None:
     page = show(mode="many", m_from=dataset(tmp_path / "data" / "mine", *SHAPES[:2]), m_checkpoint="coarse")
-    assert not page.exception and not page.error
+    assert not page.error
     assert len(page.get("image")) == 2
 
 
@@ -169,13 +165,13 @@ def test_folder_in_the_data_folder_is_offered(checkpoints: Path, tmp_path: Path)
 def test_hostile_links_to_contact_sheets_show_the_defaults(checkpoints: Path, name: str) -> None:
     parts = ("checkpoint", "from", "method", "sort", "first", "show")
     page = show(mode="many", **{f"m_{part}": name for part in parts})
-    assert not page.exception and not page.error
+    assert not page.error
     assert page.selectbox(key="m_from").value == "samples" and len(page.get("image")) == len(samples.SAMPLES)
 
 
 def test_uploads_are_shown_and_broken_ones_named(checkpoints: Path) -> None:
     page = show(mode="many", m_from="upload")
-    assert not page.exception and not page.get("image")
+    assert not page.get("image")
     page.file_uploader(key="m_upload").set_value(
         [("a.png", png(60, 40), "image/png"), ("b.png", b"no picture", "image/png")]
     ).run()
@@ -191,8 +187,8 @@ def test_reload_restores_uploads_or_says_that_they_are_gone(
     page = show(mode="many", m_from="upload")
     files = [(f"{side}.png", png(side, 40), "image/png") for side in (60, 70)]
     page.file_uploader(key="m_upload").set_value(files).run()
-    again = reloaded(page)
-    assert not again.exception and not again.info and len(again.get("image")) == 2
+    again = show(**page.query_params)
+    assert not again.info and len(again.get("image")) == 2
     assert "These are the 2 pictures that were uploaded" in texts(again, "caption")
     link_of_two = dict(page.query_params)
     page.file_uploader(key="m_upload").set_value(files[:1]).run()
@@ -201,5 +197,5 @@ def test_reload_restores_uploads_or_says_that_they_are_gone(
     assert len(page.run().get("image")) == 2 and "These are the 2 pictures" in texts(page, "caption")
     for path in (tmp_path / "pictures").iterdir():
         path.unlink()
-    gone = reloaded(page)
-    assert not gone.exception and "not here any more" in gone.info[0].value and not gone.get("image")
+    gone = show(**page.query_params)
+    assert "not here any more" in gone.info[0].value and not gone.get("image")

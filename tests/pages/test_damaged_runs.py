@@ -1,6 +1,5 @@
 """A damaged run folder is reported, and breaks neither a page nor the other runs."""
 
-import fcntl
 import json
 import os
 import random
@@ -15,17 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from patience import PATIENCE
-from streamlit.testing.v1 import AppTest
 
 from pages.looking import run_records
 from pages.run_views import compare_runs, curves
 from pages.shared import stored_epochs
+from tests.pages.controls import app_page, texts
+from tests.pages.runs_page import show
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 from vit.images.preprocess import Preprocess
 from vit.runs import error_report, registry
 from vit.training.config import TrainConfig
+from vit.training.run_folder import hold_run
 from vit.training.snapshot_writer import SnapshotWriter
 from vit.view.attention_snapshots import read_payload, read_snapshots
 
@@ -173,25 +173,11 @@ def relabelled(run: Path, label: str) -> None:
     path.write_text(json.dumps(config))
 
 
-def page_of(name: str, **link: Any) -> AppTest:
-    """Run a page."""
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).switch_page(f"pages/{name}")
-    for key, value in link.items():
-        page.query_params[key] = value
-    run_records.forget()
-    return page.run()
-
-
-def words(page: AppTest) -> str:
-    kinds = ("caption", "markdown", "header", "subheader", "text", "info", "warning", "error", "html")
-    return " ".join(str(getattr(found, "value", "")) for kind in kinds for found in page.get(kind))
-
-
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_damaged_run_is_shown_beside_the_sound_one(folder: Path, damage: Callable[[Path], None]) -> None:
     damage(folder / BAD)
-    page = page_of("runs.py", run=BAD)
-    assert not page.exception and not [error for error in page.error if "no such run" in error.value]
+    page = show(BAD)
+    assert not [error for error in page.error if "no such run" in error.value]
     table = page.dataframe[0].value
     assert len(table) == 2 and table.set_index("Run").loc["Good", "Status"] == "Finished"
 
@@ -200,9 +186,8 @@ def test_damaged_run_is_shown_beside_the_sound_one(folder: Path, damage: Callabl
 def test_every_view_of_a_run_works_with_any_damage(folder: Path, view: str) -> None:
     for name in ("epochs as text", "a report that is none", "probes that are none", "a log that is a folder"):
         DAMAGES[name](folder / BAD)
-    page = page_of("runs.py", run=BAD, view=view)
-    assert not page.exception
-    assert "epochs has a value that it cannot have" in words(page)
+    page = show(BAD, view=view)
+    assert "epochs has a value that it cannot have" in texts(page)
 
 
 def test_all_damaged_runs_together_can_be_compared_and_explored(folder: Path, template: Path) -> None:
@@ -211,10 +196,9 @@ def test_all_damaged_runs_together_can_be_compared_and_explored(folder: Path, te
         names.append(f"damaged-{number}")
         shutil.copytree(template, folder / names[-1])
         damage(folder / names[-1])
-    page = page_of("runs.py", run=names)
-    assert not page.exception and len(page.dataframe[0].value) == len(names) + 2
-    explore = page_of("explore.py")
-    assert not explore.exception
+    page = show(*names)
+    assert len(page.dataframe[0].value) == len(names) + 2
+    explore = app_page("explore")
     (chooser,) = [box for box in explore.selectbox if any("Run: Good" in option for option in box.options)]
     assert len(chooser.options) >= len(names)
 
@@ -224,15 +208,15 @@ def test_unreadable_file_is_reported_with_its_reason(folder: Path) -> None:
     (bad,) = [run for run in registry.list_runs() if run.id == BAD]
     assert (bad.status, bad.name) == ("unreadable", "Bad")
     assert bad.reason == "config.json cannot be read: it is damaged (it is nested too deeply)."
-    page = page_of("runs.py", run=BAD)
+    page = show(BAD)
     assert page.dataframe[0].value.set_index("Run").loc["Bad", "Status"] == "Cannot be read"
-    assert "nested too deeply" in words(page)
+    assert "nested too deeply" in texts(page)
     assert [button.key for button in page.button if button.key in ("stop", "resume", "save", "delete")] == ["delete"]
 
 
 def test_unreadable_lines_are_counted_on_the_page(folder: Path) -> None:
     written("metrics.jsonl", lines(step_t="noon"))(folder / BAD)
-    assert "2 lines of metrics\\.jsonl cannot be read, and left out\\." in words(page_of("runs.py", run=BAD))
+    assert "2 lines of metrics\\.jsonl cannot be read, and left out\\." in texts(show(BAD))
 
 
 # --- Another user's run ---------------------------------------------------------------------------------------------
@@ -279,12 +263,10 @@ for act in (runs.stop, runs.resume, lambda run: runs.rename(run, "x")):
 
 
 def test_running_run_of_another_user_is_alive(open_folder: Path) -> None:
-    lock = open_folder / GOOD / "alive.lock"
-    (open_folder / GOOD / "outcome.json").unlink()
-    (open_folder / GOOD / "heartbeat").touch()
-    lock.chmod(0o444)
-    with lock.open() as held:
-        fcntl.flock(held, fcntl.LOCK_SH)
+    heartbeat = (open_folder / GOOD / "heartbeat").read_text()
+    (open_folder / GOOD / "alive.lock").chmod(0o444)
+    with hold_run(open_folder / GOOD):
+        (open_folder / GOOD / "heartbeat").write_text(heartbeat)  # a new attempt begins without one
         assert as_nobody(f"print(runs.find_run({GOOD!r}).status)") == ["testing"]
 
 

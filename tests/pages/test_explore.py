@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from patience import PATIENCE
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
@@ -17,23 +16,17 @@ from streamlit.testing.v1 import AppTest
 import vit
 from pages.panels import own_pictures
 from pages.server import uploaded_pictures
-from tests.pages.offered import payload_of, sent_to
+from tests.pages.controls import app_page, run
+from tests.pages.offered import payload, sent_to
 from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
 from vit.images import samples
-from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
 
 
-def payload(page: AppTest) -> tuple[dict, dict]:
-    """Return the payload last sent to the viewer."""
-    return unpack(payload_of(page, "feeder"))
-
-
 def test_page_opens_with_an_explained_sample(page: AppTest) -> None:
-    page.run()
-    assert not page.exception and not page.error
+    assert not run(page).error
     header, _ = payload(page)
     assert header["grid"] == [8, 8] and header["prefix"] == ["cls"]
     width, height = Image.open(samples.SAMPLES["cat"].path).size
@@ -78,28 +71,18 @@ def test_frame_of_an_animation_can_be_selected(page: AppTest) -> None:
     assert abs(shown[0] - 120) < 4 and first["picture"].tobytes() != third["picture"].tobytes()
     assert "frame=2" in next(code.value for code in page.code if "import vit" in code.value)
     assert page.query_params["frame"] in ("3", ["3"])
-    again = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
-    again.query_params["frame"] = "99"
-    again.run()
-    assert not again.exception and not again.slider
-
-
-def linked(page: AppTest) -> AppTest:
-    """Open the same link in a new session, as by a reload."""
-    again = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
-    for name, value in page.query_params.items():
-        again.query_params[name] = value
-    return again.run()
+    assert not app_page(frame="99").slider
 
 
 def test_reload_restores_the_uploaded_picture(page: AppTest) -> None:
     page.run()
     page.file_uploader[0].upload("photo.png", png(300, 200)).run()
-    again = linked(page)
-    assert not again.exception and not again.error and payload(again)[0]["picture"]["width"] == 300
+    again = app_page(**page.query_params)
+    assert not again.error and payload(again)[0]["picture"]["width"] == 300
     assert any("This is photo\\.png" in caption.value for caption in again.caption)
     again.file_uploader[0].upload("other.png", png(400, 200)).run()
-    assert payload(again)[0]["picture"]["width"] == payload(linked(again))[0]["picture"]["width"] == 400
+    for one in (again, app_page(**again.query_params)):
+        assert payload(one)[0]["picture"]["width"] == 400
     again.query_params.update(page.query_params)  # the browser's Back
     assert payload(again.run())[0]["picture"]["width"] == 300
 
@@ -112,8 +95,8 @@ def test_deleted_or_invalid_picture_is_dropped_from_the_link(page: AppTest, monk
     page.file_uploader[0].upload("photo.png", png(300, 200)).run()
     (key,) = os.listdir(tmp_path / "pictures")
     (tmp_path / "pictures" / key).unlink()
-    again = linked(page)
-    assert not again.exception and "not here any more, photo\\.png" in again.info[0].value
+    again = app_page(**page.query_params)
+    assert "not here any more, photo\\.png" in again.info[0].value
 
 
 def several(page: AppTest, **pictures: bytes) -> None:
@@ -143,7 +126,7 @@ def test_several_files_become_a_strip_to_step_through(page: AppTest) -> None:
     several(page, third=png(500, 200))  # appended to the strip
     assert in_the_strip(page) == ["first.png", "second.png", "third.png"]
     assert payload(page)[0]["picture"]["width"] == 500
-    again = linked(page)
+    again = app_page(**page.query_params)
     assert in_the_strip(again) == in_the_strip(page) and payload(again)[0]["picture"]["width"] == 500
 
 
@@ -158,16 +141,15 @@ def test_one_upload_is_no_strip_and_the_next_joins_it(page: AppTest) -> None:
 
 
 def test_components_of_a_strip_share_one_basis(page: AppTest, checkpoints: Path) -> None:
-    page.query_params.update({"size": "32", "view": "components", "after_block": "1"})
-    page.run()
-    assert unpack(payload_of(page, "features feeder"))[0]["pictures"] == 1
+    run(page, size="32", view="components", after_block="1")
+    assert payload(page, "features feeder")[0]["pictures"] == 1
     several(page, cat=samples.read("cat"), wheel=gif(4), horse=samples.read("horse"))
     checkpoint = vit.load_checkpoint(checkpoints / "cifar10")
     pictures = [vit.decode_image(data) for data in (samples.read("cat"), gif(4), samples.read("horse"))]
     features = [patch_features(checkpoint.model, checkpoint.preprocess(one), 1) for one in pictures]
     of = components([features[i] for i in (0, 1, 2)])
     for number in (0, 1, 2):
-        header, sections = unpack(payload_of(page, "features feeder"))
+        header, sections = payload(page, "features feeder")
         assert header["pictures"] == 3 and header["shares"] == pytest.approx(of.shares.tolist())
         truth = of.colours[number].numpy()
         assert np.abs(sections["colours"].reshape(8, 8, 3) / 255 - truth).max() <= 1 / 255
@@ -185,9 +167,8 @@ def test_deleted_picture_of_the_strip_is_reported(
     page.button(key="own pictures next").click().run()
     assert not page.exception and payload(page)[0]["picture"]["width"] == 300
     assert "second" in page.error[0].value and "not here any more" in page.error[0].value
-    page.query_params["view"] = "components"
-    page.run()
-    assert not page.exception and unpack(payload_of(page, "features feeder"))[0]["pictures"] == 1
+    run(page, view="components")
+    assert payload(page, "features feeder")[0]["pictures"] == 1
 
 
 def test_oldest_pictures_beyond_the_limit_are_dropped(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,8 +191,7 @@ def test_first_picture_is_shown_with_a_notice_if_nothing_can_be_stored(
 
 
 def test_code_of_the_view_names_sample_or_file(page: AppTest) -> None:
-    page.query_params["block"] = "2"
-    page.run()
+    run(page, block="2")
     program = next(code.value for code in page.code if "import vit" in code.value)
     assert 'samples.read("cat")' in program and "block=2" in program
     page.file_uploader[0].upload("photo.png", png(300, 200)).run()
@@ -221,8 +201,7 @@ def test_code_of_the_view_names_sample_or_file(page: AppTest) -> None:
 
 @pytest.mark.parametrize("content", [png(300, 200)[:80], b"no picture", b""])
 def test_broken_upload_is_one_sentence_and_changes_nothing(page: AppTest, content: bytes) -> None:
-    page.query_params["sample"] = "temple"
-    page.run()
+    run(page, sample="temple")
 
     def link() -> dict[str, str]:
         return {name: page.query_params[name] for name in page.query_params}
@@ -246,15 +225,13 @@ def test_page_states_the_limits_of_a_small_model(page: AppTest) -> None:
 
 
 def test_pin_keeps_its_place_on_the_picture_at_another_size(page: AppTest) -> None:
-    page.query_params.update({"token": str(1 + 3 * 8 + 4), "pinned": "1", "panel": "what-if", "hidden": "3"})
-    page.run()
+    run(page, token=str(1 + 3 * 8 + 4), pinned="1", panel="what-if", hidden="3")
     page.selectbox(key="size").set_value((64, 64)).run()
     assert not page.exception
     seed = sent_to(page)["seed"]
     assert (seed["token"], seed["pinned"], seed["hidden"]) == (1 + 7 * 16 + 9, True, [])
     del page.query_params["size"]  # another link, as from the browser's Back
-    page.query_params.update({"token": "5", "hidden": "3"})
-    page.run()
+    run(page, token="5", hidden="3")
     seed = sent_to(page)["seed"]
     assert (seed["token"], seed["hidden"]) == (5, [3])
 
@@ -267,10 +244,7 @@ def test_larger_input_gives_more_patches(page: AppTest) -> None:
 
 
 def test_link_selects_sample_and_input_size(page: AppTest) -> None:
-    page.query_params["sample"] = "temple"
-    page.query_params["size"] = "64"
-    page.run()
-    assert not page.exception
+    run(page, sample="temple", size="64")
     width, height = Image.open(samples.SAMPLES["temple"].path).size
     header, _ = payload(page)
     assert (header["picture"]["width"], header["picture"]["height"]) == (width, height)
@@ -278,19 +252,13 @@ def test_link_selects_sample_and_input_size(page: AppTest) -> None:
 
 
 def test_links_to_missing_things_are_reported(page: AppTest) -> None:
-    page.query_params["checkpoint"] = "nobody"
-    page.query_params["size"] = "99999"
-    page.run()
-    assert not page.exception
+    run(page, checkpoint="nobody", size="99999")
     assert any("no checkpoint nobody" in info.value for info in page.info)
     assert any("99999 px is not offered; 32, " in caption.value for caption in page.caption)
 
 
 def test_impossible_number_of_heads_is_reported_and_asked_for_again(page: AppTest, headless: str) -> None:
-    page.query_params["checkpoint"] = headless
-    page.query_params["heads"] = "5"
-    page.run()
-    assert not page.exception
+    run(page, checkpoint=headless, heads="5")
     assert "5" in page.error[0].value
     page.selectbox(key="heads").set_value(4).run()
     assert not page.exception and not page.error
@@ -299,8 +267,7 @@ def test_impossible_number_of_heads_is_reported_and_asked_for_again(page: AppTes
 
 
 def test_selected_number_of_heads_is_remembered(page: AppTest, headless: str) -> None:
-    page.query_params["checkpoint"] = headless
-    page.run()
+    run(page, checkpoint=headless)
     page.selectbox(key="heads").set_value(4).run()
     page.selectbox(key="checkpoint").set_value("cifar10").run()
     page.selectbox(key="checkpoint").set_value(headless).run()
@@ -314,10 +281,8 @@ def test_missing_tensor_is_reported_even_if_heads_are_asked_for(
     file = checkpoints / headless / "w.safetensors"
     weights = load_file(file)
     save_file({name: tensor for name, tensor in weights.items() if "layer.1.attention.attention" not in name}, file)
-    page.query_params["checkpoint"] = headless
-    page.query_params["heads"] = "4"
-    page.run()
-    assert not page.exception and page.error
+    run(page, checkpoint=headless, heads="4")
+    assert page.error
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "<img src=x>", "nobody", ""])
@@ -340,15 +305,13 @@ def test_hostile_link_shows_the_defaults(page: AppTest, name: str) -> None:
         "colormap",
     ):
         page.query_params[key] = name
-    page.run()
-    assert not page.exception and not page.error
+    assert not run(page).error
     assert payload(page)[0]["grid"] == [8, 8]
 
 
 def test_page_without_checkpoints_says_how_to_get_one(page: AppTest, checkpoints: Path) -> None:
     shutil.rmtree(checkpoints / "cifar10")
-    page.run()
-    assert not page.exception
+    run(page)
     assert "python -m vit train" in page.info[0].value
 
 
@@ -356,16 +319,13 @@ def test_damaged_checkpoint_is_named_and_the_others_stay(page: AppTest, checkpoi
     shutil.copytree(checkpoints / "cifar10", checkpoints / "torn")
     weights = checkpoints / "torn" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    page.run()
-    assert not page.exception
+    run(page)
     assert page.selectbox(key="checkpoint").options == ["cifar10"]
     assert any("torn" in caption.value for caption in page.caption)
 
 
 def test_best_checkpoint_of_a_run_opens_by_its_link(page: AppTest, trained: str) -> None:
-    page.query_params["checkpoint"] = trained
-    page.run()
-    assert not page.exception and not page.error
+    assert not run(page, checkpoint=trained).error
     assert payload(page)[0]["grid"] == [4, 4]
     assert page.selectbox(key="checkpoint").value == trained
     options = page.selectbox(key="checkpoint").options
@@ -373,34 +333,27 @@ def test_best_checkpoint_of_a_run_opens_by_its_link(page: AppTest, trained: str)
 
 
 def test_deleted_run_is_replaced_by_the_default(page: AppTest, checkpoints: Path, trained: str) -> None:
-    page.query_params["checkpoint"] = trained
-    page.run()
+    run(page, checkpoint=trained)
     shutil.rmtree(checkpoints / "runs")
-    page.run()
-    assert not page.exception and not page.error
+    assert not run(page).error
     assert payload(page)[0]["grid"] == [8, 8]
 
 
 def test_damaged_checkpoint_of_a_run_is_one_sentence(page: AppTest, checkpoints: Path, trained: str) -> None:
     weights = checkpoints / "runs" / trained.removeprefix("run-") / "checkpoints" / "best" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:500])
-    page.query_params["checkpoint"] = trained
-    page.run()
-    assert not page.exception
+    run(page, checkpoint=trained)
     assert any("cannot be opened" in caption.value for caption in page.caption)
 
 
 def test_checkpoints_of_runs_are_offered_if_there_are_no_others(page: AppTest, checkpoints: Path, trained: str) -> None:
     shutil.rmtree(checkpoints / "cifar10")
-    page.run()
-    assert not page.exception and payload(page)[0]["grid"] == [4, 4]
+    run(page)
+    assert payload(page)[0]["grid"] == [4, 4]
 
 
 def test_map_of_a_class_has_its_code(page: AppTest) -> None:
-    page.query_params["view"] = "relevance"
-    page.query_params["method"] = "gradient-rollout"
-    page.run()
-    assert not page.exception and not page.error
+    assert not run(page, view="relevance", method="gradient-rollout").error
     program = next(code.value for code in page.code if "import vit" in code.value)
     left: dict = {}
     exec(program, left)

@@ -11,9 +11,9 @@ from streamlit.testing.v1 import AppTest
 from tiny import TINY, fill
 
 import vit
-from tests.pages.controls import control
+from tests.pages.controls import control, run
 from tests.pages.drawings import html_elements
-from tests.pages.offered import payload_of, sent_to
+from tests.pages.offered import payload, sent_to
 from vit.explain.head_ablation import ablation_hook, head_means
 from vit.explain.methods import METHODS, heatmap_of, weights
 from vit.explain.occlusion import hide_patches
@@ -24,9 +24,6 @@ from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.view.payload import unpack
-
-ROOT = Path(__file__).parents[2]
 
 
 def chosen(page: AppTest, **selection: object) -> None:
@@ -42,9 +39,7 @@ def chosen(page: AppTest, **selection: object) -> None:
 def test_display_changes_cost_no_forward_pass(
     checkpoints: Path, page: AppTest, forwards: list[str], panel: str
 ) -> None:
-    page.query_params["panel"] = panel
-    page.run()
-    assert not page.exception and not page.error
+    assert not run(page, panel=panel).error
     before = len(forwards)
     assert before > 0
     chosen(page, colormap="magma", opacity=0.3)
@@ -55,15 +50,12 @@ def test_display_changes_cost_no_forward_pass(
 
 @pytest.mark.usefixtures("verdicts")
 def test_switches_follow_the_link(page: AppTest) -> None:
-    page.query_params.update({"curves": "1", "ranking": "yes", "precision": "bfloat16"})
-    page.run()
-    assert not page.exception
+    run(page, curves="1", ranking="yes", precision="bfloat16")
     assert control(page.toggle, "curves").value and not control(page.toggle, "ranking").value
     assert control(page.toggle, "precision").value
     control(page.toggle, "curves").set_value(False).run()
     assert "curves" not in page.query_params and not control(page.toggle, "curves").value
-    page.query_params["ranking"] = "1"  # as Back and the tour do
-    page.run()
+    run(page, ranking="1")  # as Back and the tour do
     assert control(page.toggle, "ranking").value
 
 
@@ -82,8 +74,7 @@ def test_bars_of_the_most_probable_classes_are_proportional(page: AppTest, check
 def test_class_names_are_escaped_in_the_bars(page: AppTest, checkpoints: Path) -> None:
     model = VisionTransformer(ViTConfig(**TINY)).eval()
     vit.save_checkpoint(checkpoints / "hostile", model, ["<img src=x>", *"bcde"], Preprocess((32, 32)))
-    page.query_params["checkpoint"] = "hostile"
-    page.run()
+    run(page, checkpoint="hostile")
     (found,) = html_elements(page, "bar")
     assert "<img" not in found and found.count("&lt;img src=x&gt;") == 2
 
@@ -93,15 +84,12 @@ def test_class_names_are_escaped_in_the_bars(page: AppTest, checkpoints: Path) -
     [("cat", "1 patch token has an outlying norm"), ("horse", "2 patch tokens have outlying norms")],
 )
 def test_outlier_tokens_are_counted(page: AppTest, sample: str, words: str) -> None:
-    page.query_params.update({"panel": "layers", "sample": sample})
-    page.run()
+    run(page, panel="layers", sample=sample)
     assert any(one.value == f"{words} after block 6." for one in page.caption)
 
 
 def test_colours_of_positions_have_a_legend(page: AppTest) -> None:
-    page.query_params["panel"] = "weights"
-    page.run()
-    assert not page.exception
+    run(page, panel="weights")
     similar = position_similarity(vit.load_checkpoint("cifar10").model)
     assert similar is not None
     said = [one.value for one in page.caption]
@@ -110,11 +98,7 @@ def test_colours_of_positions_have_a_legend(page: AppTest) -> None:
 
 @pytest.mark.parametrize("method", [name for name in METHODS if METHODS[name].of_class])
 def test_every_class_method_reaches_the_viewer(page: AppTest, method: str) -> None:
-    page.query_params["view"] = "relevance"
-    page.query_params["method"] = method
-    page.query_params["target"] = "5"
-    page.run()
-    assert not page.exception and not page.error
+    assert not run(page, view="relevance", method=method, target="5").error
     sent = sent_to(page)
     assert sent["method"]["title"] == METHODS[method].title and sent["method"]["target"] == "dog"
     assert sent["method"]["sentence"] == METHODS[method].sentence
@@ -135,9 +119,7 @@ def test_maps_equal_those_of_the_table_of_methods_for_any_pool(page: AppTest, ch
     recorded = RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))))
     page.query_params.update({"checkpoint": "pooled", "view": "relevance"})
     for method in [name for name in METHODS if name != "relevance"]:
-        page.query_params["method"] = method
-        page.run()
-        assert not page.exception and not page.error
+        assert not run(page, method=method).error
         found = recorded.record.heatmap(torch.tensor(sent_to(page)["computed"]["values"]))
         wanted = heatmap_of(recorded, method)
         torch.testing.assert_close(found / found.sum(), wanted / wanted.sum(), rtol=1e-4, atol=1e-6)
@@ -151,46 +133,35 @@ def test_two_classes_from_one_backbone_have_separate_maps(page: AppTest, checkpo
     vit.save_checkpoint(checkpoints / "turned", first.model, first.labels, first.preprocess)
     pixels = first.preprocess(vit.decode_image(samples.read("cat")))
     for name in ("cifar10", "turned"):
-        page.query_params.update({"checkpoint": name, "view": "relevance", "method": "gradcam", "target": "5"})
-        page.run()
-        assert not page.exception and not page.error
+        assert not run(page, checkpoint=name, view="relevance", method="gradcam", target="5").error
         found = sent_to(page)["computed"]["values"]
         numbers = RecordedPass.of_class(vit.load_checkpoint(name).model, pixels, 5).record.gradcam()
         torch.testing.assert_close(torch.tensor(found), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
 
 def test_ablated_head_changes_the_answer_and_the_second_viewer(page: AppTest) -> None:
-    page.query_params["panel"] = "what-if"
-    page.run()
-    assert not page.exception
-    page.query_params["off"] = "2-1.0-0"
-    page.run()
-    assert not page.exception
+    run(page, panel="what-if")
+    run(page, off="2-1.0-0")
     assert any("Off: block 1 head 1, block 3 head 2" in one.value for one in page.caption)
     checkpoint = vit.load_checkpoint("cifar10")
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
     pictures = [checkpoint.preprocess(vit.decode_image(samples.read(name))) for name in samples.SAMPLES]
     hook = ablation_hook([(0, 0), (2, 1)], head_means(checkpoint.model, torch.cat(pictures)))
     wanted = record(checkpoint.model, pixels, hook=hook)
-    _, sections = unpack(payload_of(page, "changed feeder"))
+    _, sections = payload(page, "changed feeder")
     shown = sections["maps"] / 255 * sections["scales"][..., None]
     np.testing.assert_allclose(shown[5], wanted.full(5)[..., 1:], atol=0.004)
 
 
 def test_hidden_patches_change_the_answer(page: AppTest) -> None:
-    page.query_params["panel"] = "what-if"
-    page.query_params["hidden"] = "0-40"
-    page.run()
-    assert not page.exception
+    run(page, panel="what-if", hidden="0-40")
     assert any("41 of 64 patches are hidden" in one.value for one in page.caption)
     assert page.get_by_key("changed feeder") is not None
 
 
 @pytest.mark.parametrize("baseline", ["mean", "noise"])
 def test_patch_under_the_pointer_can_be_replaced(page: AppTest, baseline: str) -> None:
-    page.query_params.update({"panel": "what-if", "off": "0-0", "hidden": "3", "target": "5", "instead": "zero"})
-    page.query_params["baseline"] = baseline
-    page.run()
+    run(page, panel="what-if", off="0-0", hidden="3", target="5", instead="zero", baseline=baseline)
     assert sent_to(page)["occlusion"] is None
     page.toggle(key="probe").set_value(True).run()
     assert not page.exception and not page.error
@@ -215,8 +186,7 @@ def test_patch_under_the_pointer_can_be_replaced(page: AppTest, baseline: str) -
 def test_replacement_of_hidden_patches_and_overlay_style_are_independent(
     page: AppTest, link: dict[str, str], baseline: str, cover: str
 ) -> None:
-    page.query_params.update({"panel": "what-if"} | link)
-    page.run()
+    run(page, panel="what-if", **link)
     assert control(page.selectbox, "baseline").value == baseline
     assert sent_to(page)["seed"]["cover"] == cover
 
@@ -224,9 +194,7 @@ def test_replacement_of_hidden_patches_and_overlay_style_are_independent(
 @pytest.mark.parametrize("view", ["attention", "relevance"])
 @pytest.mark.parametrize("method", ["relevance", "gradient-rollout", "legrad"])
 def test_map_of_the_changed_model_is_its_own(page: AppTest, view: str, method: str) -> None:
-    page.query_params.update({"panel": "what-if", "off": "5-0", "instead": "zero", "view": view, "method": method})
-    page.run()
-    assert not page.exception and not page.error
+    assert not run(page, panel="what-if", off="5-0", instead="zero", view=view, method=method).error
     before, sent = (sent_to(page, name) for name in ("viewer", "changed viewer"))
     assert sent["method"]["title"] == METHODS[method].title
     if view == "attention":
@@ -244,10 +212,7 @@ def test_map_of_the_changed_model_is_its_own(page: AppTest, view: str, method: s
 
 @pytest.mark.parametrize("off", ["9-9", "x", "-1-0", "0-0-0", "0.1", "²-1"])
 def test_hostile_link_ablates_no_head(page: AppTest, off: str) -> None:
-    page.query_params["panel"] = "what-if"
-    page.query_params["off"] = off
-    page.run()
-    assert not page.exception and not page.error
+    assert not run(page, panel="what-if", off=off).error
     assert not any(one.value.startswith("Off:") for one in page.caption)
 
 
@@ -256,10 +221,7 @@ def test_model_without_classes_has_the_panels_that_need_none(page: AppTest, chec
     vit.save_checkpoint(checkpoints / "backbone", model, [], Preprocess((32, 32)))
     page.query_params["checkpoint"] = "backbone"
     for panel in ("what-if", "heads", "weights", "faithfulness"):
-        page.query_params["panel"] = panel
-        page.query_params["off"] = "0-0"
-        page.run()
-        assert not page.exception and not page.error
+        assert not run(page, panel=panel, off="0-0").error
 
 
 def test_ablated_head_is_replaced_by_the_mean_for_the_selected_number_of_heads(page: AppTest, headless: str) -> None:
@@ -272,7 +234,7 @@ def test_ablated_head_is_replaced_by_the_mean_for_the_selected_number_of_heads(p
         hook = ablation_hook([(0, 1)], head_means(checkpoint.model, torch.cat(inputs)))
         cat = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
         wanted = record(checkpoint.model, cat, hook=hook).full(1)
-        _, sections = unpack(payload_of(page, "changed feeder"))
+        _, sections = payload(page, "changed feeder")
         np.testing.assert_allclose(
             (sections["maps"] / 255 * sections["scales"][..., None])[1], wanted[..., 1:], atol=0.004
         )
@@ -280,8 +242,7 @@ def test_ablated_head_is_replaced_by_the_mean_for_the_selected_number_of_heads(p
 
 @pytest.mark.parametrize(("name", "option"), [("method", "gradcam"), ("target", 5)])
 def test_selected_method_or_class_is_shown_from_any_previous_view(page: AppTest, name: str, option: str | int) -> None:
-    page.query_params["view"] = "rollout"
-    page.run()
+    run(page, view="rollout")
     control(page.selectbox, name).set_value(option).run()
     assert not page.exception
     assert page.query_params["view"] in ("relevance", ["relevance"])

@@ -18,14 +18,14 @@ import vit
 from pages.links import link_controls
 from pages.looking import mask_drops
 from pages.server import result_cache
+from tests.pages.controls import run
 from tests.pages.drawings import html_elements
-from tests.pages.offered import payload_of, sent_to
+from tests.pages.offered import payload, sent_to
 from vit.explain.sensitivity import random_masks, score_drops
 from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.view.payload import unpack
 
 
 def chart(page: AppTest, key: str) -> dict:
@@ -50,8 +50,7 @@ def test_map_of_zeros_has_no_verdict(checkpoints: Path, page: AppTest) -> None:
     with torch.no_grad():
         checkpoint.model.head.weight[2].zero_()  # nothing of the picture reaches this class
     vit.save_checkpoint(checkpoints / "deaf", checkpoint.model, checkpoint.labels, checkpoint.preprocess)
-    page.query_params |= {"checkpoint": "deaf", "view": "relevance", "method": "legrad", "target": "2"}
-    page.run()
+    run(page, checkpoint="deaf", view="relevance", method="legrad", target="2")
     said = [one.value for one in page.markdown if one.value.startswith("**")]
     assert any(one.startswith("**The map is zero everywhere") for one in said)
     assert not any(one.startswith(("**This map", "**It cannot")) for one in said)
@@ -73,9 +72,7 @@ def test_map_of_zeros_has_no_verdict(checkpoints: Path, page: AppTest) -> None:
     ],
 )
 def test_ranking_marks_the_displayed_method(page: AppTest, link: dict[str, str], shown: str | None) -> None:
-    page.query_params.update({"ranking": "1"} | link)
-    page.run()
-    assert not page.exception
+    run(page, ranking="1", **link)
     names = chart(page, "ranked")["data"][0]["y"]
     assert [name for name in names if "▸" in name] == ([f"<b>▸ {shown}</b>"] if shown else [])
     assert any(
@@ -109,11 +106,10 @@ def test_more_masks_are_measured_once_the_browser_has_the_first(page: AppTest, f
     def measured(*, wanted: str = "") -> tuple[int, dict[str, Any], dict[str, Any]]:
         """Return the number of masks behind the verdict, in the viewer's message, and in its payload."""
         page.session_state["Explore"].more_masks = wanted
-        page.run()
-        assert not page.exception
+        run(page)
         caption = next(one.value for one in page.caption if " masks" in one.value)
         count = int(re.search(r"with ([\d,]+) masks( so far)?", caption)[1].replace(",", ""))
-        header, sections = unpack(payload_of(page, "masks feeder"))
+        header, sections = payload(page, "masks feeder")
         offer = json.loads(page.get_by_key("masks feeder").proto.json)
         assert len(sections["masks"]) == len(sections["drops"]) and header["target"] == "cat"
         assert ("so far" in caption) == (count < mask_drops.MOST) == offer["more"]
@@ -138,8 +134,7 @@ def test_more_masks_are_measured_once_the_browser_has_the_first(page: AppTest, f
 def test_stopped_run_stops_measuring(page: AppTest, forwards: list[str]) -> None:
     """A visitor who clicks on starts another run beside this one, on the same processors."""
     depth = vit.load_checkpoint("cifar10").config.depth
-    page.query_params |= {"panel": "heads", "target": "7"}  # measured by no other test
-    page.run()
+    run(page, panel="heads", target="7")  # measured by no other test
     page.query_params["panel"] = "faithfulness"
     del forwards[:]
 
@@ -151,28 +146,25 @@ def test_stopped_run_stops_measuring(page: AppTest, forwards: list[str]) -> None
     with register_module_forward_hook(go_on):
         page.run()
     assert len(forwards) == depth + 2 and not is_fed(page)
-    page.run()
-    assert not page.exception and is_fed(page)
+    run(page)
+    assert is_fed(page)
 
 
 @pytest.mark.usefixtures("verdicts")
 def test_masks_are_those_of_the_class_and_reach_the_viewer_in_every_panel(page: AppTest) -> None:
-    page.query_params |= {"panel": "heads", "sample": "temple"}
-    page.run()
-    assert not page.exception and not is_fed(page)  # not requested yet
-    page.query_params["panel"] = "faithfulness"
-    page.run()
+    run(page, panel="heads", sample="temple")
+    assert not is_fed(page)  # not requested yet
+    run(page, panel="faithfulness")
     checkpoint, grid = vit.load_checkpoint("cifar10"), (8, 8)
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("temple")))
     masks = random_masks(64, mask_drops.FIRST)
     for target in (3, 5):
         page.selectbox(key="target").set_value(target).run()
-        header, sections = unpack(payload_of(page, "masks feeder"))
+        header, sections = payload(page, "masks feeder")
         assert (header["target"], header["grid"]) == (checkpoint.labels[target], list(grid))
         expected = score_drops(checkpoint.model, pixels, target, masks)
         np.testing.assert_allclose(sections["drops"], expected.numpy(), atol=1e-4)
-    page.query_params["panel"] = "layers"
-    page.run()
+    run(page, panel="layers")
     assert is_fed(page) and not json.loads(page.get_by_key("masks feeder").proto.json)["more"]
 
 
@@ -181,8 +173,7 @@ def test_rerun_of_the_verdict_alone_notices_other_clicks(page: AppTest, monkeypa
     """The browser requests more masks every second; combined with a click elsewhere, this reruns only the verdict."""
     compared: list[set[str]] = []
     monkeypatch.setattr(link_controls, "redraw_if_changed", lambda before: compared.append(set(before)))
-    page.run()
-    assert not page.exception
+    run(page)
     elsewhere = {"tour", "sample", "picture", "checkpoint", "size", "classes_from"}
     beside = {"target", "method", "panel"}
     assert [names for names in compared if elsewhere | beside <= names]
@@ -199,17 +190,14 @@ def test_insensitive_model_is_reported_without_a_gauge(page: AppTest, checkpoint
     model = VisionTransformer(ViTConfig(**TINY)).eval()
     nn.init.zeros_(model.head.weight)
     vit.save_checkpoint(checkpoints / "idle", model, list("abcde"), Preprocess((32, 32)))
-    page.query_params["checkpoint"] = "idle"
-    page.run()
-    assert not page.exception
+    run(page, checkpoint="idle")
     assert any("No mask changes “a”" in one.value for one in page.markdown)
     assert not html_elements(page, "line") and html_elements(page, "bar")
 
 
 @pytest.mark.usefixtures("verdicts")
 def test_blurred_picture_of_the_same_class_is_reported(page: AppTest) -> None:
-    page.query_params["curves"] = "1"
-    page.run()
+    run(page, curves="1")
     (said,) = (one.value for one in page.caption if "The higher the area" in one.value)
     assert "Blurred, the picture is “cat” to 92% already" in said
     (other,) = (one.value for one in page.caption if "The lower the area" in one.value)

@@ -14,14 +14,13 @@ from streamlit.testing.v1 import AppTest
 import vit
 from pages.server import uploaded_pictures
 from pages.server.uploaded_pictures import Upload
-from tests.pages.controls import control
-from tests.pages.offered import payload_of, sent_to
+from tests.pages.controls import control, run
+from tests.pages.offered import payload, sent_to
 from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
 from vit.explain.occlusion import hide_patches
 from vit.images import samples
 from vit.view import features_sheet
-from vit.view.payload import unpack
 
 
 def captions(page: AppTest) -> str:
@@ -29,9 +28,7 @@ def captions(page: AppTest) -> str:
 
 
 def shown(page: AppTest, **link: str) -> AppTest:
-    page.query_params.update({"panel": "features", "sample": "cat"} | link)
-    page.run()
-    assert not page.exception and not page.error
+    assert not run(page, **{"panel": "features", "sample": "cat"} | link).error
     return page
 
 
@@ -110,7 +107,7 @@ def test_viewer_colours_the_original_and_changed_picture_in_one_basis(page: AppT
     one, other = (patch_features(checkpoint.model, each, 2) for each in (pixels, masked))
     of = components([one])
     for key, truth in (("features feeder", of.colours[0]), ("changed features", of.colours_of(other))):
-        header, sections = unpack(payload_of(page, key))
+        header, sections = payload(page, key)
         assert header["block"] == 2 and header["shares"] == pytest.approx(of.shares.tolist())
         assert np.abs(sections["colours"].reshape(8, 8, 3) / 255 - truth.numpy()).max() <= 1 / 255
     assert sent_to(page)["features"] and sent_to(page, "changed viewer")["features"]
@@ -122,7 +119,7 @@ def test_nearest_patches_need_more_data_only_after_other_blocks(page: AppTest, f
     assert sent_to(page)["features"] == ""
     before = len(forwards)
     shown(page, view="similar", panel="weights", after_block="1")
-    header, sections = unpack(payload_of(page, "features feeder"))
+    header, sections = payload(page, "features feeder")
     assert header["block"] == 1 and "colours" not in sections and len(forwards) == before + 2
     shown(page, view="similar", panel="weights", after_block="1", opacity="0.2")
     assert len(forwards) == before + 2

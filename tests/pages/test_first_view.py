@@ -19,7 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from pages.looking import loading
 from pages.panels import welcome
-from tests.pages.controls import texts
+from tests.pages.controls import query
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.view import first_view
@@ -159,7 +159,7 @@ def test_stored_view_is_used_for_exactly_its_link(
     monkeypatch.setattr(loading, "LOADING", threading.Event())
     loading.LOADING.set()  # as if torch were being imported
     page = AppTest.from_function(report_stored_view, default_timeout=PATIENCE)
-    page.query_params.update({name: value for name, value in (texts(welcome.VIEW) | link).items() if value})
+    page.query_params.update({name: value for name, value in (query(welcome.VIEW) | link).items() if value})
     assert page.run().text[0].value == str(is_stored)
 
 

@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 import vit
 from pages.panels import faithfulness, heads_over_pictures, what_if
-from tests.pages.controls import control
+from tests.pages.controls import control, press, run
 from tests.pages.pictures import png
 from vit.explain.head_statistics import statistics
 from vit.explain.record import record
@@ -20,9 +20,7 @@ from vit.images import samples
 
 
 def test_selected_head_of_the_atlas_is_shown(page: AppTest) -> None:
-    page.query_params["panel"] = "heads"
-    page.run()
-    assert not page.exception
+    run(page, panel="heads")
     assert any(one.value == "Looks 8.4 px far on average, less than all others." for one in page.caption)
     statistic = control(page.selectbox, "statistic")
     explained = [line.partition("**:")[0].removeprefix("**") for line in statistic.help.split("  \n")]
@@ -34,8 +32,7 @@ def test_selected_head_of_the_atlas_is_shown(page: AppTest) -> None:
 
 @pytest.mark.parametrize("name", ["object", "effect", "distance", "cls"])
 def test_every_statistic_of_the_atlas_is_drawn(page: AppTest, name: str) -> None:
-    page.query_params["panel"] = "heads"
-    page.run()
+    run(page, panel="heads")
     page.selectbox(key="statistic").set_value(name).run()
     assert not page.exception
     sent = json.loads(page.get_by_key("heads grid").proto.json)
@@ -46,8 +43,7 @@ def test_every_statistic_of_the_atlas_is_drawn(page: AppTest, name: str) -> None
 
 def many(page: AppTest, **link: str) -> AppTest:
     """The atlas of heads over many pictures."""
-    page.query_params.update({"panel": "heads"} | link)
-    page.run()
+    run(page, panel="heads", **link)
     return page.segmented_control(key="over").set_value("many pictures").run()
 
 
@@ -68,9 +64,8 @@ def depth(page: AppTest) -> tuple[str, np.ndarray, np.ndarray]:
 
 
 def test_statistic_of_the_atlas_is_in_the_link(page: AppTest) -> None:
-    page.query_params.update({"panel": "heads", "statistic": "self"})
-    page.run()
-    assert not page.exception and page.selectbox(key="statistic").value == "self"
+    run(page, panel="heads", statistic="self")
+    assert page.selectbox(key="statistic").value == "self"
     page.selectbox(key="statistic").set_value("entropy").run()
     assert page.query_params["statistic"] in ("entropy", ["entropy"])
 
@@ -123,7 +118,7 @@ def test_slow_computation_says_so_and_waits(
     assert not shows_heads(page)
     page.run()
     assert len(forwards) == before
-    next(one for one in page.button if one.label == button.label).click().run()
+    press(page, button.label)
     assert not page.exception
 
 
@@ -132,12 +127,11 @@ def test_slow_computation_says_so_and_waits(
 def test_measured_results_stay_when_the_machine_becomes_busy(
     page: AppTest, monkeypatch: pytest.MonkeyPatch, panel: str
 ) -> None:
-    page.query_params["panel"] = panel
-    page.run()
+    run(page, panel=panel)
     for module in (faithfulness, what_if):
         monkeypatch.setattr(module, "BUTTON_ABOVE_SECONDS", 0.0)  # recomputing would exceed the limit
-    page.run()
-    assert not page.exception and not [one for one in page.button if one.label.startswith("Measure")]
+    run(page)
+    assert not [one for one in page.button if one.label.startswith("Measure")]
     page.selectbox(key="target").set_value(5).run()  # not measured yet
     assert not page.exception and [one for one in page.button if one.label.startswith("Measure")]
 
@@ -155,7 +149,7 @@ def test_only_datasets_of_the_data_folder_are_offered(
     for root, offered in ((checkpoints / "elsewhere", False), (checkpoints / "data" / "mine", True)):
         config.write_text(json.dumps({"data": f"folder:{root}"}))
         many(page, checkpoint=trained)
-        assert not page.exception and not page.error
+        assert not page.error
         titles = page.selectbox(key="heads pictures").options
         assert not any("elsewhere" in title for title in titles)
         assert (titles[0] == "Test pictures: mine (folder), which it learnt from") == offered
@@ -177,9 +171,7 @@ def test_numbers_over_the_samples_use_the_checkpoints_preprocessing(page: AppTes
     file.write_text(json.dumps(json.loads(file.read_text()) | {"image_mean": [0.9, 0.9, 0.9]}))
     assert vit.load_checkpoint("cifar10").hash == vit.load_checkpoint("darker").hash
     for name in ("cifar10", "darker"):
-        page.query_params.update({"checkpoint": name, "panel": "heads", "over": "samples", "statistic": "distance"})
-        page.run()
-        assert not page.exception and not page.error
+        assert not run(page, checkpoint=name, panel="heads", over="samples", statistic="distance").error
         checkpoint = vit.load_checkpoint(name)
         inputs = [checkpoint.preprocess(vit.decode_image(samples.read(sample))) for sample in samples.SAMPLES]
         wanted = torch.stack([statistics(record(checkpoint.model, one), 4)["distance"].values for one in inputs])

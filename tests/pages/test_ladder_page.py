@@ -7,31 +7,25 @@ from urllib.parse import parse_qsl
 
 import pytest
 from streamlit.testing.v1 import AppTest
-from written_searches import hold_lock
 
 from pages.shared.escape import plain
-from tests.pages.controls import PATIENCE, ROOT
+from tests.pages.controls import app_page, button
 from tests.pages.controls import train_page as opened
 from vit.errors import InvalidConfig
-from vit.runs import control, registry
+from vit.runs import registry
 from vit.training import dry_run
 from vit.training.ladder import RUNGS, rung_config
 from vit.training.presets import train_config
+from vit.training.run_folder import hold_run
 from vit.training.train import train
 
 LINK = {"preset": "fine-tune", "data": "shapes", "init_from": "cifar10", "limit": "60", "epochs": "1"}
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
+def runs(folders: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    (tmp_path / "data").mkdir()
-    yield tmp_path / "runs"
-    for run in registry.list_runs():
-        if run.alive:
-            control.kill(run.id)
+    return folders / "runs"
 
 
 def rungs(page: AppTest) -> dict[str, str]:
@@ -39,10 +33,6 @@ def rungs(page: AppTest) -> dict[str, str]:
     (drawn,) = [one.value for one in page.get("html") if 'class="rung' in one.value]
     rows = drawn.split('<div class="rung')[1:]
     return {row.split("<span>")[1].split("<")[0]: row.split("<em>")[1].split("<")[0] for row in rows}
-
-
-def button(page: AppTest, key: str) -> object:
-    return next((one for one in page.button if one.key == key), None)
 
 
 def test_no_ladder_from_random_weights(runs: Path) -> None:
@@ -81,10 +71,8 @@ def test_run_of_a_rung_is_found_whoever_started_it(runs: Path) -> None:
     assert rungs(page)["Everything"] == ""
     assert rungs(opened(**LINK | {"limit": "61"}))["Last two blocks"] == ""  # other pictures
     (link,) = (one for one in page.get("page_link") if one.proto.label == "Open in Explore")
-    explore = AppTest.from_file(str(ROOT / "pages/explore.py"), default_timeout=PATIENCE)
-    explore.query_params.update(dict(parse_qsl(link.proto.query_string)))
-    explore.run()
-    assert not explore.exception and not explore.info  # otherwise the page reports a missing checkpoint
+    explore = app_page(**dict(parse_qsl(link.proto.query_string)))
+    assert not explore.info  # otherwise the page reports a missing checkpoint
     assert explore.selectbox(key="checkpoint").value == "run-20261125-000000-by-hand-0000"
 
 
@@ -100,7 +88,7 @@ def test_best_result_so_far_is_offered_during_the_computation(runs: Path, accura
     changed = [one | {"accuracy": accuracy} if one["kind"] == "validation" else one for one in records]
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in changed))
     (run / "outcome.json").unlink()
-    with hold_lock(run):
+    with hold_run(run):
         (run / "heartbeat").touch()
         page = opened(**LINK)
         page.button(key="ladder_look").click().run()

@@ -11,14 +11,13 @@ import pytest
 import streamlit as st
 import torch
 import transformers
-from patience import PATIENCE
 from PIL import Image
-from streamlit.testing.v1 import AppTest
 from torch import Tensor, nn
 
 import vit
 from pages.looking import run_records
-from tests.pages.runs_page import option, show, texts
+from tests.pages.controls import app_page, texts
+from tests.pages.runs_page import option, show
 from vit.runs import registry
 from vit.training.metrics import read_metrics
 from vit.view.attention_snapshots import list_epochs, read_payload
@@ -126,7 +125,7 @@ def test_attention_over_epochs_equals_that_of_the_saved_checkpoint(run: registry
 
 def test_page_runs_shows_the_run(run: registry.Run) -> None:
     page = show(run.id)
-    assert not page.exception and not page.error
+    assert not page.error
     assert set(page.dataframe[0].value["Run"]) == set(LOOPS)
     keys = {button.key for button in page.button}
     assert "delete" in keys and not keys & {"stop", "kill", "resume"}
@@ -145,7 +144,6 @@ def test_active_foreign_run_has_no_stop_buttons(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("VIT_RUNS", str(tmp_path))
     with vit.RunWriter(epochs=2, steps_per_epoch=2, loop="JAX") as writer:
         page = show(writer.folder.name)
-        assert not page.exception
         assert page.dataframe[0].value["Status"].tolist() == ["Running"]
         assert not {"stop", "kill", "delete"} & {button.key for button in page.button}
         assert "Trained by another program (JAX)" in texts(page)
@@ -153,15 +151,13 @@ def test_active_foreign_run_has_no_stop_buttons(tmp_path: Path, monkeypatch: pyt
 
 def test_page_runs_shows_its_attention_and_results(run: registry.Run) -> None:
     page = show(run.id, view="attention")
-    assert not page.exception and not page.error
+    assert not page.error
     assert page.select_slider(key="epoch").options == ["1", "2"]
     page = show(run.id, view="results")
-    assert not page.exception and "not evaluated here" in texts(page)
+    assert "not evaluated here" in texts(page)
 
 
 def test_page_explore_opens_its_model(run: registry.Run) -> None:
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
-    page.query_params["checkpoint"], page.query_params["sample"] = f"run-{run.id}", "cat"
-    page.run()
-    assert not page.exception and not page.error
+    page = app_page(checkpoint=f"run-{run.id}", sample="cat")
+    assert not page.error
     assert {"cat", "dog"} <= set(re.findall(r"\b(?:cat|dog)\b", texts(page)))

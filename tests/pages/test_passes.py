@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.server import pass_queue, result_cache
 from pages.server.pass_queue import MemoryQueue
+from tests.pages.controls import app_page
 
 ROOT = Path(__file__).parents[2]
 
@@ -119,8 +120,8 @@ def test_page_shows_the_queue_position_and_a_stopped_run_leaves_it(monkeypatch: 
 
     threading.Thread(target=hold, daemon=True).start()
     assert holds.wait(PATIENCE)
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).run()
-    assert not page.exception and told[:3] == [1, 1, 1]
+    app_page()
+    assert told[:3] == [1, 1, 1]
     assert not line._waiting and not line._reserved
 
 

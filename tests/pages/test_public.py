@@ -15,7 +15,6 @@ import pytest
 from coroutines import complete
 from patience import PATIENCE, until
 from PIL import Image
-from streamlit.testing.v1 import AppTest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -25,6 +24,7 @@ from pages.server.result_cache import ResultCache
 from pages.server.session_pictures import VisitPictures
 from tests.browser.serving import streamlit
 from tests.browser.visitor import Visitor
+from tests.pages.controls import app_page, new_page
 
 ROOT = Path(__file__).parents[2]
 MB = 1 << 20
@@ -46,28 +46,20 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "pictures"
 
 
-def opened(**link: str) -> AppTest:
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
-    page.query_params.update(link)
-    page.run()
-    assert not page.exception
-    return page
-
-
 def test_upload_is_explained_for_its_session_and_never_written_to_disk(place: Path) -> None:
-    page = opened(sample="cat")
+    page = app_page(sample="cat")
     page.file_uploader[0].upload("phone.png", photo(0), "image/png").run()
     link = {name: values[0] for name, values in page.query_params.items()}
     assert any("This is phone" in one.value for one in page.caption)
     page.run()
     assert any("This is phone" in one.value for one in page.caption)
-    other = opened(**link)
+    other = app_page(**link)
     assert any("not here any more" in one.value for one in other.info)
     assert not place.exists()
 
 
 def test_training_is_closed_and_no_login_is_offered(place: Path) -> None:
-    page = AppTest.from_file(str(ROOT / "pages" / "train.py"), default_timeout=PATIENCE)
+    page = new_page("train")
     page.secrets.update({"auth": {"provider": "any"}, "trainers": {"emails": ["ada@example.com"]}})
     page.user = {"is_logged_in": True, "email": "ada@example.com"}
     page.run()
@@ -77,7 +69,7 @@ def test_training_is_closed_and_no_login_is_offered(place: Path) -> None:
 
 
 def test_large_inputs_are_not_offered(place: Path) -> None:
-    sizes = next(one for one in opened(sample="cat", size="256").selectbox if one.label == "Input size")
+    sizes = next(one for one in app_page(sample="cat", size="256").selectbox if one.label == "Input size")
     tokens = [int(option.split(" · ")[1].split()[0].replace(",", "")) for option in sizes.options]
     assert tokens and max(tokens) <= public.TOKENS
     assert sizes.value == (32, 32)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from hub_server import HubServer, empty_hub
-from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 from written_runs import write_run
 
 from pages.looking import run_records
 from pages.server import access
+from tests.pages.controls import app_page, press
 from vit.checkpoints.save import save_checkpoint
 from vit.images.preprocess import Preprocess
 
@@ -32,18 +32,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[...,
         yield server
 
 
-def page(which: str, **query: Any) -> AppTest:
-    app = AppTest.from_file(APP, default_timeout=PATIENCE).switch_page(f"pages/{which}.py")
-    for name, value in query.items():
-        app.query_params[name] = value
-    return app.run()
-
-
-def press(app: AppTest, label: str) -> AppTest:
-    next(button for button in app.button if button.label == label).click()
-    return app.run()
-
-
 def look(app: AppTest, repository: str) -> AppTest:
     press(app, "Push to the Hub")
     app.text_input(key="push repository").set_value(repository)
@@ -51,12 +39,11 @@ def look(app: AppTest, repository: str) -> AppTest:
 
 
 def test_plan_is_shown_and_then_pushed(server: HubServer) -> None:
-    app = look(page("checkpoints", name="ours"), REPOSITORY)
+    app = look(app_page("checkpoints", name="ours"), REPOSITORY)
     words = " ".join(text.value for text in app.markdown)
     assert "a new private repository" in words and "model" in words and "README" in words
     assert not server.repositories
-    press(app, "Push")
-    assert not app.exception and not app.error
+    assert not press(app, "Push").error
     revision = server.repositories[REPOSITORY].branches["main"]
     assert server.repositories[REPOSITORY].closed == "private"
     assert app.code[0].value == f"vit classify PICTURE --checkpoint {REPOSITORY}@{revision}"
@@ -66,7 +53,7 @@ def test_plan_is_shown_and_then_pushed(server: HubServer) -> None:
 
 def test_best_checkpoint_of_a_finished_run_is_pushed(server: HubServer, tmp_path: Path) -> None:
     run = write_run(tmp_path / "runs", "Toys")
-    app = look(page("runs", run=[run], view="results"), REPOSITORY)
+    app = look(app_page("runs", run=[run], view="results"), REPOSITORY)
     press(app, "Push")
     there = server.repositories[REPOSITORY]
     best = tmp_path / "runs" / run / "checkpoints" / "best" / "model.safetensors"
@@ -75,11 +62,11 @@ def test_best_checkpoint_of_a_finished_run_is_pushed(server: HubServer, tmp_path
 
 def test_unfinished_run_has_no_such_button(server: HubServer, tmp_path: Path) -> None:
     run = write_run(tmp_path / "runs", "Toys", outcome="stopped")
-    assert "Push to the Hub" not in labels(page("runs", run=[run], view="results"))
+    assert "Push to the Hub" not in labels(app_page("runs", run=[run], view="results"))
 
 
 def test_refusal_of_the_hub_is_reported_in_one_sentence(server: HubServer) -> None:
-    app = look(page("checkpoints", name="ours"), "not a name")
+    app = look(app_page("checkpoints", name="ours"), "not a name")
     assert len(app.error) == 1 and "is not the name of a repository" in app.error[0].value
     app.text_input(key="push repository").set_value("bob/tiny")
     press(press(app, "Show what would be uploaded"), "Push")
@@ -95,19 +82,19 @@ def test_users_who_cannot_push_see_no_button(server: HubServer, monkeypatch: pyt
     else:
         server.publish("ada/theirs", {"config.json": b"{}"})
         monkeypatch.setattr("vit.checkpoints.load.OURS", "nobody's")
-    app = page("checkpoints", name="ours")
-    assert not app.exception and "Push to the Hub" not in labels(app)
+    app = app_page("checkpoints", name="ours")
+    assert "Push to the Hub" not in labels(app)
 
 
 def test_user_whose_permission_was_withdrawn_pushes_nothing(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = look(page("checkpoints", name="ours"), REPOSITORY)
+    app = look(app_page("checkpoints", name="ours"), REPOSITORY)
     monkeypatch.setattr(access, "may_train", lambda: False)
     press(app, "Push")
     assert not server.repositories
 
 
 def test_token_is_on_no_page(server: HubServer) -> None:
-    app = look(page("checkpoints", name="ours"), REPOSITORY)
+    app = look(app_page("checkpoints", name="ours"), REPOSITORY)
     assert server.token not in str(app.main)
 
 

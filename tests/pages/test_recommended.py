@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.escape import plain
+from tests.pages.controls import app_page
 from vit.checkpoints import hub
 from vit.checkpoints.recommended import RECOMMENDED
 from vit.errors import UserError
@@ -18,9 +18,7 @@ ROOT = Path(__file__).parents[2]
 def page(shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     for name, folder in (("CHECKPOINTS", shipped), ("RUNS", tmp_path / "runs"), ("DOWNLOADS", tmp_path / "downloads")):
         monkeypatch.setenv(f"VIT_{name}", str(folder))
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
-    app.switch_page("pages/checkpoints.py")
-    return app.run()
+    return app_page("checkpoints")
 
 
 @pytest.mark.parametrize("one", RECOMMENDED, ids=lambda one: one.title)

@@ -9,6 +9,7 @@ from streamlit.testing.v1 import AppTest
 from tiny import TINY, fill
 
 import vit
+from tests.pages.controls import run
 from tests.pages.offered import sent_to
 from vit.explain.registers import with_register
 from vit.images import samples
@@ -34,12 +35,9 @@ def captions(page: AppTest) -> str:
 
 
 def test_outlier_tokens_are_moved_to_a_register(page: AppTest, planted: str) -> None:
-    page.query_params.update({"checkpoint": planted, "sample": "cat", "panel": "layers"})
-    page.run()
-    assert not page.exception and "With the register" not in captions(page)
-    page.query_params["register"] = "1"
-    page.run()
-    assert not page.exception and not page.error
+    run(page, checkpoint=planted, sample="cat", panel="layers")
+    assert "With the register" not in captions(page)
+    assert not run(page, register="1").error
     block, neuron = PLANTED[0]
     assert f"block {block + 1} neuron {neuron + 1}" in captions(page) and "With the register" in captions(page)
     assert sent_to(page, "register viewer")["group"] == sent_to(page)["group"]
@@ -49,7 +47,6 @@ def test_outlier_tokens_are_moved_to_a_register(page: AppTest, planted: str) -> 
 
 
 def test_no_offer_without_outlier_tokens(page: AppTest) -> None:
-    page.query_params.update({"sample": "temple", "size": "32", "panel": "layers", "register": "1"})
-    page.run()
-    assert not page.exception and "With the register" not in captions(page)
+    run(page, sample="temple", size="32", panel="layers", register="1")
+    assert "With the register" not in captions(page)
     assert "so a register has nothing to take over" in captions(page)

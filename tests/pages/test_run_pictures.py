@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from pages.looking import run_pictures
 from pages.server import access, uploaded_pictures
+from tests.pages.controls import app_page
 from vit.runs import registry
 from vit.training.presets import train_config
 from vit.training.train import train
@@ -38,12 +38,7 @@ def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> regist
 
 
 def opened(run: registry.Run, **link: str) -> AppTest:
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
-    for name, text in {"checkpoint": f"run-{run.id}", **link}.items():
-        app.query_params[name] = text
-    app.run()
-    assert not app.exception
-    return app
+    return app_page(checkpoint=f"run-{run.id}", **link)
 
 
 def test_run_opens_with_test_pictures_of_all_classes(run: registry.Run, folder: Path) -> None:

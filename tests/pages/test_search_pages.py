@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from short_runs import tiny, until
 from streamlit.testing.v1 import AppTest
-from written_searches import end, hold_lock, write_search, write_trial
+from written_searches import end, write_search, write_trial
 
 from pages.looking import run_records
 from pages.server import access
 from pages.shared import setting_names
 from pages.shared.escape import plain
 from pages.train_form.search import forecast
-from tests.pages.controls import app_page, control, name_of, train_page
+from tests.pages.controls import control, name_of, texts, train_page
+from tests.pages.runs_page import option, show
 from vit.cli.parser import parser
 from vit.runs import control as runs
 from vit.runs import registry
@@ -25,8 +26,7 @@ from vit.runs.search import space
 from vit.runs.search.plan import SearchPlan
 from vit.training.dry_run import DryRun
 from vit.training.presets import PRESETS
-
-ROOT = Path(__file__).parents[2]
+from vit.training.run_folder import hold_run
 
 
 @pytest.fixture
@@ -45,22 +45,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for run in registry.list_runs():
         if run.alive:
             runs.kill(run.id)
-
-
-def runs_page(**link: str) -> AppTest:
-    """Run page Runs in the app once."""
-    run_records.forget()
-    return app_page("runs", **link)
-
-
-def said(page: AppTest) -> str:
-    return "\n".join(
-        str(one.value) for kind in ("markdown", "caption", "info", "warning", "error") for one in page.get(kind)
-    )
-
-
-def option(page: AppTest, key: str) -> dict[str, Any]:
-    return json.loads(page.get_by_key(key).proto.spec)
 
 
 def drawn_from(page: AppTest, name: str) -> tuple[str, ...]:
@@ -129,7 +113,6 @@ def test_range_becomes_values_and_values_a_range(root: Path) -> None:
 @pytest.mark.parametrize("name", space.searchable_settings(PRESETS["cifar"].settings))
 def test_every_setting_has_controls_and_a_sentence_for_mistakes(root: Path, name: str) -> None:
     page = train_page(preset="cifar", space=f"{name}=")
-    assert not page.exception
     assert page.error[0].value.startswith(plain(setting_names.title(name)))
 
 
@@ -172,7 +155,7 @@ def test_epochs_of_the_trials_are_those_of_the_recipe(root: Path) -> None:
     assert control(page.number_input, "search_epochs").value == 8
     control(page.number_input, "search_epochs").set_value(30).run()
     assert control(page.number_input, "set_epochs").value == 30
-    assert "20 trials of up to 30 epochs" in said(page)
+    assert "20 trials of up to 30 epochs" in texts(page)
     control(page.number_input, "set_epochs").set_value(5).run()
     assert control(page.number_input, "search_epochs").value == 5
     assert "epochs=5" in planned(page).set
@@ -222,11 +205,11 @@ def search(root: Path) -> Path:
 
 
 def test_trials_are_listed_best_first_with_those_ended_early_last(search: Path) -> None:
-    page = runs_page(search=search.name)
+    page = show(search=search.name)
     table = page.dataframe[-1].value
     assert list(table["Trial"]) == [2, 1, 4, 3]
     assert list(table["Status"]) == ["Finished", "Finished", "Interrupted", "Ended early"]
-    assert "Trial 2 is the best" in said(page) and "90.0 %" in said(page)
+    assert "Trial 2 is the best" in texts(page) and "90.0 %" in texts(page)
     curves = option(page, "search curves")["series"]
     last = {one["data"][-1]["name"].partition(",")[0]: (one["name"], one["data"][-1]["value"][0]) for one in curves}
     assert last["Trial 3"] == ("ended early", 2) and last["Trial 2"] == ("best", 8)
@@ -235,7 +218,7 @@ def test_trials_are_listed_best_first_with_those_ended_early_last(search: Path) 
 
 
 def test_best_trial_is_opened_in_the_explorer_or_trained_longer(search: Path) -> None:
-    page = runs_page(search=search.name)
+    page = show(search=search.name)
     assert page.number_input(key="resume epochs").min == 9
     page.button(key="watch best").click().run()
     assert "".join(page.query_params["run"]) == searches.find_search(search.name).trials()[1].id
@@ -244,63 +227,63 @@ def test_best_trial_is_opened_in_the_explorer_or_trained_longer(search: Path) ->
 
 
 def test_running_search_is_stopped_from_the_page(search: Path) -> None:
-    with hold_lock(search):
-        page = runs_page(search=search.name)
+    with hold_run(search):
+        page = show(search=search.name)
         assert "Searching" in page.get("progress")[0].proto.text
         page.button(key="stop search").click().run()
         assert (search / "stop").exists()
         assert not [button for button in page.button if button.key == "stop search"]
     end(search, "stopped", "Of 4 trials 1 ended early. Resume continues it.")
-    assert "Resume continues it" in said(runs_page(search=search.name))
+    assert "Resume continues it" in texts(show(search=search.name))
 
 
 def test_new_search_says_what_it_waits_for(root: Path) -> None:
     folder = write_search(root)
-    with hold_lock(folder):
-        page = runs_page(search=folder.name)
-        assert "Its first trial is being started" in said(page)
+    with hold_run(folder):
+        page = show(search=folder.name)
+        assert "Its first trial is being started" in texts(page)
         assert not page.dataframe  # no list before there is a trial
         trial = write_trial(folder, 0, [], outcome="")
-        with hold_lock(trial):
-            assert plain("Trial 1: It loads PyTorch and its pictures") in said(runs_page(search=folder.name))
+        with hold_run(trial):
+            assert plain("Trial 1: It loads PyTorch and its pictures") in texts(show(search=folder.name))
             (trial / "heartbeat").touch()
-            page = runs_page(search=folder.name)
-            assert plain("Trial 1: Its first accuracy comes after the first epoch") in said(page)
+            page = show(search=folder.name)
+            assert plain("Trial 1: Its first accuracy comes after the first epoch") in texts(page)
 
 
 def test_single_trial_is_not_called_the_best(root: Path) -> None:
     folder = write_search(root)
     write_trial(folder, 0, [0.6], outcome="", lr=0.001)
-    with hold_lock(folder):
-        page = runs_page(search=folder.name)
-        assert "Trial 1** is the first with a result: right for 60.0 %" in said(page)
-        assert "is the best" not in said(page)
+    with hold_run(folder):
+        page = show(search=folder.name)
+        assert "Trial 1** is the first with a result: right for 60.0 %" in texts(page)
+        assert "is the best" not in texts(page)
         assert "best" not in json.dumps(option(page, "search curves"))
         write_trial(folder, 1, [0.5], outcome="", lr=0.002)
-        assert "Trial 1 is the best so far" in said(runs_page(search=folder.name))
+        assert "Trial 1 is the best so far" in texts(show(search=folder.name))
 
 
 def test_deleted_search_leaves_its_runs(search: Path) -> None:
-    page = runs_page(search=search.name)
+    page = show(search=search.name)
     page.button(key="delete search").click().run()
     assert not page.exception and not page.query_params
     assert searches.list_searches() == [] and len(registry.list_runs()) == 4
 
 
 def test_searches_are_opened_from_a_list(search: Path) -> None:
-    page = runs_page()
+    page = show()
     assert "Shapes, 4 trials" in "".join(page.selectbox[0].options)
     page.selectbox[0].set_value(search.name).run()
-    assert "Trial 2 is the best" in said(page)
+    assert "Trial 2 is the best" in texts(page)
 
 
 def test_users_who_may_not_train_can_only_view(search: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "may_train", lambda: False)
-    page = runs_page(search=search.name)
-    assert "Trial 2 is the best" in said(page)
+    page = show(search=search.name)
+    assert "Trial 2 is the best" in texts(page)
     assert not {"stop search", "resume search", "resume"} & {button.key for button in page.button}
 
 
 @pytest.mark.parametrize("name", ["nowhere", "../..", "<b>"])
 def test_missing_search_is_one_sentence(search: Path, name: str) -> None:
-    assert "no such search" in said(runs_page(search=name))
+    assert "no such search" in texts(show(search=name))

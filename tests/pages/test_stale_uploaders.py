@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.pages.controls import app_page, control
+from tests.pages.controls import app_page, control, press, run
 from tests.pages.pictures import png
 from tests.pages.test_explore import gif
 from vit.images import samples
@@ -34,8 +34,8 @@ def test_frame_selected_right_after_the_upload_is_kept(page: AppTest) -> None:
     page.run()
     page.slider[0].set_value(3)
     hold(page, uploader)
-    page.run()
-    assert not page.exception and link(page, "frame") == "3" and page.slider[0].value == 3
+    run(page)
+    assert link(page, "frame") == "3" and page.slider[0].value == 3
 
 
 def test_picture_selected_right_after_the_upload_is_kept(page: AppTest) -> None:
@@ -44,8 +44,8 @@ def test_picture_selected_right_after_the_upload_is_kept(page: AppTest) -> None:
     page.run()
     page.button(key="own pictures next").click()
     hold(page, uploader)
-    page.run()
-    assert not page.exception and link(page, "upload") == "70.png"
+    run(page)
+    assert link(page, "upload") == "70.png"
 
 
 def test_second_file_in_the_same_uploader_is_taken_alone(page: AppTest) -> None:
@@ -54,8 +54,8 @@ def test_second_file_in_the_same_uploader_is_taken_alone(page: AppTest) -> None:
     page.run()
     uploader.upload("70.png", png(70, 50))  # into the same uploader, which the browser still shows
     hold(page, uploader)
-    page.run()
-    assert not page.exception and link(page, "upload") == "70.png"
+    run(page)
+    assert link(page, "upload") == "70.png"
 
 
 def test_files_deleted_on_the_server_change_nothing(page: AppTest) -> None:
@@ -74,8 +74,8 @@ def test_frame_of_the_previous_animation_does_not_apply_to_the_new_one(page: App
     page.file_uploader[0].upload("wheel.gif", gif(4)).run()
     page.slider[0].set_value(3)
     page.file_uploader[0].upload("other.gif", gif(3))
-    page.run()
-    assert not page.exception and link(page, "upload") == "other.gif" and not link(page, "frame")
+    run(page)
+    assert link(page, "upload") == "other.gif" and not link(page, "frame")
 
 
 def test_dismissed_camera_photo_undoes_no_choice(page: AppTest) -> None:
@@ -90,8 +90,8 @@ def test_dismissed_camera_photo_undoes_no_choice(page: AppTest) -> None:
     next(one for one in page.toggle if one.label == "Use the camera").set_value(False).run()
     page.button(key="own pictures next").click()
     hold(page, camera)
-    page.run()
-    assert not page.exception and link(page, "upload") == "60.png" and page.session_state["Explore"].source == "upload"
+    run(page)
+    assert link(page, "upload") == "60.png" and page.session_state["Explore"].source == "upload"
 
 
 def test_browsers_back_on_compare_is_not_undone(checkpoints: Path) -> None:
@@ -103,24 +103,23 @@ def test_browsers_back_on_compare_is_not_undone(checkpoints: Path) -> None:
     page.run()
     assert not page.file_uploader
     hold(page, uploader)
-    page.run()
-    assert not page.exception and not link(page, "a_picture")
+    run(page)
+    assert not link(page, "a_picture")
 
 
 def test_form_of_an_added_group_never_reappears(
     page: AppTest, checkpoints: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
-    page.query_params["classes_from"] = "examples"
-    page.run()
+    run(page, classes_from="examples")
     page.text_input(key="classes_group name 0").set_value("cats")
     uploader = page.file_uploader(key="classes_group pictures 0").set_value([("a.png", png(30, 30), "image/png")])
-    next(one for one in page.button if one.label == "Add the group").click().run()
+    press(page, "Add the group")
     (remove,) = [one for one in page.button if one.label == "Remove"]
     remove.click()
     hold(page, uploader)
-    page.run()
-    assert not page.exception and not link(page, "classes_group")
+    run(page)
+    assert not link(page, "classes_group")
     (shown,) = [one for one in page.file_uploader if (one.key or "").startswith("classes_group")]
     assert not shown.value
 
@@ -141,8 +140,8 @@ def test_data_selected_right_after_an_archive_was_taken_is_kept(
     assert control(page.selectbox, "data").value.startswith("folder:")
     control(page.selectbox, "data").set_value("shapes")
     hold(page, uploader)
-    page.run()
-    assert not page.exception and control(page.selectbox, "data").value == "shapes"
+    run(page)
+    assert control(page.selectbox, "data").value == "shapes"
 
 
 def test_added_checkpoint_is_not_offered_again(checkpoints: Path, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +149,7 @@ def test_added_checkpoint_is_not_offered_again(checkpoints: Path, saved: Path, m
     weights = (checkpoints / "cifar10" / "model.safetensors").read_bytes()
     uploader = page.file_uploader[0].set_value([("mine.safetensors", weights, "application/octet-stream")])
     page.run()
-    next(one for one in page.button if one.label == "Add").click().run()
+    press(page, "Add")
     hold(page, uploader)
-    page.run()
-    assert not page.exception and not page.error
+    assert not run(page).error
     assert not [one for one in page.button if one.label == "Add"] and (checkpoints / "mine").is_dir()

@@ -6,12 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
 import vit
 from pages.panels.tour import MAP, PANELS, STEPS, Step
-from tests.pages.controls import texts
+from tests.pages.controls import app_page, query
 from tests.pages.offered import request_all_masks
 from vit.explain.head_statistics import statistics, suggestions
 from vit.explain.logit_lens import logit_lens
@@ -24,26 +23,20 @@ from vit.view.explanation import explain
 from vit.view.selection import Selection
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
-    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("VIT_DOWNLOADS", str(tmp_path / "downloads"))
-    return AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
+pytestmark = pytest.mark.usefixtures("only_shipped")
 
 
 def told(page: AppTest) -> str:
     return next(one.value for one in page.markdown if " of 7. " in one.value)
 
 
-def test_tour_goes_through_all_steps_and_back_and_ends(page: AppTest) -> None:
-    page.run()
+def test_tour_goes_through_all_steps_and_back_and_ends() -> None:
+    page = app_page()
     page.button(key="start tour").click().run()
     for number, step in enumerate(STEPS, 1):
         assert not page.exception and not page.error
         assert f"{number} of 7. {step.title}" in told(page)
-        for name, value in texts(step.link).items():
+        for name, value in query(step.link).items():
             assert page.query_params[name] == [value] or page.query_params[name] == value
         if number < len(STEPS):
             page.button(key="tour next").click().run()
@@ -53,9 +46,8 @@ def test_tour_goes_through_all_steps_and_back_and_ends(page: AppTest) -> None:
     assert "tour" not in page.query_params and any(button.key == "start tour" for button in page.button)
 
 
-def test_step_restores_the_view_of_its_subject(page: AppTest) -> None:
-    page.query_params.update({"sample": "temple", "size": "64", "method": "legrad", "view": "similar"})
-    page.run()
+def test_step_restores_the_view_of_its_subject() -> None:
+    page = app_page(sample="temple", size="64", method="legrad", view="similar")
     page.button(key="start tour").click().run()
     assert not page.exception
     chosen = {one.label: one.value for one in page.selectbox}
@@ -70,10 +62,9 @@ def test_step_restores_the_view_of_its_subject(page: AppTest) -> None:
 
 
 @pytest.mark.parametrize("asked", ["0", "8", "-1", "x", "99999999999999999999"])
-def test_hostile_link_starts_no_tour(page: AppTest, asked: str) -> None:
-    page.query_params["tour"] = asked
-    page.run()
-    assert not page.exception and any(button.key == "start tour" for button in page.button)
+def test_hostile_link_starts_no_tour(asked: str) -> None:
+    page = app_page(tour=asked)
+    assert any(button.key == "start tour" for button in page.button)
 
 
 def step_of(title: str) -> Step:
@@ -118,10 +109,8 @@ def test_head_called_local_is_local(recorded_passes: dict[str, RecordedPass]) ->
     assert (local.block, local.head) == (block, head)  # the panel says so too
 
 
-def test_panel_opens_with_the_numbers_of_the_step(page: AppTest) -> None:
-    page.query_params.update({"tour": str(1 + STEPS.index(step_of("Heads")))} | texts(step_of("Heads").link))
-    page.run()
-    assert not page.exception
+def test_panel_opens_with_the_numbers_of_the_step() -> None:
+    page = app_page(tour=str(1 + STEPS.index(step_of("Heads"))), **query(step_of("Heads").link))
     told_there = json.loads(page.get_by_key("heads grid").proto.json)
     assert told_there["label"].startswith(STATISTICS["neighbours"]) and told_there["ends"][1] == "36.4%"
     marked = [(i, j) for i, row in enumerate(told_there["cells"]) for j, cell in enumerate(row) if cell["marked"]]
@@ -136,23 +125,21 @@ def test_answer_is_where_the_tour_says(recorded_passes: dict[str, RecordedPass])
     assert certain[-1] > 0.8 and certain[:-1].max() < 0.5
 
 
-def verdict(page: AppTest, step: Step, **other: str) -> str:
+def verdict(step: Step, **other: str) -> str:
     """Return the page's verdict on a step's map."""
-    page.query_params.clear()
-    page.query_params.update({"tour": str(1 + STEPS.index(step))} | texts(step.link) | other)
-    page.run()
-    assert not page.exception and not page.error
+    page = app_page(**query(step.link), tour=str(1 + STEPS.index(step)), **other)
+    assert not page.error
     request_all_masks(page)
     return next(one.value for one in page.markdown if re.match(r"\*\*This map", one.value))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("verdicts")
-def test_relevance_is_faithful_and_rollout_is_not_in_the_tours_examples(page: AppTest) -> None:
+def test_relevance_is_faithful_and_rollout_is_not_in_the_tours_examples() -> None:
     step = step_of("Rollout or relevance")
     assert "relevance shows what it is based on" in step.text and "rollout is no better than chance" in step.text
-    assert "better than chance." in verdict(page, step)
-    assert "no better than chance" in verdict(page, step, view="rollout")
+    assert "better than chance." in verdict(step)
+    assert "no better than chance" in verdict(step, view="rollout")
     checkpoint = vit.load_checkpoint("cifar10")
     pixels = checkpoint.preprocess(vit.decode_image(samples.read(step.link.sample)))
     recorded = RecordedPass.of_class(checkpoint.model, pixels)
@@ -166,12 +153,12 @@ def test_relevance_is_faithful_and_rollout_is_not_in_the_tours_examples(page: Ap
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("verdicts")
-def test_unfaithful_map_is_no_better_than_chance(page: AppTest) -> None:
-    assert "no better than chance" in verdict(page, step_of("When a map is misleading"))
+def test_unfaithful_map_is_no_better_than_chance() -> None:
+    assert "no better than chance" in verdict(step_of("When a map is misleading"))
 
 
-def test_links_in_steps_lead_to_places_of_the_page(page: AppTest) -> None:
-    page.run()
+def test_links_in_steps_lead_to_places_of_the_page() -> None:
+    page = app_page()
     places = {one.value.strip("# ").lower().replace(" ", "-") for one in page.markdown if one.value.startswith("#")}
     places |= {MAP} if any(f'id="{MAP}"' in one.proto.body for one in page.get("html")) else set()
     for step in STEPS:

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 import streamlit as st
-from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
 from pages.looking import run_records
 from pages.shared import setting_names
 from pages.train_form import compute_target, cost_preview, data_picker, settings
-from tests.pages.controls import control, name_of, open_to_a_network, pictures
+from tests.pages.controls import button, control, name_of, open_to_a_network, pictures, press, run
 from tests.pages.controls import train_page as opened
 from vit.cli.parser import parser
 from vit.cli.training import merged_settings
@@ -79,9 +78,17 @@ def test_impossible_combination_is_explained_at_the_field(page: AppTest) -> None
     assert not page.error and described(page).heads == 4
 
 
-def test_value_at_an_excluded_limit_is_explained_at_the_field(page: AppTest) -> None:
-    setting(page, "lr").set_value(0.0).run()
-    assert len(page.error) == 1 and "greater than 0" in page.error[0].value
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("lr", 0.0, "greater than 0"),
+        ("size", "mnist", "in colour"),
+        ("crop_padding", 28, "more than half of the input of 32 px"),
+    ],
+)
+def test_unsuitable_value_is_reported_before_the_start(page: AppTest, name: str, value: object, words: str) -> None:
+    setting(page, name).set_value(value).run()
+    assert len(page.error) == 1 and words in page.error[0].value
     assert start(page).disabled
 
 
@@ -91,12 +98,6 @@ def test_number_out_of_range_is_explained_at_the_field(page: AppTest, name: str,
     assert setting(page, name).value == value, "what was typed counts"
     (error,) = next(c for c in page.columns if any(w.key == settings.first_key(name) for w in c.number_input)).error
     assert f"or equal to {limit}" in error.value
-    assert start(page).disabled
-
-
-def test_unsuitable_data_is_reported_before_the_start(page: AppTest) -> None:
-    setting(page, "size").set_value("mnist").run()
-    assert len(page.error) == 1 and "in colour" in page.error[0].value
     assert start(page).disabled
 
 
@@ -116,12 +117,6 @@ def test_starting_from_a_checkpoint_does_not_change_its_size(page: AppTest) -> N
     assert control(page.selectbox, "preset").value == "fine-tune", "a start of another kind wants another recipe"
     control(page.selectbox, "init_from").set_value("").run()
     assert control(page.selectbox, "preset").value == "shapes"
-
-
-def test_excessive_padding_is_explained_at_the_field(page: AppTest) -> None:
-    setting(page, "crop_padding").set_value(28).run()
-    assert len(page.error) == 1 and "more than half of the input of 32 px" in page.error[0].value
-    assert start(page).disabled
 
 
 def test_sweep_is_one_run_per_combination(page: AppTest) -> None:
@@ -253,7 +248,7 @@ def test_nothing_can_be_started_on_data_whose_download_failed(page: AppTest, mon
     monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")  # a closed port
     control(page.selectbox, "data").set_value("cifar10").run()
     assert not start(page).disabled, "a run downloads what is not here"
-    next(button for button in page.button if button.label == "Download CIFAR-10").click().run()
+    press(page, "Download CIFAR-10")
     for _ in range(2):
         assert len(page.error) == 1 and "could not be downloaded" in page.error[0].value
         assert start(page).disabled
@@ -276,8 +271,7 @@ def test_full_disk_is_reported_and_keeps_the_form(page: AppTest, folders: Path) 
 )
 def test_folder_below_the_roots_can_be_selected(folders: Path, size: tuple[int, int], count: int, preset: str) -> None:
     pictures(folders / "data" / "zoo", size, count=count)
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
-    app.switch_page("pages/train.py").run()
+    app = opened()
     control(app.selectbox, "data").set_value(f"folder:{folders / 'data' / 'zoo'}").run()
     assert not app.exception and not app.error
     assert control(app.selectbox, "preset").value == preset, "the recipe made for such pictures is proposed"
@@ -305,8 +299,8 @@ def test_started_run_is_in_the_list_of_runs_at_once(page: AppTest) -> None:
 
 def test_page_is_closed_where_the_app_is_open_to_a_network(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_to_a_network(monkeypatch)
-    page = AppTest.from_file(str(ROOT / "pages" / "train.py"), default_timeout=PATIENCE).run()
-    assert not page.exception and not page.button and not page.selectbox
+    page = opened()
+    assert not page.button and not page.selectbox
     assert "closed" in page.title[0].value
 
 
@@ -335,10 +329,6 @@ def test_every_preset_is_offered(page: AppTest) -> None:
     assert sorted(control(page.selectbox, "preset").options) == sorted(preset.title for preset in PRESETS.values())
 
 
-def button(page: AppTest, key: str):
-    return next((one for one in page.button if one.key == key), None)
-
-
 def said(page: AppTest) -> str:
     return " ".join(one.proto.body for one in page.get("html"))
 
@@ -359,7 +349,7 @@ def test_dry_run_shows_the_cost_of_a_run(page: AppTest, monkeypatch: pytest.Monk
     monkeypatch.setattr(dry_run, "LIMIT_SECONDS", 600.0)  # on a busy machine
     setting(page, "limit").set_value(100).run()
     assert "<span>Epochs × steps</span><b>8 × 2</b>" in said(page) and "not tried" in said(page)
-    next(one for one in page.button if one.label == "Try a few steps").click().run()
+    press(page, "Try a few steps")
     assert not page.exception and not page.error and "not tried" not in said(page)
     assert not button(page, "take_smaller"), "this one fits"
     assert not button(page, "cancel_trial"), "it is over"
@@ -429,8 +419,8 @@ def test_each_of_two_equal_gpus_can_be_selected(folders: Path, monkeypatch: pyte
     assert page.radio(key="device").value == "cuda:0"
     for name in ("cuda:1", "cuda:0"):
         page.radio(key="device").set_value(name).run()
-        page.run()
-        assert not page.exception and page.radio(key="device").value == name
+        run(page)
+        assert page.radio(key="device").value == name
 
 
 @pytest.mark.parametrize("installed", [(), ("mlflow",)])
@@ -440,7 +430,7 @@ def test_installed_tracker_is_offered(
     from vit.training.trackers import plugin
 
     monkeypatch.setattr(plugin, "available", lambda: installed)
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).switch_page("pages/train.py").run()
+    app = opened()
     offered = [box for box in app.selectbox if box.key == settings.first_key("track")]
     assert [box.options for box in offered] == [["none", *installed]] * bool(installed)
     for box in offered:

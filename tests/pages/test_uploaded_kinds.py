@@ -9,15 +9,9 @@ from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from tests.pages.offered import payload_of
-from vit.view.payload import unpack
+from tests.pages.offered import payload
 
 SEVEN_ZIP = b"7z\xbc\xaf\x27\x1c" + bytes(99)
-
-
-def payload(page: AppTest) -> tuple[dict, dict]:
-    """Return the payload last sent to the viewer."""
-    return unpack(payload_of(page, "feeder"))
 
 
 def encode(image: Image.Image, format: str) -> bytes:

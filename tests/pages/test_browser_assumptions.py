@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime import app_session
 from streamlit.runtime.forward_msg_cache import populate_hash_if_needed
-from streamlit.testing.v1 import AppTest
 
 from pages.streamlit_internals import message_queue
+from tests.pages.controls import app_page
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,9 +22,7 @@ def test_server_never_refers_to_a_message_that_the_browser_may_have_dropped() ->
 
 def test_attention_is_sent_separately_from_the_pages_messages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VIT_RUNS", str(tmp_path))
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).run()
-    assert not page.exception
-    assert page.get_by_key("feeder").proto.ByteSize() < 10_000
+    assert app_page().get_by_key("feeder").proto.ByteSize() < 10_000
 
 
 @pytest.mark.parametrize(

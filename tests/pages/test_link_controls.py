@@ -8,7 +8,7 @@ import pytest
 from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
-from tests.pages.controls import control
+from tests.pages.controls import app_page, control, run
 from vit.images import samples
 
 ROOT = Path(__file__).parents[2]
@@ -59,8 +59,7 @@ def choices(page: AppTest) -> dict[str, str]:
 
 def test_stale_browser_state_is_no_choice(page: AppTest) -> None:
     before = widget_states(page)
-    page.query_params["picture"] = "b"
-    page.run()
+    run(page, picture="b")
     page.query_params["picture"] = "c"
     page._run(before)  # a click from a browser that has not drawn b yet
     assert not page.exception and choices(page) == {}
@@ -83,8 +82,7 @@ def test_history_navigation_is_not_overruled_by_stale_state(page: AppTest) -> No
 def test_choice_in_a_control_about_to_change_counts(page: AppTest) -> None:
     late = AppTest.from_function(controls, default_timeout=PATIENCE).run()
     find(late, "kind_select").set_value("fox")
-    page.query_params["picture"] = "b"
-    page.run()
+    run(page, picture="b")
     page._run(widget_states(late))
     assert choices(page) == {"kind_select": "fox"} and find(page, "kind_select").value == "fox"
 
@@ -122,7 +120,7 @@ def test_link_contains_only_the_users_choices(page: AppTest, seed: int) -> None:
 
 def test_fast_clicks_on_samples_choose_no_class(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VIT_RUNS", str(tmp_path))
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).run()
+    page = app_page()
     before, opened = widget_states(page), set(page.query_params)
     for name in list(samples.SAMPLES)[:4]:
         page.query_params["sample"] = name

@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
 import vit
 from pages.panels import welcome
-from tests.pages.controls import texts
+from tests.pages.controls import app_page, query
 from tests.pages.offered import sent_to
 from vit.explain.methods import heatmap_of
 from vit.explain.recorded_pass import RecordedPass
@@ -18,18 +17,12 @@ from vit.view import first_view
 from vit.view.explanation import Explanation, explain
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("only_shipped")
 
 
 @pytest.fixture
 def small_checkpoint_first() -> None:
     """Replace the fixture of other tests: the app opens the shipped checkpoint first."""
-
-
-@pytest.fixture
-def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
-    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("VIT_DOWNLOADS", str(tmp_path / "downloads"))
-    return AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -63,25 +56,24 @@ def words(page: AppTest) -> bool:
     return any(one.value == welcome.CAPTION for one in page.markdown)
 
 
-def test_empty_link_is_the_first_view_and_follows_the_pointer(page: AppTest) -> None:
-    page.run()
-    assert not page.exception and not page.error
-    assert link(page) == texts(welcome.VIEW) and words(page)
+def test_empty_link_is_the_first_view_and_follows_the_pointer() -> None:
+    page = app_page()
+    assert not page.error
+    assert link(page) == query(welcome.VIEW) and words(page)
     told = viewer(page)
     assert told["seed"]["view"] == "relevance" and told["method"]["chain"] and told["method"]["target"] == "church"
     assert size(page) == (224, 224)
 
 
-def test_links_own_picture_and_view_are_kept(page: AppTest) -> None:
-    page.query_params.update({"sample": "cat", "block": "2"})
-    page.run()
+def test_links_own_picture_and_view_are_kept() -> None:
+    page = app_page(sample="cat", block="2")
     assert viewer(page)["seed"]["view"] == "attention" and link(page)["sample"] == "cat"
     assert not words(page)
 
 
 @pytest.mark.parametrize("file", ["explore", "compare", "checkpoints", "train", "runs"])
-def test_headings_of_every_page_are_in_order(page: AppTest, file: str) -> None:
-    page.switch_page(f"pages/{file}.py").run()
+def test_headings_of_every_page_are_in_order(file: str) -> None:
+    page = app_page(file)
     found = [level for level, kind in ((1, page.title), (2, page.header), (3, page.subheader)) for _ in kind]
     found += [len(one.value) - len(one.value.lstrip("#")) for one in page.markdown if one.value.startswith("#")]
     assert found[0] == 1 and set(found) == set(range(1, max(found) + 1))
