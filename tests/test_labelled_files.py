@@ -54,6 +54,36 @@ def test_numeric_labels_are_not_taken_for_file_names(write: Write) -> None:
     assert labels_of(write({"labels.csv": rows("label,id", [0, 1] * 3, range(6))} | pictures("")))["3.jpg"] == "1"
 
 
+MIXED = [3, 0, 5, 1, 4, 2]
+LABELS = [PETS[i] for i in MIXED]
+NUMBERED = {
+    "index of pandas": ("a.csv", rows(",filename,label", range(6), [f"{i}.jpg" for i in MIXED], LABELS)),
+    "unnamed index": ("a.csv", rows("Unnamed: 0,id,label", range(6), MIXED, LABELS)),
+    "index": ("a.csv", rows("index,image_id,label", range(6), MIXED, LABELS)),
+    "rows from 1": ("a.csv", rows("id,name,label", range(1, 7), MIXED, LABELS)),
+    "age": ("a.csv", rows("age,file,label", range(6), [f"{i}.jpg" for i in MIXED], LABELS)),
+    "folders": ("a.csv", rows("size,where,label", range(6), [f"images/{i}" for i in MIXED], LABELS)),
+    "key of an image": ("a.csv", rows("patient id,image,label", [1, 0, 2, 3, 4, 5], MIXED, LABELS)),
+    "mask": ("a.csv", rows("mask_path,image_path,label", [f"{i}.png" for i in range(6)], [f"{i}.jpg" for i in MIXED],
+                           LABELS)),
+    "keys": ("a.json", json.dumps({i: {"id": MIXED[i], "label": LABELS[i]} for i in range(6)})),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content"), NUMBERED.values(), ids=NUMBERED)
+def test_numbers_in_other_columns_are_not_taken_for_file_names(write: Write, name: str, content: str) -> None:
+    folder = write({name: content} | pictures("images/"))
+    assert labels_of(folder) == {f"images/{i}.jpg": PETS[i] for i in range(6)}
+
+
+@pytest.mark.parametrize(
+    ("head", "names"), [("left,right,label", "left and right"), ("path,image,label", "path and image"), ("", "1 and 2")]
+)
+def test_columns_that_name_different_pictures_are_refused(write: Write, head: str, names: str) -> None:
+    message = refusal(write({"a.csv": rows(head, [1, 0, 2, 3, 4, 5], MIXED, LABELS)} | pictures("")))
+    assert f"a.csv names these pictures, but its columns {names} name different ones" in message
+
+
 def test_archive_with_a_table_becomes_class_folders(sandbox: Sandbox) -> None:
     files: Files = {f"images/{i}.jpg": picture(i) for i in range(7)}
     files["labels.csv"] = rows("id,label", range(6), ["n/a", ".."] * 3).encode()
