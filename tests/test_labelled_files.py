@@ -84,6 +84,20 @@ def test_columns_that_name_different_pictures_are_refused(write: Write, head: st
     assert f"a.csv names these pictures, but its columns {names} name different ones" in message
 
 
+def test_numbers_without_their_leading_zeros_name_pictures(write: Write) -> None:
+    files = {f"x/{i:05}.jpg": "" for i in range(6)}
+    table = rows("size,id,label", ["0.5", "1.5", "2.5", "3.5", "4.5", "5.5"], range(6), PETS)
+    assert labels_of(write({"a.csv": table} | files)) == {f"x/{i:05}.jpg": PETS[i] for i in range(6)}
+    two = {"01.jpg": "", "001.jpg": ""} | {f"{i}.jpg": "" for i in range(2, 8)}
+    table = rows("id,label", range(1, 8), ["cat", "dog"] * 3 + ["cat"])
+    assert labels_of(write({"a.csv": table} | two)).keys() == {f"{i}.jpg" for i in range(2, 8)}  # 1 may be either
+
+
+def test_table_of_other_pictures_is_named_in_the_refusal(write: Write) -> None:
+    table = {"labels.csv": rows("file,label", [f"IMG_{i}.jpg" for i in range(6)], PETS)}
+    assert "labels.csv names fewer than half of the pictures" in refusal(write(table | pictures("images/")))
+
+
 def test_archive_with_a_table_becomes_class_folders(sandbox: Sandbox) -> None:
     files: Files = {f"images/{i}.jpg": picture(i) for i in range(7)}
     files["labels.csv"] = rows("id,label", range(6), ["n/a", ".."] * 3).encode()

@@ -75,7 +75,7 @@ def from_tables(
     if not pictures:
         return NoLabels()
     index, readings, reasons = _Index(pictures), list[tuple[Parts, _Reading]](), list[str]()
-    single, unread, tried, failed = "", "", 0, list[str]()
+    single, unread, unmatched, tried, failed = "", "", "", 0, list[str]()
     for path in sorted(tables, key=lambda path: (len(path), path)):
         name = PurePosixPath(path[-1].casefold())
         if name.stem in index.by_stem:
@@ -98,9 +98,11 @@ def from_tables(
             readings.append((path, reading))
         elif reading:
             reasons.append(reading)
+        elif table and name.suffix != ".txt":  # which may be any text
+            unmatched = unmatched or f"{printable_path(path)} names fewer than half of the pictures, so it is not used."
     if not readings:
         reasons += failed
-        return NoLabels(reasons[0], by_table=True) if reasons else NoLabels(unread or single)
+        return NoLabels(reasons[0], by_table=True) if reasons else NoLabels(unread or unmatched or single)
     merged = _merged(readings, len(pictures))
     return merged._replace(notes=(*merged.notes, *failed)) if isinstance(merged, PictureLabels) else merged
 
@@ -160,11 +162,12 @@ def _agree(pairs: Collection[tuple[str, str]]) -> bool:
 
 
 class _Index:
-    """Pictures indexed by file name and stem."""
+    """Pictures indexed by file name, stem and number."""
 
     def __init__(self, pictures: Iterable[Parts]):
         self.by_name: dict[str, list[Parts]] = defaultdict(list)
         self.by_stem: dict[str, list[Parts]] = defaultdict(list)
+        self.by_number: dict[str, list[Parts]] = defaultdict(list)
         self.count = 0
         for path in pictures:
             self.count += 1
@@ -172,6 +175,8 @@ class _Index:
             self.by_name[name].append(path)
             stem = splitext(name)[0]
             self.by_stem[stem].append(path)
+            if stem.isdecimal():
+                self.by_number[stem.lstrip("0")].append(path)
 
     def find(self, text: str, home: Parts, split: str) -> Parts | None:
         """Find the picture that a cell refers to; None if there is none, or the reference is ambiguous.
@@ -188,6 +193,8 @@ class _Index:
         if suffix not in PICTURES:
             stem = name
         known = self.by_name.get(name) or self.by_stem.get(name) or self.by_stem.get(stem)
+        if not known and stem.isdecimal():  # spreadsheets remove leading zeros
+            known = self.by_number.get(stem.lstrip("0"))
         if not known or len(known) == 1:
             return known[0] if known else None
 
