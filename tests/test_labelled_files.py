@@ -98,6 +98,13 @@ def test_table_of_other_pictures_is_named_in_the_refusal(write: Write) -> None:
     assert "labels.csv names fewer than half of the pictures" in refusal(write(table | pictures("images/")))
 
 
+def test_cells_without_a_value_name_no_class(write: Write) -> None:
+    for missing in ("", "NaN", "nan", "<NA>"):
+        table = {"a.csv": rows("id,label", range(6), ["cat", "dog", "cat", "dog", missing, missing])}
+        listed = list_files(write(table | pictures("")))
+        assert listed.classes == ("cat", "dog") and "for 2 of 6 pictures" in listed.notes[1]
+
+
 def test_archive_with_a_table_becomes_class_folders(sandbox: Sandbox) -> None:
     files: Files = {f"images/{i}.jpg": picture(i) for i in range(7)}
     files["labels.csv"] = rows("id,label", range(6), ["n/a", ".."] * 3).encode()

@@ -19,6 +19,7 @@ from vit.untrusted import Unreadable
 
 MOST_TABLES = 50  # maximum number of tables to read
 _MOST_TRIED = 500  # rows sampled to find the column of file names; up to twice as many
+_MISSING = {"nan", "<na>"}  # as pandas writes cells without a value
 _CAMERAS = {
     "img", "image", "dsc", "dscn", "dscf", "pxl", "photo", "pic", "picture", "p", "mvi", "vid", "screenshot", "scan",
     "frame", "whatsapp", "received", "fb", "file", "untitled", "download", "unnamed", "sample", "train", "test", "val",
@@ -241,7 +242,11 @@ def _read(table: Table, path: Parts, index: _Index, any_column: bool) -> _Readin
     pictures = fit[files]
     if columns is None and pictures[0] is None:
         columns, rows, pictures = rows[0], rows[1:], pictures[1:]
-    kept = [(picture, row) for picture, row in zip(pictures, rows, strict=True) if picture]
+    kept = [
+        (picture, [cell if cell.casefold() not in _MISSING else "" for cell in row])
+        for picture, row in zip(pictures, rows, strict=True)
+        if picture
+    ]
     others = [column for column in range(len(rows[0])) if column != files] if rows else []
     values = {column: [row[column] for _, row in kept] for column in others}
     split_column = next((column for column in others if are_splits(values[column])), None)
