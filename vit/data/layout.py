@@ -254,8 +254,10 @@ def _classes_of(root: Tree, where: str, known: Iterable[str] = ()) -> Layout:
         return Layout({"": dict(inner)}, notes)
     if by_class := _splits_within(inner):
         return by_class
-    repeated = [name for name, count in Counter(n for own in nested.values() for n in own).items() if count > 1]
-    if sum(any(map(str.isalpha, name)) for name in repeated) < 2:
+    counts = Counter(one for own in nested.values() for one in own)
+    repeated = [name for name, count in counts.items() if count > 1]
+    numbered = all(re.search(r"\d", name) for name in inner) and 2 * min(counts.values()) > len(inner)  # as patients
+    if len([name for name in repeated if numbered or any(map(str.isalpha, name))]) < 2:
         return Layout({"": dict(inner)}, notes)
     real = [name for name in inner if name.casefold() not in NO_PICTURES]
     if len(real) == 1:
