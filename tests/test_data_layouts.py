@@ -78,6 +78,15 @@ def test_second_test_folder_is_not_used_for_validation(put: Put) -> None:
     assert {path.parts[-3] for path, _ in files.validation} == {"train"} and len(files.left_out) == 3
 
 
+def test_splits_without_one_for_training_are_refused_in_folders_and_archives(put: Put, sandbox: Sandbox) -> None:
+    names = ("val/cat", "val/dog", "val/bird", "test/cat", "test/dog")
+    message = "has pictures for testing, but no class folders in train/"
+    assert message in refusal(put(*names)) and message in sandbox.pack(classes(*names)).refusal()
+    files = list_files(put(), only_test=True)
+    assert sizes(files) == (("cat", "dog"), 0, 6)
+    assert [line.partition(":")[0] for line in files.left_out] == [f"val/bird/{number}.jpg" for number in range(3)]
+
+
 def test_split_names_are_classes_in_a_structure_of_classes(put: Put, sandbox: Sandbox) -> None:
     assert list_files(put("train", "bus")).classes == ("bus", "train")
     assert sandbox.pack(classes("train/steam", "train/electric", "bus/red", "bus/blue")).read().classes == (

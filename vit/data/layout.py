@@ -39,7 +39,7 @@ class Layout(NamedTuple):
     """Classes by split.
 
     Attributes:
-        splits: "train", "test" and perhaps "validation"; "" without splits; or "test" alone.
+        splits: "train", "test" and perhaps "validation"; "" without splits; or without "train".
         notes: assumptions, for people.
         tables: those that name classes.
     """
@@ -219,7 +219,10 @@ def _testing_only(inner: Mapping[str, Tree], others: list[tuple[SplitName, str]]
     levels = [_class_level(inner[name], where) for _, name in fit]
     if len(levels) > 1 and not set(levels[0]).intersection(*levels[1:]):
         return None
-    return Layout({"test": dict(levels[0])})
+    layout = Layout({"test": dict(levels[0])})
+    if len(levels) > 1:
+        layout.splits["validation"] = {name: level for name, level in levels[1].items() if name in levels[0]}
+    return layout
 
 
 def _class_level(folder: Tree, where: str, known: Iterable[str] = ()) -> dict[str, Tree]:
@@ -339,6 +342,11 @@ def _too_few(root: Tree, names: Iterable[str], reason: str, where: str) -> str:
         "A classifier needs at least two: one folder of pictures per class, or a table such as labels.csv with a "
         "column of file names and a column `label`."
     )
+
+
+def no_training_pictures_error(where: str) -> InvalidDataset:
+    """Return the error for splits without one for training."""
+    return InvalidDataset(f"{where} has pictures for testing, but no class folders in train/. Add them.")
 
 
 def no_test_pictures_error(where: str, layout: Layout) -> InvalidDataset:
