@@ -226,7 +226,6 @@ def test_file_names_in_a_training_folder_count_and_unlabelled_test_files_are_lef
     files = {f"train/{name}.{number}.jpg": "" for name in ("cat", "dog") for number in range(5)}
     listed = list_files(write(files | pictures("test1/")))
     assert listed.classes == ("cat", "dog") and len(listed.left_out) == 6
-    assert list_files(write(pictures("train/", "test1/"))).classes == ("test1", "train")  # no common form: folders
 
 
 def test_class_folders_have_priority_over_tables_and_names(write: Write) -> None:

@@ -7,14 +7,14 @@ raises.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from vit.data.archive_names import check_class
 from vit.data.file_names import Parts, printable_name, printable_path
 from vit.data.labelled_files import NoLabels, PictureLabels, from_names, from_tables, name_numeric_classes
 from vit.data.picture_trees import NO_PICTURES, Tree, pictures_below, tables_below
-from vit.data.split_names import SplitName, is_generic, split_name
+from vit.data.split_names import SplitName, is_generic, split_name, without_split
 from vit.errors import InvalidDataset
 
 _LISTED = 20  # excluded pictures per folder that a message lists; of more it states the number
@@ -70,10 +70,12 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
         InvalidDataset: fewer than two classes, or it is ambiguous which folders are the classes.
     """
     layout = _from_folders(root, where)
-    names, reason = layout.classes, ""
+    layout = _splits_in_names(layout) or layout
+    names, reason, only_splits = layout.classes, "", False
     if _are_masks(names):
         names = tuple(name for name in names if name.casefold() not in NO_PICTURES)
     if len(names) < 2 or set(layout.splits) <= {""}:
+        only_splits = _are_splits(names)
         if len(names) < 2 or all(map(split_name, names)):
             labelled = _from_files(root, read)
         elif _are_parts(names):
@@ -83,8 +85,8 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
         if isinstance(labelled, PictureLabels):
             return _split(labelled, where)
         reason = labelled.reason
-    if len(names) < 2:
-        raise InvalidDataset(_too_few(root, names, reason, where))
+    if len(names) < 2 or only_splits:
+        raise InvalidDataset(_too_few(root, names, only_splits, reason, where))
     for split in layout.splits.values():
         if unknown := sorted(set(split) - set(names)):
             raise _unknown_classes(unknown, where)
@@ -96,6 +98,39 @@ def _are_masks(names: Iterable[str]) -> bool:
     every = set(names)
     real = {name for name in every if name.casefold() not in NO_PICTURES}
     return real != every and len(real) < 2 and all(map(is_generic, real))
+
+
+def _are_splits(names: Iterable[str]) -> bool:
+    """Whether folders are splits instead of classes: named as such, or by several splits and the same words."""
+    kinds: dict[str, set[str]] = {}
+    for name in names:
+        split = split_name(name)
+        if split is None:
+            return False
+        kinds.setdefault(without_split(name).casefold() if split.rank == 2 else "", set()).add(split.kind)
+    return "" in kinds or any(len(own) > 1 for own in kinds.values())
+
+
+def _splits_in_names(layout: Layout) -> Layout | None:
+    """Read folders whose names combine a split and a class, as train-cat/; None if a split lacks a class."""
+    splits: dict[str, Classes] = {}
+    spelled: dict[str, str] = {}
+    for name, content in sorted(layout.splits.get("", {}).items()):
+        split = split_name(name)
+        if split is None or split.rank < 2:
+            return None
+        rest = without_split(name)
+        label = spelled.setdefault(rest.casefold(), rest)
+        if label in splits.setdefault(split.kind, {}):
+            return None
+        splits[split.kind][label] = content
+    complete = all(len(own) == len(spelled) for own in splits.values())
+    if "train" not in splits or len(splits) == 1 or len(spelled) < 2 or not complete:
+        return None
+    if "test" not in splits:
+        splits["test"] = splits.pop("validation")
+    note = f"Splits and classes are from the names of the folders: {_listed(layout.classes)}."
+    return Layout(splits, (*layout.notes, note))
 
 
 def _note_doubtful(layout: Layout) -> Layout:
@@ -330,9 +365,11 @@ def _split(labelled: PictureLabels, where: str) -> Layout:
 # --- In words --------------------------------------------------------------------------------------------------
 
 
-def _too_few(root: Tree, names: Iterable[str], reason: str, where: str) -> str:
+def _too_few(root: Tree, names: Sequence[str], only_splits: bool, reason: str, where: str) -> str:
     folders = Counter(path[:-1] for path in pictures_below(root))
-    message = f"{where} has {len(tuple(names))} class folder{'s' * (len(tuple(names)) != 1)} with pictures. "
+    message = f"{where} has {len(names)} class folder{'s' * (len(names) != 1)} with pictures. "
+    if only_splits:
+        message = f"{where} has only folders of splits ({_listed(names)}), and no class folders in them. "
     if folders:
         lie = [f"{printable_path(path) or '.'}/ ({count:,})" for path, count in sorted(folders.items())[:_NAMED]]
         more = f" and {len(folders) - _NAMED:,} more" if len(folders) > _NAMED else ""
