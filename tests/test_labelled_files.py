@@ -229,13 +229,45 @@ def test_file_names_in_a_training_folder_count_and_unlabelled_test_files_are_lef
 
 
 def test_class_folders_have_priority_over_tables_and_names(write: Write) -> None:
-    table = {"labels.csv": rows("id,label", range(6), PETS)}
-    assert list_files(write(table | pictures("red/") | {"blue/cat_1.jpg": "", "blue/dog_2.jpg": ""})).classes == (
-        "blue",
-        "red",
-    )
+    files = pictures("red/") | {"blue/cat_1.jpg": "", "blue/dog_2.jpg": ""}
+    table = {"labels.csv": rows("id,kind", range(6), PETS), "red/labels.csv": rows("id,label", range(6), PETS)}
+    assert list_files(write(table | files)).classes == ("blue", "red")
     classes = {f"class{i}/{name}_{i}{j}.jpg": "" for i in (1, 2) for j in range(3) for name in ("cat", "dog")}
-    assert list_files(write(classes)).classes == ("class1", "class2")
+    listed = list_files(write(classes))
+    assert listed.classes == ("class1", "class2")
+    assert "(class1/, class2/), although the names of the files give cat, dog" in listed.notes[0]
+    assert list_files(write({f"cat{i}/cat{i}_{j}.jpg": "" for i in (1, 2) for j in range(3)})).notes == ()
+
+
+def in_folders(*folders: str) -> dict[str, str]:
+    return {f"{folder}/{folder}_{i}.jpg": "" for folder in folders for i in range(6)}
+
+
+def labels_in(*folders: str, classes: Sequence[str], column: str = "label") -> str:
+    names = [f"{folder}_{i}.jpg" for folder in folders for i in range(6)]
+    return rows(f"file,{column}", names, list(classes) * (len(names) // len(classes)))
+
+
+@pytest.mark.parametrize("place", ["labels.csv", "meta/train.csv"])
+def test_table_of_labels_beside_folders_of_other_classes_is_refused(write: Write, place: str) -> None:
+    folders = ("berlin", "paris")
+    files = {f"x/{name}": "" for name in in_folders(*folders)}
+    message = refusal(write(files | {place: labels_in(*folders, classes="ab")}))
+    assert "berlin/, paris/" in message and f"{place} has other classes in its column `label`: a, b." in message
+    same = labels_in(*folders, classes=["Berliner"] * 6 + ["Pariser"] * 6)  # other names of the same classes
+    some = rows("file,label", [f"berlin_{i}.jpg" for i in range(4)], "abab")  # of a third of the pictures
+    other = labels_in(*folders, classes="ab", column="class")
+    for table in (same, some, other):
+        assert list_files(write(files | {place: table})).classes == folders
+
+
+def test_numbered_folders_are_no_classes_if_a_table_has_labels(write: Write) -> None:
+    years = ("2019", "2020", "2021")
+    listed = list_files(write(in_folders(*years) | {"labels.csv": labels_in(*years, classes="ab")}))
+    assert listed.classes == ("a", "b") and "labels.csv (columns file, label)" in listed.notes[0]
+    same = labels_in("0", "1", classes=["no"] * 6 + ["yes"] * 6)
+    assert list_files(write(in_folders("0", "1") | {"labels.csv": same})).classes == ("0", "1")
+    assert list_files(write(in_folders(*years))).classes == years
 
 
 def test_parts_of_a_download_are_no_classes_if_a_table_names_them(write: Write) -> None:

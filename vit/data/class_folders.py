@@ -8,7 +8,8 @@ from typing import NamedTuple
 from vit.data.archive_names import check_class, folder_name
 from vit.data.class_names import FILE
 from vit.data.file_names import Parts
-from vit.data.layout import find_layout, left_out, no_test_pictures_error, no_training_pictures_error, pictures_of
+from vit.data.folder_structure import pictures_of
+from vit.data.layout import find_layout, left_out, no_test_pictures_error, no_training_pictures_error
 from vit.data.picture_trees import PackedTree
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from vit.data.file_names import NOT_READ, PICTURES, Parts, printable_name, printable_path
 from vit.data.split_names import split_name, split_of
-from vit.data.table_columns import are_splits, file_column, is_set, label_columns, names_splits, title_of
+from vit.data.table_columns import Accepted, are_splits, file_column, is_set, label_columns, names_splits, title_of
 from vit.data.tables import Table, TableTooLong, read_table
 from vit.untrusted import Unreadable
 
@@ -65,13 +65,13 @@ class _Reading(NamedTuple):
 
 
 def from_tables(
-    pictures: Sequence[Parts], tables: Sequence[Parts], read: Callable[[Parts], bytes], any_column: bool = True
+    pictures: Sequence[Parts], tables: Sequence[Parts], read: Callable[[Parts], bytes], accepted: Accepted = "any"
 ) -> PictureLabels | NoLabels:
     """Find tables that list these pictures and their classes.
 
     Args:
         read: returns the content of a table; raises OSError or Unreadable.
-        any_column: whether the class column may have any name.
+        accepted: titles of a class column.
     """
     if not pictures:
         return NoLabels()
@@ -94,7 +94,7 @@ def from_tables(
         except (OSError, Unreadable, TableTooLong) as error:
             failed.append(f"{printable_path(path)} {error}" if isinstance(error, TableTooLong) else str(error))
             continue
-        reading = _read(table, path, index, any_column) if table else None
+        reading = _read(table, path, index, accepted) if table else None
         if isinstance(reading, _Reading):
             readings.append((path, reading))
         elif reading:
@@ -120,7 +120,7 @@ def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> PictureLabels
             for picture, names in reading.classes.items()
             if picture in labels
         }
-        if not _agree(pairs.values()):
+        if not agree(pairs.values()):
             other = min(picture for picture, (one, another) in pairs.items() if one != another)
             return NoLabels(
                 f"{printable_path(used[0])} and {printable_path(path)} name different classes of the same pictures, "
@@ -154,8 +154,8 @@ def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> PictureLabels
     return NoLabels(f"{notes[0]} It names one class only." if labels else "", by_table=bool(labels))
 
 
-def _agree(pairs: Collection[tuple[str, str]]) -> bool:
-    """Whether two tables mostly give the same classes, or use words and numbers for the same classes."""
+def agree(pairs: Collection[tuple[str, str]]) -> bool:
+    """Whether pairs of classes of the same pictures are mostly equal, or different names of the same classes."""
     if 2 * sum(one == other for one, other in pairs) >= len(pairs):
         return True
     ones, others = ({pair[side] for pair in pairs} for side in (0, 1))
@@ -212,7 +212,7 @@ class _Index:
         return ranked[0] if likeness(ranked[0]) > likeness(ranked[1]) else None
 
 
-def _read(table: Table, path: Parts, index: _Index, any_column: bool) -> _Reading | str | None:
+def _read(table: Table, path: Parts, index: _Index, accepted: Accepted) -> _Reading | str | None:
     """Read a table; a sentence if its classes are ambiguous, None if it does not list these pictures."""
     rows = table.rows
     of_table = split_name(PurePosixPath(path[-1]).stem)
@@ -253,7 +253,7 @@ def _read(table: Table, path: Parts, index: _Index, any_column: bool) -> _Readin
     chosen = label_columns(
         {c: own for c, own in values.items() if c != split_column and not names_splits(c, columns)},
         columns,
-        any_column,
+        accepted,
     )
     if isinstance(chosen, str):
         return f"{shown} names these pictures, but {chosen}"

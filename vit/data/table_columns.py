@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from vit.data.file_names import Parts, is_picture, printable_name
 from vit.data.picture_trees import NO_PICTURES
 from vit.data.split_names import split_name
 
+Accepted = Literal["any", "usual", "label"]  # titles of a class column: any, a common one, or `label` only
 _USUAL = (
     "label", "labels", "class", "classes", "category", "categories", "classname", "target", "species", "breed", "dx",
     "diagnosis", "tag", "y",
@@ -74,7 +76,7 @@ def names_splits(column: int, columns: Sequence[str] | None) -> bool:
 
 
 def label_columns(
-    values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, any_column: bool
+    values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, accepted: Accepted
 ) -> list[int] | str:
     """Find the class column, or one-hot columns; if neither is clear, return the rest of an error message."""
     different = {column: set(own) - {""} for column, own in values.items()}
@@ -84,8 +86,10 @@ def label_columns(
         if columns and (words := set(re.split(r"[\W_]+", columns[column].casefold())) & set(_USUAL))
     }
     named = [column for column in usual if len(different[column]) > 1 and not _is_measure(values[column])]
+    exact = [column for column in named if columns and columns[column].casefold() == "label"]
+    if accepted == "label":
+        return exact[:1] or "has no column `label`."
     if named:
-        exact = [column for column in named if columns and columns[column].casefold() == "label"]
         return _one_of(named, values, columns, exact)
     flags = [c for c, own in different.items() if own and own <= {"0", "1", "0.0", "1.0", "true", "false"}]
     if len(flags) > 1 and columns:
@@ -95,7 +99,7 @@ def label_columns(
     repeated = [
         column
         for column, own in different.items()
-        if any_column
+        if accepted == "any"
         and 1 < len(own) < len(values[column])
         and (len(values) == 1 or 2 * len(own) <= len(values[column]))
         and not (len(own) > _MOST_NUMBERS and all(map(_is_number, own)))
