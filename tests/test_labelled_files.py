@@ -122,7 +122,8 @@ def test_archive_with_a_table_becomes_class_folders(sandbox: Sandbox) -> None:
 def test_labels_differing_only_in_case_stay_distinct(sandbox: Sandbox) -> None:
     files: Files = {f"{i}.jpg": picture(i) for i in range(6)}
     files["a.csv"] = rows("id,label", range(6), ["Cat", "cat"] * 3).encode()
-    assert sandbox.pack(files).read().classes == ("Cat", "cat")
+    result = sandbox.pack(files).read()
+    assert result.classes == ("Cat", "cat") and "differ only in case are kept apart: Cat, cat." in result.notes[1]
     assert {Path(name).parent.name.casefold() for name in sandbox.pictures()} == {"pets", "cat 1", "cat 2"}
 
 

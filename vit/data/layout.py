@@ -170,7 +170,11 @@ def _split(labelled: PictureLabels, where: str) -> Layout:
         if "test" not in splits:
             splits["test"] = splits.pop("validation")
     train = splits.get("train") or splits[""]
-    layout = Layout({name: dict(classes) for name, classes in splits.items()}, labelled.notes, labelled.tables)
+    spelled = Counter(map(str.casefold, train))
+    notes = labelled.notes
+    if alike := [label for label in sorted(train) if spelled[label.casefold()] > 1]:
+        notes = (*notes, f"Classes that differ only in case are kept apart: {some(map(printable_name, alike))}.")
+    layout = Layout({name: dict(classes) for name, classes in splits.items()}, notes, labelled.tables)
     for classes in splits.values():
         if unknown := sorted(set(classes) - set(train)):
             raise unknown_classes(unknown, where)
