@@ -78,6 +78,15 @@ def test_second_test_folder_is_not_used_for_validation(put: Put) -> None:
     assert {path.parts[-3] for path, _ in files.validation} == {"train"} and len(files.left_out) == 3
 
 
+def test_splits_without_one_for_training_are_refused_in_folders_and_archives(put: Put, sandbox: Sandbox) -> None:
+    names = ("val/cat", "val/dog", "val/bird", "test/cat", "test/dog")
+    message = "has pictures for testing, but no class folders in train/"
+    assert message in refusal(put(*names)) and message in sandbox.pack(classes(*names)).refusal()
+    files = list_files(put(), only_test=True)
+    assert sizes(files) == (("cat", "dog"), 0, 6)
+    assert [line.partition(":")[0] for line in files.left_out] == [f"val/bird/{number}.jpg" for number in range(3)]
+
+
 def test_split_names_are_classes_in_a_structure_of_classes(put: Put, sandbox: Sandbox) -> None:
     assert list_files(put("train", "bus")).classes == ("bus", "train")
     assert sandbox.pack(classes("train/steam", "train/electric", "bus/red", "bus/blue")).read().classes == (
@@ -110,6 +119,10 @@ def test_pictures_in_subfolders_of_a_class_belong_to_it(put: Put, sandbox: Sandb
     assert [line.partition(":")[0] for line in mixed.left_out] == [f"cat/masks/{number}.jpg" for number in range(3)]
 
 
+def test_numbered_folders_in_classes_named_by_words_are_no_classes(put: Put) -> None:
+    assert list_files(put("cat/1", "cat/2", "dog/1", "dog/2")).classes == ("cat", "dog")
+
+
 def test_duplicate_of_the_class_folders_is_no_class(put: Put) -> None:
     files = list_files(put("cat", "dog", "backup/cat", "backup/dog"))
     assert files.classes == ("cat", "dog") and len(files.left_out) == 6
@@ -132,6 +145,8 @@ def test_pictures_beside_masks_are_used_and_reported(put: Put) -> None:
         (("fold1/cat", "fold1/dog", "fold2/cat", "fold2/dog"), ("fold1/, fold2/", "cat/, dog/", "cannot be known")),
         (("pets/train/a", "pets/train/b", "pets/test/a", "cars/train/c", "cars/test/c"), ("cars/, pets/",)),
         (("Train A/cat", "train b/cat", "seg_train/cat", "new_train/cat", "test/cat"), ("seg_train/",)),
+        (("10253/0", "10253/1", "10254/0", "10254/1"), ("10253/, 10254/", "0/, 1/", "cannot be known")),
+        (("p1/0", "p1/1", "p2/0", "p2/1", "p3/0"), ("p1/, p2/, p3/", "0/, 1/", "cannot be known")),
         (("a/b",), ("a/b/ (3)", "at least two")),
     ],
 )  # fmt: skip

@@ -328,7 +328,8 @@ def test_class_only_in_testing_is_refused_by_name(fill_folder: Fill) -> None:
 
 def test_classes_may_be_named_train_and_test(fill_folder: Fill) -> None:
     fill_folder("train", 4)
-    assert load(fill_folder("valid", 4)).classes == ("train", "valid")
+    fill_folder("bus", 4)
+    assert load(fill_folder("valid", 4)).classes == ("bus", "train", "valid")
 
 
 def test_loading_the_test_split_leaves_training_pictures_unread(fill_folder: Fill) -> None:

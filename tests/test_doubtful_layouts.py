@@ -38,6 +38,50 @@ def test_pictures_in_nested_splits_get_classes_from_tables_and_names(write: Writ
     assert "Annotations of single pictures" in message
 
 
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ("train/", "test/"),
+        ("train/", "test1/"),
+        ("images/train/", "images/val/"),
+        ("seg_train/", "seg_test/"),
+        ("train_cat/", "train_dog/", "test/"),
+        ("train_cat/", "train_dog/", "test_dog/"),
+        ("train_cat/", "train dog/", "test-cat/", "valid-cat/"),
+        ("train1/", "train2/", "test1/", "test2/"),
+    ],
+)
+def test_splits_without_class_folders_are_refused(write: Write, folders: tuple[str, ...]) -> None:
+    message = refusal(write(pictures(*folders) | {"labels/train/0.txt": "0 .5 .5 .1 .1", "data.yaml": "names: [a, b]"}))
+    assert "only folders of splits" in message and f"{folders[0].split('/')[-2]}/" in message
+    assert "Annotations of single pictures, such as labels/train/0.txt, are not read" in message
+
+
+@pytest.mark.parametrize(
+    ("form", "names"),
+    [
+        ("{split}-{name}/", ("cat", "dog")),
+        ("{name}_{split}/", ("Katze", "Kätzchen", "Äffin")),
+        ("pets/{name} {split} 2/", ("cat", "dog")),
+        ("{split}{name}/", ("A", "B")),
+        ("{split}_{name}/", ("cat 1", "cat 2")),
+    ],
+)
+def test_folders_named_by_split_and_class_are_read_as_both(write: Write, form: str, names: tuple[str, ...]) -> None:
+    folders = [form.format(split=split, name=name) for split in ("train", "test") for name in names]
+    listed = list_files(write(pictures(*folders)))
+    suffix = " 2" if "2/" in form else ""
+    assert listed.classes == tuple(f"{name}{suffix}" for name in sorted(names))
+    for path, label in (*listed.train, *listed.validation, *listed.test):
+        split = "test" if (path, label) in listed.test else "train"
+        assert form.format(split=split, name=listed.classes[label].removesuffix(suffix)) in f"{path.parent}/"
+    assert "from the names of the folders" in listed.notes[0]
+
+
+def test_words_beside_a_splits_name_that_no_other_split_shares_are_classes(write: Write) -> None:
+    assert list_files(write(pictures("train_station/", "test_tube/"))).classes == ("test_tube", "train_station")
+
+
 def test_masks_beside_pictures_are_no_class(write: Write) -> None:
     for folders in (("images/", "masks/"), ("Train/images/", "Train/masks/", "Val/images/", "Val/masks/")):
         assert "has 1 class folder with pictures" in refusal(write(pictures(*folders)))

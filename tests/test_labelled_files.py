@@ -54,6 +54,57 @@ def test_numeric_labels_are_not_taken_for_file_names(write: Write) -> None:
     assert labels_of(write({"labels.csv": rows("label,id", [0, 1] * 3, range(6))} | pictures("")))["3.jpg"] == "1"
 
 
+MIXED = [3, 0, 5, 1, 4, 2]
+LABELS = [PETS[i] for i in MIXED]
+NUMBERED = {
+    "index of pandas": ("a.csv", rows(",filename,label", range(6), [f"{i}.jpg" for i in MIXED], LABELS)),
+    "unnamed index": ("a.csv", rows("Unnamed: 0,id,label", range(6), MIXED, LABELS)),
+    "index": ("a.csv", rows("index,image_id,label", range(6), MIXED, LABELS)),
+    "rows from 1": ("a.csv", rows("id,name,label", range(1, 7), MIXED, LABELS)),
+    "age": ("a.csv", rows("age,file,label", range(6), [f"{i}.jpg" for i in MIXED], LABELS)),
+    "folders": ("a.csv", rows("size,where,label", range(6), [f"images/{i}" for i in MIXED], LABELS)),
+    "key of an image": ("a.csv", rows("patient id,image,label", [1, 0, 2, 3, 4, 5], MIXED, LABELS)),
+    "mask": ("a.csv", rows("mask_path,image_path,label", [f"{i}.png" for i in range(6)], [f"{i}.jpg" for i in MIXED],
+                           LABELS)),
+    "keys": ("a.json", json.dumps({i: {"id": MIXED[i], "label": LABELS[i]} for i in range(6)})),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content"), NUMBERED.values(), ids=NUMBERED)
+def test_numbers_in_other_columns_are_not_taken_for_file_names(write: Write, name: str, content: str) -> None:
+    folder = write({name: content} | pictures("images/"))
+    assert labels_of(folder) == {f"images/{i}.jpg": PETS[i] for i in range(6)}
+
+
+@pytest.mark.parametrize(
+    ("head", "names"), [("left,right,label", "left and right"), ("path,image,label", "path and image"), ("", "1 and 2")]
+)
+def test_columns_that_name_different_pictures_are_refused(write: Write, head: str, names: str) -> None:
+    message = refusal(write({"a.csv": rows(head, [1, 0, 2, 3, 4, 5], MIXED, LABELS)} | pictures("")))
+    assert f"a.csv names these pictures, but its columns {names} name different ones" in message
+
+
+def test_numbers_without_their_leading_zeros_name_pictures(write: Write) -> None:
+    files = {f"x/{i:05}.jpg": "" for i in range(6)}
+    table = rows("size,id,label", ["0.5", "1.5", "2.5", "3.5", "4.5", "5.5"], range(6), PETS)
+    assert labels_of(write({"a.csv": table} | files)) == {f"x/{i:05}.jpg": PETS[i] for i in range(6)}
+    two = {"01.jpg": "", "001.jpg": ""} | {f"{i}.jpg": "" for i in range(2, 8)}
+    table = rows("id,label", range(1, 8), ["cat", "dog"] * 3 + ["cat"])
+    assert labels_of(write({"a.csv": table} | two)).keys() == {f"{i}.jpg" for i in range(2, 8)}  # 1 may be either
+
+
+def test_table_of_other_pictures_is_named_in_the_refusal(write: Write) -> None:
+    table = {"labels.csv": rows("file,label", [f"IMG_{i}.jpg" for i in range(6)], PETS)}
+    assert "labels.csv names fewer than half of the pictures" in refusal(write(table | pictures("images/")))
+
+
+def test_cells_without_a_value_name_no_class(write: Write) -> None:
+    for missing in ("", "NaN", "nan", "<NA>"):
+        table = {"a.csv": rows("id,label", range(6), ["cat", "dog", "cat", "dog", missing, missing])}
+        listed = list_files(write(table | pictures("")))
+        assert listed.classes == ("cat", "dog") and "for 2 of 6 pictures" in listed.notes[1]
+
+
 def test_archive_with_a_table_becomes_class_folders(sandbox: Sandbox) -> None:
     files: Files = {f"images/{i}.jpg": picture(i) for i in range(7)}
     files["labels.csv"] = rows("id,label", range(6), ["n/a", ".."] * 3).encode()
@@ -71,7 +122,8 @@ def test_archive_with_a_table_becomes_class_folders(sandbox: Sandbox) -> None:
 def test_labels_differing_only_in_case_stay_distinct(sandbox: Sandbox) -> None:
     files: Files = {f"{i}.jpg": picture(i) for i in range(6)}
     files["a.csv"] = rows("id,label", range(6), ["Cat", "cat"] * 3).encode()
-    assert sandbox.pack(files).read().classes == ("Cat", "cat")
+    result = sandbox.pack(files).read()
+    assert result.classes == ("Cat", "cat") and "differ only in case are kept apart: Cat, cat." in result.notes[1]
     assert {Path(name).parent.name.casefold() for name in sandbox.pictures()} == {"pets", "cat 1", "cat 2"}
 
 
@@ -175,17 +227,48 @@ def test_file_names_in_a_training_folder_count_and_unlabelled_test_files_are_lef
     files = {f"train/{name}.{number}.jpg": "" for name in ("cat", "dog") for number in range(5)}
     listed = list_files(write(files | pictures("test1/")))
     assert listed.classes == ("cat", "dog") and len(listed.left_out) == 6
-    assert list_files(write(pictures("train/", "test1/"))).classes == ("test1", "train")  # no common form: folders
 
 
 def test_class_folders_have_priority_over_tables_and_names(write: Write) -> None:
-    table = {"labels.csv": rows("id,label", range(6), PETS)}
-    assert list_files(write(table | pictures("red/") | {"blue/cat_1.jpg": "", "blue/dog_2.jpg": ""})).classes == (
-        "blue",
-        "red",
-    )
+    files = pictures("red/") | {"blue/cat_1.jpg": "", "blue/dog_2.jpg": ""}
+    table = {"labels.csv": rows("id,kind", range(6), PETS), "red/labels.csv": rows("id,label", range(6), PETS)}
+    assert list_files(write(table | files)).classes == ("blue", "red")
     classes = {f"class{i}/{name}_{i}{j}.jpg": "" for i in (1, 2) for j in range(3) for name in ("cat", "dog")}
-    assert list_files(write(classes)).classes == ("class1", "class2")
+    listed = list_files(write(classes))
+    assert listed.classes == ("class1", "class2")
+    assert "(class1/, class2/), although the names of the files give cat, dog" in listed.notes[0]
+    assert list_files(write({f"cat{i}/cat{i}_{j}.jpg": "" for i in (1, 2) for j in range(3)})).notes == ()
+
+
+def in_folders(*folders: str) -> dict[str, str]:
+    return {f"{folder}/{folder}_{i}.jpg": "" for folder in folders for i in range(6)}
+
+
+def labels_in(*folders: str, classes: Sequence[str], column: str = "label") -> str:
+    names = [f"{folder}_{i}.jpg" for folder in folders for i in range(6)]
+    return rows(f"file,{column}", names, list(classes) * (len(names) // len(classes)))
+
+
+@pytest.mark.parametrize("place", ["labels.csv", "meta/train.csv"])
+def test_table_of_labels_beside_folders_of_other_classes_is_refused(write: Write, place: str) -> None:
+    folders = ("berlin", "paris")
+    files = {f"x/{name}": "" for name in in_folders(*folders)}
+    message = refusal(write(files | {place: labels_in(*folders, classes="ab")}))
+    assert "berlin/, paris/" in message and f"{place} has other classes in its column `label`: a, b." in message
+    same = labels_in(*folders, classes=["Berliner"] * 6 + ["Pariser"] * 6)  # other names of the same classes
+    some = rows("file,label", [f"berlin_{i}.jpg" for i in range(4)], "abab")  # of a third of the pictures
+    other = labels_in(*folders, classes="ab", column="class")
+    for table in (same, some, other):
+        assert list_files(write(files | {place: table})).classes == folders
+
+
+def test_numbered_folders_are_no_classes_if_a_table_has_labels(write: Write) -> None:
+    years = ("2019", "2020", "2021")
+    listed = list_files(write(in_folders(*years) | {"labels.csv": labels_in(*years, classes="ab")}))
+    assert listed.classes == ("a", "b") and "labels.csv (columns file, label)" in listed.notes[0]
+    same = labels_in("0", "1", classes=["no"] * 6 + ["yes"] * 6)
+    assert list_files(write(in_folders("0", "1") | {"labels.csv": same})).classes == ("0", "1")
+    assert list_files(write(in_folders(*years))).classes == years
 
 
 def test_parts_of_a_download_are_no_classes_if_a_table_names_them(write: Write) -> None:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from vit.data.archive_names import check_class, folder_name
 from vit.data.class_names import FILE
 from vit.data.file_names import Parts
-from vit.data.layout import find_layout, left_out, no_test_pictures_error, pictures_of
+from vit.data.folder_structure import pictures_of
+from vit.data.layout import find_layout, left_out, no_test_pictures_error, no_training_pictures_error
 from vit.data.picture_trees import PackedTree
 
 
@@ -49,7 +50,8 @@ def arrange(
         read: returns the content of one; raises OSError or Unreadable.
 
     Raises:
-        InvalidDataset: fewer than two classes, or it is ambiguous which folders are the classes.
+        InvalidDataset: fewer than two classes, it is ambiguous which folders are the classes, or several splits without
+            one for training.
     """
     by_path = {picture.path: picture for picture in pictures}
     root = PackedTree()
@@ -61,6 +63,8 @@ def arrange(
     found = layout.splits
     if set(found) == {"test"}:  # a single split is treated like any folder around the classes
         found = {"": found["test"]}
+    if "test" in found and "train" not in found:
+        raise no_training_pictures_error("The archive")
     splits: dict[str, _Classes] = {}
     for split, own in found.items():
         classes = splits.setdefault("val" if split == "validation" else split, {})

@@ -8,7 +8,8 @@ from vit.data import shards
 from vit.data.class_names import names_of
 from vit.data.file_names import PICTURES as PICTURES
 from vit.data.file_names import Parts
-from vit.data.layout import Content, Layout, find_layout, has_splits, left_out, no_test_pictures_error, pictures_of
+from vit.data.folder_structure import Content, Layout, has_splits, pictures_of
+from vit.data.layout import find_layout, left_out, no_test_pictures_error, no_training_pictures_error
 from vit.data.picture_trees import DiskTree, pictures_below
 from vit.data.splits import hold_out, test_count, validation_count
 from vit.data.tables import MOST_BYTES
@@ -54,8 +55,8 @@ def list_files(path: Path, only_test: bool = False) -> Files:
     tree = DiskTree(path)
     layout = _layout(path, tree)
     splits, classes = layout.splits, layout.classes
-    if set(splits) == {"test"} and not only_test:
-        raise InvalidDataset(f"{str(path)!r} has pictures for testing, but no class folders in train/. Add them.")
+    if "test" in splits and "train" not in splits and not only_test:
+        raise no_training_pictures_error(repr(str(path)))
     train = _labelled(path, splits.get("train", splits.get("", {})), classes)
     test = _labelled(path, splits.get("test", {}), classes)
     if not test:

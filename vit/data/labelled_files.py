@@ -6,29 +6,26 @@ suffix. The class column has a common name for it, or else is the only other col
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from os.path import splitext
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from vit.data.file_names import NOT_READ, PICTURES, Parts, printable_name, printable_path
 from vit.data.split_names import split_name, split_of
+from vit.data.table_columns import Accepted, are_splits, file_column, is_set, label_columns, names_splits, title_of
 from vit.data.tables import Table, TableTooLong, read_table
 from vit.untrusted import Unreadable
 
 MOST_TABLES = 50  # maximum number of tables to read
 _MOST_TRIED = 500  # rows sampled to find the column of file names; up to twice as many
-_USUAL = (
-    "label", "labels", "class", "classes", "category", "categories", "classname", "target", "species", "breed", "dx",
-    "diagnosis", "tag", "y",
-)  # fmt: skip
+_MISSING = {"nan", "<na>"}  # as pandas writes cells without a value
 _CAMERAS = {
     "img", "image", "dsc", "dscn", "dscf", "pxl", "photo", "pic", "picture", "p", "mvi", "vid", "screenshot", "scan",
     "frame", "whatsapp", "received", "fb", "file", "untitled", "download", "unnamed", "sample", "train", "test", "val",
     "dji", "gopr", "gh", "gx", "cimg", "sam", "mvimg", "imag", "signal", "telegram", "snapchat", "instagram",
     "facebook", "capture",
 }  # fmt: skip
-_MOST_NUMBERS = 20  # maximum number of different numbers in a class column, unless its name is a common one
 
 
 class PictureLabels(NamedTuple):
@@ -68,18 +65,18 @@ class _Reading(NamedTuple):
 
 
 def from_tables(
-    pictures: Sequence[Parts], tables: Sequence[Parts], read: Callable[[Parts], bytes], any_column: bool = True
+    pictures: Sequence[Parts], tables: Sequence[Parts], read: Callable[[Parts], bytes], accepted: Accepted = "any"
 ) -> PictureLabels | NoLabels:
     """Find tables that list these pictures and their classes.
 
     Args:
         read: returns the content of a table; raises OSError or Unreadable.
-        any_column: whether the class column may have any name.
+        accepted: titles of a class column.
     """
     if not pictures:
         return NoLabels()
     index, readings, reasons = _Index(pictures), list[tuple[Parts, _Reading]](), list[str]()
-    single, unread, tried, failed = "", "", 0, list[str]()
+    single, unread, unmatched, tried, failed = "", "", "", 0, list[str]()
     for path in sorted(tables, key=lambda path: (len(path), path)):
         name = PurePosixPath(path[-1].casefold())
         if name.stem in index.by_stem:
@@ -97,14 +94,16 @@ def from_tables(
         except (OSError, Unreadable, TableTooLong) as error:
             failed.append(f"{printable_path(path)} {error}" if isinstance(error, TableTooLong) else str(error))
             continue
-        reading = _read(table, path, index, any_column) if table else None
+        reading = _read(table, path, index, accepted) if table else None
         if isinstance(reading, _Reading):
             readings.append((path, reading))
         elif reading:
             reasons.append(reading)
+        elif table and name.suffix != ".txt":  # which may be any text
+            unmatched = unmatched or f"{printable_path(path)} names fewer than half of the pictures, so it is not used."
     if not readings:
         reasons += failed
-        return NoLabels(reasons[0], by_table=True) if reasons else NoLabels(unread or single)
+        return NoLabels(reasons[0], by_table=True) if reasons else NoLabels(unread or unmatched or single)
     merged = _merged(readings, len(pictures))
     return merged._replace(notes=(*merged.notes, *failed)) if isinstance(merged, PictureLabels) else merged
 
@@ -121,7 +120,7 @@ def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> PictureLabels
             for picture, names in reading.classes.items()
             if picture in labels
         }
-        if not _agree(pairs.values()):
+        if not agree(pairs.values()):
             other = min(picture for picture, (one, another) in pairs.items() if one != another)
             return NoLabels(
                 f"{printable_path(used[0])} and {printable_path(path)} name different classes of the same pictures, "
@@ -155,8 +154,8 @@ def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> PictureLabels
     return NoLabels(f"{notes[0]} It names one class only." if labels else "", by_table=bool(labels))
 
 
-def _agree(pairs: Collection[tuple[str, str]]) -> bool:
-    """Whether two tables mostly give the same classes, or use words and numbers for the same classes."""
+def agree(pairs: Collection[tuple[str, str]]) -> bool:
+    """Whether pairs of classes of the same pictures are mostly equal, or different names of the same classes."""
     if 2 * sum(one == other for one, other in pairs) >= len(pairs):
         return True
     ones, others = ({pair[side] for pair in pairs} for side in (0, 1))
@@ -164,17 +163,21 @@ def _agree(pairs: Collection[tuple[str, str]]) -> bool:
 
 
 class _Index:
-    """Pictures indexed by file name and stem."""
+    """Pictures indexed by file name, stem and number."""
 
     def __init__(self, pictures: Iterable[Parts]):
         self.by_name: dict[str, list[Parts]] = defaultdict(list)
         self.by_stem: dict[str, list[Parts]] = defaultdict(list)
+        self.by_number: dict[str, list[Parts]] = defaultdict(list)
         self.count = 0
         for path in pictures:
             self.count += 1
             name = path[-1].casefold()
             self.by_name[name].append(path)
-            self.by_stem[splitext(name)[0]].append(path)
+            stem = splitext(name)[0]
+            self.by_stem[stem].append(path)
+            if stem.isdecimal():
+                self.by_number[stem.lstrip("0")].append(path)
 
     def find(self, text: str, home: Parts, split: str) -> Parts | None:
         """Find the picture that a cell refers to; None if there is none, or the reference is ambiguous.
@@ -188,9 +191,11 @@ class _Index:
             return None
         name = parts[-1]
         stem, suffix = splitext(name)
-        known = self.by_name.get(name) or self.by_stem.get(name)
-        if not known and suffix in PICTURES:
-            known = self.by_stem.get(stem)
+        if suffix not in PICTURES:
+            stem = name
+        known = self.by_name.get(name) or self.by_stem.get(name) or self.by_stem.get(stem)
+        if not known and stem.isdecimal():  # spreadsheets remove leading zeros
+            known = self.by_number.get(stem.lstrip("0"))
         if not known or len(known) == 1:
             return known[0] if known else None
 
@@ -207,31 +212,49 @@ class _Index:
         return ranked[0] if likeness(ranked[0]) > likeness(ranked[1]) else None
 
 
-def _read(table: Table, path: Parts, index: _Index, any_column: bool) -> _Reading | str | None:
+def _read(table: Table, path: Parts, index: _Index, accepted: Accepted) -> _Reading | str | None:
     """Read a table; a sentence if its classes are ambiguous, None if it does not list these pictures."""
     rows = table.rows
     of_table = split_name(PurePosixPath(path[-1]).stem)
     split = of_table.kind if of_table else ""
     some = rows[:: max(len(rows) // _MOST_TRIED, 1)]
-    found = [{index.find(row[column], path[:-1], split) for row in some} - {None} for column in range(len(rows[0]))]
-    files = max(range(len(found)), key=lambda column: (len(found[column]), -column))
-    pictures = [index.find(row[files], path[:-1], split) for row in rows]
-    matched = sum(picture is not None for picture in pictures)
-    if not matched or (2 * matched < len(rows) - 1 and 2 * len(set(pictures) - {None}) < index.count):
+
+    def find(row: Sequence[str], column: int) -> Parts | None:
+        return index.find(row[column], path[:-1], split)
+
+    tried = [column for column in range(len(rows[0])) if any(find(row, column) for row in some)]
+    found = {column: [find(row, column) for row in rows] for column in tried}
+    different = {column: len({*own} - {None}) for column, own in found.items()}
+    fit = {
+        column: own
+        for column, own in found.items()
+        if 2 * different[column] > max(different.values())
+        and (2 * sum(map(bool, own)) >= len(rows) - 1 or 2 * different[column] >= index.count)
+    }
+    if not fit:
         return None
-    columns = table.columns
+    shown, columns = printable_path(path), table.columns
+    first = columns is None  # the row that may contain the titles
+    titles = columns or ["" if column in fit and fit[column][0] else title for column, title in enumerate(rows[0])]
+    files = file_column(rows[first:], {column: own[first:] for column, own in fit.items()}, titles)
+    if isinstance(files, str):
+        return f"{shown} names these pictures, but {files}"
+    pictures = fit[files]
     if columns is None and pictures[0] is None:
         columns, rows, pictures = rows[0], rows[1:], pictures[1:]
-    kept = [(picture, row) for picture, row in zip(pictures, rows, strict=True) if picture]
+    kept = [
+        (picture, [cell if cell.casefold() not in _MISSING else "" for cell in row])
+        for picture, row in zip(pictures, rows, strict=True)
+        if picture
+    ]
     others = [column for column in range(len(rows[0])) if column != files] if rows else []
     values = {column: [row[column] for _, row in kept] for column in others}
-    split_column = next((column for column in others if _are_splits(values[column])), None)
-    chosen = _label_columns(
-        {c: own for c, own in values.items() if c != split_column and not _names_splits(c, columns)},
+    split_column = next((column for column in others if are_splits(values[column])), None)
+    chosen = label_columns(
+        {c: own for c, own in values.items() if c != split_column and not names_splits(c, columns)},
         columns,
-        any_column,
+        accepted,
     )
-    shown = printable_path(path)
     if isinstance(chosen, str):
         return f"{shown} names these pictures, but {chosen}"
     classes: dict[Parts, set[str]] = defaultdict(set)
@@ -240,93 +263,15 @@ def _read(table: Table, path: Parts, index: _Index, any_column: bool) -> _Readin
         classes[picture] |= _classes_in(row, chosen, columns)
         if split_column is not None and (own := split_name(row[split_column])):
             splits[picture] = str(own.kind)
-    title = ", ".join(_title(column, columns) for column in (files, *chosen[:3])) + (", …" if len(chosen) > 3 else "")
+    title = ", ".join(title_of(column, columns) for column in (files, *chosen[:3])) + (", …" if len(chosen) > 3 else "")
     note = f"Classes are from {shown} (columns {title})."
     return _Reading({picture: names for picture, names in classes.items() if names}, splits, note)
 
 
-def _title(column: int, columns: Sequence[str] | None) -> str:
-    return printable_name(columns[column]) if columns else str(column + 1)
-
-
 def _classes_in(row: Sequence[str], chosen: Sequence[int], columns: Sequence[str] | None) -> set[str]:
     if len(chosen) > 1:
-        return {columns[column] for column in chosen if _is_set(row[column])} if columns else set()
+        return {columns[column] for column in chosen if is_set(row[column])} if columns else set()
     return {name for part in row[chosen[0]].split("|") if (name := part.strip())}
-
-
-def _is_set(text: str) -> bool:
-    return text.casefold() in ("1", "1.0", "true", "yes")
-
-
-def _are_splits(values: Sequence[str]) -> bool:
-    names = set(values) - {""}
-    return len(names) > 1 and all((split := split_name(name)) and split.rank < 2 for name in names)
-
-
-def _names_splits(column: int, columns: Sequence[str] | None) -> bool:
-    """Whether a column's name suggests splits, whose values may be unknown numbers."""
-    words = set(re.split(r"[\W_]+", columns[column].casefold())) if columns else set()
-    return bool(words & {"split", "partition", "fold", "kfold", "subset"}) or words == {"data", "set"}
-
-
-def _label_columns(
-    values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, any_column: bool
-) -> list[int] | str:
-    """Find the class column, or one-hot columns; if neither is clear, return the rest of an error message."""
-    different = {column: set(own) - {""} for column, own in values.items()}
-    usual = {
-        column: min(_USUAL.index(word) for word in words)
-        for column in different
-        if columns and (words := set(re.split(r"[\W_]+", columns[column].casefold())) & set(_USUAL))
-    }
-    named = [column for column in usual if len(different[column]) > 1 and not _is_measure(values[column])]
-    if named:
-        exact = [column for column in named if columns and columns[column].casefold() == "label"]
-        return _one_of(named, values, columns, exact)
-    flags = [c for c, own in different.items() if own and own <= {"0", "1", "0.0", "1.0", "true", "false"}]
-    if len(flags) > 1 and columns:
-        rows = list(zip(*(values[column] for column in flags), strict=True))
-        if 2 * sum(sum(map(_is_set, row)) == 1 for row in rows) > len(rows):
-            return flags
-    repeated = [
-        column
-        for column, own in different.items()
-        if any_column
-        and 1 < len(own) < len(values[column])
-        and (len(values) == 1 or 2 * len(own) <= len(values[column]))
-        and not (len(own) > _MOST_NUMBERS and all(map(_is_number, own)))
-    ]
-    if not repeated and usual:
-        return f"its column {_title(min(usual), columns)} names no two classes."
-    if not repeated:
-        return "has no column that could be their class. Add one called `label`."
-    return _one_of(repeated, values, columns, [])
-
-
-def _one_of(
-    fit: list[int], values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, exact: list[int]
-) -> list[int] | str:
-    """Return the only candidate, or among equivalent ones the one with words."""
-    first = fit[0]
-    same = [c for c in fit if len(set(zip(values[first], values[c], strict=True))) == len(set(values[first]))
-            == len(set(values[c]))]  # fmt: skip
-    if len(same) == len(fit):
-        return [next((column for column in fit if not all(map(_is_number, values[column]))), first)]
-    if exact:
-        return exact[:1]
-    names = ", ".join(_title(column, columns) for column in fit[:6])
-    return f"several columns could be the class: {names}. Call the right one `label`."
-
-
-def _is_number(text: str) -> bool:
-    return not text or re.fullmatch(r"[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?", text) is not None
-
-
-def _is_measure(values: Sequence[str]) -> bool:
-    """Whether a column contains many different fractions, as measurements do."""
-    different = set(values)
-    return len(different) > _MOST_NUMBERS and all(map(_is_number, different)) and any("." in v for v in different)
 
 
 def name_numeric_classes(labelled: PictureLabels) -> PictureLabels:

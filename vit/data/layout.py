@@ -1,62 +1,30 @@
-"""Find the classes and splits of a tree of pictures by its structure, for archives and folders alike.
+"""Find the classes and splits of a tree of pictures in folders, tables and file names, for archives and folders alike.
 
-A class is a folder of pictures, including those in its subfolders. Class folders may lie in split folders, and all of
-them in folders that hold nothing else. If two levels repeat the same names, the classes are ambiguous: `find_layout`
-raises.
+Folders have priority, see `vit.data.folder_structure`. If two sources give different classes, `find_layout` raises, or
+adds a note on the one that it uses.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vit.data.archive_names import check_class
 from vit.data.file_names import Parts, printable_name, printable_path
-from vit.data.labelled_files import NoLabels, PictureLabels, from_names, from_tables, name_numeric_classes
+from vit.data.folder_structure import (
+    Layout,
+    from_folders,
+    listed,
+    pictures_of,
+    some,
+    splits_in_names,
+    unknown_classes,
+)
+from vit.data.labelled_files import NoLabels, PictureLabels, agree, from_names, from_tables, name_numeric_classes
 from vit.data.picture_trees import NO_PICTURES, Tree, pictures_below, tables_below
-from vit.data.split_names import SplitName, is_generic, split_name
+from vit.data.split_names import is_generic, split_name, without_split
 from vit.errors import InvalidDataset
 
 _LISTED = 20  # excluded pictures per folder that a message lists; of more it states the number
-_NAMED = 6  # folders in an error message
-
-
-def _has_pictures(folder: Tree) -> bool:
-    return folder.holds_pictures or any(map(_has_pictures, folder.folders.values()))
-
-
-def _with_pictures(folder: Tree) -> dict[str, Tree]:
-    return {name: inner for name, inner in folder.folders.items() if _has_pictures(inner)}
-
-
-# --- Classes and splits ----------------------------------------------------------------------------------------
-
-Content = Tree | list[Parts]  # of a class: its folder including subfolders, or a list of pictures
-Classes = dict[str, Content]
-
-
-class Layout(NamedTuple):
-    """Classes by split.
-
-    Attributes:
-        splits: "train", "test" and perhaps "validation"; "" without splits; or "test" alone.
-        notes: assumptions, for people.
-        tables: those that name classes.
-    """
-
-    splits: dict[str, Classes]
-    notes: tuple[str, ...] = ()
-    tables: tuple[Parts, ...] = ()
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the training classes, sorted."""
-        return tuple(sorted(next((self.splits[name] for name in ("train", "", "test") if name in self.splits), ())))
-
-
-def pictures_of(content: Content) -> list[Parts]:
-    """Return the paths of a class's pictures, sorted."""
-    return content if isinstance(content, list) else pictures_below(content, all_of_them=False)
 
 
 def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layout:
@@ -69,25 +37,32 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
     Raises:
         InvalidDataset: fewer than two classes, or it is ambiguous which folders are the classes.
     """
-    layout = _from_folders(root, where)
-    names, reason = layout.classes, ""
+    found = from_folders(root, where)
+    layout = splits_in_names(found) or found
+    names, reason, only_splits = layout.classes, "", False
     if _are_masks(names):
         names = tuple(name for name in names if name.casefold() not in NO_PICTURES)
     if len(names) < 2 or set(layout.splits) <= {""}:
+        only_splits = _are_splits(names)
         if len(names) < 2 or all(map(split_name, names)):
             labelled = _from_files(root, read)
         elif _are_parts(names):
             labelled = _from_files(root, read, doubtful=False)
+            layout = _note_file_names(layout)
+        elif contradicting := _contradicting_table(root, layout, read):
+            labelled = contradicting
+            if not all(map(str.isdecimal, names)):  # numbers, as of years, are more likely parts
+                raise _two_sources(names, labelled, where)
         else:
             return _note_doubtful(layout)
         if isinstance(labelled, PictureLabels):
             return _split(labelled, where)
         reason = labelled.reason
-    if len(names) < 2:
-        raise InvalidDataset(_too_few(root, names, reason, where))
+    if len(names) < 2 or only_splits:
+        raise InvalidDataset(_too_few(root, names, only_splits, reason, where))
     for split in layout.splits.values():
         if unknown := sorted(set(split) - set(names)):
-            raise _unknown_classes(unknown, where)
+            raise unknown_classes(unknown, where)
     return layout
 
 
@@ -98,188 +73,68 @@ def _are_masks(names: Iterable[str]) -> bool:
     return real != every and len(real) < 2 and all(map(is_generic, real))
 
 
+def _are_splits(names: Iterable[str]) -> bool:
+    """Whether folders are splits instead of classes: named as such, or by several splits and the same words."""
+    kinds: dict[str, set[str]] = {}
+    for name in names:
+        split = split_name(name)
+        if split is None:
+            return False
+        kinds.setdefault(without_split(name).casefold() if split.rank == 2 else "", set()).add(split.kind)
+    return "" in kinds or any(len(own) > 1 for own in kinds.values())
+
+
 def _note_doubtful(layout: Layout) -> Layout:
     """Add a note about classes whose names suggest otherwise."""
     doubtful = [name for name in layout.classes if (split := split_name(name)) and split.rank == 1]
-    note = f"Read as classes, as the folders beside them: {_listed(doubtful)}."
+    note = f"Read as classes, as the folders beside them: {listed(doubtful)}."
     return layout._replace(notes=(*layout.notes, note)) if doubtful else layout
+
+
+def _note_file_names(layout: Layout) -> Layout:
+    """Add a note if file names give other classes than the folders."""
+    folders = _folders_of(layout)
+    named = from_names(list(folders))
+    if named is None or _agrees(named, folders):
+        return layout
+    labels = some(sorted({printable_name(label) for label, _ in named.labels.values()}))
+    note = f"The folders are read as classes ({listed(layout.classes)}), although the names of the files give {labels}."
+    return layout._replace(notes=(*layout.notes, note))
+
+
+def _contradicting_table(root: Tree, layout: Layout, read: Callable[[Parts], bytes]) -> PictureLabels | None:
+    """Find a table beside class folders whose column `label` gives most pictures other classes than the folders do."""
+    tables = tables_below(root, {content.path for content in layout.splits[""].values() if isinstance(content, Tree)})
+    if not tables:
+        return None  # without listing the pictures
+    folders = _folders_of(layout)
+    labelled = from_tables(list(folders), tables, read, "label")
+    if isinstance(labelled, NoLabels) or 2 * len(labelled.labels) < len(folders) or _agrees(labelled, folders):
+        return None
+    return labelled
+
+
+def _folders_of(layout: Layout) -> dict[Parts, str]:
+    return {picture: name for name, content in layout.splits[""].items() for picture in pictures_of(content)}
+
+
+def _agrees(labelled: PictureLabels, folders: Mapping[Parts, str]) -> bool:
+    return agree([(label, folders[picture]) for picture, (label, _) in labelled.labels.items()])
+
+
+def _two_sources(names: Sequence[str], labelled: PictureLabels, where: str) -> InvalidDataset:
+    labels = some(sorted({printable_name(label) for label, _ in labelled.labels.values()}))
+    return InvalidDataset(
+        f"{where} has the folders {listed(names)}, but {printable_path(labelled.tables[0])} has other classes in its "
+        f"column `label`: {labels}. It cannot be known which are meant. Move the table away, or put all pictures into "
+        "one folder."
+    )
 
 
 def _are_parts(names: Iterable[str]) -> bool:
     """Whether names differ in a number only, like parts of a download, and so may not be classes."""
     stems = {re.sub(r"\d+", "", name).casefold() for name in names}
     return len(stems) == 1 and any(map(str.isalpha, stems.pop()))
-
-
-def _unknown_classes(names: list[str], where: str) -> InvalidDataset:
-    listed = ", ".join(printable_name(name) for name in names[:10])
-    return InvalidDataset(f"{where} has classes for testing that train/ lacks: {listed}. Add or remove them.")
-
-
-def _from_folders(root: Tree, where: str) -> Layout:
-    while True:
-        if splits := _splits(root, where):
-            return splits
-        inner = _with_pictures(root)
-        if len(inner) != 1:
-            break
-        (only,) = inner.values()
-        if not _with_pictures(only):
-            break
-        root = only
-    if sum(folder.holds_pictures for folder in inner.values()) > 1:
-        return _classes_of(root, where)
-    deeper = [layout for folder in _nested(root) for layout in _splits_below(folder, where)]
-    if len(deeper) == 1:
-        return deeper[0]
-    if len(deeper) > 1:
-        raise InvalidDataset(
-            f"{where} holds several sets of pictures, each with splits, in {_listed(inner)}. Choose one of these "
-            "folders."
-        )
-    return _classes_of(root, where)
-
-
-def _nested(root: Tree) -> list[Tree]:
-    return [folder for folder in _with_pictures(root).values() if not folder.holds_pictures]
-
-
-def _splits_below(folder: Tree, where: str) -> list[Layout]:
-    if layout := _splits(folder, where):
-        return [layout] if "train" in layout.splits else []
-    return [layout for inner in _nested(folder) for layout in _splits_below(inner, where)]
-
-
-def _splits(root: Tree, where: str) -> Layout | None:
-    """Read a folder as folders of splits; None if it is not."""
-    inner = _with_pictures(root)
-    named = sorted((split, name) for name in inner if (split := split_name(name)))
-    train = _training_folder([(split, name) for split, name in named if split.kind == "train"], inner, where)
-    others = [(split, name) for split, name in named if split.kind != "train"]
-    if train is None:
-        return _testing_only(inner, others, where)
-    learnt, own = train
-    classes = _class_level(inner[own], where)
-    beside = [(split, name, _class_level(inner[name], where, classes)) for split, name in others]
-    matching = [(split, found) for split, _, found in beside if set(found) & set(classes)]
-    if matching:
-        splits = {"train": classes, "test": matching[0][1]}
-        others_of_it = [found for split, found in matching if split.order != matching[0][0].order]
-        if others_of_it and matching[0][0].kind == "test":
-            splits["validation"] = others_of_it[0]
-        return Layout({split: dict(found) for split, found in splits.items()})
-    if len(classes) < 2:
-        return None
-    plain = [(name, found) for split, name, found in beside if split.others == learnt.others]
-    if plain:  # unlabelled test pictures, as in a competition
-        for name, found in plain:
-            if len(found) > 1:
-                raise _unknown_classes(sorted(found), f"{where}, in {printable_name(name)}/,")
-        return Layout({"": dict(classes)}, (f"{printable_name(plain[0][0])}/ has no folders of these classes.",))
-    if learnt.rank == 2:
-        return None
-    siblings = {name: folder for name, folder in inner.items() if name != own}
-    if any(set(_with_pictures(folder)) & set(classes) for folder in siblings.values()):
-        return Layout({"": dict(classes)}, (f"Only {printable_name(own)}/ is read.",))
-    if siblings and not any(map(_with_pictures, siblings.values())):
-        raise InvalidDataset(
-            f"{where} has class folders in {printable_name(own)}/ ({_listed(classes)}) and pictures beside it, in "
-            f"{_listed(siblings)}. It cannot be known whether {printable_name(own)}/ is one of the classes. Move "
-            "the others away, or the pictures of a class into one folder."
-        )
-    return None
-
-
-def has_splits(root: Tree) -> bool:
-    """Whether a folder has folders for training and testing, with class folders in each."""
-    try:
-        layout = _splits(root, "")
-    except InvalidDataset:
-        return False
-    return layout is not None and "test" in layout.splits and len(layout.classes) > 1
-
-
-def _training_folder(
-    named: list[tuple[SplitName, str]], inner: Mapping[str, Tree], where: str
-) -> tuple[SplitName, str] | None:
-    """Return the folder for training with class folders whose name fits best."""
-    fit = sorted((split.rank, name, split) for split, name in named if _with_pictures(inner[name]))
-    if len(fit) > 1 and fit[0][0] == fit[1][0]:
-        names = [name for rank, name, _ in fit if rank == fit[0][0]]
-        raise InvalidDataset(f"{where} has several folders for training: {_listed(names)}. Keep one of them.")
-    return (fit[0][2], fit[0][1]) if fit else None
-
-
-def _testing_only(inner: Mapping[str, Tree], others: list[tuple[SplitName, str]], where: str) -> Layout | None:
-    """Read a folder that has splits but none for training."""
-    fit = [(split, name) for split, name in others if split.rank < 2 and _with_pictures(inner[name])]
-    beside = [folder for name, folder in inner.items() if name not in {name for _, name in fit}]
-    if not fit or len(beside) > 1 or any(map(_with_pictures, beside)):
-        return None
-    levels = [_class_level(inner[name], where) for _, name in fit]
-    if len(levels) > 1 and not set(levels[0]).intersection(*levels[1:]):
-        return None
-    return Layout({"test": dict(levels[0])})
-
-
-def _class_level(folder: Tree, where: str, known: Iterable[str] = ()) -> dict[str, Tree]:
-    """Return the class folders below a split, which may be nested in a single folder."""
-    known = set(known)
-    while True:
-        inner = _with_pictures(folder)
-        if len(inner) != 1 or folder.holds_pictures or set(inner) & known:
-            break
-        (only,) = inner.values()
-        if not _with_pictures(only):
-            break
-        folder = only
-    layout = _classes_of(folder, where, known)
-    return {name: content for name, content in layout.splits.get("", {}).items() if not isinstance(content, list)}
-
-
-def _classes_of(root: Tree, where: str, known: Iterable[str] = ()) -> Layout:
-    """Read a folder as class folders."""
-    inner = _with_pictures(root)
-    nested = {
-        name: {one for one in _with_pictures(folder) if one.casefold() not in NO_PICTURES}
-        for name, folder in inner.items()
-        if not folder.holds_pictures
-    }
-    copies = {name for name, own in nested.items() if len(nested) < len(inner) and own <= set(inner)}  # of classes
-    several = sorted({one for name, own in nested.items() if len(own) > 1 and name not in copies for one in own})
-    notes = (f"Folders within a class are read as one: {_listed(several)}.",) if several else ()
-    if len(nested) < len(inner):
-        return Layout({"": {name: folder for name, folder in inner.items() if name not in copies}}, notes)
-    if len(inner) < 2 or set(inner) & set(known):
-        return Layout({"": dict(inner)}, notes)
-    if by_class := _splits_within(inner):
-        return by_class
-    repeated = [name for name, count in Counter(n for own in nested.values() for n in own).items() if count > 1]
-    if sum(any(map(str.isalpha, name)) for name in repeated) < 2:
-        return Layout({"": dict(inner)}, notes)
-    real = [name for name in inner if name.casefold() not in NO_PICTURES]
-    if len(real) == 1:
-        return Layout({"": dict(_with_pictures(inner[real[0]]))}, (f"Only {printable_name(real[0])}/ is read.",))
-    raise InvalidDataset(
-        f"{where} holds pictures in {_listed(inner)}, and in each of them in {_listed(sorted(repeated))}. It cannot be "
-        "known which of these are the classes. Keep one level of folders, named by the classes."
-    )
-
-
-def _splits_within(inner: Mapping[str, Tree]) -> Layout | None:
-    """Read splits within class folders, if every class folder contains nothing else."""
-    splits: dict[str, Classes] = {}
-    for name, folder in inner.items():
-        for own, content in _with_pictures(folder).items():
-            split = split_name(own)
-            if split is None or split.rank == 2 or name in splits.get(split.kind, {}):
-                return None
-            splits.setdefault(split.kind, {})[name] = content
-    if "train" not in splits or len(splits) == 1:
-        return None
-    if "test" not in splits:
-        splits["test"] = splits.pop("validation")
-    return Layout(splits)
 
 
 # --- Tables and names of files ---------------------------------------------------------------------------------
@@ -289,13 +144,13 @@ def _from_files(root: Tree, read: Callable[[Parts], bytes], doubtful: bool = Tru
     """Determine classes from tables or file names.
 
     Args:
-        doubtful: whether to accept a class column of any name, and file names.
+        doubtful: whether to accept a class column with any title, and file names.
     """
     pictures = pictures_below(root, all_of_them=False)
-    labelled = from_tables(pictures, tables_below(root), read, doubtful)
+    labelled = from_tables(pictures, tables_below(root), read, "any" if doubtful else "usual")
     if isinstance(labelled, PictureLabels):
-        agree = sum(label in picture[:-1] for picture, (label, _) in labelled.labels.items())
-        return NoLabels() if 2 * agree > len(labelled.labels) else name_numeric_classes(labelled)
+        equal = sum(label in picture[:-1] for picture, (label, _) in labelled.labels.items())
+        return NoLabels() if 2 * equal > len(labelled.labels) else name_numeric_classes(labelled)
     return (from_names(pictures) or labelled) if doubtful and not labelled.by_table else labelled
 
 
@@ -314,29 +169,39 @@ def _split(labelled: PictureLabels, where: str) -> Layout:
             splits["train"].setdefault(label, []).extend(own)
         if "test" not in splits:
             splits["test"] = splits.pop("validation")
-    layout = Layout({name: dict(classes) for name, classes in splits.items()}, labelled.notes, labelled.tables)
     train = splits.get("train") or splits[""]
+    spelled = Counter(map(str.casefold, train))
+    notes = labelled.notes
+    if alike := [label for label in sorted(train) if spelled[label.casefold()] > 1]:
+        notes = (*notes, f"Classes that differ only in case are kept apart: {some(map(printable_name, alike))}.")
+    layout = Layout({name: dict(classes) for name, classes in splits.items()}, notes, labelled.tables)
     for classes in splits.values():
         if unknown := sorted(set(classes) - set(train)):
-            raise _unknown_classes(unknown, where)
+            raise unknown_classes(unknown, where)
     return layout
 
 
 # --- In words --------------------------------------------------------------------------------------------------
 
 
-def _too_few(root: Tree, names: Iterable[str], reason: str, where: str) -> str:
-    folders = Counter(path[:-1] for path in pictures_below(root))
-    message = f"{where} has {len(tuple(names))} class folder{'s' * (len(tuple(names)) != 1)} with pictures. "
+def _too_few(root: Tree, names: Sequence[str], only_splits: bool, reason: str, where: str) -> str:
+    folders = sorted(Counter(path[:-1] for path in pictures_below(root)).items())
+    message = f"{where} has {len(names)} class folder{'s' * (len(names) != 1)} with pictures. "
+    if only_splits:
+        message = f"{where} has only folders of splits ({listed(names)}), and no class folders in them. "
     if folders:
-        lie = [f"{printable_path(path) or '.'}/ ({count:,})" for path, count in sorted(folders.items())[:_NAMED]]
-        more = f" and {len(folders) - _NAMED:,} more" if len(folders) > _NAMED else ""
-        message += f"Pictures lie in {', '.join(lie)}{more}. "
+        lie = some(f"{printable_path(path) or '.'}/ ({count:,})" for path, count in folders)
+        message += f"Pictures lie in {lie}. "
     message += f"{reason} " if reason else ""
     return message + (
         "A classifier needs at least two: one folder of pictures per class, or a table such as labels.csv with a "
         "column of file names and a column `label`."
     )
+
+
+def no_training_pictures_error(where: str) -> InvalidDataset:
+    """Return the error for splits without one for training."""
+    return InvalidDataset(f"{where} has pictures for testing, but no class folders in train/. Add them.")
 
 
 def no_test_pictures_error(where: str, layout: Layout) -> InvalidDataset:
@@ -360,8 +225,3 @@ def left_out(pictures: Iterable[Parts], layout: Layout) -> list[str]:
         else:
             lines += [f"{printable_path(picture)}: {why}" for picture in own]
     return lines
-
-
-def _listed(names: Iterable[str]) -> str:
-    every = [f"{printable_name(name)}/" for name in names]
-    return ", ".join(every[:_NAMED]) + (f" and {len(every) - _NAMED:,} more" if len(every) > _NAMED else "")

@@ -1,6 +1,7 @@
 """Trees of pictures, in an archive or on disk, read lazily."""
 
 import os
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 
@@ -106,9 +107,14 @@ def pictures_below(folder: Tree, all_of_them: bool = True) -> list[Parts]:
     return sorted(found)
 
 
-def tables_below(folder: Tree) -> list[Parts]:
-    """Return the paths of all tables in a folder and below."""
+def tables_below(folder: Tree, without: Collection[Parts] = ()) -> list[Parts]:
+    """Return the paths of all tables in a folder and below.
+
+    Args:
+        without: folders that are not searched.
+    """
     found = [(*folder.path, name) for name in folder.tables]
     for inner in folder.folders.values():
-        found += tables_below(inner)
+        if inner.path not in without:
+            found += tables_below(inner, without)
     return found

@@ -80,6 +80,21 @@ def split_name(name: str) -> SplitName | None:
     return SplitName(orders.pop(), 2 if others else 1, others)
 
 
+def without_split(name: str) -> str:
+    """Return the part of a split's name that does not name the split.
+
+    >>> without_split("train-cat"), without_split("Guppy_2_test"), without_split("testA"), without_split("train2017")
+    ('cat', 'Guppy_2', 'A', '2017')
+    """
+    plain, name = _without_accents(name), unicodedata.normalize("NFC", name)
+    if len(plain) != len(name):  # an accent that belongs to no character
+        name = plain
+    words = _WORDS.finditer(plain)
+    start, end = next(word.span() for word in words if _without_suffix(word[0].casefold()) in _ORDER)
+    before, after = name[:start].rstrip(" ._-"), name[end:]
+    return before + after if before else after.lstrip(" ._-")
+
+
 def split_of(names: Iterable[str]) -> SplitName | None:
     """Return the innermost split among folder names, given from the outermost to the innermost."""
     found = [split for split in map(split_name, names) if split]

@@ -115,7 +115,7 @@ def _from_json(value: Any) -> Table | None:
             if isinstance(value.get(name), list) and (table := _from_json(value[name])):
                 return table
         if value and all(isinstance(inner, dict) for inner in value.values()):
-            return _from_objects([{"file_name": name, **inner} for name, inner in value.items()])
+            return _from_objects([{"key": name, **inner} for name, inner in value.items()])
         pairs: list[tuple[str, ...]] = [(name, _cell(one)) for name, inner in value.items() for one in _as_list(inner)]
         return Table(pairs) if pairs else None
     if not isinstance(value, list) or not value:

@@ -1,0 +1,136 @@
+"""Determine the roles of a table's columns: file names, classes and splits."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from vit.data.file_names import Parts, is_picture, printable_name
+from vit.data.picture_trees import NO_PICTURES
+from vit.data.split_names import split_name
+
+Accepted = Literal["any", "usual", "label"]  # titles of a class column: any, a common one, or `label` only
+_USUAL = (
+    "label", "labels", "class", "classes", "category", "categories", "classname", "target", "species", "breed", "dx",
+    "diagnosis", "tag", "y",
+)  # fmt: skip
+_FILE = {
+    "file", "files", "filename", "filenames", "filepath", "filepaths", "fname", "path", "paths", "image", "images",
+    "img", "imageid", "imagename", "imagepath", "picture", "photo", "datei", "dateiname", "bild",
+}  # fmt: skip
+_KEY = {"id", "ids", "name", "names", "key", "code", "uid"}
+_INDEX = re.compile(r"|unnamed: ?\d+|index|level_\d+", re.IGNORECASE)  # as pandas names the numbers of rows
+_MOST_NUMBERS = 20  # maximum number of different numbers in a class column, unless its name is a common one
+
+
+def file_column(
+    rows: Sequence[Sequence[str]], found: Mapping[int, Sequence[Parts | None]], titles: Sequence[str]
+) -> int | str:
+    """Find the column of file names among columns that name pictures; else return the rest of an error message.
+
+    A number may count rows, or be an age, and still be the name of a picture. So a column with suffixes or folders has
+    priority, then one whose title means a file; a column that counts the rows is used only without an alternative.
+
+    Args:
+        rows: without titles.
+        found: column -> the picture that each cell names; None if it names none.
+        titles: one per column, "" without one.
+    """
+
+    def likeness(column: int) -> tuple[bool, bool, int, bool]:
+        cells = [row[column] for row, picture in zip(rows, found[column], strict=True) if picture]
+        names = sum(is_picture(cell) or "/" in cell or "\\" in cell for cell in cells)
+        words = {word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", titles[column])}
+        meant = 0 if words & {*_USUAL, *NO_PICTURES} else 2 if words & _FILE else 1 if words & _KEY else 0
+        numbers = [row[column] for row in rows]
+        counts_rows = any(numbers == [str(first + row) for row in range(len(rows))] for first in (0, 1))
+        return 2 * names > len(cells), not _INDEX.fullmatch(titles[column]), meant, meant > 0 and not counts_rows
+
+    likenesses = {column: likeness(column) for column in found}
+    best = [column for column in found if likenesses[column] == max(likenesses.values())]
+    if any(len({*pictures} - {None}) > 1 for pictures in zip(*(found[column] for column in best), strict=True)):
+        names = " and ".join(title_of(column, titles) for column in best[:6])
+        return f"its columns {names} name different ones. Keep one of them, or call it `filename`."
+    return max(best, key=lambda column: (sum(map(bool, found[column])), -column))
+
+
+def title_of(column: int, titles: Sequence[str] | None) -> str:
+    """Return the printable title of a column; its number from 1 without one."""
+    return printable_name(titles[column]) if titles and titles[column] else str(column + 1)
+
+
+def is_set(cell: str) -> bool:
+    """Whether a cell of a column of 0 and 1 is 1."""
+    return cell.casefold() in ("1", "1.0", "true", "yes")
+
+
+def are_splits(cells: Sequence[str]) -> bool:
+    """Whether all cells that are not empty name splits, and at least two different ones."""
+    names = set(cells) - {""}
+    return len(names) > 1 and all((split := split_name(name)) and split.rank < 2 for name in names)
+
+
+def names_splits(column: int, columns: Sequence[str] | None) -> bool:
+    """Whether a column's name suggests splits, whose values may be unknown numbers."""
+    words = set(re.split(r"[\W_]+", columns[column].casefold())) if columns else set()
+    return bool(words & {"split", "partition", "fold", "kfold", "subset"}) or words == {"data", "set"}
+
+
+def label_columns(
+    values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, accepted: Accepted
+) -> list[int] | str:
+    """Find the class column, or one-hot columns; if neither is clear, return the rest of an error message."""
+    different = {column: set(own) - {""} for column, own in values.items()}
+    usual = {
+        column: min(_USUAL.index(word) for word in words)
+        for column in different
+        if columns and (words := set(re.split(r"[\W_]+", columns[column].casefold())) & set(_USUAL))
+    }
+    named = [column for column in usual if len(different[column]) > 1 and not _is_measure(values[column])]
+    exact = [column for column in named if columns and columns[column].casefold() == "label"]
+    if accepted == "label":
+        return exact[:1] or "has no column `label`."
+    if named:
+        return _one_of(named, values, columns, exact)
+    flags = [c for c, own in different.items() if own and own <= {"0", "1", "0.0", "1.0", "true", "false"}]
+    if len(flags) > 1 and columns:
+        rows = list(zip(*(values[column] for column in flags), strict=True))
+        if 2 * sum(sum(map(is_set, row)) == 1 for row in rows) > len(rows):
+            return flags
+    repeated = [
+        column
+        for column, own in different.items()
+        if accepted == "any"
+        and 1 < len(own) < len(values[column])
+        and (len(values) == 1 or 2 * len(own) <= len(values[column]))
+        and not (len(own) > _MOST_NUMBERS and all(map(_is_number, own)))
+    ]
+    if not repeated and usual:
+        return f"its column {title_of(min(usual), columns)} names no two classes."
+    if not repeated:
+        return "has no column that could be their class. Add one called `label`."
+    return _one_of(repeated, values, columns, [])
+
+
+def _one_of(
+    fit: list[int], values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, exact: list[int]
+) -> list[int] | str:
+    """Return the only candidate, or among equivalent ones the one with words."""
+    first = fit[0]
+    same = [c for c in fit if len(set(zip(values[first], values[c], strict=True))) == len(set(values[first]))
+            == len(set(values[c]))]  # fmt: skip
+    if len(same) == len(fit):
+        return [next((column for column in fit if not all(map(_is_number, values[column]))), first)]
+    if exact:
+        return exact[:1]
+    names = ", ".join(title_of(column, columns) for column in fit[:6])
+    return f"several columns could be the class: {names}. Call the right one `label`."
+
+
+def _is_number(text: str) -> bool:
+    return not text or re.fullmatch(r"[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?", text) is not None
+
+
+def _is_measure(values: Sequence[str]) -> bool:
+    """Whether a column contains many different fractions, as measurements do."""
+    different = set(values)
+    return len(different) > _MOST_NUMBERS and all(map(_is_number, different)) and any("." in v for v in different)
