@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -215,20 +216,48 @@ def test_int32_is_scaled_to_the_range_in_use(values: list[int], expected: list[i
     assert [decoded.getpixel((x, 0))[0] for x in range(3)] == expected
 
 
-def test_colours_with_another_profile_become_srgb() -> None:
-    # The profile exchanges red and green: sRGB primaries in another order.
-    profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
-    profile[:] = profile.replace(b"rXYZ", b"tmp_").replace(b"gXYZ", b"rXYZ").replace(b"tmp_", b"gXYZ")
-    profile[:] = profile.replace("sRGB".encode("utf-16-be"), "swap".encode("utf-16-be"))
-    red, green, _ = decode_image(encode(Image.new("RGB", (8, 8), "red"), "PNG", icc_profile=bytes(profile))).getpixel(
-        (4, 4)
-    )
-    assert red < 30 and green > 225
-
-
-def test_srgb_profile_changes_nothing() -> None:
+def srgb_profile(name: str = "sRGB", *changes: tuple[bytes, bytes]) -> bytes:
+    """Return the profile of sRGB under another name of four letters, after replacements."""
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    assert difference(decode_image(encode(gradient(), "PNG", icc_profile=profile)), gradient()) == 0
+    for old, new in (("sRGB".encode("utf-16-be"), name.encode("utf-16-be")), *changes):
+        assert old in profile and len(old) == len(new)
+        profile = profile.replace(old, new)
+    return profile
+
+
+def curve(*numbers: float) -> bytes:
+    """Return g, a, b, c, d of a tone curve: (a x + b)^g from d on, c x below. Source: ICC.1:2010, table 65."""
+    return struct.pack(">5i", *(round(number * 65536) for number in numbers))
+
+
+SRGB_CURVE = curve(2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045)  # source: IEC 61966-2-1
+LINEAR, GAMMA = (SRGB_CURVE, curve(1, 1, 0, 1, 0)), (SRGB_CURVE, curve(1.8, 1, 0, 0, 0))
+SWAPPED = ((b"rXYZ", b"tmp_"), (b"gXYZ", b"rXYZ"), (b"tmp_", b"gXYZ"))  # sRGB's primaries in another order
+
+
+@pytest.mark.parametrize("name", ["sRGB", "othr"])
+@pytest.mark.parametrize(
+    ("changes", "colour", "expected"),
+    [
+        ((LINEAR,), (55, 55, 55), (128, 128, 128)),  # (1.055 (55 / 255)^(1 / 2.4) - 0.055) 255 = 127.9
+        ((GAMMA,), (128, 64, 0), (146, 81, 0)),  # 255 (1.055 (128 / 255)^(1.8 / 2.4) - 0.055) = 146.4
+        (SWAPPED, (255, 0, 0), (0, 255, 0)),
+    ],
+    ids=["linear", "gamma", "primaries"],
+)
+def test_colours_with_another_profile_become_srgb(
+    name: str, changes: Sequence[tuple[bytes, bytes]], colour: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    data = encode(Image.new("RGB", (8, 8), colour), "PNG", icc_profile=srgb_profile(name, *changes))
+    assert decode_image(data).getpixel((4, 4)) == pytest.approx(expected, abs=1)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("name", ["sRGB", "othr"])
+def test_srgb_profile_changes_nothing(name: str, mode: str) -> None:
+    picture = gradient().convert(mode)
+    decoded = decode_image(encode(picture, "PNG", icc_profile=srgb_profile(name)))
+    assert difference(decoded, picture.convert("RGB")) == 0
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])

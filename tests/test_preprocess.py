@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import transformers
 from PIL import Image
 from tiny import fill
 from torch import Tensor
+from torchvision.transforms._presets import ImageClassification
 
 from vit.checkpoints.families.timm import FAMILY as TIMM
 from vit.checkpoints.families.torchvision import FAMILY as TORCHVISION
@@ -105,6 +107,46 @@ def test_rectangle_is_resized_as_by_timm(photo: Image.Image, size: tuple[int, in
     theirs = timm.data.create_transform((3, *size), **stated)(photo)[None]
     assert_equal(preprocess, photo, theirs)
     assert Preprocess.from_config(preprocess.to_config()) == preprocess
+
+
+Crop = tuple[Preprocess | None, Callable[[Image.Image], Tensor]]
+
+
+def crop_of(processor: Any) -> Crop:
+    """Return a processor of transformers as this app reads its file, and its own result."""
+    stated = Preprocess.from_config(json.loads(processor.to_json_string()))
+    return stated, lambda picture: processor(picture, return_tensors="pt")["pixel_values"]
+
+
+SIDES = {"size": {"shortest_edge": 18}, "crop_size": {"height": 16, "width": 16}}
+STATED = {"crop_pct": 8 / 9, "interpolation": "bilinear", "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
+CROPS: dict[str, Callable[[], Crop]] = {
+    "CLIP": lambda: crop_of(transformers.CLIPImageProcessorPil(**SIDES)),
+    "Bit": lambda: crop_of(transformers.BitImageProcessorPil(**SIDES)),
+    "a file of this app": lambda: crop_of(
+        transformers.ViTImageProcessorPil(**Preprocess((16, 16), resize_to=18).to_config())
+    ),
+    "timm": lambda: (
+        TIMM.stated_preprocess({"pretrained_cfg": STATED | {"input_size": [3, 16, 16]}}),
+        lambda picture: timm.data.create_transform((3, 16, 16), **STATED)(picture)[None],
+    ),
+    "torchvision": lambda: (
+        TORCHVISION.preprocess(ViTConfig.preset("Ti/16", image_size=16), "own.pth")[0],
+        lambda picture: ImageClassification(crop_size=16, resize_size=18, antialias=True)(picture)[None],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CROPS)
+def test_margins_of_any_width_are_divided_as_by_the_library(name: str) -> None:
+    preprocess, theirs = CROPS[name]()
+    assert preprocess is not None and Preprocess.from_config(preprocess.to_config()) == preprocess
+    for side in range(18, 60):
+        for size in ((18, side), (side, 18)):
+            picture = Image.fromarray(np.random.default_rng(side).integers(0, 256, (*size, 3), dtype=np.uint8))
+            assert_equal(preprocess, picture, theirs(picture))
+            box = preprocess.geometry(picture).box  # the picture is not resized, so the box is one of whole pixels
+            assert preprocess.input_image(picture) == picture.crop(tuple(map(int, box)))
 
 
 SIZES = ("B_16", "B_32", "L_16", "L_32", "H_14")

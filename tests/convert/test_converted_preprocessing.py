@@ -64,8 +64,9 @@ def test_timm_preprocesses_a_photo_equally(
     settings = timm.data.resolve_model_data_config(open_timm(folder))
     theirs = timm.data.create_transform(**settings, is_training=False)(photo)
     std = torch.tensor(preprocess.std)[:, None, None]
-    assert ((theirs - preprocess(photo)[0]) * std * 255).abs().max() <= 1.001
-    assert load_checkpoint(folder).preprocess == preprocess
+    again = load_checkpoint(folder).preprocess
+    assert again == replace(preprocess, rounding="even")
+    assert ((theirs - again(photo)[0]) * std * 255).abs().max() <= 1.001
     wrapped = transformers.AutoImageProcessor.from_pretrained(folder)(photo)["pixel_values"][0]
     assert torch.equal(wrapped, theirs)
 

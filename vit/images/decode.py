@@ -10,11 +10,12 @@ import logging
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageCms, _imaging
+from PIL import Image, ImageChops, ImageCms, _imaging
 
 from vit.errors import InvalidImage
 from vit.images.file_checks import MAX_FRAMES, MAX_FRAMES_PIXELS, check_file, gif_frames, open_image
@@ -37,6 +38,8 @@ _UPRIGHT = {
 }
 _ORIENTATION_TAG = 0x0112
 _BITS_TAG, _SAMPLE_FORMAT_TAG = 258, 339  # of a TIFF
+_COLOURS = np.mgrid[:256:17, :256:17, :256:17].reshape(3, 64, 64).transpose(1, 2, 0).astype(np.uint8)
+_ROUNDING = 2  # grey levels by which profiles of sRGB change colours, through rounding
 NARROW, DARK = 0.5, 0.25  # shares of the range of values: used range for little contrast, highest value for dark
 
 # Decoding one picture at a time bounds the memory for all visitors together; `catch_warnings` is not thread-safe
@@ -258,13 +261,22 @@ def _orientation(image: Image.Image) -> Image.Transpose | None:
 def _srgb(image: Image.Image, profile: bytes) -> Image.Image:
     """Convert from an ICC profile to sRGB; an invalid profile is ignored."""
     try:
-        source = ImageCms.ImageCmsProfile(BytesIO(profile))
-        if "sRGB" not in ImageCms.getProfileDescription(source):
-            target = ImageCms.createProfile("sRGB")
-            return ImageCms.profileToProfile(image, source, target, outputMode="RGB") or image.convert("RGB")
+        if transform := _to_srgb(profile, image.mode):
+            return ImageCms.applyTransform(image, transform) or image.convert("RGB")
     except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
         pass
     return image.convert("RGB")
+
+
+@lru_cache(maxsize=8)  # building a transform takes 20 ms, and most pictures of a dataset have the same few profiles
+def _to_srgb(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
+    """Return the transform from an ICC profile to sRGB; None if it is sRGB itself, whatever its name says."""
+    source, target = ImageCms.ImageCmsProfile(BytesIO(profile)), ImageCms.createProfile("sRGB")
+    transform = ImageCms.buildTransform(source, target, mode, "RGB")
+    colours = Image.fromarray(_COLOURS).convert(mode)
+    converted = ImageCms.applyTransform(colours, transform) or colours
+    changes = _extrema(ImageChops.difference(converted, colours.convert("RGB")))
+    return transform if max(most for _, most in changes) > _ROUNDING else None
 
 
 def _is_grey(image: Image.Image) -> bool:

@@ -19,6 +19,7 @@ from vit.images.geometry import Box, Geometry
 
 Resize = Literal["squash", "shortest", "cover"]
 Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic"]
+Rounding = Literal["down", "even"]
 _INTERPOLATIONS: tuple[str, ...] = get_args(Interpolation)  # in the order of Pillow's numbers, 0 to 3
 
 _HALF = (0.5, 0.5, 0.5)
@@ -51,7 +52,8 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
 }
 _NUMBER_IS_SHORTEST_EDGE = ("CLIP", "Bit", "Siglip")
 
-_COVER = "vit_cover"  # our extension of preprocessor_config.json; transformers has no such resize mode
+# Our extensions of preprocessor_config.json; transformers has no such resize mode, and rounds down.
+_COVER, _ROUNDING = "vit_cover", "vit_rounding"
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Preprocess:
         mean, std: per channel, for pixels from 0 to 1; one number each for a grey input.
         rectangle: (height, width) after resizing with "squash", and to cover with "cover" [px], where rounding gives it
             another aspect ratio than the input's; its shorter side is `resize_to`. None otherwise.
+        rounding: of the crop's offset if the margins together are an odd number of pixels: "down" as in transformers,
+            "even" (half to even) as in torchvision and timm.
 
     Raises:
         InvalidCheckpoint: an invalid value, as values usually come from a checkpoint's files.
@@ -85,6 +89,7 @@ class Preprocess:
     mean: tuple[float, ...] = _HALF
     std: tuple[float, ...] = _HALF
     rectangle: tuple[int, int] | None = None
+    rounding: Rounding = "down"
 
     def __post_init__(self) -> None:
         pair = self.size if isinstance(self.size, tuple | list) else (self.size,)
@@ -104,6 +109,7 @@ class Preprocess:
             exact = sides[0] * self.size[1] == sides[1] * self.size[0]
             object.__setattr__(self, "rectangle", None if exact else sides)
         _require(self.interpolation in _INTERPOLATIONS, "interpolation", self.interpolation, "a filter of Pillow")
+        _require(self.rounding in get_args(Rounding), _ROUNDING, self.rounding, "down or even")
         for name in ("mean", "std"):
             object.__setattr__(self, name, _require_numbers(name, getattr(self, name)))
         _require(
@@ -159,12 +165,16 @@ class Preprocess:
         return self.resize_to * width // shorter, self.resize_to * height // shorter
 
     def _corner(self, width: int, height: int) -> tuple[int, int]:
-        """Return (left, top) of the centre crop [px]; halves are rounded to even, as in torchvision."""
-        return round((width - self.size[1]) / 2), round((height - self.size[0]) / 2)
+        """Return (left, top) of the centre crop [px]."""
+        rounded = math.floor if self.rounding == "down" else round
+        return rounded((width - self.size[1]) / 2), rounded((height - self.size[0]) / 2)
 
     def to_config(self) -> dict[str, Any]:
         """Return the content of transformers' `preprocessor_config.json`."""
         height, width = self.size
+        extensions: dict[str, Any] = {} if self.rounding == "down" else {_ROUNDING: self.rounding}
+        if self.resize == "cover":
+            extensions[_COVER] = list(self.rectangle) if self.rectangle else True
         if self.resize != "squash":
             size = {"shortest_edge": self.resize_to}
         else:
@@ -183,7 +193,7 @@ class Preprocess:
             "do_normalize": True,
             "image_mean": list(self.mean),
             "image_std": list(self.std),
-        } | ({_COVER: list(self.rectangle) if self.rectangle else True} if self.resize == "cover" else {})
+        } | extensions
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Preprocess":
@@ -230,6 +240,7 @@ class Preprocess:
             interpolation=get_args(Interpolation)[resample],
             mean=tuple(value / scale for value in mean),
             std=tuple(value / scale for value in std),
+            rounding=values.get(_ROUNDING, "down"),
         )
 
 

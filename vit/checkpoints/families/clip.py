@@ -6,6 +6,7 @@ head reads the mean of the patches, without the final LayerNorm.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -174,7 +175,7 @@ def _open_clip_preprocess(document: Mapping[str, Any]) -> Preprocess | None:
     size = (side, side) if isinstance(side, int) else tuple(side)
     mean, std = (tuple(picture.get(field, usual)) for field, usual in (("mean", MEAN), ("std", STD)))
     resize: Any = "squash" if picture.get("resize_mode") == "squash" else "shortest"
-    return Preprocess(size, resize, None, picture.get("interpolation", "bicubic"), mean, std)
+    return Preprocess(size, resize, None, picture.get("interpolation", "bicubic"), mean, std, rounding="even")
 
 
 def _without_bias(tensors: Tensors) -> Tensors:
@@ -190,6 +191,11 @@ def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
         "bicubic, CLIP's mean and deviation."
     )
     return Preprocess(config.image_size, "shortest", None, "bicubic", MEAN, STD), why
+
+
+def _openai_preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
+    preprocess, why = _preprocess(config, file)
+    return replace(preprocess, rounding="even"), why
 
 
 FAMILY = Family(
@@ -228,7 +234,7 @@ OPENAI = Family(
     read_config=_read_open_clip,
     by_tensors=_by_tensors,
     adjust=_adjust_openai,
-    preprocess=_preprocess,
+    preprocess=_openai_preprocess,
     stated_preprocess=_open_clip_preprocess,
 )  # fmt: skip
 FAMILIES, MODEL_TYPES = (OPENAI, FAMILY), tuple(KINDS)

@@ -117,7 +117,7 @@ def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
         f"The file does not state its preprocessing; timm's for Google's models is used: shorter side to {shorter} px, "
         "the centre, bicubic, mean and deviation 0.5."
     )
-    return Preprocess(config.image_size, "shortest", shorter, "bicubic", half, half), why
+    return Preprocess(config.image_size, "shortest", shorter, "bicubic", half, half, rounding="even"), why
 
 
 FAMILY = Family(

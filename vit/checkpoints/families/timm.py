@@ -144,7 +144,7 @@ def _preprocess(config: ViTConfig, name: str) -> tuple[Preprocess, str]:
         f"The file does not state its preprocessing; timm's usual one is used: shorter side to {shorter} px, the "
         f"centre, bicubic, mean and deviation of {'CLIP' if clip else 'ImageNet' if imagenet else '0.5'}."
     )
-    return Preprocess(config.image_size, "shortest", shorter, "bicubic", mean, std), why
+    return Preprocess(config.image_size, "shortest", shorter, "bicubic", mean, std, rounding="even"), why
 
 
 def _default_crop(name: str, side: int) -> float:
@@ -188,6 +188,7 @@ def _stated_preprocess(document: Mapping[str, Any]) -> Preprocess | None:
         _per_channel(stated.get("mean"), IMAGENET_MEAN),
         _per_channel(stated.get("std"), IMAGENET_STD),
         None if resize == "shortest" else rectangle,
+        "even",
     )
 
 

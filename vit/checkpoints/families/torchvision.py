@@ -54,7 +54,13 @@ def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
         crop = transforms.crop_size[0]
         how: Any = transforms.interpolation.value
         preprocess = Preprocess(
-            (crop, crop), "shortest", transforms.resize_size[0], how, tuple(transforms.mean), tuple(transforms.std)
+            (crop, crop),
+            "shortest",
+            transforms.resize_size[0],
+            how,
+            tuple(transforms.mean),
+            tuple(transforms.std),
+            rounding="even",
         )
         return (
             preprocess,
@@ -67,7 +73,7 @@ def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
         f"The file does not state its preprocessing; torchvision's usual one is used: shorter side to {shorter} px, "
         "the centre, bilinear, ImageNet's mean and deviation."
     )
-    return Preprocess(size, "shortest", shorter, "bilinear", mean, std), why
+    return Preprocess(size, "shortest", shorter, "bilinear", mean, std, rounding="even"), why
 
 
 def imagenet_labels() -> tuple[str, ...]:
