@@ -116,7 +116,8 @@ def read(
         model.remarks.setdefault("head", "The file holds no bias of the head, so it has none.")
     grid = _stated_grid(family, renamed, likely | stated, document or {})
     reshaped, prefix = reshape(renamed, grid, _placed({**family.fixed, **likely, **stated, **adjusted}))
-    measured = infer(reshaped, prefix) | adjusted
+    pool = adjusted.pop("pool", None)
+    measured = infer(reshaped, prefix, stated.get("pool", pool)) | adjusted
     for field in stated.keys() & measured.keys() - {"pool", "activation", "rope"}:
         if stated[field] != measured[field]:
             called = family.config_names.get(field, field)
