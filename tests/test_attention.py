@@ -247,9 +247,11 @@ def test_similarity_is_the_cosine_of_the_features_that_the_head_reads(build: Any
 
 
 @torch.inference_mode()
-def test_pooling_query_has_its_attention(build: Any, pictures: Any) -> None:
-    model = build(prefix=(), pool="map")
+@pytest.mark.parametrize("changes", [{"prefix": (), "pool": "map"}, {"prefix": ("cls", "reg1"), "pool": "map_patches"}])
+def test_pooling_query_has_its_attention(build: Any, pictures: Any, changes: dict[str, Any]) -> None:
+    model = build(**changes)
     recorded = record(model, pictures()[:1])
+    assert not recorded.pool_attention[:, : len(changes["prefix"])].any()
     assert recorded.pool_attention.shape == (recorded.heads, recorded.tokens)
     assert torch.allclose(recorded.pool_attention.sum(-1), torch.ones(recorded.heads), atol=1e-6)
     whole = model(pictures()[:1], output_attentions=True)

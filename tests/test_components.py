@@ -117,7 +117,7 @@ def test_another_picture_in_the_same_basis_keeps_its_colours() -> None:
     assert not colours[0, 0].any() and colours[1:].any()
 
 
-@pytest.mark.parametrize("pool", ["cls", "mean", "map"])
+@pytest.mark.parametrize("pool", ["cls", "mean", "all", "map", "map_patches"])
 def test_features_after_the_last_block_equal_the_records(build: Callable[..., VisionTransformer], pool: str) -> None:
     model = build(pool=pool, prefix=("cls", "reg1"))
     pixels = torch.randn(1, 3, 32, 32)

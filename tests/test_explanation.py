@@ -201,7 +201,7 @@ def test_torchs_compiler_is_imported_only_for_compiling(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("pool", ["cls", "mean", "map", "cls_mean"])
+@pytest.mark.parametrize("pool", ["cls", "mean", "all", "map", "map_patches", "cls_mean"])
 def test_other_answers_use_the_same_pass(
     tmp_path: Path, build: Callable[..., VisionTransformer], photo: bytes, pool: str, precision: Precision
 ) -> None:

@@ -34,8 +34,10 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
     "distilled": ({"prefix": ("cls", "dist"), "pool": "cls_dist"}, (32, 32)),
     "mean": ({"prefix": (), "pool": "mean", "norm": "after_pool"}, (24, 40)),
     "mean with registers": ({"prefix": ("cls", "reg1"), "pool": "mean"}, (32, 32)),
+    "mean of all tokens": ({"prefix": ("cls", "reg1"), "pool": "all"}, (32, 32)),
     "class and mean": ({"pool": "cls_mean"}, (32, 32)),
     "pooled by attention": ({"prefix": (), "pool": "map", "heads": 4}, (32, 32)),
+    "patches pooled by attention": ({"prefix": ("cls", "reg1"), "pool": "map_patches"}, (24, 40)),
     "rotary": ({"prefix": ("cls", "reg1"), "rope": 100.0, "layer_scale": 1.0, "gated_mlp": True}, (24, 40)),
     "tanh before the head": ({"pre_logits": 16, "norm_pre": True, "qkv_bias": False}, (32, 32)),
 }
@@ -149,11 +151,13 @@ def test_head_inputs_sum_to_one(case: Case) -> None:
         assert read[config.prefix.index("cls")] == 1
     if config.pool == "mean":
         assert (read[: len(config.prefix)] == 0).all() and read[len(config.prefix) :].std() < 1e-12
+    if config.pool == "all":
+        assert read.std() < 1e-12
     if config.pool == "cls_mean":
         assert read[0] == 0.5 and read[1:].sum() == pytest.approx(0.5)
     if config.pool == "cls_dist":
         assert read[:2].tolist() == [0.5, 0.5]
-    if config.pool == "map":
+    if config.pool.startswith("map"):
         assert read.tolist() == pytest.approx(case.kept.pool_attention.mean(0).tolist())  # type: ignore[union-attr]
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import vit
 from vit.checkpoints.convert import obstacle
+from vit.checkpoints.families.timm_architectures import query_reads_prefix
 from vit.checkpoints.in_memory import checkpoint_from_module
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.recognition import read
@@ -102,6 +103,61 @@ def test_model_with_config_json_equals_timms_and_survives_saving(tmp_path: Path,
         assert all("exactly" in obstacle(checkpoint, to) for to in ("transformers", "timm", "torchvision"))
 
 
+POOLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "token, norm after": ("vit_tiny_patch16_224", {"fc_norm": True}),
+    "mean": ("vit_tiny_patch16_224", {"global_pool": "avg"}),
+    "mean, norm before": ("vit_tiny_patch16_224", {"global_pool": "avg", "fc_norm": False, "reg_tokens": 2}),
+    "mean of all": ("vit_tiny_patch16_224", {"global_pool": "avg", "pool_include_prefix": True}),
+    "mean of all, no class token": (
+        "vit_tiny_patch16_224",
+        {"global_pool": "avg", "pool_include_prefix": True, "class_token": False, "reg_tokens": 2},
+    ),
+    "query": ("vit_tiny_patch16_224", {"global_pool": "map", "class_token": False}),
+    "query, class token": ("vit_tiny_patch16_224", {"global_pool": "map"}),
+    "query, registers": ("vit_so150m_patch16_reg4_map_256", {}),
+    "query for all": ("vit_tiny_patch16_224", {"global_pool": "map", "pool_include_prefix": True}),
+    "query of Eva": ("eva_giant_patch14_224", {"global_pool": "map"}),
+    "query of Eva, rotary": ("vit_small_patch16_rope_224", {"global_pool": "map"}),
+    "token of Eva, norm after": (
+        "eva02_tiny_patch14_224", {"global_pool": "token", "use_fc_norm": True, "use_post_transformer_norm": False}
+    ),
+    "token of BEiT, norm after": ("beit_base_patch16_224", {"global_pool": "token", "use_fc_norm": True}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", POOLS)
+def test_pool_is_the_stated_one(tmp_path: Path, case: str) -> None:
+    name, changes = POOLS[case]
+    model = fill(timm.create_model(name, **TINY, **changes)).eval()
+    timm.models.save_for_hf(model, tmp_path, model_args=TINY | changes, safe_serialization=True)
+    checkpoint = load_checkpoint(tmp_path)
+    assert "pool" not in checkpoint.assumed
+    assert_equal(checkpoint, model, (32, 32))
+    assert checkpoint_from_module(model).config == checkpoint.config
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("vit_tiny_patch16_224", {"global_pool": "max"}, "pools by max"),
+        ("vit_tiny_patch16_224", {"global_pool": "avgmax"}, "pools by avgmax"),
+        ("eva02_tiny_patch14_224", {"use_fc_norm": True, "use_post_transformer_norm": True}, "`norm` and `fc_norm`"),
+    ],
+)
+def test_pool_that_is_not_computed_is_refused(tmp_path: Path, name: str, changes: dict[str, Any], said: str) -> None:
+    model = timm.create_model(name, **TINY, **changes)
+    timm.models.save_for_hf(model, tmp_path, model_args=TINY | changes, safe_serialization=True)
+    for opened in (lambda: load_checkpoint(tmp_path), lambda: checkpoint_from_module(model)):
+        with pytest.raises(InvalidCheckpoint, match=said):
+            opened()
+
+
+def test_learnt_query_of_timms_eva_reads_every_token() -> None:
+    eva, plain = (set(timm.list_models(module=module)) for module in ("eva", "vision_transformer"))
+    sapiens = {name for name in eva if "sapiens" in name}  # refused
+    assert {name for name in eva | plain if query_reads_prefix(name)} == eva - sapiens | {"test_vit3"}
+
+
 UNNAMED = {
     "eva02_tiny_patch14_336": dict(depth=1, img_size=56),
     "eva02_base_patch16_clip_224": dict(depth=1, img_size=64),
@@ -128,13 +184,14 @@ def test_single_file_equals_timms_model(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
     [
-        ("vit_small_patch16_rope_ape_224", {}, "DeiT-III, or timm's vit_.*_rope_ape.*config.json"),
-        ("vit_small_patch16_dinov3_qkvb", {}, "mean of the patches, or LingBot"),
-        ("vit_small_patch16_lingbot", {}, "mean of the patches, or LingBot"),
-        ("eva02_enormous_patch14_clip_224", {"embed_dim": 64}, "may be an EVA, or an EVA-02"),
+        ("vit_small_patch16_rope_ape_224", {}, "DeiT-III and timm's vit_.*_rope_ape.*config.json"),
+        ("vit_small_patch16_dinov3_qkvb", {}, "mean of the patches and LingBot"),
+        ("vit_small_patch16_lingbot", {}, "mean of the patches and LingBot"),
+        ("eva02_enormous_patch14_clip_224", {"embed_dim": 64}, "match an EVA and an EVA-02"),
         ("vit_base_patch16_rpn_224", {"embed_dim": 192, "num_heads": 3}, "LayerNorms come after attention and MLP"),
         ("vit_pe_core_base_patch16_224", {"embed_dim": 48, "num_heads": 4}, "Perception Encoder of no published size"),
         ("vit_small_patch16_224", {"pos_embed": "none"}, "no position embeddings"),
+        ("vit_small_patch16_224", {"global_pool": "map"}, "query reads the patches and one.*every token"),
         (
             "vit_small_patch16_224",
             {"class_token": False, "global_pool": "avg", "fc_norm": False, "final_norm": False},

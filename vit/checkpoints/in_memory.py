@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vit.checkpoints import families, recognition
 from vit.checkpoints.checkpoint import Checkpoint, check_preprocess, is_finite, with_weights
 from vit.checkpoints.families.tensor_shapes import Tensors
-from vit.checkpoints.load import empty_model, read_labels, read_preprocess
+from vit.checkpoints.load import empty_model, read_labels, read_preprocess, with_own_normalisation
 from vit.checkpoints.module_facts import facts_of, facts_within
 from vit.errors import InvalidCheckpoint, UserError
 from vit.images.preprocess import Preprocess
@@ -62,11 +62,12 @@ def checkpoint_from_module(
     own_labels, why_labels = read_labels(facts.document, reading)
     if labels is not None:
         own_labels, why_labels = _checked_labels(labels, reading.config.num_classes), ""
-    chosen, why_preprocess = _chosen_preprocess(preprocess), ""
+    chosen, why_preprocess, why_normalisation = _chosen_preprocess(preprocess), "", ""
     if chosen is None:
         chosen, why_preprocess = read_preprocess(None, facts.document, reading, facts.name)
+        chosen, why_normalisation = with_own_normalisation(chosen, reading)
     check_preprocess(chosen, reading.config)
-    why = {"labels": why_labels, "preprocess": why_preprocess}
+    why = {"labels": why_labels, "preprocess": why_preprocess, "normalisation": why_normalisation}
     return Checkpoint(
         name=name or facts.name,
         path=Path(),

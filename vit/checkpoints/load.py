@@ -168,7 +168,8 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     model = with_weights(empty, reading.tensors)
     if ours:
         check_fingerprint(model, (document or {}).get("vit_probe"))
-    extra = {"labels": why_labels, "preprocess": why_preprocess}
+    preprocess, why_normalisation = with_own_normalisation(preprocess, reading, stated=preprocess_document is not None)
+    extra = {"labels": why_labels, "preprocess": why_preprocess, "normalisation": why_normalisation}
     behind = f"#{source.part}" if source.part else ""
     if behind:  # models in the same file need different hashes
         digest = hashlib.sha256(f"{digest}{behind}".encode()).hexdigest()
@@ -284,6 +285,29 @@ def read_preprocess(
     preprocess, why = (stated, why_grey) if stated else reading.family.preprocess(reading.config, name)
     check_preprocess(preprocess, reading.config)
     return preprocess, why
+
+
+def with_own_normalisation(
+    preprocess: Preprocess, reading: ParsedCheckpoint, stated: bool = False
+) -> tuple[Preprocess, str]:
+    """Take mean and deviation from the model's own normalisation layer, if it has one; also return a remark.
+
+    Args:
+        stated: preprocessor_config.json states mean and deviation, which take precedence.
+    """
+    if not reading.normalisation:
+        return preprocess, ""
+    names = " and ".join(f"`{brief(name)}`" for name in reading.normalisation)
+    if stated:
+        return preprocess, f"Preprocessing is stated, so the normalisation inside the model is left out: {names}."
+    numbers = [tensor.flatten().tolist() for tensor in reading.normalisation.values()]
+    white = 255 if max(map(max, numbers)) > 1 else 1
+    mean, std = (tuple(value / white for value in values) for values in numbers)
+    scaled = ", divided by 255 because they are for pixels from 0 to 255" if white == 255 else ""
+    why = (
+        f"The file holds a normalisation of pictures, {names}: they are the preprocessing's mean and deviation{scaled}."
+    )
+    return replace(preprocess, mean=mean, std=std), why
 
 
 def empty_model(reading: ParsedCheckpoint) -> VisionTransformer:

@@ -9,7 +9,6 @@ from torch import nn
 from vit.checkpoints import recognition
 from vit.errors import InvalidCheckpoint
 from vit.model.transformer import VisionTransformer
-from vit.untrusted import brief
 
 
 class ModuleFacts(NamedTuple):
@@ -83,7 +82,6 @@ def _of_torchvision(module: Any) -> ModuleFacts:
 
 _PLAIN_BLOCKS = ("Block", "EvaBlock")
 _POST_NORM_BLOCKS = ("ResPostBlock", "EvaBlockPostNorm")
-_POOLS = ("token", "avg", "map", "")  # "": no pooling, in models without classes
 
 
 def _of_timm(module: Any) -> ModuleFacts:
@@ -96,9 +94,7 @@ def _of_timm(module: Any) -> ModuleFacts:
     for block in map(_uncompiled, blocks):
         if type(block).__name__ not in _PLAIN_BLOCKS + _POST_NORM_BLOCKS:
             raise InvalidCheckpoint(f"This {name} has blocks of timm's class {type(block).__name__}, not plain ones.")
-    if (pool := getattr(module, "global_pool", "")) not in _POOLS:
-        raise InvalidCheckpoint(f"This {name} pools by {brief(pool)}, which is not computed here.")
-    block = _uncompiled(blocks[0])
+    pool, block = getattr(module, "global_pool", ""), _uncompiled(blocks[0])
     known = {"heads": block.attn.num_heads, "eps": block.norm1.eps} | _rotary(getattr(module, "rope", None), name)
     known["post_norm"] = type(block).__name__ in _POST_NORM_BLOCKS
     if (learnt := getattr(module, "attn_pool", None)) is not None and learnt.num_heads != known["heads"]:
@@ -111,7 +107,12 @@ def _of_timm(module: Any) -> ModuleFacts:
         known["image_size"] = height if height == width else (height, width)
         if stated and tuple(stated.get("input_size", ()))[1:] != (height, width):  # created with another `img_size`
             stated["input_size"] = (module.patch_embed.proj.in_channels, height, width)
-    document = {"architecture": architecture or name, "global_pool": pool, "pretrained_cfg": stated}
+    document = {
+        "architecture": architecture or name,
+        "global_pool": pool,
+        "model_args": {"pool_include_prefix": getattr(module, "pool_include_prefix", pool == "map")},  # Eva lacks it
+        "pretrained_cfg": stated,
+    }
     return ModuleFacts(name, document, known)
 
 

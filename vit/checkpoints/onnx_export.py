@@ -54,7 +54,7 @@ def write(checkpoint: Checkpoint, model: VisionTransformer, path: Path) -> None:
     preprocess = checkpoint.preprocess
     config = model.config
     names = ["logits", *(f"attention_{block}" for block in range(config.depth))]
-    names += ["pool_attention"] if config.pool == "map" else []
+    names += ["pool_attention"] if config.pool.startswith("map") else []
     images = torch.zeros(2, config.channels, *preprocess.size)
     with (
         warnings.catch_warnings(),

@@ -3,7 +3,10 @@
 import math
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from vit.checkpoints.families import FAMILIES, MODEL_TYPES, READS, huggingface, timm_architectures
 from vit.checkpoints.families.family import Family, InferredModel, build_config
@@ -45,6 +48,8 @@ class ParsedCheckpoint(NamedTuple):
         assumed: config field -> why it has its value, for settings that no file states; also what was left out.
         head: name of the head's module if it is not the family's, else "".
         part: prefix of the model's names in the file.
+        normalisation: mean and deviation by which the model normalises pictures, by their names in the file; empty
+            without.
     """
 
     family: Family
@@ -53,6 +58,7 @@ class ParsedCheckpoint(NamedTuple):
     assumed: dict[str, str]
     head: str = ""
     part: str = ""
+    normalisation: Mapping[str, Tensor] = MappingProxyType({})
 
 
 def read(
@@ -86,6 +92,7 @@ def read(
     family = model.family
     named_by_family = {name: tensors[file_name] for name, file_name in model.selection.names.items()}
     own_head = [tensors[file_name] for file_name in model.selection.head]
+    normalisation = {file_name: tensors[file_name] for file_name in model.selection.normalisation}
     if consume:
         tensors.clear()
     renamed, bare = family.rename(named_by_family), list(model.part.own)
@@ -116,7 +123,8 @@ def read(
         model.remarks.setdefault("head", "The file holds no bias of the head, so it has none.")
     grid = _stated_grid(family, renamed, likely | stated, document or {})
     reshaped, prefix = reshape(renamed, grid, _placed({**family.fixed, **likely, **stated, **adjusted}))
-    measured = infer(reshaped, prefix) | adjusted
+    pool = adjusted.pop("pool", None)
+    measured = infer(reshaped, prefix, stated.get("pool", pool)) | adjusted
     for field in stated.keys() & measured.keys() - {"pool", "activation", "rope"}:
         if stated[field] != measured[field]:
             called = family.config_names.get(field, field)
@@ -155,7 +163,13 @@ def read(
             )
     _set_heads(values, assumed, heads, stated, measured)
     return ParsedCheckpoint(
-        family, build_config(values), reshaped, assumed | model.remarks, model.selection.head_name, model.part.prefix
+        family,
+        build_config(values),
+        reshaped,
+        assumed | model.remarks,
+        model.selection.head_name,
+        model.part.prefix,
+        normalisation,
     )
 
 
@@ -201,7 +215,7 @@ def _set_heads(
 def used(tensors: Tensors, ours: bool = False, part: str = "") -> set[str]:
     """Return the names, as in the file, of the tensors that `read` uses."""
     selection = _select(tensors, ours, part).selection
-    return {*selection.names.values(), *selection.head}
+    return {*selection.names.values(), *selection.head, *selection.normalisation}
 
 
 def parts_of(tensors: Tensors) -> list[str]:

@@ -295,7 +295,7 @@ def with_logits(record: AttentionRecord, model: VisionTransformer) -> AttentionR
 def read_by_head(config: ViTConfig, like: Tensor, pool_attention: Tensor | None = None) -> Tensor:
     """Compute the weight of each token in the head's input, (N,), at least float32; sums to 1.
 
-    1 for the class token if the head reads only that; equal weights for patches that are averaged; the pooling query's
+    1 for the class token if the head reads only that; equal weights for tokens that are averaged; the pooling query's
     attention for attention pooling.
 
     Args:
@@ -309,6 +309,8 @@ def read_by_head(config: ViTConfig, like: Tensor, pool_attention: Tensor | None 
     for part in parts:
         if part == "mean":
             read[prefix:] += 1 / (len(parts) * (tokens - prefix))
+        elif part == "all":
+            read += 1 / tokens
         else:
             read[config.prefix.index(part)] += 1 / len(parts)
     return read

@@ -170,7 +170,7 @@ def attention_weights(q: Tensor, k: Tensor) -> Tensor:
 
 
 class AttentionPool(nn.Module):
-    """Multi-head attention pooling: one learnt query attends to all tokens.
+    """Multi-head attention pooling: one learnt query attends to tokens.
 
     Source: Zhai et al. 2022, arXiv 2106.04560, section 3.2; used by SigLIP, arXiv 2303.15343.
     """

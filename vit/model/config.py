@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from vit.untrusted import brief
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
-Pool = Literal["cls", "mean", "cls_mean", "cls_dist", "map"]
+Pool = Literal["cls", "mean", "all", "cls_mean", "cls_dist", "map", "map_patches"]
 FinalNorm = Literal["before_pool", "after_pool", "none"]
 RopePlaces = Literal["centred", "rows", "columns", "columns_from_one", "mixed"]
 PositionResize = Literal["bicubic", "bicubic_antialias", "bicubic_corners", "bicubic_offset", "bilinear"]
@@ -103,8 +103,9 @@ class ViTConfig:
         layer_scale: initial value of the per-channel scale of each branch; None for no LayerScale.
         norm_pre: there is a LayerNorm before the first block (CLIP).
         norm: position of the final LayerNorm; "none" for the few models without one.
-        pool: input of the head: the class token, the mean of the patches, both concatenated, the class and the
-            distillation token concatenated, or attention pooling ("map", SigLIP).
+        pool: input of the head: the class token, the mean of the patches or of all tokens, class token and mean of the
+            patches concatenated, the class and the distillation token concatenated, or attention pooling over all
+            tokens ("map", SigLIP) or over the patches ("map_patches").
         pool_heads, pool_mlp_dim: heads and MLP width of attention pooling; 0 for those of the blocks.
         pre_logits: width of a tanh layer before the head; 0 for none.
         position_resize: how position embeddings are interpolated to another grid.

@@ -36,7 +36,8 @@ class ViTOutput(NamedTuple):
         logits: (B, C); the pooled features (B, D) of a model without a head.
         attentions: one (B, H, N, N) per block: rows query, columns key, rows sum to 1. None unless requested.
         queries, keys: one (B, H, N, K) per block, see `HeadInputs`. None unless requested.
-        pool_attention: (B, H, N), attention of the learnt query of a "map" pool; set with either of the above.
+        pool_attention: (B, H, N), attention of the learnt query of a "map" or "map_patches" pool, 0 for tokens that it
+            does not read; set with either of the above.
         tokens: (B, N, D) after the last block, and after the final LayerNorm if it precedes the pool; set with
             queries and keys.
         pooled: (B, D or 2 D), input of the head; set with queries and keys.
@@ -141,7 +142,7 @@ class VisionTransformer(nn.Module):
         self.norm_pre = nn.LayerNorm(dim, config.eps) if config.norm_pre else nn.Identity()
         features = dim * (2 if config.pool in ("cls_mean", "cls_dist") else 1)
         self.norm = nn.Identity() if config.norm == "none" else nn.LayerNorm(dim, config.eps)
-        self.pool = AttentionPool(config) if config.pool == "map" else None
+        self.pool = AttentionPool(config) if config.pool.startswith("map") else None
         self.pre_logits = Linear(features, config.pre_logits) if config.pre_logits else None
         features = config.pre_logits or features
         self.head = Linear(features, config.num_classes) if config.num_classes else nn.Identity()
@@ -371,12 +372,14 @@ class VisionTransformer(nn.Module):
     def pool_features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Map the tokens `read` after the last block (B, Q, D) to the head's input features (B, D or 2 D).
 
-        The second result is the attention (B, H, Q) of the learnt query of a "map" pool; None for other pools.
+        The second result is the attention (B, H, N) of the learnt query of attention pooling, 0 for tokens that it does
+        not read; None for other pools.
         """
         config, attention = self.config, None
         x = self.norm(x) if config.norm == "before_pool" else x
         if self.pool is not None:
             x, attention = self.pool(x)
+            attention = F.pad(attention, (self.read.start or 0, 0))
         elif config.pool == "cls_dist":
             x = torch.cat([x[:, config.prefix.index(token)] for token in ("cls", "dist")], -1)
         elif config.pool == "cls_mean":
@@ -406,4 +409,4 @@ def tokens_read(config: ViTConfig) -> slice:
     if config.pool == "cls":
         first = config.prefix.index("cls")
         return slice(first, first + 1)
-    return slice(len(config.prefix), None) if config.pool == "mean" else EVERY
+    return slice(len(config.prefix), None) if config.pool in ("mean", "map_patches") else EVERY

@@ -4,6 +4,7 @@ People add heads of their own to a Vision Transformer, under any name. A single 
 any other head the model is opened without it, since attention does not depend on what follows the last block.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -32,6 +33,9 @@ _OF_LAYER = re.compile(
     r"\.(in_proj_)?(weight|bias)(_\w+)?$|\.(running_mean|running_var|num_batches_tracked)$|/(kernel|scale|bias)$"
     r"|\.parametrizations\.\w+\.original\d?$"
 )
+# Mean and deviation of a normalisation layer in front of the model.
+_MEAN = re.compile(r"((?:.*\.)?(?:(?:pixel|image)_)?)(mean|mu)")
+_STD_OF = {"mean": "std", "mu": "sigma"}
 
 
 class Selection(NamedTuple):
@@ -42,12 +46,15 @@ class Selection(NamedTuple):
         head: weight and, if present, bias of a linear head whose name the family does not know.
         head_name: its module.
         left_out: unused tensors, except those that the family always ignores.
+        normalisation: names in the file of mean and deviation, one number per channel, by which the model normalises
+            pictures; () without.
     """
 
     names: dict[str, str]
     head: tuple[str, ...]
     head_name: str
     left_out: dict[str, str]
+    normalisation: tuple[str, ...] = ()
 
 
 def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selection:
@@ -86,7 +93,8 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
     _accept_sequences(family, names, extra, shapes, dim)
     _drop_parts_of_larger_heads(family, names, extra, shapes, dim, own)
     head = () if _heads(family, names) else _only_linear(extra, shapes, dim)
-    left_out = {name: file_name for name, file_name in extra.items() if name not in head}
+    normalisation = _normalisation(extra, shapes, embedding[1]) if embedding else ()
+    left_out = {name: file_name for name, file_name in extra.items() if name not in (*head, *normalisation)}
     beside_alone = {name: shapes[name] for name in left_out if name not in own and not _APART.search(name)}
     if embedding and (before := _changes_pictures(beside_alone, dim, embedding[1])):
         raise InvalidCheckpoint(
@@ -96,7 +104,21 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
     for name in left_out:
         if not _is_harmless(name, shapes[name], dim, family if name in own else None):
             raise InvalidCheckpoint(_refusal(family, name))
-    return Selection(names, tuple(extra[name] for name in head), head[0].rpartition(".")[0] if head else "", left_out)
+    return Selection(
+        names,
+        tuple(extra[name] for name in head),
+        head[0].rpartition(".")[0] if head else "",
+        left_out,
+        tuple(extra[name] for name in normalisation),
+    )
+
+
+def _normalisation(extra: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], channels: int) -> tuple[str, ...]:
+    """Return the only pair of mean and deviation with one number per channel; () if there is none or more than one."""
+    fitting = [name for name in extra if math.prod(shapes[name]) == channels and not _APART.search(name)]
+    means = [match for name in fitting if (match := _MEAN.fullmatch(name))]
+    pairs = [(match[0], std) for match in means if (std := match[1] + _STD_OF[match[2]]) in fitting]
+    return pairs[0] if len(pairs) == 1 else ()
 
 
 def _changes_pictures(shapes: Mapping[str, tuple[int, ...]], dim: int, channels: int) -> str:

@@ -109,9 +109,11 @@ def traits(config: ViTConfig, tensors: Tensors) -> dict[str, Any]:
 _POOLS = {
     "cls": "the class token",
     "mean": "the mean of the patches",
+    "all": "the mean of all tokens",
     "cls_mean": "the class token and the mean of the patches",
     "cls_dist": "the class and the distillation token",
     "map": "what a learnt query gathers",
+    "map_patches": "what a learnt query gathers from the patches",
 }
 _SENTENCES: dict[str, Callable[[Any, ViTConfig], str]] = {
     "prefix": lambda value, config: f"its prefix tokens are {', '.join(config.prefix) or 'none'}",

@@ -197,11 +197,12 @@ def _as_tokens(parts: list[Tensor], dim: int) -> Tensor:
     return concatenate([part.reshape(1, -1, dim) for part in parts], 1)
 
 
-def infer(tensors: Tensors, prefix: tuple[str, ...]) -> dict[str, Any]:
+def infer(tensors: Tensors, prefix: tuple[str, ...], pool: str | None = None) -> dict[str, Any]:
     """Infer config fields from names and shapes of reshaped tensors.
 
     Args:
         prefix: names of the prefix tokens, from `reshape`.
+        pool: used where the tensors leave the pool open; None if unknown.
 
     Raises:
         InvalidCheckpoint: a tensor is missing or of the wrong shape, there is no block, or patches are not square.
@@ -235,13 +236,15 @@ def infer(tensors: Tensors, prefix: tuple[str, ...]) -> dict[str, Any]:
         "prefix": prefix,
     }
     if "pool.probe" in tensors:
-        config["pool"] = "map"
+        config["pool"] = "map_patches" if prefix and pool == "map_patches" else "map"
         pool_mlp_dim = needed(tensors, "pool.mlp.fc2.weight", 2).shape[1]
         config["pool_mlp_dim"] = 0 if pool_mlp_dim == mlp_dim else pool_mlp_dim
     elif head is not None and before_head is None and head.shape[1] == 2 * dim:
         config["pool"] = "cls_dist" if "dist" in prefix else "cls_mean"
     elif "cls" not in prefix:
-        config["pool"] = "mean"
+        config["pool"] = "all" if prefix and pool == "all" else "mean"
+    elif pool is not None:
+        config["pool"] = pool
     return config
 
 

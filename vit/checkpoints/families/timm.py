@@ -16,7 +16,14 @@ from vit.checkpoints.families.clip import STD as CLIP_STD
 from vit.checkpoints.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, check_stated
 from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix
 from vit.checkpoints.families.tensor_shapes import Tensors, concatenate, needed, with_position_bias
-from vit.checkpoints.families.timm_architectures import MIXED, by_architecture, by_name, by_tensors, is_gated
+from vit.checkpoints.families.timm_architectures import (
+    MIXED,
+    by_architecture,
+    by_name,
+    by_tensors,
+    is_gated,
+    query_reads_prefix,
+)
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess, Resize
 from vit.model.config import ViTConfig
@@ -69,7 +76,8 @@ KEYS = (
     ("head_dist", "head_dist"),
 )
 
-_POOLS = {"token": "cls", "avg": "mean", "map": "map"}
+# timm's name -> our pools without and with `pool_include_prefix`
+_POOLS = {"token": ("cls", "cls"), "avg": ("mean", "all"), "map": ("map_patches", "map")}
 _ACTIVATIONS = {
     "gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "quickgelu": "quick_gelu", "silu": "silu",
     "swish": "silu",
@@ -92,10 +100,9 @@ def _read_timm_config(document: Mapping[str, Any]) -> dict[str, Any]:
             )
         return {}
     stated = by_architecture(architecture)
-    if document.get("global_pool") in _POOLS:
-        stated["pool"] = _POOLS[document["global_pool"]]
-    if args.get("global_pool") in _POOLS:
-        stated["pool"] = _POOLS[args["global_pool"]]
+    pool = document.get("global_pool") if args.get("global_pool") is None else args["global_pool"]
+    if pool:  # "": no pooling, in models without classes
+        stated["pool"] = _pool(pool, args.get("pool_include_prefix"), architecture)
     for ours, theirs in _CONFIG_NAMES.items():
         if args.get(theirs) is not None:
             check_stated(ours, args[theirs], theirs)
@@ -109,15 +116,32 @@ def _read_timm_config(document: Mapping[str, Any]) -> dict[str, Any]:
     return stated
 
 
+def _pool(stated: object, include_prefix: object, architecture: str) -> str:
+    if not isinstance(stated, str) or stated not in _POOLS:
+        raise InvalidCheckpoint(
+            f"The model pools by {brief(stated)} (timm's global_pool), which is not computed here; "
+            f"computed are {', '.join(_POOLS)}."
+        )
+    if include_prefix is None:
+        include_prefix = stated == "map" and query_reads_prefix(architecture)
+    return _POOLS[stated][bool(include_prefix)]
+
+
 def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
     tensors, fields = with_position_bias(tensors, "progression")
     if "pos_embed" in tensors and tensors["pos_embed"].ndim == 4:  # (1, rows, cols, D)
         tensors["pos_embed"] = tensors["pos_embed"].flatten(1, 2)
     if "fc_norm.weight" in tensors:
+        if "norm.weight" in tensors:
+            raise InvalidCheckpoint(
+                "The model has LayerNorms before and after the pool (`norm` and `fc_norm`), which is not computed here."
+            )
         fields |= {"norm": "after_pool", "pool": "mean"}
         for end in ("weight", "bias"):
             if f"fc_norm.{end}" in tensors:
                 tensors[f"norm.{end}"] = tensors.pop(f"fc_norm.{end}")
+    if "pool.probe" in tensors and "norm_pre.weight" not in tensors:  # with the latter it is a Perception Encoder
+        fields["pool"] = "map_patches"
     for name in [name for name in tensors if name.endswith(".attn.q.bias")]:  # keys have no bias
         block = name.removesuffix("q.bias")
         q, v = tensors.pop(name), tensors.pop(f"{block}v.bias", None)
@@ -270,7 +294,7 @@ FAMILIES = (MAE, META_DINOV2, FAMILY)
 
 # --- Writing --------------------------------------------------------------------------------------------------
 
-_POOLS_WRITTEN = {ours: theirs for theirs, ours in _POOLS.items()}
+_POOLS_WRITTEN = {ours: theirs for theirs, both in _POOLS.items() for ours in both}
 # Settings that timm's class does not take as arguments; the function of this architecture sets them.
 _EPS = {1e-6: "vit_base_patch16_224", 1e-5: "vit_base_patch16_clip_224"}
 _DISTILLED = "deit_base_distilled_patch16_224"
@@ -286,7 +310,7 @@ def _write_tensors(
     if distilled:  # they average two heads, we have one with half the weights
         one, other = (2 * tensors["head.weight"]).chunk(2, 1)
         tensors |= {"head.weight": one, "head_dist.weight": other, "head_dist.bias": tensors["head.bias"]}
-    after = config.norm == "after_pool" and config.pool == "mean"
+    after = config.norm == "after_pool" and config.pool in ("mean", "all")
     if after:
         tensors |= {f"fc_norm.{end}": tensors.pop(f"norm.{end}") for end in ("weight", "bias")}
     named = FAMILY.rename_back(tensors)
@@ -315,7 +339,7 @@ def _write_tensors(
             "pre_norm": config.norm_pre,
             "final_norm": config.norm != "none",
             "fc_norm": after,
-            "pool_include_prefix": config.pool == "map",
+            "pool_include_prefix": config.pool in ("map", "all"),
         }
     stated: dict[str, Any] = {
         "architecture": _DISTILLED if distilled else _SWIGLU if config.gated_mlp else _EPS[config.eps],
@@ -368,11 +392,11 @@ def _crop_pct(preprocess: Preprocess) -> float | None:
 
 
 def _obstacle(config: ViTConfig, preprocess: Preprocess) -> str:
-    if config.gated_mlp and (config.activation != "silu" or config.eps != 1e-6 or config.pool == "map"):
+    if config.gated_mlp and (config.activation != "silu" or config.eps != 1e-6 or config.pool.startswith("map")):
         return "its MLP is gated, which timm does with SiLU, an eps of 1e-06 and no learnt query only"
     if config.norm_pre == config.patch_bias:
         return "timm has either a LayerNorm before the first block or a bias in the patch embedding"
-    if config.norm == "after_pool" and config.pool == "map":
+    if config.norm == "after_pool" and config.pool.startswith("map"):
         return "its final LayerNorm comes after the pool"
     if _crop_pct(preprocess) is None:
         height, width = preprocess.size
@@ -386,7 +410,7 @@ TARGETS = (
         _write_tensors,
         {
             "prefix": ("", "cls", "cls reg", "reg"),
-            "pool": ("cls", "mean", "map"),
+            "pool": ("cls", "mean", "all", "map", "map_patches"),
             "norm": ("before_pool", "after_pool", "none"),
             "norm_pre": (True, False),
             "patch_bias": (True, False),

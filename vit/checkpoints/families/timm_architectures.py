@@ -113,6 +113,11 @@ def _perception(name: str) -> dict[str, Any]:
     return fields | {"eps": 1e-5} | ({"pool": "map", "pool_heads": 8} if core else {"pool": "mean"})
 
 
+def query_reads_prefix(name: str) -> bool:
+    """Whether the learnt query of this architecture reads class token and registers, as that of timm's Eva does."""
+    return bool(re.search(r"^eva(02|_giant)|^vit_pe_|_rope_|dinov3|lingbot|^test_vit3", name))
+
+
 def is_gated(tensors: Tensors) -> bool:
     """Whether the MLPs are gated: two matrices, or one of twice the width, before the activation."""
     fc1, fc2 = tensors.get("blocks.0.mlp.fc1.weight"), tensors.get("blocks.0.mlp.fc2.weight")
@@ -136,6 +141,8 @@ def by_tensors(tensors: Tensors, names: Collection[str], name: str) -> InferredM
         return _without_positions(tensors, names, dim)
     if "norm_pre.weight" in has:
         return _with_norm_pre(tensors, dim)
+    if "pool.probe" in has and {"prefix.cls", "prefix.reg"} & has:
+        raise _either("a model whose learnt query reads the patches", "one whose learnt query reads every token")
     if "blocks.0.attn.q.bias" in has:
         return _without_key_bias(tensors, dim)
     if "blocks.0.attn.norm.weight" in has and "blocks.0.mlp.norm.weight" in has:
