@@ -171,13 +171,44 @@ def test_circular_links_end(put: Put) -> None:
     assert sizes(list_files(folder)) == (("bird", "cat", "dog"), 6, 3)
 
 
+def unpack(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("suffix", "format"), [("jfif", "JPEG"), ("JFIF", "JPEG"), ("jpe", "JPEG"), ("mpo", "MPO"), ("apng", "PNG")]
+)
+def test_pictures_with_rare_suffixes_are_read_from_folders_and_archives(
+    home: Path, sandbox: Sandbox, suffix: str, format: str
+) -> None:
+    files = classes("cat") | {f"dog/{number}.{suffix}": picture(number, format) for number in range(3)}
+    dataset = load_dataset(f"folder:{unpack(home, files)}", INPUT)
+    assert dataset.classes == ("cat", "dog") and sorted(dataset.train.labels.tolist()) == [0, 1]
+    assert sandbox.pack(files).read().counts["train"] == {"cat": 1, "dog": 1}
+
+
+@pytest.mark.parametrize("name", ["0.ppm", "0.dcm", "0", "0.jpg_large"])
+def test_class_folders_without_readable_pictures_are_reported(home: Path, sandbox: Sandbox, name: str) -> None:
+    files = {f"x/{path}": content for path, content in classes("cat", "dog").items()} | {f"x/bird/{name}": b"P6"}
+    listed, result = list_files(unpack(home, files)), sandbox.pack(files).read()
+    assert "x/bird/ (1)" in listed.notes[0] and listed.notes == result.notes
+    lines = [f"x/bird/: 1 files {name[1:]}, not read. Save them as JPEG or PNG."]
+    assert [*listed.left_out] == [*result.skipped] == (lines if name in ("0.ppm", "0.dcm") else [])
+
+
+def test_pictures_of_other_formats_are_counted(home: Path, sandbox: Sandbox) -> None:
+    files = classes("cat", "dog") | {f"cat/{number}.PPM": b"P6" for number in range(3)}
+    listed, result = list_files(unpack(home, files | {"cat/notes.md": b""})), sandbox.pack(files).read()
+    assert listed.left_out == result.skipped == ("cat/: 3 files .ppm, not read. Save them as JPEG or PNG.",)
+    assert listed.notes == () and result.ignored == 0
+
+
 def test_nested_classes_are_equal_in_memory_streamed_and_imported(home: Path, sandbox: Sandbox) -> None:
     files = classes("Training/cat/a", "Training/cat/b", "Training/dog/c", "Testing/cat", "Testing/dog/d")
-    for name, content in files.items():
-        path = home / "pets" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    folder = f"folder:{home / 'pets'}"
+    folder = f"folder:{unpack(home, files)}"
     imported = load_dataset(sandbox.pack(files).read().spec, INPUT)
     held, streamed = load_dataset(folder, INPUT), load_dataset(folder, INPUT, budget=0, workers=0)
     for name in ("train", "validation", "test"):

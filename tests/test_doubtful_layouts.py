@@ -161,8 +161,14 @@ def test_names_of_splits_are_known_in_several_languages() -> None:
         assert tuple(split.kind for name in decomposed if (split := split_name(name))) == kinds
 
 
+def test_a_folder_without_pictures_says_what_it_holds(write: Write) -> None:
+    message = refusal(write({f"{name}/{number}.ppm": "" for name in ("cat", "dog") for number in range(3)}))
+    assert "Files .ppm, 6 here, are not read." in message
+    assert "Files without a suffix, 2 here, are not read." in refusal(write({"cat/0": "", "dog/0": ""}))
+
+
 def test_an_archive_without_pictures_says_what_it_holds(sandbox: Sandbox) -> None:
     sandbox.pack({"train.zip": b"", "test.zip": b"", "README.md": b""})
-    assert "Files of the kind .zip, 2 here, are not read." in sandbox.refusal()
+    assert "Files .zip, 2 here, are not read." in sandbox.refusal()
     sandbox.pack({f"{name}/0.heic": b"\0\0\0\x18ftypheic" for name in ("cat", "dog")})
     assert "2 of its pictures cannot be read: cat/0.heic: This HEIC" in sandbox.refusal()

@@ -17,9 +17,9 @@ from typing import Any, BinaryIO, NamedTuple
 from cachetools import LRUCache
 
 from pages.server import public
+from vit.data.file_names import PICTURES
 
-KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif", "mpo"]
-VIDEOS = ["mp4", "m4v", "mov", "webm", "mkv"]
+VIDEOS = {".mp4", ".m4v", ".mov", ".webm", ".mkv"}
 MB = 1 << 20
 LARGEST = 100  # size of a picture or a video [MB]
 UNTRUSTED_FILE = 25  # size of a file of a visitor who may not train [MB]
@@ -191,7 +191,7 @@ def is_picture(name: str) -> bool:
     >>> is_picture("a/Photo.JPG"), is_picture("model.safetensors")
     (True, False)
     """
-    return public.is_public() or PurePosixPath(name.lower()).suffix[1:] in (*KINDS, *VIDEOS)
+    return public.is_public() or PurePosixPath(name.lower()).suffix in PICTURES | VIDEOS
 
 
 UPLOADS = Uploads()

@@ -2,15 +2,13 @@
 
 import re
 import unicodedata
-from pathlib import Path
 
-from vit.data.file_names import PICTURES, is_ignored, is_table, printable_name, printable_path
+from vit.data.file_names import printable_name, printable_path
 from vit.errors import InvalidDataset
 
 MAX_DEPTH = 20  # nested folders
 MAX_CLASS_NAME = 100  # [characters]
 
-_LIKE_PICTURES = PICTURES | {".jpe", ".jfif", ".apng", ".jp2", ".jxl", ".psd", ".svg", ".pgm", ".ppm"}
 _JOINERS = "\u200c\u200d"  # invisible, but part of words and emoji
 
 
@@ -68,13 +66,6 @@ def safe_path(name: str) -> tuple[str, ...]:
     if len(parts) > MAX_DEPTH:
         raise InvalidDataset(f"The archive has folders more than {MAX_DEPTH} deep. Pack the class folders only.")
     return parts
-
-
-def is_junk(path: tuple[str, ...]) -> bool:
-    """Whether a file is neither picture nor table: hidden, added by macOS or Windows, or of another type."""
-    if not path or any(map(is_ignored, path)):
-        return True
-    return Path(path[-1]).suffix.lower() not in _LIKE_PICTURES and not is_table(path[-1])
 
 
 def check_class(name: str) -> str:

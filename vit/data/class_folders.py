@@ -41,12 +41,13 @@ class ArrangedPictures(NamedTuple):
 
 
 def arrange(
-    pictures: Sequence[PackedPicture], tables: Iterable[Parts], read: Callable[[Parts], bytes]
+    pictures: Sequence[PackedPicture], tables: Iterable[Parts], others: Iterable[Parts], read: Callable[[Parts], bytes]
 ) -> ArrangedPictures:
     """Determine the classes and splits.
 
     Args:
         tables: paths in the archive of files that may name classes.
+        others: paths of files that are neither, or of pictures that cannot be read.
         read: returns the content of one; raises OSError or Unreadable.
 
     Raises:
@@ -56,9 +57,11 @@ def arrange(
     by_path = {picture.path: picture for picture in pictures}
     root = PackedTree()
     for path in sorted(by_path):
-        root.add(path)
+        root.add(path, "pictures")
     for path in sorted(tables):
-        root.add(path, table=True)
+        root.add(path, "tables")
+    for path in others:
+        root.add(path, "others")
     layout = find_layout(root, read, "The archive")
     found = layout.splits
     if set(found) == {"test"}:  # a single split is treated like any folder around the classes
@@ -72,7 +75,7 @@ def arrange(
             classes.setdefault(check_class(name), []).extend(by_path[path] for path in pictures_of(content))
     if "test" not in splits and all(len(own) < 2 for own in splits[""].values()):
         raise no_test_pictures_error("The archive", layout)
-    return ArrangedPictures(splits, left_out(by_path, layout), layout.notes, layout.tables)
+    return ArrangedPictures(splits, left_out(root, layout), layout.notes, layout.tables)
 
 
 def place_pictures(splits: dict[str, _Classes], folder: Path) -> None:

@@ -4,7 +4,11 @@ from os.path import splitext
 
 Parts = tuple[str, ...]  # components of a path: folders and file
 
-PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif"}
+PICTURES = {
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif",
+    ".heic", ".heif",
+}  # fmt: skip
+OTHER_PICTURES = {".jp2", ".jxl", ".psd", ".svg", ".pbm", ".pgm", ".pnm", ".ppm", ".dcm"}  # unsupported formats
 TABLES = {".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".txt"}
 NOT_READ = {".xml", ".xlsx", ".xls", ".ods", ".mat", ".npy", ".pkl", ".db", ".sqlite"}  # unsupported tables
 _OF_SYSTEMS = {"__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found"}

@@ -10,7 +10,7 @@ from vit.data.file_names import PICTURES as PICTURES
 from vit.data.file_names import Parts
 from vit.data.folder_structure import Content, Layout, has_splits, pictures_of
 from vit.data.layout import find_layout, left_out, no_test_pictures_error, no_training_pictures_error
-from vit.data.picture_trees import DiskTree, pictures_below
+from vit.data.picture_trees import DiskTree
 from vit.data.splits import hold_out, test_count, validation_count
 from vit.data.tables import MOST_BYTES
 from vit.errors import InvalidDataset
@@ -22,7 +22,7 @@ class Files(NamedTuple):
 
     Attributes:
         classes: display names, see `vit.data.class_names`, in the order of their folders.
-        left_out: pictures in no class, for people.
+        left_out: pictures in no class or of other formats, for people.
         notes: assumptions about the folder, for people.
     """
 
@@ -64,7 +64,7 @@ def list_files(path: Path, only_test: bool = False) -> Files:
         if not test:
             raise no_test_pictures_error(repr(str(path)), layout)
     names = names_of(path, classes)
-    unused = tuple(left_out(pictures_below(tree), layout))
+    unused = tuple(left_out(tree, layout))
     if only_test:
         return Files(names, [], [], test, unused, layout.notes)
     if "validation" in splits:

@@ -9,18 +9,19 @@ import json
 import re
 import secrets
 import shutil
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from os.path import splitext
 from pathlib import Path
 from typing import NamedTuple
 
-from vit.data.archive_names import SeenNames, is_junk
+from vit.data.archive_names import SeenNames
 from vit.data.archive_readers import MAX_ENTRIES, Budget, Member, list_members, translate_errors
 from vit.data.class_folders import PackedPicture, arrange, place_pictures
-from vit.data.file_names import Parts, is_ignored, is_table, printable_name, printable_path
+from vit.data.file_names import OTHER_PICTURES, Parts, is_ignored, is_picture, is_table, printable_path
 from vit.data.folders import list_files
 from vit.data.tables import MOST_BYTES
 from vit.errors import InvalidDataset, InvalidImage
@@ -125,13 +126,22 @@ def import_dataset(
         pool.mkdir(parents=True)
         unpacked = _unpack(archive, pool, progress)
         try:
-            arranged = arrange(unpacked.pictures, unpacked.tables, partial(_read_table, unpacked.tables))
+            arranged = arrange(
+                unpacked.pictures,
+                unpacked.tables,
+                [*unpacked.others, *unpacked.unreadable],
+                partial(_read_table, unpacked.tables),
+            )
         except InvalidDataset as error:
-            raise InvalidDataset(f"{error}{_describe_unread(unpacked)}") from error
+            if not unpacked.unreadable:
+                raise
+            first, count = next(iter(unpacked.unreadable.values())), len(unpacked.unreadable)
+            raise InvalidDataset(f"{error} {count:,} of its pictures cannot be read: {first}") from error
         place_pictures(arranged.splits, unfinished)
         shutil.rmtree(pool)
-        skipped, notes = (*unpacked.unreadable, *arranged.unused), (*unpacked.notes, *arranged.notes)
-        ignored = unpacked.others.total() + len(unpacked.tables) - len(arranged.tables)
+        skipped, notes = (*unpacked.unreadable.values(), *arranged.unused), (*unpacked.notes, *arranged.notes)
+        no_pictures = sum(splitext(path[-1])[1].lower() not in OTHER_PICTURES for path in unpacked.others)
+        ignored = unpacked.hidden + no_pictures + len(unpacked.tables) - len(arranged.tables)
         _write_note(unfinished, skipped, ignored, notes)
         classes, *files = list_files(unfinished)[:4]
         unfinished.rename(into)
@@ -171,21 +181,11 @@ def _read_table(tables: Mapping[Parts, Path], path: Parts) -> bytes:
 
 class _Unpacked(NamedTuple):
     pictures: list[PackedPicture]
-    unreadable: list[str]
+    unreadable: dict[Parts, str]
     tables: dict[Parts, Path]
-    others: Counter[str]
+    others: list[Parts]
+    hidden: int
     notes: list[str]
-
-
-def _describe_unread(unpacked: _Unpacked) -> str:
-    """Describe the unreadable and unsupported files of an archive without classes, as further sentences."""
-    message = ""
-    if unpacked.unreadable:
-        message += f" {len(unpacked.unreadable):,} of its pictures cannot be read: {unpacked.unreadable[0]}"
-    kind, count = max(unpacked.others.items(), key=lambda item: item[1], default=("", 0))
-    if kind and count > len(unpacked.pictures):
-        message += f" Files of the kind {printable_name(kind)}, {count:,} here, are not read."
-    return message
 
 
 def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | None) -> _Unpacked:
@@ -193,26 +193,29 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
     size = archive.stat().st_size
     budget, names = Budget(size, pool), SeenNames()
     pictures: list[PackedPicture] = []
-    unreadable: list[str] = []
+    unreadable: dict[Parts, str] = {}
     tables: dict[Parts, Path] = {}
     notes: list[str] = []
     waiting: deque[tuple[tuple[str, ...], Path, int, Future[str]]] = deque()
-    others = Counter[str]()
-    reported = 0
+    others: list[Parts] = []
+    hidden = reported = 0
 
     def settle() -> None:
         path, file, _, future = waiting.popleft()
         try:
             pictures.append(PackedPicture(path, file, future.result()))
         except InvalidImage as error:
-            unreadable.append(f"{printable_path(path)}: {error}")
+            unreadable[path] = f"{printable_path(path)}: {error}"
 
     with archive.open("rb") as raw, ThreadPoolExecutor(_THREADS) as threads:
         for number, member in enumerate(list_members(raw, budget, notes)):
             if number >= MAX_ENTRIES:
                 raise InvalidDataset(f"The archive has more than {MAX_ENTRIES:,} entries, the limit. Leave some out.")
-            if is_junk(member.path):
-                others["" if any(map(is_ignored, member.path)) else Path(member.path[-1]).suffix.lower()] += 1
+            if not member.path or any(map(is_ignored, member.path)):
+                hidden += 1
+                continue
+            if not is_picture(member.path[-1]) and not is_table(member.path[-1]):
+                others.append(member.path)
                 continue
             if is_table(member.path[-1]):
                 if len(tables) < _MOST_TABLES and member.path not in tables:
@@ -234,7 +237,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
             settle()
     if progress:
         progress(size, size)
-    return _Unpacked(pictures, unreadable, tables, others, notes)
+    return _Unpacked(pictures, unreadable, tables, others, hidden, notes)
 
 
 def _store_table(member: Member, file: Path, budget: Budget) -> Path:

@@ -7,9 +7,11 @@ adds a note on the one that it uses.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from os.path import splitext
 
 from vit.data.archive_names import check_class
-from vit.data.file_names import Parts, printable_name, printable_path
+from vit.data.file_names import OTHER_PICTURES, PICTURES, Parts, printable_name, printable_path
 from vit.data.folder_structure import (
     Layout,
     from_folders,
@@ -20,7 +22,7 @@ from vit.data.folder_structure import (
     unknown_classes,
 )
 from vit.data.labelled_files import NoLabels, PictureLabels, agree, from_names, from_tables, name_numeric_classes
-from vit.data.picture_trees import NO_PICTURES, Tree, pictures_below, tables_below
+from vit.data.picture_trees import NO_PICTURES, Tree, others_below, pictures_below, tables_below
 from vit.data.split_names import is_generic, split_name, without_split
 from vit.errors import InvalidDataset
 
@@ -54,7 +56,8 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
             if not all(map(str.isdecimal, names)):  # numbers, as of years, are more likely parts
                 raise _two_sources(names, labelled, where)
         else:
-            return _note_doubtful(layout)
+            labelled = NoLabels()
+            layout = _note_doubtful(layout)
         if isinstance(labelled, PictureLabels):
             return _split(labelled, where)
         reason = labelled.reason
@@ -63,7 +66,7 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
     for split in layout.splits.values():
         if unknown := sorted(set(split) - set(names)):
             raise unknown_classes(unknown, where)
-    return layout
+    return _note_unread(root, layout)
 
 
 def _are_masks(names: Iterable[str]) -> bool:
@@ -91,6 +94,18 @@ def _note_doubtful(layout: Layout) -> Layout:
     return layout._replace(notes=(*layout.notes, note)) if doubtful else layout
 
 
+def _note_unread(root: Tree, layout: Layout) -> Layout:
+    """Add a note on folders beside the class folders that have files, but no picture that can be read."""
+    unread = []
+    for path in sorted({folder.path[:-1] for folder in _class_folders(layout)}):
+        level = reduce(lambda folder, name: folder.folders[name], path, root)
+        for name, folder in level.folders.items():
+            if (others := others_below(folder)) and not pictures_below(folder):
+                unread.append(f"{printable_path((*path, name))}/ ({len(others):,})")
+    note = f"Folders beside the classes with files, but no picture that can be read: {some(unread)}."
+    return layout._replace(notes=(*layout.notes, note)) if unread else layout
+
+
 def _note_file_names(layout: Layout) -> Layout:
     """Add a note if file names give other classes than the folders."""
     folders = _folders_of(layout)
@@ -104,7 +119,7 @@ def _note_file_names(layout: Layout) -> Layout:
 
 def _contradicting_table(root: Tree, layout: Layout, read: Callable[[Parts], bytes]) -> PictureLabels | None:
     """Find a table beside class folders whose column `label` gives most pictures other classes than the folders do."""
-    tables = tables_below(root, {content.path for content in layout.splits[""].values() if isinstance(content, Tree)})
+    tables = tables_below(root, {folder.path for folder in _class_folders(layout)})
     if not tables:
         return None  # without listing the pictures
     folders = _folders_of(layout)
@@ -112,6 +127,11 @@ def _contradicting_table(root: Tree, layout: Layout, read: Callable[[Parts], byt
     if isinstance(labelled, NoLabels) or 2 * len(labelled.labels) < len(folders) or _agrees(labelled, folders):
         return None
     return labelled
+
+
+def _class_folders(layout: Layout) -> list[Tree]:
+    contents = [content for classes in layout.splits.values() for content in classes.values()]
+    return [content for content in contents if not isinstance(content, list)]
 
 
 def _folders_of(layout: Layout) -> dict[Parts, str]:
@@ -185,14 +205,18 @@ def _split(labelled: PictureLabels, where: str) -> Layout:
 
 
 def _too_few(root: Tree, names: Sequence[str], only_splits: bool, reason: str, where: str) -> str:
-    folders = sorted(Counter(path[:-1] for path in pictures_below(root)).items())
+    folders = Counter(path[:-1] for path in pictures_below(root))
     message = f"{where} has {len(names)} class folder{'s' * (len(names) != 1)} with pictures. "
     if only_splits:
         message = f"{where} has only folders of splits ({listed(names)}), and no class folders in them. "
     if folders:
-        lie = some(f"{printable_path(path) or '.'}/ ({count:,})" for path, count in folders)
+        lie = some(f"{printable_path(path) or '.'}/ ({count:,})" for path, count in sorted(folders.items()))
         message += f"Pictures lie in {lie}. "
     message += f"{reason} " if reason else ""
+    kinds = Counter(splitext(path[-1])[1].lower() for path in others_below(root))
+    kind, count = max(kinds.items(), key=lambda item: item[1], default=("", 0))
+    if kind not in PICTURES and count > sum(folders.values()):
+        message += f"Files {printable_name(kind) or 'without a suffix'}, {count:,} here, are not read. "
     return message + (
         "A classifier needs at least two: one folder of pictures per class, or a table such as labels.csv with a "
         "column of file names and a column `label`."
@@ -210,18 +234,23 @@ def no_test_pictures_error(where: str, layout: Layout) -> InvalidDataset:
     return InvalidDataset(f"{where} has one picture per class, and none to test on. Add more.{notes}")
 
 
-def left_out(pictures: Iterable[Parts], layout: Layout) -> list[str]:
-    """Describe the pictures that are in no class, one line per picture or large folder."""
+def left_out(root: Tree, layout: Layout) -> list[str]:
+    """Describe the pictures that are in no class, one line per picture or large folder, and those of other formats."""
     used = {path for classes in layout.splits.values() for content in classes.values() for path in pictures_of(content)}
     unused: dict[Parts, list[Parts]] = {}
-    for picture in sorted(set(pictures) - used):
+    for picture in sorted(set(pictures_below(root)) - used):
         unused.setdefault(picture[:-1], []).append(picture)
-    by_folder = any(not isinstance(content, list) for classes in layout.splits.values() for content in classes.values())
-    why = "in none of the class folders" if by_folder else "it has no class, or several"
+    why = "in none of the class folders" if _class_folders(layout) else "it has no class, or several"
     lines = []
     for path, own in unused.items():
         if len(own) > _LISTED:
             lines.append(f"{printable_path(path)}/: {len(own):,} pictures, {why}")
         else:
             lines += [f"{printable_path(picture)}: {why}" for picture in own]
+    unread = Counter((path[:-1], splitext(path[-1])[1].lower()) for path in others_below(root))
+    for (path, suffix), count in sorted(unread.items()):
+        if suffix in OTHER_PICTURES:
+            lines.append(
+                f"{printable_path(path) or '.'}/: {count:,} files {suffix}, not read. Save them as JPEG or PNG."
+            )
     return lines

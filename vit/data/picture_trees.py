@@ -4,6 +4,7 @@ import os
 from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from vit.data.file_names import Parts, is_ignored, is_picture, is_table
 
@@ -20,7 +21,7 @@ class PackedTree:
     Attributes:
         path: names of the folders from the root to this one.
         folders: subfolders.
-        pictures, tables: names of its files.
+        pictures, tables, others: names of its files.
     """
 
     def __init__(self, path: Parts = ()):
@@ -28,18 +29,19 @@ class PackedTree:
         self.folders: dict[str, PackedTree] = {}
         self.pictures: list[str] = []
         self.tables: list[str] = []
+        self.others: list[str] = []
 
     @property
     def holds_pictures(self) -> bool:
         """Whether the folder contains pictures directly."""
         return bool(self.pictures)
 
-    def add(self, path: Parts, table: bool = False) -> None:
+    def add(self, path: Parts, kind: Literal["pictures", "tables", "others"]) -> None:
         """Add a file below this folder."""
         folder = self
         for name in path[:-1]:
             folder = folder.folders.setdefault(name, PackedTree((*folder.path, name)))
-        (folder.tables if table else folder.pictures).append(path[-1])
+        getattr(folder, kind).append(path[-1])
 
 
 class DiskTree:
@@ -49,9 +51,9 @@ class DiskTree:
         self.place, self.path, self._around = place, path, around
 
     @cached_property
-    def _entries(self) -> tuple[dict[str, "DiskTree"], list[str], list[str]]:
+    def _entries(self) -> tuple[dict[str, "DiskTree"], list[str], list[str], list[str]]:
         folders: dict[str, DiskTree] = {}
-        pictures, tables = [], []
+        pictures, tables, others = [], [], []
         around = (*self._around, os.path.realpath(self.place))
         with os.scandir(self.place) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
@@ -65,7 +67,9 @@ class DiskTree:
                     pictures.append(entry.name)
                 elif is_table(entry.name):
                     tables.append(entry.name)
-        return folders, pictures, tables
+                else:
+                    others.append(entry.name)
+        return folders, pictures, tables, others
 
     @property
     def folders(self) -> dict[str, "DiskTree"]:
@@ -81,6 +85,11 @@ class DiskTree:
     def tables(self) -> list[str]:
         """Names of tables, sorted."""
         return self._entries[2]
+
+    @property
+    def others(self) -> list[str]:
+        """Names of other files, sorted."""
+        return self._entries[3]
 
     @cached_property
     def holds_pictures(self) -> bool:
@@ -117,4 +126,12 @@ def tables_below(folder: Tree, without: Collection[Parts] = ()) -> list[Parts]:
     for inner in folder.folders.values():
         if inner.path not in without:
             found += tables_below(inner, without)
+    return found
+
+
+def others_below(folder: Tree) -> list[Parts]:
+    """Return the paths of all files in a folder and below that are neither pictures nor tables."""
+    found = [(*folder.path, name) for name in folder.others]
+    for inner in folder.folders.values():
+        found += others_below(inner)
     return found

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vit.data.class_names import FILE as CLASSES
+from vit.data.file_names import PICTURES
 from vit.data.readable import stamps_of
 from vit.errors import InvalidDataset
 from vit.files import replaced
@@ -41,7 +42,6 @@ INDEX, COPIED = "index.npz", "pictures.bin"
 SPLITS = ("train", "validation", "test")
 MOST_BYTES = 1 << 28  # of one picture [bytes]
 _SUFFIXES = (".tar", ".parquet")
-_PICTURES = {"jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "avif", "heic", "heif"}
 _NAMED = re.compile(r"(train|val(?:id(?:ation)?)?|test)(?![a-z])", re.IGNORECASE)
 _BATCH_BYTES, _MOST_ROWS = 1 << 26, 200  # limits on a batch of parquet rows
 _MOST_LABEL = 1 << 20
@@ -250,7 +250,7 @@ def _in_tar(path: Path) -> Iterator[tuple[int, int, int]]:
                 place = PurePosixPath(member.name)
                 stem, _, kind = place.name.partition(".")
                 key, kind = str(place.parent / stem), kind.lower()
-                what = "picture" if kind in _PICTURES else kind if kind in ("cls", "json") else ""
+                what = "picture" if f".{kind}" in PICTURES else kind if kind in ("cls", "json") else ""
                 if not what or not 0 < member.size <= MOST_BYTES:
                     continue
                 record = pending.setdefault(key, {})
