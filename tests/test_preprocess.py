@@ -58,6 +58,9 @@ PROCESSORS: dict[str, Any] = {
         size={"shortest_edge": 256}, image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225]
     ),
     "SigLIP": lambda: transformers.SiglipImageProcessorPil(),
+    "BEiT": lambda: transformers.BeitImageProcessorPil(),
+    "BEiT, crop": lambda: transformers.BeitImageProcessorPil(size=96, crop_size=80, do_center_crop=True),
+    "Chinese CLIP": lambda: transformers.ChineseCLIPImageProcessorPil(),
     "DINOv3": lambda: transformers.DINOv3ViTImageProcessor(),
     "squashed to another shape": lambda: transformers.ViTImageProcessorPil(
         size={"height": 200, "width": 300}, do_center_crop=True, crop_size={"height": 96, "width": 96}
