@@ -145,6 +145,7 @@ TRANSFORMERS = {
     "CLIP vision, pooled": of_transformers(
         "CLIPVisionModel", dict(eps=1e-5, activation="quick_gelu", num_classes=0), settings="CLIPVisionConfig"
     ),
+    "Chinese CLIP": of_transformers("ChineseCLIPVisionModel", dict(eps=1e-5, num_classes=0)),
     "CLIP classifier": of_transformers(
         "CLIPForImageClassification", dict(eps=1e-5, pool="mean", norm="none"), assumed=NAMED, two_towers=True,
         settings="CLIPConfig",

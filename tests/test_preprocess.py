@@ -18,6 +18,7 @@ from tiny import fill
 from torch import Tensor
 from torchvision.transforms._presets import ImageClassification
 
+from vit.checkpoints import manage
 from vit.checkpoints.families.timm import FAMILY as TIMM
 from vit.checkpoints.families.torchvision import FAMILY as TORCHVISION
 from vit.checkpoints.load import load_checkpoint
@@ -59,6 +60,9 @@ PROCESSORS: dict[str, Any] = {
         size={"shortest_edge": 256}, image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225]
     ),
     "SigLIP": lambda: transformers.SiglipImageProcessorPil(),
+    "BEiT": lambda: transformers.BeitImageProcessorPil(),
+    "BEiT, crop": lambda: transformers.BeitImageProcessorPil(size=96, crop_size=80, do_center_crop=True),
+    "Chinese CLIP": lambda: transformers.ChineseCLIPImageProcessorPil(),
     "DINOv3": lambda: transformers.DINOv3ViTImageProcessor(),
     "squashed to another shape": lambda: transformers.ViTImageProcessorPil(
         size={"height": 200, "width": 300}, do_center_crop=True, crop_size={"height": 96, "width": 96}
@@ -73,6 +77,22 @@ def test_pixels_equal_transformers(tmp_path: Path, photo: Image.Image, name: str
     saved = json.loads((tmp_path / "preprocessor_config.json").read_text())
     theirs = processor(photo, return_tensors="pt")["pixel_values"]
     assert_equal(Preprocess.from_config(saved), photo, theirs, often=1.0 if name == "DINOv3" else 0.0)
+
+
+def test_processor_config_of_transformers_5_states_the_preprocessing(tmp_path: Path, photo: Image.Image) -> None:
+    sizes = dict(hidden_size=48, num_hidden_layers=1, num_attention_heads=3, image_size=32, patch_size=8)
+    fill(transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**sizes))).save_pretrained(tmp_path / "theirs")
+    normalised = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
+    processor = transformers.CLIPImageProcessorPil(size={"shortest_edge": 40}, crop_size=32, **normalised)
+    vocabulary = {"<|startoftext|>": 0, "<|endoftext|>": 1}
+    tokenizer = transformers.CLIPTokenizer(vocab=vocabulary, merges=[])
+    transformers.CLIPProcessor(processor, tokenizer).save_pretrained(tmp_path / "theirs")
+    transformers.CLIPImageProcessorPil().save_pretrained(tmp_path / "theirs")  # ignored by transformers, too
+    files = {path.name: io.BytesIO(path.read_bytes()) for path in (tmp_path / "theirs").iterdir()}
+    for folder in (tmp_path / "theirs", manage.add(files, "uploaded", tmp_path)):
+        checkpoint = load_checkpoint(folder)
+        assert "preprocess" not in checkpoint.assumed
+        assert_equal(checkpoint.preprocess, photo, processor(photo, return_tensors="pt")["pixel_values"])
 
 
 @pytest.mark.parametrize(

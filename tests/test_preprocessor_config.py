@@ -36,6 +36,10 @@ def test_writing_and_reading_a_config_changes_nothing(preprocess: Preprocess) ->
     [
         ({"size": 224}, Preprocess((224, 224), resize="squash")),
         ({"size": {"height": 32, "width": 64}}, Preprocess((32, 64), resize="squash")),
+        (
+            {"feature_extractor_type": "BeitFeatureExtractor", "size": 32, "resample": 2},
+            Preprocess((32, 32), resize="squash"),
+        ),
         ({"size": [32, 64]}, Preprocess((32, 64), resize="squash")),
         (
             {"feature_extractor_type": "CLIPFeatureExtractor", "size": 256, "crop_size": 224, "resample": 2},
@@ -150,6 +154,9 @@ NOISE = Image.fromarray(np.random.default_rng(3).integers(0, 256, (90, 131, 3), 
         {"image_processor_type": "CLIPImageProcessor", "size": 64, "crop_size": 48},
         {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 256}, **IMAGENET},
         {"image_processor_type": "SiglipImageProcessor"},
+        {"image_processor_type": "BeitImageProcessor"},
+        {"image_processor_type": "BeitImageProcessor", "size": 64, "crop_size": 48, "do_center_crop": True},
+        {"image_processor_type": "ChineseCLIPImageProcessor", "size": 64, "crop_size": 48},
         Preprocess((32, 32)).to_config(),
         Preprocess((48, 48), resize_to=56, interpolation="bicubic").to_config(),
         Preprocess((48, 48), resize="squash", resize_to=56).to_config(),

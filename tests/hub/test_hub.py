@@ -110,6 +110,12 @@ def test_tokenizer_is_fetched_with_a_text_tower(server: HubServer, tmp_path: Pat
     assert not (hub.fetch("someone/plain").folder / "tokenizer.json").exists()
 
 
+def test_processor_config_is_fetched(server: HubServer, files: dict[str, bytes]) -> None:
+    stated = b'{"image_processor": {"image_mean": [0.1, 0.2, 0.3], "size": {"height": 32, "width": 32}}}'
+    server.publish("someone/new", files | {"processor_config.json": stated})
+    assert vit.load_checkpoint("someone/new").preprocess.mean == (0.1, 0.2, 0.3)
+
+
 def test_pytorch_weights_are_used_if_there_are_no_others(
     server: HubServer, files: dict[str, bytes], theirs: nn.Module, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ PYTORCH_WEIGHTS = "pytorch_model.bin"
 INDEXES = tuple(f"{weights}.index.json" for weights in (WEIGHTS, PYTORCH_WEIGHTS))  # of weights in several files
 CONFIG = "config.json"
 PREPROCESS = "preprocessor_config.json"
+PROCESSOR = "processor_config.json"  # transformers 5 states the preprocessing of models with texts here
 CARD = "README.md"
 OPEN_CLIP = "open_clip_config.json"
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json")  # a tokenizer needs one of them

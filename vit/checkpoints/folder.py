@@ -17,6 +17,7 @@ from vit.checkpoints.checkpoint import (
     MAX_WEIGHTS,
     OPEN_CLIP,
     PREPROCESS,
+    PROCESSOR,
     WEIGHT_NAMES,
     old_folder,
     reason_of,
@@ -157,7 +158,7 @@ def _files_in(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> Chec
     )
     alone = lone and not split and not described  # otherwise the file stands for its whole folder
     texts = {}
-    for name in () if alone else (CONFIG, PREPROCESS, CARD, OPEN_CLIP):
+    for name in () if alone else (CONFIG, PREPROCESS, PROCESSOR, CARD, OPEN_CLIP):
         if name in names:
             with _open_bounded(folder, name, MAX_TEXT) as file:
                 texts[name] = file.read(MAX_TEXT)

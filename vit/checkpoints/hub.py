@@ -34,6 +34,7 @@ from vit.checkpoints.checkpoint import (
     INDEXES,
     MAX_WEIGHTS,
     PREPROCESS,
+    PROCESSOR,
     TOKENIZER,
     WEIGHT_NAMES,
     reads_text,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 KEEP_FREE = 2 << 30  # disk space that a download leaves [bytes]
 
 _SOURCE = "source.json"  # records where the files come from, and which revisions resolved to them
-_BESIDE = (CONFIG, PREPROCESS, CARD, *INDEXES, *TOKENIZER)
+_BESIDE = (CONFIG, PREPROCESS, PROCESSOR, CARD, *INDEXES, *TOKENIZER)
 _MAX_TOKENIZER = 64 << 20  # [bytes]; the 256,000 words of SigLIP 2 take 34 MB
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WORD = r"\w(?:[\w.-]{0,94}\w)?"
@@ -371,7 +372,7 @@ def _fetch_texts(repository: str, files: Mapping[str, Remote], folder: Path, kee
         raise InvalidCheckpoint(f"{repository} holds neither {what}, and no other weights are read.")
     if missing := [file for file in named if file not in files]:
         raise InvalidCheckpoint(f"{repository} lacks {missing[0]}, one of the files that {first} names.")
-    for file in (PREPROCESS, CARD):
+    for file in (PREPROCESS, PROCESSOR, CARD):
         if file in files:
             fetch_text(file)
     for file in TOKENIZER if reads_text(document) else ():

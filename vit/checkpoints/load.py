@@ -17,6 +17,7 @@ from vit.checkpoints.checkpoint import (
     OPEN_CLIP,
     OURS,
     PREPROCESS,
+    PROCESSOR,
     Checkpoint,
     CheckpointInfo,
     check_preprocess,
@@ -211,7 +212,7 @@ def _names_of(source: CheckpointFiles) -> str:
 def _read_documents(
     source: CheckpointFiles, metadata: Mapping[str, str]
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Read config.json and preprocessor_config.json, or the metadata of a lone file."""
+    """Read config.json and the file that states the preprocessing, or the metadata of a lone file."""
     config, preprocess = source.texts.get(CONFIG), source.texts.get(PREPROCESS)
     document = read_json(config, CONFIG) if config is not None else None
     if OPEN_CLIP in source.texts and (document is None or source.weights.startswith("open_clip")):
@@ -223,6 +224,9 @@ def _read_documents(
             "vit_probe": read_json(metadata["vit.probe"], "vit.probe", list) if "vit.probe" in metadata else None,
             "id2label": {str(i): label for i, label in enumerate(labels)},
         }
+    processor = read_json(source.texts[PROCESSOR], PROCESSOR) if PROCESSOR in source.texts else {}
+    if isinstance(processor.get("image_processor"), dict):  # it precedes the other file, as in transformers
+        return document, processor["image_processor"]
     if preprocess is not None:
         return document, read_json(preprocess, PREPROCESS)
     if "preprocess" in metadata:

@@ -23,6 +23,7 @@ from vit.checkpoints.checkpoint import (
     MAX_WEIGHTS,
     OPEN_CLIP,
     PREPROCESS,
+    PROCESSOR,
     PYTORCH_WEIGHTS,
     WEIGHTS,
     Checkpoint,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
 NAME_HELP = "Small letters, digits, dots, dashes and underscores."
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.+=@-]+")
-_BESIDE = (CONFIG, PREPROCESS, CARD, OPEN_CLIP, *INDEXES)
+_BESIDE = (CONFIG, PREPROCESS, PROCESSOR, CARD, OPEN_CLIP, *INDEXES)
 TEXTS = (".json", ".md", ".txt", ".pkl")  # accepted beside weights, as transformers' Trainer writes them
 _CHUNK_BYTES = 1 << 20
 

@@ -49,8 +49,10 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
     "Bit": _ANY | _OPENAI | {"resample": 3, "do_center_crop": True},
     "Siglip": _ANY | {"resample": 3, "size": {"height": 224, "width": 224}},
     "DINOv3ViT": _ANY | _IMAGENET,
+    "Beit": _ANY | {"resample": 3},
 }
-_NUMBER_IS_SHORTEST_EDGE = ("CLIP", "Bit", "Siglip")
+_PROCESSORS["ChineseCLIP"] = _PROCESSORS["CLIP"]
+_NUMBER_IS_SHORTEST_EDGE = ("CLIP", "ChineseCLIP", "Bit", "Siglip")
 
 # Our extensions of preprocessor_config.json; transformers has no such resize mode, and rounds down.
 _COVER, _ROUNDING = "vit_cover", "vit_rounding"
@@ -199,7 +201,7 @@ class Preprocess:
     def from_config(cls, config: Mapping[str, Any]) -> "Preprocess":
         """Parse the content of transformers' `preprocessor_config.json`; missing keys have transformers' defaults.
 
-        A `size` of one number is a square, but the shortest edge for CLIP, Bit and SigLIP.
+        A `size` of one number is a square, but the shortest edge for CLIP, Chinese CLIP, Bit and SigLIP.
 
         Raises:
             InvalidCheckpoint: unknown type, an invalid value, or an input whose size depends on the picture.

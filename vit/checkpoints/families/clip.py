@@ -21,7 +21,10 @@ from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.untrusted import brief
 
-KINDS = {"clip_vision_model": ModelDefaults(1e-5, "quick_gelu", patch_size=32, patch_bias=False)}
+KINDS = dict.fromkeys(
+    ("clip_vision_model", "chinese_clip_vision_model"),
+    ModelDefaults(1e-5, "quick_gelu", patch_size=32, patch_bias=False),
+)
 # Source: OpenAI's CLIP, clip/clip.py.
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
