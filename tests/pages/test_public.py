@@ -221,7 +221,7 @@ def test_upload_above_the_quota_is_refused(server: tuple[str, Path]) -> None:
 def test_visitor_beyond_the_limit_is_told_that_it_is_full(tmp_path: Path) -> None:
     full = tmp_path / "full.py"
     full.write_text(
-        "from pages.server import public\npublic.VISITORS = 1\n"
+        "from pages.server import public\npublic.MAX_OPEN_PAGES = 1\n"
         "import streamlit as st\nfrom pages.server import guard\n"
         "if __name__ == '__main__':\n    st.write('here')\n"
         "else:\n    app = st.App(__file__, middleware=guard.MIDDLEWARE, lifespan=guard.lifespan)\n"
