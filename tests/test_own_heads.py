@@ -224,6 +224,18 @@ def test_first_of_several_models_is_opened_and_the_others_by_name(name: str, tmp
         load_checkpoint(f"{file}#nobody")
 
 
+@pytest.mark.parametrize("names", ["model teacher_model", "student teacher", "model ema teacher"])
+@pytest.mark.parametrize("larger", [{"depth": 3}, {"embed_dim": 384}])
+def test_frozen_teacher_of_another_size_is_not_the_first_model(
+    names: str, larger: dict[str, int], tmp_path: Path
+) -> None:
+    own = {name: of_timm(seed=seed).state_dict() for seed, name in enumerate(names.split()[:-1])}
+    teacher = of_timm(7, **larger).state_dict()
+    state = own | {names.split()[-1]: teacher}
+    opened = load_checkpoint(keep({f"{k}.{name}": t for k, v in state.items() for name, t in v.items()}, tmp_path))
+    assert torch.equal(opened.model.head.weight, [*own.values()][-1]["head.weight"])
+
+
 def test_several_models_in_memory_are_named_and_one_registered_twice_is_one() -> None:
     pair = nn.ModuleDict({"student": of_timm(seed=1), "teacher": of_timm(seed=2)})
     with pytest.raises(InvalidCheckpoint, match="several Vision Transformers: `teacher`, `student`"):

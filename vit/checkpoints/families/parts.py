@@ -5,7 +5,7 @@ A slash in a name separates the keys of nested dicts.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -23,7 +23,8 @@ _TEXT = re.compile(
     r"|attn_mask|input_resolution|context_length|vocab_size)\b"
 )
 # Names of the default model among several, most preferred first.
-_USUAL = (r"(^|[^a-z])(ema|swa)|(ema|swa)([^a-z]|$)|averag|shadow", r"teacher", r"target", r"^(?!.*(student|online))")
+_TEACHER = "teacher"
+_USUAL = (r"(^|[^a-z])(ema|swa)|(ema|swa)([^a-z]|$)|averag|shadow", _TEACHER, r"target", r"^(?!.*(student|online))")
 
 
 class Part(NamedTuple):
@@ -40,9 +41,13 @@ class Part(NamedTuple):
     beside: dict[str, str]
 
 
-def find_parts(names: Collection[str], families: Sequence[Family]) -> list[Part]:
-    """Find every Vision Transformer in a file, the default one first; empty if there is no patch embedding."""
-    bare = {_WRAPPED.sub("", name): name for name in names}
+def find_parts(tensors: Mapping[str, Tensor], families: Sequence[Family]) -> list[Part]:
+    """Find every Vision Transformer in a file, the default one first; empty if there is no patch embedding.
+
+    Args:
+        tensors: by their names in the file; only names and shapes are used.
+    """
+    bare = {_WRAPPED.sub("", name): name for name in tensors}
     embeddings = "|".join(_embedding(theirs) for family in families for ours, theirs in family.keys if ours in _OURS)
     matches = map(re.compile(rf"((?:.*[./])?)(?:{embeddings})").fullmatch, bare)
     places = []
@@ -65,7 +70,8 @@ def find_parts(names: Collection[str], families: Sequence[Family]) -> list[Part]
             ancestor = shared[part.prefix]
             if ancestor is not None and len(ancestor) == closest and not _TEXT.match(name[closest:]):
                 part.beside[name[closest:]] = bare[name]
-    return sorted(parts, key=lambda part: _rank(part.prefix))
+    shapes = {part.prefix: _block_shapes(part, families, tensors) for part in parts}
+    return sorted(parts, key=lambda part: _rank(part.prefix, [*shapes.values()].count(shapes[part.prefix]) > 1))
 
 
 def aligned(names: Mapping[str, str], family: Family) -> dict[str, str]:
@@ -95,7 +101,22 @@ def _ancestors(prefix: str) -> list[str]:
     return [container + "".join(f"{level}." for level in levels[:i]) for i in range(len(levels), -1, -1)]
 
 
-def _rank(prefix: str) -> int:
+def _block_shapes(part: Part, families: Sequence[Family], tensors: Mapping[str, Tensor]) -> dict[str, object]:
+    """Return the shapes of a model's blocks, by our names."""
+    family = next(family for family in families if family.claims(list(part.own)))
+    ours = ((family.find(name) or "", file_name) for name, file_name in part.own.items())
+    return {name: tensors[file_name].shape for name, file_name in ours if name.startswith("blocks.")}
+
+
+def _rank(prefix: str, averaged: bool) -> int:
+    """Return a part's place in order of preference.
+
+    Args:
+        averaged: another part has the same size, so a teacher is its average; else it is the frozen model of a
+            distillation.
+    """
+    if _TEACHER in prefix.lower() and not averaged:
+        return len(_USUAL) + 1
     return next((i for i, pattern in enumerate(_USUAL) if re.search(pattern, prefix.lower())), len(_USUAL))
 
 
