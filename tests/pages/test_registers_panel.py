@@ -47,6 +47,6 @@ def test_outlier_tokens_are_moved_to_a_register(page: AppTest, planted: str) -> 
 
 
 def test_no_offer_without_outlier_tokens(page: AppTest) -> None:
-    run(page, sample="temple", size="32", panel="layers", register="1")
+    run(page, sample="church", size="32", panel="layers", register="1")
     assert "With the register" not in captions(page)
     assert "so a register has nothing to take over" in captions(page)
