@@ -50,6 +50,7 @@ class Dataset:
         train, validation, test: the splits, see the top of this file.
         masks: bool (n, height, width) for the test pictures, True on the object; only for `shapes`.
         skipped: files that could not be read or are in no class, with the reason.
+        folders: names of the class folders, if the classes have display names.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Dataset:
     test: Pictures
     masks: Tensor | None = None
     skipped: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
 
 
 def load_dataset(
@@ -217,7 +219,7 @@ def _load_folder(
     dataset = _opened_dataset(spec, listed.classes, labels, opened, stamps, preprocess, budget, workers)
     for line in listed.left_out:
         log.warning("left out %s", line)
-    return replace(dataset, skipped=(*listed.left_out, *dataset.skipped))
+    return replace(dataset, skipped=(*listed.left_out, *dataset.skipped), folders=listed.folders)
 
 
 def _opened_dataset(
