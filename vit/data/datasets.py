@@ -51,6 +51,7 @@ class Dataset:
         masks: bool (n, height, width) for the test pictures, True on the object; only for `shapes`.
         skipped: files that could not be read or are in no class, with the reason.
         folders: names of the class folders, if the classes have display names.
+        notes: assumptions about a folder, for people.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Dataset:
     masks: Tensor | None = None
     skipped: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def load_dataset(
@@ -97,7 +99,10 @@ def load_dataset(
         if train_scale != 1:
             height, width = (round(train_scale * side) for side in preprocess.size)
             larger = replace(preprocess, size=(height, width), resize_to=None, rectangle=None)
-        return _load_folder(spec, (larger, preprocess, preprocess), budget, workers, only, at_most, limit)
+        dataset = _load_folder(spec, (larger, preprocess, preprocess), budget, workers, only, at_most, limit)
+        for note in dataset.notes:
+            log.warning("%s", note)
+        return dataset
     if spec == "shapes":
         height, width = preprocess.size
         if height != width or preprocess.channels != 3:
@@ -204,8 +209,6 @@ def _load_folder(
     if is_packed(path):
         return _load_shards(spec, path, preprocess, budget, workers, only, at_most, limit)
     listed = list_files(path, only == "test")
-    for note in listed.notes:
-        log.warning("%s", note)
     splits = zip((listed.train, listed.validation, listed.test), get_args(Split), strict=True)
     every = [files if only in (None, split) else [] for files, split in splits]
     parts = [[files[index] for index in choose_evenly([label for _, label in files], at_most)] for files in every]
@@ -219,7 +222,8 @@ def _load_folder(
     dataset = _opened_dataset(spec, listed.classes, labels, opened, stamps, preprocess, budget, workers)
     for line in listed.left_out:
         log.warning("left out %s", line)
-    return replace(dataset, skipped=(*listed.left_out, *dataset.skipped), folders=listed.folders)
+    skipped = (*listed.left_out, *dataset.skipped)
+    return replace(dataset, skipped=skipped, folders=listed.folders, notes=listed.notes)
 
 
 def _opened_dataset(
@@ -363,7 +367,8 @@ def _load_shards(
     opened = [partial(_nth_record, own, _sufficient_side(one)) for own, one in zip(records, preprocess, strict=True)]
     own = [[labels[place] for place in places] for places in parts]
     stamps = [partial(shards.Records.stamps, chosen) for chosen in records]
-    return _opened_dataset(spec, index.classes, own, opened, stamps, preprocess, budget, workers)
+    dataset = _opened_dataset(spec, index.classes, own, opened, stamps, preprocess, budget, workers)
+    return replace(dataset, notes=index.notes)
 
 
 def _nth_record(records: shards.Records, least: int, index: int) -> Image.Image:
