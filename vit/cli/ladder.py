@@ -46,8 +46,8 @@ def run_ladder(options: argparse.Namespace) -> None:
                 raise KeyboardInterrupt(f"Stopped. Continue this run with: {again}")
             if result.validation is None:
                 raise InvalidConfig("Stopped before the first epoch.")
-            accuracy, loss, pictures = result.validation
-            results[name] = RungResult(accuracy, pictures, loss)
+            of = result.validation
+            results[name] = RungResult(of.accuracy, of.pictures, of.loss)
             _print(options, name, results[name], time.perf_counter() - started, models[name])
     if options.json:
         return

@@ -35,6 +35,8 @@ def run_evaluate(options: argparse.Namespace) -> None:
         print(json.dumps(facts | result._asdict()))
     else:
         print(f"{result.accuracy:.2%} of {result.pictures:,} pictures right, loss {result.loss:.4f}")
+        if result.remark:
+            print(result.remark)
 
 
 def run_faithfulness(options: argparse.Namespace) -> None:

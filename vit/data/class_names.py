@@ -21,6 +21,8 @@ FILE = "classes.json"
 MAX_NAME = 100  # [characters]
 _MAX_BYTES = 1 << 20
 _WORDNET_ID = re.compile(r"n\d{8}")
+_IMAGENET = 1000  # classes
+_AGREEING = 900  # least names at the same place as in ImageNet's list; published lists differ in 2 of them
 
 
 def names_of(folder: Path, classes: Sequence[str]) -> tuple[str, ...]:
@@ -64,6 +66,35 @@ def rename(folder: Path, classes: Sequence[str], names: Sequence[str]) -> None:
             file.write(json.dumps(renamed, indent=2, ensure_ascii=False).encode() + b"\n")
     except OSError as error:
         raise InvalidDataset(f"The names cannot be written into {str(folder)!r}: {error.strerror}.") from error
+
+
+def first_name(name: str) -> str:
+    """Return the first of a class's names.
+
+    >>> first_name("tench, Tinca tinca")
+    'tench'
+    """
+    return name.partition(",")[0].strip()
+
+
+def plain_name(name: str) -> str:
+    """Return the first of a class's names in lower case, without underscores.
+
+    >>> plain_name("Great_white_shark, white shark")
+    'great white shark'
+    """
+    return first_name(name).casefold().replace("_", " ")
+
+
+def wordnet_ids(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the WordNet ids of classes: their names, or those of ImageNet-1k if these are its classes in its order."""
+    if all(map(_WORDNET_ID.fullmatch, names)):
+        return tuple(names)
+    if len(names) != _IMAGENET:
+        return ()
+    usual = _wordnet_names()
+    agreeing = sum(plain_name(own) == plain_name(name) for own, name in zip(names, usual.values(), strict=True))
+    return tuple(usual) if agreeing >= _AGREEING else ()
 
 
 def _default_names(classes: Sequence[str]) -> list[str]:

@@ -50,6 +50,8 @@ class Dataset:
         train, validation, test: the splits, see the top of this file.
         masks: bool (n, height, width) for the test pictures, True on the object; only for `shapes`.
         skipped: files that could not be read or are in no class, with the reason.
+        folders: names of the class folders, if the classes have display names.
+        notes: assumptions about a folder, for people.
     """
 
     name: str
@@ -59,6 +61,8 @@ class Dataset:
     test: Pictures
     masks: Tensor | None = None
     skipped: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class _Limits(NamedTuple):
@@ -113,7 +117,10 @@ def load_dataset(
         if train_scale != 1:
             height, width = (round(train_scale * side) for side in preprocess.size)
             larger = replace(preprocess, size=(height, width), resize_to=None, rectangle=None)
-        return _load_folder(spec, (larger, preprocess, preprocess), limits)
+        dataset = _load_folder(spec, (larger, preprocess, preprocess), limits)
+        for note in dataset.notes:
+            log.warning("%s", note)
+        return dataset
     if spec == "shapes":
         height, width = preprocess.size
         if height != width or preprocess.channels != 3:
@@ -203,8 +210,6 @@ def _load_folder(spec: str, preprocess: Sequence[Preprocess], limits: _Limits) -
     if is_packed(path):
         return _load_shards(spec, path, preprocess, limits)
     listed = list_files(path, limits.only == "test")
-    for note in listed.notes:
-        log.warning("%s", note)
     splits = zip(get_args(Split), (listed.train, listed.validation, listed.test), strict=True)
     parts = [[files[index] for index in limits.chosen(split, [label for _, label in files])] for split, files in splits]
     labels = [[label for _, label in files] for files in parts]
@@ -216,7 +221,8 @@ def _load_folder(spec: str, preprocess: Sequence[Preprocess], limits: _Limits) -
     dataset = _opened_dataset(spec, listed.classes, labels, opened, stamps, preprocess, limits)
     for line in listed.left_out:
         log.warning("left out %s", line)
-    return replace(dataset, skipped=(*listed.left_out, *dataset.skipped))
+    skipped = (*listed.left_out, *dataset.skipped)
+    return replace(dataset, skipped=skipped, folders=listed.folders, notes=listed.notes)
 
 
 def _opened_dataset(
@@ -349,7 +355,8 @@ def _load_shards(spec: str, path: Path, preprocess: Sequence[Preprocess], limits
     opened = [partial(_nth_record, own, _sufficient_side(one)) for own, one in zip(records, preprocess, strict=True)]
     own = [[labels[place] for place in places] for places in parts]
     stamps = [partial(shards.Records.stamps, chosen) for chosen in records]
-    return _opened_dataset(spec, index.classes, own, opened, stamps, preprocess, limits)
+    dataset = _opened_dataset(spec, index.classes, own, opened, stamps, preprocess, limits)
+    return replace(dataset, notes=index.notes)
 
 
 def _nth_record(records: shards.Records, least: int, index: int) -> Image.Image:

@@ -24,6 +24,7 @@ class Files(NamedTuple):
         classes: display names, see `vit.data.class_names`, in the order of their folders.
         left_out: pictures in no class or of other formats, for people.
         notes: assumptions about the folder, for people.
+        folders: names of the classes without display names: their folders' names, or those in a table.
     """
 
     classes: tuple[str, ...]
@@ -32,6 +33,7 @@ class Files(NamedTuple):
     test: list[tuple[Path, int]]
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
 
 
 def list_files(path: Path, only_test: bool = False) -> Files:
@@ -66,12 +68,12 @@ def list_files(path: Path, only_test: bool = False) -> Files:
     names = names_of(path, classes)
     unused = tuple(left_out(tree, layout))
     if only_test:
-        return Files(names, [], [], test, unused, layout.notes)
+        return Files(names, [], [], test, unused, layout.notes, classes)
     if "validation" in splits:
         validation = _labelled(path, splits["validation"], classes)
     else:
         train, validation = _split_off(train, validation_count)
-    return Files(names, train, validation, test, unused, layout.notes)
+    return Files(names, train, validation, test, unused, layout.notes, classes)
 
 
 def _layout(path: Path, tree: DiskTree) -> Layout:

@@ -9,7 +9,8 @@ resumed run continues exactly. Pictures in parquet files are compressed together
     train-*.parquet, ...                    columns `image` (with `bytes`) or `img`, and `label` or `fine_label`
     classes.json                            {"0": "tench", "1": ...}, if the files name no classes
 
-The start of a file's name determines its split (train, val, valid, validation, test); all other files are for training.
+A word in a file's name, else in its folder's, determines its split, see `vit.data.split_names`; all other files are for
+training.
 Source of the layouts: github.com/webdataset/webdataset, README; features `Image` and `ClassLabel` of Hugging Face's
 `datasets` 4.
 """
@@ -17,7 +18,6 @@ Source of the layouts: github.com/webdataset/webdataset, README; features `Image
 import hashlib
 import json
 import os
-import re
 import tarfile
 import zipfile
 import zlib
@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from vit.data.class_names import FILE as CLASSES
 from vit.data.file_names import PICTURES
 from vit.data.readable import stamps_of
+from vit.data.split_names import Kind, split_name
 from vit.errors import InvalidDataset
 from vit.files import replaced
 from vit.progress import tqdm
@@ -42,10 +43,10 @@ INDEX, COPIED = "index.npz", "pictures.bin"
 SPLITS = ("train", "validation", "test")
 MOST_BYTES = 1 << 28  # of one picture [bytes]
 _SUFFIXES = (".tar", ".parquet")
-_NAMED = re.compile(r"(train|val(?:id(?:ation)?)?|test)(?![a-z])", re.IGNORECASE)
 _BATCH_BYTES, _MOST_ROWS = 1 << 26, 200  # limits on a batch of parquet rows
 _MOST_LABEL = 1 << 20
-_VERSION = 1
+_LISTED = 6  # files in a note
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -94,12 +95,14 @@ class Index(NamedTuple):
         labels: (n,) int64.
         split: (n,) index in `SPLITS`.
         classes: one name per label.
+        notes: assumptions, for people.
     """
 
     records: Records
     labels: NDArray[np.int64]
     split: NDArray[np.int8]
     classes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -111,19 +114,15 @@ def files_of(folder: Path) -> list[Path]:
     )
 
 
-def split_of(folder: Path, file: Path) -> str:
-    """Return the split of a file.
+def split_of(folder: Path, file: Path) -> Kind | None:
+    """Return the split that a file's name, else the name of its folder, contains as a word.
 
-    >>> split_of(Path("d"), Path("d/val-0003.tar")), split_of(Path("d"), Path("d/test/0.parquet"))
+    >>> split_of(Path("d"), Path("d/imagenet1k-val-0003.tar")), split_of(Path("d"), Path("d/test/0.parquet"))
     ('validation', 'test')
     >>> split_of(Path("d"), Path("d/testament.tar"))
-    'train'
     """
-    for part in reversed(file.relative_to(folder).parts):
-        if found := _NAMED.match(part):
-            word = found[1].lower()
-            return "validation" if word.startswith("val") else word
-    return "train"
+    path = file.relative_to(folder).with_suffix("")
+    return next((split.kind for part in reversed(path.parts) if (split := split_name(part))), None)
 
 
 def index(folder: Path, bar: bool = True) -> Index:
@@ -152,7 +151,7 @@ def index(folder: Path, bar: bool = True) -> Index:
         "labels": made.labels,
         "split": made.split,
     }
-    document = {"version": _VERSION, "files": stamps, "classes": made.classes}
+    document = {"version": _VERSION, "files": stamps, "classes": made.classes, "notes": made.notes}
     with suppress(OSError), replaced(folder / INDEX) as out:  # a read-only folder is indexed each time
         np.savez(out, document=np.frombuffer(json.dumps(document).encode(), np.uint8), **arrays)
     return made
@@ -170,7 +169,8 @@ def _read(folder: Path, stamps: list[list[Any]]) -> Index | None:
         files = tuple(folder / name for name, *_ in stamps)
         if any(path.suffix == ".parquet" for path in files):
             files = (*files, folder / COPIED)
-        known = Index(Records(files, file, offset, length), labels, split, tuple(map(str, document["classes"])))
+        classes, notes = (tuple(map(str, document[name])) for name in ("classes", "notes"))
+        known = Index(Records(files, file, offset, length), labels, split, classes, notes)
         return known if _is_sound(known) else None
     except (
         OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, Unreadable, zipfile.BadZipFile, zlib.error
@@ -180,7 +180,7 @@ def _read(folder: Path, stamps: list[list[Any]]) -> Index | None:
 
 def _is_sound(known: Index) -> bool:
     """Validate an index, which is as untrusted as any other file."""
-    records, labels, split, classes = known
+    records, labels, split, classes, _ = known
     columns: tuple[NDArray[Any], ...] = (records.file, records.offset, records.length, labels, split)
     if not all(column.ndim == 1 and column.dtype.kind == "i" and len(column) == len(labels) for column in columns):
         return False
@@ -197,10 +197,11 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
     rows: list[tuple[int, int, int, int, int]] = []  # file, offset, length, label, split
     names: tuple[str, ...] = ()
     parquet = any(file.suffix == ".parquet" for file in files)
+    splits = [split_of(folder, file) for file in files]
     copied = folder / (COPIED + ".partial")
     with copied.open("wb") if parquet else open(os.devnull, "wb") as out:
         for number, file in enumerate(tqdm(files, desc="reading where pictures lie", unit="files", disable=not bar)):
-            split = SPLITS.index(split_of(folder, file))
+            split = SPLITS.index(splits[number] or "train")
             if file.suffix == ".tar":
                 rows += [(number, *place, split) for place in _in_tar(file)]
             else:
@@ -223,7 +224,17 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
     where = tuple(files) + ((folder / COPIED,) if parquet else ())
     records = Records(where, table[:, 0].astype(np.int32), table[:, 1].copy(), table[:, 2].copy())
     labels = table[:, 3].copy()
-    return Index(records, labels, table[:, 4].astype(np.int8), _classes(folder, int(labels.max()) + 1, names))
+    classes = _classes(folder, int(labels.max()) + 1, names)
+    return Index(records, labels, table[:, 4].astype(np.int8), classes, _split_notes(files, splits))
+
+
+def _split_notes(files: Sequence[Path], splits: Sequence[Kind | None]) -> tuple[str, ...]:
+    """Return a note about files whose names state no split, if those of others do."""
+    unnamed = [file.name for file, split in zip(files, splits, strict=True) if split is None]
+    if not unnamed or len(unnamed) == len(files):
+        return ()
+    listed = ", ".join(unnamed[:_LISTED]) + (f" and {len(unnamed) - _LISTED:,} more" if len(unnamed) > _LISTED else "")
+    return (f"Read as training pictures, because their names state no split: {listed}.",)
 
 
 def _classes(folder: Path, count: int, names: Sequence[str]) -> tuple[str, ...]:

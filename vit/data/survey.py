@@ -104,7 +104,9 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
     """
     path = Path(spec[7:]).expanduser() if spec.startswith("folder:") else None
     files = list_files(path) if path and not is_packed(path) else None
-    classes, items = (files.classes, _in_folder(path, files)) if path and files else _items_of(spec, root)
+    classes, items, notes = (
+        (files.classes, _in_folder(path, files), files.notes) if path and files else _items_of(spec, root)
+    )
     counted = Counter((item.split, item.label) for item in items)
     counts = {split: {name: counted[split, label] for label, name in enumerate(classes)} for split in SPLITS}
     sizes, cells, unreadable, narrow = _open_some(items)
@@ -124,7 +126,7 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
         contact_sheet=_contact_sheet(cells, min(len(classes), MAX_ROWS)),
         rows=classes[:MAX_ROWS],
         left_out=files.left_out if files else (),
-        notes=(*(files.notes if files else ()), *_range_notes(narrow, len(sizes))),
+        notes=(*notes, *_range_notes(narrow, len(sizes))),
     )
 
 
@@ -154,7 +156,8 @@ def _decode_file(file: Path) -> Image.Image:
     return decode_image(file.read_bytes())
 
 
-def _items_of(spec: str, root: Path) -> tuple[tuple[str, ...], list[_Item]]:
+def _items_of(spec: str, root: Path) -> tuple[tuple[str, ...], list[_Item], tuple[str, ...]]:
+    """Return classes, pictures and notes of a dataset that is not a folder of picture files."""
     if spec in TORCHVISION and not is_downloaded(spec, root):
         raise InvalidDataset(f"{spec} is not in {root}/. Download it first.")
     dataset = load_dataset(spec, Preprocess((_PICTURE_SIDE, _PICTURE_SIDE)), root=root, budget=0, workers=0)
@@ -164,7 +167,7 @@ def _items_of(spec: str, root: Path) -> tuple[tuple[str, ...], list[_Item]]:
         for index, label in enumerate(pictures.labels.tolist()):
             name = f"{split} picture {index}"
             items.append(_Item(split, label, name, 0, partial(_pixel_bytes, picture, index), partial(picture, index)))
-    return dataset.classes, items
+    return dataset.classes, items, dataset.notes
 
 
 def _dataset_picture(pictures: Pictures, index: int) -> Image.Image:

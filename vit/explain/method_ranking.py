@@ -88,7 +88,7 @@ def rank(
         names: methods to rank; the baselines are always included.
 
     Raises:
-        InvalidDataset: the dataset cannot be read, or has a class that the checkpoint lacks.
+        InvalidDataset: the dataset cannot be read, or its classes do not match, see `match_classes`.
     """
     return combined(partitioned(checkpoint, data, limit, root=root, names=names).all(pictures_bar(bar)))
 
@@ -110,7 +110,7 @@ def partitioned(
         reading: see `load_dataset`.
     """
     dataset = load_dataset(data, checkpoint.preprocess, root=root, only="test", at_most=limit, **reading)
-    match_classes(dataset.classes, checkpoint.labels, checkpoint.name)  # raises if the classes differ
+    match_classes(dataset.classes, checkpoint.labels, checkpoint.name, dataset.folders)  # raises if the classes differ
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
 
     def compute(image: Tensor, _: Tensor, index: int) -> Part:

@@ -39,12 +39,12 @@ def write(
         bar: show progress on stderr.
 
     Raises:
-        InvalidDataset: the dataset cannot be read, or has a class that the checkpoint lacks.
+        InvalidDataset: the dataset cannot be read, or its classes do not match, see `match_classes`.
         UserError: the checkpoint has a single output.
         OSError: the file cannot be written.
     """
     check_choice(checkpoint)
-    pictures = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name)
+    pictures, _ = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name)
     count, classes = len(pictures.labels), len(checkpoint.labels)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)

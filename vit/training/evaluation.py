@@ -32,11 +32,13 @@ class Evaluation(NamedTuple):
         accuracy: share of pictures whose most probable class is correct, 0 to 1.
         loss: mean cross-entropy [nats]; for a multi-label model binary cross-entropy, summed over the classes.
         pictures: number of pictures.
+        remark: how the classes of the data were matched with the model's, for people; "" if their names are equal.
     """
 
     accuracy: float
     loss: float
     pictures: int
+    remark: str = ""
 
 
 @torch.inference_mode()
@@ -95,7 +97,7 @@ def evaluate_checkpoint(
     """Evaluate a checkpoint on a dataset's test pictures, in float32, with classes matched by name.
 
     Raises:
-        InvalidDataset: the dataset cannot be read, or has a class that the checkpoint lacks.
+        InvalidDataset: the dataset cannot be read, or its classes do not match, see `vit.data.labels.match_classes`.
     """
     with restored_device(checkpoint.model):
         return combined(partitioned(checkpoint, data, root=root).all(pictures_bar(bar)))
@@ -114,7 +116,7 @@ def partitioned(
         UserError: the checkpoint has a single output.
     """
     check_choice(checkpoint)
-    pictures = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name, **reading)
+    pictures, remark = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name, **reading)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, normalise = checkpoint.model.to(device).eval(), Normalise(checkpoint.preprocess, device)
 
@@ -127,7 +129,7 @@ def partitioned(
         else:
             loss = F.cross_entropy(logits, labels, reduction="sum")
         facts = {"right": (logits.argmax(1) == labels).sum(), "loss": loss, "pictures": torch.tensor(len(labels))}
-        return {name: value.cpu().numpy() for name, value in facts.items()}
+        return {name: value.cpu().numpy() for name, value in facts.items()} | {"remark": np.array(remark)}
 
     batch = images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)
     return PartitionedComputation(pictures, len(pictures.labels), batch, compute, device)
@@ -148,7 +150,8 @@ def check_choice(checkpoint: Checkpoint) -> None:
 
 def combined(parts: Iterable[Part]) -> Evaluation:
     """Combine the results of all parts, in order."""
-    right, loss, pictures = 0, np.zeros((), np.float32), 0
+    right, loss, pictures, remark = 0, np.zeros((), np.float32), 0, ""
     for part in parts:
         right, loss, pictures = right + int(part["right"]), loss + part["loss"], pictures + int(part["pictures"])
-    return Evaluation(right / pictures, float(loss) / pictures, pictures)
+        remark = str(part["remark"])
+    return Evaluation(right / pictures, float(loss) / pictures, pictures, remark)
