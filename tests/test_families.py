@@ -7,6 +7,7 @@ import pytest
 import timm
 import torch
 import torchvision
+import transformers
 from safetensors.torch import save_file
 from tiny import difference, fill
 from torch import nn
@@ -306,6 +307,22 @@ def test_config_that_contradicts_the_weights_is_refused(tmp_path: Path, changes:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(InvalidCheckpoint, match=words):
         load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["ViT", "Beit", "Dinov2", "DINOv3ViT", "CLIPVision"])
+def test_config_of_a_training_script_states_only_what_it_has(kind: str) -> None:
+    config = getattr(transformers, f"{kind}Config")(
+        hidden_size=192, num_hidden_layers=1, num_attention_heads=3, image_size=32, patch_size=8, use_mask_token=True,
+        use_absolute_position_embeddings=True,
+    )  # fmt: skip
+    tensors = getattr(transformers, f"{kind}Model")(config).state_dict()
+    alone = read(dict(tensors))
+    for own in ({"model_name": "google/vit", "lr": 1e-4}, {"num_labels": 5, "batch_size": 32}):
+        found = read(dict(tensors), own)
+        assert (found.config, found.assumed) == (alone.config, alone.assumed)
+    stated = read(dict(tensors), {"lr": 1e-4, "num_attention_heads": 6, "layer_norm_eps": 1e-3})
+    assert (stated.config.heads, stated.config.eps) == (6, 1e-3)
+    assert stated.assumed == {field: why for field, why in alone.assumed.items() if field not in ("heads", "eps")}
 
 
 @pytest.mark.parametrize(("changes", "words"), [({"depth": 3}, "depth = 3"), ({"embed_dim": 128}, "embed_dim = 128")])

@@ -34,7 +34,7 @@ KEYS = (
 
 def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
     stated = read_config(document, KINDS)
-    del stated["qkv_bias"]  # queries and values have a bias, keys have none
+    stated.pop("qkv_bias", None)  # queries and values have a bias, keys have none
     return stated
 
 

@@ -49,7 +49,7 @@ _ROTARY = {"rope": 100.0, "pool": "cls", "position_resize": "bicubic", "image_si
 
 def _read_dinov3_config(document: Mapping[str, Any]) -> dict[str, Any]:
     stated = read_config(document, KINDS)
-    del stated["qkv_bias"]  # stated separately for queries, keys and values; a missing bias is zero
+    stated.pop("qkv_bias", None)  # stated separately for queries, keys and values; a missing bias is zero
     return stated | {"rope": document.get("rope_theta", 100.0)}
 
 

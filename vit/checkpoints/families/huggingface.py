@@ -114,14 +114,17 @@ _ACTIVATIONS_READ = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {
 def read_config(document: Mapping[str, Any], kinds: Mapping[str, ModelDefaults] = KINDS) -> dict[str, Any]:
     """Read the config fields of a config.json of transformers; absent fields have transformers' defaults.
 
+    Without `model_type` the file is not from transformers, such as a training script's own; it states only what it has.
+
     Args:
-        kinds: possible `model_type` values for the tensors; the first is used if the file states none.
+        kinds: possible `model_type` values for the tensors.
     """
     if isinstance(document.get("vision_config"), Mapping):  # a model with two towers
         document = {"model_type": f"{document.get('model_type')}_vision_model", **document["vision_config"]}
     elif isinstance(document.get("backbone_config"), Mapping):  # a model for depth, segmentation or detection
         document = {"model_type": document.get("model_type"), **document["backbone_config"]}
-    name = document.get("model_type", next(iter(kinds)))
+    whole = "model_type" in document
+    name = document["model_type"] if whole else next(iter(kinds))
     if name not in kinds:
         raise InvalidCheckpoint(
             f'config.json says that this is a "{brief(name)}" model, which is not read; the names of the weights are '
@@ -132,16 +135,22 @@ def read_config(document: Mapping[str, Any], kinds: Mapping[str, ModelDefaults] 
     values = {
         ours: document.get(_FIELDS[ours], default)
         for ours, default in defaults.items()
-        if ours in _FIELDS and default is not None
+        if ours in _FIELDS and default is not None and (whole or _FIELDS[ours] in document)
     }
     for field in ("image_size", "patch_size"):
-        if isinstance(values[field], list) and len(values[field]) == 2 and values[field][0] == values[field][1]:
-            values[field] = values[field][0]
+        match values.get(field):
+            case [height, width] if height == width:
+                values[field] = height
     for field, value in values.items():
         check_stated(field, value, CONFIG_NAMES[field])
-    values |= {field: getattr(kind, field) for field in ("prefix", "patch_bias") if getattr(kind, field) is not None}
+    if whole:
+        values |= {
+            field: getattr(kind, field) for field in ("prefix", "patch_bias") if getattr(kind, field) is not None
+        }
     if document.get("use_swiglu_ffn") is True:
         return values | {"activation": "silu"}
+    if not whole and "hidden_act" not in document:
+        return values
     activation = document.get("hidden_act", kind.activation)
     if not isinstance(activation, str) or activation not in _ACTIVATIONS_READ:
         raise InvalidCheckpoint(
