@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,57 +164,6 @@ def test_data_without_splits_is_split_like_folders(tmp_path: Path) -> None:
     assert torch.equal(load(tmp_path).test.images, dataset.test.images)  # type: ignore[attr-defined]
 
 
-def write_file(path: Path, labels: Sequence[object], split: str = "train") -> None:
-    """Write a tar or a parquet file with a picture for each label."""
-    path.parent.mkdir(exist_ok=True)
-    contents = [picture(split, number) for number in range(len(labels))]
-    if path.suffix == ".parquet":
-        images = [{"bytes": content, "path": None} for content in contents]
-        pq.write_table(pa.table({"image": images, "label": pa.array(labels)}), path)
-        return
-    with tarfile.open(path, "w") as archive:
-        for number, (content, label) in enumerate(zip(contents, labels, strict=True)):
-            add(archive, f"{number}.png", content)
-            add(archive, f"{number}.cls", str(label).encode())
-
-
-@pytest.mark.parametrize("suffix", ["tar", "parquet"])
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("imagenet1k-validation-00", "validation"),
-        ("val-0003", "validation"),
-        ("data/cifar_dev", "validation"),
-        ("cifar_test", "test"),
-        ("testing", "test"),
-        ("PetsTest-00000-of-00001", "test"),
-        ("test/0", "test"),
-        ("testament", "train"),
-        ("latest-0", "train"),
-        ("imagenet1k-train-0000", "train"),
-    ],
-)
-def test_split_is_a_word_in_the_name_of_a_file(tmp_path: Path, suffix: str, name: str, expected: str) -> None:
-    write_file(tmp_path / f"a-train-0.{suffix}", [0, 1] * 10)
-    write_file(tmp_path / f"{name}.{suffix}", [0, 1, 1])
-    found = shards.index(tmp_path, bar=False)
-    counts = {split: int((found.split == number).sum()) for number, split in enumerate(shards.SPLITS)}
-    assert counts == {"train": 20, "validation": 0, "test": 0} | {expected: 23 if expected == "train" else 3}
-
-
-@pytest.mark.parametrize("suffix", ["tar", "parquet"])
-def test_files_without_a_split_are_noted_beside_files_with_one(
-    tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_file(tmp_path / f"unsupervised-0.{suffix}", [0, 1] * 5)
-    assert not load(tmp_path).notes
-    write_file(tmp_path / f"train-0.{suffix}", [0, 1] * 10)
-    note = f"Read as training pictures, because their names state no split: unsupervised-0.{suffix}."
-    for _ in range(2):  # from the files, and from the stored index
-        assert load(tmp_path).notes == (note,) and note in caplog.text
-    assert survey.survey(f"folder:{tmp_path}").notes == (note,)
-
-
 def test_damaged_picture_is_left_out_and_named(tmp_path: Path) -> None:
     write_tars(tmp_path)
     with tarfile.open(tmp_path / "train-0002.tar", "w") as archive:
@@ -227,6 +176,7 @@ def test_damaged_picture_is_left_out_and_named(tmp_path: Path) -> None:
     assert len(dataset.train.labels) == 60
     (line,) = dataset.skipped
     assert line.startswith("train-0002.tar at byte ")
+    assert [note.partition(",")[0] for note in dataset.notes] == ["Pictures left out of train-0002.tar: 1"] * 2
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,12 @@ each picture, so that pictures can be read in random order: the order of trainin
 resumed run continues exactly. Pictures in parquet files are compressed together, so they are copied once into
 `pictures.bin`.
 
-    train-*.tar, val-*.tar, test-*.tar      records KEY.jpg with KEY.cls (a number), or KEY.json with "label"
+    train-*.tar, val-*.tar, test-*.tar      records KEY.jpg with KEY.cls, or KEY.json with "label"
     train-*.parquet, ...                    columns `image` (with `bytes`) or `img`, and `label` or `fine_label`
     classes.json                            {"0": "tench", "1": ...}, if the files name no classes
+
+A label is a number from 0, or a name; names are numbered in alphabetical order. Pictures without a label are left out
+and counted, and so are those with the label -1 in parquet, which hides the labels of test pictures on the Hub.
 
 A word in a file's name, else in its folder's, determines its split, see `vit.data.split_names`; all other files are for
 training.
@@ -21,9 +24,10 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Self
 
@@ -31,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vit.data.class_names import FILE as CLASSES
+from vit.data.class_names import MAX_NAME
 from vit.data.file_names import PICTURES
 from vit.data.readable import stamps_of
 from vit.data.split_names import Kind, split_name
@@ -45,8 +50,23 @@ MOST_BYTES = 1 << 28  # of one picture [bytes]
 _SUFFIXES = (".tar", ".parquet")
 _BATCH_BYTES, _MOST_ROWS = 1 << 26, 200  # limits on a batch of parquet rows
 _MOST_LABEL = 1 << 20
+_HIDDEN = -1  # label of test pictures in parquet
 _LISTED = 6  # files in a note
 _VERSION = 2
+
+
+class _NoLabel(Enum):
+    """Why a picture has no label, as the end of a sentence with "because"."""
+
+    MISSING = "their label is missing or hidden (-1)"
+    INVALID = f"their label is neither a whole number nor a name of at most {MAX_NAME} characters"
+    NAMED = "their label is a name, and most labels are numbers"
+    ALONE = "no KEY.cls with the class is beside KEY.jpg. If the folders in a tar are the classes, unpack it"
+    NO_BYTES = "their bytes are not in the column of pictures, which may hold names of files only. Embed the pictures"
+
+
+_Label = int | str | _NoLabel
+_Row = tuple[int, int, int, _Label, int]  # file, offset, length, label, split
 
 
 @dataclass(frozen=True)
@@ -194,7 +214,7 @@ def _is_sound(known: Index) -> bool:
 
 
 def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
-    rows: list[tuple[int, int, int, int, int]] = []  # file, offset, length, label, split
+    rows: list[_Row] = []
     names: tuple[str, ...] = ()
     parquet = any(file.suffix == ".parquet" for file in files)
     splits = [split_of(folder, file) for file in files]
@@ -207,25 +227,42 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
             else:
                 own, named = _in_parquet(file, out)
                 names = names or named
-                rows += [(len(files), *place, split) for place in own]
+                rows += [(number, *place, split) for place in own]
     if parquet:
         copied.replace(folder / COPIED)
-    if not rows:
-        raise InvalidDataset(
-            f"No record of {str(folder)!r} has both a picture and a label. Name it KEY.jpg and KEY.cls."
-        )
-    lowest, highest = min(row[3] for row in rows), max(row[3] for row in rows)
+    numbers, names = _numbered([row[3] for row in rows], names)
+    notes = _notes_on_unlabelled(files, [row for row, label in zip(rows, numbers, strict=True) if label is None])
+    table = [(*row[:3], label, row[4]) for row, label in zip(rows, numbers, strict=True) if label is not None]
+    if not table:
+        advice = " ".join(notes) or "Name them KEY.jpg and KEY.cls."
+        raise InvalidDataset(f"No record of {str(folder)!r} has both a picture and a label. {advice}")
+    lowest, highest = min(row[3] for row in table), max(row[3] for row in table)
     if lowest < 0 or highest >= _MOST_LABEL:
         raise InvalidDataset(
             f"Labels in {str(folder)!r} run from {brief(lowest)} to {brief(highest)}. They must be numbers from 0 to "
             f"{_MOST_LABEL - 1:,}."
         )
-    table = np.array(rows, np.int64)
+    number, offset, length, labels, split = np.array(table, np.int64).T.copy()
+    stored = np.array([len(files) if file.suffix == ".parquet" else i for i, file in enumerate(files)], np.int32)
     where = tuple(files) + ((folder / COPIED,) if parquet else ())
-    records = Records(where, table[:, 0].astype(np.int32), table[:, 1].copy(), table[:, 2].copy())
-    labels = table[:, 3].copy()
     classes = _classes(folder, int(labels.max()) + 1, names)
-    return Index(records, labels, table[:, 4].astype(np.int8), classes, _split_notes(files, splits))
+    notes = (*_split_notes(files, splits), *notes)
+    return Index(Records(where, stored[number], offset, length), labels, split.astype(np.int8), classes, notes)
+
+
+def _numbered(labels: Sequence[_Label], names: tuple[str, ...]) -> tuple[list[int | None], tuple[str, ...]]:
+    """Return the number of each label, None without one, and the names of the classes.
+
+    Args:
+        labels: numbers, or names; the names are numbered if they are the majority, and left out otherwise.
+        names: of the classes, if the labels are numbers.
+    """
+    known = [label for label in labels if not isinstance(label, _NoLabel)]
+    if 2 * sum(isinstance(label, str) for label in known) <= len(known):
+        return [label if isinstance(label, int) else None for label in labels], names
+    names = tuple(sorted(set(map(str, known))))
+    places = {name: place for place, name in enumerate(names)}
+    return [None if isinstance(label, _NoLabel) else places[str(label)] for label in labels], names
 
 
 def _split_notes(files: Sequence[Path], splits: Sequence[Kind | None]) -> tuple[str, ...]:
@@ -233,8 +270,23 @@ def _split_notes(files: Sequence[Path], splits: Sequence[Kind | None]) -> tuple[
     unnamed = [file.name for file, split in zip(files, splits, strict=True) if split is None]
     if not unnamed or len(unnamed) == len(files):
         return ()
-    listed = ", ".join(unnamed[:_LISTED]) + (f" and {len(unnamed) - _LISTED:,} more" if len(unnamed) > _LISTED else "")
-    return (f"Read as training pictures, because their names state no split: {listed}.",)
+    return (f"Read as training pictures, because their names state no split: {_listed(unnamed)}.",)
+
+
+def _notes_on_unlabelled(files: Sequence[Path], rows: Sequence[_Row]) -> tuple[str, ...]:
+    """Count the pictures without a label, by the reason."""
+    by_reason: dict[str, list[str]] = {}
+    for number, _, _, label, _ in rows:
+        reason = label if isinstance(label, _NoLabel) else _NoLabel.NAMED
+        by_reason.setdefault(reason.value, []).append(files[number].name)
+    return tuple(
+        f"Pictures left out of {_listed(sorted(set(own)))}: {len(own):,}, because {reason}."
+        for reason, own in by_reason.items()
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else "")
 
 
 def _classes(folder: Path, count: int, names: Sequence[str]) -> tuple[str, ...]:
@@ -250,7 +302,7 @@ def _classes(folder: Path, count: int, names: Sequence[str]) -> tuple[str, ...]:
     return texts if len(set(texts)) == len(texts) else tuple(map(str, range(len(texts))))
 
 
-def _in_tar(path: Path) -> Iterator[tuple[int, int, int]]:
+def _in_tar(path: Path) -> Iterator[tuple[int, int, _Label]]:
     """Yield offset, length and label of each picture."""
     pending: dict[str, dict[str, tuple[int, int]]] = {}
     try:
@@ -266,12 +318,7 @@ def _in_tar(path: Path) -> Iterator[tuple[int, int, int]]:
                     continue
                 record = pending.setdefault(key, {})
                 record[what] = (member.offset_data, member.size)
-                label = None
-                for source in ("cls", "json"):
-                    if "picture" in record and source in record and label is None:
-                        offset, size = record[source]
-                        label = _label(os.pread(raw.fileno(), min(size, 1 << 16), offset), source)
-                if label is not None:
+                if "picture" in record and not isinstance(label := _label_of(record, raw.fileno()), _NoLabel):
                     yield (*record["picture"], label)
                     del pending[key]
                 archive.members = []  # type: ignore[attr-defined]  # tarfile would keep a million of them in memory
@@ -279,21 +326,52 @@ def _in_tar(path: Path) -> Iterator[tuple[int, int, int]]:
             # of zeros.
             if os.pread(raw.fileno(), tarfile.BLOCKSIZE, archive.offset) != bytes(tarfile.BLOCKSIZE):
                 raise tarfile.ReadError("it is cut off or damaged")
+            for record in pending.values():
+                if "picture" in record:
+                    yield (*record["picture"], _label_of(record, raw.fileno()))
     except tarfile.TarError as error:
         raise InvalidDataset(f"{path.name} is a damaged tar: {error}. Copy it again.") from error
 
 
-def _label(content: bytes, source: str) -> int | None:
+def _label_of(record: Mapping[str, tuple[int, int]], file: int) -> _Label:
+    """Read the label of a record from its KEY.cls, else from its KEY.json.
+
+    Args:
+        record: offset and length of its parts.
+    """
+    label: _Label = _NoLabel.ALONE
+    for source in ("cls", "json"):
+        if source in record and isinstance(label, _NoLabel):
+            offset, size = record[source]
+            label = _label(os.pread(file, min(size, 1 << 16), offset), source)
+    return label
+
+
+def _label(content: bytes, source: str) -> _Label:
+    """Read the content of KEY.cls or KEY.json."""
     try:
-        if source == "cls":
-            return int(content)
-        value = parse_json(content).get("label")
-        return value if type(value) is int else None
+        if source == "json":
+            return _checked_label(parse_json(content).get("label"))
+        return int(content)
     except (ValueError, AttributeError):
-        return None
+        return _checked_label(content.decode(errors="replace")) if source == "cls" else _NoLabel.INVALID
 
 
-def _in_parquet(path: Path, out: Any) -> tuple[list[tuple[int, int, int]], tuple[str, ...]]:
+def _checked_label(value: object) -> _Label:
+    """Return a value as a label; a list is read as its only element, and a fraction of zero is ignored."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if value is None:
+        return _NoLabel.MISSING
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if type(value) is int:
+        return value
+    name = str(value).strip() if isinstance(value, str | bool) else ""
+    return name if 0 < len(name) <= MAX_NAME else _NoLabel.INVALID
+
+
+def _in_parquet(path: Path, out: Any) -> tuple[list[tuple[int, int, _Label]], tuple[str, ...]]:
     """Copy the pictures out; return offset, length and label of each, and names of the classes."""
     try:
         import pyarrow  # noqa: PLC0415 # an optional dependency
@@ -302,7 +380,7 @@ def _in_parquet(path: Path, out: Any) -> tuple[list[tuple[int, int, int]], tuple
         raise InvalidDataset(
             "Parquet files are read by pyarrow, which is not installed: pip install pyarrow"
         ) from error
-    found = []
+    found: list[tuple[int, int, _Label]] = []
     try:
         table = pq.ParquetFile(path)
         columns = table.schema_arrow.names
@@ -311,10 +389,15 @@ def _in_parquet(path: Path, out: Any) -> tuple[list[tuple[int, int, int]], tuple
         if image is None or label is None:
             raise InvalidDataset(f"{path.name} has the columns {', '.join(columns)[:200]}; image and label are needed.")
         for batch in _batches(table, image, label):
-            for picture, number in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+            for picture, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
                 content = picture.get("bytes") if isinstance(picture, dict) else picture
-                if isinstance(content, bytes) and 0 < len(content) <= MOST_BYTES and type(number) is int:
-                    found.append((out.tell(), len(content), number))
+                own = _checked_label(value)
+                if not isinstance(content, bytes) or not 0 < len(content) <= MOST_BYTES:
+                    content, own = b"", _NoLabel.NO_BYTES
+                elif own == _HIDDEN:
+                    own = _NoLabel.MISSING
+                found.append((out.tell(), len(content), own))
+                if not isinstance(own, _NoLabel):
                     out.write(content)
         return found, _names_in(table.schema_arrow.metadata or {}, label)
     except (pyarrow.ArrowException, OSError) as error:
