@@ -17,7 +17,7 @@ from tiny import LABELS
 from torch import Tensor, nn
 
 from vit.checkpoints.convert import convert, obstacle
-from vit.checkpoints.families.timm import _crop_pct
+from vit.checkpoints.families.timm_preprocess import crop_pct
 from vit.checkpoints.load import load_checkpoint
 from vit.images import samples
 from vit.images.preprocess import Preprocess
@@ -74,7 +74,7 @@ def test_timm_preprocesses_a_photo_equally(
 def test_timms_crop_ratio_recovers_every_size() -> None:
     for size in (28, 32, 196, 224, 384, 518):
         for shorter in range(size, 3 * size):
-            crop = _crop_pct(Preprocess((size, size), resize_to=shorter))
+            crop = crop_pct(Preprocess((size, size), resize_to=shorter))
             assert crop is not None and math.floor(size / crop) == shorter == int(size / crop)
 
 

@@ -28,11 +28,12 @@ from vit.checkpoints.checkpoint import (
 )
 from vit.checkpoints.families import clip, torchvision
 from vit.checkpoints.families.tensor_shapes import Tensors
+from vit.checkpoints.families.timm_preprocess import with_arguments
 from vit.checkpoints.fingerprint import check_fingerprint
 from vit.checkpoints.folder import CheckpointFiles, open_files
 from vit.checkpoints.json_documents import read_json
 from vit.checkpoints.recognition import ParsedCheckpoint
-from vit.checkpoints.weight_files import CLASSES, Weights, read_meta_tensors, read_tensors
+from vit.checkpoints.weight_files import CLASSES, TRAINING, Weights, read_meta_tensors, read_tensors
 from vit.devices import memory
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.images.preprocess import Preprocess
@@ -217,6 +218,8 @@ def _read_documents(
     document = read_json(config, CONFIG) if config is not None else None
     if OPEN_CLIP in source.texts and (document is None or source.weights.startswith("open_clip")):
         document = clip.from_open_clip(read_json(source.texts[OPEN_CLIP], OPEN_CLIP))
+    if document is None and TRAINING in metadata:
+        document = read_json(metadata[TRAINING], TRAINING)
     if document is None and OURS in metadata:
         labels = read_json(metadata.get("labels", "[]"), "labels", list)
         document = {
@@ -286,7 +289,11 @@ def read_preprocess(
     if stated and stated.channels == 3 and reading.config.channels == 1:  # timm writes the three of the original model
         stated = replace(stated, mean=(sum(stated.mean) / 3,), std=(sum(stated.std) / 3,))
         why_grey = "The model takes grey pictures and the file states a mean of each colour: their averages are used."
-    preprocess, why = (stated, why_grey) if stated else reading.family.preprocess(reading.config, name)
+    if stated:
+        preprocess, why = stated, why_grey
+    else:
+        preprocess, why = reading.family.preprocess(reading.config, f"{(config or {}).get('architecture', '')}/{name}")
+        preprocess, why = with_arguments(preprocess, why, config or {})
     check_preprocess(preprocess, reading.config)
     return preprocess, why
 

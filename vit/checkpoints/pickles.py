@@ -1,4 +1,4 @@
-"""Read files of `torch.save` as data: tensors by name, and class names beside them.
+"""Read files of `torch.save` as data: tensors by name, and class names and settings beside them.
 
 `vit.checkpoints.pickle_interpreter` interprets the pickles; here tensors become positions in the file.
 
@@ -15,6 +15,7 @@ from zipfile import ZipFile
 import torch
 from torch import Tensor
 
+from vit.checkpoints.families.timm_preprocess import ARGUMENTS
 from vit.checkpoints.pickle_interpreter import Opaque, Storage, View, interpret
 
 _MAX_VISITS = 30_000  # limit on dicts and modules to search; a ViT-22B has about 1,500, and 1 million take 12 s
@@ -35,10 +36,12 @@ class Pickled(NamedTuple):
     Attributes:
         tensors: by name.
         classes: class names that stand beside the tensors, in the order of the outputs; () if there are none.
+        document: what timm's training script states beside the tensors, see `_timm_config`; {} without.
     """
 
     tensors: dict[str, StoredTensor]
     classes: tuple[str, ...]
+    document: dict[str, Any]
 
 
 def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> Pickled:
@@ -70,7 +73,7 @@ def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> Pickled:
             places[storage.key] = begin, begin + entry.file_size
         return places[storage.key]
 
-    return Pickled(_place(root, locate), _class_names(root))
+    return Pickled(_place(root, locate), _class_names(root), _timm_config(root))
 
 
 def read_legacy(file: IO[bytes]) -> Pickled:
@@ -96,7 +99,7 @@ def read_legacy(file: IO[bytes]) -> Pickled:
         places[key] = at + 8, at + 8 + count * storage.dtype.itemsize
         at = places[key][1]
     root = _numbered(root)
-    return Pickled(_place(root, lambda storage: places[storage.key]), _class_names(root))
+    return Pickled(_place(root, lambda storage: places[storage.key]), _class_names(root), _timm_config(root))
 
 
 # --- Tensors by name ----------------------------------------------------------------------------------------------
@@ -142,6 +145,45 @@ def _class_names(root: Any) -> tuple[str, ...]:
             if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
                 return tuple(names)
     return ()
+
+
+# Arguments of timm's training script that state the preprocessing.
+_OF_PREPROCESSING = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "input_size")
+
+
+def _timm_config(root: Any) -> dict[str, Any]:
+    """Return what timm's training script states beside the tensors, in the form of its config.json; {} without.
+
+    Source: timm 1.0.31, `timm/utils/checkpoint_saver.py`, and `train.py` of its repository.
+    """
+    beside = _content(root)
+    if not isinstance(architecture := beside.get("arch"), str):
+        return {}
+    args = _content(beside.get("args"))
+    model, preprocessing = _plain(_content(args.get("model_kwargs"))), _plain(args)
+    if preprocessing.get("gp"):
+        model["global_pool"] = preprocessing["gp"]
+    if type(side := preprocessing.get("img_size")) is int and not preprocessing.get("input_size"):
+        preprocessing["input_size"] = [3, side, side]
+    return {
+        "architecture": architecture.rpartition("/")[2],
+        "model_args": model,
+        ARGUMENTS: {name: preprocessing[name] for name in _OF_PREPROCESSING if name in preprocessing},
+    }
+
+
+def _plain(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the items that are text, numbers, or lists of numbers."""
+
+    def number(value: Any) -> bool:
+        return isinstance(value, int | float) and abs(value) < 1e9
+
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if isinstance(name, str)
+        and (isinstance(value, str) or number(value) or (isinstance(value, list | tuple) and all(map(number, value))))
+    }
 
 
 def _content(node: Any) -> Mapping[Any, Any]:

@@ -27,6 +27,7 @@ from vit.untrusted import brief
 
 MAX_TEXT = 32 << 20  # [bytes]; a header with 21,000 class names has 1 MB
 CLASSES = "class names in the pickle"  # key of the metadata, a JSON list
+TRAINING = "timm's arguments in the pickle"  # key of the metadata, a JSON object
 MAX_SHARDS = 200
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".ckpt", ".tar")  # PyTorch's examples write .pth.tar
 # Training state that transformers, Accelerate, Lightning and DeepSpeed save beside the weights.
@@ -280,7 +281,8 @@ def _meta_tensors_of_pickle(file: BufferedReader, name: str, size: int) -> tuple
             "first: python zero_to_fp32.py FOLDER weights."
         )
     _check_size(tensors, name, size)
-    return tensors, {CLASSES: json.dumps(content.classes)} if content.classes else {}
+    beside = {CLASSES: content.classes, TRAINING: content.document}
+    return tensors, {key: json.dumps(value) for key, value in beside.items() if value}
 
 
 def _check_size(tensors: Tensors, name: str, size: int) -> None:

@@ -4,16 +4,14 @@ The architecture, which decides what the tensors leave open, is found by `timm_a
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from vit.checkpoints.families.clip import MEAN as CLIP_MEAN
-from vit.checkpoints.families.clip import STD as CLIP_STD
-from vit.checkpoints.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, check_stated
+from vit.checkpoints.families import timm_preprocess
+from vit.checkpoints.families.family import Family, check_stated
 from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix
 from vit.checkpoints.families.tensor_shapes import Tensors, concatenate, needed, with_position_bias
 from vit.checkpoints.families.timm_architectures import (
@@ -25,7 +23,7 @@ from vit.checkpoints.families.timm_architectures import (
     query_reads_prefix,
 )
 from vit.errors import InvalidCheckpoint
-from vit.images.preprocess import Preprocess, Resize
+from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.untrusted import brief
 
@@ -158,68 +156,6 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
     return tensors, fields
 
 
-def _preprocess(config: ViTConfig, name: str) -> tuple[Preprocess, str]:
-    clip = "clip" in name.lower() and config.channels == 3
-    imagenet = re.search(r"deit|dino|mae|eva|tipsv2|beitv2", name.lower()) and config.channels == 3
-    half = (0.5,) * config.channels
-    mean, std = (CLIP_MEAN, CLIP_STD) if clip else (IMAGENET_MEAN, IMAGENET_STD) if imagenet else (half, half)
-    shorter = int(min(config.image_size) / _default_crop(name.lower(), min(config.image_size)))
-    why = (
-        f"The file does not state its preprocessing; timm's usual one is used: shorter side to {shorter} px, the "
-        f"centre, bicubic, mean and deviation of {'CLIP' if clip else 'ImageNet' if imagenet else '0.5'}."
-    )
-    return Preprocess(config.image_size, "shortest", shorter, "bicubic", mean, std, rounding="even"), why
-
-
-def _default_crop(name: str, side: int) -> float:
-    """Return the crop ratio that most of timm's models with such a name and size use."""
-    if "siglip" in name:
-        return 0.9
-    if side >= 300 or re.search(r"dinov[23]|_clip_", name):
-        return 1.0
-    return 0.95 if side in (240, 256) else 0.9
-
-
-def _stated_size(document: Mapping[str, Any]) -> tuple[int, int] | None:
-    stated = _stated_preprocess(document)
-    return None if stated is None else (stated.size[0], stated.size[1])
-
-
-def _stated_preprocess(document: Mapping[str, Any]) -> Preprocess | None:
-    """Read timm's `pretrained_cfg`.
-
-    Source: timm 1.0.31, `timm/data/transforms_factory.py`, `transforms_imagenet_eval`.
-    """
-    stated = document.get("pretrained_cfg")
-    if not isinstance(stated, Mapping) or not isinstance(stated.get("input_size"), list | tuple):
-        return None
-    size = tuple(stated["input_size"])[1:]
-    crop, mode = stated.get("crop_pct") or 0.875, stated.get("crop_mode") or "center"
-    if type(crop) not in (int, float) or not 0.1 <= crop <= 1 or mode not in ("center", "squash", "border"):
-        raise InvalidCheckpoint(f"Config field crop_pct is {brief(crop)} and crop_mode {brief(mode)}; neither is read.")
-    if mode == "border" and crop < 1:
-        raise InvalidCheckpoint("Config field crop_mode is border, which pads pictures; this app does not do that.")
-    if len(size) != 2 or not all(type(side) is int and 0 < side <= 4096 for side in size):
-        raise InvalidCheckpoint(f"Config field input_size must be channels, height and width, not {brief(size)}.")
-    how: Any = stated.get("interpolation") or "bicubic"
-    resize: Resize = "squash" if mode == "squash" else "cover" if size[0] != size[1] else "shortest"
-    rectangle = math.floor(size[0] / crop), math.floor(size[1] / crop)
-    return Preprocess(
-        size,
-        resize,
-        min(rectangle),
-        "bicubic" if how == "random" else how,
-        _per_channel(stated.get("mean"), IMAGENET_MEAN),
-        _per_channel(stated.get("std"), IMAGENET_STD),
-        None if resize == "shortest" else rectangle,
-        "even",
-    )
-
-
-def _per_channel(value: object, default: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(value) if isinstance(value, list | tuple) else default
-
-
 def _stated_labels(document: Mapping[str, Any]) -> object:
     """Read `label_names`, replaced by the readable `label_descriptions` where they exist."""
     stated = document.get("pretrained_cfg")
@@ -256,9 +192,9 @@ FAMILY = Family(
     by_name=by_name,
     adjust=_adjust,
     by_tensors=by_tensors,
-    stated_size=_stated_size,
-    preprocess=_preprocess,
-    stated_preprocess=_stated_preprocess,
+    stated_size=timm_preprocess.stated_size,
+    preprocess=timm_preprocess.usual_preprocess,
+    stated_preprocess=timm_preprocess.stated_preprocess,
     stated_labels=_stated_labels,
 )
 MAE = replace(
@@ -354,13 +290,8 @@ def _write_tensors(
         stated["problem_type"] = "multi_label_classification"
     stated["pretrained_cfg"] = {
         "custom_load": False,
-        "input_size": [config.channels, *size],
+        **timm_preprocess.written(preprocess),
         "fixed_input_size": size == config.image_size,
-        "interpolation": preprocess.interpolation,
-        "crop_pct": _crop_pct(preprocess),
-        "crop_mode": "squash" if preprocess.resize == "squash" else "center",
-        "mean": list(preprocess.mean),
-        "std": list(preprocess.std),
         "num_classes": config.num_classes,
         "pool_size": None,
         "first_conv": "patch_embed.proj",
@@ -376,21 +307,6 @@ def _mlp_ratio(config: ViTConfig) -> float:
     return ratio if int(config.dim * ratio) == width else math.nextafter(ratio, math.inf)
 
 
-def _crop_pct(preprocess: Preprocess) -> float | None:
-    """Return timm's `crop_pct`, such that `floor(side / crop_pct)` is the resized side; None if no value fits."""
-    height, width = preprocess.size
-    shorter = preprocess.resize_to
-    assert shorter is not None  # set by `Preprocess`
-    if preprocess.resize == "shortest" and height != width:  # timm covers both sides, we resize the shorter one
-        return None
-    resized = list(preprocess.rectangle or (shorter * side // min(height, width) for side in (height, width)))
-    about = min(height, width) / shorter
-    for crop in (about, math.nextafter(about, 0.0), min(height, width) / (shorter + 0.5)):
-        if [math.floor(side / crop) for side in (height, width)] == resized and crop >= 0.1:
-            return crop
-    return None
-
-
 def _obstacle(config: ViTConfig, preprocess: Preprocess) -> str:
     if config.gated_mlp and (config.activation != "silu" or config.eps != 1e-6 or config.pool.startswith("map")):
         return "its MLP is gated, which timm does with SiLU, an eps of 1e-06 and no learnt query only"
@@ -398,7 +314,7 @@ def _obstacle(config: ViTConfig, preprocess: Preprocess) -> str:
         return "timm has either a LayerNorm before the first block or a bias in the patch embedding"
     if config.norm == "after_pool" and config.pool.startswith("map"):
         return "its final LayerNorm comes after the pool"
-    if _crop_pct(preprocess) is None:
+    if timm_preprocess.crop_pct(preprocess) is None:
         height, width = preprocess.size
         return f"timm does not resize pictures to {height} x {width} px as it does"
     return ""
