@@ -2,12 +2,14 @@
 
 import io
 import json
+import pickle
 import tarfile
 import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -73,6 +75,12 @@ OTHERS = {
     "a GGUF file": b"GGUF\3\0\0\0" + bytes(100),
     "an HDF5 file": b"\x89HDF\r\n\x1a\n" + bytes(100),
     "an ONNX program": b"\x08\x08\x12\x07pytorch" + bytes(100),
+    "a SavedModel of TensorFlow": b"\x08\x01\x12\x83\x01" + bytes(100),
+    "a pickle that torch.save did not write": pickle.dumps({"head.weight": torch.ones(2, 3)}),
+    "a pickle that torch.save did not write, as": pickle.dumps([np.ones(3)], protocol=2),
+    "a model of Keras, which is not read here. Open": packed(
+        "metadata.json", lambda buffer: zipfile.ZipFile(buffer, "w"), lambda archive, name: archive.writestr(name, b"")
+    ),
     "a TensorFlow Lite": b"\x1c\0\0\0TFL3" + bytes(100),
     "a file of Flax": b"\x82\xa6params" + bytes(100),
     "an archive. Unpack": packed(

@@ -124,9 +124,9 @@ def _call(function: Any, arguments: Any) -> Any:
     kind = function.name if isinstance(function, Global) else ""
     match kind, arguments:
         case "torch._utils _rebuild_tensor_v2" | "torch._utils _rebuild_tensor", (storage, offset, shape, stride, *_):
-            return _view(storage, storage.dtype, offset, shape, stride)
+            return _view(storage, offset, shape, stride)
         case "torch._utils _rebuild_tensor_v3", (storage, offset, shape, stride, _, _, Global(name=dtype), *_):
-            return _view(storage, getattr(torch, dtype.removeprefix("torch ")), offset, shape, stride)
+            return _view(storage, offset, shape, stride, getattr(torch, dtype.removeprefix("torch ")))
         case "torch._utils _rebuild_parameter" | "torch._utils _rebuild_parameter_with_state", (tensor, *_):
             return tensor
         case "torch.nn.parameter Parameter", (tensor, *_):
@@ -146,9 +146,10 @@ def _call(function: Any, arguments: Any) -> Any:
     return Opaque(kind)
 
 
-def _view(storage: Any, dtype: Any, offset: Any, shape: Any, stride: Any) -> View | Opaque:
-    if not isinstance(storage, Storage):  # an unsupported kind of storage
+def _view(storage: Any, offset: Any, shape: Any, stride: Any, dtype: Any = None) -> View | Opaque:
+    if not isinstance(storage, Storage):  # an unsupported kind of storage, as pickle.dump writes
         return Opaque("torch Tensor")
+    dtype = dtype or storage.dtype
     sides = (*shape, *stride, offset)
     if len(shape) > 8 or len(shape) != len(stride) or not all(type(n) is int and 0 <= n < _MAX_ELEMENTS for n in sides):
         raise ValueError("A tensor has an impossible shape.")

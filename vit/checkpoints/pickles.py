@@ -22,6 +22,10 @@ _MAX_VISITS = 30_000  # limit on dicts and modules to search; a ViT-22B has abou
 _MAX_DEPTH = 60  # modules are nested about ten levels deep, and each level counts twice
 
 
+class OtherPickle(ValueError):
+    """A pickle that torch.save did not write."""
+
+
 class StoredTensor(NamedTuple):
     """A tensor of a file on the meta device, and the range of its storage in the file [bytes from the start]."""
 
@@ -81,13 +85,16 @@ def read_legacy(file: IO[bytes]) -> Pickled:
 
     Raises:
         UnsafePickle: it refers to a function that no checkpoint needs.
+        OtherPickle: torch.save did not write it.
         Exception: any error that a damaged file causes.
     """
     start = io.BytesIO(file.read(32 << 20))
-    # Magic number, protocol version, platform, content, and keys of the storages in the order of the file.
-    magic, _, system, root, keys = (interpret(start) for _ in range(5))
-    if magic != 0x1950A86A20F9469CFC6C or system.get("little_endian") is not True or not isinstance(keys, list):
-        raise ValueError("It is not a file of torch.save.")
+    if interpret(start) != 0x1950A86A20F9469CFC6C:
+        raise OtherPickle
+    # Protocol version, platform, content, and keys of the storages in the order of the file.
+    _, system, root, keys = (interpret(start) for _ in range(4))
+    if system.get("little_endian") is not True or not isinstance(keys, list):
+        raise ValueError("The numbers are big-endian, or the keys are missing.")
     at, storages = start.tell(), {storage.key: storage for storage in _storages(root)}
     places = {}
     for key in keys:

@@ -21,7 +21,7 @@ from vit.checkpoints.file_entries import MAX_TENSORS, Entry, open_zip, rewound, 
 from vit.checkpoints.json_documents import read_json
 from vit.checkpoints.numpy_archives import first_entry, read_archive
 from vit.checkpoints.pickle_interpreter import UnsafePickle
-from vit.checkpoints.pickles import Pickled, read_legacy, read_zip
+from vit.checkpoints.pickles import OtherPickle, Pickled, read_legacy, read_zip
 from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief
 
@@ -70,6 +70,8 @@ def read_meta_tensors(file: BufferedReader, name: str) -> tuple[Tensors, dict[st
     if start.startswith(b"version https://git-lfs"):
         raise InvalidCheckpoint(f"{brief(name)} is a placeholder of Git LFS. Fetch the file itself with: git lfs pull.")
     first = first_entry(file)
+    if first == "metadata.json":  # Keras writes it first
+        raise InvalidCheckpoint(f"{brief(name)} is a model of Keras{_OTHER_LIBRARYS}")
     if first.endswith((*SUFFIXES, ".onnx", ".json")):
         raise InvalidCheckpoint(f"{brief(name)} is {_ARCHIVE}")
     if "/data/weights/" in first:
@@ -95,7 +97,8 @@ _OTHERS = (
     (rb"\s*<", "a web page or an error's text, and no weights: the download failed. Download it again, logged in."),
     (rb"GGUF", f"a GGUF file{_OTHER_LIBRARYS}"),
     (rb"\x89HDF", f"an HDF5 file of Keras or TensorFlow{_OTHER_LIBRARYS}"),
-    (rb"\x08[\x01-\x1f]\x12", f"an ONNX program{_OTHER_LIBRARYS}"),
+    (rb"\x08\x01\x12", f"a SavedModel of TensorFlow{_OTHER_LIBRARYS}"),
+    (rb"\x08[\x02-\x1f]\x12", f"an ONNX program{_OTHER_LIBRARYS}"),
     (rb".{4}TFL3", f"a TensorFlow Lite program{_OTHER_LIBRARYS}"),
     (rb"([\x81-\x8f]|\xde..)[\xa1-\xbf]\w", f"a file of Flax{_OTHER_LIBRARYS}"),
     (rb"\x1f\x8b|BZh|\xfd7zXZ|7z\xbc\xaf|Rar!|.{257}ustar", _ARCHIVE),
@@ -301,6 +304,11 @@ def _read_pickle(file: BufferedReader, name: str, size: int) -> Pickled:
             return read_zip(archive, file, _find_pickle(archive, name, size))
     except InvalidCheckpoint:
         raise
+    except OtherPickle as error:
+        raise InvalidCheckpoint(
+            f"{brief(name)} is a pickle that torch.save did not write, as pickle.dump writes it. Load it where it was "
+            f"written, and save it with: {SAVE}."
+        ) from error
     except UnsafePickle as error:
         suffix = Path(name).suffix if name.endswith(SUFFIXES) else "PyTorch"
         raise InvalidCheckpoint(
