@@ -8,7 +8,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
@@ -126,6 +126,16 @@ def brief(value: object) -> str:
     text = value if isinstance(value, str) else repr(value) if not isinstance(value, int) else _digits(value)
     text = "".join(c if c.isprintable() else "?" for c in text[:60])
     return text.replace("`", "'")
+
+
+def brief_list(texts: Iterable[str], most: int = 6) -> str:
+    """Join texts for a message: at most `most` of them, and the number of the others.
+
+    >>> brief_list(["cat", "dog"]), brief_list("abcd", most=2)
+    ('cat, dog', 'a, b and 2 more')
+    """
+    every = list(texts)
+    return ", ".join(every[:most]) + (f" and {len(every) - most:,} more" if len(every) > most else "")
 
 
 def _digits(value: int) -> str:

@@ -21,6 +21,7 @@ from vit.explain.record import record
 from vit.explain.registers import LEAST, RegisterNeurons, register_neurons, with_register
 from vit.images import samples
 from vit.images.decode import decode_image
+from vit.untrusted import brief_list
 from vit.view.chart_colours import QUIET, STRONG
 from vit.view.overlay import COLORMAPS, colorize
 from vit.view.payload import pack
@@ -43,13 +44,13 @@ def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
             "nothing to take over."
         )
         return
-    named = ", ".join(
+    neurons = [
         f"block {block + 1} neuron {number + 1} ({share:.0%})"
-        for (block, number), share in list(zip(moved.neurons, moved.shares, strict=True))[:NAMED]
-    )
+        for (block, number), share in zip(moved.neurons, moved.shares, strict=True)
+    ]
     st.caption(
         f"Moved neurons, with their share of the norm of the {moved.tokens} outliers after block {moved.block + 1}: "
-        f"{named}{f' and {len(moved.neurons) - NAMED} more' if len(moved.neurons) > NAMED else ''}."
+        f"{brief_list(neurons, NAMED)}."
     )
     changed = _changed(example, moved)
     before, after = (_lengths(one, choice.about) for one in (example, changed))

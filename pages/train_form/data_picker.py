@@ -22,6 +22,7 @@ from vit.data import survey as surveys
 from vit.errors import InvalidDataset, UserError
 from vit.paths import data_roots
 from vit.runs import uploaded_datasets
+from vit.untrusted import brief_list
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -334,8 +335,7 @@ def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
     if untested := [
         name for name, count in zip(classes["class"], classes[[*survey.counts][-1]], strict=True) if not count
     ]:
-        rest = f" and {len(untested) - 5} more" if len(untested) > 5 else ""
-        st.warning(f"No test picture: {plain(', '.join(untested[:5]))}{rest}. The accuracy does not cover them.")
+        st.warning(f"No test picture: {plain(brief_list(untested))}. The accuracy does not cover them.")
     if survey.leaked:
         many = f"{survey.leaked:,} pictures are" if survey.leaked > 1 else "1 picture is"
         st.warning(f"{many} in two splits, which makes every accuracy too high.")

@@ -14,8 +14,7 @@ from vit.data.file_names import Parts, printable_name
 from vit.data.picture_trees import NO_PICTURES, Tree, pictures_below
 from vit.data.split_names import SplitName, split_name, without_split
 from vit.errors import InvalidDataset
-
-_NAMED = 6  # names in a message
+from vit.untrusted import brief_list
 
 Content = Tree | list[Parts]  # of a class: its folder including subfolders, or a list of pictures
 Classes = dict[str, Content]
@@ -45,21 +44,15 @@ def pictures_of(content: Content) -> list[Parts]:
     return content if isinstance(content, list) else pictures_below(content, all_of_them=False)
 
 
-def some(texts: Iterable[str]) -> str:
-    """Join a few texts for a message; of more, state the number."""
-    every = list(texts)
-    return ", ".join(every[:_NAMED]) + (f" and {len(every) - _NAMED:,} more" if len(every) > _NAMED else "")
-
-
-def listed(names: Iterable[str]) -> str:
-    """Join a few names of folders for a message."""
-    return some(f"{printable_name(name)}/" for name in names)
+def folder_list(names: Iterable[str]) -> str:
+    """Join names of folders for a message, see `brief_list`."""
+    return brief_list(f"{printable_name(name)}/" for name in names)
 
 
 def unknown_classes(names: Iterable[str], where: str) -> InvalidDataset:
     """Return the error for classes in another split than the one for training only."""
-    shown = some(map(printable_name, names))
-    return InvalidDataset(f"{where} has classes for testing that train/ lacks: {shown}. Add or remove them.")
+    classes = brief_list(map(printable_name, names))
+    return InvalidDataset(f"{where} has classes for testing that train/ lacks: {classes}. Add or remove them.")
 
 
 def _has_pictures(folder: Tree) -> bool:
@@ -99,7 +92,7 @@ def from_folders(root: Tree, where: str) -> Layout:
         return deeper[0]
     if len(deeper) > 1:
         raise InvalidDataset(
-            f"{where} holds several sets of pictures, each with splits, in {listed(inner)}. Choose one of these "
+            f"{where} holds several sets of pictures, each with splits, in {folder_list(inner)}. Choose one of these "
             "folders."
         )
     return _classes_of(root, where)
@@ -148,8 +141,8 @@ def _splits(root: Tree, where: str) -> Layout | None:
         return Layout({"": dict(classes)}, (f"Only {printable_name(own)}/ is read.",))
     if siblings and not any(map(_with_pictures, siblings.values())):
         raise InvalidDataset(
-            f"{where} has class folders in {printable_name(own)}/ ({listed(classes)}) and pictures beside it, in "
-            f"{listed(siblings)}. It cannot be known whether {printable_name(own)}/ is one of the classes. Move "
+            f"{where} has class folders in {printable_name(own)}/ ({folder_list(classes)}) and pictures beside it, in "
+            f"{folder_list(siblings)}. It cannot be known whether {printable_name(own)}/ is one of the classes. Move "
             "the others away, or the pictures of a class into one folder."
         )
     return None
@@ -171,7 +164,7 @@ def _training_folder(
     fit = sorted((split.rank, name, split) for split, name in named if _with_pictures(inner[name]))
     if len(fit) > 1 and fit[0][0] == fit[1][0]:
         names = [name for rank, name, _ in fit if rank == fit[0][0]]
-        raise InvalidDataset(f"{where} has several folders for training: {listed(names)}. Keep one of them.")
+        raise InvalidDataset(f"{where} has several folders for training: {folder_list(names)}. Keep one of them.")
     return (fit[0][2], fit[0][1]) if fit else None
 
 
@@ -215,7 +208,7 @@ def _classes_of(root: Tree, where: str, known: Iterable[str] = ()) -> Layout:
     }
     copies = {name for name, own in nested.items() if len(nested) < len(inner) and own <= set(inner)}  # of classes
     several = sorted({one for name, own in nested.items() if len(own) > 1 and name not in copies for one in own})
-    notes = (f"Folders within a class are read as one: {listed(several)}.",) if several else ()
+    notes = (f"Folders within a class are read as one: {folder_list(several)}.",) if several else ()
     if len(nested) < len(inner):
         return Layout({"": {name: folder for name, folder in inner.items() if name not in copies}}, notes)
     if len(inner) < 2 or set(inner) & set(known):
@@ -231,8 +224,8 @@ def _classes_of(root: Tree, where: str, known: Iterable[str] = ()) -> Layout:
     if len(real) == 1:
         return Layout({"": dict(_with_pictures(inner[real[0]]))}, (f"Only {printable_name(real[0])}/ is read.",))
     raise InvalidDataset(
-        f"{where} holds pictures in {listed(inner)}, and in each of them in {listed(sorted(repeated))}. It cannot be "
-        "known which of these are the classes. Keep one level of folders, named by the classes."
+        f"{where} holds pictures in {folder_list(inner)}, and in each of them in {folder_list(sorted(repeated))}. "
+        "It cannot be known which of these are the classes. Keep one level of folders, named by the classes."
     )
 
 
@@ -270,5 +263,5 @@ def splits_in_names(layout: Layout) -> Layout | None:
         return None
     if "test" not in splits:
         splits["test"] = splits.pop("validation")
-    note = f"Splits and classes are from the names of the folders: {listed(layout.classes)}."
+    note = f"Splits and classes are from the names of the folders: {folder_list(layout.classes)}."
     return Layout(splits, (*layout.notes, note))

@@ -242,13 +242,13 @@ def _read(table: Table, path: Parts, index: _Index, accepted: Accepted) -> _Read
     pictures = fit[files]
     if columns is None and pictures[0] is None:
         columns, rows, pictures = rows[0], rows[1:], pictures[1:]
-    kept = [
+    rows_with_pictures = [
         (picture, [cell if cell.casefold() not in _MISSING else "" for cell in row])
         for picture, row in zip(pictures, rows, strict=True)
         if picture
     ]
     others = [column for column in range(len(rows[0])) if column != files] if rows else []
-    values = {column: [row[column] for _, row in kept] for column in others}
+    values = {column: [row[column] for _, row in rows_with_pictures] for column in others}
     split_column = next((column for column in others if are_splits(values[column])), None)
     chosen = label_columns(
         {c: own for c, own in values.items() if c != split_column and not names_splits(c, columns)},
@@ -259,7 +259,7 @@ def _read(table: Table, path: Parts, index: _Index, accepted: Accepted) -> _Read
         return f"{shown} names these pictures, but {chosen}"
     classes: dict[Parts, set[str]] = defaultdict(set)
     splits = {}
-    for picture, row in kept:
+    for picture, row in rows_with_pictures:
         classes[picture] |= _classes_in(row, chosen, columns)
         if split_column is not None and (own := split_name(row[split_column])):
             splits[picture] = str(own.kind)

@@ -14,10 +14,9 @@ from vit.data.archive_names import check_class
 from vit.data.file_names import OTHER_PICTURES, PICTURES, Parts, printable_name, printable_path
 from vit.data.folder_structure import (
     Layout,
+    folder_list,
     from_folders,
-    listed,
     pictures_of,
-    some,
     splits_in_names,
     unknown_classes,
 )
@@ -25,6 +24,7 @@ from vit.data.labelled_files import NoLabels, PictureLabels, agree, from_names, 
 from vit.data.picture_trees import NO_PICTURES, Tree, others_below, pictures_below, tables_below
 from vit.data.split_names import is_generic, split_name, without_split
 from vit.errors import InvalidDataset
+from vit.untrusted import brief_list
 
 _LISTED = 20  # excluded pictures per folder that a message lists; of more it states the number
 
@@ -90,7 +90,7 @@ def _are_splits(names: Iterable[str]) -> bool:
 def _note_doubtful(layout: Layout) -> Layout:
     """Add a note about classes whose names suggest otherwise."""
     doubtful = [name for name in layout.classes if (split := split_name(name)) and split.rank == 1]
-    note = f"Read as classes, as the folders beside them: {listed(doubtful)}."
+    note = f"Read as classes, as the folders beside them: {folder_list(doubtful)}."
     return layout._replace(notes=(*layout.notes, note)) if doubtful else layout
 
 
@@ -102,7 +102,7 @@ def _note_unread(root: Tree, layout: Layout) -> Layout:
         for name, folder in level.folders.items():
             if (others := others_below(folder)) and not pictures_below(folder):
                 unread.append(f"{printable_path((*path, name))}/ ({len(others):,})")
-    note = f"Folders beside the classes with files, but no picture that can be read: {some(unread)}."
+    note = f"Folders beside the classes with files, but no picture that can be read: {brief_list(unread)}."
     return layout._replace(notes=(*layout.notes, note)) if unread else layout
 
 
@@ -112,8 +112,9 @@ def _note_file_names(layout: Layout) -> Layout:
     named = from_names(list(folders))
     if named is None or _agrees(named, folders):
         return layout
-    labels = some(sorted({printable_name(label) for label, _ in named.labels.values()}))
-    note = f"The folders are read as classes ({listed(layout.classes)}), although the names of the files give {labels}."
+    labels = brief_list(sorted({printable_name(label) for label, _ in named.labels.values()}))
+    classes = folder_list(layout.classes)
+    note = f"The folders are read as classes ({classes}), although the names of the files give {labels}."
     return layout._replace(notes=(*layout.notes, note))
 
 
@@ -143,11 +144,11 @@ def _agrees(labelled: PictureLabels, folders: Mapping[Parts, str]) -> bool:
 
 
 def _two_sources(names: Sequence[str], labelled: PictureLabels, where: str) -> InvalidDataset:
-    labels = some(sorted({printable_name(label) for label, _ in labelled.labels.values()}))
+    labels = brief_list(sorted({printable_name(label) for label, _ in labelled.labels.values()}))
     return InvalidDataset(
-        f"{where} has the folders {listed(names)}, but {printable_path(labelled.tables[0])} has other classes in its "
-        f"column `label`: {labels}. It cannot be known which are meant. Move the table away, or put all pictures into "
-        "one folder."
+        f"{where} has the folders {folder_list(names)}, but {printable_path(labelled.tables[0])} has other classes in "
+        f"its column `label`: {labels}. It cannot be known which are meant. Move the table away, or put all pictures "
+        "into one folder."
     )
 
 
@@ -193,7 +194,7 @@ def _split(labelled: PictureLabels, where: str) -> Layout:
     spelled = Counter(map(str.casefold, train))
     notes = labelled.notes
     if alike := [label for label in sorted(train) if spelled[label.casefold()] > 1]:
-        notes = (*notes, f"Classes that differ only in case are kept apart: {some(map(printable_name, alike))}.")
+        notes = (*notes, f"Classes that differ only in case are kept apart: {brief_list(map(printable_name, alike))}.")
     layout = Layout({name: dict(classes) for name, classes in splits.items()}, notes, labelled.tables)
     for classes in splits.values():
         if unknown := sorted(set(classes) - set(train)):
@@ -208,9 +209,9 @@ def _too_few(root: Tree, names: Sequence[str], only_splits: bool, reason: str, w
     folders = Counter(path[:-1] for path in pictures_below(root))
     message = f"{where} has {len(names)} class folder{'s' * (len(names) != 1)} with pictures. "
     if only_splits:
-        message = f"{where} has only folders of splits ({listed(names)}), and no class folders in them. "
+        message = f"{where} has only folders of splits ({folder_list(names)}), and no class folders in them. "
     if folders:
-        lie = some(f"{printable_path(path) or '.'}/ ({count:,})" for path, count in sorted(folders.items()))
+        lie = brief_list(f"{printable_path(path) or '.'}/ ({count:,})" for path, count in sorted(folders.items()))
         message += f"Pictures lie in {lie}. "
     message += f"{reason} " if reason else ""
     kinds = Counter(splitext(path[-1])[1].lower() for path in others_below(root))

@@ -42,7 +42,7 @@ from vit.data.split_names import Kind, split_name
 from vit.errors import InvalidDataset
 from vit.files import replaced
 from vit.progress import tqdm
-from vit.untrusted import Unreadable, brief, parse_json, read_bytes
+from vit.untrusted import Unreadable, brief, brief_list, parse_json, read_bytes
 
 INDEX, COPIED = "index.npz", "pictures.bin"
 SPLITS = ("train", "validation", "test")
@@ -51,7 +51,6 @@ _SUFFIXES = (".tar", ".parquet")
 _BATCH_BYTES, _MOST_ROWS = 1 << 26, 200  # limits on a batch of parquet rows
 _MOST_LABEL = 1 << 20
 _HIDDEN = -1  # label of test pictures in parquet
-_LISTED = 6  # files in a note
 _VERSION = 2
 
 
@@ -270,7 +269,7 @@ def _split_notes(files: Sequence[Path], splits: Sequence[Kind | None]) -> tuple[
     unnamed = [file.name for file, split in zip(files, splits, strict=True) if split is None]
     if not unnamed or len(unnamed) == len(files):
         return ()
-    return (f"Read as training pictures, because their names state no split: {_listed(unnamed)}.",)
+    return (f"Read as training pictures, because their names state no split: {brief_list(unnamed)}.",)
 
 
 def _notes_on_unlabelled(files: Sequence[Path], rows: Sequence[_Row]) -> tuple[str, ...]:
@@ -280,13 +279,9 @@ def _notes_on_unlabelled(files: Sequence[Path], rows: Sequence[_Row]) -> tuple[s
         reason = label if isinstance(label, _NoLabel) else _NoLabel.NAMED
         by_reason.setdefault(reason.value, []).append(files[number].name)
     return tuple(
-        f"Pictures left out of {_listed(sorted(set(own)))}: {len(own):,}, because {reason}."
+        f"Pictures left out of {brief_list(sorted(set(own)))}: {len(own):,}, because {reason}."
         for reason, own in by_reason.items()
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else "")
 
 
 def _classes(folder: Path, count: int, names: Sequence[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from vit.checkpoints.families.family import Family
 from vit.checkpoints.families.parts import Part, aligned
 from vit.errors import InvalidCheckpoint
-from vit.untrusted import brief
+from vit.untrusted import brief, brief_list
 
 _HEADS = ("head", "head_dist", "classifier")  # ours, before `adjust`
 # Modules that are never part of the path from the model to its head.
@@ -262,4 +262,4 @@ def described(left_out: Mapping[str, str]) -> str:
         root = name.partition(".")[0] if "." in name else name
         counts[root] = counts.get(root, 0) + 1
     parts = [f"`{brief(root)}`" + (f" ({count} tensors)" if count > 1 else "") for root, count in counts.items()]
-    return ", ".join(parts[:6]) + (f" and {len(parts) - 6} more" if len(parts) > 6 else "")
+    return brief_list(parts)

@@ -1,6 +1,7 @@
 """What the engines of clusters share: stopping and killing runs."""
 
 import time
+from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,9 +29,9 @@ class ClusterEngine(Engine):
         self._end_job(handle)
         record_end(handle, KILLED)
 
+    @abstractmethod
     def _end_job(self, handle: Handle) -> None:
         """Kill a job, and return when it is over."""
-        raise NotImplementedError
 
     def _attempts(self, seconds: float, pause: float) -> Iterator[None]:
         """Yield every `pause` [s]; the caller returns when its job is over.
