@@ -122,6 +122,20 @@ def test_names_in_json_are_labels(tmp_path: Path) -> None:
     assert (found.classes, found.labels.tolist()) == (("cat", "dog", "owl"), [1, 0, 0, 2] * 6)
 
 
+def test_files_that_number_their_classes_differently_are_refused(tmp_path: Path) -> None:
+    for name, classes in (("train-0", ["cat", "dog"]), ("train-1", ["cat", "dog"]), ("test-0", ["dog", "cat"])):
+        write_file(tmp_path / f"{name}.parquet", [0, 1] * 10)
+        table = pq.read_table(tmp_path / f"{name}.parquet")
+        features = {"info": {"features": {"label": {"names": classes, "_type": "ClassLabel"}}}}
+        pq.write_table(
+            table.replace_schema_metadata({"huggingface": json.dumps(features)}), tmp_path / f"{name}.parquet"
+        )
+    with pytest.raises(InvalidDataset, match=r"train-0\.parquet numbers its classes differently"):
+        load(tmp_path)
+    (tmp_path / "test-0.parquet").unlink()
+    assert load(tmp_path).classes == ("cat", "dog")
+
+
 def write_records(*names: str) -> Callable[[Path], None]:
     """Return a function that writes a tar with these files, of which pictures end in .png."""
 

@@ -299,7 +299,8 @@ def test_full_disk_ends_a_run_that_resumes_once_there_is_space(tmp_path: Path) -
     mount = f"mount -t tmpfs -o size=32m tmpfs '{small}' && exec \"$@\""
     own_mounts = ["unshare", *(["--map-root-user"] if os.getuid() else []), "--mount", "sh", "-c"]
     # Only Linux has unshare, and its administrators may forbid namespaces, as in some containers.
-    if not shutil.which("unshare") or subprocess.run([*own_mounts, mount, "sh", "true"], capture_output=True).returncode:
+    trial = [*own_mounts, mount, "sh", "true"]
+    if not shutil.which("unshare") or subprocess.run(trial, capture_output=True).returncode:
         pytest.skip("This system lets no program mount a small file system.")
     program = [sys.executable, "-c", FULL, str(small), endless().model_dump_json()]
     done = subprocess.run([*own_mounts, mount, "sh", *program], capture_output=True, text=True, timeout=PATIENCE)

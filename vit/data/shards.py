@@ -225,6 +225,11 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
                 rows += [(number, *place, split) for place in _in_tar(file)]
             else:
                 own, named = _in_parquet(file, out)
+                if names and named and named != names:
+                    raise InvalidDataset(
+                        f"{file.name} numbers its classes differently from the files before it. Write all files with "
+                        "the same ClassLabel."
+                    )
                 names = names or named
                 rows += [(number, *place, split) for place in own]
     if parquet:
