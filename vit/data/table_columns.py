@@ -36,7 +36,7 @@ def file_column(
         titles: one per column, "" without one.
     """
 
-    def likeness(column: int) -> tuple[bool, bool, int, bool]:
+    def score(column: int) -> tuple[bool, bool, int, bool]:
         cells = [row[column] for row, picture in zip(rows, found[column], strict=True) if picture]
         names = sum(is_picture(cell) or "/" in cell or "\\" in cell for cell in cells)
         words = {word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", titles[column])}
@@ -45,8 +45,8 @@ def file_column(
         counts_rows = any(numbers == [str(first + row) for row in range(len(rows))] for first in (0, 1))
         return 2 * names > len(cells), not _INDEX.fullmatch(titles[column]), meant, meant > 0 and not counts_rows
 
-    likenesses = {column: likeness(column) for column in found}
-    best = [column for column in found if likenesses[column] == max(likenesses.values())]
+    scores = {column: score(column) for column in found}
+    best = [column for column in found if scores[column] == max(scores.values())]
     if any(len({*pictures} - {None}) > 1 for pictures in zip(*(found[column] for column in best), strict=True)):
         names = " and ".join(title_of(column, titles) for column in best[:6])
         return f"its columns {names} name different ones. Keep one of them, or call it `filename`."
