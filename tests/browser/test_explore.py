@@ -202,7 +202,7 @@ def test_selected_class_is_the_explained_class(app: App) -> None:
     app.open("?view=relevance")
     popover = app.page.get_by_role("button", name="Class and method")
     field = app.page.locator('[data-testid="stSelectbox"]', has_text=re.compile("^Class")).first
-    for name, label in (("horse", "horse"), ("temple", "truck"), ("cat", "cat")):
+    for name, label in (("horse", "horse"), ("temple", "bird"), ("cat", "cat")):
         app.sample(samples.SAMPLES[name].title)
         app.page.wait_for_function(f"() => !{FIND}.root.hasAttribute('data-waiting')")
         app.wait_until_idle()

@@ -118,7 +118,7 @@ def test_python_sets_the_selection_and_the_browser_continues_from_it(open_viewer
 
 def test_view_may_arrive_before_its_data(open_page):
     viewer = open_page("case=small&view-first=1")
-    viewer.expect_sentence(re.compile("the class token looks"))
+    viewer.expect_sentence(re.compile("attention from the class token"))
 
 
 def test_viewers_of_a_group_move_together_and_share_a_scale(open_viewer):

@@ -59,7 +59,7 @@ def test_last_row_of_maps_is_the_pooling_query(open_viewer):
     viewer.page.locator("canvas.grid").focus()
     viewer.page.keyboard.press("ArrowUp")
     viewer.leave()
-    viewer.expect_sentence(re.compile("^Block 3, head 2: where patch"))
+    viewer.expect_sentence(re.compile("^Block 3, head 2: attention from patch"))
     viewer.expect_selection("view=attention")
     viewer.page.keyboard.press("ArrowDown")
     viewer.expect_sentence(re.compile("^Pooling query"))
