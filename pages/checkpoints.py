@@ -99,9 +99,9 @@ def show(info: CheckpointInfo) -> None:
                 offer_lesson(info)
         if access.may_train():
             if "/" not in info.name:  # the name of a downloaded checkpoint is its origin
-                with st.popover("Rename"), st.form("rename", border=False):
+                with st.popover("Rename"):
                     st.text_input("New name", info.name, key=f"name {info.name}", help=manage.NAME_HELP)
-                    st.form_submit_button("Rename", on_click=rename, args=(info.name,), type="primary")
+                    st.button("Rename", on_click=rename, args=(info.name,), type="primary")
             if st.button("Delete", type="tertiary"):
                 confirm_deletion(info)
 

@@ -367,11 +367,14 @@ def truth(model: Any) -> dict[str, Any]:
     block = model.blocks[0]
     act = type(block.mlp.act).__name__
     distilled = hasattr(model, "head_dist")
+    # Only timm's VisionTransformer can leave the prefix out of the pool; its Eva reads all tokens with a query.
+    patches_alone = model.num_prefix_tokens and not getattr(model, "pool_include_prefix", True)
+    pools = {"token": "cls", "avg": "mean", "map": "map_patches" if patches_alone else "map"}
     return {
         "heads": block.attn.num_heads,
         "eps": block.norm1.eps,
         "activation": {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "SiLU": "silu"}[act],
-        "pool": "cls_dist" if distilled else {"token": "cls", "avg": "mean", "map": "map"}[model.global_pool],
+        "pool": "cls_dist" if distilled else pools[model.global_pool],
         "depth": len(model.blocks),
         "prefix": model.num_prefix_tokens,
         "norm_pre": isinstance(getattr(model, "norm_pre", None), nn.LayerNorm),

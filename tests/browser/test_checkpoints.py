@@ -192,6 +192,7 @@ def test_checkpoint_is_renamed_and_deleted(page: Page, url: str, places: Places,
     page.goto(f"{url}/checkpoints?name={kept}")
     page.get_by_role("button", name="Rename").click()
     page.get_by_role("textbox", name="New name").fill("better")
+    page.get_by_role("textbox", name="New name").press("Enter")
     page.get_by_test_id("stPopoverBody").get_by_role("button", name="Rename").dblclick()
     expect(row(page, "better")).to_be_attached()
     expect(row(page, kept)).not_to_be_attached()

@@ -187,7 +187,9 @@ def test_contact_sheet_leads_to_the_explorer(page: Page, url: str) -> None:
     expect(page.get_by_text(re.compile(r"^faithful|\nfaithful|faithful −?0\.\d\d: "))).to_have_count(
         len(samples.SAMPLES)
     )
-    page.get_by_role("radio", name="Faithfulness").or_(page.get_by_role("button", name="Faithfulness")).first.click()
+    page.get_by_role("radio", name="Faithfulness", exact=True).or_(
+        page.get_by_role("button", name="Faithfulness", exact=True)
+    ).first.click()
     expect(page).to_have_url(re.compile("m_sort=faithfulness"))
     page.get_by_text("Open in Explore").first.click()
     expect(page).to_have_url(re.compile(r"\?(?=.*sample=\w+)(?=.*checkpoint=cifar10)"))
