@@ -64,9 +64,11 @@ def main() -> None:
         expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled(timeout=120_000)
         page.get_by_role("heading", name="Ladder").scroll_into_view_if_needed()
         page.get_by_role("button", name="Try without training").click()
-        expect(page.get_by_text("Take ")).to_be_visible(timeout=240_000)
+        expect(page.get_by_text("Best so far")).to_be_visible(timeout=240_000)
         page.get_by_role("heading", name="Ladder").evaluate("(heading) => heading.scrollIntoView()")
-        page.screenshot(path=OUT / "ladder.png")
+        left = page.get_by_role("heading", name="Ladder").evaluate("(heading) => heading.getBoundingClientRect().left")
+        right_column = {"x": left - 24, "y": 60, "width": WINDOW["width"] - left + 24, "height": 700}
+        page.screenshot(path=OUT / "ladder.png", clip=right_column)
         page.goto(f"{url}/train?preset=shapes")
         page.get_by_role("button", name="Start", exact=True).click(timeout=120_000)
         stop = page.get_by_test_id("stMain").get_by_role("button", name="Stop", exact=True)
