@@ -7,7 +7,7 @@ const PURE = ["attention", "bytes", "captions", "colours", "engine", "maps", "pa
 const PURE_LESSON = ["course", "layers", "machine_code", "maps_payload", "model", "operations", "preprocess", "resample", "text", "trace", "transformer", "weights", "workspace"];
 
 export default [
-  { ignores: [".venv/", "node_modules/", "data/", "runs/", "downloads/", "test-results/"] },
+  { ignores: [".venv*/", "node_modules/", "data/", "runs/", "downloads/", "test-results/"] },
   js.configs.recommended,
   {
     rules: {

@@ -4,7 +4,7 @@
     python benchmarks/planted_classes.py --run DIR   # with the best checkpoint of an existing run
 
 The model's head is removed, and example pictures define the four shapes as classes. The pointing game checks whether
-the strongest patch of a map contains part of the shape. The goal is 95 % for relevance. A patch counts as a whole:
+the strongest patch of a map contains part of the shape. The goal is 95% for relevance. A patch counts as a whole:
 shapes are recognised by their outline, where patches are partly background and a patch's centre may lie outside. Random
 maps and a blob in the middle show how much easier this makes the game.
 

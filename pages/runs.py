@@ -307,9 +307,9 @@ def show_figures(run: Run) -> None:
     details: dict[str, str] = {}
     if (best := best_epoch(figures.records)) and "accuracy" in best:
         weights = f", {best['weights']} weights" if best.get("weights") in ("raw", "averaged") else ""
-        details["Validation accuracy"] = f"{100 * best['accuracy']:.1f} % in epoch {best['epoch']}{weights}"
+        details["Validation accuracy"] = f"{100 * best['accuracy']:.1f}% in epoch {best['epoch']}{weights}"
     if final := final_test(figures.records):
-        details["Test accuracy"] = f"{100 * final['accuracy']:.1f} %"
+        details["Test accuracy"] = f"{100 * final['accuracy']:.1f}%"
     if steps:
         details["Loss"] = f"{steps[-1]['loss']:.3f}"
         if progress and progress.pictures_per_second:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from patience import until
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
@@ -256,7 +256,7 @@ def test_run_starts_with_the_accuracy_of_the_probe(
 def test_too_high_a_learning_rate_does_not_end_below_the_probe(
     rung: str, config: TrainConfig, runs: Callable[[TrainConfig], Path]
 ) -> None:
-    """As in facebookresearch/dinov2 #276, where the probe reaches 75 % and fine-tuning never exceeds 40 %."""
+    """As in facebookresearch/dinov2 #276, where the probe reaches 75% and fine-tuning never exceeds 40%."""
     run = runs(ladder.rung_config(config, rung).model_copy(update={"lr": 2.0, "ema": 0.0, "grad_clip": 0.0}))
     accuracy = epochs(run)
     assert min(accuracy.values()) < accuracy[0]
@@ -320,9 +320,7 @@ def test_stopped_ladder_starts_no_further_rung(base: str, folder: Path, tmp_path
     settings = ["--rungs", "lora", "last", "--set", "epochs=1000", "batch_size=12", "device=cpu"]
     environment = os.environ | {"VIT_RUNS": str(tmp_path)}
     process = subprocess.Popen([*ladder_command, *settings], env=environment, stderr=subprocess.PIPE, text=True)
-    while not list(tmp_path.glob("*/checkpoints/last")):
-        assert process.poll() is None
-        time.sleep(0.05)
+    until(lambda: list(tmp_path.glob("*/checkpoints/last")) or process.poll() is not None, "the first checkpoint")
     process.terminate()
     error = process.communicate()[1]
     (run,) = tmp_path.glob("2*")

@@ -287,7 +287,7 @@ def test_usual_number_of_heads(dim: int, heads: int | None) -> None:
     ("changes", "words"),
     [
         ({"hidden_size": 128}, "hidden_size"),
-        ({"hidden_size": 10**9}, "hidden_size must be less than or equal to 8192"),
+        ({"hidden_size": 10**9}, "hidden_size must be at most 8,192"),
         ({"num_hidden_layers": 3}, "num_hidden_layers"),
         ({"num_attention_heads": 3}, "heads"),
         ({"num_attention_heads": "4"}, "num_attention_heads"),

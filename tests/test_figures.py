@@ -87,7 +87,7 @@ def test_outline_is_drawn_and_named(explanation: Explanation, contour: Any) -> N
     before, after = (embedded(figure(explanation, selection, kind="svg"))[1] for selection in (plain, outlined))
     changed = (before != after).any(-1)
     assert 0 < changed.mean() < 0.2
-    expected = {"mass": "with 30 % of the weight", "otsu": "Otsu"}[contour]
+    expected = {"mass": "with 30% of the weight", "otsu": "Otsu"}[contour]
     assert expected in text_of(figure(explanation, outlined, kind="svg")).replace("  ", " ")
 
 
@@ -106,7 +106,7 @@ def test_text_stays_text_in_svg_and_pdf(explanation: Explanation, checkpoint: Ch
         "photo.png",
     ):
         assert fact in output.replace("  ", " ")
-    assert "10 %" in output and "2×" in output and "Attention weight" in output
+    assert "10%" in output and "2×" in output and "Attention weight" in output
     pdf = map_figure(explanation, selection, view, facts, kind="pdf")
     assert pdf.startswith(b"%PDF") and b"/ToUnicode" in pdf
     drawn = b"".join(
@@ -120,7 +120,7 @@ def test_cosines_and_shares_have_their_own_unit(explanation: Explanation) -> Non
     assert "Cosine" in output and "%" not in output and "×" not in output
     view = MapView(torch.arange(17) / 136, {"method": "other"}, "Another.", 0.0, 0.2, "share")
     output = text_of(map_figure(explanation, Selection(), view, "Facts.", kind="svg"))
-    assert "Share" in output and "20 %" in output and "×" not in output
+    assert "Share" in output and "20%" in output and "×" not in output
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])

@@ -95,7 +95,7 @@ def look(name: str) -> EvaluatedPicture:
 
 @pytest.mark.parametrize(("count", "pages"), [(1, 1), (30, 2), pytest.param(130, 6, marks=pytest.mark.exhaustive)])
 def test_sheet_of_many_pictures(count: int, pages: int) -> None:
-    captions = [f"cat 50 %\nnumber {number}\nspread 0.25" for number in range(count)]
+    captions = [f"cat 50%\nnumber {number}\nspread 0.25" for number in range(count)]
     pdf = reports.sheet_report([look(str(number)) for number in range(count)], captions, "Facts.")
     words = words_of(pdf)
     assert pages_of(pdf) == pages and f"number{count - 1}" in words and "Facts." in words

@@ -108,7 +108,7 @@ def test_finished_run_continues_only_with_more_epochs(folder: Path) -> None:
     train(tiny(epochs=1), folder / "short")
     with pytest.raises(InvalidRun, match="Give it more epochs"):
         control.resume("short")
-    run = wait_until_ended(control.resume("short", devices=("cpu",), epochs=2))
+    run = wait_until_ended(control.resume("short", epochs=2))
     assert run.status == "finished"
     assert run.folder.joinpath("metrics.jsonl").read_text().count('"kind": "validation"') == 2
 

@@ -216,6 +216,29 @@ def test_invalid_devices_are_refused(folder: Path, devices: tuple[str, ...]) -> 
         control.launch(tiny(), devices=devices)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "devices", "says"),
+    [
+        ([], ["cuda:0"], "this machine has no GPU. Choose cpu."),
+        ([], ["gpu"], "this machine has no GPU. Choose cpu."),
+        (["cuda:0", "cuda:1"], ["cuda:0", "cuda:7"], "no cuda:7. Choose cuda:0, cuda:1 or cpu."),
+        (["cuda:0"], ["gpu", "gpu"], "has 1 GPUs, not 2"),
+    ],
+)
+def test_missing_gpu_is_refused_before_the_start_and_before_a_resume(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, gpus: list[str], devices: list[str], says: str
+) -> None:
+    monkeypatch.setattr(control, "gpu_names", lambda: gpus)
+    with pytest.raises(InvalidConfig, match=re.escape(says)):
+        control.launch(tiny(), devices=devices)
+    assert not registry.list_runs()
+    run = write_dead_run(folder, devices=devices)
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "state.pt").touch()
+    with pytest.raises(InvalidConfig, match=re.escape(says)):
+        control.resume(run.name)
+
+
 @pytest.mark.parametrize("run_id", ["", "..", ".queue", "../runs", "/etc", "a/b", "Ä", "none", "x" * 200, "a\0b", None])
 def test_id_is_looked_up_and_never_joined(folder: Path, run_id: Any) -> None:
     with pytest.raises(InvalidRun, match="no such run"):

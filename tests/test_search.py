@@ -285,7 +285,7 @@ def test_only_existing_searches_are_found(root: Path, search_id: str) -> None:
         ([], "Name a --preset"),
         (["--data", "shapes", "--space", "lr"], "--space takes KEY"),
         (["--data", "shapes", "--space", "lr=1:2:3"], "is no range"),
-        (["--data", "shapes", "--space", "lr=1e-4:1e-2", "--trials", "0"], "trials: "),
+        (["--data", "shapes", "--space", "lr=1e-4:1e-2", "--trials", "0"], "trials must be at least "),
         (["--data", "shapes", "--space", "muon_lr=1e-4:1e-2"], "changes nothing"),
         (["--stop", "nowhere"], "no such search"),
         (["--resume", "nowhere"], "no such search"),

@@ -157,7 +157,7 @@ def test_shuffled_answers_give_no_correlation() -> None:
 
 @pytest.mark.exhaustive
 def test_one_in_twenty_random_maps_is_called_better_than_chance() -> None:
-    """Within the 99.9 % interval of a binomial of 1,000 with 5 %: 30 to 74."""
+    """Within the 99.9% interval of a binomial of 1,000 with 5%: 30 to 74."""
     masks, drops, _ = planted(128, noise=1.0)
     words = [faithfulness_verdict(smooth(1000 + seed), masks, drops).label for seed in range(1000)]
     assert 30 <= words.count("better than chance") <= 74

@@ -281,7 +281,7 @@ def pick_epoch(name: str, runs: dict[str, Run]) -> SideContent:
 
 
 def format_probability(probability: float) -> str:
-    """Format a probability with few digits, but not as 0 %."""
+    """Format a probability with few digits, but not as 0%."""
     return f"{probability:.0%}" if probability >= 0.01 else f"{probability:.1%}"
 
 

@@ -278,7 +278,7 @@ def _show_accuracy(checkpoint: Checkpoint, custom: CustomClasses, prefix: str) -
     else:
         low, high = custom.interval
         st.caption(
-            f"Accuracy on held-out examples: **{custom.accuracy:.1%}** (95 % interval {low:.1%} to {high:.1%}); "
+            f"Accuracy on held-out examples: **{custom.accuracy:.1%}** (95% interval {low:.1%} to {high:.1%}); "
             f"a guess reaches {1 / len(custom.names):.1%}."
         )
     if not access.may_train() or prefix:

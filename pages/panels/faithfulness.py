@@ -30,7 +30,7 @@ HELP = f"""Random parts of the picture, {sensitivity.MASKED_SHARE:.0%} of the pa
 colour, the same parts for every map. The number is the correlation between the map's weight on a part and the drop of
 the class without it (faithfulness correlation, Bhatt et al. 2020).
 
-Chance: the level that the best 5 % of shifted and mirrored copies of the map reach. They have its values and smoothness
+Chance: the level that the best 5% of shifted and mirrored copies of the map reach. They have its values and smoothness
 in other places.
 
 Removal map: a map that is fitted to the measured drops. With enough masks no map can reach more. Its number is measured

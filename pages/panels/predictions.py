@@ -50,11 +50,11 @@ def _class_count(checkpoint: Checkpoint | Model) -> str:
     count = len(checkpoint.labels)
     if checkpoint.custom_classes is not None:
         shared = f"The probabilities of these {count:,} classes sum to 1, even if none of them is right."
-        shared = shared if count > 1 else "With a single class its probability is always 100 %: add another to compare."
-        by_itself, alike = "Each class has its own probability.", "100 % means that the model sees no difference."
+        shared = shared if count > 1 else "With a single class its probability is always 100%: add another to compare."
+        by_itself, alike = "Each class has its own probability.", "100% means that the model sees no difference."
         return {"softmax": shared, "sigmoid": by_itself, "none": alike}[checkpoint.custom_classes.activation]
     if count == 1:
-        return "It has one output, a binary classification: 50 % is undecided."
+        return "It has one output, a binary classification: 50% is undecided."
     if checkpoint.config.multi_label:
         return f"It has {count:,} classes. Each class has its own probability."
     return f"It has {count:,} classes; for everything else it names the most similar one."

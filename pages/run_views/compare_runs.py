@@ -205,7 +205,7 @@ def show_sweep(chosen: Sequence[Run]) -> None:
             "tooltip": {"trigger": "axis", "valueFormatter": "%.2f %%"},
             "xAxis": {"type": "category", "data": [str(value) for value, _ in pairs], "name": label(name)}
             | {"nameLocation": "middle", "nameGap": 26},
-            "yAxis": {"type": "value", "scale": True, "axisLabel": {"formatter": "{value} %"}},
+            "yAxis": {"type": "value", "scale": True, "axisLabel": {"formatter": "{value}%"}},
             "series": [
                 {
                     "name": "validation accuracy",
@@ -213,7 +213,7 @@ def show_sweep(chosen: Sequence[Run]) -> None:
                     "data": [round(best, 2) for _, best in pairs],
                     "symbolSize": 8,
                     "itemStyle": {"color": SERIES[0]},
-                    "label": {"show": len(pairs) <= 12, "formatter": "{c} %", "position": "top"},
+                    "label": {"show": len(pairs) <= 12, "formatter": "{c}%", "position": "top"},
                 }
             ],
         }
@@ -238,8 +238,8 @@ def _heatmap(settings: Sequence[str], measured: Sequence[tuple[dict[str, Any], f
             y=[str(value) for value in down],
             z=cells,
             colorscale="Viridis",
-            texttemplate="%{z:.1f} %",
-            hovertemplate=f"{x_title} %{{x}}, {y_title} %{{y}}: %{{z:.2f}} %<extra></extra>",
+            texttemplate="%{z:.1f}%",
+            hovertemplate=f"{x_title}%{{x}}, {y_title}%{{y}}: %{{z:.2f}}%<extra></extra>",
             colorbar={"ticksuffix": " %", "thickness": 12},
         )
     )

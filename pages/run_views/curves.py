@@ -182,7 +182,7 @@ def chart(
     values = [y for trace in lines for _, y in trace["data"]]
     y_axis: dict[str, Any] = {"type": "value", "scale": True}
     y_axis |= {"splitNumber": 2} if low else {}
-    y_axis |= {"axisLabel": {"formatter": "{value} %"}} if percent else {}
+    y_axis |= {"axisLabel": {"formatter": "{value}%"}} if percent else {}
     if view.log and min(values, default=0) > 0:
         y_axis = _log_axis(min(values), max(values))
     legend = {"data": names, "right": 0, "top": 1, "icon": "roundRect", "itemWidth": 14, "itemHeight": 3}

@@ -129,7 +129,7 @@ def _confusion(report: error_report.Report) -> None:
             zmin=0,
             zmax=100,
             texttemplate="%{text}" if len(names) <= 12 else None,
-            hovertemplate="%{y} taken for %{x}: %{text} pictures, %{z:.1f} %<extra></extra>",
+            hovertemplate="%{y} taken for %{x}: %{text} pictures, %{z:.1f}%<extra></extra>",
             colorbar={"ticksuffix": " %", "thickness": 10},
         )
     )

@@ -100,7 +100,7 @@ def _over_epochs(search: Search, every: Sequence[Trial]) -> dict[str, Any]:
         data = [
             {
                 "value": [round(x, 3), round(y, 2)],
-                "name": f"Trial {trial.number}, epoch {x:g}: {y:.1f} %",
+                "name": f"Trial {trial.number}, epoch {x:g}: {y:.1f}%",
                 "symbol": "circle" if dots or (x, y) == points[-1] else "none",
                 "symbolSize": 8 if (x, y) == points[-1] and trial.kind == "ended early" else 5,
             }
@@ -131,7 +131,7 @@ def _over_epochs(search: Search, every: Sequence[Trial]) -> dict[str, Any]:
         "tooltip": {"trigger": "item", "formatter": "{b}", "confine": True},
         "xAxis": {"type": "value", "name": "epoch", "nameLocation": "middle", "nameGap": 24}
         | {"min": 0, "max": search.plan.config.epochs, "minInterval": 1, "splitLine": {"show": False}},
-        "yAxis": {"type": "value", "scale": True, "axisLabel": {"formatter": "{value} %"}},
+        "yAxis": {"type": "value", "scale": True, "axisLabel": {"formatter": "{value}%"}},
         "series": series,
     }
 
@@ -153,7 +153,7 @@ def _against(name: str, dimension: Range | Choices, measured: Sequence[Trial], e
             if trial.kind != kind or trial.accuracy is None or value is None:
                 continue
             x = str(value) if isinstance(dimension, Choices) else value
-            text = f"Trial {trial.number}, {format_settings({name: value})}: {100 * trial.accuracy:.1f} %"
+            text = f"Trial {trial.number}, {format_settings({name: value})}: {100 * trial.accuracy:.1f}%"
             data.append({"value": [x, round(100 * trial.accuracy, 2)], "name": text})
         style = {"color": color, "opacity": opacity}
         series.append({"name": kind, "type": "scatter", "data": data, "itemStyle": style})
@@ -164,7 +164,7 @@ def _against(name: str, dimension: Range | Choices, measured: Sequence[Trial], e
         "tooltip": {"trigger": "item", "formatter": "{b}", "confine": True},
         "xAxis": axis | {"name": title, "nameLocation": "middle", "nameGap": 24},
         "yAxis": {"type": "value", "min": ends[0], "max": ends[1], "splitNumber": 3}
-        | {"axisLabel": {"formatter": "{value} %", "showMinLabel": False, "showMaxLabel": False}},
+        | {"axisLabel": {"formatter": "{value}%", "showMinLabel": False, "showMaxLabel": False}},
         "series": series,
     }
 

@@ -166,11 +166,11 @@ def _show_best(search: Search, every: Sequence[Trial]) -> None:
         return
     after = f"{best.epochs} epoch{'' if best.epochs == 1 else 's'}"
     test = run_records.test_accuracy(best.run)
-    tested = "" if test is None else f" It is right for {100 * test:.1f} % of test pictures."
+    tested = "" if test is None else f" It is right for {100 * test:.1f}% of test pictures."
     front = f"**Trial {best.number} is the best{' so far' if search.alive else ''}**: right"
     if sum(trial.accuracy is not None for trial in every) == 1:
         front = f"**Trial {best.number}** is the first with a result: right"
-    st.markdown(f"{front} for {100 * best.accuracy:.1f} % of validation pictures in {after}.{tested}")
+    st.markdown(f"{front} for {100 * best.accuracy:.1f}% of validation pictures in {after}.{tested}")
     cells = {setting_names.title(name): str(run_records.setting(best.run, name)) for name in search.plan.space}
     rows = "".join(f"<div><span>{html.escape(k)}</span><b>{html.escape(v)}</b></div>" for k, v in cells.items())
     st.html(f'{_STYLE}<div class="winner">{rows}</div>')

@@ -158,16 +158,16 @@ def sentence(known: Mapping[str, RungResult], best: str, under_way: Sequence[str
         complete: every rung was tried, and none is under way.
 
     >>> sentence({"probe": RungResult(0.9, 200), "lora": RungResult(0.94, 200)}, "lora")
-    '**Use LoRA**: right for 94.0 % of 200 validation pictures, 4.0 points above the linear probe.'
+    '**Use LoRA**: right for 94.0% of 200 validation pictures, 4.0 points above the linear probe.'
     >>> sentence({"lora": RungResult(0.494, 500, 1.42), "all": RungResult(0.49, 500, 1.4)}, "all")[30:]
-    '49.0 % of 500 validation pictures. So few pictures cannot tell it apart from LoRA, whose loss is higher.'
+    '49.0% of 500 validation pictures. So few pictures cannot tell it apart from LoRA, whose loss is higher.'
     >>> sentence({"probe": RungResult(0.9, 200)}, "probe", ["lora", "all"], complete=False)
-    '**Best so far: the linear probe**, right for 90.0 % of 200 validation pictures. Still under way: LoRA, everything.'
+    '**Best so far: the linear probe**, right for 90.0% of 200 validation pictures. Still under way: LoRA, everything.'
     """
     result, share = known[best], 100 * known[best].accuracy
     title = _IN_A_SENTENCE[best]
     text = f"**Best so far: {title}**, " if not complete else f"**Use {title}**: "
-    text += f"right for {share:.1f} % of {result.pictures:,} validation pictures"
+    text += f"right for {share:.1f}% of {result.pictures:,} validation pictures"
     cheaper = [name for name in RUNGS if name in known and list(RUNGS).index(name) < list(RUNGS).index(best)]
     higher = [RUNGS[name].title for name, one in known.items() if one.correct > result.correct]
     if "probe" in known and result.correct > known["probe"].correct and best != "neighbours":
@@ -189,7 +189,7 @@ def _row(row: Row, best: bool) -> str:
         low, high = result.interval
         value, width = f"{result.accuracy:.1%}", 100 * result.accuracy
         whisker = f'<u style="left:{100 * low:.1f}%;width:{100 * (high - low):.1f}%"></u>'
-        tip = f"{low:.1%} to {high:.1%} with 95 % confidence, on {result.pictures:,} validation pictures"
+        tip = f"{low:.1%} to {high:.1%} with 95% confidence, on {result.pictures:,} validation pictures"
     else:
         tip = rung.sentence
     state = _state(row)

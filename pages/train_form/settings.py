@@ -14,6 +14,7 @@ from pages.shared.setting_names import GROUPS, NAMES, TITLES, title
 from vit.model.config import preset_names
 from vit.training.config import TrainConfig
 from vit.training.trackers import plugin
+from vit.validation import broken_rule
 
 ELSEWHERE = ("data", "data_root", "init_from", "device")
 COLUMNS = 3
@@ -79,12 +80,13 @@ def check(settings: Mapping[str, Any]) -> tuple[TrainConfig | None, dict[str, st
     except ValidationError as error:
         problems: dict[str, str] = {}
         for one in error.errors():
-            text = one["msg"].removeprefix("Value error, ").replace("Input should be", "It must be")
-            name = str(one["loc"][0]) if one["loc"] else text.split(maxsplit=1)[0].rstrip(":")
+            ours = one["type"] == "value_error"
+            text = one["msg"].removeprefix("Value error, ") if ours else f"It {broken_rule(one)}."
+            name = text.split(maxsplit=1)[0] if ours else str(one["loc"][0])
             if name not in TrainConfig.model_fields:
                 name = "init_from" if settings.get("init_from") else ""
             text = _IN_CODE.sub(lambda word: TITLES[word.group()].lower(), text)
-            problems.setdefault(name, text if text.endswith(".") else f"{text}.")
+            problems.setdefault(name, text)
         return None, problems
 
 

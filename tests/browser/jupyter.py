@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Frame, Page, expect
 
-from .serving import ROOT, START
+from .serving import ROOT, START, free_port
 
 STOP = 10  # timeout [s]
 _FOLDERS = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
@@ -34,9 +33,7 @@ def jupyter_lab(folder: Path) -> Iterator[str]:
     Raises:
         RuntimeError: it did not start; the message is its log.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     token, log = secrets.token_hex(16), folder / "jupyter.log"
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}"]
     command += ["--ServerApp.port_retries=0", f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}"]

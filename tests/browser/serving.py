@@ -48,6 +48,13 @@ def chromium() -> dict[str, str]:
     return {"executable_path": found} if found else {}
 
 
+def free_port() -> int:
+    """Return a port of this machine that nothing uses."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 @contextmanager
 def streamlit(page: Path, cwd: Path = ROOT, **environment: str) -> Iterator[str]:
     """Run `page` on a free port of this machine; yield its address.
@@ -59,9 +66,7 @@ def streamlit(page: Path, cwd: Path = ROOT, **environment: str) -> Iterator[str]
     Raises:
         RuntimeError: it did not start; the message is its log.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     options = {
         "server.port": port,
         "server.address": "127.0.0.1",

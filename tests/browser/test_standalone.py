@@ -182,7 +182,7 @@ def test_components_are_included(opened: File, kept: AttentionRecord) -> None:
     chosen = Selection(view="components", after_block=0, opacity=1.0)
     opened.open(standalone(packed(kept), chosen, "A picture", features=features))
     expect(opened.page.locator(".sentence")).to_contain_text("Components of the features after block 1 as colours")
-    expect(opened.page.get_by_text("Red 50 %, green 30 %, blue 10 % of how the patches differ")).to_be_visible()
+    expect(opened.page.get_by_text("Red 50%, green 30%, blue 10% of how the patches differ")).to_be_visible()
     pixels = np.array(opened.evaluate("[...viewer.page.over.getContext('2d').getImageData(0, 0, 4, 4).data]"))
     assert np.abs(pixels.reshape(4, 4, 4)[..., :3] / 255 - colours.numpy()).max() <= 1 / 255
     opened.page.get_by_label("Features after block").fill("2")  # unavailable in the file

@@ -2,25 +2,21 @@
 
 import http.client
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE, until
 
-ROOT = Path(__file__).parents[2]
-PATIENCE = 90  # timeout [s]
+from .serving import ROOT, free_port
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path]]:
     """Port and log of the app in a home where Streamlit has never run, with the project's own settings."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     home = tmp_path_factory.mktemp("home")
     log = home / "log.txt"
     # BROWSER replaces the user's browser; DISPLAY makes Streamlit assume a screen.
@@ -30,9 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
         )
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until and process.poll() is None and "URL:" not in log.read_text():
-            time.sleep(0.2)
+        until(lambda: "URL:" in log.read_text() or process.poll() is not None, "the address of the app")
         yield port, log
         process.kill()
         process.wait()

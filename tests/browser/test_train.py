@@ -142,7 +142,7 @@ def test_typed_number_out_of_range_is_refused_in_words(page: Page, url: str) -> 
     page.get_by_text("Training", exact=True).last.click()
     epochs.fill("0")
     epochs.press("Enter")
-    expect(page.get_by_text("It must be greater than or equal to 1.")).to_be_visible()
+    expect(page.get_by_text("It must be at least 1.")).to_be_visible()
     expect(start).to_be_disabled()
     page.get_by_role("button", name="Back to the preset's values").click()
     expect(start).to_be_enabled()

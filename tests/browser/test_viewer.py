@@ -148,19 +148,19 @@ def test_answer_without_the_patch_under_the_pointer_is_shown(open_viewer):
     expect(told).to_have_text("Point at a patch to replace it.")
     frames = viewer.conversation.runs
     viewer.point(0, 2)
-    expect(told).to_have_text("Without the patch (row 1, col 3): “cat” 48 % (−2.0 points).")
+    expect(told).to_have_text("Without the patch (row 1, col 3): “cat” 48% (−2.0 points).")
     assert viewer.conversation.runs == frames
     viewer.evaluate("viewer.change({ hidden: [7] })")
     viewer.point(1, 1)
     expect(told).to_have_text("This patch is hidden already.")
     viewer.point(0, 5)
     expect(told).to_have_text(
-        "Without the patch (row 1, col 6): “cat” 45 % (−5.0 points). The answer becomes “<b>dog</b>”."
+        "Without the patch (row 1, col 6): “cat” 45% (−5.0 points). The answer becomes “<b>dog</b>”."
     )
     viewer.click(1, 1)
     viewer.expect_selection("pinned=1")
     viewer.point(0, 2)
-    expect(told).to_have_text("Without the patch (row 1, col 3): “cat” 48 % (−2.0 points).")
+    expect(told).to_have_text("Without the patch (row 1, col 3): “cat” 48% (−2.0 points).")
 
 
 def test_dragging_hides_patches_and_shows_them_again(open_viewer):

@@ -95,7 +95,7 @@ def test_rollout_settings_appear_with_rollout_and_take_effect_at_once(open_viewe
     expect(viewer.page.get_by_label("First block")).to_be_hidden()
     before, runs = viewer.pixels(".over"), viewer.page.get_by_text("runs ").inner_text()
     stays.evaluate("(slider) => { slider.value = 0.2; slider.dispatchEvent(new Event('input')); }")
-    viewer.expect_sentence("Rollout through all blocks (residual 20 %): tokens that contribute to the class token.")
+    viewer.expect_sentence("Rollout through all blocks (residual 20%): tokens that contribute to the class token.")
     assert viewer.pixels(".over") != before
     assert viewer.page.get_by_text("runs ").inner_text() == runs
     stays.fill("0.3")

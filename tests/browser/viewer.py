@@ -6,26 +6,21 @@ from pathlib import Path
 import numpy as np
 from playwright.sync_api import Page, expect
 
-from .explorer import PATIENCE
+from .page_with_viewer import PageWithViewer
 from .serving import FIND
-from .waiting import LOOK, Conversation
+from .waiting import LOOK
 
 PAGE = Path(__file__).parent / "viewer_page.py"
 
 
-class Viewer:
-    """A page with the viewer."""
+class Viewer(PageWithViewer):
+    """The page `viewer_page.py`."""
 
     def __init__(self, page: Page):
-        self.page = page
+        super().__init__(page)
         self.dialogs: list[str] = []
-        self.errors: list[str] = []
         self.opened = 0
-        self.conversation = Conversation(page)
-        self.over = page.locator("canvas.over").first
         page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.set_default_timeout(PATIENCE)
 
     def open(self, url: str, query: str) -> "Viewer":
         """Follow a link to a viewer without reloading a page that is open already."""
@@ -44,32 +39,13 @@ class Viewer:
         self.wait_until_idle()
         return self
 
-    def wait_until_idle(self) -> None:
-        """Wait until the page has painted everything and the server has answered everything."""
-        self.conversation.finish()
-
     def wait_until_painted(self) -> None:
         """Wait until the picture shows what the pointer selects."""
         self.page.wait_for_function(f"() => !{FIND}.frame")
 
-    def evaluate(self, code: str, *args):
-        """Evaluate `code`, a JavaScript expression of `viewer` and `args`."""
-        return self.page.evaluate(f"(args) => {{ const viewer = {FIND}; return {code}; }}", list(args))
-
     def point(self, row: int, col: int) -> None:
-        rows, cols = self.evaluate("[viewer.payload.rows, viewer.payload.cols]")
-        self.over.scroll_into_view_if_needed()
-        area = self.over.bounding_box()
-        self.page.mouse.move(
-            area["x"] + (col + 0.5) / cols * area["width"], area["y"] + (row + 0.5) / rows * area["height"]
-        )
+        self.page.mouse.move(*self.at(row, col))
         self.wait_until_painted()
-
-    def open_display(self) -> None:
-        """Show the controls of the display."""
-        display = self.page.locator(".display").first
-        if not display.evaluate("(display) => display.open"):
-            display.locator("summary").click()
 
     def point_at_map(self, row: int, col: int) -> None:
         """Point at a map of the grid, by its block and head."""

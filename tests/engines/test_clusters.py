@@ -52,13 +52,13 @@ def test_file_may_contain_other_secrets_and_is_reread_after_a_change(file: Path)
     ("name", "table", "says"),
     [
         ("here", RAY, "the name of this machine"),
-        ("Lab 1", RAY, "name: "),
+        ("Lab 1", RAY, "name "),
         ("lab", RAY.replace("/shared", "shared"), "paths from the root"),
         ("lab", RAY.replace("http:", "file:"), "needs address"),
         ("lab", RAY.replace("token_file", "#"), "needs address"),
-        ("lab", RAY + 'partition = "a; rm -r /"', "partition: "),
-        ("lab", RAY + "nods = 4", "nods: Extra inputs"),
-        ("lab", RAY + "limits.nodes = 0", "limits.nodes: "),
+        ("lab", RAY + 'partition = "a; rm -r /"', "partition "),
+        ("lab", RAY + "nods = 4", "no setting 'nods'"),
+        ("lab", RAY + "limits.nodes = 0", "limits.nodes must be at least 1"),
     ],
 )
 def test_mistake_is_named_and_affects_no_other_cluster(file: Path, name: str, table: str, says: str) -> None:

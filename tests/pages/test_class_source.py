@@ -180,7 +180,7 @@ def test_probe_is_saved_as_a_checkpoint_with_the_same_answers(
     assert control(page.selectbox, "target").options == before
     probe = vit.load_checkpoint("shades-probe")
     assert probe.labels == ("dark", "light") and "logistic regression on features of 10 pictures" in probe.card
-    assert "Cross validated accuracy: 100.0% (95 % interval" in probe.card and "backbone (weights" in probe.card
+    assert "Cross validated accuracy: 100.0% (95% interval" in probe.card and "backbone (weights" in probe.card
 
 
 def test_taken_name_is_refused_and_nothing_is_lost(page: AppTest, backbone: str, dataset: str) -> None:

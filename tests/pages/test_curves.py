@@ -16,7 +16,7 @@ def test_link_opens_a_run_with_its_curves(write: Callable[..., str]) -> None:
     series = {trace["name"]: trace["data"] for trace in option(page, "accuracy")["series"]}
     assert series["validation"] == [[1, 60], [2, 70], [3, 80], [4, 90]]
     said = texts(page)
-    assert "Validation accuracy</span><b>90.0 % in epoch 4<" in said and "Test accuracy</span><b>87.5 %<" in said
+    assert "Validation accuracy</span><b>90.0% in epoch 4<" in said and "Test accuracy</span><b>87.5%<" in said
 
 
 def test_zoom_and_scale_are_kept(write: Callable[..., str]) -> None:

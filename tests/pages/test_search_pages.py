@@ -209,7 +209,7 @@ def test_trials_are_listed_best_first_with_those_ended_early_last(search: Path) 
     table = page.dataframe[-1].value
     assert list(table["Trial"]) == [2, 1, 4, 3]
     assert list(table["Status"]) == ["Finished", "Finished", "Interrupted", "Ended early"]
-    assert "Trial 2 is the best" in texts(page) and "90.0 %" in texts(page)
+    assert "Trial 2 is the best" in texts(page) and "90.0%" in texts(page)
     curves = option(page, "search curves")["series"]
     last = {one["data"][-1]["name"].partition(",")[0]: (one["name"], one["data"][-1]["value"][0]) for one in curves}
     assert last["Trial 3"] == ("ended early", 2) and last["Trial 2"] == ("best", 8)
@@ -256,7 +256,7 @@ def test_single_trial_is_not_called_the_best(root: Path) -> None:
     write_trial(folder, 0, [0.6], outcome="", lr=0.001)
     with hold_run(folder):
         page = show(search=folder.name)
-        assert "Trial 1** is the first with a result: right for 60.0 %" in texts(page)
+        assert "Trial 1** is the first with a result: right for 60.0%" in texts(page)
         assert "is the best" not in texts(page)
         assert "best" not in json.dumps(option(page, "search curves"))
         write_trial(folder, 1, [0.5], outcome="", lr=0.002)

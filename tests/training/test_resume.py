@@ -207,9 +207,7 @@ def test_run_of_a_version_without_validation_is_not_resumed(folder: Path, tmp_pa
 def test_evaluation_on_the_test_split_waits_until_a_stopped_run_has_finished(folder: Path, tmp_path: Path) -> None:
     config = describe(folder, epochs=2)
     process = start(config, tmp_path / "run")
-    while not (tmp_path / "run" / "metrics.jsonl").exists():
-        assert process.is_alive()
-        time.sleep(0.01)
+    until(lambda: (tmp_path / "run" / "metrics.jsonl").exists() or not process.is_alive(), "the first record")
     (tmp_path / "run" / "stop").touch()
     process.join()
     kinds = {record["kind"] for record in figures(tmp_path / "run")}

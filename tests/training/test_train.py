@@ -97,7 +97,7 @@ def test_other_validation_pictures_choose_another_epoch(folder: Path, tmp_path: 
 
 
 def test_averaged_weights_leave_their_start_within_a_short_run(folder: Path, tmp_path: Path) -> None:
-    """With a decay of 0.9998 from the first step, 32 steps would leave 99 % of the start in the average."""
+    """With a decay of 0.9998 from the first step, 32 steps would leave 99% of the start in the average."""
     config = describe(folder, ema=0.9998)
     run = Trainer(config, tmp_path / "run", set_up_process(config))
     start = {name: value.clone() for name, value in run.update.models["averaged"].state_dict().items()}

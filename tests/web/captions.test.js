@@ -39,8 +39,8 @@ function table(name, call, rows) {
 }
 
 table("shares have two significant digits", percent, [
-  [1, "100 %"], [0.9995, "100 %"], [0.9994, "99.9 %"], [0.314, "31 %"], [0.0314, "3.1 %"], [0.00314, "0.31 %"],
-  [0.000314, "0.031 %"], [0.000001, "< 0.001 %"], [0, "0 %"],
+  [1, "100%"], [0.9995, "100%"], [0.9994, "99.9%"], [0.314, "31%"], [0.0314, "3.1%"], [0.00314, "0.31%"],
+  [0.000314, "0.031%"], [0.000001, "< 0.001%"], [0, "0%"],
 ]);
 table("multiples of uniform attention", multiple, [[12.4, "12×"], [2.71, "2.7×"], [0.314, "0.31×"], [0.001, "< 0.01×"], [0, "0×"]]);
 table("cosines have a real minus, but none in front of zero", signed, [[0.934, "0.93"], [-0.12, "−0.12"], [-0.001, "0.00"], [1, "1.00"]]);
@@ -71,15 +71,15 @@ test("a position counts rows and columns from 1", () => {
 
 test("an occluded patch: change of the probability, and the new prediction", () => {
   const occlusion = { target: "cat", before: 0.5, after: [0.48, 0.55], answers: ["", "dog"] };
-  assert.equal(occlusionText(occlusion, 0, "row 1, col 1"), "Without the patch (row 1, col 1): “cat” 48 % (−2.0 points).");
-  assert.equal(occlusionText(occlusion, 1, "row 1, col 2"), "Without the patch (row 1, col 2): “cat” 55 % (+5.0 points). The answer becomes “dog”.");
+  assert.equal(occlusionText(occlusion, 0, "row 1, col 1"), "Without the patch (row 1, col 1): “cat” 48% (−2.0 points).");
+  assert.equal(occlusionText(occlusion, 1, "row 1, col 2"), "Without the patch (row 1, col 2): “cat” 55% (+5.0 points). The answer becomes “dog”.");
 });
 
 test("the legend gives the end of the scale and the uniform weight", () => {
   const payload = { tokens: 50, pool: null };
-  assert.match(legendText(payload, "attention", "shared", 0, 0.2, false), /^One scale for every block and head\. .* 20 %.* 1\/50 = 2\.0 %\.$/);
+  assert.match(legendText(payload, "attention", "shared", 0, 0.2, false), /^One scale for every block and head\. .* 20%.* 1\/50 = 2\.0%\.$/);
   assert.match(legendText({ ...payload, pool: [] }, "attention", "shared", 0, 0.2, false), /the pooling query has another/);
-  assert.match(legendText(payload, "attention", "own", 0, 0.2, true), /^This map alone: it ends at its strongest patch, 20 %/);
+  assert.match(legendText(payload, "attention", "own", 0, 0.2, true), /^This map alone: it ends at its strongest patch, 20%/);
   assert.match(legendText(payload, "rollout", "shared", 0, 0.2, true), /^One scale for both rollouts: /);
   assert.match(legendText(payload, "rollout", "own", 0, 0.2, true), /^This rollout alone: /);
   assert.match(legendText(payload, "relevance", "own", 0, 0.2, false), /^This map alone, in shares of all its weight: /);

@@ -23,7 +23,7 @@ class CustomClasses:
         activation: "softmax" if the probabilities of all classes sum to 1, "sigmoid" if each class has an independent
             probability (SigLIP), "none" if logits are similarities, -1 to 1.
         accuracy: cross-validated share of the labelled examples that are classified correctly; None without examples.
-        interval: 95 % confidence interval of the accuracy.
+        interval: 95% confidence interval of the accuracy.
         facts: how the classes were made, for the model card.
     """
 

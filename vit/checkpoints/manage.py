@@ -177,7 +177,7 @@ def save_with_classes(checkpoint: Checkpoint, name: str, root: Path | None = Non
     }
     if custom.accuracy is not None and custom.interval is not None:
         low, high = custom.interval
-        facts["cross_validated_accuracy"] = f"{custom.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})"
+        facts["cross_validated_accuracy"] = f"{custom.accuracy:.1%} (95% interval {low:.1%} to {high:.1%})"
     with _new_folder(name, root) as folder:
         save_checkpoint(folder, checkpoint.model, checkpoint.labels, checkpoint.preprocess, facts)
         _rename_card(folder, folder.name, name)

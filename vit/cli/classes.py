@@ -71,5 +71,5 @@ def _accuracy_sentence(custom: CustomClasses) -> str:
     low, high = custom.interval
     return (
         f"Classes by {custom.source}: right about {custom.accuracy:.1%} of pictures held out "
-        f"(95 % interval {low:.1%} to {high:.1%})."
+        f"(95% interval {low:.1%} to {high:.1%})."
     )

@@ -42,7 +42,7 @@ def list_files(path: Path, only_test: bool = False) -> Files:
     Class folders may be directly in `path`: then a tenth of each class is for testing, and a part of the rest for
     validation. They may be below folders for training and testing (or validation instead of testing), with names that
     `vit.data.split_names` knows: then a part of the former is for validation. Or they may be below three such folders.
-    A part is 5 % of a class and at least 10 pictures, but no more than a fifth. All are chosen with a fixed seed: the
+    A part is 5% of a class and at least 10 pictures, but no more than a fifth. All are chosen with a fixed seed: the
     same files give the same splits. Without class folders, a table beside the pictures or the file names determine the
     classes, see `vit.data.labelled_files`.
 

@@ -2,11 +2,11 @@
 
 from math import sqrt
 
-_Z = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
+_Z = 1.959963984540054  # 97.5% quantile of the standard normal distribution
 
 
 def wilson(right: int, count: int) -> tuple[float, float]:
-    """Compute the 95 % Wilson score interval of a proportion, given `right` successes in `count` trials.
+    """Compute the 95% Wilson score interval of a proportion, given `right` successes in `count` trials.
 
     Source: Wilson 1927, JASA 22, 209.
 

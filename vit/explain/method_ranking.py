@@ -34,7 +34,7 @@ _PICTURES = re.compile(r"Test pictures of .+: (\d{1,9}), by `python -m vit faith
 
 
 class Interval(NamedTuple):
-    """A mean over pictures with its 95 % bootstrap confidence interval.
+    """A mean over pictures with its 95% bootstrap confidence interval.
 
     Source: Efron 1979, the percentile bootstrap.
     """
@@ -154,7 +154,7 @@ def _hit_and_overlap(heatmap: Tensor, mask: Tensor | None) -> tuple[float, float
 
 
 def interval(values: Tensor) -> Interval:
-    """Compute the mean of values (n,) and its 95 % bootstrap confidence interval. Deterministic."""
+    """Compute the mean of values (n,) and its 95% bootstrap confidence interval. Deterministic."""
     generator = torch.Generator().manual_seed(0)
     draws = torch.randint(len(values), (RESAMPLES, len(values)), generator=generator)
     low, high = values[draws].mean(1).quantile(torch.tensor([0.025, 0.975], dtype=values.dtype)).tolist()
@@ -164,7 +164,7 @@ def interval(values: Tensor) -> Interval:
 def table(ranked: Sequence[MethodResult]) -> list[str]:
     """Format the ranking as lines of a Markdown table."""
     has_objects = ranked[0].points is not None
-    lines = ["| Method | SaCo (95 %) | Faithfulness correlation (95 %) | Better than chance |"]
+    lines = ["| Method | SaCo (95%) | Faithfulness correlation (95%) | Better than chance |"]
     lines[0] += " Points at the object | Overlap with it |" if has_objects else ""
     lines.append("|---|---|---|---|" + ("---|---|" if has_objects else ""))
     for one in ranked:

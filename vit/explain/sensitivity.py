@@ -36,7 +36,7 @@ _MIN_DROP = 0.01  # minimum change of the log-probability by some mask for a ver
 _ROUNDED_PRODUCTS = 5e9  # multiply-adds of a pass from which bfloat16 is worthwhile
 _COMPARED = 8  # drops that are compared between float32 and bfloat16
 # Minimum correlation r of these drops for bfloat16. Rounding is noise that is independent of the map: it raises the
-# standard error of a map's correlation by a factor of 1 / r, here by at most 2 %.
+# standard error of a map's correlation by a factor of 1 / r, here by at most 2%.
 _AGREEMENT = 0.98
 _LEAST_ROUNDED = 0.1  # minimum largest drop for bfloat16; smaller drops would show rounding errors
 _BATCHES = 8  # batches that pass through a block together, so that its weights are rounded once for all of them
@@ -51,7 +51,7 @@ Word = Literal["better than chance", "cannot be decided yet", "no better than ch
 
 
 def random_masks(patches: int, count: int, seed: int = 0) -> Tensor:
-    """Draw random masks that each cover 30 % of the patches: bool (count, patches), True for covered patches.
+    """Draw random masks that each cover 30% of the patches: bool (count, patches), True for covered patches.
 
     The first n masks are the same for every count.
     """
@@ -217,7 +217,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         correlation: between its sums over the masks and the drops.
-        reach: 95 % quantile of the correlations of its copies.
+        reach: 95% quantile of the correlations of its copies.
         p: p-value, the share of copies with at least this correlation, the map itself included.
         error: standard error of the correlation, due to the number of masks.
     """

@@ -4,16 +4,14 @@ Letters as in `vit.model`. Source: Dosovitskiy et al. 2021, "An Image is Worth 1
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 
-from vit.untrusted import brief
+from vit.validation import one_sentence_errors
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 Pool = Literal["cls", "mean", "all", "cls_mean", "cls_dist", "map", "map_patches"]
@@ -154,7 +152,9 @@ class ViTConfig:
     @model_validator(mode="after")
     def _check_combination(self) -> Self:
         if any(side % self.patch_size for side in self.image_size):
-            raise ValueError(f"patch_size {self.patch_size} does not divide image_size {self.image_size}.")
+            raise ValueError(
+                f"patch_size {self.patch_size} does not divide image_size {self.image_size[0]} x {self.image_size[1]}."
+            )
         if self.dim % self.heads:
             raise ValueError(f"heads {self.heads} does not divide dim {self.dim}.")
         if self.pool_heads and self.dim % self.pool_heads:
@@ -242,26 +242,6 @@ def check_field(name: str, value: object, shown_name: str) -> None:
 def _field_validator(name: str) -> TypeAdapter[Any]:
     field = cast(Any, ViTConfig).__pydantic_fields__[name]
     return TypeAdapter(field.rebuild_annotation(), config=_RULES)
-
-
-@contextmanager
-def one_sentence_errors(name: str = "") -> Iterator[None]:
-    """Convert pydantic's ValidationError into a ValueError with a one-sentence message.
-
-    Args:
-        name: field to name in the message; "" for the one that pydantic reports.
-    """
-    try:
-        yield
-    except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "value_error":
-            raise ValueError(first["msg"].removeprefix("Value error, ")) from error
-        name = name or str(first["loc"][0])
-        if first["type"] == "unexpected_keyword_argument":
-            raise ValueError(f"There is no config field `{brief(name)}`.") from error
-        message = f"{name}: {first['msg']}".replace(": Input should be", " must be")
-        raise ValueError(f"{message}, not {brief(first['input'])}.") from error
 
 
 def preset_names() -> list[str]:

@@ -40,6 +40,7 @@ from vit.runs.engines.factory import cluster_engine
 from vit.runs.engines.local import Local
 from vit.runs.queue_file import launch_lock, open_queue
 from vit.runs.registry import ANY_GPU, MAX_NAME, MAX_NOTES, Run, find_run, list_runs, shorten
+from vit.runs.scheduler import gpu_names
 from vit.training import fine_tuning, presets
 from vit.training.run_folder import (
     PRUNED,
@@ -192,7 +193,7 @@ class _ValidatedRun(NamedTuple):
 
 def _checked(config: "TrainConfig", request: Request, on: str, limits: Limits) -> _ValidatedRun:
     """Validate the settings and check them against the limits."""
-    config = _with_absolute_paths(config, _check_request(request, on))
+    config = _with_absolute_paths(config, check_request(request, on))
     if on != HERE:
         config, limits = _check_cluster(config, request, find_cluster(on), limits)
     base = fine_tuning.resolve(config).base if config.init_from else None  # avoids importing torch otherwise
@@ -210,7 +211,7 @@ def _write_run(folder: Path, checked: _ValidatedRun, about: dict[str, Any], else
         file.write(checked.config.model_dump_json(indent=2).encode() + b"\n")
 
 
-def _check_request(request: Request, on: str) -> str:
+def check_request(request: Request, on: str) -> str:
     """Check that the devices make sense, and return their kind."""
     allowed = rf"cpu|mps|cuda:\d+|{ANY_GPU}" if on == HERE else rf"cpu|{ANY_GPU}"
     if not request.devices or not all(re.fullmatch(allowed, device) for device in request.devices):
@@ -218,9 +219,24 @@ def _check_request(request: Request, on: str) -> str:
     kinds = {device.partition(":")[0].replace(ANY_GPU, "cuda") for device in request.devices}
     if len(kinds) > 1:
         raise InvalidConfig("devices: a run uses either the CPU or GPUs, not both.")
-    if on == HERE and request.nodes != 1:
-        raise InvalidConfig("nodes: this machine is one. Name a cluster.")
+    if on == HERE:
+        if request.nodes != 1:
+            raise InvalidConfig("nodes: this machine is one. Name a cluster.")
+        _check_gpus(request.devices)
     return kinds.pop()
+
+
+def _check_gpus(devices: Sequence[str]) -> None:
+    """Check that this machine has the requested GPUs; otherwise the run would wait or fail only after its start."""
+    requested = [device for device in devices if device == ANY_GPU or device.startswith("cuda:")]
+    gpus = gpu_names() if requested else []
+    if requested and not gpus:
+        raise InvalidConfig("devices: this machine has no GPU. Choose cpu.")
+    for device in requested:
+        if device not in (ANY_GPU, *gpus):
+            raise InvalidConfig(f"devices: this machine has no {device}. Choose {', '.join(gpus)} or cpu.")
+    if requested.count(ANY_GPU) > len(gpus):
+        raise InvalidConfig(f"devices: this machine has {len(gpus)} GPUs, not {requested.count(ANY_GPU)}.")
 
 
 def _with_absolute_paths(config: "TrainConfig", device: str) -> "TrainConfig":
@@ -308,12 +324,14 @@ def kill(run_id: str) -> None:
     watch.forget()
 
 
-def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | None = None) -> Run:
+def resume(run_id: str, *, epochs: int | None = None) -> Run:
     """Continue a run from its last saved state on its original machine, at the end of the queue if it has to wait.
+
+    A run that was started in a terminal has no devices of its own: it gets those of its settings.
 
     Raises:
         InvalidRun: it is alive, it has finished all its epochs, its state is missing, or another program trains it.
-        InvalidConfig: `epochs` is not a number of epochs.
+        InvalidConfig: `epochs` is not a number of epochs, or the machine no longer has its devices.
         Refused, Unreachable: its cluster rejects the run, or does not respond.
     """
     run = find_run(run_id, PATIENCE_SECONDS)
@@ -326,23 +344,32 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     if run.status == "finished" and (epochs is None or epochs <= run.config.get("epochs", 0)):
         raise InvalidRun("This run has finished. Give it more epochs to continue it.")
     engine, root = _engine_and_root(run.on)
-    config = None
-    if epochs is not None:
-        config = presets.train_config(**read_document(run.folder / "config.json") | {"epochs": epochs})
+    request = Request(run.devices or _devices_in_settings(run), run.share, run.nodes, run.minutes)
+    before = read_document(run.folder / "config.json")
+    changed = before | {"device": check_request(request, run.on)} | ({} if epochs is None else {"epochs": epochs})
+    config = presets.train_config(**changed) if changed != before else None
     with launch_lock(root):
-        if devices is not None:
-            _change_about(run.folder, devices=list(devices))
+        if not run.devices:
+            _change_about(run.folder, devices=list(request.devices))
         settings = (run.folder / "config.json").read_bytes()
         if config:
             _replace_file(run.folder / "config.json", config.model_dump_json(indent=2).encode() + b"\n")
         try:
-            engine.submit(run.folder, Request(tuple(devices or run.devices), run.share, run.nodes, run.minutes))
+            engine.submit(run.folder, request)
         except UserError:
             if config:
                 _replace_file(run.folder / "config.json", settings)
             raise
     watch.forget()
     return find_run(run_id)
+
+
+def _devices_in_settings(run: Run) -> tuple[str, ...]:
+    """Return the devices that a run's settings name, of which "auto" is a GPU if there is one, and "cuda" any GPU."""
+    device = str(run.config.get("device", "auto"))
+    if device == "auto":
+        device = "cuda" if gpu_names() else "cpu"
+    return (ANY_GPU if device == "cuda" else device,)
 
 
 def delete(run_id: str) -> None:

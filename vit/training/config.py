@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vit.data import augment
-from vit.model.config import Activation, FinalNorm, ViTConfig, one_sentence_errors
+from vit.model.config import Activation, FinalNorm, ViTConfig
+from vit.validation import one_sentence_errors
 
 if TYPE_CHECKING:
     from vit.data.augment import Augmentation

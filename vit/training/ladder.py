@@ -73,7 +73,7 @@ class RungResult(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % confidence interval of the accuracy."""
+        """95% confidence interval of the accuracy."""
         return wilson(self.correct, self.pictures)
 
     @property

@@ -8,6 +8,8 @@ from pydantic import ValidationError
 from vit.errors import InvalidConfig
 from vit.model.config import ViTConfig
 from vit.training.config import TrainConfig
+from vit.untrusted import brief
+from vit.validation import sentence
 
 
 class Preset(NamedTuple):
@@ -22,7 +24,7 @@ class Preset(NamedTuple):
 PRESETS = {
     "shapes": Preset(
         "Four generated shapes, no download",
-        "97.9 % on test pictures, of the epoch that validation chose, in half a minute on two CPU cores.",
+        "97.9% of their test pictures, at the epoch that validation chose, in half a minute on two CPU cores.",
         dict(
             data="shapes", size="shapes", epochs=8, batch_size=50, optimizer="muon", start="mimetic", lr=2e-3,
             flip=True,
@@ -30,7 +32,7 @@ PRESETS = {
     ),
     "cifar-cpu": Preset(
         "CIFAR-10 on a CPU in about two hours",
-        "84.2 % (JPEG re-encoding, best epoch by test accuracy) in 100 minutes on two shared CPU cores.",
+        "CIFAR-10, re-encoded as JPEG: 84.2% at the best epoch by test accuracy, in 100 minutes on two CPU cores.",
         dict(
             data="cifar10", size="cifar-small", epochs=40, batch_size=256, optimizer="muon", start="mimetic",
             lr=2e-3, warmup_epochs=3, crop_padding=4, flip=True, compile=True,
@@ -38,7 +40,7 @@ PRESETS = {
     ),
     "cifar": Preset(
         "CIFAR-10 on a GPU",
-        "Aimed at 95 %; not measured to its end yet.",
+        "CIFAR-10: aimed at 95%, not measured to its end yet.",
         dict(
             data="cifar10", size="cifar", epochs=200, validate_every=10, batch_size=512, optimizer="muon",
             start="mimetic", lr=2e-3, warmup_epochs=5, crop_padding=4, flip=True, operations=2, magnitude=0.35,
@@ -47,8 +49,8 @@ PRESETS = {
     ),
     "tintn": Preset(
         "CIFAR-10 with the size of tintn's tutorial",
-        "82.0 % (JPEG re-encoding, best epoch by test accuracy) in two hours on one busy CPU core; 75.5 % is published "
-        "for the tutorial's recipe.",
+        "CIFAR-10, re-encoded as JPEG: 82.0% at the best epoch by test accuracy, in two hours on one busy CPU core. "
+        "75.5% is published for the tutorial's recipe.",
         dict(
             data="cifar10", size="tintn", epochs=100, batch_size=256, optimizer="muon", start="mimetic", lr=2e-3,
             warmup_epochs=3, crop_padding=4, flip=True, compile=True,
@@ -56,8 +58,8 @@ PRESETS = {
     ),
     "notebook": Preset(
         "CIFAR-10 with patches of 8 px, the size of a well-known notebook",
-        "77.2 % (JPEG re-encoding, best epoch by test accuracy) in 11 minutes on two shared CPU cores; about 69 % is "
-        "published.",
+        "CIFAR-10, re-encoded as JPEG: 77.2% at the best epoch by test accuracy, in 11 minutes on two CPU cores. "
+        "About 69% is published.",
         dict(
             data="cifar10", size="notebook", epochs=50, batch_size=256, optimizer="muon", start="mimetic", lr=2e-3,
             warmup_epochs=3, crop_padding=4, flip=True,
@@ -65,7 +67,7 @@ PRESETS = {
     ),
     "mnist": Preset(
         "Handwritten digits",
-        "98.5 % is published for this size.",
+        "MNIST: 98.5% is published for this size.",
         dict(data="mnist", size="mnist", epochs=10, batch_size=128, lr=5e-4, crop_padding=2),
     ),
     "pictures": Preset(
@@ -79,7 +81,7 @@ PRESETS = {
     ),
     "photos": Preset(
         "Real photos of ten classes on a GPU, from scratch",
-        "Aimed at 90 % in 15 minutes; not measured yet.",
+        "Imagenette: aimed at 90% in 15 minutes, not measured yet.",
         dict(
             data="folder:PATH", size="S/8", image_size=128, epochs=100, batch_size=256, optimizer="muon",
             start="mimetic", lr=2e-3, warmup_epochs=5, crop_scale=0.35, flip=True, operations=2, magnitude=0.3,
@@ -88,7 +90,7 @@ PRESETS = {
     ),
     "photos-cpu": Preset(
         "Real photos of ten classes on a CPU, from scratch, in about two hours",
-        "77.9 % on test pictures of Imagenette, of the epoch that validation chose, in 91 minutes on two shared CPU "
+        "Imagenette: 77.9% of the test pictures, at the epoch that validation chose, in 91 minutes on two shared CPU "
         "cores.",
         dict(
             data="folder:PATH", size="Ti/8", image_size=96, depth=6, epochs=70, batch_size=128, optimizer="muon",
@@ -98,7 +100,7 @@ PRESETS = {
     ),
     "fine-tune": Preset(
         "Your own photos, from a checkpoint",
-        "400 pictures of shapes, 10 epochs: 95.3 % on test pictures, and 40.8 % from scratch.",
+        "400 pictures of shapes, 10 epochs: 95.3% on test pictures, and 40.8% from scratch.",
         dict(
             data="folder:PATH", init_from="cifar10", epochs=20, batch_size=64, lr=3e-4, crop_scale=0.6, flip=True,
         ),
@@ -117,15 +119,12 @@ def train_config(preset: str | None = None, /, **settings: Any) -> TrainConfig:
     try:
         return TrainConfig(**(PRESETS[preset].settings if preset else {}) | settings)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        problem = first["msg"].removeprefix("Value error, ")
+        first, problem = error.errors()[0], sentence(error)
         if first["type"] == "extra_forbidden":
-            problem = f"There is no setting {name!r}. Choose from: {', '.join(TrainConfig.model_fields)}."
+            problem += f" Choose from: {', '.join(TrainConfig.model_fields)}."
         elif first["type"] == "string_pattern_mismatch":
-            problem = f"{name} must be {TrainConfig.model_fields[name].description}, not {first['input']!r}."
-        elif name:
-            problem = f"{name}: {problem}, not {first['input']!r}."
+            name = str(first["loc"][0])
+            problem = f"{name} must be {TrainConfig.model_fields[name].description}, not '{brief(first['input'])}'."
         raise InvalidConfig(problem) from error
 
 

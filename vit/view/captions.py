@@ -86,7 +86,7 @@ def settings(facts: Mapping[str, Any]) -> str:
     """Describe non-default settings, as a suffix to a method's name.
 
     >>> settings({"discard": 0.9, "start_block": 2})
-    ' (from block 3 on, weakest 90 % discarded)'
+    ' (from block 3 on, weakest 90% discarded)'
     """
     phrases = []
     if "start_block" in facts:
@@ -104,11 +104,11 @@ def outline(contour: str, mass: float) -> str:
     """Describe the outline; "" if there is none.
 
     >>> outline("mass", 0.6)
-    'Outlined: the fewest patches with 60 % of the weight.'
+    'Outlined: the fewest patches with 60% of the weight.'
     """
     if contour == "none":
         return ""
-    kind = f"the fewest patches with {_percent(mass)} % of the weight"
+    kind = f"the fewest patches with {_percent(mass)}% of the weight"
     return f"Outlined: {kind if contour == 'mass' else 'the stronger of two groups of patches (Otsu)'}."
 
 

@@ -197,7 +197,7 @@ def _payload_bytes(config: ViTConfig, tokens: int) -> int:
 
 
 def _memory_needed(config: ViTConfig, tokens: int, precision: Precision) -> int:
-    """Estimate the peak memory of the pass and of the payload [bytes]; adds 15 %, the largest error measured."""
+    """Estimate the peak memory of the pass and of the payload [bytes]; adds 15%, the largest error measured."""
     number = 2 if precision == "bfloat16" else 4
     queries_keys = 2 * config.depth * tokens * config.dim * number
     return (

@@ -124,7 +124,7 @@ class Sheet:
         if unit == "cosine":
             bar.set_label("Cosine", labelpad=1)
             return
-        bar.formatter = FuncFormatter(lambda value, _: f"{100 * value:.4g} %")
+        bar.formatter = FuncFormatter(lambda value, _: f"{100 * value:.4g}%")
         bar.set_label("Attention weight; above, in multiples of uniform" if unit == "weight" else "Share", labelpad=1)
         if unit == "weight":
             times = axes.secondary_xaxis(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Literal, Self, cast, get_args, get_origin
 
 from vit.explain.settings import Direction, Fusion, Settings
 
@@ -79,31 +79,28 @@ view='attention', direction='from', colormap='', opacity=0.6, cover='weight', sm
 contour='none', mass=0.6, hidden=(), after_block=11)
         """
         default = cls()
+        values = {
+            field.name: _parse_plain(query.get(field.name), field.type, getattr(default, field.name))
+            for field in fields(cls)
+        }
         token, after_block = (_parse_whole(query.get(name)) for name in ("token", "after_block"))
         if token is not None and not 0 <= token < tokens:
             token = None
         colormap = query.get("colormap")
-        return cls(
-            block=_parse_index(query.get("block"), blocks, default.block),
-            head=_parse_index(query.get("head"), heads, default.head),
-            token=default.token if token is None else token,
-            pinned=token is not None and _parse_flag(query.get("pinned")),
-            view=_parse_choice(query.get("view"), View, default.view),
-            direction=_parse_choice(query.get("direction"), Direction, default.direction),
-            colormap=colormap if isinstance(colormap, str) and len(colormap) <= 32 else default.colormap,
-            opacity=_clamp(query.get("opacity"), default.opacity),
-            cover=_parse_choice(query.get("cover"), Cover, default.cover),
-            smooth=tokens >= SMOOTH_FROM if query.get("smooth") is None else _parse_flag(query["smooth"]),
-            scale=_parse_choice(query.get("scale"), Scale, default.scale),
-            contour=_parse_choice(query.get("contour"), Contour, default.contour),
-            mass=_clamp(query.get("mass"), default.mass, 0.01),
-            residual=_clamp(query.get("residual"), default.residual),
-            fusion=_parse_choice(query.get("fusion"), Fusion, default.fusion),
-            discard=_clamp(query.get("discard"), default.discard, 0.0, 0.99),
-            start_block=min(max(_parse_whole(query.get("start_block")) or 0, 0), blocks - 1),
-            hidden=_parse_patches(query.get("hidden"), tokens),
-            after_block=after_block if after_block is not None and 0 <= after_block < blocks else blocks - 1,
-        )
+        values |= {
+            "block": _parse_index(query.get("block"), blocks, default.block),
+            "head": _parse_index(query.get("head"), heads, default.head),
+            "token": default.token if token is None else token,
+            "pinned": token is not None and values["pinned"],
+            "colormap": colormap if isinstance(colormap, str) and len(colormap) <= 32 else default.colormap,
+            "smooth": tokens >= SMOOTH_FROM if query.get("smooth") is None else values["smooth"],
+            "mass": _clamp(query.get("mass"), default.mass, 0.01),
+            "discard": _clamp(query.get("discard"), default.discard, 0.0, 0.99),
+            "start_block": min(max(_parse_whole(query.get("start_block")) or 0, 0), blocks - 1),
+            "hidden": _parse_patches(query.get("hidden"), tokens),
+            "after_block": after_block if after_block is not None and 0 <= after_block < blocks else blocks - 1,
+        }
+        return cls(**values)
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -167,9 +164,10 @@ def _clamp(value: Any, default: float, least: float = 0.0, most: float = 1.0) ->
     return default if number is None else min(max(number, least), most)
 
 
-def _parse_flag(value: Any) -> bool:
-    return value is True or (isinstance(value, str) and value.lower() in ("1", "true", "yes"))
-
-
-def _parse_choice(value: Any, choices: Any, default: Any) -> Any:
-    return value if isinstance(value, str) and value in get_args(choices) else default
+def _parse_plain(value: Any, kind: Any, default: Any) -> Any:
+    """Parse a share, a flag or one of several choices, by the type of its field; other types become the default."""
+    if kind is float:
+        return _clamp(value, default)
+    if kind is bool:
+        return default if value is None else value is True or str(value).lower() in ("1", "true", "yes")
+    return value if get_origin(kind) is Literal and isinstance(value, str) and value in get_args(kind) else default

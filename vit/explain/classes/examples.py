@@ -38,7 +38,7 @@ class CrossValidation(NamedTuple):
 
     Attributes:
         accuracy: 0 to 1.
-        interval: its 95 % confidence interval.
+        interval: its 95% confidence interval.
     """
 
     accuracy: float

@@ -36,6 +36,7 @@ from vit.errors import InvalidConfig
 from vit.paths import clusters_file
 from vit.runs.engines.contract import HERE, NAME
 from vit.untrusted import brief
+from vit.validation import sentence
 
 _FILE_BYTES = 1 << 20  # size limit of the file
 
@@ -81,12 +82,12 @@ class Cluster(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> "Cluster":
         if self.name == HERE:
-            raise ValueError(f"{HERE} is the name of this machine")
+            raise ValueError(f"{HERE} is the name of this machine.")
         if not all(path.is_absolute() for path in (self.runs, *self.data, *([self.code] if self.code else []))):
-            raise ValueError("runs, data and code are paths from the root")
+            raise ValueError("runs, data and code must be paths from the root.")
         if self.kind == "ray" and not (self.address.startswith(("http://", "https://")) and self.token_file):
             raise ValueError(
-                "a Ray cluster needs address, that of its dashboard with http:// or https://, and token_file"
+                "a Ray cluster needs address, that of its dashboard with http:// or https://, and token_file."
             )
         return self
 
@@ -119,9 +120,7 @@ def _read_clusters_file(path: Path, changed: int, size: int) -> Clusters:
         try:
             usable[name] = Cluster.model_validate({"name": name} | table)
         except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"])
-            problems[name] = ": ".join(filter(None, [field, f"{first['msg'].removeprefix('Value error, ')}."]))
+            problems[name] = sentence(error)
         except TypeError:
             problems[name] = "it is no table."
     return Clusters(usable=usable, problems=problems)

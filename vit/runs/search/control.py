@@ -11,9 +11,9 @@ from typing import Any, Literal
 from vit.errors import InvalidConfig, InvalidRun
 from vit.files import check_locks
 from vit.paths import runs_folder
-from vit.runs.control import Limits
+from vit.runs.control import Limits, check_request
 from vit.runs.detached import start_detached
-from vit.runs.engines.contract import HERE
+from vit.runs.engines.contract import HERE, Request
 from vit.runs.queue_file import launch_lock
 from vit.runs.registry import ANY_GPU, MAX_REASON, Run, list_runs, shorten
 from vit.runs.search.plan import FILE, MOST_NAME, SearchPlan, make_plan, read_plan
@@ -78,14 +78,15 @@ def start(*, name: str = "", limits: Limits | None = None, nonce: str = "", **va
         values: fields of `SearchPlan`; concurrent trials on one device share it.
 
     Raises:
-        InvalidConfig: see `make_plan`; or a trial's settings contradict the checkpoint that it starts from, or there
-            are more concurrent trials than runs per person.
+        InvalidConfig: see `make_plan`; or this machine lacks the devices, or a trial's settings contradict the
+            checkpoint that it starts from, or there are more concurrent trials than runs per person.
         InvalidCheckpoint: that checkpoint cannot be opened.
         UserError: Optuna is not installed, or this system has no file locks.
     """
     check_locks()
     limits = limits or Limits()
     here, devices = values.get("on", HERE) == HERE, values.get("devices", ("cpu",))
+    check_request(Request(tuple(devices)), values.get("on", HERE))
     # Trials on the same device would otherwise queue behind each other.
     if here and values.get("at_once", 1) > 1 and ANY_GPU not in devices:
         values["share"] = True

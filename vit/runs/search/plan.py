@@ -14,6 +14,7 @@ from vit.training.config import TrainConfig
 from vit.training.presets import train_config
 from vit.training.run_folder import read_document
 from vit.untrusted import Unreadable
+from vit.validation import sentence
 
 FILE = "search.json"
 MOST_TRIALS = 1000
@@ -120,9 +121,7 @@ def make_plan(**values: Any) -> SearchPlan:
     try:
         plan = SearchPlan(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        raise InvalidConfig(f"{name}: {first['msg']}, not {first['input']!r}.") from error
+        raise InvalidConfig(sentence(error)) from error
     dimensions = plan.dimensions
     spaces.check_space(dimensions, plan.config)
     for drawn in spaces.draw(dimensions, plan.seed, plan.trials):

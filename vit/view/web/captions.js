@@ -19,7 +19,7 @@ export function ordinal(n) {
 }
 
 /**
- * Format a share with two significant digits: "31 %", "3.1 %", "0.31 %".
+ * Format a share with two significant digits: "31%", "3.1%", "0.31%".
  *
  * @param {number} share
  */
@@ -32,7 +32,7 @@ export function percent(share) {
 
 /** @param {string} digits */
 function withPercentSign(digits) {
-  return translate("{digits} %", { digits: decimal(digits) });
+  return translate("{digits}%", { digits: decimal(digits) });
 }
 
 /**
@@ -279,7 +279,7 @@ export function occlusionText({ target, before, after, answers }, patch, where) 
  * @param {number} low
  * @param {number} top
  * @param {boolean} shared another map of the same kind uses the same scale
- * @param {boolean} [whole] the map's weights sum to 100 %
+ * @param {boolean} [whole] the map's weights sum to 100%
  */
 export function legendText({ tokens, pool }, view, scale, low, top, shared, whole = true) {
   const alone = "Colours of two maps cannot be compared.";

@@ -8,12 +8,6 @@ import { translate } from "./words.js";
 /** @import { State } from "./state.js" */
 /** @import { Method, Selection } from "./types" */
 
-/** @type {("residual" | "discard" | "mass")[]} */
-export const SHARES = ["residual", "discard", "mass"]; // fields of a selection that have sliders
-
-/** @type {("start_block" | "after_block")[]} */
-export const NUMBERS = ["start_block", "after_block"]; // fields of a selection that hold a block index
-
 /**
  * Update every control from the selection.
  *
@@ -27,28 +21,37 @@ export function updateControls(page, state) {
   updateMethod(page, state.method);
   const components = state.payload.features && state.canRequestFeatures;
   page.find("[data-value=components]").hidden = page.find(".keys .components").hidden = !components;
-  page.control("colormap").value = selection.colormap;
-  page.control("opacity").value = String(selection.opacity);
-  page.control("smooth").checked = selection.smooth;
-  page.control("contour").value = selection.contour;
-  page.control("cover").value = selection.cover;
+  for (const control of page.settings) showValue(control, selection, state.payload.blocks);
   page.find(".mass").hidden = selection.contour !== "mass";
-  updateSliders(page, selection);
   updateSettings(page, state);
 }
 
 /**
- * Update the sliders and the percentages beside them.
+ * Show the value of a setting in its control. A number is a block, counted from 1; a range is a share.
  *
- * @param {Page} page
+ * @param {HTMLInputElement} control one of `Page.settings`
  * @param {Selection} selection
+ * @param {number} blocks
  */
-export function updateSliders(page, selection) {
-  for (const name of SHARES) {
-    const slider = page.control(name);
-    slider.value = String(selection[name]);
-    if (slider.nextElementSibling) setText(slider.nextElementSibling, `${Math.round(100 * selection[name])} %`);
-  }
+export function showValue(control, selection, blocks) {
+  const value = selection[/** @type {keyof Selection} */ (control.dataset.field)];
+  if (control.type === "checkbox") control.checked = Boolean(value);
+  else if (control.type === "number") Object.assign(control, { value: Number(value) + 1, max: blocks });
+  else control.value = String(value);
+  if (control.type === "range" && control.nextElementSibling)
+    setText(control.nextElementSibling, `${Math.round(100 * Number(value))}%`);
+}
+
+/**
+ * Read the value of a setting from its control.
+ *
+ * @param {HTMLInputElement} control one of `Page.settings`
+ * @param {number} blocks
+ */
+export function readValue({ type, value, checked }, blocks) {
+  if (type === "checkbox") return checked;
+  if (type === "number") return Math.min(Math.max(Math.round(Number(value)) || 1, 1), blocks) - 1;
+  return type === "range" ? Number(value) : value;
 }
 
 /**
@@ -93,15 +96,13 @@ function updateMethod(page, method) {
 }
 
 /**
- * Show only the settings that apply to the current view.
+ * Show only the settings of the method that apply to the current view.
  *
  * @param {Page} page
  * @param {State} state
  */
-function updateSettings(page, { selection, settings, payload }) {
+function updateSettings(page, { settings }) {
   /** @type {NodeListOf<HTMLElement>} */
   const labels = page.root.querySelectorAll("[data-setting]");
   for (const label of labels) label.hidden = !settings.some((name) => name === label.dataset.setting);
-  page.control("fusion").value = selection.fusion;
-  for (const name of NUMBERS) Object.assign(page.control(name), { value: selection[name] + 1, max: payload.blocks });
 }

@@ -6,7 +6,7 @@ import { openPayload } from "./bytes.js";
 
 export const SIGNIFICANCE = 0.05; // largest p-value that counts as better than chance
 
-/** Masks that each hide 30 % of the patches, and how far each lowers the class's log-probability. */
+/** Masks that each hide 30% of the patches, and how far each lowers the class's log-probability. */
 export class Masks {
   /** @param {Uint8Array} bytes written by `vit.view.payload.pack_masks` */
   constructor(bytes) {

@@ -45,7 +45,7 @@ export class Legend {
    * @param {boolean} shared another map of the same kind uses the same scale
    * @param {number} query token that the map belongs to
    * @param {number} read value under the pointer, or NaN
-   * @param {boolean} whole the map's weights sum to 100 %
+   * @param {boolean} whole the map's weights sum to 100%
    * @param {Features | null} features features of the view "components"
    */
   draw(map, view, { scale }, mean, shared, query, read, whole, features) {
@@ -102,7 +102,7 @@ export class Legend {
         times >= 10 ? String(Math.round(times)) : decimal(String(+times.toFixed(3))),
       );
     this.drawTicks(page.find(".ticks.weights"), low, top, similar ? 1 : 100, (value) =>
-      similar ? String(+value.toPrecision(3)).replace("-", "−") : value ? translate("{digits} %", { digits: decimal(String(+value.toPrecision(3))) }) : "0",
+      similar ? String(+value.toPrecision(3)).replace("-", "−") : value ? translate("{digits}%", { digits: decimal(String(+value.toPrecision(3))) }) : "0",
     );
   }
 

@@ -2,6 +2,9 @@
 
 import { NEAREST } from "./picture_map.js";
 
+// controls whose value is no field of the selection, or changes several fields
+const SPECIAL = ["fuse_blocks", "fuse_heads", "lines", "paint"];
+
 /** The elements of one instance of `viewer.html`. */
 export class Page {
   /** @param {HTMLElement} parent */
@@ -24,12 +27,19 @@ export class Page {
   }
 
   /**
-   * Return the input or select of a field of the selection.
+   * Return an input or select by its `data-field`.
    *
    * @param {string} field
    */
   control(field) {
     return /** @type {HTMLInputElement} */ (this.find(`[data-field=${field}]`));
+  }
+
+  /** @returns {HTMLInputElement[]} inputs and selects whose value is the field of the selection in `data-field` */
+  get settings() {
+    /** @type {NodeListOf<HTMLInputElement>} */
+    const controls = this.root.querySelectorAll("input[data-field], select[data-field]");
+    return Array.from(controls).filter(({ dataset }) => !SPECIAL.includes(dataset.field ?? ""));
   }
 
   /** @returns {NodeListOf<HTMLElement>} button groups with one pressed button each */

@@ -1,6 +1,6 @@
 // Pointer, touch and keyboard input. Only choices are sent to Python (clicks, and keys after a pause), never hovering.
 
-import { NUMBERS, updateSliders, SHARES } from "./controls.js";
+import { readValue, showValue } from "./controls.js";
 
 /** @import { Effect } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
@@ -177,14 +177,8 @@ function listenToChoices(viewer) {
   choose(page.control("fuse_heads"), ({ value }) => {
     return { head: value, view: state.selection.view === "pool" ? "pool" : "attention" };
   });
-  for (const field of ["colormap", "cover", "contour", "fusion"])
-    choose(page.control(field), ({ value }) => ({ [field]: value }));
-  choose(page.control("smooth"), ({ checked }) => ({ smooth: checked }));
-  for (const field of NUMBERS)
-    choose(page.control(field), ({ value }) => {
-      const block = Math.round(Number(value)) || 1;
-      return { [field]: Math.min(Math.max(block, 1), viewer.payload.blocks) - 1 };
-    });
+  for (const control of page.settings)
+    choose(control, () => ({ [control.dataset.field ?? ""]: readValue(control, viewer.payload.blocks) }));
   for (const group of page.switches)
     group.addEventListener("click", (event) => {
       const value = /** @type {Element} */ (event.target).closest("button")?.dataset.value;
@@ -196,27 +190,18 @@ function listenToChoices(viewer) {
 }
 
 /**
- * Preview slider values while they move and apply them on release.
+ * Preview slider values while they move; `listenToChoices` applies them on release.
  *
  * @param {Viewer} viewer
  */
 function listenToSliders(viewer) {
   const { page, state } = viewer;
-  const opacity = page.control("opacity");
-  opacity.addEventListener("input", () => {
-    state.selection.opacity = Number(opacity.value);
-    viewer.request();
-  });
-  opacity.addEventListener("change", () => viewer.change({ opacity: Number(opacity.value) }));
-  for (const name of SHARES) {
-    const slider = page.control(name);
+  for (const slider of page.settings.filter(({ type }) => type === "range"))
     slider.addEventListener("input", () => {
-      state.selection[name] = Number(slider.value);
-      updateSliders(page, state.selection);
+      Object.assign(state.selection, { [slider.dataset.field ?? ""]: Number(slider.value) });
+      showValue(slider, state.selection, viewer.payload.blocks);
       viewer.apply("pointed");
     });
-    slider.addEventListener("change", () => viewer.change({ [name]: Number(slider.value) }));
-  }
 }
 
 /**

@@ -95,7 +95,7 @@ export class State {
   }
 
   /**
-   * Whether the map's weights sum to 100 %, which the attention that a token receives need not.
+   * Whether the map's weights sum to 100%, which the attention that a token receives need not.
    *
    * @param {View} view
    */
