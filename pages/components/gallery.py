@@ -62,7 +62,7 @@ def show(
             on_choose(name)
 
     data = {"samples": strip, "chosen": chosen, "label": label, "pastes": not pictures, "preview": preview}
-    _gallery(key=key, data=data, on_sample_change=clicked, width="content" if preview else "stretch")
+    _gallery(key=key, data=data, on_sample_change=clicked, width="content")
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+import streamlit as st
+
 from pages.components import gallery
 from pages.components.gallery import Thumbnail
 from pages.links import address, session
@@ -32,8 +34,9 @@ def show(on_choose: Callable[[str, str], None]) -> None:
     def choose(key: str) -> None:
         on_choose(pictures[keys.index(key)]["credit"], key)
 
-    gallery.show("own pictures", None if here is None else keys[here], choose, pictures, "Your pictures")
-    stepping.buttons("own pictures", len(keys), here, lambda number: choose(keys[number]))
+    with st.container(key="own_pictures", horizontal=True, vertical_alignment="center", gap="small"):
+        gallery.show("own pictures", None if here is None else keys[here], choose, pictures, "Your pictures")
+        stepping.buttons("own pictures", len(keys), here, lambda number: choose(keys[number]))
 
 
 def add(sources: Sequence[Source]) -> str:

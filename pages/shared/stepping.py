@@ -14,7 +14,7 @@ def buttons(key: str, count: int, here: int | None, on_step: Callable[[int], Non
         here: index of the current picture, from 0; None if it is none of them.
         on_step: called with the new index before the rerun that a click causes.
     """
-    with st.container(horizontal=True, vertical_alignment="center"):
+    with st.container(horizontal=True, vertical_alignment="center", width="content"):
         for label, icon, index in (
             ("Previous", ":material/chevron_left:", count - 1 if here is None else here - 1),
             ("Next", ":material/chevron_right:", 0 if here is None else here + 1),

@@ -15,9 +15,9 @@ from vit.view.map_pictures import paint_heatmap
 from vit.view.selection import Selection
 
 from . import synthetic
+from .page_with_viewer import PATIENCE
 from .serving import FIND, VIEWERS
 from .synthetic import ALIKE
-from .viewer import PATIENCE
 
 SMALL = ((3, 2, (4, 6), ("cls", "reg1", "reg2"), 16), 27)
 

@@ -8,8 +8,8 @@ import torch
 from playwright.sync_api import expect
 
 from . import synthetic
+from .page_with_viewer import PATIENCE
 from .serving import FIND
-from .viewer import PATIENCE
 
 POOLED = (3, 2, (4, 6), (), 16, 0, 48, True)
 POOLED_LARGE = (2, 3, (16, 18), (), 18, 0, 50, True)

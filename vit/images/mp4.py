@@ -23,7 +23,7 @@ def mp4(pictures: Sequence[Image.Image], durations: Sequence[int]) -> bytes:
     """
     import av  # noqa: PLC0415 # takes half a second, rarely needed
 
-    beat = Fraction(1, 1000)
+    time_base = Fraction(1, 1000)
     width, height = (side + side % 2 for side in pictures[0].size)
     # A file, not a buffer: to move the index to the start, FFmpeg opens its output a second time.
     with tempfile.TemporaryDirectory() as folder:
@@ -32,7 +32,7 @@ def mp4(pictures: Sequence[Image.Image], durations: Sequence[int]) -> bytes:
             stream = container.add_stream("libx264", rate=1000, options={"crf": _X264_QUALITY, "bf": "0"})
             stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
             context = stream.codec_context
-            context.time_base = beat
+            context.time_base = time_base
             # Players guess the colours of untagged videos: BT.709 with sRGB's transfer curve, limited range.
             context.colorspace, context.color_primaries, context.color_trc, context.color_range = 1, 1, 13, 1
 
@@ -42,7 +42,7 @@ def mp4(pictures: Sequence[Image.Image], durations: Sequence[int]) -> bytes:
                     frame = av.VideoFrame.from_image(_even(picture, width, height)).reformat(
                         format="yuv420p", dst_colorspace="itu709", dst_color_range="MPEG"
                     )
-                    frame.pts, frame.time_base = now, beat
+                    frame.pts, frame.time_base = now, time_base
                     now += duration
                     yield from stream.encode(frame)
                 yield from stream.encode(None)

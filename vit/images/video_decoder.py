@@ -155,7 +155,7 @@ def _decode_frames(data: bytes, count: int, seconds: float = math.inf) -> Iterat
     following = dict(zip(times, [*times[1:], None], strict=True))
     with _open_container(data) as container:
         stream = _stream(container)
-        beat = float(stream.time_base or 0)
+        time_base = float(stream.time_base or 0)
         turn, turn_known = None, False
         for frame in _decode_packets(container, stream, runs):
             if frame.pts not in following:
@@ -171,7 +171,7 @@ def _decode_frames(data: bytes, count: int, seconds: float = math.inf) -> Iterat
             picture = _frame_picture(frame, stream.sample_aspect_ratio)
             content = io.BytesIO()
             (picture if turn is None else picture.transpose(turn)).save(content, "JPEG", quality=_JPEG_QUALITY)
-            message = {"bytes": content.tell(), "duration": round(lasts * beat * 1000), "total": total}
+            message = {"bytes": content.tell(), "duration": round(lasts * time_base * 1000), "total": total}
             yield message, content.getvalue()
 
 
