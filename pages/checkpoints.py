@@ -17,6 +17,7 @@ from pages.shared.escape import plain, with_code
 from vit import checkpoints
 from vit.checkpoints import hub, manage, weight_files
 from vit.errors import UserError
+from vit.runs import registry
 from vit.view import lesson
 
 if TYPE_CHECKING:
@@ -131,7 +132,12 @@ def offer_lesson(info: CheckpointInfo) -> None:
 def rename(name: str) -> None:
     """Rename a checkpoint to the typed name; a button's callback."""
     new = st.session_state[f"name {name}"]
-    if act(f"{name} is called {new}.", manage.rename, name, new):
+
+    def change() -> None:
+        registry.check_not_awaited(name)
+        manage.rename(name, new)
+
+    if act(f"{name} is called {new}.", change):
         address.change(CheckpointsLink, name=new)
 
 
@@ -143,8 +149,13 @@ def confirm_deletion(info: CheckpointInfo) -> None:
     st.markdown(f"**{plain(info.name)}** is deleted for good: {info.size / 1e6:,.1f} MB of weights{right}.")
     fetched = "/" in info.name
     st.caption("It can be fetched again." if fetched else "Runs keep their own checkpoints.")
+
+    def delete() -> None:
+        registry.check_not_awaited(info.name)
+        (hub.remove if fetched else manage.delete)(info.name)
+
     with st.container(horizontal=True):
-        done = (f"{info.name} was deleted.", hub.remove if fetched else manage.delete, info.name)
+        done = (f"{info.name} was deleted.", delete)
         if st.button("Delete", key="really delete", type="primary", on_click=act, args=done):
             st.rerun()
         if st.button("Keep it", key="not delete"):

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,24 @@ def test_several_processes_give_the_same_result_as_one(checkpoint: Checkpoint, r
     several = spread.measure(work(checkpoint, task, LIMITS[task]), checkpoint, workers=2)
     assert same(several, AT_ONCE[task](checkpoint))
     assert not list((root / ".measurements").iterdir())
+
+
+def test_each_process_gets_a_gpu_that_this_one_may_use(
+    checkpoint: Checkpoint, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spread, "gpu_names", lambda: ["cuda:2", "cuda:3"])
+    seen: list[str] = []
+
+    def start(command: Any, env: dict[str, str], **_: Any) -> Any:
+        seen.append(env["CUDA_VISIBLE_DEVICES"])
+        if len(seen) == 3:
+            raise InterruptedError
+        return SimpleNamespace(poll=int, kill=int, wait=int)
+
+    monkeypatch.setattr(spread.subprocess, "Popen", start)
+    with pytest.raises(InterruptedError):
+        spread.measure(work(checkpoint, "heads"), checkpoint, workers=3, device="gpu")
+    assert seen == ["2", "3", "2"]
 
 
 def test_finished_parts_are_not_repeated(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -21,6 +22,8 @@ from vit import view
 from vit.cli import training
 from vit.cli.main import main
 from vit.explain.methods import METHODS
+from vit.paths import runs_folder
+from vit.runs import registry
 from vit.runs.error_report import read as read_report
 
 ROOT = Path(vit.__file__).parent.parent
@@ -205,6 +208,8 @@ def test_evaluate_stores_the_mistakes(command: Command, saved: Path, folder: Pat
     confusion = read_report(tmp_path / "report.npz").confusion
     assert confusion.sum() == 4
     assert confusion.trace() / 4 == json.loads(result.out)["accuracy"]
+    alone = json.loads(command("evaluate", "--checkpoint", saved, "--data", data, "--json").out)
+    assert json.loads(result.out) == alone
 
 
 def test_settings_are_listed(command: Command) -> None:
@@ -222,14 +227,15 @@ def test_settings_are_listed(command: Command) -> None:
         (["--preset=shapes", "--set=preset=1"], "There is no setting 'preset'"),
         (["--preset=shapes", "--set=epochs"], "--set takes KEY=VALUE, not 'epochs'"),
         (["--preset=shapes", "--set=epochs=many"], "not 'many'"),
-        (["--preset=shapes", "--set=lr=NaN"], "lr: "),
+        (["--preset=shapes", "--set=lr=NaN"], "lr must be a finite number, not nan."),
+        (["--preset=shapes", "--set=grad_clip=Infinity"], "grad_clip must be a finite number, not inf."),
         (["--preset=shapes", "--set=device=tpu"], "device must be auto, cpu"),
         (["--preset=shapes", "--set=heads=7"], "heads 7 does not divide dim 48"),
         (["--preset=shapes", "--data=imagenet"], "There is no dataset 'imagenet'"),
-        (["--preset=shapes", "--data=folder:nowhere"], "There is no folder 'nowhere'"),
+        (["--preset=shapes", "--data=folder:nowhere"], "/nowhere'. Name one that holds"),
         (["--preset=shapes", "--run=used"], "used exists and is not empty. Continue it with --resume used"),
         (["--resume=nowhere"], "--resume needs the folder of a run; nowhere/config.json cannot be read"),
-        (["--resume=used", "--preset=shapes"], "leave out other options"),
+        (["--resume=used", "--preset=shapes"], "with its own settings"),
         (["--config=used/notes.txt"], "used/notes.txt is not JSON"),
         (["--config=nowhere.json"], "nowhere.json cannot be read: No such file"),
         (["--config=list.json"], "list.json must hold one JSON object"),
@@ -246,6 +252,38 @@ def test_impossible_run_is_refused_in_one_line(
     check_mistake(command("train", *options), said)
     assert (tmp_path / "used" / "notes.txt").read_text() == "mine"
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
+
+
+def test_folder_that_page_runs_would_not_list_is_refused(command: Command) -> None:
+    check_mistake(command("train", "--preset", "shapes", "--run-dir", runs_folder() / "My_Run"), "'My_Run' is none")
+
+
+def test_processes_without_a_common_folder_are_refused(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    check_mistake(command("train", "--preset", "shapes"), "Name it with --run-dir")
+
+
+def test_run_keeps_its_name_and_absolute_paths(
+    command: Command, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    for picture in list(folder.glob("train/*/*.png")):  # enough for validation
+        for number in range(4):
+            shutil.copy(picture, picture.with_name(f"{picture.stem}-{number}.png"))
+    few = ["epochs=1", "image_size=8", "patch_size=4", "dim=16", "depth=1", "heads=2", "mlp_dim=16", "device=cpu"]
+    data = ["--data", f"folder:{folder.name}", "--run-dir", tmp_path / "runs" / "first"]
+    assert command("train", "--name", "日本語, Größe", *data, "--set", *few).status == 0
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    run = registry.find_run("first")
+    assert run.name == "日本語, Größe"
+    assert (run.config["data"], run.config["data_root"]) == (f"folder:{folder}", str(folder.parent / "data"))
+
+
+def test_run_of_another_program_is_not_trained_over(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"epochs": 2}')
+    (tmp_path / "environment.json").write_text('{"loop": "Lightning", "attempt": 0}')
+    check_mistake(command("train", "--resume", tmp_path), "trained by another program (Lightning)")
+    assert (tmp_path / "config.json").read_text() == '{"epochs": 2}'
 
 
 def test_missing_gpu_is_refused_in_one_line(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +323,7 @@ def test_process_ends_with_status_2_and_one_line_for_a_mistake(tmp_path: Path) -
     mistake = [sys.executable, "-m", "vit", "train", "--preset", "shapes", "--data", "folder:nowhere"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(mistake, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    check_mistake(Result(done.returncode, done.stdout, done.stderr), "There is no folder 'nowhere'")
+    check_mistake(Result(done.returncode, done.stdout, done.stderr), "/nowhere'. Name one that holds")
 
 
 def test_bug_in_a_method_is_not_reported_as_a_users_mistake(

@@ -67,6 +67,7 @@ def test_several_gpus_use_torchrun_on_those_gpus() -> None:
         "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1,3 torchrun --standalone --nproc-per-node=2 "
     )
     assert read_back(line) == config
+    assert line.endswith(" --run-dir runs/vit-9x256-4-32-px"), "each process would choose another folder"
 
 
 def options_of_train() -> list[str]:

@@ -215,7 +215,7 @@ def processes() -> list[str]:
 
 
 def heavy() -> TrainConfig:
-    return train_config("pictures", size="L/16", device="cpu")
+    return train_config("pictures", size="B/16", device="cpu")
 
 
 @pytest.mark.slow

@@ -68,14 +68,14 @@ def test_most_confident_mistakes_come_first_for_any_batch_size(
 ) -> None:
     model = build(num_classes=2)
     saved = load_checkpoint(save_checkpoint(tmp_path / "best", model, ("dog", "cat"), Preprocess((32, 32))))
-    whole = error_search.write(saved, f"folder:{folder}", file=tmp_path / "whole.npz")
+    whole, _ = error_search.write(saved, f"folder:{folder}", file=tmp_path / "whole.npz")
     monkeypatch.setattr(error_search, "_BATCH_PICTURES", 1)
-    parts = error_search.write(saved, f"folder:{folder}", file=tmp_path / "parts.npz")
+    parts, _ = error_search.write(saved, f"folder:{folder}", file=tmp_path / "parts.npz")
     assert len(whole.indices) > 1
     assert whole.indices.tolist() == parts.indices.tolist()
     assert (np.diff(whole.probability) <= 0).all()
     monkeypatch.setattr(error_search, "WORST_MISTAKES", 1)
-    fewer = error_search.write(saved, f"folder:{folder}", file=tmp_path / "fewer.npz")
+    fewer, _ = error_search.write(saved, f"folder:{folder}", file=tmp_path / "fewer.npz")
     assert fewer.indices.tolist() == whole.indices[:1].tolist()
 
 
@@ -116,6 +116,13 @@ def test_report_without_the_checkpoints_identity_is_read(constant: Checkpoint, f
         without = {name: arrays[name] for name in arrays.files if name != "identity"}
     np.savez(file, **without)
     assert (error_report.read(file).checkpoint, error_report.read(file).identity) == (constant.hash, "")
+
+
+def test_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "best").mkdir(parents=True)
+    (tmp_path / error_report._LOCK).mkdir()
+    with pytest.raises(UserError, match="cannot be changed"):
+        error_report.start(tmp_path, "shapes", "data")
 
 
 def wait(run: Path) -> error_report.State:

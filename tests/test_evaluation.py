@@ -15,6 +15,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.families.torchvision import imagenet_labels
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
+from vit.data import class_names
 from vit.data.labels import match_classes
 from vit.data.pictures import InMemoryPictures
 from vit.errors import InvalidDataset
@@ -133,6 +134,12 @@ def test_classes_are_matched_by_name_not_by_order(
     checkpoint: Callable[..., Checkpoint], folder: Path, labels: tuple[str, str], accuracy: float
 ) -> None:
     assert evaluate_checkpoint(checkpoint(labels), f"folder:{folder}").accuracy == accuracy
+
+
+def test_renamed_classes_are_matched_by_their_folders(checkpoint: Callable[..., Checkpoint], folder: Path) -> None:
+    class_names.rename(folder, ("cat", "dog"), ["Katze", "Hund"])
+    result = evaluate_checkpoint(checkpoint(("dog", "cat")), f"folder:{folder}")
+    assert result.accuracy == 0.25 and "the names of their folders" in result.remark
 
 
 def test_class_unknown_to_the_checkpoint_is_named(checkpoint: Callable[..., Checkpoint], folder: Path) -> None:

@@ -22,7 +22,7 @@ from vit.training import run_folder
 from vit.training.distributed import Process
 from vit.training.metrics import read_metrics
 from vit.training.recorder import Recorder
-from vit.training.run_folder import FORMAT
+from vit.training.run_folder import FORMAT, hold_run
 from vit.training.train import Diverged, train
 
 
@@ -237,6 +237,29 @@ def test_missing_gpu_is_refused_before_the_start_and_before_a_resume(
     (run / "checkpoints" / "state.pt").touch()
     with pytest.raises(InvalidConfig, match=re.escape(says)):
         control.resume(run.name)
+
+
+@pytest.mark.parametrize(
+    ("setting", "on", "devices"),
+    [("auto", "here", "gpu"), ("cuda", "here", "gpu"), ("cuda:1", "here", "cuda:1"), ("cpu", "here", "cpu")]
+    + [("auto", "lab", "gpu"), ("cuda:1", "lab", "gpu"), ("cpu", "lab", "cpu")],
+)
+def test_setting_of_a_device_becomes_a_request(
+    monkeypatch: pytest.MonkeyPatch, setting: str, on: str, devices: str
+) -> None:
+    monkeypatch.setattr(control, "gpu_names", lambda: ["cuda:0", "cuda:1"])
+    assert control.devices_of_setting(setting, on) == (devices,)
+
+
+def test_checkpoint_of_a_waiting_run_is_kept(folder: Path) -> None:
+    run = write_dead_run(folder)
+    config = tiny(init_from="mine", size="shapes").model_dump_json(exclude={"image_size", "patch_size", "dim"})
+    (run / "config.json").write_text(config)
+    registry.check_not_awaited("mine")  # it is no waiting run
+    (folder / ".queue").mkdir()
+    (folder / ".queue" / "queue.json").write_text(json.dumps({"waiting": [run.name], "held": {}}))
+    with hold_run(run), pytest.raises(InvalidRun, match="The waiting run 'dead' starts from it"):
+        registry.check_not_awaited("mine")
 
 
 @pytest.mark.parametrize("run_id", ["", "..", ".queue", "../runs", "/etc", "a/b", "Ä", "none", "x" * 200, "a\0b", None])

@@ -1,15 +1,12 @@
 """Say in one sentence why pydantic refuses a value."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pydantic import ValidationError
 
 from vit.untrusted import brief
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 _RULES = {
     "greater_than": "must be more than {gt:,.10g}",
@@ -34,7 +31,7 @@ _KINDS = {
 }
 
 
-def broken_rule(error: "ErrorDetails") -> str:
+def broken_rule(error: Mapping[str, Any]) -> str:
     """Return what a value must be, without the field's name: "must be at least 1".
 
     Args:

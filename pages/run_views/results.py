@@ -1,6 +1,7 @@
 """Results of a run: its best checkpoint, and an evaluation with confusion matrix and mistakes."""
 
 import base64
+import hashlib
 import html
 import io
 from pathlib import Path
@@ -69,7 +70,7 @@ def _checkpoint(run: registry.Run) -> None:
     """Draw the buttons that download, copy or push the best checkpoint."""
 
     def keep() -> None:
-        name = st.session_state["keep name"]
+        name = st.session_state[f"keep name {run.id}"]
         run_actions.act(f"Kept as checkpoint {name}.", control.keep_checkpoint, run.id, name)
 
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -82,7 +83,7 @@ def _checkpoint(run: registry.Run) -> None:
         if access.may_train():
             with st.popover("Keep as checkpoint"):
                 tooltip = "Lower-case letters, digits, dots, dashes, underscores."
-                st.text_input("Name", run_folder.slug(run.name) or "model", key="keep name", help=tooltip)
+                st.text_input("Name", run_folder.slug(run.name) or "model", key=f"keep name {run.id}", help=tooltip)
                 st.button("Copy to the checkpoints", key="keep", on_click=keep, type="primary")
         if run.best is not None and run.status == "finished":
             pushing.button(run.best, run_folder.slug(run.name) or "model")
@@ -91,6 +92,13 @@ def _checkpoint(run: registry.Run) -> None:
 @st.cache_resource(show_spinner=False, max_entries=8)
 def _report(file: str, stamp: int) -> error_report.Report:
     return error_report.read(Path(file))
+
+
+@st.cache_data(show_spinner=False, max_entries=8)
+def _hash(file: str, stamp: int) -> str:
+    """Return the hash of a weights file, as `Checkpoint.hash`."""
+    with open(file, "rb") as weights:
+        return hashlib.file_digest(weights, "sha256").hexdigest()[:16]
 
 
 def _show_report(run: registry.Run) -> None:
@@ -102,6 +110,9 @@ def _show_report(run: registry.Run) -> None:
         return
     total = int(report.confusion.sum())
     st.caption(f"{report.accuracy:.2%} of {total:,} test pictures right.")
+    weights = run.folder / "checkpoints" / "best" / "model.safetensors"
+    if weights.exists() and _hash(str(weights), weights.stat().st_mtime_ns) != report.checkpoint:
+        st.caption("These are figures of earlier weights: the run has found better ones since.")
     left, right = st.columns([3, 2], gap="large")
     with left:
         _confusion(report)

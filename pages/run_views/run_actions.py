@@ -13,7 +13,9 @@ from pages.looking import run_records
 from pages.server import access
 from pages.shared import button_actions, setting_names
 from pages.shared.escape import plain
+from vit.devices import list_devices
 from vit.runs import control, registry
+from vit.runs.engines.contract import HERE
 from vit.runs.registry import MOST_EPOCHS
 from vit.training import run_folder
 from vit.training.config import FROM_CHECKPOINT
@@ -101,10 +103,12 @@ def train_longer(run: registry.Run) -> None:
     planned = run.config.get("epochs", 1)
 
     def resume() -> None:
-        wanted = st.session_state["resume epochs"]
-        act("The run was resumed.", control.resume, run.id, epochs=wanted if wanted != planned else None)
+        wanted = st.session_state[f"resume epochs {run.id}"]
+        chosen = {} if present else {"devices": (st.session_state[f"resume device {run.id}"],)}
+        act("The run was resumed.", control.resume, run.id, epochs=wanted if wanted != planned else None, **chosen)
 
     finished, progress = run.status == "finished", run_records.figures(run).progress
+    present = run.on != HERE or control.has_gpus(run.devices)
     if finished and planned >= MOST_EPOCHS:
         return
     with st.popover("Train longer" if finished else "Resume", width="content"):
@@ -114,9 +118,13 @@ def train_longer(run: registry.Run) -> None:
             least,
             MOST_EPOCHS,
             min(planned + max(planned // 2, 1), MOST_EPOCHS) if finished else planned,
-            key="resume epochs",
+            key=f"resume epochs {run.id}",
             help="Continues from the last saved state. With more epochs, the learning rate rises again.",
         )
+        if not present:
+            devices = [device.name for device in list_devices()]
+            help_ = "This machine lacks the run's own device."
+            st.selectbox("Device", devices, len(devices) - 1, key=f"resume device {run.id}", help=help_)
         st.button("Continue", key="resume", on_click=resume, type="primary")
 
 

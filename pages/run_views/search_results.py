@@ -125,9 +125,10 @@ def _buttons(search: Search) -> None:
 
 def _resume(search: Search) -> None:
     """Draw the form that resumes a search, with more trials if all are done."""
+    key = f"search trials {search.id}"
 
     def resume() -> None:
-        run_actions.act("The search was resumed.", control.resume, search.id, st.session_state["search trials"])
+        run_actions.act("The search was resumed.", control.resume, search.id, st.session_state[key])
 
     finished, planned = search.status == "finished", search.plan.trials
     if finished and planned >= MOST_TRIALS:
@@ -135,7 +136,7 @@ def _resume(search: Search) -> None:
     with st.popover("More trials" if finished else "Resume search", width="content"):
         least = planned + 1 if finished else planned
         proposed = min(planned + 10, MOST_TRIALS) if finished else planned
-        st.number_input("Total trials", least, MOST_TRIALS, proposed, key="search trials")
+        st.number_input("Total trials", least, MOST_TRIALS, proposed, key=key)
         st.button("Continue", key="resume search", type="primary", on_click=resume)
 
 

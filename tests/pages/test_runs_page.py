@@ -207,8 +207,9 @@ def test_run_that_failed_before_its_first_step_shows_no_bar(write: Callable[...,
 
 
 def test_resumed_run_cannot_end_before_its_current_epoch(write: Callable[..., str]) -> None:
-    page = show(write("Halfway", outcome="stopped", done=2))
-    assert (page.number_input(key="resume epochs").min, page.number_input(key="resume epochs").value) == (2, EPOCHS)
+    run = write("Halfway", outcome="stopped", done=2)
+    box = show(run).number_input(key=f"resume epochs {run}")
+    assert (box.min, box.value) == (2, EPOCHS)
 
 
 def test_interrupted_run_says_so(write: Callable[..., str]) -> None:
@@ -378,8 +379,9 @@ def test_run_without_a_report_offers_one(write: Callable[..., str]) -> None:
 
 
 def test_checkpoint_is_saved_under_a_name(write: Callable[..., str], tmp_path: Path) -> None:
-    page = show(write("First try"), view="results")
-    page.text_input(key="keep name").set_value("mine")
+    run = write("First try")
+    page = show(run, view="results")
+    page.text_input(key=f"keep name {run}").set_value("mine")
     page.button(key="keep").click().run()
     assert not page.error
     assert (tmp_path / "checkpoints" / "mine" / "model.safetensors").exists()

@@ -217,9 +217,20 @@ def test_trials_are_listed_best_first_with_those_ended_early_last(search: Path) 
     assert sorted(points) == [(0.0001, 30), (0.001, 70), (0.003, 90), (0.009, 40)]
 
 
+def test_form_of_another_search_has_its_own_number(root: Path) -> None:
+    first = write_search(root, trials=30)
+    second = write_search(root, "20261121-000000-other-0000", trials=5)
+    page = show(search=first.name)
+    page.query_params["search"] = second.name
+    page.run()
+    (box,) = (one for one in page.number_input if one.label == "Total trials")
+    assert (box.min, box.value) == (5, 5)
+
+
 def test_best_trial_is_opened_in_the_explorer_or_trained_longer(search: Path) -> None:
     page = show(search=search.name)
-    assert page.number_input(key="resume epochs").min == 9
+    (box,) = (one for one in page.number_input if one.label == "Total epochs")
+    assert box.min == 9
     page.button(key="watch best").click().run()
     assert "".join(page.query_params["run"]) == searches.find_search(search.name).trials()[1].id
     page.button(key="search of run").click().run()

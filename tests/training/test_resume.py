@@ -19,10 +19,13 @@ from patience import until
 
 import vit
 from vit.cli.main import main
+from vit.data import class_names
 from vit.errors import InvalidConfig, InvalidDataset, InvalidRun
 from vit.files import replaced
+from vit.training import trainer
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
+from vit.training.evaluation import Evaluation
 from vit.training.metrics import read_metrics
 from vit.training.run_folder import restart_hint
 from vit.training.train import train
@@ -223,3 +226,25 @@ def test_damaged_state_is_reported_in_one_sentence(folder: Path, tmp_path: Path,
     (tmp_path / "checkpoints" / "state.pt").write_bytes(content)
     with pytest.raises(InvalidRun, match="damaged"):
         train(describe(folder), tmp_path, resume=True)
+
+
+def test_longer_run_gets_its_patience_anew(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "evaluate", lambda *_, **__: Evaluation(0.5, 1.0, 8))
+
+    def epochs_validated(epochs: int, resume: bool) -> list[int]:
+        train(describe(folder, epochs=epochs, patience=2), tmp_path / "run", resume=resume)
+        return [record["epoch"] for record in figures(tmp_path / "run") if record["kind"] == "validation"]
+
+    assert epochs_validated(5, resume=False) == [1, 2, 3]
+    assert epochs_validated(9, resume=True) == [1, 2, 3, 4, 5]
+
+
+def test_run_continues_on_a_moved_folder_with_renamed_classes(folder: Path, tmp_path: Path) -> None:
+    pictures = shutil.copytree(folder, tmp_path / "before")
+    run = tmp_path / "run"
+    train(describe(pictures, epochs=1), run)
+    pictures.rename(tmp_path / "after")
+    class_names.rename(tmp_path / "after", ("dark", "light"), ["night", "day"])
+    train(describe(tmp_path / "after", epochs=2), run, resume=True)
+    assert vit.load_checkpoint(run / "checkpoints" / "last").labels == ("night", "day")
+    assert json.loads((run / "config.json").read_text())["data"] == f"folder:{tmp_path / 'after'}"

@@ -116,14 +116,23 @@ def save_checkpoint(
     return folder
 
 
-def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
-    """Add facts to a checkpoint that this app saved and update its card; all other files stay byte-identical.
+def check_card(checkpoint: Checkpoint) -> None:
+    """Check that this app saved the checkpoint, so that facts may be added to its card.
 
     Raises:
         UserError: another library saved it, whose card must not be changed.
     """
     if not checkpoint.path.is_dir() or summarise(checkpoint.path).family != "saved":
         raise UserError(f"{checkpoint.name} was not saved by this app, so its card cannot be changed. Omit --card.")
+
+
+def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
+    """Add facts to a checkpoint that this app saved and update its card; all other files stay byte-identical.
+
+    Raises:
+        UserError: another library saved it, or its folder cannot be written.
+    """
+    check_card(checkpoint)
     folder, merged = Path(os.path.abspath(checkpoint.path)), {**checkpoint.facts, **facts}
     try:
         contents: dict[str, Sequence[bytes | memoryview]] = {

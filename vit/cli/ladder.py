@@ -12,6 +12,8 @@ from vit.cli.training import merged_settings
 from vit.errors import InvalidConfig
 from vit.paths import runs_folder
 from vit.progress import progress_bar
+from vit.runs.command_line import command_line
+from vit.runs.control import with_absolute_paths
 from vit.training import dry_run, ladder
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
@@ -38,9 +40,10 @@ def run_ladder(options: argparse.Namespace) -> None:
     for name in RUNGS:
         if name in rungs and name not in ("neighbours", "probe"):
             started = time.perf_counter()
-            models[name] = runs_folder() / new_id(f"{checkpoint_name(options.start)}, {RUNGS[name].title}")
+            title = f"{checkpoint_name(options.start)}, {RUNGS[name].title}"
+            models[name] = runs_folder() / new_id(title)
             with redirect_stdout(sys.stderr):
-                result = train(ladder.rung_config(config, name), models[name])
+                result = train(with_absolute_paths(ladder.rung_config(config, name)), models[name], name=title)
             if read_json(models[name] / "outcome.json").get("outcome") == "stopped":
                 again = f"python -m vit train --resume {models[name]}"
                 raise KeyboardInterrupt(f"Stopped. Continue this run with: {again}")
@@ -55,9 +58,8 @@ def run_ladder(options: argparse.Namespace) -> None:
     print(f"\nRecommended: {RUNGS[best].title}. {RUNGS[best].sentence}")
     if best in models:
         print(f"The model: {models[best] / 'checkpoints' / 'best'}")
-    elif settings := RUNGS[best].settings:
-        words = " ".join(f"{name}={value}" for name, value in settings.items())
-        print(f"python -m vit train --preset fine-tune --data {config.data} --set init_from={options.start} {words}")
+    elif RUNGS[best].settings:
+        print(command_line(ladder.rung_config(config, best), "fine-tune"))
 
 
 def _without_training(config: TrainConfig, bar: bool) -> dict[str, RungResult]:

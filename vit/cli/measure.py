@@ -6,6 +6,7 @@ from typing import Any
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import check_card
 from vit.cli.classes import load_with_classes
 from vit.cli.documents import facts_of
 from vit.data.partitioned import pictures_bar
@@ -25,8 +26,8 @@ def run_evaluate(options: argparse.Namespace) -> None:
         raise InvalidConfig(f"--report takes a file in a folder that exists, not {options.report}.")
     checkpoint = load_with_classes(options)
     if options.report:
-        write(checkpoint, options.data, options.data_root, options.report, bar=not options.json)
-    if _is_spread(options):
+        _, result = write(checkpoint, options.data, options.data_root, options.report, bar=not options.json)
+    elif _is_spread(options):
         result = _measure_in_parts(checkpoint, options)
     else:
         result = evaluate_checkpoint(checkpoint, options.data, root=options.data_root, bar=not options.json)
@@ -43,18 +44,20 @@ def run_faithfulness(options: argparse.Namespace) -> None:
     """Rank the methods by the faithfulness of their maps."""
     _check_limit(options.limit)
     checkpoint, bar = load_with_classes(options), not options.json
+    if options.card:
+        check_card(checkpoint)
     if _is_spread(options):
         ranked = _measure_in_parts(checkpoint, options)
     else:
         ranked = method_ranking.rank(checkpoint, options.data, options.limit, root=options.data_root, bar=bar)
-    if options.card:
-        method_ranking.record_in_card(checkpoint, options.data, ranked)
     if options.json:
         facts = facts_of(checkpoint) | {"data": options.data}
         print(json.dumps(facts | {"pictures": ranked[0].pictures, "methods": [one.to_dict() for one in ranked]}))
-        return
-    print("\n".join(method_ranking.table(ranked)))
-    print(f"\n{ranked[0].pictures} pictures. {method_ranking.verdict(ranked)}")
+    else:
+        print("\n".join(method_ranking.table(ranked)))
+        print(f"\n{ranked[0].pictures} pictures. {method_ranking.verdict(ranked)}")
+    if options.card:  # last, so that a card that cannot be written costs no result
+        method_ranking.record_in_card(checkpoint, options.data, ranked)
 
 
 def run_features(options: argparse.Namespace) -> None:
@@ -106,18 +109,20 @@ def run_heads(options: argparse.Namespace) -> None:
     _check_limit(options.limit)
     checkpoint = load_checkpoint(options.checkpoint)
     head_census.check_name(checkpoint, options.statistic)
+    if options.card:
+        check_card(checkpoint)
     if _is_spread(options):
         statistics = _measure_in_parts(checkpoint, options)
     else:
         bar = pictures_bar(not options.json)
         statistics = head_census.census(checkpoint, options.data, options.limit, root=options.data_root, progress=bar)
     statistic = statistics[options.statistic]
-    if options.card:
-        head_census.record_in_card(checkpoint, options.data, statistics)
     if options.json:
         facts = facts_of(checkpoint) | {"data": options.data}
         print(json.dumps(facts | {"pictures": statistic.pictures, "statistics": head_census.to_dict(statistics)}))
-        return
-    print("\n".join(head_census.table(options.statistic, statistic)))
-    print(f"\n{head_census.sentence(options.statistic, statistic)}")
-    print("Blocks and heads count from 1, as on the page; in Python, options, links and files from 0.")
+    else:
+        print("\n".join(head_census.table(options.statistic, statistic)))
+        print(f"\n{head_census.sentence(options.statistic, statistic)}")
+        print("Blocks and heads count from 1, as on the page; in Python, options, links and files from 0.")
+    if options.card:
+        head_census.record_in_card(checkpoint, options.data, statistics)

@@ -356,6 +356,9 @@ def _runs(command: argparse.ArgumentParser) -> None:
     command.add_argument("action", nargs="?", choices=("list", "show", "stop", "resume", "delete"), default="list")
     command.add_argument("ids", nargs="*", metavar="ID")
     command.add_argument(
+        "--devices", nargs="+", metavar="DEVICE", help="with resume: cpu, gpu, or cuda:0 and so on (default: as before)"
+    )
+    command.add_argument(
         "--yes", action="store_true", help="with delete: delete, instead of listing what would be deleted"
     )
 

@@ -17,6 +17,8 @@ def run_runs(options: argparse.Namespace) -> None:
         return
     if not options.ids:
         raise UserError(f"Name a run: python -m vit runs {options.action} ID. Its id is in `python -m vit runs list`.")
+    if options.devices and options.action != "resume":
+        raise UserError("--devices is for `runs resume`.")
     for run_id in options.ids:  # fail on an unknown id before changing any run
         registry.find_run(run_id, control.PATIENCE_SECONDS)
     for run_id in options.ids:
@@ -26,7 +28,7 @@ def run_runs(options: argparse.Namespace) -> None:
         if options.action == "stop":
             control.stop(run_id)
         elif options.action == "resume":
-            control.resume(run_id)
+            control.resume(run_id, devices=options.devices)
         run = registry.find_run(run_id, control.PATIENCE_SECONDS)
         print(_line(run))
         if options.action == "show":

@@ -4,8 +4,10 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from vit.cli.training import default_devices, merged_settings
+from vit.cli.parser import parser
+from vit.cli.training import merged_settings
 from vit.errors import InvalidConfig, UserError
+from vit.runs.control import devices_of_setting
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import Run
 from vit.runs.search import control, plan, space
@@ -20,6 +22,8 @@ _ENDS = {"finished": "finished", "pruned": "ended early", "failed": "failed", "s
 
 def run_search(options: argparse.Namespace) -> None:
     """Start, resume, stop or list searches; a started search is followed until it ends."""
+    if options.again or options.stop or options.list:
+        _check_options(options)
     if options.list:
         for search in control.list_searches():
             begun = len(search.trials())
@@ -39,6 +43,16 @@ def run_search(options: argparse.Namespace) -> None:
     _follow(search)
 
 
+def _check_options(options: argparse.Namespace) -> None:
+    """Refuse options that only a new search has, rather than ignore them."""
+    usable = {"list", "stop", "again", *(("trials", "detach") if options.again else ())}
+    defaults = vars(parser().parse_args(["search"]))
+    given = [name for name, value in vars(options).items() if name not in usable and value != defaults.get(name)]
+    if given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise InvalidConfig(f"{names}: a search keeps the settings that it was started with. Leave that out.")
+
+
 def _start(options: argparse.Namespace) -> Search:
     if not (options.preset or options.config or options.data):
         raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
@@ -53,10 +67,10 @@ def _start(options: argparse.Namespace) -> Search:
         trials=_TRIALS if options.trials is None else options.trials,
         at_once=options.at_once,
         seed=options.seed,
-        min_epochs=options.min_epochs or plan.usual_min_epochs(config, factor),
+        min_epochs=plan.usual_min_epochs(config, max(factor, 2)) if options.min_epochs is None else options.min_epochs,
         reduction_factor=factor,
         on=on,
-        devices=tuple(options.devices or default_devices(config, on)),
+        devices=tuple(options.devices or devices_of_setting(config.device, on)),
         nodes=options.nodes,
         minutes=options.minutes,
     )

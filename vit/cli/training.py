@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from vit.data.folders import is_packed, list_files
-from vit.devices import list_devices
 from vit.errors import InvalidConfig, UserError
 from vit.paths import runs_folder
 from vit.runs.batch import cluster_dry_run
-from vit.runs.control import end_dry_run, launch, start_dry_run
+from vit.runs.control import devices_of_setting, end_dry_run, launch, start_dry_run, with_absolute_paths
 from vit.runs.engines.contract import HERE, read_handle
 from vit.runs.engines.factory import cluster_engine
-from vit.runs.registry import ANY_GPU
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, describe, run_name, train_config
-from vit.training.run_folder import new_id, read_json
+from vit.training.run_folder import check_folder_name, new_id, read_json
 from vit.training.trackers import plugin
 from vit.training.train import train
 from vit.view.captions import format_duration
@@ -40,10 +38,10 @@ def run_train(options: argparse.Namespace) -> None:
         raise InvalidConfig(
             "--trial needs --on with the name of a cluster. For this machine, page Train estimates the cost."
         )
-    if options.resume and (
-        options.preset or options.config or options.data or options.set or options.run or options.name
-    ):
-        raise InvalidConfig("--resume continues a run with its own settings; leave out other options.")
+    if options.resume and (options.preset or options.config or options.set or options.run or options.name):
+        raise InvalidConfig(
+            "--resume continues a run with its own settings; only --data may say where its folder is now."
+        )
     if not (options.preset or options.config or options.data or options.resume):
         raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
     config = train_config(options.preset, **merged_settings(options))
@@ -52,14 +50,17 @@ def run_train(options: argparse.Namespace) -> None:
     if options.on:
         _launch(config, options)
         return
-    run = options.resume or options.run or runs_folder() / new_id(options.name or run_name(config))
+    name = options.name or run_name(config)
+    run = options.resume or _new_folder(options.run, name)
+    if not options.resume or options.data:
+        config = with_absolute_paths(config)
     if options.preset:
         print(f"{PRESETS[options.preset].title}. {PRESETS[options.preset].expect}", flush=True)
     # Not on --resume: what a run's folder cannot read must be recorded as its outcome, which `train` does.
     if config.data.startswith("folder:") and not options.resume and not int(os.environ.get("RANK", 0)):
         _show_classes(Path(config.data.removeprefix("folder:")).expanduser())
     try:
-        result = train(config, run, resume=bool(options.resume))
+        result = train(config, run, resume=bool(options.resume), name=name)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Stopped. Continue with --resume {run}") from None
     if int(os.environ.get("RANK", 0)):  # only rank 0 prints results
@@ -72,6 +73,15 @@ def run_train(options: argparse.Namespace) -> None:
         print(f"{result.test.accuracy:.2%} of {result.test.pictures:,} test pictures right.")
     if result.validation:
         print(f"The model: {run / 'checkpoints' / 'best'}")
+
+
+def _new_folder(folder: Path | None, name: str) -> Path:
+    """Return the folder of a new run: the chosen one, or one that is named after the time and the run."""
+    if folder and folder.absolute().parent == runs_folder().absolute():
+        check_folder_name(folder)
+    if not folder and int(os.environ.get("WORLD_SIZE", 1)) > 1:  # each process would choose another one
+        raise InvalidConfig("Several processes share the folder of their run. Name it with --run-dir.")
+    return folder or runs_folder() / new_id(name)
 
 
 def _show_classes(folder: Path) -> None:
@@ -89,7 +99,7 @@ def _launch(config: TrainConfig, options: argparse.Namespace) -> None:
     """Launch the run on the engine that --on names, and print how to find it."""
     if options.resume or options.run:
         raise InvalidConfig("--on starts a run of its own, in a folder of its own: leave --resume and --run-dir out.")
-    devices = options.devices or default_devices(config, options.on)
+    devices = options.devices or devices_of_setting(config.device, options.on)
     if options.trial:
         _dry_run_on_cluster(config, options, devices)
         return
@@ -103,13 +113,6 @@ def _launch(config: TrainConfig, options: argparse.Namespace) -> None:
     )
     print(f"{run.id}  {run.status}  {run.reason}".rstrip())
     print(f"Look at it with: python -m vit runs show {run.id}")
-
-
-def default_devices(config: TrainConfig, on: str) -> list[str]:
-    """Return the default devices of a launched run: any GPU if there is one, else the CPU."""
-    if config.device != "auto":
-        return [config.device]
-    return [ANY_GPU] if on != HERE or len(list_devices()) > 1 else ["cpu"]
 
 
 def _dry_run_on_cluster(config: TrainConfig, options: argparse.Namespace, devices: Sequence[str]) -> None:

@@ -46,7 +46,8 @@ def test_pictures(
 
 
 def match_classes(classes: Sequence[str], labels: Sequence[str], model: str, folders: Sequence[str] = ()) -> Match:
-    """Match a dataset's classes with a model's labels: by equal names, else by WordNet ids, else by similar names.
+    """Match a dataset's classes with a model's labels: by equal names, else by WordNet ids, else by the names of the
+    folders, else by similar names.
 
     A reading of the names is used only if each class has one label, and no other class has it.
 
@@ -86,6 +87,8 @@ def _readings(
     theirs, ours = wordnet_ids(folders or classes), wordnet_ids(labels)
     if theirs and ours:
         yield "WordNet ids", theirs, ours
+    if folders:  # the classes may have been renamed since the model was trained
+        yield "the names of their folders", folders, labels
     yield "the first of their names", [*map(first_name, classes)], [*map(first_name, labels)]
     how = "the first of their names, in which capitals and underscores do not count"
     yield how, [*map(plain_name, classes)], [*map(plain_name, labels)]

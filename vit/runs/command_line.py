@@ -9,7 +9,8 @@ from vit.devices import visibility
 from vit.runs.engines.contract import HERE
 from vit.runs.search.plan import SearchPlan
 from vit.training.config import TrainConfig
-from vit.training.presets import PRESETS
+from vit.training.presets import PRESETS, run_name
+from vit.training.run_folder import slug
 
 
 def command_line(
@@ -36,6 +37,8 @@ def command_line(
     alone = len(devices) == 1 or on != HERE
     arguments = ["python"] if alone else ["torchrun", "--standalone", f"--nproc-per-node={len(devices)}"]
     arguments += ["-m", "vit", "train", *_training_options(config, preset, name)]
+    if not alone:  # all processes share one folder
+        arguments += ["--run-dir", f"runs/{slug(name or run_name(config))}"]
     if on != HERE:
         arguments += _compute_options(on, devices, nodes, minutes)
     chosen = [f"{name}={value}" for name, value in visibility(devices).items()]

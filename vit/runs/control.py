@@ -20,6 +20,7 @@ process (`vit.runs.supervisor`), so training needs neither page, browser nor ser
 """
 
 import math
+import os
 import re
 import shutil
 import time
@@ -193,7 +194,7 @@ class _ValidatedRun(NamedTuple):
 
 def _checked(config: "TrainConfig", request: Request, on: str, limits: Limits) -> _ValidatedRun:
     """Validate the settings and check them against the limits."""
-    config = _with_absolute_paths(config, check_request(request, on))
+    config = with_absolute_paths(config).model_copy(update={"device": check_request(request, on)})
     if on != HERE:
         config, limits = _check_cluster(config, request, find_cluster(on), limits)
     base = fine_tuning.resolve(config).base if config.init_from else None  # avoids importing torch otherwise
@@ -226,6 +227,15 @@ def check_request(request: Request, on: str) -> str:
     return kinds.pop()
 
 
+def has_gpus(devices: Sequence[str]) -> bool:
+    """Whether this machine has the GPUs among these devices."""
+    try:
+        _check_gpus(devices)
+    except InvalidConfig:
+        return False
+    return True
+
+
 def _check_gpus(devices: Sequence[str]) -> None:
     """Check that this machine has the requested GPUs; otherwise the run would wait or fail only after its start."""
     requested = [device for device in devices if device == ANY_GPU or device.startswith("cuda:")]
@@ -239,11 +249,27 @@ def _check_gpus(devices: Sequence[str]) -> None:
         raise InvalidConfig(f"devices: this machine has {len(gpus)} GPUs, not {requested.count(ANY_GPU)}.")
 
 
-def _with_absolute_paths(config: "TrainConfig", device: str) -> "TrainConfig":
+def with_absolute_paths(config: "TrainConfig") -> "TrainConfig":
     """Make paths absolute, so that the run can be resumed from any folder."""
+
+    def absolute(path: str) -> str:
+        return str(Path(path).expanduser().absolute())
+
     kind, colon, path = config.data.partition(":")
-    absolute = {"data": kind + colon + (str(Path(path).expanduser().absolute()) if colon else path)}
-    return config.model_copy(update=absolute | {"data_root": str(Path(config.data_root).absolute()), "device": device})
+    paths = {"data": kind + colon + (absolute(path) if colon else path), "data_root": absolute(config.data_root)}
+    if os.sep in config.init_from and Path(config.init_from).expanduser().exists():  # otherwise it is a name
+        paths["init_from"] = absolute(config.init_from)
+    return config.model_copy(update=paths)
+
+
+def devices_of_setting(device: str, on: str = HERE) -> tuple[str, ...]:
+    """Return the devices that the setting `device` of a single process stands for on an engine.
+
+    "auto" is any GPU if there is one, "cuda" any GPU; on a cluster, whose scheduler numbers them, so is "cuda:1".
+    """
+    if device == "auto":
+        return (ANY_GPU,) if on != HERE or gpu_names() else ("cpu",)
+    return (ANY_GPU,) if device == "cuda" or (on != HERE and device.startswith("cuda")) else (device,)
 
 
 def _check_cluster(
@@ -324,10 +350,12 @@ def kill(run_id: str) -> None:
     watch.forget()
 
 
-def resume(run_id: str, *, epochs: int | None = None) -> Run:
+def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | None = None) -> Run:
     """Continue a run from its last saved state on its original machine, at the end of the queue if it has to wait.
 
-    A run that was started in a terminal has no devices of its own: it gets those of its settings.
+    Args:
+        devices: None for those that the run had; for those that the setting `device` names, if a terminal started it.
+        epochs: new total; None for the present one.
 
     Raises:
         InvalidRun: it is alive, it has finished all its epochs, its state is missing, or another program trains it.
@@ -344,32 +372,29 @@ def resume(run_id: str, *, epochs: int | None = None) -> Run:
     if run.status == "finished" and (epochs is None or epochs <= run.config.get("epochs", 0)):
         raise InvalidRun("This run has finished. Give it more epochs to continue it.")
     engine, root = _engine_and_root(run.on)
-    request = Request(run.devices or _devices_in_settings(run), run.share, run.nodes, run.minutes)
     before = read_document(run.folder / "config.json")
-    changed = before | {"device": check_request(request, run.on)} | ({} if epochs is None else {"epochs": epochs})
+    setting = str(before.get("device", "auto"))
+    given = tuple(devices or run.devices)
+    request = Request(given or devices_of_setting(setting), run.share, run.nodes, run.minutes)
+    kind = check_request(request, run.on)
+    # "auto" may be a device that no list names, such as Apple's GPU, so it is kept.
+    changed = before | ({"device": kind} if given or setting != "auto" else {})
+    changed |= {} if epochs is None else {"epochs": epochs}
     config = presets.train_config(**changed) if changed != before else None
     with launch_lock(root):
-        if not run.devices:
+        if request.devices != run.devices:
             _change_about(run.folder, devices=list(request.devices))
         settings = (run.folder / "config.json").read_bytes()
         if config:
             _replace_file(run.folder / "config.json", config.model_dump_json(indent=2).encode() + b"\n")
         try:
             engine.submit(run.folder, request)
-        except UserError:
+        except (UserError, OSError):
             if config:
                 _replace_file(run.folder / "config.json", settings)
             raise
     watch.forget()
     return find_run(run_id)
-
-
-def _devices_in_settings(run: Run) -> tuple[str, ...]:
-    """Return the devices that a run's settings name, of which "auto" is a GPU if there is one, and "cuda" any GPU."""
-    device = str(run.config.get("device", "auto"))
-    if device == "auto":
-        device = "cuda" if gpu_names() else "cpu"
-    return (ANY_GPU if device == "cuda" else device,)
 
 
 def delete(run_id: str) -> None:

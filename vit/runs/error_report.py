@@ -22,6 +22,7 @@ from vit.errors import UserError
 from vit.files import acquire_lock, is_locked, replaced
 from vit.out_of_memory import prefer_for_oom_kill
 from vit.paths import environment_with_package
+from vit.training.run_folder import write_errors
 from vit.untrusted import Unreadable, open_file
 
 FILE = "report.npz"  # in a run's folder
@@ -170,11 +171,16 @@ def start(run: Path, data: str, root: str) -> None:
     """Evaluate a run's best checkpoint in a process that outlives this one; it writes the report to the run's folder.
 
     Raises:
-        UserError: the run is being evaluated already, or has no checkpoint yet.
+        UserError: the run is being evaluated already, has no checkpoint yet, or its folder cannot be written.
     """
     best = run / "checkpoints" / "best"
     if not best.is_dir():
         raise UserError("This run has no checkpoint yet: it is written after the first epoch.")
+    with write_errors(run):
+        _start(run, best, data, root)
+
+
+def _start(run: Path, best: Path, data: str, root: str) -> None:
     lock = os.open(run / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         # The child inherits the lock; the system releases it however the child ends.

@@ -20,7 +20,7 @@ from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
 from vit.progress import tqdm
 from vit.runs.error_report import FILE, Report, save
-from vit.training.evaluation import check_choice
+from vit.training.evaluation import Evaluation, check_choice, combined, part_of
 from vit.view.overlay import overlay
 
 WORST_MISTAKES = 24  # most confident mistakes in a report
@@ -30,8 +30,8 @@ _BATCH_PICTURES = 500  # images per batch, at most
 
 def write(
     checkpoint: Checkpoint, data: str, root: Path = Path("data"), file: Path = Path(FILE), bar: bool = False
-) -> Report:
-    """Classify every test image and write the error report.
+) -> tuple[Report, Evaluation]:
+    """Classify every test image and write the error report; return it, and the evaluation over the same images.
 
     Args:
         root: folder of torchvision's downloads.
@@ -44,13 +44,13 @@ def write(
         OSError: the file cannot be written.
     """
     check_choice(checkpoint)
-    pictures, _ = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name)
+    pictures, remark = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name)
     count, classes = len(pictures.labels), len(checkpoint.labels)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)
     confusion = torch.zeros(classes * classes, dtype=torch.int64)
     worst = _TopMistakes(*(torch.empty(0) for _ in range(5)))
-    start, batch = 0, images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)
+    parts, start, batch = [], 0, images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)
     with torch.inference_mode():
         for images, labels in tqdm(
             pictures.batches(torch.arange(count), batch, device),
@@ -59,7 +59,9 @@ def write(
             mininterval=0.1 if sys.stderr.isatty() else 0.5,
             disable=not bar,
         ):
-            probability, predicted = model.probabilities(model(normalise(images)).logits).max(1)
+            logits = model(normalise(images)).logits
+            parts.append(part_of(logits, labels, checkpoint.config.multi_label, remark))
+            probability, predicted = model.probabilities(logits).max(1)
             confusion += torch.bincount(labels * classes + predicted, minlength=classes * classes).cpu()
             wrong = (predicted != labels).nonzero()[:, 0]
             wrong = wrong[probability[wrong].argsort(descending=True, stable=True)[:WORST_MISTAKES]]
@@ -81,7 +83,7 @@ def write(
         checkpoint.identity,
     )
     save(report, file)
-    return report
+    return report, combined(parts)
 
 
 class _TopMistakes(NamedTuple):

@@ -39,7 +39,8 @@ def open_queue(root: Path) -> Iterator[Queue]:
         before = json.dumps(line)
         yield line
         if json.dumps(line) != before:
-            write_json(root / ".queue" / "queue.json", dict(line))
+            with write_errors(root):
+                write_json(root / ".queue" / "queue.json", dict(line))
     finally:
         os.close(lock)
 

@@ -37,7 +37,7 @@ _SIZES = (
 class TrainConfig(BaseModel):
     """Settings of a training run: data, model, recipe, machine. Fields that are None follow from the others."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     # Data
     data: str = Field("shapes", description="cifar10, cifar100, mnist, fashion-mnist, shapes or folder:PATH")

@@ -122,17 +122,27 @@ def partitioned(
 
     @torch.inference_mode()
     def compute(images: Tensor, labels: Tensor, _: int) -> Part:
-        logits = model(normalise(images)).logits
-        if checkpoint.config.multi_label:
-            right = F.one_hot(labels, logits.shape[1]).to(logits.dtype)  # multi-hot target with one class
-            loss = F.binary_cross_entropy_with_logits(logits, right, reduction="sum")
-        else:
-            loss = F.cross_entropy(logits, labels, reduction="sum")
-        facts = {"right": (logits.argmax(1) == labels).sum(), "loss": loss, "pictures": torch.tensor(len(labels))}
-        return {name: value.cpu().numpy() for name, value in facts.items()} | {"remark": np.array(remark)}
+        return part_of(model(normalise(images)).logits, labels, checkpoint.config.multi_label, remark)
 
     batch = images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)
     return PartitionedComputation(pictures, len(pictures.labels), batch, compute, device)
+
+
+def part_of(logits: Tensor, labels: Tensor, multi_label: bool, remark: str) -> Part:
+    """Return what `combined` needs of one batch.
+
+    Args:
+        logits: (B, classes).
+        labels: (B,).
+        remark: see `Evaluation`.
+    """
+    if multi_label:
+        right = F.one_hot(labels, logits.shape[1]).to(logits.dtype)  # multi-hot target with one class
+        loss = F.binary_cross_entropy_with_logits(logits, right, reduction="sum")
+    else:
+        loss = F.cross_entropy(logits, labels, reduction="sum")
+    facts = {"right": (logits.argmax(1) == labels).sum(), "loss": loss, "pictures": torch.tensor(len(labels))}
+    return {name: value.cpu().numpy() for name, value in facts.items()} | {"remark": np.array(remark)}
 
 
 def check_choice(checkpoint: Checkpoint) -> None:

@@ -23,6 +23,7 @@ class RunData:
     Attributes:
         name: name of the dataset for the model card, without a path, because the card is published.
         classes: class names in the order of labels.
+        folders: names of their folders, if those differ.
         train, validation, test: the splits, on the device if they fit into memory.
         preprocess: preprocessing of the trained model.
         normalise: the same, for batches on the device.
@@ -31,6 +32,7 @@ class RunData:
 
     name: str
     classes: tuple[str, ...]
+    folders: tuple[str, ...]
     train: Pictures
     validation: Pictures
     test: Pictures
@@ -44,9 +46,9 @@ class RunData:
         return len(self.train.labels) // self.batch_size
 
     def fingerprint(self) -> list[object]:
-        """Return what must be unchanged about the data when a run is resumed."""
+        """Return what must be unchanged about the data when a run is resumed; classes may be renamed."""
         counts = [len(self.train.labels), len(self.validation.labels)]
-        return [*self.classes, *counts, *self.preprocess.mean, *self.preprocess.std]
+        return [*(self.folders or self.classes), *counts, *self.preprocess.mean, *self.preprocess.std]
 
 
 def open_data(
@@ -90,6 +92,7 @@ def open_data(
     return RunData(
         name=f"{kind} {Path(path).expanduser().resolve().name}" if colon else kind,
         classes=tuple(dataset.classes),
+        folders=tuple(dataset.folders),
         train=train,
         validation=validation,
         test=test,

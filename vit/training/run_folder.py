@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from vit.errors import InvalidRun
+from vit.errors import InvalidConfig, InvalidRun
 from vit.files import acquire_lock, is_locked, release_lock, replaced, wait_for_lock, write_heartbeat
 from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_whole, read_object
 
@@ -45,6 +45,26 @@ def new_id(name: str) -> str:
     """Return a new run's id, the name of its folder: time, name and four random hex digits."""
     short = slug(name)[:32].strip("-") or "run"
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{short}-{secrets.token_hex(2)}"
+
+
+def check_folder_name(folder: Path) -> None:
+    """Check that page Runs would list a run in this folder.
+
+    Raises:
+        InvalidConfig: its name is none of a run.
+    """
+    if not RUN_ID.fullmatch(folder.name):
+        raise InvalidConfig(
+            "folder: page Runs lists folders whose names are small letters, digits and dashes, at most 64; "
+            f"{folder.name!r} is none."
+        )
+
+
+def write_about(folder: Path, name: str) -> None:
+    """Write the name of a run that no engine started, and the time of its start; an existing file is kept."""
+    if not (folder / "about.json").exists():
+        about: dict[str, Any] = {"name": " ".join(name.split())[:MAX_NAME], "notes": "", "owner": "", "sweep": ""}
+        write_json(folder / "about.json", about | {"created": time.time(), "devices": []})
 
 
 def read_json(path: Path) -> dict[str, Any]:

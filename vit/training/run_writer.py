@@ -41,13 +41,14 @@ from vit.training.run_folder import (
     MAX_NAME,
     MOST_EPOCHS,
     RECORD_STEPS,
-    RUN_ID,
     Heartbeat,
+    check_folder_name,
     lock_run,
     new_id,
     read_json,
     record_outcome,
     unlock_run,
+    write_about,
     write_json,
 )
 from vit.untrusted import is_whole
@@ -143,11 +144,7 @@ class RunWriter:
         settings = _check_settings(settings or {}) | {"epochs": epochs}
         name = " ".join((name or (Path(folder).name if folder else loop)).split())[:MAX_NAME]
         path = Path(os.path.abspath(folder)) if folder else runs_folder() / new_id(name)
-        if not RUN_ID.fullmatch(path.name):
-            raise InvalidConfig(
-                "folder: page Runs lists folders whose names are small letters, digits and dashes, at most 64; "
-                f"{path.name!r} is none."
-            )
+        check_folder_name(path)
         self.folder, self.seconds = None, 0.0
         self._process, self._closed, self._warned = os.getpid(), False, set[str]()
         if _rank():
@@ -328,9 +325,7 @@ class RunWriter:
             "attempt": attempt,
         }
         write_json(folder / "environment.json", facts)
-        if not (folder / "about.json").exists():
-            about = {"name": name, "notes": "", "owner": "", "sweep": "", "created": time.time(), "devices": []}
-            write_json(folder / "about.json", about)
+        write_about(folder, name)
         write_json(folder / "config.json", settings)  # last: this file makes the folder a run
         return attempt
 

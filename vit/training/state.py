@@ -91,7 +91,8 @@ def check_same_run(saved: dict[str, Any], config: TrainConfig, fingerprint: list
     """
     for name, value in config.model_dump().items():
         before = saved["config"].get(name, TrainConfig.model_fields[name].default)
-        if name not in MAY_CHANGE and value != before:
+        moved = name == "data" and str(before).startswith("folder:") and str(value).startswith("folder:")
+        if name not in MAY_CHANGE and value != before and not moved:  # the fingerprint below compares a moved folder
             raise InvalidConfig(
                 f"{name} was {before!r} in this run, not {value!r}. Resume it as it was, or start another run."
             )

@@ -55,9 +55,19 @@ from vit.training.config import TrainConfig
 from vit.training.distributed import Process, set_up_process
 from vit.training.fine_tuning import Base, base_of, write_base
 from vit.training.recorder import Diverged
-from vit.training.run_folder import FORMAT, STATES, check_resumable, hold_run, is_full, record_outcome
+from vit.training.run_folder import (
+    FORMAT,
+    STATES,
+    check_resumable,
+    hold_run,
+    is_full,
+    read_json,
+    record_outcome,
+    write_about,
+)
 from vit.training.step import OutOfMemory
 from vit.training.trainer import Result, Trainer, hardware
+from vit.untrusted import brief
 
 __all__ = ["DiskFull", "Diverged", "Result", "Trainer", "train"]
 _RESERVE_BYTES = 1 << 16  # [bytes] of disk space that are released to write the outcome to a full disk
@@ -67,7 +77,7 @@ class DiskFull(UserError):
     """The disk is too full to save the state."""
 
 
-def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
+def train(config: TrainConfig, run: Path, *, resume: bool = False, name: str = "") -> Result:
     """Train a model, with all output in the folder `run`.
 
     SIGTERM, or a file named "stop" in the folder, ends the run after the current step and saves its state.
@@ -76,6 +86,7 @@ def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
         config: settings.
         run: a new or empty folder; with `resume`, that of an earlier attempt.
         resume: continue from the last saved state.
+        name: of a new run, as page Runs shows it; "" for one after the folder.
 
     Returns:
         The evaluations of the best epoch; only on the leading process.
@@ -83,7 +94,8 @@ def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
     Raises:
         InvalidConfig, InvalidDataset: the settings cannot be used.
         InvalidCheckpoint: the initial checkpoint cannot be opened.
-        InvalidRun: another process trains in this folder, or there is no valid state to resume from.
+        InvalidRun: another process trains in this folder, another program did, or there is no valid state to resume
+            from.
         Diverged: the loss became NaN or infinite; the last complete epoch is kept.
         DiskFull, OutOfMemory: the last complete state is kept.
         UserError: this system does not support locks.
@@ -92,20 +104,26 @@ def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
     if not resume and run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise InvalidConfig(f"{run} exists and is not empty. Continue it with --resume {run}, or choose another --run.")
     if resume:
+        if loop := read_json(run / "environment.json").get("loop"):
+            raise InvalidRun(f"{run.name} was trained by another program ({brief(loop)}), which has to continue it.")
         check_resumable(run)
     base = base_of(config, run)
     process = set_up_process(config)
     try:
         with _open_run(run, process):
-            return _run_trainer(config, run, process, resume, base)
+            return _run_trainer(config, run, process, resume, base, name)
     finally:
         if process.opened:
             dist.destroy_process_group()
 
 
-def _run_trainer(config: TrainConfig, run: Path, process: Process, resume: bool, base: Base | None) -> Result:
+def _run_trainer(
+    config: TrainConfig, run: Path, process: Process, resume: bool, base: Base | None, name: str
+) -> Result:
     resumed = resume and any((run / "checkpoints" / name).exists() for name in STATES)
     try:
+        if process.is_rank_zero and not resume:
+            write_about(run, name)
         attempt = _write_environment(config, run, process) if process.is_rank_zero else 0
         if base and process.is_rank_zero:
             write_base(run, base)

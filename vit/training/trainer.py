@@ -431,6 +431,8 @@ class Trainer:
             improved_epoch=saved["improved_epoch"],
             test=test,
         )
+        if self.config.epochs > saved["config"]["epochs"]:  # the learning rate rises again, so patience begins anew
+            self.progress.improved_epoch = self.progress.step // self.data.steps_per_epoch
 
 
 def _merit(result: Evaluation) -> tuple[float, float]:

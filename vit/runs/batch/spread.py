@@ -13,6 +13,7 @@ from typing import Any
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import save_checkpoint
+from vit.devices import visibility
 from vit.errors import InvalidConfig, UserError
 from vit.files import acquire_lock
 from vit.paths import environment_with_package, runs_folder
@@ -34,6 +35,7 @@ from vit.runs.engines.contract import (
 )
 from vit.runs.engines.factory import cluster_engine
 from vit.runs.engines.local import Local
+from vit.runs.scheduler import gpu_names
 from vit.training.run_folder import forget_attempt, read_json
 
 _PAUSE_SECONDS = 0.5  # [s] between two checks of the folder
@@ -128,17 +130,17 @@ def _measure_locally(folder: Path, workers: int | None, device: str, bar: bool) 
     Args:
         workers: None for one per processor, or per GPU.
     """
-    _, cpus, gpus = Local().capacity()
-    if device == "gpu" and not gpus.total:
+    names = gpu_names() if device == "gpu" else []
+    if device == "gpu" and not names:
         raise InvalidConfig("--device gpu: this machine shows none.")
-    workers = workers or min(gpus.total if device == "gpu" else cpus.total, _MOST_PROCESSES)
+    workers = workers or min(len(names) or Local().capacity().cpus.total, _MOST_PROCESSES)
     forget_attempt(folder)
     environment = environment_with_package() | {"OMP_NUM_THREADS": "1"}
     with ExitStack() as stack, (folder / "log.txt").open("ab") as log:
         processes = []
         for number in range(workers):
             command = [sys.executable, "-m", "vit.runs.batch.worker", str(folder), str(number), str(workers)]
-            visible = {"CUDA_VISIBLE_DEVICES": str(number % gpus.total) if device == "gpu" else ""}
+            visible = visibility([names[number % len(names)]]) if device == "gpu" else {"CUDA_VISIBLE_DEVICES": ""}
             process = subprocess.Popen(
                 command,
                 env=environment | visible,
