@@ -241,8 +241,15 @@ def test_missing_gpu_is_refused_before_the_start_and_before_a_resume(
 
 @pytest.mark.parametrize(
     ("setting", "on", "devices"),
-    [("auto", "here", "gpu"), ("cuda", "here", "gpu"), ("cuda:1", "here", "cuda:1"), ("cpu", "here", "cpu")]
-    + [("auto", "lab", "gpu"), ("cuda:1", "lab", "gpu"), ("cpu", "lab", "cpu")],
+    [
+        ("auto", "here", "gpu"),
+        ("cuda", "here", "gpu"),
+        ("cuda:1", "here", "cuda:1"),
+        ("cpu", "here", "cpu"),
+        ("auto", "lab", "gpu"),
+        ("cuda:1", "lab", "gpu"),
+        ("cpu", "lab", "cpu"),
+    ],
 )
 def test_setting_of_a_device_becomes_a_request(
     monkeypatch: pytest.MonkeyPatch, setting: str, on: str, devices: str

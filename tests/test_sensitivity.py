@@ -127,16 +127,6 @@ def test_removal_map_of_a_model_linear_in_its_patches_is_its_weights(seed: int) 
     assert verdict.correlation > 0.9999 and verdict.p == 1 / (2 * PATCHES) and verdict.label == "better than chance"
 
 
-def test_estimated_errors_of_the_removal_map_equal_its_actual_errors() -> None:
-    apart = []
-    for seed in range(20):
-        masks, drops, weights = planted(512, noise=1.0, seed=seed)
-        result = removal(masks, drops)
-        true = weights - weights.mean() + result.weights.mean()
-        apart.append(((result.weights - true) / result.errors).square().mean())
-    assert 0.5 < float(torch.stack(apart).mean().sqrt()) < 2.5  # ridge regression shrinks weights and so errs more
-
-
 def test_removal_map_equals_that_of_scikit_learn() -> None:
     masks, drops, _ = planted(256, noise=0.7)
     reference = RidgeCV(_STRENGTHS.numpy()).fit(masks.double().numpy(), drops.numpy())

@@ -92,8 +92,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const cells = data.cells;
   if (grid.buttons.length !== cells.length || grid.buttons[0]?.length !== cells[0]?.length)
     layOut(grid, cells.length, cells[0]?.length ?? 0);
-  grid.choose = data.clickable ? (cell) => setTriggerValue("cell", cell) : () => {};
-  grid.root.classList.toggle("clickable", data.clickable);
+  grid.choose = (cell) => setTriggerValue("cell", cell);
   grid.label.textContent = data.label;
   [grid.low.textContent, grid.high.textContent] = data.ends;
   grid.ramp.style.background = `linear-gradient(to right, ${data.ramp.join(", ")})`;

@@ -26,10 +26,9 @@ def show(
     format_value: Callable[[float], str],
     *,
     label: str,
-    ends: tuple[float, float] | None = None,
     scale: Literal["viridis", "signed"] = "viridis",
     marked: Collection[Cell] = (),
-    on_choose: Callable[[Cell], None] | None = None,
+    on_choose: Callable[[Cell], None],
 ) -> None:
     """Draw one number per head as a heatmap; NaN is shown as "not known".
 
@@ -38,12 +37,12 @@ def show(
         values: (L, H).
         format_value: formats a number for display.
         label: name of the numbers, for screen readers and above the scale.
-        ends: range of the colour scale; None for the range of the values, symmetric about 0 for "signed".
-        scale: "signed" goes from blue over transparent to red.
+        scale: "viridis" covers the range of the values; "signed" goes from blue over transparent to red, symmetric
+            about 0.
         marked: outlined cells.
         on_choose: called with a cell before the rerun that a click causes.
     """
-    low, top = ends or _ends(values, scale)
+    low, top = _ends(values, scale)
     cells = [
         [
             {
@@ -59,7 +58,7 @@ def show(
 
     def clicked() -> None:
         chosen = (st.session_state.get(key) or {}).get("cell")
-        if on_choose and isinstance(chosen, list | tuple) and len(chosen) == 2:
+        if isinstance(chosen, list | tuple) and len(chosen) == 2:
             block, head = chosen
             if all(isinstance(i, int) for i in chosen) and 0 <= block < len(values) and 0 <= head < len(values[0]):
                 on_choose((block, head))
@@ -71,7 +70,6 @@ def show(
             "label": label,
             "ends": [format_value(low), format_value(top)],
             "ramp": [_color(float(step), scale) for step in _STEPS],
-            "clickable": on_choose is not None,
         },
         on_cell_change=clicked,
     )

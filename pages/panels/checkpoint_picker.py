@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @st.cache_resource(show_spinner=False, max_entries=6)
-def verified(identity: str, _checkpoint: Checkpoint) -> self_check.Verification:
+def verified(identity: str, _checkpoint: Checkpoint) -> float:
     """Return the cached self-check of a checkpoint on the sample picture."""
     return self_check.verify(
         _checkpoint.model, _checkpoint.preprocess(decode.decode_image(samples.read(welcome.VIEW.sample)))
@@ -90,7 +90,7 @@ def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
     if "pooler" in checkpoint.assumed:  # if this assumption is wrong, every prediction is wrong
         with notes:
             st.warning(with_code(checkpoint.assumed["pooler"]))
-    checkpoint_facts.show_self_check(checkpoint, verified(checkpoint.identity, checkpoint).error)
+    checkpoint_facts.show_self_check(checkpoint, verified(checkpoint.identity, checkpoint))
     return checkpoint
 
 

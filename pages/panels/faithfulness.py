@@ -214,8 +214,6 @@ def _on_many(example: Example, choice: MethodChoice, selection: Selection) -> st
     if name not in every:
         return ""
     one = every[name].correlation
-    if one is None:
-        return ""
     return (
         f" On {pictures:,} test pictures {METHODS[name].title} reached {bars.number(one.mean)} on average "
         f"({bars.number(one.low)} to {bars.number(one.high)}), and was better than chance on {every[name].better:.0%}."
@@ -234,9 +232,9 @@ def _method_of_map(maps: dict[str, Tensor], selection: Selection, choice: Method
 def _show_gauge(verdict: sensitivity.Verdict, measured: MaskDrops, blob: float) -> None:
     """Draw faithfulness of the map, of a blob and of the removal map on an axis from -1 to 1, with the chance level."""
     rows = [
-        bars.Marks("this map", [verdict.correlation], "disc", 2 * verdict.error),
-        bars.Marks("blob in the middle", [blob], "diamond"),
-        bars.Marks("removal map", [measured.ceiling], "ring"),
+        bars.Marks("this map", verdict.correlation, "disc", 2 * verdict.error),
+        bars.Marks("blob in the middle", blob, "diamond"),
+        bars.Marks("removal map", measured.ceiling, "ring"),
     ]
     alt = (
         f"Faithfulness of this map {verdict.correlation:.2f}, of a blob in the middle {blob:.2f}, of the removal "

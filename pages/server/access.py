@@ -125,7 +125,7 @@ def is_local() -> bool:
 
 
 def limits() -> Any:
-    """Return the configured limits per visitor, as a `vit.runs.Limits`."""
+    """Return the configured limits per visitor, as `vit.runs.control.Limits`."""
     stated, bounds = _section("limits"), control.Limits()
     if "runs_per_person" in stated:
         bounds = bounds._replace(runs_per_person=int(stated["runs_per_person"]))

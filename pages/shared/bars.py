@@ -54,13 +54,13 @@ class Marks(NamedTuple):
 
     Attributes:
         label: name of the row.
-        values: -1 to 1; a single value is printed beside its mark.
+        value: -1 to 1, printed beside its mark.
         shape: "disc", "diamond" or "ring".
-        error: half width of the error bar of a single value.
+        error: half width of the error bar.
     """
 
     label: str
-    values: Sequence[float]
+    value: float
     shape: str
     error: float = 0.0
 
@@ -75,14 +75,12 @@ def show_faithfulness(rows: Sequence[Marks], chance: float, alt: str) -> None:
     low, high = _place(-1), _place(chance)
     lines = []
     for row in rows:
-        single = len(row.values) == 1
-        marks = "".join(f'<b class="{row.shape}" style="left:{_place(value):.2f}%"></b>' for value in row.values)
+        place, side = f"left:{_place(row.value):.2f}%", "left" if row.value > 0 else "right"
+        marks = f'<b class="{row.shape}" style="{place}"></b>'
         if row.error:
-            ends = [_place(row.values[0] + sign * row.error) for sign in (-1, 1)]
+            ends = [_place(row.value + sign * row.error) for sign in (-1, 1)]
             marks += f'<q style="left:{ends[0]:.2f}%;width:{ends[1] - ends[0]:.2f}%"></q>'
-        if single:
-            side = "left" if row.values[0] > 0 else "right"
-            marks += f'<em class="{side}" style="left:{_place(row.values[0]):.2f}%">{number(row.values[0])}</em>'
+        marks += f'<em class="{side}" style="{place}">{number(row.value)}</em>'
         lines.append(f"<span>{html.escape(row.label)}</span><div class=row>{marks}</div>")
     ticks = "".join(
         f'<u style="left:{_place(tick):.2f}%"></u><small style="left:{_place(tick):.2f}%">{tick:g}</small>'.replace(

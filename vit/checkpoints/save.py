@@ -15,7 +15,6 @@ from vit.checkpoints.card import write_card
 from vit.checkpoints.checkpoint import (
     CARD,
     CONFIG,
-    NAME,
     OURS,
     PREPROCESS,
     WEIGHTS,
@@ -49,7 +48,6 @@ def save_checkpoint(
     preprocess: Preprocess,
     facts: Mapping[str, Any] | None = None,
     card: str | None = None,
-    files: Mapping[str, bytes] | None = None,
     half: bool = False,
 ) -> Path:
     """Save a checkpoint atomically; the same model gives the same bytes.
@@ -63,23 +61,20 @@ def save_checkpoint(
     Args:
         facts: about the training, see `write_card`; must be JSON. `params` is added.
         card: text of README.md; None to write it from `facts`.
-        files: further files for the folder, such as the optimizer's state.
         half: round the weights to float16, for half the file size.
 
     Raises:
         InvalidCheckpoint: the weights are not finite or too large for float16, or the preprocessing does not fit the
             model.
         UserError: the folder contains other files, or the disk is full or read-only.
-        ValueError: the number of labels is wrong, or a name in `files` is reserved.
+        ValueError: the number of labels is wrong.
     """
     folder = Path(os.path.abspath(folder))
     config = build_config(model.config.to_dict())
-    labels, facts, files = list(labels), dict(facts or {}), dict(files or {})
+    labels, facts = list(labels), dict(facts or {})
     if len(labels) != config.num_classes:
         raise ValueError(f"{len(labels)} labels for {config.num_classes} classes.")
     check_preprocess(preprocess, config)
-    if clash := [name for name in files if name in _OWN_FILES or not NAME.fullmatch(name) or name.startswith(".")]:
-        raise ValueError(f"A checkpoint cannot keep a file named {clash[0]!r}.")
 
     # Compute the fingerprint on what a reader will build from the file: on the CPU, in float32.
     state = {name.replace("_orig_mod.", ""): tensor for name, tensor in model.state_dict().items()}
@@ -102,8 +97,7 @@ def save_checkpoint(
     }
     if card is None:
         card = write_card(folder.name, config, labels, facts)
-    contents: dict[str, Sequence[bytes | memoryview]] = {name: [content] for name, content in files.items()}
-    contents |= {
+    contents: dict[str, Sequence[bytes | memoryview]] = {
         CONFIG: [dump_json(huggingface.write_config(config, labels) | own, indent=2).encode()],
         PREPROCESS: [dump_json(preprocess_document, indent=2).encode()],
         CARD: [card.encode()],
@@ -145,7 +139,6 @@ def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
         raise UserError(f"The checkpoint {folder.name!r} was not saved: {reason_of(error)}.") from error
 
 
-_OWN_FILES = (WEIGHTS, CONFIG, PREPROCESS, CARD)
 _DERIVED = ("first_view.zip",)  # computed from the checkpoint
 
 

@@ -9,26 +9,9 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from vit.cli.parser import parser
+from vit.cli.parser import COMMANDS, parser
 from vit.errors import UserError
 from vit.out_of_memory import describe_failure, is_out_of_memory
-
-# Module of each command, with its function `run_<command>`; imported on use, so that --help needs neither it nor torch.
-COMMANDS = {
-    "classify": "explain",
-    "explain": "explain",
-    "evaluate": "measure",
-    "faithfulness": "measure",
-    "heads": "measure",
-    "features": "measure",
-    "convert": "convert",
-    "push": "push",
-    "lesson": "lesson",
-    "train": "training",
-    "ladder": "ladder",
-    "search": "search",
-    "runs": "runs",
-}
 
 OUT_OF_MEMORY = "Choose a smaller input, batch or model, or close other programs."
 
@@ -38,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     logging.basicConfig(format="%(message)s")
     try:
-        module = import_module(f"vit.cli.{COMMANDS[options.command]}")
+        module = import_module(f"vit.cli.{COMMANDS[options.command].module}")
         # runs opens no pictures, so it does not wait for the imaging libraries.
         if options.command != "runs":
             import_module("vit.images.decode").silence_libraries()

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NamedTuple, NoReturn, get_args
 
 from vit.explain.methods import METHODS
 from vit.explain.names import SIGNED, STATISTICS
@@ -415,28 +415,49 @@ def _defaults(option: str) -> str:
     return f"(default: {'; '.join(f'{value} of ' + ', '.join(names) for value, names in methods.items())})"
 
 
-# Name -> description, and function that adds its options.
-COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
-    "classify": ("Classify pictures.", _classify),
-    "explain": ("Draw or save a map of attention from a token, or of the evidence for a class.", _explain),
-    "evaluate": ("Measure a checkpoint's accuracy on a dataset's test pictures.", _evaluate),
-    "faithfulness": (
-        "Rank the explanation methods by the faithfulness of their maps, on test pictures.",
-        _faithfulness,
+class _Command(NamedTuple):
+    """A command.
+
+    Attributes:
+        module: of `vit.cli`, with the function `run_<command>`; imported on use, so that --help needs no torch.
+        description: for --help.
+        add_options: adds its options to a parser.
+    """
+
+    module: str
+    description: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+
+
+COMMANDS = {
+    "classify": _Command("explain", "Classify pictures.", _classify),
+    "explain": _Command(
+        "explain", "Draw or save a map of attention from a token, or of the evidence for a class.", _explain
     ),
-    "heads": ("Describe every head: mean and spread of a statistic over test pictures.", _heads),
-    "features": ("Save the features of test pictures before the head, one vector per picture.", _features),
-    "convert": ("Convert a checkpoint for another library, with the same results.", _convert),
-    "push": ("Upload a checkpoint and its card to the Hugging Face Hub.", _push),
-    "lesson": ("Write a lesson: a small checkpoint, exercises and every number of a head in one HTML file.", _lesson),
-    "train": ("Train a Vision Transformer.", _train),
-    "ladder": ("Adapt a checkpoint to your own classes in every way, the cheapest first.", _ladder),
-    "search": (
+    "evaluate": _Command("measure", "Measure a checkpoint's accuracy on a dataset's test pictures.", _evaluate),
+    "faithfulness": _Command(
+        "measure", "Rank the explanation methods by the faithfulness of their maps, on test pictures.", _faithfulness
+    ),
+    "heads": _Command("measure", "Describe every head: mean and spread of a statistic over test pictures.", _heads),
+    "features": _Command(
+        "measure", "Save the features of test pictures before the head, one vector per picture.", _features
+    ),
+    "convert": _Command("convert", "Convert a checkpoint for another library, with the same results.", _convert),
+    "push": _Command("push", "Upload a checkpoint and its card to the Hugging Face Hub.", _push),
+    "lesson": _Command(
+        "lesson",
+        "Write a lesson: a small checkpoint, exercises and every number of a head in one HTML file.",
+        _lesson,
+    ),
+    "train": _Command("training", "Train a Vision Transformer.", _train),
+    "ladder": _Command("ladder", "Adapt a checkpoint to your own classes in every way, the cheapest first.", _ladder),
+    "search": _Command(
+        "search",
         "Random search with pruning: draw settings from ranges, and stop trials that fall behind. It continues if the "
         "terminal is closed; Ctrl-C stops it, and --resume continues it.",
         _search,
     ),
-    "runs": ("List, show, stop, resume or delete training runs; the page Runs can do more.", _runs),
+    "runs": _Command("runs", "List, show, stop, resume or delete training runs; the page Runs can do more.", _runs),
 }
 
 
@@ -446,6 +467,6 @@ def parser() -> argparse.ArgumentParser:
     prog = "vit" if installed else "python -m vit"
     top = _Parser(prog=prog, description="Classify pictures with a Vision Transformer, and explore its attention.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (what, add_options) in COMMANDS.items():
-        add_options(commands.add_parser(name, help=what, description=what))
+    for name, command in COMMANDS.items():
+        command.add_options(commands.add_parser(name, help=command.description, description=command.description))
     return top

@@ -15,15 +15,11 @@ class Lens(NamedTuple):
 
     Attributes:
         answers: (L, C), class probabilities of the whole picture.
-        classes: (L, N), most probable class of each single token.
-        certainty: (L, N), its probability.
-        targets: (L, N), probability of the target class.
+        targets: (L, N), probability of the target class for each single token.
         lengths: (L, N), norms of the tokens.
     """
 
     answers: Tensor
-    classes: Tensor
-    certainty: Tensor
     targets: Tensor
     lengths: Tensor
 
@@ -54,8 +50,6 @@ def logit_lens(model: VisionTransformer, pixels: Tensor, target: int) -> Lens:
             answer = model.probabilities(model.classify(x[:, model.read])[0])
             parts = []
             for part in x[0].split(max(1, CACHED_NUMBERS // (copies * x.shape[2] + model.config.num_classes))):
-                parts.append(model.probabilities(model.classify(model.single_token_inputs(part))))
-            per_token = torch.cat(parts)  # (N, C)
-            best = per_token.max(-1)
-            blocks.append((answer, best.indices, best.values, per_token[:, target], x[0].norm(dim=-1)))
+                parts.append(model.probabilities(model.classify(model.single_token_inputs(part)))[:, target])
+            blocks.append((answer, torch.cat(parts), x[0].norm(dim=-1)))
     return Lens(*(torch.stack(part) for part in zip(*blocks, strict=True)))

@@ -28,7 +28,7 @@ _NUMBER = r"(-?\d\.\d{3})"
 _SHARE = r"(\d{1,3}\.\d)%"
 _LINE = re.compile(
     rf"\| (?P<title>[^|]+) \| {_NUMBER} \({_NUMBER} to {_NUMBER}\) \|"
-    rf"(?: {_NUMBER} \({_NUMBER} to {_NUMBER}\) \| {_SHARE} \|)?"
+    rf" {_NUMBER} \({_NUMBER} to {_NUMBER}\) \| {_SHARE} \|"
 )
 _PICTURES = re.compile(r"Test pictures of .+: (\d{1,9}), by `python -m vit faithfulness`")
 
@@ -180,14 +180,13 @@ class RecordedResult(NamedTuple):
     """Results of a method as recorded in a model card.
 
     Attributes:
-        saco: see `MethodResult`.
-        correlation: see `MethodResult`; None in older cards.
-        better: see `MethodResult`, the mean only; None in older cards.
+        saco, correlation: see `MethodResult`.
+        better: see `MethodResult`, the mean only.
     """
 
     saco: Interval
-    correlation: Interval | None = None
-    better: float | None = None
+    correlation: Interval
+    better: float
 
 
 def read_table(lines: Iterable[str]) -> dict[str, RecordedResult]:
@@ -198,10 +197,9 @@ def read_table(lines: Iterable[str]) -> dict[str, RecordedResult]:
     return {names[match["title"]]: _read_line(*match.groups()[1:]) for match in matches}
 
 
-def _read_line(*numbers: str | None) -> RecordedResult:
-    values = [float(number) for number in numbers if number is not None]
-    more = (Interval(*values[3:6]), values[6] / 100) if len(values) > 3 else ()
-    return RecordedResult(Interval(*values[:3]), *more)
+def _read_line(*numbers: str) -> RecordedResult:
+    values = [float(number) for number in numbers]
+    return RecordedResult(Interval(*values[:3]), Interval(*values[3:6]), values[6] / 100)
 
 
 def recorded_results(facts: Mapping[str, Any]) -> tuple[int, dict[str, RecordedResult]]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vit.explain.cost import Progress, Size, images_per_batch, size_of
-from vit.explain.occlusion import Baseline, hide_patches
+from vit.explain.occlusion import hide_patches
 from vit.explain.timing import Kind, expected, products, timed
 from vit.model.attention import Hook, explicit_attention
 from vit.model.cpu import exact_on_cpu, has_bfloat16, onednn
@@ -73,7 +73,6 @@ def score_drops(
     pixels: Tensor,
     target: int,
     masks: Tensor,
-    baseline: Baseline = "mean",
     hook: Hook | None = None,
     progress: Progress = lambda share: None,
 ) -> Tensor:
@@ -86,8 +85,7 @@ def score_drops(
     Args:
         pixels: (1, channels, height, width), normalised.
         target: index of the class.
-        masks: bool (M, P), on any device, see `random_masks`.
-        baseline: replacement of covered patches, see `vit.explain.occlusion.hide_patches`.
+        masks: bool (M, P), on any device, see `random_masks`; covered patches get their mean colour.
         hook: replaces head outputs, see `VisionTransformer.forward`.
         progress: called with the fraction that is done, after every block; it may raise to cancel.
 
@@ -98,11 +96,11 @@ def score_drops(
         return torch.zeros(0, dtype=torch.float64)
     masks = masks.to(pixels.device)
     with onednn(), timed(model, Kind(_KIND, size_of(pixels)), 1 + len(masks)):
-        if hook is None and _agrees_in_bfloat16(model, pixels, target, baseline):
-            drops = _drops(model, pixels, target, masks, baseline, None, progress, bfloat16=True)
+        if hook is None and _agrees_in_bfloat16(model, pixels, target):
+            drops = _drops(model, pixels, target, masks, None, progress, bfloat16=True)
             if drops.abs().max() >= _LEAST_ROUNDED:
                 return drops
-        return _drops(model, pixels, target, masks, baseline, hook, progress)
+        return _drops(model, pixels, target, masks, hook, progress)
 
 
 def _drops(
@@ -110,7 +108,6 @@ def _drops(
     pixels: Tensor,
     target: int,
     masks: Tensor,
-    baseline: Baseline,
     hook: Hook | None = None,
     progress: Progress = lambda share: None,
     bfloat16: bool = False,
@@ -118,7 +115,7 @@ def _drops(
     """Implement `score_drops` in float32 or bfloat16."""
     side = model.config.patch_size
     rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
-    covered = hide_patches(pixels, range(rows * cols), side, baseline)
+    covered = hide_patches(pixels, range(rows * cols), side)
     per_batch, scores = images_per_batch(model.config, size_of(pixels)), list[Tensor]()
     if bfloat16:  # twice as many numbers fit into the caches
         per_batch *= 2
@@ -141,7 +138,7 @@ def _drops(
     return (unmasked - torch.cat(scores)).cpu()
 
 
-def _agrees_in_bfloat16(model: VisionTransformer, pixels: Tensor, target: int, baseline: Baseline) -> bool:
+def _agrees_in_bfloat16(model: VisionTransformer, pixels: Tensor, target: int) -> bool:
     """Whether bfloat16 is faster on this processor, and accurate enough for this model.
 
     The accuracy is measured once per model and cached by its blocks, which models with other heads share.
@@ -151,7 +148,7 @@ def _agrees_in_bfloat16(model: VisionTransformer, pixels: Tensor, target: int, b
         return False
     if model.blocks not in _agreeing:
         masks = random_masks(pixels[0, 0].numel() // model.config.patch_size**2, _COMPARED)
-        exact, approximate = (_drops(model, pixels, target, masks, baseline, bfloat16=b) for b in (False, True))
+        exact, approximate = (_drops(model, pixels, target, masks, bfloat16=b) for b in (False, True))
         correlation = float(torch.corrcoef(torch.stack([exact, approximate]))[0, 1])
         if math.isnan(correlation):  # all drops are equal: do not cache a result, the next picture may allow one
             return False
@@ -257,12 +254,10 @@ class Removal(NamedTuple):
 
     Attributes:
         weights: float64 (P,), contribution of each patch to the drop.
-        errors: float64 (P,), standard errors of the weights.
         ceiling: cross-validated correlation with the drops; the maximum that an additive map can reach.
     """
 
     weights: Tensor
-    errors: Tensor
     ceiling: float
 
 
@@ -280,12 +275,12 @@ def removal(masks: Tensor, drops: Tensor) -> Removal:
     fold = torch.arange(len(drops)) % _FOLDS
     for number in range(_FOLDS):
         out = fold == number
-        guess, held_out = masks[out].double() @ _ridge(masks[~out], drops[~out])[0], drops[out].double()
+        guess, held_out = masks[out].double() @ _ridge(masks[~out], drops[~out]), drops[out].double()
         # Centre each fold by its own mean. The mean of the training folds is anticorrelated with that of the held-out
         # fold, which would bias the correlation.
         guesses[out], true[out] = guess - guess.mean(), held_out - held_out.mean()
     both = guesses.norm() * true.norm()
-    return Removal(*_ridge(masks, drops), float(guesses @ true / both) if both > 0 else 0.0)
+    return Removal(_ridge(masks, drops), float(guesses @ true / both) if both > 0 else 0.0)
 
 
 def removal_map(
@@ -311,8 +306,8 @@ def removal_map(
     return F.pad(weights.clamp_min(0).float(), (len(model.config.prefix), 0))
 
 
-def _ridge(masks: Tensor, drops: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit a ridge regression, its strength chosen by generalised cross-validation; return weights and their errors."""
+def _ridge(masks: Tensor, drops: Tensor) -> Tensor:
+    """Return the weights of a ridge regression, its strength chosen by generalised cross-validation."""
     z, y = masks.double(), drops.double()
     z, y = z - z.mean(0), y - y.mean()
     u, s, vh = torch.linalg.svd(z, full_matrices=False)
@@ -322,7 +317,4 @@ def _ridge(masks: Tensor, drops: Tensor) -> tuple[Tensor, Tensor]:
     freedom = (len(y) - 1 - shrink.sum(1)).clamp_min(1e-9)
     best = int((residual / freedom.square()).argmin())
     factor = s / (s**2 + _STRENGTHS[best])
-    weights = vh.T @ (factor * projected)
-    variance = residual[best].clamp_min(0) / freedom[best]
-    errors = (variance * (vh.T.square() @ factor.square())).sqrt()
-    return weights, errors
+    return vh.T @ (factor * projected)

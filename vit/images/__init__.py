@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from vit.lazy import names_of
 
 if TYPE_CHECKING:
-    from vit.images.decode import count_frames, decode_frames, decode_image, used_range
-    from vit.images.geometry import Box, Geometry
+    from vit.images.decode import decode_frames
     from vit.images.preprocess import Preprocess
 
 __all__, __getattr__ = names_of(__name__, __path__)

@@ -20,7 +20,6 @@ from vit.errors import UserError
 from vit.explain.cost import images_in_memory
 from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
-from vit.progress import tqdm
 
 _BATCH_PICTURES = 500  # per batch, at most
 
@@ -49,7 +48,6 @@ def evaluate(
     *,
     device: torch.device,
     batch_size: int | None = None,
-    bar: bool = False,
     tick: Callable[[float], None] = lambda share: None,
     rank: int = 0,
     world: int = 1,
@@ -78,8 +76,7 @@ def evaluate(
     sums = torch.zeros(len(parts), 2, device=device)  # correct predictions and loss per batch
     own = range(rank, len(parts), world)
     batches = pictures.batches(torch.cat(parts[rank::world]), batch_size, device) if own else ()
-    with_bar = tqdm(batches, total=len(own), unit="batches", leave=False, disable=not bar)
-    for i, (images, labels) in zip(own, with_bar, strict=True):
+    for i, (images, labels) in zip(own, batches, strict=True):
         with arithmetic():
             logits = model(normalise(images)).logits.float()
         sums[i, 0] = (logits.argmax(1) == labels).sum()

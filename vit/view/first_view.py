@@ -180,7 +180,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
             png.getvalue(),
         ),
         size=explanation.preprocess.size,
-        error=self_check.verify(checkpoint.model, checkpoint.preprocess(explanation.picture)).error,
+        error=self_check.verify(checkpoint.model, checkpoint.preprocess(explanation.picture)),
         target=target,
         chain=relevance_chain(record),
     )
