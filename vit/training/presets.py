@@ -100,9 +100,11 @@ PRESETS = {
     ),
     "fine-tune": Preset(
         "Your own photos, from a checkpoint",
-        "400 pictures of shapes, 10 epochs: 95.3% on test pictures, and 40.8% from scratch.",
+        "400 drawn shapes: 100% of 1,000 validation pictures after one epoch. From scratch, 40.8% of the test pictures "
+        "after ten.",
         dict(
-            data="folder:PATH", init_from="cifar10", epochs=20, batch_size=64, lr=3e-4, crop_scale=0.6, flip=True,
+            data="folder:PATH", init_from="everyday", epochs=20, batch_size=64, lr=3e-4, layer_decay=0.75,
+            crop_scale=0.6, flip=True,
         ),
     ),
 }  # fmt: skip
@@ -136,7 +138,7 @@ def run_name(config: TrainConfig) -> str:
     >>> run_name(train_config("pictures", dim=64, depth=4, heads=4, image_size=32, patch_size=4, crop_padding=4))
     'ViT 4x64/4, 32 px'
     >>> run_name(train_config("fine-tune", image_size=64))
-    'cifar10, fine-tuned at 64 px'
+    'everyday, fine-tuned at 64 px'
     """
     if config.init_from:
         side = f" at {config.image_size} px" if config.image_size else ""
