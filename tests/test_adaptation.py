@@ -1,6 +1,7 @@
 """Adapting to other classes: frozen parameters keep their bits, adapters merge, no run ends below its probe."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import Command
 from patience import until
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
@@ -18,6 +20,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from vit.checkpoints.load import load_checkpoint
+from vit.cli.parser import parser
+from vit.cli.training import merged_settings
 from vit.errors import InvalidConfig
 from vit.images.preprocess import Normalise
 from vit.model.config import ViTConfig
@@ -313,6 +317,20 @@ def test_training_pictures_are_stored_larger_for_random_crops(config: TrainConfi
         patch.setattr(Normalise, "__call__", watch)
         trainer.update.train_step(0, trainer.data.train.images[:6], trainer.data.train.labels[:6], print)  # type: ignore[attr-defined]
     assert seen == [(6, 3, 16, 16)]
+
+
+def test_ladder_prints_the_command_of_what_it_measured(
+    base: str, folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ladder, "recommended", lambda _: "probe")
+    few = ["batch_size=12", "limit=40", "device=cpu"]
+    data = f"folder:{folder.parent / 'my pictures'}"
+    (folder.parent / "my pictures").symlink_to(folder)
+    result = command("ladder", "--from", base, "--data", data, "--rungs", "neighbours", "probe", "--set", *few)
+    assert result.status == 0, result.err
+    options = parser().parse_args(shlex.split(result.out.splitlines()[-1])[3:])
+    chosen = train_config(options.preset, **merged_settings(options))
+    assert (chosen.data, chosen.init_from, chosen.freeze, chosen.limit) == (data, base, "backbone", 40)
 
 
 def test_stopped_ladder_starts_no_further_rung(base: str, folder: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Page Runs without a browser: empty, normal and error state, and its buttons."""
 
+import hashlib
 import io
 import json
 import os
@@ -8,9 +9,11 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl
 
+import numpy as np
 import pandas as pd
 import pytest
 from patience import PATIENCE
@@ -24,9 +27,10 @@ from pages.train_form import settings as fields
 from tests.pages.controls import ROOT, control, texts
 from tests.pages.offered import payload_of
 from tests.pages.runs_page import option, show
+from vit.data.shapes import SHAPES
 from vit.errors import InvalidRun
 from vit.runs import control as runs
-from vit.runs import registry
+from vit.runs import error_report, registry
 from vit.training.run_folder import hold_run
 
 
@@ -376,6 +380,21 @@ def test_log_and_settings_are_shown(write: Callable[..., str]) -> None:
 def test_run_without_a_report_offers_one(write: Callable[..., str]) -> None:
     page = show(write("First"), view="results")
     assert page.button(key="evaluate").label == "Evaluate on the test pictures"
+
+
+def test_figures_of_earlier_weights_are_named_as_such(write: Callable[..., str], folder: Path) -> None:
+    run = write("First")
+    weights = (folder / run / "checkpoints" / "best" / "model.safetensors").read_bytes()
+    none = np.zeros(0, np.int64)
+    report = error_report.Report(
+        hashlib.sha256(weights).hexdigest()[:16], "shapes", SHAPES, np.eye(4, dtype=np.int64), none,
+        np.zeros((0, 1, 1, 3), np.uint8), np.zeros((0, 1, 1, 3), np.uint8), none, none, np.zeros(0, np.float32),
+    )  # fmt: skip
+    error_report.save(report, folder / run / error_report.FILE)
+    assert "earlier weights" not in texts(show(run, view="results"))
+    error_report.save(replace(report, checkpoint="0" * 16), folder / run / error_report.FILE)
+    page = show(run, view="results")
+    assert not page.exception and "earlier weights" in texts(page)
 
 
 def test_checkpoint_is_saved_under_a_name(write: Callable[..., str], tmp_path: Path) -> None:
