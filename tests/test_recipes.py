@@ -77,8 +77,8 @@ def test_config_is_created_without_torch() -> None:
     """Otherwise page Train and each launching process would wait seconds for the import."""
     code = (
         "import sys\n"
-        "from vit import runs\n"
-        "runs.launch\n"
+        "from vit.runs import control\n"
+        "control.launch\n"
         "from vit.training.presets import run_name, train_config\n"
         "run_name(train_config('cifar', epochs=3))\n"
         "sys.exit('torch' in sys.modules)"

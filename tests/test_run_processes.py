@@ -117,9 +117,9 @@ def test_finished_run_continues_only_with_more_epochs(folder: Path) -> None:
 
 SERVER = """
 import sys, time
-from vit import runs
+from vit.runs import control
 from vit.training.config import TrainConfig
-print(runs.launch(TrainConfig.model_validate_json(sys.argv[1])).id, flush=True)
+print(control.launch(TrainConfig.model_validate_json(sys.argv[1])).id, flush=True)
 time.sleep(1000)
 """
 

@@ -46,10 +46,10 @@ def test_run_with_a_free_device_never_waits(folder: Path) -> None:
 
 SERVER = """
 import sys
-from vit import runs
+from vit.runs import control
 from vit.training.config import TrainConfig
 for name in "one", "two":
-    runs.launch(TrainConfig.model_validate_json(sys.argv[1]), name=name)
+    control.launch(TrainConfig.model_validate_json(sys.argv[1]), name=name)
 """
 
 

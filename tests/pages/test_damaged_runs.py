@@ -235,8 +235,10 @@ def open_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def as_nobody(code: str) -> list[str]:
     """Run code as a user without rights, and return its output."""
     drop = "if os.getuid() == 0:\n    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-    imports = f"import os, sys\nsys.path[:0] = {[str(ROOT), *sys.path]!r}\nfrom vit import runs\n"
-    imports += "from vit.errors import InvalidRun\nfrom vit.runs import control\nfrom vit.training import presets\n"
+    imports = f"import os, sys\nsys.path[:0] = {[str(ROOT), *sys.path]!r}\n"
+    imports += (
+        "from vit.errors import InvalidRun\nfrom vit.runs import control, registry\nfrom vit.training import presets\n"
+    )
     imports += "control.resume, presets.PRESETS\n"  # modules are imported beforehand: the user may not read them
     told = subprocess.run([sys.executable, "-c", imports + drop + code], capture_output=True, text=True, cwd="/")
     assert told.returncode == 0, told.stderr
@@ -246,10 +248,10 @@ def as_nobody(code: str) -> list[str]:
 def test_unreadable_run_is_reported_and_hides_no_other(open_folder: Path) -> None:
     (open_folder / BAD).chmod(0o700 if os.getuid() == 0 else 0)
     listed, reason, found, *refused = as_nobody(f"""
-print(sorted((run.id, run.status) for run in runs.list_runs()))
-print(runs.find_run({BAD!r}).reason)
-print(runs.find_run({BAD!r}).status, runs.queue())
-for act in (runs.stop, runs.resume, lambda run: runs.rename(run, "x")):
+print(sorted((run.id, run.status) for run in registry.list_runs()))
+print(registry.find_run({BAD!r}).reason)
+print(registry.find_run({BAD!r}).status, registry.queue())
+for act in (control.stop, control.resume, lambda run: control.rename(run, "x")):
     try:
         act({BAD!r})
     except InvalidRun as error:
@@ -267,7 +269,7 @@ def test_running_run_of_another_user_is_alive(open_folder: Path) -> None:
     (open_folder / GOOD / "alive.lock").chmod(0o444)
     with hold_run(open_folder / GOOD):
         (open_folder / GOOD / "heartbeat").write_text(heartbeat)  # a new attempt begins without one
-        assert as_nobody(f"print(runs.find_run({GOOD!r}).status)") == ["testing"]
+        assert as_nobody(f"print(registry.find_run({GOOD!r}).status)") == ["testing"]
 
 
 # --- Random damage --------------------------------------------------------------------------------------------------
