@@ -149,15 +149,6 @@ def test_half_precision_or_compiled_model_is_saved_in_float32(tmp_path: Path, bu
     assert load_checkpoint(save(tmp_path / "compiled", compiled)).config == compiled.config
 
 
-def test_additional_files_are_kept(tmp_path: Path, build: Any) -> None:
-    folder = save(tmp_path / "tiny", build(), files={"state.pt": b"optimiser"})
-    assert (folder / "state.pt").read_bytes() == b"optimiser"
-    load_checkpoint(folder)
-    for name in ("../x", "config.json", ".hidden", "a/b", ""):
-        with pytest.raises(ValueError, match="named"):
-            save(tmp_path / "other", build(), files={name: b""})
-
-
 # --- transformers ---------------------------------------------------------------------------------------------
 
 

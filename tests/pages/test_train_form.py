@@ -16,7 +16,7 @@ from vit.training.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
 START = "/runs/50 % & more=?#+ü/checkpoints/best"
-STARTS = ("", "cifar10", START)
+STARTS = ("", "cifar10", "everyday", START)
 
 # A valid value of every setting, often its limit.
 SETTINGS: dict[str, Any] = dict(
