@@ -312,7 +312,8 @@ def train(config: Any, **more: Any) -> dict[str, Any]:
 
 SMALL: dict[str, Any] = dict(
     data="shapes", image_size=16, patch_size=4, dim=24, depth=2, heads=2, mlp_dim=32, limit=80, batch_size=16,
-    crop_padding=2, epochs=2, compile=False, precision="float32", workers=0, init_from="", layer_decay=1.0, device="cpu",
+    crop_padding=2, epochs=2, compile=False, precision="float32", workers=0, init_from="", layer_decay=1.0,
+    device="cpu",
 )  # fmt: skip
 
 
