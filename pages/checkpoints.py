@@ -57,7 +57,7 @@ def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
     names = [info.name for info in infos]
     linked = address.read(CheckpointsLink).name
     columns = {
-        "Test accuracy": st.column_config.NumberColumn(format="%.1f %%"),
+        "Test accuracy": st.column_config.NumberColumn(format="%.1f%%"),
         "Parameters": st.column_config.NumberColumn(format="%.2f M"),
         "Size": st.column_config.NumberColumn(format="%.1f MB"),
     }

@@ -123,14 +123,14 @@ def list_all() -> None:
                 "Run": st.column_config.TextColumn(width=152),
                 "Status": st.column_config.TextColumn(width=92),
                 "Validation": st.column_config.NumberColumn(
-                    format="%.1f %%", width=81, help="Accuracy on validation pictures, of the best epoch so far"
+                    format="%.1f%%", width=81, help="Accuracy on validation pictures, of the best epoch so far"
                 ),
                 "Test": st.column_config.NumberColumn(
-                    format="%.1f %%",
+                    format="%.1f%%",
                     width=58,
                     help="Accuracy on test pictures, measured once at the end, with the weights that validation chose",
                 ),
-                "Progress": st.column_config.ProgressColumn(format="%.0f %%", min_value=0, max_value=100, width=90),
+                "Progress": st.column_config.ProgressColumn(format="%.0f%%", min_value=0, max_value=100, width=90),
                 "Time": st.column_config.TextColumn(width=58),
                 "Data": st.column_config.TextColumn(width=72),
                 "Device": st.column_config.TextColumn(width=62),

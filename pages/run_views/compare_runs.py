@@ -202,7 +202,7 @@ def show_sweep(chosen: Sequence[Run]) -> None:
             "animation": False,
             "title": curves.title(heading),
             "grid": {"left": 4, "right": 14, "top": 56, "bottom": 24, "containLabel": True},
-            "tooltip": {"trigger": "axis", "valueFormatter": "%.2f %%"},
+            "tooltip": {"trigger": "axis", "valueFormatter": "%.2f%%"},
             "xAxis": {"type": "category", "data": [str(value) for value, _ in pairs], "name": label(name)}
             | {"nameLocation": "middle", "nameGap": 26},
             "yAxis": {"type": "value", "scale": True, "axisLabel": {"formatter": "{value}%"}},

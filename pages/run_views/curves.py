@@ -192,7 +192,7 @@ def chart(
         "title": title(heading),
         "legend": legend | ({"type": "scroll", "left": 140} if len(names) > 1 else {"show": False}),
         "grid": {"left": 4, "right": 14, "top": 40, "bottom": 4 if low else 24, "containLabel": True},
-        "tooltip": {"trigger": "axis", "confine": True, "valueFormatter": "%.1f %%" if percent else "%.4g"},
+        "tooltip": {"trigger": "axis", "confine": True, "valueFormatter": "%.1f%%" if percent else "%.4g"},
         "xAxis": {
             "type": "value",
             "name": "" if low else x,

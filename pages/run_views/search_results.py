@@ -240,7 +240,7 @@ def _list(search: Search, every: Sequence[Trial]) -> None:
         on_select=choose,
         selection_mode="single-row",
         placeholder="–",
-        column_config={"Validation": st.column_config.NumberColumn(format="%.1f %%")} | numbers,
+        column_config={"Validation": st.column_config.NumberColumn(format="%.1f%%")} | numbers,
         alt="Trials of the search, best first",
     )
     st.caption("Tick a trial to open it.")
