@@ -269,6 +269,7 @@ def test_command_line_prints_the_same(checkpoint: Checkpoint, root: Path, capsys
         (["heads", "--on", "here", "--workers", "0"], "--workers must be at least 1"),
         (["heads", "--workers", "2"], "need --on"),
         (["evaluate", "--device", "gpu"], "need --on"),
+        (["evaluate", "--workers", "2", "--report", "report.npz"], "need --on"),
         (["heads", "--on", "nowhere"], "There is no cluster nowhere"),
         (["evaluate", "--on", "here", "--report", "report.npz"], "Leave --on out"),
         (["evaluate", "--report", "missing/report.npz"], "in a folder that exists"),

@@ -68,6 +68,8 @@ def test_several_gpus_use_torchrun_on_those_gpus() -> None:
     )
     assert read_back(line) == config
     assert line.endswith(" --run-dir runs/vit-9x256-4-32-px"), "each process would choose another folder"
+    unnamed = command_line(config, "cifar", ("cuda:1", "cuda:3"), name="日本語")
+    assert unnamed.endswith(" --run-dir runs/run"), "no letter of the name is left for a folder"
 
 
 def options_of_train() -> list[str]:

@@ -239,8 +239,8 @@ def _heatmap(settings: Sequence[str], measured: Sequence[tuple[dict[str, Any], f
             z=cells,
             colorscale="Viridis",
             texttemplate="%{z:.1f}%",
-            hovertemplate=f"{x_title}%{{x}}, {y_title}%{{y}}: %{{z:.2f}}%<extra></extra>",
-            colorbar={"ticksuffix": " %", "thickness": 12},
+            hovertemplate=f"{x_title} %{{x}}, {y_title} %{{y}}: %{{z:.2f}}%<extra></extra>",
+            colorbar={"ticksuffix": "%", "thickness": 12},
         )
     )
     figure.update_layout(height=80 + 48 * len(down), margin={"l": 0, "r": 0, "t": 8, "b": 0})

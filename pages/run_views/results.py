@@ -141,7 +141,7 @@ def _confusion(report: error_report.Report) -> None:
             zmax=100,
             texttemplate="%{text}" if len(names) <= 12 else None,
             hovertemplate="%{y} taken for %{x}: %{text} pictures, %{z:.1f}%<extra></extra>",
-            colorbar={"ticksuffix": " %", "thickness": 10},
+            colorbar={"ticksuffix": "%", "thickness": 10},
         )
     )
     side = min(520, max(260, 34 * len(names) + 90))

@@ -1,5 +1,6 @@
 """The administrator's cluster file: complete parsing, refusals in one sentence, and limits on what runs get."""
 
+import json
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -139,8 +140,10 @@ def test_run_whose_resumption_is_refused_is_unchanged(lab: Fake) -> None:
     run = wait_until_ended(control.launch(tiny(epochs=1), on="lab"))
     about = run.folder / "about.json"
     about.write_text(about.read_text().replace('"nodes": 1', '"nodes": 2'))  # more than the cluster has
+    before = about.read_text()
     with pytest.raises(RequestRejected, match="lab has one machine"):
-        control.resume(run.id, epochs=2)
+        control.resume(run.id, epochs=2, devices=["cpu", "cpu"])
+    assert json.loads(about.read_text()) == json.loads(before)
     after = registry.find_run(run.id, patience=5)
     assert (after.status, after.config["epochs"]) == ("finished", 1)
 

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -77,7 +79,9 @@ def test_sweep_over_sizes_is_plotted_against_the_size(write: Callable[..., str])
 def test_sweep_over_two_settings_is_a_heat_map(write: Callable[..., str]) -> None:
     some = [write("x", sweep="s", depth=depth, lr=lr) for depth in (1, 2) for lr in (1e-3, 1e-2)]
     page = show(*some)
-    assert "Heatmap" in page.get_by_key("sweep").proto.spec or "heatmap" in page.get_by_key("sweep").proto.spec
+    (trace,) = json.loads(page.get_by_key("sweep").proto.spec)["data"]
+    assert trace["type"] == "heatmap"
+    assert re.fullmatch(r".+ %\{x\}, .+ %\{y\}: %\{z:\.2f\}%<extra></extra>", trace["hovertemplate"])
 
 
 def test_formulas_in_a_csv_are_escaped() -> None:

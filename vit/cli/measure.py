@@ -24,10 +24,11 @@ def run_evaluate(options: argparse.Namespace) -> None:
         raise InvalidConfig("--report is written by this process alone. Leave --on out.")
     if options.report and not options.report.parent.is_dir():
         raise InvalidConfig(f"--report takes a file in a folder that exists, not {options.report}.")
+    spread = _is_spread(options)
     checkpoint = load_with_classes(options)
     if options.report:
         _, result = write(checkpoint, options.data, options.data_root, options.report, bar=not options.json)
-    elif _is_spread(options):
+    elif spread:
         result = _measure_in_parts(checkpoint, options)
     else:
         result = evaluate_checkpoint(checkpoint, options.data, root=options.data_root, bar=not options.json)

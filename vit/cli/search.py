@@ -47,9 +47,9 @@ def _check_options(options: argparse.Namespace) -> None:
     """Refuse options that only a new search has, rather than ignore them."""
     usable = {"list", "stop", "again", *(("trials", "detach") if options.again else ())}
     defaults = vars(parser().parse_args(["search"]))
-    given = [name for name, value in vars(options).items() if name not in usable and value != defaults.get(name)]
-    if given:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    ignored = [name for name, value in vars(options).items() if name not in usable and value != defaults.get(name)]
+    if ignored:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
         raise InvalidConfig(f"{names}: a search keeps the settings that it was started with. Leave that out.")
 
 

@@ -38,7 +38,7 @@ def command_line(
     arguments = ["python"] if alone else ["torchrun", "--standalone", f"--nproc-per-node={len(devices)}"]
     arguments += ["-m", "vit", "train", *_training_options(config, preset, name)]
     if not alone:  # all processes share one folder
-        arguments += ["--run-dir", f"runs/{slug(name or run_name(config))}"]
+        arguments += ["--run-dir", f"runs/{slug(name or run_name(config)) or 'run'}"]
     if on != HERE:
         arguments += _compute_options(on, devices, nodes, minutes)
     chosen = [f"{name}={value}" for name, value in visibility(devices).items()]

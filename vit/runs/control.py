@@ -374,11 +374,11 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     engine, root = _engine_and_root(run.on)
     before = read_document(run.folder / "config.json")
     setting = str(before.get("device", "auto"))
-    given = tuple(devices or run.devices)
-    request = Request(given or devices_of_setting(setting), run.share, run.nodes, run.minutes)
+    assigned = tuple(devices or run.devices)
+    request = Request(assigned or devices_of_setting(setting), run.share, run.nodes, run.minutes)
     kind = check_request(request, run.on)
     # "auto" may be a device that no list names, such as Apple's GPU, so it is kept.
-    changed = before | ({"device": kind} if given or setting != "auto" else {})
+    changed = before | ({"device": kind} if assigned or setting != "auto" else {})
     changed |= {} if epochs is None else {"epochs": epochs}
     config = presets.train_config(**changed) if changed != before else None
     with launch_lock(root):
@@ -390,6 +390,8 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
         try:
             engine.submit(run.folder, request)
         except (UserError, OSError):
+            if request.devices != run.devices:
+                _change_about(run.folder, devices=list(run.devices))
             if config:
                 _replace_file(run.folder / "config.json", settings)
             raise
