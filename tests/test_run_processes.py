@@ -255,7 +255,7 @@ import os, shutil, sys, time
 from pathlib import Path
 root = Path(sys.argv[1])
 os.environ["VIT_RUNS"] = str(root)
-from vit.runs import control, registry
+from vit.runs import control, launch_checks, registry
 from vit.training.config import TrainConfig
 from vit.training.metrics import read_metrics
 
@@ -265,7 +265,7 @@ def ended(run_id):
     found = registry.find_run(run_id)
     print(found.status, found.reason, sep="|", flush=True)
 
-run = control.launch(TrainConfig.model_validate_json(sys.argv[2]), limits=control.Limits(free_bytes=0))
+run = control.launch(TrainConfig.model_validate_json(sys.argv[2]), limits=launch_checks.Limits(free_bytes=0))
 state = run.folder / "checkpoints" / "state.previous.pt"  # exists after the second save
 while not state.exists():
     time.sleep(0.02)

@@ -16,7 +16,7 @@ from short_runs import endless, temporary_runs_folder, tiny, write_dead_run
 import vit
 from vit import files
 from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidRun
-from vit.runs import control, registry
+from vit.runs import control, launch_checks, registry
 from vit.runs.engines import local
 from vit.training import run_folder
 from vit.training.distributed import Process
@@ -192,7 +192,7 @@ def test_early_stopping_ends_a_run_without_improvement(folder: Path) -> None:
 
 def test_no_run_starts_on_a_nearly_full_disk(folder: Path) -> None:
     with pytest.raises(InvalidConfig, match=r"are kept free\. Delete old runs first"):
-        control.launch(tiny(), limits=control.Limits(free_bytes=1 << 60))
+        control.launch(tiny(), limits=launch_checks.Limits(free_bytes=1 << 60))
     assert registry.list_runs() == []
 
 
@@ -203,7 +203,7 @@ def test_form_sent_twice_starts_one_run(folder: Path) -> None:
 
 
 def test_number_of_runs_per_person_is_limited(folder: Path) -> None:
-    limits = control.Limits(runs_per_person=1, free_bytes=0)
+    limits = launch_checks.Limits(runs_per_person=1, free_bytes=0)
     control.launch(endless(), owner="ann@example.org", limits=limits)
     with pytest.raises(InvalidConfig, match="You have 1 runs waiting or running, and 1 are allowed"):
         control.launch(endless(), owner="ann@example.org", limits=limits)
@@ -228,7 +228,7 @@ def test_invalid_devices_are_refused(folder: Path, devices: tuple[str, ...]) -> 
 def test_missing_gpu_is_refused_before_the_start_and_before_a_resume(
     folder: Path, monkeypatch: pytest.MonkeyPatch, gpus: list[str], devices: list[str], says: str
 ) -> None:
-    monkeypatch.setattr(control, "gpu_names", lambda: gpus)
+    monkeypatch.setattr(launch_checks, "gpu_names", lambda: gpus)
     with pytest.raises(InvalidConfig, match=re.escape(says)):
         control.launch(tiny(), devices=devices)
     assert not registry.list_runs()
@@ -254,8 +254,8 @@ def test_missing_gpu_is_refused_before_the_start_and_before_a_resume(
 def test_setting_of_a_device_becomes_a_request(
     monkeypatch: pytest.MonkeyPatch, setting: str, on: str, devices: str
 ) -> None:
-    monkeypatch.setattr(control, "gpu_names", lambda: ["cuda:0", "cuda:1"])
-    assert control.devices_of_setting(setting, on) == (devices,)
+    monkeypatch.setattr(launch_checks, "gpu_names", lambda: ["cuda:0", "cuda:1"])
+    assert launch_checks.devices_of_setting(setting, on) == (devices,)
 
 
 def test_checkpoint_of_a_waiting_run_is_kept(folder: Path) -> None:

@@ -14,7 +14,7 @@ from pages.server import access
 from pages.shared import button_actions, setting_names
 from pages.shared.escape import plain
 from vit.devices import list_devices
-from vit.runs import control, registry
+from vit.runs import control, launch_checks, registry
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import MOST_EPOCHS
 from vit.training import run_folder
@@ -108,7 +108,7 @@ def train_longer(run: registry.Run) -> None:
         act("The run was resumed.", control.resume, run.id, epochs=wanted if wanted != planned else None, **chosen)
 
     finished, progress = run.status == "finished", run_records.figures(run).progress
-    present = run.on != HERE or control.has_gpus(run.devices)
+    present = run.on != HERE or launch_checks.has_gpus(run.devices)
     if finished and planned >= MOST_EPOCHS:
         return
     with st.popover("Train longer" if finished else "Resume", width="content"):

@@ -22,7 +22,7 @@ from streamlit.errors import StreamlitSecretNotFoundError
 
 from pages.server import public
 from pages.streamlit_internals import server
-from vit.runs import control
+from vit.runs import launch_checks
 
 NETWORK_MEGABYTES = 100
 _LOOPBACK = {"localhost", "127.0.0.1", "::1", "[::1]"}
@@ -125,8 +125,8 @@ def is_local() -> bool:
 
 
 def limits() -> Any:
-    """Return the configured limits per visitor, as `vit.runs.control.Limits`."""
-    stated, bounds = _section("limits"), control.Limits()
+    """Return the configured limits per visitor, as `vit.runs.launch_checks.Limits`."""
+    stated, bounds = _section("limits"), launch_checks.Limits()
     if "runs_per_person" in stated:
         bounds = bounds._replace(runs_per_person=int(stated["runs_per_person"]))
     if "free_gb" in stated:

@@ -13,7 +13,7 @@ from vit.errors import InvalidConfig
 from vit.paths import runs_folder
 from vit.progress import progress_bar
 from vit.runs.command_line import command_line
-from vit.runs.control import with_absolute_paths
+from vit.runs.launch_checks import with_absolute_paths
 from vit.training import dry_run, ladder
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from vit.cli.parser import parser
 from vit.cli.training import merged_settings
 from vit.errors import InvalidConfig, UserError
-from vit.runs.control import devices_of_setting
 from vit.runs.engines.contract import HERE
+from vit.runs.launch_checks import devices_of_setting
 from vit.runs.registry import Run
 from vit.runs.search import control, plan, space
 from vit.runs.search.control import Search

@@ -14,9 +14,10 @@ from vit.data.folders import is_packed, list_files
 from vit.errors import InvalidConfig, UserError
 from vit.paths import runs_folder
 from vit.runs.batch import cluster_dry_run
-from vit.runs.control import devices_of_setting, end_dry_run, launch, start_dry_run, with_absolute_paths
+from vit.runs.control import end_dry_run, launch, start_dry_run
 from vit.runs.engines.contract import HERE, read_handle
 from vit.runs.engines.factory import cluster_engine
+from vit.runs.launch_checks import devices_of_setting, with_absolute_paths
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, describe, run_name, train_config
 from vit.training.run_folder import check_folder_name, new_id, read_json

@@ -19,29 +19,26 @@ until the next attempt starts, so that a reported state is valid until the attem
 process (`vit.runs.supervisor`), so training needs neither page, browser nor server.
 """
 
-import math
-import os
-import re
 import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from vit.checkpoints import load, manage, save
-from vit.errors import InvalidConfig, InvalidRun, UserError
+from vit.errors import InvalidRun, UserError
 from vit.files import check_locks, replaced
 from vit.paths import runs_folder
 from vit.runs.batch import cluster_dry_run
 from vit.runs.engines import watch
-from vit.runs.engines.clusters import Cluster, downloads_of, find_cluster
+from vit.runs.engines.clusters import find_cluster
 from vit.runs.engines.contract import HERE, Engine, Handle, Request, read_handle
 from vit.runs.engines.factory import cluster_engine
 from vit.runs.engines.local import Local
+from vit.runs.launch_checks import Limits, ValidatedRun, check_request, check_room, devices_of_setting, validated
 from vit.runs.queue_file import launch_lock, open_queue
-from vit.runs.registry import ANY_GPU, MAX_NAME, MAX_NOTES, Run, find_run, list_runs, shorten
-from vit.runs.scheduler import gpu_names
+from vit.runs.registry import MAX_NAME, MAX_NOTES, Run, find_run, list_runs, shorten
 from vit.training import fine_tuning, presets
 from vit.training.run_folder import (
     PRUNED,
@@ -56,22 +53,9 @@ from vit.training.run_folder import (
 
 if TYPE_CHECKING:
     from vit.training.config import TrainConfig
-    from vit.training.fine_tuning import Base
 
 
 PATIENCE_SECONDS = 6.0  # [s] timeout for a cluster to report a run's state before it is changed
-
-
-class Limits(NamedTuple):
-    """Limits that a server imposes.
-
-    Attributes:
-        runs_per_person: waiting and running ones together; None for no limit.
-        free_bytes: disk space that new runs must leave free.
-    """
-
-    runs_per_person: int | None = None
-    free_bytes: int = 2 << 30
 
 
 # --- Acting ---------------------------------------------------------------------------------------------------------
@@ -115,13 +99,13 @@ def launch(
     check_locks()
     request = Request(tuple(devices), share, nodes, minutes)
     engine, root = _engine_and_root(on)
-    checked = _checked(config, request, on, limits or Limits())
+    checked = validated(config, request, on, limits or Limits())
     name = name or presets.run_name(checked.config)
     with launch_lock(root):
         every = list_runs()
         if again := next((run for run in every if nonce and run.nonce == nonce), None):
             return again
-        _check_room(root, every, owner, checked.limits)
+        check_room(root, every, owner, checked.limits)
         folder = root / new_id(name)
         folder.mkdir()
         about = {
@@ -152,7 +136,7 @@ def start_dry_run(config: "TrainConfig", *, on: str, devices: Sequence[str], nod
         InvalidConfig, InvalidCheckpoint, Refused, Unreachable: as `launch`.
     """
     request = Request(tuple(devices), nodes=nodes)
-    checked = _checked(config, request, on, Limits())
+    checked = validated(config, request, on, Limits())
     folder = cluster_dry_run.new_folder(find_cluster(on).runs)
     try:
         config = _with_copy(checked, folder).config
@@ -178,30 +162,7 @@ def _engine_and_root(on: str) -> tuple[Engine, Path]:
     return (Local(), runs_folder()) if on == HERE else (cluster_engine(on), find_cluster(on).runs)
 
 
-class _ValidatedRun(NamedTuple):
-    """A validated run.
-
-    Attributes:
-        config: its settings, valid on any machine.
-        base: settings from the initial checkpoint; None without one.
-        limits: that apply there.
-    """
-
-    config: "TrainConfig"
-    base: "Base | None"
-    limits: Limits
-
-
-def _checked(config: "TrainConfig", request: Request, on: str, limits: Limits) -> _ValidatedRun:
-    """Validate the settings and check them against the limits."""
-    config = with_absolute_paths(config).model_copy(update={"device": check_request(request, on)})
-    if on != HERE:
-        config, limits = _check_cluster(config, request, find_cluster(on), limits)
-    base = fine_tuning.resolve(config).base if config.init_from else None  # avoids importing torch otherwise
-    return _ValidatedRun(config, base, limits)
-
-
-def _write_run(folder: Path, checked: _ValidatedRun, about: dict[str, Any], elsewhere: bool) -> None:
+def _write_run(folder: Path, checked: ValidatedRun, about: dict[str, Any], elsewhere: bool) -> None:
     """Write the files of a run's folder; `config.json` comes last, because it marks the folder as a run."""
     write_json(folder / "about.json", about)
     if elsewhere:
@@ -212,82 +173,7 @@ def _write_run(folder: Path, checked: _ValidatedRun, about: dict[str, Any], else
         file.write(checked.config.model_dump_json(indent=2).encode() + b"\n")
 
 
-def check_request(request: Request, on: str) -> str:
-    """Check that the devices make sense, and return their kind."""
-    allowed = rf"cpu|mps|cuda:\d+|{ANY_GPU}" if on == HERE else rf"cpu|{ANY_GPU}"
-    if not request.devices or not all(re.fullmatch(allowed, device) for device in request.devices):
-        raise InvalidConfig("devices: choose cpu, or one or more GPUs.")
-    kinds = {device.partition(":")[0].replace(ANY_GPU, "cuda") for device in request.devices}
-    if len(kinds) > 1:
-        raise InvalidConfig("devices: a run uses either the CPU or GPUs, not both.")
-    if on == HERE:
-        if request.nodes != 1:
-            raise InvalidConfig("nodes: this machine is one. Name a cluster.")
-        _check_gpus(request.devices)
-    return kinds.pop()
-
-
-def has_gpus(devices: Sequence[str]) -> bool:
-    """Whether this machine has the GPUs among these devices."""
-    try:
-        _check_gpus(devices)
-    except InvalidConfig:
-        return False
-    return True
-
-
-def _check_gpus(devices: Sequence[str]) -> None:
-    """Check that this machine has the requested GPUs; otherwise the run would wait or fail only after its start."""
-    requested = [device for device in devices if device == ANY_GPU or device.startswith("cuda:")]
-    gpus = gpu_names() if requested else []
-    if requested and not gpus:
-        raise InvalidConfig("devices: this machine has no GPU. Choose cpu.")
-    for device in requested:
-        if device not in (ANY_GPU, *gpus):
-            raise InvalidConfig(f"devices: this machine has no {device}. Choose {', '.join(gpus)} or cpu.")
-    if requested.count(ANY_GPU) > len(gpus):
-        raise InvalidConfig(f"devices: this machine has {len(gpus)} GPUs, not {requested.count(ANY_GPU)}.")
-
-
-def with_absolute_paths(config: "TrainConfig") -> "TrainConfig":
-    """Make paths absolute, so that the run can be resumed from any folder."""
-
-    def absolute(path: str) -> str:
-        return str(Path(path).expanduser().absolute())
-
-    kind, colon, path = config.data.partition(":")
-    paths = {"data": kind + colon + (absolute(path) if colon else path), "data_root": absolute(config.data_root)}
-    if os.sep in config.init_from and Path(config.init_from).expanduser().exists():  # otherwise it is a name
-        paths["init_from"] = absolute(config.init_from)
-    return config.model_copy(update=paths)
-
-
-def devices_of_setting(device: str, on: str = HERE) -> tuple[str, ...]:
-    """Return the devices that the setting `device` of a single process stands for on an engine.
-
-    "auto" is any GPU if there is one, "cuda" any GPU; on a cluster, whose scheduler numbers them, so is "cuda:1".
-    """
-    if device == "auto":
-        return (ANY_GPU,) if on != HERE or gpu_names() else ("cpu",)
-    return (ANY_GPU,) if device == "cuda" or (on != HERE and device.startswith("cuda")) else (device,)
-
-
-def _check_cluster(
-    config: "TrainConfig", request: Request, cluster: Cluster, limits: Limits
-) -> tuple["TrainConfig", Limits]:
-    """Check a cluster's limits; return the settings with its own folder of downloads, and the limits."""
-    for what, requested, most in (
-        ("nodes", request.nodes, cluster.limits.nodes),
-        ("processes on a node", len(request.devices), cluster.limits.processes),
-        ("minutes", request.minutes or 0, cluster.limits.minutes or math.inf),
-    ):
-        if requested > most:
-            raise InvalidConfig(f"{what}: {cluster.name} grants a run at most {most}, not {requested}.")
-    config = config.model_copy(update={"data_root": downloads_of(cluster, config.data, config.data_root)})
-    return config, limits._replace(runs_per_person=cluster.limits.runs_per_person or limits.runs_per_person)
-
-
-def _with_copy(checked: _ValidatedRun, folder: Path) -> _ValidatedRun:
+def _with_copy(checked: ValidatedRun, folder: Path) -> ValidatedRun:
     """Copy the initial checkpoint into the run's folder, which is the only one that a cluster's machines can read."""
     if not checked.base:
         return checked
@@ -297,22 +183,6 @@ def _with_copy(checked: _ValidatedRun, folder: Path) -> _ValidatedRun:
     )
     config = checked.config.model_copy(update={"init_from": str(copy)})
     return checked._replace(config=config, base=checked.base._replace(name=str(copy)))
-
-
-def _check_room(root: Path, every: Sequence[Run], owner: str, limits: Limits) -> None:
-    """Check the number of the owner's runs, and the free disk space."""
-    mine = sum(run.alive and run.owner == owner and run.folder.parent == root for run in every)
-    if limits.runs_per_person is not None and mine >= limits.runs_per_person:
-        raise InvalidConfig(
-            f"You have {mine} runs waiting or running, and {limits.runs_per_person} are allowed. "
-            "Stop one, or start this one later."
-        )
-    free = shutil.disk_usage(root).free
-    if free < limits.free_bytes:
-        raise InvalidConfig(
-            f"The disk has {free / 1e9:.1f} GB free, and {limits.free_bytes / 1e9:.1f} GB are kept free. "
-            "Delete old runs first."
-        )
 
 
 def stop(run_id: str) -> None:

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from vit.errors import InvalidConfig, InvalidRun
 from vit.files import check_locks
 from vit.paths import runs_folder
-from vit.runs.control import Limits, check_request
 from vit.runs.detached import start_detached
 from vit.runs.engines.contract import HERE, Request
+from vit.runs.launch_checks import Limits, check_request
 from vit.runs.queue_file import launch_lock
 from vit.runs.registry import ANY_GPU, MAX_REASON, Run, list_runs, shorten
 from vit.runs.search.plan import FILE, MOST_NAME, SearchPlan, make_plan, read_plan

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from vit.errors import InvalidRun, UserError
 from vit.runs import control
-from vit.runs.control import Limits
 from vit.runs.engines.contract import Unreachable
+from vit.runs.launch_checks import Limits
 from vit.runs.registry import Run, find_run, list_runs
 from vit.runs.search.control import nonce_of
 from vit.runs.search.plan import SearchPlan, read_plan

@@ -35,7 +35,7 @@ class SearchPlan(BaseModel):
             trials continues.
         on, devices, nodes, minutes, share: where each trial runs, see `vit.runs.control.launch`.
         at_once: maximum number of concurrent trials.
-        runs_per_person, free_bytes: the server's limits, see `vit.runs.control.Limits`.
+        runs_per_person, free_bytes: the server's limits, see `vit.runs.launch_checks.Limits`.
         created: unix time [s].
     """
 
