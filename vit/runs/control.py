@@ -58,9 +58,6 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 6.0  # [s] timeout for a cluster to report a run's state before it is changed
 
 
-# --- Acting ---------------------------------------------------------------------------------------------------------
-
-
 def launch(
     config: "TrainConfig",
     *,
