@@ -72,7 +72,7 @@ def pick_search() -> None:
         "Search",
         "search",
         ["", *titles],
-        format_func=lambda one: titles[one] if one else "Open a random search",
+        format_func=lambda one: titles[one] if one else "Open a search",
         along={"run": None},
         label_visibility="collapsed",
     )
@@ -422,7 +422,7 @@ elif chosen:
         if st.button("All trials of its search", key="search of run"):
             address.change(RunsLink, runs=(), search=chosen[0].sweep)
             st.rerun()
-    elif len(family) > 1 and st.button(f"Compare the {len(family)} runs of its sweep", key="family"):
+    elif len(family) > 1 and st.button(f"Compare the {len(family)} runs of its ladder", key="family"):
         address.change(RunsLink, runs=tuple(run.id for run in family))
         st.rerun()
 elif linked_search():

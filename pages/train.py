@@ -5,11 +5,11 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import streamlit as st
 
 from pages.links import link_controls, navigation, session
+from pages.links.page_links import RunsLink
 from pages.looking import loading
 from pages.shared import datasets, setting_names, training_gate
 from pages.shared.escape import plain, with_code
@@ -21,7 +21,6 @@ from pages.train_form import (
     form_state,
     ladder,
     search,
-    sweep,
 )
 from pages.train_form import settings as fields
 from pages.train_form.form import TrainForm
@@ -36,7 +35,6 @@ from vit.training import fine_tuning
 from vit.training.config import FROM_CHECKPOINT, TrainConfig
 from vit.training.presets import PRESETS, run_name
 from vit.training.run_folder import latest_checkpoint, resumable
-from vit.view.captions import format_duration
 
 training_gate.require_trainer()
 navigation.start_page("train", remember=False)
@@ -181,6 +179,22 @@ def pick_start(titles: Mapping[str, str]) -> None:
     )
 
 
+def start(config: TrainConfig, name: str, target: compute_target.ComputeTarget) -> None:
+    """Start a run and switch to page Runs; submitting the same form twice starts it once.
+
+    Args:
+        name: "" for a name derived from the config.
+    """
+    state = session.of(session.Train)
+    state.started = True
+    try:
+        (run,) = compute_target.launch_runs(target, [(name or run_name(config), config)], nonce=state.nonce)
+    except UserError as error:
+        st.error(with_code(str(error)))
+        return
+    st.switch_page("pages/runs.py", query_params=RunsLink(runs=(run.id,)).to_query())
+
+
 def show_command(config: TrainConfig, preset: str, target: compute_target.ComputeTarget, name: str) -> None:
     """Show the equivalent command line."""
     line = command_line(config, preset, target.devices, target.on, target.nodes, target.minutes, name)
@@ -255,7 +269,6 @@ for container, name in (
         fields.show_problem(problems, name)
 
 with right:
-    runs: list[dict[str, Any]] = []
     measured, sound, searching = None, False, False
     if config is not None:
         pictures = cost_preview.show_preview(config)
@@ -272,17 +285,14 @@ with right:
             cluster_dry_run.show(config, target)
         if form.init_from and pictures is not None and pictures.validation_pictures:
             ladder.show(config, target)
-        runs = sweep.pick(settings, form.sweep_1)
         searching = search.show(form, config, target, measured, ready=bool(sound and devices))
     command_place = st.container()
 with go_place:
     usual = run_name(config) if config else ""
     name = st.text_input("Name", key=form_state.key("name"), placeholder=usual, max_chars=60, persist_state="session")
-    ready = bool(sound and devices and runs)
-    many = len(runs) > 1
-    single = "Start a single run" if searching else "Start"  # distinguishes it from the search's button
+    ready = bool(sound and devices)
     clicked = st.button(
-        f"Start {len(runs)} runs" if many else single,
+        "Start a single run" if searching else "Start",  # distinguishes it from the search's button
         type="secondary" if searching else "primary",
         width="stretch",
         disabled=not ready,
@@ -290,11 +300,8 @@ with go_place:
     )
     if config is None:
         st.info(f"This does not fit yet: {', '.join(plain(setting_names.title(name)) for name in problems)}.")
-    if config and many and measured:
-        together = measured.seconds_per_epoch * sum(run.get("epochs", config.epochs) for run in runs)
-        st.caption(f"All of them: {format_duration(together)}, if each epoch takes as long as this.")
-    if clicked and ready:
-        sweep.start(settings, runs, name.strip(), target)
+    if clicked and ready and config:
+        start(config, name.strip(), target)
     elif (state := session.of(session.Train)).started:
         state.started, state.nonce = False, secrets.token_hex(8)  # the next click starts another run
 if config is not None and devices:

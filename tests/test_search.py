@@ -1,4 +1,4 @@
-"""Random search: which values are drawn, which trials end early, and how a driver continues another's search."""
+"""Search: which settings the trials get, which trials end early, and how a driver continues another's search."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from vit.errors import InvalidConfig, UserError
 from vit.runs import registry
 from vit.runs.search import control, space
 from vit.runs.search.driver import Driver
-from vit.runs.search.plan import make_plan, usual_min_epochs
+from vit.runs.search.plan import make_plan
 from vit.runs.search.space import Choices, Range, default_dimension, default_space, draw, parse, searchable_settings
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, train_config
@@ -64,7 +64,7 @@ def test_space_with_fewer_combinations_than_trials_is_refused() -> None:
         ("depth", "1.5:3", "no range of whole numbers"),
         ("optimizer", "a:b", "has no range"),
         ("lr", "0.1", "nothing to search"),
-        ("epochs", "2,4", "the same in all trials"),
+        ("device", "cpu,cuda", "the same in all trials"),
         ("nonsense", "1,2", "no setting 'nonsense'"),
     ],
 )
@@ -109,11 +109,34 @@ def test_values_and_ranges_are_distinguished() -> None:
 
 
 def test_no_trial_is_judged_during_warm_up() -> None:
-    config = tiny(epochs=20, warmup_epochs=5)
-    plan = make_plan(
-        name="", config=config, space={"lr": "1e-4:1e-2:log"}, min_epochs=usual_min_epochs(config), trials=2
-    )
+    plan = make_plan(name="", config=tiny(epochs=20, warmup_epochs=5), space={"lr": "1e-4:1e-2:log"}, trials=2)
     assert plan.rungs() == [5, 15]
+
+
+def test_grid_has_every_combination_trained_to_the_end() -> None:
+    plan = make_plan(name="", config=tiny(epochs=8), space={"depth": "1,2", "lr": "1e-3,1e-2,0.1"}, grid=True)
+    assert plan.trials == 6 and plan.rungs() == []
+    assert {(one["depth"], one["lr"]) for one in plan.draw()} == {(d, lr) for d in (1, 2) for lr in (1e-3, 1e-2, 0.1)}
+    assert make_plan(**plan.model_dump() | {"min_epochs": 2}).rungs() == [2, 6], "unless a comparison is asked for"
+
+
+def test_trials_may_differ_in_length_and_seed() -> None:
+    plan = make_plan(name="", config=tiny(epochs=2), space={"epochs": "3,9", "seed": "0,1"}, grid=True, min_epochs=1)
+    assert [plan.trial_config(one).epochs for one in plan.draw()] == [3, 3, 9, 9]
+    assert plan.epochs == 9 and plan.rungs() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ({"lr": "1e-4:1e-2"}, "lr: a range has no combinations"),
+        ({"seed": ",".join(map(str, range(1001)))}, "1,001 combinations; a search has at most 1,000"),
+        ({"heads": "1,3"}, "heads 3 does not divide"),
+    ],
+)
+def test_impossible_grid_is_refused_in_one_sentence(texts: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidConfig, match=words):
+        make_plan(name="", config=tiny(), space=texts, grid=True)
 
 
 # --- The driver ---------------------------------------------------------------------------------------------------
@@ -258,6 +281,15 @@ def test_lock_decides_whether_a_search_is_running(root: Path) -> None:
         control.resume(search.name)
 
 
+def test_finished_grid_has_no_more_trials(root: Path) -> None:
+    search = write_search(root, space={"depth": "1,2"}, grid=True)
+    end(search, "finished")
+    with pytest.raises(UserError, match=r"has done all its trials\.$"):
+        control.resume(search.name)
+    with pytest.raises(InvalidConfig, match="trains all 2 combinations"):
+        control.resume(search.name, 5)
+
+
 @pytest.mark.parametrize(
     "content", ["", "{}", "[1]", '{"name": 1}', '{"name": "a", "config": {}, "space": {"lr": "x"}}']
 )
@@ -289,6 +321,9 @@ def test_only_existing_searches_are_found(root: Path, search_id: str) -> None:
         (["--data", "shapes", "--space", "muon_lr=1e-4:1e-2"], "changes nothing"),
         (["--data", "shapes", "--reduction-factor", "0"], "reduction_factor must be at least 2"),
         (["--data", "shapes", "--min-epochs", "0"], "min_epochs must be at least 1"),
+        (["--data", "shapes", "--grid"], "Name some: --space depth=2,4,8"),
+        (["--data", "shapes", "--grid", "--space", "depth=2,4", "--trials", "3"], "Leave --trials out"),
+        (["--data", "shapes", "--grid", "--space", "lr=1e-4:1e-2"], "a range has no combinations"),
         (["--resume", "nowhere", "--at-once", "4", "--set", "epochs=50"], "--set, --at-once: a search keeps"),
         (["--list", "--trials", "3"], "--trials: a search keeps"),
         (["--stop", "nowhere"], "no such search"),

@@ -1,11 +1,10 @@
-"""Comparison of runs: overlaid curves, differing settings, and results of a sweep."""
+"""Comparison of runs: overlaid curves, and the settings in which they differ."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 import streamlit as st
 
 from pages.links import link_controls
@@ -22,8 +21,6 @@ _ASIDE = {"data_root", "workers"}  # settings without influence on results
 
 def show(chosen: Sequence[Run]) -> None:
     """Compare runs; the curves are updated while a run is alive."""
-    if _is_sweep(chosen):
-        show_sweep(chosen)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         against = link_controls.select(
             "Against", "against", ["epoch", "minutes"], kind=st.segmented_control, width="content"
@@ -58,9 +55,9 @@ def names(chosen: Sequence[Run]) -> dict[str, str]:
 
 
 def labels(chosen: Sequence[Run]) -> dict[str, str]:
-    """Return short unique labels for legends: in a sweep only the varied settings, else the names."""
+    """Return short unique labels for legends: of trials of one search the varied settings, else the names."""
     settings = varied(chosen)
-    if not settings or len(settings) > 2 or not _is_sweep(chosen):  # a search varies more than two
+    if not settings or len(settings) > 2 or not _started_together(chosen):
         return names(chosen)
     return _unique(
         {run.id: ", ".join(f"{name} {run_records.setting(run, name)}" for name in settings) for run in chosen}
@@ -72,7 +69,7 @@ def _unique(name_of: dict[str, str]) -> dict[str, str]:
     return {run: name if every.count(name) == 1 else f"{name} ({run[-4:]})" for run, name in name_of.items()}
 
 
-def _is_sweep(chosen: Sequence[Run]) -> bool:
+def _started_together(chosen: Sequence[Run]) -> bool:
     return bool(chosen[0].sweep) and len({run.sweep for run in chosen}) == 1
 
 
@@ -185,77 +182,3 @@ def differences(chosen: Sequence[Run]) -> None:
 def to_csv(table: pd.DataFrame) -> bytes:
     """Encode a table as CSV, with empty cells for missing values."""
     return tables.encode("CSV", table.astype(object).where(table.notna(), None).to_dict("records"), {})
-
-
-def show_sweep(chosen: Sequence[Run]) -> None:
-    """Draw validation accuracy against the sweep's settings: a line for one setting, a heatmap for two."""
-    settings = [name for name in varied(chosen) if name not in ("seed",)] or varied(chosen)
-    results = [(run.config, run_records.best_accuracy(run)) for run in chosen]
-    measured = [(config, 100 * best) for config, best in results if best is not None]
-    if not settings or not measured:
-        return
-    if len(settings) == 1:
-        (name,) = settings
-        heading = f"Validation accuracy against {label(name)}"
-        pairs = sorted(((config.get(name), best) for config, best in measured), key=lambda pair: _order(pair[0]))
-        option = {
-            "animation": False,
-            "title": curves.title(heading),
-            "grid": {"left": 4, "right": 14, "top": 56, "bottom": 24, "containLabel": True},
-            "tooltip": {"trigger": "axis", "valueFormatter": "%.2f%%"},
-            "xAxis": {"type": "category", "data": [str(value) for value, _ in pairs], "name": label(name)}
-            | {"nameLocation": "middle", "nameGap": 26},
-            "yAxis": {"type": "value", "scale": True, "axisLabel": {"formatter": "{value}%"}},
-            "series": [
-                {
-                    "name": "validation accuracy",
-                    "type": "line",
-                    "data": [round(best, 2) for _, best in pairs],
-                    "symbolSize": 8,
-                    "itemStyle": {"color": SERIES[0]},
-                    "label": {"show": len(pairs) <= 12, "formatter": "{c}%", "position": "top"},
-                }
-            ],
-        }
-        st.echarts_chart(option, key="sweep", height=curves.HEIGHT, alt=heading)
-        return
-    if len(settings) == 2:
-        _heatmap(settings, measured)
-        return
-    st.caption(f"This sweep varies {len(settings)} settings; the table below has them all.")
-
-
-def _heatmap(settings: Sequence[str], measured: Sequence[tuple[dict[str, Any], float]]) -> None:
-    across, down = (sorted({_plain_value(config.get(name)) for config, _ in measured}, key=_order) for name in settings)
-    x_title, y_title = map(label, settings)
-    cells: list[list[float | None]] = [[None] * len(across) for _ in down]
-    for config, best in measured:
-        x, y = across.index(_plain_value(config.get(settings[0]))), down.index(_plain_value(config.get(settings[1])))
-        cells[y][x] = max(best, cells[y][x] or 0.0)
-    figure = go.Figure(
-        go.Heatmap(
-            x=[str(value) for value in across],
-            y=[str(value) for value in down],
-            z=cells,
-            colorscale="Viridis",
-            texttemplate="%{z:.1f}%",
-            hovertemplate=f"{x_title} %{{x}}, {y_title} %{{y}}: %{{z:.2f}}%<extra></extra>",
-            colorbar={"ticksuffix": "%", "thickness": 12},
-        )
-    )
-    figure.update_layout(height=80 + 48 * len(down), margin={"l": 0, "r": 0, "t": 8, "b": 0})
-    figure.update_xaxes(title=x_title, type="category")
-    figure.update_yaxes(title=y_title, type="category")
-    heading = f"Validation accuracy against {x_title} and {y_title}"
-    st.plotly_chart(figure, config={"displayModeBar": False}, key="sweep", alt=heading)
-
-
-def _plain_value(value: Any) -> Any:
-    return value if isinstance(value, int | float | str) else str(value)
-
-
-def _order(value: Any) -> tuple[int, float, str]:
-    """Sort key: numbers by value, then text."""
-    if isinstance(value, int | float):
-        return 0, float(value), ""
-    return 1, 0.0, str(value)

@@ -1,9 +1,10 @@
 """Charts of a search: validation accuracy of trials by epoch, and against every setting."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import plotly.graph_objects as go
 import streamlit as st
 
 from pages.looking import run_records
@@ -73,6 +74,9 @@ def draw(search: Search, every: Sequence[Trial]) -> None:
         return
     accuracies = [100 * trial.accuracy for trial in measured if trial.accuracy is not None]
     ends = max(math.floor(min(accuracies)) - 1, 0), min(math.ceil(max(accuracies)) + 1, 100)
+    if len(dimensions) == 2 and all(isinstance(dimension, Choices) for dimension in dimensions.values()):
+        _draw_heat_map(dimensions, measured)
+        return
     names = list(dimensions)
     for first in range(0, len(names), _ACROSS):
         for column, name in zip(st.columns(_ACROSS), names[first : first + _ACROSS], strict=False):
@@ -130,7 +134,7 @@ def _over_epochs(search: Search, every: Sequence[Trial]) -> dict[str, Any]:
         "grid": {"left": 4, "right": 14, "top": 40, "bottom": 24, "containLabel": True},
         "tooltip": {"trigger": "item", "formatter": "{b}", "confine": True},
         "xAxis": {"type": "value", "name": "epoch", "nameLocation": "middle", "nameGap": 24}
-        | {"min": 0, "max": search.plan.config.epochs, "minInterval": 1, "splitLine": {"show": False}},
+        | {"min": 0, "max": search.plan.epochs, "minInterval": 1, "splitLine": {"show": False}},
         "yAxis": {"type": "value", "scale": True, "axisLabel": {"formatter": "{value}%"}},
         "series": series,
     }
@@ -150,9 +154,14 @@ def _against(name: str, dimension: Range | Choices, measured: Sequence[Trial], e
         data = []
         for trial in measured:
             value = trial.run.config.get(name)
-            if trial.kind != kind or trial.accuracy is None or value is None:
+            if trial.kind != kind or trial.accuracy is None:
                 continue
-            x = str(value) if isinstance(dimension, Choices) else value
+            if isinstance(dimension, Choices):  # the category's number: 1 and 1.0 are one value with two texts
+                x = dimension.values.index(value) if value in dimension.values else None
+            else:
+                x = value
+            if x is None:
+                continue
             text = f"Trial {trial.number}, {format_settings({name: value})}: {100 * trial.accuracy:.1f}%"
             data.append({"value": [x, round(100 * trial.accuracy, 2)], "name": text})
         style = {"color": color, "opacity": opacity}
@@ -167,6 +176,33 @@ def _against(name: str, dimension: Range | Choices, measured: Sequence[Trial], e
         | {"axisLabel": {"formatter": "{value}%", "showMinLabel": False, "showMaxLabel": False}},
         "series": series,
     }
+
+
+def _draw_heat_map(dimensions: Mapping[str, Range | Choices], measured: Sequence[Trial]) -> None:
+    """Draw the trials' best accuracy against both settings, each with a list of values."""
+    across, down = (one.values for one in dimensions.values() if isinstance(one, Choices))
+    x_title, y_title = map(setting_names.title, dimensions)
+    cells: list[list[float | None]] = [[None] * len(across) for _ in down]
+    for trial in measured:
+        x, y = (trial.run.config.get(name) for name in dimensions)
+        if x in across and y in down and trial.accuracy is not None:
+            cells[down.index(y)][across.index(x)] = 100 * trial.accuracy
+    figure = go.Figure(
+        go.Heatmap(
+            x=list(map(str, across)),
+            y=list(map(str, down)),
+            z=cells,
+            colorscale="Viridis",
+            texttemplate="%{z:.1f}%",
+            hovertemplate=f"{x_title} %{{x}}, {y_title} %{{y}}: %{{z:.2f}}%<extra></extra>",
+            colorbar={"ticksuffix": "%", "thickness": 12},
+        )
+    )
+    figure.update_layout(height=80 + 48 * len(down), margin={"l": 0, "r": 0, "t": 8, "b": 0})
+    figure.update_xaxes(title=x_title, type="category")
+    figure.update_yaxes(title=y_title, type="category")
+    heading = f"Validation accuracy against {x_title} and {y_title}"
+    st.plotly_chart(figure, config={"displayModeBar": False}, key="search heat map", alt=heading)
 
 
 def _kinds_of(every: Sequence[Trial]) -> list[str]:

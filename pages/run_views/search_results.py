@@ -1,4 +1,4 @@
-"""A random search: status, the best trial with its actions, and all trials ranked."""
+"""A search: status, the best trial with its actions, and all trials ranked."""
 
 import html
 import time
@@ -96,7 +96,8 @@ def _facts(search: Search) -> str:
     rungs = ", ".join(map(str, plan.rungs()))
     early = f"{best_part(plan.reduction_factor)} goes on after epochs {rungs}" if rungs else "none ends early"
     data = run_records.dataset_label(plan.config.data)
-    return f"Random search · {data} · {plan.trials} trials of up to {plan.config.epochs} epochs · {early}"
+    trials = f"all {plan.trials} combinations" if plan.grid else f"{plan.trials} random trials"
+    return f"Search · {data} · {trials}, up to {plan.epochs} epochs each · {early}"
 
 
 def _buttons(search: Search) -> None:
@@ -131,12 +132,12 @@ def _resume(search: Search) -> None:
         run_actions.act("The search was resumed.", control.resume, search.id, st.session_state[key])
 
     finished, planned = search.status == "finished", search.plan.trials
-    if finished and planned >= MOST_TRIALS:
+    if finished and (search.plan.grid or planned >= MOST_TRIALS):
         return
     with st.popover("More trials" if finished else "Resume search", width="content"):
         least = planned + 1 if finished else planned
         proposed = min(planned + 10, MOST_TRIALS) if finished else planned
-        st.number_input("Total trials", least, MOST_TRIALS, proposed, key=key)
+        st.number_input("Total trials", least, MOST_TRIALS, proposed, key=key, disabled=search.plan.grid)
         st.button("Continue", key="resume search", type="primary", on_click=resume)
 
 

@@ -1,10 +1,9 @@
 """Titles, groups and URL texts of a run's settings."""
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
-from vit.training.config import FINE_TUNING, TrainConfig, unused_settings
+from vit.training.config import FINE_TUNING, TrainConfig
 
 # Settings by group on the page. Data, checkpoint and device have their own controls.
 GROUPS = {
@@ -21,26 +20,6 @@ GROUPS = {
     "Machine": ("precision", "compile", "workers", "seed", "limit", "track"),
 }  # fmt: skip
 NAMES = tuple(name for names in GROUPS.values() for name in names)
-
-# Settings that are compared most often come first; the others follow in the order of the form.
-_COMPARED = (
-    "lr", "muon_lr", "weight_decay", "epochs", "batch_size", "size", "depth", "dim", "heads", "patch_size",
-    "image_size", "lora_rank", "freeze", "layer_decay", "drop_path", "mixup", "cutmix", "crop_scale", "operations",
-    "optimizer", "warmup_epochs", "label_smoothing", "ema", "seed",
-)  # fmt: skip
-# Settings that hardly change results.
-_MACHINE = ("workers", "compile", "precision", "track", "validate_every")
-
-
-def compared(settings: Mapping[str, Any]) -> list[str]:
-    """Return the settings that a search can vary, most often compared first, without those that have no effect.
-
-    >>> compared({"optimizer": "adamw", "init_from": "cifar10"})[:4]
-    ['lr', 'weight_decay', 'epochs', 'batch_size']
-    """
-    without = {*_MACHINE, *unused_settings(settings)}
-    return [name for name in dict.fromkeys((*_COMPARED, *NAMES)) if name not in without]
-
 
 TITLES = {
     "init_from": "Start from",

@@ -34,12 +34,9 @@ class TrainForm:
         init_from: name or path of the initial checkpoint, "" for random weights.
         settings: values of `setting_names.NAMES`, unvalidated.
         name: name of the run, "" for the default name.
-        sweep_1, sweep_2: settings of a sweep.
-        values_1, values_2: their values, as typed.
-        space: space of a random search, as SETTING=TEXT separated by blanks, see `vit.runs.search.space.parse`; "" for
+        space: space of a search, as SETTING=TEXT separated by blanks, see `vit.runs.search.space.parse`; "" for
             the default space.
-        trials, at_once, min_epochs, reduction_factor, search_seed: see `vit.runs.search.plan.SearchPlan`; `min_epochs`
-            is None for the default.
+        grid, trials, at_once, min_epochs, reduction_factor, search_seed: see `vit.runs.search.plan.SearchPlan`.
     """
 
     preset: str
@@ -47,11 +44,8 @@ class TrainForm:
     init_from: str
     settings: Mapping[str, Any]
     name: str = ""
-    sweep_1: str | None = None
-    values_1: str = ""
-    sweep_2: str | None = None
-    values_2: str = ""
     space: str = ""
+    grid: bool = False
     trials: int = 20
     at_once: int = 1
     min_epochs: int | None = None
@@ -120,7 +114,8 @@ class FromLink(NamedTuple):
     refused: tuple[str, ...]
 
 
-_NUMBERS: dict[str, Any] = {
+_TYPES: dict[str, Any] = {
+    "grid": bool,
     "trials": Annotated[int, Field(ge=1, le=plan.MOST_TRIALS)],
     "at_once": Annotated[int, Field(ge=1, le=MOST_AT_ONCE)],
     "min_epochs": Annotated[int, Field(ge=1, le=MOST_EPOCHS)],
@@ -136,9 +131,9 @@ def _accept(name: str, text: str, starts: Collection[str]) -> Any:
         return settings.parse(name, text)
     if name == "data":
         return catalog.check_spec(text)
-    if name in _NUMBERS:
-        return int(TypeAdapter(_NUMBERS[name]).validate_strings(text))
-    allowed = {"preset": PRESETS, "init_from": starts, "sweep_1": setting_names.NAMES, "sweep_2": setting_names.NAMES}
+    if name in _TYPES:
+        return TypeAdapter(_TYPES[name]).validate_strings(text)
+    allowed = {"preset": PRESETS, "init_from": starts}
     if text not in allowed.get(name, (text,)) or len(text) > (LONGEST_SPACE if name == "space" else LONGEST):
         raise ValueError(f"{text[:LONGEST]!r} is not possible for {name}.")
     return text

@@ -1,4 +1,4 @@
-"""Random search on page Train: number and length of trials, expected cost, and start."""
+"""A search on page Train: which settings its trials have, their number and length, expected cost, and start."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from pages.train_form import form_state, search_space
 from pages.train_form.compute_target import ComputeTarget
 from pages.train_form.form import MOST_AT_ONCE, TrainForm
 from vit.data import catalog
-from vit.errors import UserError
+from vit.errors import InvalidConfig, UserError
 from vit.runs.command_line import search_command_line
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import ANY_GPU, MOST_EPOCHS
 from vit.runs.search import control
-from vit.runs.search.plan import MOST_NAME, MOST_TRIALS, SearchPlan, best_part, usual_min_epochs
+from vit.runs.search.plan import MOST_NAME, MOST_TRIALS, SearchPlan, best_part, make_plan, usual_min_epochs
 from vit.training.config import TrainConfig
 from vit.view.captions import format_duration
 
@@ -41,25 +41,37 @@ def show(form: TrainForm, config: TrainConfig, target: ComputeTarget, measured: 
     Returns:
         Whether the expander is open. Then its start button is the primary one of the page.
     """
-    texts = search_space.texts_of(form.space, config)
+    texts = search_space.texts_of(form, config)
     problem = next(filter(None, itertools.starmap(search_space.problem, texts.items())), "")
+    plan = None
+    if not problem:
+        try:
+            plan = _plan(form, config, target, texts)
+        except InvalidConfig as error:
+            problem = str(error)
     group = st.expander(
-        "Random search", bool(form.space), icon="⚠️" if problem else None, key="search_group", on_change="rerun"
+        "Compare settings", bool(form.space), icon="⚠️" if problem else None, key="search_group", on_change="rerun"
     )
     with group:
-        st.caption(
-            "Trains with randomly sampled settings. Each trial is a normal run on page Runs. Trials that fall behind "
-            "end early, which leaves more time for the best ones."
+        st.radio(
+            "Trials",
+            [False, True],
+            format_func={False: "Random settings", True: "Every combination"}.__getitem__,
+            key=form_state.key("grid"),
+            horizontal=True,
+            help="Each trial is a normal run on page Runs. Random trials that fall behind end early, which leaves more "
+            "time for the best ones.",
+            persist_state="session",
         )
-        search_space.pick(config, texts)
+        search_space.pick(config, texts, form.grid)
         _pick_numbers(form, config)
         if problem:
             st.error(with_code(problem))
-        plan = None if problem else _plan(form, config, target, texts)
         if plan:
             st.caption(plain(" ".join(forecast(plan, measured))))
+        trials = plan.trials if plan else form.trials
         clicked = st.button(
-            f"Start {form.trials} trials" if form.trials > 1 else "Start the trial",
+            f"Start {trials} trials" if trials > 1 else "Start the trial",
             key="start_search",
             type="primary",
             width="stretch",
@@ -79,16 +91,34 @@ def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
         epochs = form_state.control_value(_EPOCHS)
         form_state.change(lambda form: replace(form, settings={**form.settings, "epochs": epochs}))
 
-    usual = usual_min_epochs(config, form.reduction_factor)
+    usual = "none" if form.grid else str(usual_min_epochs(config, form.reduction_factor))
     form_state.show(_EPOCHS, form.settings["epochs"])
+    if not form.grid:
+        left, right = st.columns(2)
+        left.number_input("Number of trials", 1, MOST_TRIALS, key=form_state.key("trials"), persist_state="session")
+        right.number_input(
+            "Seed of the search",
+            0,
+            2**31 - 1,
+            key=form_state.key("search_seed"),
+            help="The same seed draws the same trials.",
+            persist_state="session",
+        )
     left, right = st.columns(2)
-    left.number_input("Trials", 1, MOST_TRIALS, key=form_state.key("trials"), persist_state="session")
-    right.number_input(
+    left.number_input(
         "Epochs, at most",
         1,
         MOST_EPOCHS,
         **form_state.handler(_EPOCHS, choose_epochs),
         help="The same setting as the recipe's epochs: a change here changes it there.",
+    )
+    right.number_input(
+        "At once",
+        1,
+        MOST_AT_ONCE,
+        key=form_state.key("at_once"),
+        help="On several GPUs each trial takes one; on one device they share it.",
+        persist_state="session",
     )
     left, right = st.columns(2)
     left.number_input(
@@ -97,7 +127,7 @@ def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
         None,
         None,
         key=form_state.key("min_epochs"),
-        placeholder=str(usual),
+        placeholder=usual,
         help="Epoch of the first comparison: no trial ends before it.",
         persist_state="session",
     )
@@ -110,36 +140,23 @@ def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
         "others end. The comparison is repeated each time the number of epochs has grown by a factor of n.",
         persist_state="session",
     )
-    left, right = st.columns(2)
-    left.number_input(
-        "At once",
-        1,
-        MOST_AT_ONCE,
-        key=form_state.key("at_once"),
-        help="On several GPUs each trial takes one; on one device they share it.",
-        persist_state="session",
-    )
-    right.number_input(
-        "Seed of the search",
-        0,
-        2**31 - 1,
-        key=form_state.key("search_seed"),
-        help="The same seed draws the same trials.",
-        persist_state="session",
-    )
 
 
 def _plan(form: TrainForm, config: TrainConfig, target: ComputeTarget, texts: Mapping[str, str]) -> SearchPlan:
-    """Return the plan of the search from the form."""
+    """Return the plan of the search from the form; InvalidConfig if its trials are impossible.
+
+    The settings of random trials are checked at the start: importing Optuna takes half a second.
+    """
     apart = target.on == HERE and form.at_once > 1 and target.devices[:1] not in ((), ("cpu",), ("mps",))
-    return SearchPlan(
+    return (make_plan if form.grid else SearchPlan)(
         name="",
         config=config,
         space=dict(texts),
+        grid=form.grid,
         trials=form.trials,
         at_once=form.at_once,
         seed=form.search_seed,
-        min_epochs=form.min_epochs or usual_min_epochs(config, form.reduction_factor),
+        min_epochs=form.min_epochs,
         reduction_factor=form.reduction_factor,
         on=target.on,
         devices=(ANY_GPU,) if apart else target.devices or ("cpu",),
@@ -151,7 +168,7 @@ def _plan(form: TrainForm, config: TrainConfig, target: ComputeTarget, texts: Ma
 
 def forecast(plan: SearchPlan, measured: "DryRun | None") -> Sequence[str]:
     """Return sentences about the amount of training, when trials end, and the expected duration."""
-    rungs, epochs = plan.rungs(), plan.config.epochs
+    rungs, epochs = plan.rungs(), plan.epochs
     many = f"{plan.trials} trials" if plan.trials > 1 else "One trial"
     sentences = [f"{many} of up to {epochs} epoch{'s' if epochs > 1 else ''}."]
     if rungs and plan.trials > 1:
@@ -165,7 +182,7 @@ def forecast(plan: SearchPlan, measured: "DryRun | None") -> Sequence[str]:
     if measured:
         low, high = (
             format_duration(measured.seconds_per_epoch * plan.trials * each)
-            for each in (min(plan.min_epochs, epochs), epochs)
+            for each in (min(plan.first_comparison, epochs), epochs)
         )
         sentences.append(f"At most {high} of training in all, if an epoch takes as long as tried and none ends early;")
         sentences.append(f"at least {low}.")
@@ -193,6 +210,6 @@ def _start(plan: SearchPlan, name: str) -> None:
 
 
 _PLANNED = (
-    "config", "space", "trials", "at_once", "seed", "min_epochs", "reduction_factor", "on", "devices", "nodes",
+    "config", "space", "grid", "trials", "at_once", "seed", "min_epochs", "reduction_factor", "on", "devices", "nodes",
     "minutes", "share",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Controls for the search space of a random search; form and link store it as text."""
+"""Controls for the space of a search; form and link store it as text."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -8,6 +8,7 @@ import streamlit as st
 
 from pages.shared import setting_names
 from pages.train_form import form_state, settings
+from pages.train_form.form import TrainForm
 from vit.errors import InvalidConfig
 from vit.runs.search import space
 from vit.training.config import TrainConfig
@@ -31,20 +32,27 @@ class _Ends(NamedTuple):
         return f"{self.low}:{self.high}{':log' if self.log else ''}"
 
 
-def texts_of(written: str, config: TrainConfig) -> dict[str, str]:
+def texts_of(form: TrainForm, config: TrainConfig) -> dict[str, str]:
     """Return the space by setting, as text; the default space if the form has none.
 
-    Args:
-        written: space of a form; settings that a search cannot vary or that the recipe does not use are left out.
+    Settings that a search cannot vary or that the recipe does not use are left out. In a grid, ranges become values.
     """
-    chosen = read(written) or {name: str(one) for name, one in space.default_space(config).items()}
+    chosen = read(form.space)
+    if not chosen:
+        usual = space.default_space(config).items()
+        chosen = {name: str(one) for name, one in list(usual)[: 1 if form.grid else None]}
+    if form.grid:
+        chosen = {
+            name: _rescaled(config, name, text, _VALUES) if space.is_range(name, text) else text
+            for name, text in chosen.items()
+        }
     return {name: chosen[name] for name in chosen if name in _offered(config, chosen)}
 
 
 def read(written: str) -> dict[str, str]:
     """Split the space of a form by setting; settings that a search cannot vary are left out.
 
-    >>> read("lr=1e-4:1e-2:log epochs=1,2 depth=2,4")
+    >>> read("lr=1e-4:1e-2:log device=cpu,cuda depth=2,4")
     {'lr': '1e-4:1e-2:log', 'depth': '2,4'}
     """
     pairs = (pair.partition("=") for pair in written.split())
@@ -109,11 +117,12 @@ def _unreadable(name: str, text: str) -> str:
 # --- Controls -------------------------------------------------------------------------------------------------------
 
 
-def pick(config: TrainConfig, texts: Mapping[str, str]) -> None:
+def pick(config: TrainConfig, texts: Mapping[str, str], grid: bool) -> None:
     """Draw the controls for the space; changes are written to the form.
 
     Args:
         texts: the space by setting.
+        grid: offer values only, no ranges.
     """
 
     def choose() -> None:
@@ -132,7 +141,7 @@ def pick(config: TrainConfig, texts: Mapping[str, str]) -> None:
         placeholder="the usual ones",
     )
     for name, text in texts.items():
-        _pick_dimension(config, name, text, change)
+        _pick_dimension(config, name, text, change, grid)
 
 
 def _proposed(config: TrainConfig, name: str) -> str:
@@ -146,13 +155,13 @@ def _change(config: TrainConfig, step: Callable[[dict[str, str]], Mapping[str, s
 
     One message of the browser may contain several changes, so each is applied to the current form.
     """
-    form_state.change(lambda form: replace(form, space=_write(step(dict(texts_of(form.space, config))))))
+    form_state.change(lambda form: replace(form, space=_write(step(texts_of(form, config)))))
 
 
-def _pick_dimension(config: TrainConfig, name: str, text: str, change: _Change) -> None:
+def _pick_dimension(config: TrainConfig, name: str, text: str, change: _Change, grid: bool) -> None:
     """Draw the controls of a setting: ends and scale of a range, or values."""
-    if settings.kind(name)[0] not in (int, float):
-        _pick_values(config, name, text, change)
+    if grid or settings.kind(name)[0] not in (int, float):
+        _pick_values(config, name, text, change, titled=True)
         return
     ends = _ends(text) if space.is_range(name, text) else None
     with st.container(gap="xsmall"):
@@ -160,7 +169,7 @@ def _pick_dimension(config: TrainConfig, name: str, text: str, change: _Change) 
         if ends:
             _pick_ends(name, ends, change)
         else:
-            _pick_values(config, name, text, change)
+            _pick_values(config, name, text, change, titled=False)
 
 
 def _pick_scale(config: TrainConfig, name: str, text: str, change: _Change) -> None:
@@ -208,7 +217,7 @@ def _pick_ends(name: str, ends: _Ends, change: _Change) -> None:
             )
 
 
-def _pick_values(config: TrainConfig, name: str, text: str, change: _Change) -> None:
+def _pick_values(config: TrainConfig, name: str, text: str, change: _Change, titled: bool) -> None:
     type_, choices, _ = settings.kind(name)
     number = type_ in (int, float)
     key = _key(name, "values")
@@ -224,14 +233,14 @@ def _pick_values(config: TrainConfig, name: str, text: str, change: _Change) -> 
 
     form_state.show(key, chosen)
     st.multiselect(
-        f"{setting_names.title(name)}, values" if number else setting_names.title(name),
+        setting_names.title(name) if titled else f"{setting_names.title(name)}, values",
         list(dict.fromkeys((*options, *chosen))),
         format_func=lambda value: _VALUE_TITLES.get(value, value),
         **form_state.handler(key, choose),
         accept_new_options=number or (type_ is str and not choices),
         placeholder="type values",
-        label_visibility="collapsed" if number else "visible",
-        help=None if number else settings.explain(name, TrainConfig.model_fields[name]),
+        label_visibility="visible" if titled else "collapsed",
+        help=settings.explain(name, TrainConfig.model_fields[name]) if titled else None,
     )
 
 

@@ -1,6 +1,5 @@
 """Widgets for the settings of a run, generated from the fields of `TrainConfig`."""
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args, get_origin
@@ -200,26 +199,3 @@ def show_field(name: str, field: FieldInfo, follows: str, disabled: bool, key: s
             placeholder=follows or "none",
             **common,
         )
-
-
-def parse_values(name: str, text: str) -> list[Any]:
-    """Parse comma-separated values of a setting for a sweep, such as "2, 4, 8".
-
-    Raises:
-        ValueError: a value is invalid.
-    """
-    type_, choices, _ = kind(name)
-    values = []
-    for word in filter(None, map(str.strip, text.split(","))):
-        try:
-            value = word if type_ is str else json.loads(word.lower())
-        except ValueError:
-            value = None
-        fits = isinstance(value, bool) if type_ is bool else not isinstance(value, bool)
-        if value is None or not fits or not isinstance(value, int | float if type_ is float else type_):
-            raise ValueError(f"{word!r} is not a value of {title(name)}. Separate several values by commas.")
-        if choices and value not in choices:
-            raise ValueError(f"{word!r} is not one of {', '.join(choices)}.")
-        if value not in values:
-            values.append(value)
-    return values

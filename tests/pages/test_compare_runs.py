@@ -1,9 +1,7 @@
-"""Comparison of runs on page Runs: differing settings, curves of a sweep, and the table as CSV."""
+"""Comparison of runs on page Runs: differing settings, curves, and the table as CSV."""
 
 import csv
 import io
-import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -53,35 +51,20 @@ def test_runs_of_one_name_are_distinguished(write: Callable[..., str]) -> None:
     assert len({trace["name"] for trace in option(page, "compared loss")["series"]}) == 2
 
 
-def test_sweep_is_plotted_against_the_varied_setting(write: Callable[..., str]) -> None:
+def test_runs_started_together_are_compared_by_a_click(write: Callable[..., str]) -> None:
     some = [write(f"Depth {depth}", sweep="s", depth=depth) for depth in (3, 1, 2)]
-    drawn = option(show(*some), "sweep")
-    assert drawn["xAxis"]["data"] == ["1", "2", "3"] and drawn["xAxis"]["name"] == "Blocks"
     page = show(some[0])
     page.button(key="family").click().run()
     assert sorted(page.query_params["run"]) == sorted(some)
 
 
-def test_legend_of_a_sweep_shows_the_varied_setting(write: Callable[..., str]) -> None:
+def test_legend_of_runs_started_together_shows_the_varied_setting(write: Callable[..., str]) -> None:
     long = "All that I know about shapes, in one name"
     some = [write(f"{long}, depth {d}", sweep="s", depth=d, lr=0.1 / d) for d in (1, 2)]
     page = show(*some)
     for chart in ("compared accuracy", "compared loss"):
         assert [trace["name"] for trace in option(page, chart)["series"]] == ["depth 2, lr 0.05", "depth 1, lr 0.1"]
     assert set(page.dataframe[1].value["Run"]) == {f"{long}, depth {d}" for d in (1, 2)}
-
-
-def test_sweep_over_sizes_is_plotted_against_the_size(write: Callable[..., str]) -> None:
-    drawn = option(show(*[write("x", sweep="s", size=size) for size in ("shapes", "tintn")]), "sweep")
-    assert drawn["xAxis"]["data"] == ["shapes", "tintn"]
-
-
-def test_sweep_over_two_settings_is_a_heat_map(write: Callable[..., str]) -> None:
-    some = [write("x", sweep="s", depth=depth, lr=lr) for depth in (1, 2) for lr in (1e-3, 1e-2)]
-    page = show(*some)
-    (trace,) = json.loads(page.get_by_key("sweep").proto.spec)["data"]
-    assert trace["type"] == "heatmap"
-    assert re.fullmatch(r".+ %\{x\}, .+ %\{y\}: %\{z:\.2f\}%<extra></extra>", trace["hovertemplate"])
 
 
 def test_formulas_in_a_csv_are_escaped() -> None:

@@ -1,6 +1,7 @@
-"""Random search on page Train, and its trials on page Runs, without a browser."""
+"""A search on page Train, and its trials on page Runs, without a browser."""
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,34 @@ def test_range_becomes_values_and_values_a_range(root: Path) -> None:
     assert planned(page).space == ["lr=1e-3:1e-2:log"]
 
 
+def test_every_combination_is_a_trial(root: Path) -> None:
+    page = train_page(preset="shapes", grid="true", space="heads=1,2,3 depth=1,2")
+    assert plain("6 trials of up to 8 epochs. None ends early.") in texts(page)
+    assert page.button(key="start_search").label == "Start 6 trials"
+    assert (planned(page).grid, planned(page).trials) == (True, None)
+    control(page.multiselect, "space_heads_values").set_value(["3", "5"]).run()
+    assert "heads 5 does not divide" in page.error[0].value
+    assert page.button(key="start_search").disabled and not page.button(key="start").disabled
+
+
+def test_ranges_become_values_for_every_combination_and_come_back(root: Path) -> None:
+    page = train_page(preset="shapes", space="lr=1e-4:1e-2:log")
+    control(page.radio, "grid").set_value(True).run()
+    assert drawn_from(page, "lr") == ("1e-4", "0.002", "1e-2")
+    control(page.radio, "grid").set_value(False).run()
+    assert drawn_from(page, "lr") == ("1e-4", "1e-2", "log")
+    control(page.number_input, "trials").set_value(7).run()
+    control(page.radio, "grid").set_value(True).run()
+    control(page.radio, "grid").set_value(False).run()
+    assert planned(page).trials == 7
+
+
+def test_grid_without_a_chosen_space_varies_one_setting(root: Path) -> None:
+    page = train_page(preset="shapes", grid="true")
+    assert control(page.multiselect, "space_names").value == ["lr"] and not page.error
+    assert page.button(key="start_search").label == "Start 3 trials"
+
+
 @pytest.mark.parametrize("name", space.searchable_settings(PRESETS["cifar"].settings))
 def test_every_setting_has_controls_and_a_sentence_for_mistakes(root: Path, name: str) -> None:
     page = train_page(preset="cifar", space=f"{name}=")
@@ -215,6 +244,22 @@ def test_trials_are_listed_best_first_with_those_ended_early_last(search: Path) 
     assert last["Trial 3"] == ("ended early", 2) and last["Trial 2"] == ("best", 8)
     points = [tuple(one["value"]) for line in option(page, "search lr")["series"] for one in line["data"]]
     assert sorted(points) == [(0.0001, 30), (0.001, 70), (0.003, 90), (0.009, 40)]
+
+
+def test_trials_over_two_lists_are_a_heat_map(root: Path) -> None:
+    folder = write_search(root, space={"depth": "1,2", "grad_clip": "1,5"}, grid=True)
+    for number, drawn in enumerate(searches.find_search(folder.name).plan.draw()):
+        write_trial(folder, number, [number / 4], **drawn)
+    (trace,) = json.loads(show(search=folder.name).get_by_key("search heat map").proto.spec)["data"]
+    assert re.fullmatch(r".+ %\{x\}, .+ %\{y\}: %\{z:\.2f\}%<extra></extra>", trace["hovertemplate"])
+    assert (trace["x"], trace["y"], trace["z"]) == (["1", "2"], ["1", "5"], [[0.0, 50.0], [25.0, 75.0]])
+
+
+def test_number_of_a_category_is_its_place_in_the_list(root: Path) -> None:
+    folder = write_search(root, space={"grad_clip": "1,5", "lr": "1e-4:1e-2:log"})
+    write_trial(folder, 0, [0.5], grad_clip=1)  # a run's config has 1.0
+    (line,) = option(show(search=folder.name), "search grad_clip")["series"]
+    assert [point["value"] for point in line["data"]] == [[0, 50.0]]
 
 
 def test_form_of_another_search_has_its_own_number(root: Path) -> None:

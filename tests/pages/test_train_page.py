@@ -119,29 +119,6 @@ def test_starting_from_a_checkpoint_does_not_change_its_size(page: AppTest) -> N
     assert control(page.selectbox, "preset").value == "shapes"
 
 
-def test_sweep_is_one_run_per_combination(page: AppTest) -> None:
-    control(page.selectbox, "sweep_1").set_value("heads").run()
-    control(page.text_input, "values_1").set_value("1, 2,3, 2").run()
-    control(page.selectbox, "sweep_2").set_value("depth").run()
-    control(page.text_input, "values_2").set_value("1,2").run()
-    assert start(page).label == "Start 6 runs" and not start(page).disabled
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ("1, two", "'two' is not a value of Heads per block"),
-        ("3, 5", "Heads per block 5"),
-        ("1" * 30, "It must be at most 64"),
-    ],
-)
-def test_invalid_sweep_values_are_named(page: AppTest, values: str, words: str) -> None:
-    control(page.selectbox, "sweep_1").set_value("heads").run()
-    control(page.text_input, "values_1").set_value(values).run()
-    assert len(page.error) == 1 and words in page.error[0].value.replace("\\", "")
-    assert start(page).disabled
-
-
 def test_start_launches_one_run_however_often_it_is_sent(page: AppTest) -> None:
     setting(page, "epochs").set_value(1)
     control(page.text_input, "name").set_value("A first try").run()
@@ -174,17 +151,18 @@ def test_address_opens_the_same_form_in_another_session(page: AppTest) -> None:
     setting(page, "flip").set_value(False)
     setting(page, "image_size").set_value(48)
     control(page.text_input, "name").set_value("50 % & more").run()
-    control(page.selectbox, "sweep_1").set_value("depth").run()
-    control(page.text_input, "values_1").set_value("2, 4").run()
+    control(page.radio, "grid").set_value(True).run()
+    control(page.multiselect, "space_names").set_value(["depth"]).run()
     link = address(page)
     assert link == {
         "preset": "notebook", "data": "shapes", "epochs": "3", "pool": "mean", "lr": "1e-05", "flip": "false",
-        "image_size": "48", "name": "50 % & more", "sweep_1": "depth", "values_1": "2, 4",
+        "image_size": "48", "name": "50 % & more", "space": "depth=3,6,12", "grid": "true",
     }  # fmt: skip
     again = opened(**link)
     assert not again.error and not again.warning
     assert described(again) == described(page)
-    assert (control(again.text_input, "name").value, start(again).label) == ("50 % & more", "Start 2 runs")
+    assert control(again.text_input, "name").value == "50 % & more"
+    assert again.button(key="start_search").label == "Start 3 trials"
     assert address(again) == link
 
 
@@ -217,7 +195,7 @@ def test_invalid_values_of_a_link_are_reported_and_dropped(folders: Path) -> Non
     wrong = {
         "preset": "best", "data": "folder:/etc", "init_from": "/etc/passwd", "size": "huge", "epochs": "0",
         "batch_size": "many", "grad_clip": "inf", "limit": "9" * 30, "pool": "", "flip": "2", "lr": "nan",
-        "sweep_1": "data", "values_1": "1," * 1000,
+        "grid": "2", "space": "lr=" * 1000,
     }  # fmt: skip
     page = opened(**wrong, depth="3", optimizer="adamw", utm_source="mail", set_epochs="7")
     (warning,) = page.warning
@@ -304,25 +282,26 @@ def test_page_is_closed_where_the_app_is_open_to_a_network(folders: Path, monkey
     assert "closed" in page.title[0].value
 
 
-def test_settings_to_compare_are_sorted_by_use_without_ineffective_ones(folders: Path) -> None:
+def test_settings_to_compare_have_an_effect_and_those_of_training_come_first(folders: Path) -> None:
     def offered(**link: str) -> list[str]:
-        return opened(**link).selectbox(key="sweep_1").options
+        return control(opened(**link).multiselect, "space_names").options
 
     muon, adamw = offered(preset="shapes"), offered(preset="mnist")
     title = setting_names.title
     assert muon[:3] == [title("lr"), title("muon_lr"), title("weight_decay")]
     assert title("muon_lr") not in adamw and title("magnitude") not in adamw
-    assert title("workers") not in muon and title("lora_rank") not in muon and title("depth") in muon
+    assert title("workers") not in muon and title("lora_rank") not in muon
+    assert {title("depth"), title("epochs"), title("seed")} <= set(muon)
     tuned = offered(preset="fine-tune", init_from="cifar10")
     assert title("lora_rank") in tuned and title("depth") not in tuned
 
 
 def test_setting_to_compare_that_became_ineffective_is_dropped(folders: Path) -> None:
-    page = opened(preset="shapes", sweep_1="muon_lr", values_1="0.1, 0.2")
-    assert control(page.selectbox, "sweep_1").value == "muon_lr"
+    page = opened(preset="shapes", space="muon_lr=0.1,0.2 lr=0.1,0.2")
+    assert control(page.multiselect, "space_names").value == ["muon_lr", "lr"]
     control(page.selectbox, "set_optimizer").set_value("adamw").run()
     assert not page.exception
-    assert control(page.selectbox, "sweep_1").value is None
+    assert control(page.multiselect, "space_names").value == ["lr"]
 
 
 def test_every_preset_is_offered(page: AppTest) -> None:
@@ -402,13 +381,11 @@ def test_run_is_named_after_its_model_and_data(page: AppTest) -> None:
     setting(page, "heads").set_value(2)
     setting(page, "mlp_dim").set_value(16)
     setting(page, "limit").set_value(50)
-    control(page.selectbox, "sweep_1").set_value("depth").run()
-    control(page.text_input, "values_1").set_value("1, 2").run()
+    setting(page, "depth").set_value(2).run()
     start(page).click().run()
     assert not page.exception
-    names = {run.name for run in registry.list_runs()}
-    assert names == {"ViT 1x16/8, 64 px, depth 1", "ViT 2x16/8, 64 px, depth 2"}
-    assert all(run.id[16:].startswith("vit-") for run in registry.list_runs())
+    (run,) = registry.list_runs()
+    assert run.name == "ViT 2x16/8, 64 px" and run.id[16:].startswith("vit-")
 
 
 def test_each_of_two_equal_gpus_can_be_selected(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,13 +31,3 @@ def test_values_of_a_link_are_those_of_their_setting() -> None:
     for name in settings.NAMES:
         with pytest.raises(ValueError):
             settings.parse(name, "no such value")
-
-
-def test_sweep_values_are_parsed_by_the_type_of_their_setting() -> None:
-    assert settings.parse_values("heads", "2, 4,8,") == [2, 4, 8]
-    assert settings.parse_values("lr", "1e-3, 0.01") == [1e-3, 0.01]
-    assert settings.parse_values("flip", "true, False") == [True, False]
-    assert settings.parse_values("optimizer", "adamw, muon") == ["adamw", "muon"]
-    for name, text in [("heads", "2.5"), ("heads", "true"), ("flip", "1"), ("optimizer", "sgd")]:
-        with pytest.raises(ValueError, match="is not"):
-            settings.parse_values(name, text)

@@ -318,13 +318,16 @@ def _search(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     command.add_argument("--trials", type=int, metavar="N", help="number of trials (default: 20)")
     command.add_argument(
+        "--grid", action="store_true", help="train every combination of the values in --space, not random ones"
+    )
+    command.add_argument(
         "--at-once", type=int, default=1, metavar="K", help="trials at the same time (default: %(default)s)"
     )
     command.add_argument(
         "--min-epochs",
         type=int,
         metavar="N",
-        help="epochs before a trial may be pruned (default: a ninth of the epochs)",
+        help="epochs before a trial may be pruned (default: a ninth of the epochs; with --grid, none is)",
     )
     command.add_argument(
         "--reduction-factor", type=int, default=3, metavar="N",
@@ -453,8 +456,8 @@ COMMANDS = {
     "ladder": _Command("ladder", "Adapt a checkpoint to your own classes in every way, the cheapest first.", _ladder),
     "search": _Command(
         "search",
-        "Random search with pruning: draw settings from ranges, and stop trials that fall behind. It continues if the "
-        "terminal is closed; Ctrl-C stops it, and --resume continues it.",
+        "Search for settings: draw random ones from ranges and stop trials that fall behind, or train every "
+        "combination. It continues if the terminal is closed; Ctrl-C stops it, and --resume continues it.",
         _search,
     ),
     "runs": _Command("runs", "List, show, stop, resume or delete training runs; the page Runs can do more.", _runs),

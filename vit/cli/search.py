@@ -1,4 +1,4 @@
-"""The command search: start, follow, stop and resume random searches."""
+"""The command search: start, follow, stop and resume searches."""
 
 import argparse
 import time
@@ -34,7 +34,7 @@ def run_search(options: argparse.Namespace) -> None:
         print(f"Stopping. {control.STOPPING}")
         return
     search = control.resume(options.again, options.trials) if options.again else _start(options)
-    print(f"{search.id}  {search.plan.trials} trials of up to {search.plan.config.epochs} epochs", flush=True)
+    print(f"{search.id}  {search.plan.trials} trials of up to {search.plan.epochs} epochs", flush=True)
     for name, text in search.plan.space.items():
         print(f"  {name}={text}", flush=True)
     if options.detach:
@@ -56,19 +56,23 @@ def _check_options(options: argparse.Namespace) -> None:
 def _start(options: argparse.Namespace) -> Search:
     if not (options.preset or options.config or options.data):
         raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
+    if options.grid and not options.space:
+        raise InvalidConfig("--grid trains every combination of the values in --space. Name some: --space depth=2,4,8")
+    if options.grid and options.trials is not None:
+        raise InvalidConfig("--grid trains every combination. Leave --trials out.")
     config = train_config(options.preset, **merged_settings(options))
     on = options.on or HERE
-    factor = options.reduction_factor
     return control.start(
         name=options.name or "",
         config=config,
         space=_space(options.space)
         or {name: str(dimension) for name, dimension in space.default_space(config).items()},
+        grid=options.grid,
         trials=_TRIALS if options.trials is None else options.trials,
         at_once=options.at_once,
         seed=options.seed,
-        min_epochs=plan.usual_min_epochs(config, max(factor, 2)) if options.min_epochs is None else options.min_epochs,
-        reduction_factor=factor,
+        min_epochs=options.min_epochs,
+        reduction_factor=options.reduction_factor,
         on=on,
         devices=tuple(options.devices or devices_of_setting(config.device, on)),
         nodes=options.nodes,

@@ -56,10 +56,11 @@ def search_command_line(plan: SearchPlan, preset: str | None = None, name: str =
     arguments = ["python", "-m", "vit", "search", *_training_options(plan.config, preset, name)]
     for setting, text in plan.space.items():
         arguments += ["--space", f"{setting}={text}"]
-    arguments += ["--trials", str(plan.trials), "--min-epochs", str(plan.min_epochs)]
-    for option, value in (("at-once", plan.at_once), ("seed", plan.seed), ("reduction-factor", plan.reduction_factor)):
-        if value != SearchPlan.model_fields[option.replace("-", "_")].default:
-            arguments += [f"--{option}", str(value)]
+    arguments += ["--grid"] if plan.grid else ["--trials", str(plan.trials)]
+    for field in ("min_epochs", "reduction_factor", "at_once", "seed"):
+        value = getattr(plan, field)
+        if value != SearchPlan.model_fields[field].default and not (plan.grid and field == "seed"):
+            arguments += [f"--{field.replace('_', '-')}", str(value)]
     return shlex.join(arguments + _compute_options(plan.on, plan.devices, plan.nodes, plan.minutes))
 
 

@@ -1,4 +1,4 @@
-"""Random search with early stopping: settings are drawn from ranges, and trials that fall behind end early.
+"""Search for settings: random ones drawn from ranges, whose trials end early if they fall behind, or every combination.
 
 Every trial is an ordinary run in the ordinary queue. A search is a process and a folder, like a run:
 
@@ -10,6 +10,6 @@ Every trial is an ordinary run in the ordinary queue. A search is a process and 
         outcome.json   the driver's outcome: finished, stopped or failed, and why
         log.txt        the driver's output
 
-The runs of its trials carry its id as their `sweep`. The drawn settings depend on the seed alone, and each run gets a
+The runs of its trials carry its id as their `sweep`. Random settings depend on the seed alone, and each run gets a
 nonce before launch, so a restarted driver starts no trial twice.
 """

@@ -149,9 +149,12 @@ def resume(search_id: str, trials: int | None = None) -> Search:
         raise InvalidRun("This search is already running.")
     plan = search.plan
     if search.status == "finished" and (trials is None or trials == plan.trials):
-        raise InvalidRun("This search has done all its trials. Give it more of them to continue it.")
+        more = "" if plan.grid else " Give it more of them to continue it."
+        raise InvalidRun(f"This search has done all its trials.{more}")
     with launch_lock(runs_folder()), write_errors(search.folder):
         if trials is not None and trials != plan.trials:
+            if plan.grid:
+                raise InvalidConfig(f"This search trains all {plan.trials} combinations, so it cannot have {trials}.")
             if trials < plan.trials:
                 raise InvalidConfig(f"This search has {plan.trials} trials, so it cannot have {trials}.")
             plan = make_plan(**plan.model_dump() | {"trials": trials})

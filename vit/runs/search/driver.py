@@ -166,11 +166,11 @@ class Driver:
 
     def _report_epochs(self, number: int, run: Run, reader: MetricsReader) -> bool:
         """Report each epoch to the pruner; returns whether the trial was asked to end early."""
-        accuracy = 0.0
+        accuracy, epochs = 0.0, self.plan.trial_config(self.drawn[number]).epochs
         for record in reader.records.get("validation", []):
             accuracy = max(accuracy, record["accuracy"])  # that of the best checkpoint so far
             epoch = record["epoch"]
-            if not 1 <= epoch < self.plan.config.epochs or not self.study.report(number, epoch, accuracy):
+            if not 1 <= epoch < epochs or not self.study.report(number, epoch, accuracy):
                 continue
             if run.alive:
                 after = f"{epoch} epoch{'' if epoch == 1 else 's'}"

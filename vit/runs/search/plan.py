@@ -28,9 +28,10 @@ class SearchPlan(BaseModel):
     Attributes:
         name: display name.
         config: settings shared by all trials; `epochs` is the budget of each.
-        space: range or values of each drawn setting, in the syntax of `vit.runs.search.space.parse`.
+        space: range or values of each varied setting, in the syntax of `vit.runs.search.space.parse`.
+        grid: train every combination of the values, instead of random ones; `trials` is their number.
         seed: seed of the draws; the trials themselves use the seed of `config`.
-        min_epochs: first epoch at which trials may be pruned.
+        min_epochs: first epoch at which trials may be pruned; None for the default, see `first_comparison`.
         reduction_factor: at `min_epochs`, and whenever the epochs have grown by this factor again, one in this many
             trials continues.
         on, devices, nodes, minutes, share: where each trial runs, see `vit.runs.control.launch`.
@@ -44,10 +45,11 @@ class SearchPlan(BaseModel):
     name: str = Field(max_length=MOST_NAME)
     config: TrainConfig
     space: dict[str, str]
+    grid: bool = False
     trials: int = Field(20, ge=1, le=MOST_TRIALS)
     at_once: int = Field(1, ge=1, le=MOST_TRIALS)
     seed: int = Field(0, ge=0, lt=2**31)
-    min_epochs: int = Field(1, ge=1)
+    min_epochs: int | None = Field(None, ge=1)
     reduction_factor: int = Field(FACTOR, ge=2, le=100)
     on: str = HERE
     devices: tuple[str, ...] = ("cpu",)
@@ -65,12 +67,29 @@ class SearchPlan(BaseModel):
         """The parsed space."""
         return {name: spaces.parse(name, text) for name, text in self.space.items()}
 
+    @property
+    def epochs(self) -> int:
+        """Epochs of the longest trial."""
+        dimension = self.dimensions.get("epochs")
+        if dimension is None:
+            return self.config.epochs
+        return int(max(dimension.values) if isinstance(dimension, Choices) else dimension.high)
+
+    @property
+    def first_comparison(self) -> int:
+        """First epoch at which trials may be pruned. By default those of a grid are trained to the end."""
+        if self.min_epochs is not None:
+            return self.min_epochs
+        return self.epochs if self.grid else usual_min_epochs(self.config, self.reduction_factor)
+
     def draw(self) -> list[dict[str, Any]]:
-        """Draw the settings of each trial.
+        """Return the varied settings of each trial.
 
         Raises:
-            InvalidConfig, UserError: see `vit.runs.search.space.draw`.
+            InvalidConfig, UserError: see `combinations` and `draw` of `vit.runs.search.space`.
         """
+        if self.grid:
+            return spaces.combinations(self.dimensions, MOST_TRIALS)
         return spaces.draw(self.dimensions, self.seed, self.trials)
 
     def trial_config(self, drawn: dict[str, Any]) -> TrainConfig:
@@ -83,8 +102,8 @@ class SearchPlan(BaseModel):
 
     def rungs(self) -> list[int]:
         """Return the epochs after which trials are compared and may be pruned."""
-        rungs, epoch = [], self.min_epochs
-        while epoch < self.config.epochs:
+        rungs, epoch = [], self.first_comparison
+        while epoch < self.epochs:
             rungs.append(epoch)
             epoch *= self.reduction_factor
         return rungs
@@ -103,7 +122,7 @@ _PARTS = {2: "half", 3: "third", 4: "quarter"}
 
 
 def usual_min_epochs(config: TrainConfig, factor: int = FACTOR) -> int:
-    """Return the default for `min_epochs`.
+    """Return the epoch of the first comparison of random trials, by default.
 
     It leaves room for two reductions before the last epoch, and does not prune during warm-up.
     """
@@ -122,11 +141,11 @@ def make_plan(**values: Any) -> SearchPlan:
         plan = SearchPlan(**values)
     except ValidationError as error:
         raise InvalidConfig(sentence(error)) from error
-    dimensions = plan.dimensions
-    spaces.check_space(dimensions, plan.config)
-    for drawn in spaces.draw(dimensions, plan.seed, plan.trials):
+    spaces.check_space(plan.dimensions, plan.config)
+    trials = plan.draw()
+    for drawn in trials:
         plan.trial_config(drawn)
-    return plan
+    return plan.model_copy(update={"trials": len(trials)})
 
 
 def read_plan(folder: Path) -> SearchPlan:

@@ -1,5 +1,6 @@
-"""The space of a random search: parsing, defaults and drawing of a range or values per setting."""
+"""The space of a search: parsing, defaults and drawing of a range or values per setting."""
 
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 DIGITS = 3  # significant digits of drawn values, for readability
 _DRAWS = 100  # attempts per trial to draw a new combination, before giving up
-NEVER = {"data", "data_root", "init_from", "device", "workers", "compile", "precision", "epochs", "seed", "limit"}
+# Settings that choose data or machine, or when to validate: they do not change what a trial learns.
+NEVER = {"data", "data_root", "init_from", "device", "workers", "compile", "precision", "track", "validate_every"}
 _FIRST = ("lr", "muon_lr", "weight_decay", "layer_decay", "drop_path", "mixup")  # the default space
 
 
@@ -151,8 +153,8 @@ def default_dimension(config: TrainConfig, name: str) -> Range | Choices | None:
     values = config.model_dump()
     if name in ("lr", "muon_lr"):
         return Range(float(f"{values[name] / 10:.2g}"), min(float(f"{values[name] * 10:.2g}"), 10.0), log=True)
-    if name == "batch_size":
-        return _half_to_double(config.batch_size)
+    if name in ("batch_size", "epochs"):
+        return _half_to_double(values[name])
     if name in _SIZES and not config.init_from:
         model = config.vit_config(num_classes=1)
         fits = {"heads": model.dim, "patch_size": min(model.image_size)}.get(name)
@@ -195,6 +197,7 @@ _PROPOSED: dict[str, Range | Choices] = {
     "schedule": Choices(("cosine", "constant")),
     "balance": Choices(("none", "loss", "sampling")),
     "start": Choices(("paper", "mimetic")),
+    "seed": Choices((0, 1, 2)),
 }
 
 
@@ -233,6 +236,25 @@ def draw(space: Space, seed: int, trials: int) -> list[dict[str, Any]]:
         f"The space has hardly more than {len(drawn)} combinations, and {trials} trials were asked for. "
         "Widen it, or ask for fewer trials."
     )
+
+
+def combinations(space: Space, most: int) -> list[dict[str, Any]]:
+    """Return every combination of the values, the last setting varying fastest.
+
+    Raises:
+        InvalidConfig: the space is empty, a setting has a range, or there are more than `most` combinations.
+    """
+    if not space:
+        raise InvalidConfig("The search has no space. Name what to vary, as in depth=2,4,8.")
+    values = {}
+    for name, dimension in space.items():
+        if isinstance(dimension, Range):
+            raise InvalidConfig(f"{name}: a range has no combinations. Write its values, separated by commas.")
+        values[name] = dimension.values
+    number = math.prod(map(len, values.values()))
+    if number > most:
+        raise InvalidConfig(f"These are {number:,} combinations; a search has at most {most:,}. Choose fewer values.")
+    return [dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())]
 
 
 def distributions(space: Space) -> "dict[str, BaseDistribution]":

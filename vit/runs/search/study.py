@@ -31,10 +31,10 @@ class Study:
             study_name=_NAME,
             load_if_exists=True,
             direction="maximize",
-            # Unused: the plan draws all settings beforehand, from its seed.
+            # Unused: the plan draws all settings beforehand.
             sampler=library.samplers.RandomSampler(),
             pruner=library.pruners.SuccessiveHalvingPruner(
-                min_resource=plan.min_epochs, reduction_factor=plan.reduction_factor
+                min_resource=plan.first_comparison, reduction_factor=plan.reduction_factor
             ),
         )
 
