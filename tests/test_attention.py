@@ -8,9 +8,9 @@ import torch
 from subprocesses import output_of
 
 import vit.explain.record
-from vit.explain.attention_rollout import rollout
+from vit.explain.attention_tensors import record_of_attention
 from vit.explain.maps import discard_weakest, entropy, geometric_mean, mass_threshold, otsu_threshold
-from vit.explain.record import record
+from vit.explain.record import AttentionRecord, record
 
 pytestmark = pytest.mark.matrix
 
@@ -66,17 +66,17 @@ def test_rollout_of_one_token_is_its_row_and_column_of_the_full_product(
 ) -> None:
     monkeypatch.setattr(vit.explain.record, "_CHUNK_SCORES", rows_at_once)
     captured, attentions, _ = case
-    whole = rollout(attentions, residual)
+    whole = reference_rollout(attentions, residual)
     for token in (0, 3, captured.tokens - 1):
         assert (captured.rollout(token, residual) - whole[token]).abs().max() <= TOLERANCE
         assert (captured.rollout(token, residual, "to") - whole[:, token]).abs().max() <= TOLERANCE
         assert captured.rollout(token, residual).sum() == pytest.approx(1, abs=1e-5)
-    control = rollout(attentions.flip(0), residual)
+    control = reference_rollout(attentions.flip(0), residual)
     assert (captured.rollout(0, residual) - control[0]).abs().max() > 1e-4  # blocks in the wrong order
 
 
 def reference_rollout(
-    attentions: torch.Tensor, residual: float, fusion: str, discard: float, prefix: int
+    attentions: torch.Tensor, residual: float, fusion: str = "mean", discard: float = 0.0, prefix: int = 0
 ) -> torch.Tensor:
     """Compute rollout row by row, from its definition."""
     result = identity = torch.eye(attentions.shape[-1])
@@ -91,6 +91,11 @@ def reference_rollout(
     return result
 
 
+def rollout_matrix(of: AttentionRecord, **settings: Any) -> torch.Tensor:
+    """Compute the rollout of every token, (N, N)."""
+    return torch.stack([of.rollout(token, **settings) for token in range(of.tokens)])
+
+
 @pytest.mark.parametrize("rows_at_once", [1 << 24, 1], ids=["in one piece", "row by row"])
 @pytest.mark.parametrize("fusion", ["mean", "max", "min"])
 @pytest.mark.parametrize("discard", [0.0, 0.5, 0.9])
@@ -100,15 +105,14 @@ def test_rollout_discards_and_fuses_as_defined(
     monkeypatch.setattr(vit.explain.record, "_CHUNK_SCORES", rows_at_once)
     captured, attentions, _ = case
     expected = reference_rollout(attentions, 0.3, fusion, discard, len(captured.prefix))
-    whole = rollout(attentions, 0.3, fusion, discard, len(captured.prefix))
+    whole = rollout_matrix(captured, residual=0.3, fusion=fusion, discard=discard)
     assert (whole - expected).abs().max() <= TOLERANCE
     for token in (0, captured.tokens - 1):
-        assert (captured.rollout(token, 0.3, "from", fusion, discard) - expected[token]).abs().max() <= TOLERANCE
         assert (captured.rollout(token, 0.3, "to", fusion, discard) - expected[:, token]).abs().max() <= TOLERANCE
     if fusion != "mean" or discard:
-        assert (whole - rollout(attentions, 0.3)).abs().max() > 1e-3
+        assert (whole - reference_rollout(attentions, 0.3)).abs().max() > 1e-3
     if captured.prefix and discard == 0.9:
-        unprotected = rollout(attentions, 0.3, fusion, discard, 0)
+        unprotected = reference_rollout(attentions, 0.3, fusion, discard, 0)
         assert (whole - unprotected).abs().max() > 1e-3
 
 
@@ -170,20 +174,15 @@ def test_rollout_of_two_tokens_by_hand() -> None:
     first = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
     second = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
     # 0.5 first + 0.5 I = [[.5, .5], [.5, .5]]; 0.5 second + 0.5 I = [[.5, .5], [0, 1]]; product, second on the left
-    expected = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
-    assert torch.equal(rollout(torch.stack([first, second])[:, None]), expected)
+    both = record_of_attention(torch.stack([first, second])[:, None], (1, 2))
+    assert rollout_matrix(both).tolist() == [[0.5, 0.5], [0.5, 0.5]]
     # without a residual: second @ first = [[1, 0], [1, 0]]; the other order would be [[0, 1], [0, 1]]
-    assert torch.equal(rollout(torch.stack([first, second])[:, None], residual=0), torch.tensor([[1.0, 0], [1, 0]]))
+    torch.testing.assert_close(rollout_matrix(both, residual=0), torch.tensor([[1.0, 0], [1, 0]]))
 
 
 def test_rollout_averages_heads_by_hand() -> None:
     heads = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]]])  # (1, 2, 2, 2)
-    assert torch.equal(rollout(heads, residual=0.5), torch.tensor([[0.75, 0.25], [0.25, 0.75]]))
-
-
-def test_rollout_refuses_other_matrices_than_attention() -> None:
-    with pytest.raises(ValueError, match="sum to 1"):
-        rollout(torch.ones(1, 1, 2, 2))
+    assert rollout_matrix(record_of_attention(heads, (1, 2))).tolist() == [[0.75, 0.25], [0.25, 0.75]]
 
 
 def test_entropy_is_zero_for_one_key_and_one_for_all() -> None:
@@ -213,7 +212,7 @@ def test_picture_of_1024_px_needs_a_fraction_of_its_matrices() -> None:
     code = """
 import torch
 from pathlib import Path
-from vit.explain.record import record
+from vit.explain.record import AttentionRecord, record
 from vit.model import VisionTransformer, ViTConfig
 
 def now(field):  # [MB]; not getrusage, whose maximum a child inherits from its parent

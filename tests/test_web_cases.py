@@ -12,7 +12,7 @@ import pytest
 import torch
 from node import NODE
 
-from vit.explain.attention_rollout import rollout
+from vit.explain.attention_tensors import record_of_attention
 from vit.explain.correspondence import matches
 from vit.explain.map_comparison import Layout, counterpart
 from vit.explain.maps import discard_weakest, entropy, fuse, mass_threshold, otsu_threshold
@@ -138,17 +138,9 @@ ROLLOUTS = [(case, answer) for case in CASES["rollouts"] for answer in case["ans
 
 @pytest.mark.parametrize(("case", "answer"), ROLLOUTS)
 def test_rollout(case: dict[str, Any], answer: dict[str, Any]) -> None:
-    attentions = torch.tensor(case["attentions"])
     settings = {name: answer[name] for name in ROLLOUT if name in answer}
-    token, direction = answer["token"], answer.get("direction", "from")
-    matrix = rollout(attentions, **settings, prefix=len(case["prefix"]))
-    np.testing.assert_allclose(matrix[token] if direction == "from" else matrix[:, token], answer["row"], atol=1e-6)
-    # A record with this attention: queries are the logarithms, keys select one of them each.
-    tokens = attentions.shape[-1]
-    queries = attentions.clamp_min(1e-30).log() * tokens**0.5
-    keys = torch.eye(tokens).expand_as(queries)
-    of = AttentionRecord(torch.zeros(1, 1), tuple(queries), tuple(keys), tuple(case["prefix"]), tuple(case["grid"]))
-    result = of.rollout(token, direction=direction, **settings)
+    of = record_of_attention(torch.tensor(case["attentions"]), tuple(case["grid"]), case["prefix"])
+    result = of.rollout(answer["token"], direction=answer.get("direction", "from"), **settings)
     np.testing.assert_allclose(result, answer["row"], atol=1e-6)
 
 

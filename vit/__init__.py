@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from vit.checkpoints.save import save_checkpoint
     from vit.data.import_archive import ImportedDataset, import_dataset
     from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidImage, UserError
-    from vit.explain.attention_rollout import rollout
     from vit.explain.classes.examples import classes_from_examples, classes_from_pictures
     from vit.explain.classes.similarity import class_from_picture
     from vit.explain.classes.text import classes_from_text

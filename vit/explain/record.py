@@ -197,7 +197,8 @@ class AttentionRecord:
             residual: share of the skip connection, 0 to 1.
             direction: "from" for row `query` of the rollout matrix, the tokens that contributed to it;
                 "to" for column `query`, the tokens that it contributed to.
-            fusion, discard: see `vit.explain.attention_rollout.rollout`.
+            fusion: how heads are fused; rows are normalised again before the residual is added.
+            discard: share of each row's weakest patches that is set to 0 after the fusion, see `discard_weakest`.
 
         Returns:
             (N,); sums to 1 for "from".
@@ -205,7 +206,8 @@ class AttentionRecord:
         Raises:
             ValueError: unknown token, or `discard` is out of range.
 
-        Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
+        Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1. Fusion and discarding follow jacobgil/vit-explain, but
+        apply to each row separately.
         """
         vector = (query if isinstance(query, Tensor) else self._one_hot(query)).float()
         for block in reversed(range(self.blocks)) if direction == "from" else range(self.blocks):
