@@ -1,7 +1,5 @@
 """Mounts the gallery on a Streamlit page."""
 
-import base64
-import io
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -11,6 +9,7 @@ import streamlit as st
 from PIL import Image
 
 from vit.images import samples
+from vit.images.encode import data_url, encode
 
 _HERE = Path(__file__).parent
 _HEIGHT = 112  # twice the displayed height, for high-density displays [px]
@@ -80,7 +79,5 @@ def address_of(picture: Image.Image) -> str:
     """Crop and scale a picture to a small square, and return it as a data URL."""
     side = min(picture.size)
     left, top = (picture.width - side) // 2, (picture.height - side) // 2
-    out = io.BytesIO()
     small = picture.crop((left, top, left + side, top + side)).resize((_HEIGHT, _HEIGHT))
-    small.convert("RGB").save(out, "JPEG", quality=80)
-    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode()
+    return data_url(encode(small.convert("RGB"), "JPEG", quality=80), "JPEG")

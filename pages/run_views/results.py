@@ -1,9 +1,7 @@
 """Results of a run: its best checkpoint, and an evaluation with confusion matrix and mistakes."""
 
-import base64
 import hashlib
 import html
-import io
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from pages.server import access, zip_downloads
 from pages.shared import datasets, pushing
 from pages.shared.escape import with_code
 from vit.errors import UserError
+from vit.images.encode import data_url, encode
 from vit.runs import control, error_report, registry
 from vit.training import run_folder
 
@@ -187,10 +186,9 @@ def _mistakes(report: error_report.Report) -> None:
 
 def _address(pixels: np.ndarray) -> str:
     picture = Image.fromarray(pixels)
-    out = io.BytesIO()
-    picture.save(out, "PNG") if max(picture.size) <= 128 else picture.save(out, "JPEG", quality=85)
-    kind = "png" if max(picture.size) <= 128 else "jpeg"
-    return f"data:image/{kind};base64," + base64.b64encode(out.getvalue()).decode()
+    if max(picture.size) <= 128:
+        return data_url(encode(picture, "PNG"), "PNG")
+    return data_url(encode(picture, "JPEG", quality=85), "JPEG")
 
 
 _STYLE = """<style>

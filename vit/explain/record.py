@@ -108,11 +108,19 @@ class AttentionRecord:
         blocks = range(self.blocks) if isinstance(block, str) else [checked_index("block", block, self.blocks)]
         maps = []
         for b in blocks:
-            maps.append(select_head(self._of_heads(query, b, direction), head))
+            maps.append(select_head(self.of_heads(query, b, direction), head))
         return fuse(torch.stack(maps), block) if isinstance(block, str) else maps[0]
 
-    def _of_heads(self, query: int | Tensor, block: int, direction: Direction) -> Tensor:
-        """Compute the attention of a token, or of a weighted mixture, in every head of a block: (H, N)."""
+    def of_heads(self, query: int | Tensor, block: int, direction: Direction) -> Tensor:
+        """Compute the attention of one token in every head of a block: (H, N).
+
+        Args:
+            query: token index, or weights of all tokens (N,).
+            direction: "from" for attention from the token to others, "to" for attention from others to it.
+
+        Raises:
+            ValueError: unknown token.
+        """
         if not isinstance(query, Tensor):
             return self.rows(block, [query])[:, 0] if direction == "from" else self.columns(block, [query])[:, :, 0]
         attention = query.new_zeros(self.heads, self.tokens)

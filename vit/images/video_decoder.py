@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image
 
 from vit.errors import InvalidImage
+from vit.images.encode import encode
 from vit.images.mp4 import mp4
 
 if TYPE_CHECKING:
@@ -169,10 +170,9 @@ def _decode_frames(data: bytes, count: int, seconds: float = math.inf) -> Iterat
             if not turn_known:
                 turn, turn_known = _turn(frame), True
             picture = _frame_picture(frame, stream.sample_aspect_ratio)
-            content = io.BytesIO()
-            (picture if turn is None else picture.transpose(turn)).save(content, "JPEG", quality=_JPEG_QUALITY)
-            message = {"bytes": content.tell(), "duration": round(lasts * time_base * 1000), "total": total}
-            yield message, content.getvalue()
+            content = encode(picture if turn is None else picture.transpose(turn), "JPEG", quality=_JPEG_QUALITY)
+            message = {"bytes": len(content), "duration": round(lasts * time_base * 1000), "total": total}
+            yield message, content
 
 
 def _open_container(data: bytes) -> "av.container.InputContainer":

@@ -1,7 +1,6 @@
 """Contact sheets: predictions, confidence, map thumbnails and faithfulness for many pictures."""
 
 import hashlib
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from vit.explain.recorded_pass import RecordedPass
 from vit.explain.sensitivity import HELD_OUT, Verdict, random_masks, score_drops
 from vit.explain.timing import Kind, expected, timed
 from vit.images.decode import decode_image
+from vit.images.encode import encode
 from vit.images.preprocess import Normalise
 from vit.view.overlay import overlay
 
@@ -225,9 +225,7 @@ def _thumbnail(image: Image.Image, heatmap: Tensor, checkpoint: Checkpoint) -> b
     )
     how = Image.Resampling.NEAREST if max(image.size) < THUMBNAIL_SIDE else Image.Resampling.BICUBIC
     small = image.resize((width, height), how)
-    out = io.BytesIO()
-    overlay(small, heatmap.numpy()).save(out, "JPEG", quality=85)
-    return out.getvalue()
+    return encode(overlay(small, heatmap.numpy()), "JPEG", quality=85)
 
 
 def _spread(weights: Tensor) -> float:

@@ -26,6 +26,7 @@ from vit.explain import self_check
 from vit.explain.recorded_pass import RecordedPass
 from vit.files import replaced
 from vit.images import samples
+from vit.images.encode import encode
 from vit.paths import PROJECT
 from vit.view.payload import relevance_chain
 from vit.view.prediction import Prediction
@@ -158,8 +159,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
     explanation = view.explain(checkpoint, image)
     record, target = explanation.record, int(explanation.record.logits[0].argmax())
     record = RecordedPass.of_class(checkpoint.model, explanation.preprocess(explanation.picture), target).record
-    config, png = checkpoint.config, io.BytesIO()
-    explanation.input_image.save(png, "PNG")
+    config = checkpoint.config
     return FirstView(
         checkpoint=Model(
             name=checkpoint.name,
@@ -177,7 +177,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
             tuple(Prediction(*one) for one in explanation.predictions),
             explanation.probabilities,
             explanation.payload,
-            png.getvalue(),
+            encode(explanation.input_image, "PNG"),
         ),
         size=explanation.preprocess.size,
         error=self_check.verify(checkpoint.model, checkpoint.preprocess(explanation.picture)),

@@ -1,14 +1,13 @@
 """HTML index of many pictures with their maps. Thumbnails are embedded; full-size files are linked."""
 
-import base64
 import html
-import io
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Self
 from urllib.parse import quote
 
 from PIL import Image
 
+from vit.images.encode import data_url, encode
 from vit.view.standalone_page import head
 
 INDEX = "index.html"
@@ -51,10 +50,9 @@ class Tile(NamedTuple):
     @classmethod
     def of(cls, drawn: Image.Image, file: str, name: str, label: str = "", probability: float | None = None) -> Self:
         """Build a tile from a picture that was drawn with its map."""
-        small, out = drawn.copy(), io.BytesIO()
+        small = drawn.copy()
         small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
-        small.save(out, "JPEG", quality=_QUALITY)
-        return cls(out.getvalue(), file, name, label, probability)
+        return cls(encode(small, "JPEG", quality=_QUALITY), file, name, label, probability)
 
 
 def index_page(title: str, tiles: Sequence[Tile], facts: Iterable[str] = ()) -> str:
@@ -76,10 +74,10 @@ def index_page(title: str, tiles: Sequence[Tile], facts: Iterable[str] = ()) -> 
 
 
 def _item(tile: Tile) -> str:
-    source = f"data:image/jpeg;base64,{base64.b64encode(tile.thumbnail).decode()}"
     share = "" if tile.probability is None else f" {tile.probability:.1%}"
     prediction = f"{html.escape(tile.label)}{share}<br>" if tile.label else ""
     name = html.escape(tile.name)
+    source = data_url(tile.thumbnail, "JPEG")
     return (
         f'<li><a href="{quote(tile.file)}"><img alt="{name}" loading="lazy" src="{source}">{prediction}'
         f"<small>{name}</small></a></li>"

@@ -7,7 +7,6 @@ page's content security policy allows its own scripts and blocks all requests.
 from __future__ import annotations
 
 import html
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from PIL import Image
 from vit.errors import UserError
 from vit.images import samples
 from vit.images.decode import decode_image
+from vit.images.encode import encode
 from vit.untrusted import parse_json
 from vit.view import lesson_weights
 from vit.view.overlay import COLORMAPS
@@ -153,9 +153,7 @@ def _samples_for(labels: Sequence[str]) -> list[str]:
 def _small(data: bytes) -> bytes:
     picture = decode_image(data)
     picture.thumbnail((_SAMPLE_SIDE, _SAMPLE_SIDE), Image.Resampling.LANCZOS)
-    out = io.BytesIO()
-    picture.save(out, "JPEG", quality=_SAMPLE_QUALITY, optimize=True, progressive=True)
-    return out.getvalue()
+    return encode(picture, "JPEG", quality=_SAMPLE_QUALITY, optimize=True, progressive=True)
 
 
 def as_text(data: bytes) -> str:

@@ -1,6 +1,5 @@
 """Draw maps like the viewer does: over their picture, or of all heads side by side."""
 
-import io
 from typing import cast
 
 import numpy as np
@@ -10,6 +9,7 @@ from PIL import Image
 
 from vit.explain.maps import mass_threshold, otsu_threshold
 from vit.explain.record import AttentionRecord
+from vit.images.encode import encode
 from vit.images.geometry import Box
 from vit.view.explanation import Explanation
 from vit.view.export import MapView, shared_top
@@ -24,7 +24,8 @@ def overlay_png(explanation: Explanation, selection: Selection, map_view: MapVie
         map_view: the map; None to derive it from the selection.
     """
     map_view = map_view or MapView.of(explanation.record, selection, explanation.payload)
-    return png(draw_map(explanation.record, explanation.picture, explanation.geometry.box, selection, map_view))
+    picture = draw_map(explanation.record, explanation.picture, explanation.geometry.box, selection, map_view)
+    return encode(picture, "PNG")
 
 
 def draw_map(
@@ -69,35 +70,22 @@ def paint_heatmap(
 
 def grid_png(explanation: Explanation, selection: Selection, cell: int = 96) -> bytes:
     """Draw the selected token's attention in every head, one row per block."""
-    return png(
-        mosaic(
-            grid_maps(explanation.record, selection),
-            colormap(selection),
-            shared=selection.scale == "shared",
-            vmax=shared_top(explanation.payload, selection) if selection.scale == "shared" else None,
-            cell=cell,
-        )
+    grid = mosaic(
+        grid_maps(explanation.record, selection),
+        colormap(selection),
+        shared=selection.scale == "shared",
+        vmax=shared_top(explanation.payload, selection) if selection.scale == "shared" else None,
+        cell=cell,
     )
+    return encode(grid, "PNG")
 
 
 def grid_maps(record: AttentionRecord, selection: Selection) -> NDArray[np.float32]:
     """Compute the attention of the selected token in every head: (L, H, rows, cols)."""
-    maps = []
-    for block in range(record.blocks):
-        if selection.direction == "from":
-            maps.append(record.rows(block, [selection.token])[:, 0])
-        else:
-            maps.append(record.columns(block, [selection.token])[:, :, 0])
+    maps = [record.of_heads(selection.token, block, selection.direction) for block in range(record.blocks)]
     return record.heatmap(torch.stack(maps)).numpy()
 
 
 def colormap(selection: Selection) -> Colormap:
     """Return the selected colour map, or the default."""
     return cast(Colormap, selection.colormap) if selection.colormap in COLORMAPS else "viridis"
-
-
-def png(picture: Image.Image) -> bytes:
-    """Encode a picture as PNG."""
-    out = io.BytesIO()
-    picture.save(out, "PNG")
-    return out.getvalue()

@@ -1,12 +1,11 @@
 """Embed a page in a notebook's output as a sandboxed iframe."""
 
-import base64
 import html
-import io
 
 from PIL import Image
 from torch import Tensor
 
+from vit.images.encode import data_url, encode
 from vit.images.geometry import Box
 from vit.view.overlay import overlay, scaled
 
@@ -47,6 +46,5 @@ def _still(picture: Image.Image, box: Box, heatmap: Tensor) -> str:
     """Build an `img` element with the map over the picture, at a small size."""
     if (factor := _STILL_SIDE / max(picture.size)) < 1:
         picture, box = scaled(picture, box, factor)
-    out = io.BytesIO()
-    overlay(picture, heatmap.numpy(), box).save(out, "JPEG", quality=_STILL_QUALITY)
-    return f'<img alt="The map" src="data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}">'
+    still = encode(overlay(picture, heatmap.numpy(), box), "JPEG", quality=_STILL_QUALITY)
+    return f'<img alt="The map" src="{data_url(still, "JPEG")}">'

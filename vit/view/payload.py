@@ -45,7 +45,6 @@ Prefix tokens have a section of their own, because a class token that takes most
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -54,6 +53,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from vit.images.encode import encode
 from vit.model import cpu
 from vit.untrusted import parse_json
 
@@ -359,22 +359,16 @@ def _encode_picture(picture: Image.Image) -> tuple[bytes, str]:
     """Encode the picture for display: small ones as PNG, others as a JPEG within `_PICTURE_BYTES` if possible."""
     picture = picture.convert("RGB")
     if max(picture.size) <= 128:
-        return _save_picture(picture, "PNG"), "image/png"
+        return encode(picture, "PNG", optimize=True), "image/png"
     for side in _PICTURE_SIDES:
         share = min(1.0, side / max(picture.size))
         size = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
         # Shrinks the previous, already smaller picture, which is faster.
         picture = picture.resize(size, Image.Resampling.BICUBIC, reducing_gap=1.0)
-        image = _save_picture(picture, "JPEG")
+        image = encode(picture, "JPEG", quality=_JPEG_QUALITY)
         if len(image) <= _PICTURE_BYTES:
             break
     return image, "image/jpeg"
-
-
-def _save_picture(picture: Image.Image, kind: str) -> bytes:
-    out = io.BytesIO()
-    picture.save(out, kind, **({"quality": _JPEG_QUALITY} if kind == "JPEG" else {"optimize": True}))
-    return out.getvalue()
 
 
 def join_sections(header: dict[str, Any], sections: Mapping[str, bytes | memoryview]) -> bytes:
