@@ -5,13 +5,14 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from vit.data.import_archive import ImportedDataset, import_dataset
+from vit.data.folders import list_files
+from vit.data.import_archive import import_dataset, left_out
 from vit.errors import InvalidDataset
 from vit.images.preprocess import Preprocess
 
@@ -55,6 +56,15 @@ def entry(name: str, **values: Any) -> tarfile.TarInfo:
     return info
 
 
+class Imported(NamedTuple):
+    """A dataset after its import, as a page shows it: pictures by split and class, and what was left out."""
+
+    classes: tuple[str, ...]
+    counts: dict[str, dict[str, int]]
+    skipped: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
 class Sandbox:
     """A folder with an archive and its target, which lists every file written."""
 
@@ -66,8 +76,20 @@ class Sandbox:
         pack(self.archive, files, kind)
         return self
 
-    def read(self) -> ImportedDataset:
-        return import_dataset(self.archive, self.into)
+    @property
+    def spec(self) -> str:
+        return f"folder:{self.into}"
+
+    def read(self) -> Imported:
+        import_dataset(self.archive, self.into)
+        names, *splits = list_files(self.into)[:4]
+        labels = [[label for _, label in split] for split in splits]
+        counts = {
+            split: {name: own.count(label) for label, name in enumerate(names)}
+            for split, own in zip(("train", "validation", "test"), labels, strict=True)
+        }
+        note = left_out(self.into)
+        return Imported(names, counts, note.lines, note.notes)
 
     def refusal(self) -> str:
         with pytest.raises(InvalidDataset) as caught:

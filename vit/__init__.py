@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vit.checkpoints.in_memory import checkpoint_from_module
     from vit.checkpoints.load import list_checkpoints, load_checkpoint
     from vit.checkpoints.save import save_checkpoint
-    from vit.data.import_archive import ImportedDataset, import_dataset
+    from vit.data.import_archive import import_dataset
     from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidImage, UserError
     from vit.explain.classes.examples import classes_from_examples, classes_from_pictures
     from vit.explain.classes.similarity import class_from_picture

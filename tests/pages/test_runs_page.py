@@ -387,7 +387,7 @@ def test_figures_of_earlier_weights_are_named_as_such(write: Callable[..., str],
     weights = (folder / run / "checkpoints" / "best" / "model.safetensors").read_bytes()
     none = np.zeros(0, np.int64)
     report = error_report.Report(
-        hashlib.sha256(weights).hexdigest()[:16], "shapes", SHAPES, np.eye(4, dtype=np.int64), none,
+        hashlib.sha256(weights).hexdigest()[:16], SHAPES, np.eye(4, dtype=np.int64), none,
         np.zeros((0, 1, 1, 3), np.uint8), np.zeros((0, 1, 1, 3), np.uint8), none, none, np.zeros(0, np.float32),
     )  # fmt: skip
     error_report.save(report, folder / run / error_report.FILE)

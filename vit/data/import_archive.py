@@ -12,7 +12,6 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from os.path import splitext
 from pathlib import Path
@@ -48,39 +47,13 @@ _SUFFIXES = (
 )
 
 
-@dataclass(frozen=True)
-class ImportedDataset:
-    """A dataset imported from an archive.
-
-    Attributes:
-        folder: contains one folder per class, directly or below train/, test/ and perhaps val/.
-        classes: their names, sorted.
-        counts: split ("train", "validation", "test") -> pictures per class, as `load_dataset` splits them.
-        skipped: pictures that were left out, with the reason.
-        ignored: number of files that are not pictures: notes, archives, files added by macOS and Windows.
-        notes: assumptions: encoding of names, source of the classes.
-    """
-
-    folder: Path
-    classes: tuple[str, ...]
-    counts: dict[str, dict[str, int]]
-    skipped: tuple[str, ...]
-    ignored: int
-    notes: tuple[str, ...] = ()
-
-    @property
-    def spec(self) -> str:
-        """Spec for `load_dataset`."""
-        return f"folder:{self.folder}"
-
-
 class SkippedFiles(NamedTuple):
     """Files of an archive that were not imported.
 
     Attributes:
         lines: pictures with the reason, and in the last line the number of other files.
         total: number of lines before they were truncated.
-        notes: assumptions, see `ImportedDataset`.
+        notes: assumptions: encoding of names, source of the classes.
     """
 
     lines: tuple[str, ...] = ()
@@ -99,8 +72,8 @@ def left_out(folder: str | Path) -> SkippedFiles:
 
 def import_dataset(
     archive: str | Path, into: str | Path, *, progress: Callable[[int, int], None] | None = None
-) -> ImportedDataset:
-    """Unpack a zip or tar of class folders, and check it meanwhile.
+) -> None:
+    """Unpack a zip or tar of class folders, and check it meanwhile. `left_out` tells what was left out.
 
     The archive contains a folder of pictures per class, directly or in folders for training, testing and validation
     (one of the last two suffices), or any other layout that `vit.data.layout` understands. Its file name does not
@@ -143,7 +116,7 @@ def import_dataset(
         no_pictures = sum(splitext(path[-1])[1].lower() not in OTHER_PICTURES for path in unpacked.others)
         ignored = unpacked.hidden + no_pictures + len(unpacked.tables) - len(arranged.tables)
         _write_note(unfinished, skipped, ignored, notes)
-        classes, *files = list_files(unfinished)[:4]
+        list_files(unfinished)  # raises InvalidDataset if it is no dataset
         unfinished.rename(into)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -155,12 +128,6 @@ def import_dataset(
         raise InvalidDataset(f"The archive was not imported: {error.strerror or error}. Nothing was kept.") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    labels = [[label for _, label in split] for split in files]
-    counts = {
-        split: {name: own.count(label) for label, name in enumerate(classes)}
-        for split, own in zip(("train", "validation", "test"), labels, strict=True)
-    }
-    return ImportedDataset(into, classes, counts, skipped, ignored, notes)
 
 
 def _write_note(folder: Path, skipped: tuple[str, ...], ignored: int, notes: tuple[str, ...]) -> None:

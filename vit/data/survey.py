@@ -47,14 +47,11 @@ class Survey:
     """Survey of a dataset.
 
     Attributes:
-        spec: as for `load_dataset`.
         classes: one name per label.
         counts: split ("train", "validation", "test") -> pictures per class.
-        opened: number of decoded pictures, taken evenly from the classes; `sizes` and `unreadable` refer to them.
-        sizes: None if no picture could be read.
-        unreadable: files that could not be decoded, with the reason.
-        compared: number of pictures searched for duplicates: files with equal bytes, else equal pixels.
-        repeated: duplicates of an earlier picture in the same split.
+        sizes: of pictures taken evenly from the classes; None if none could be read.
+        unreadable: those of them that could not be decoded, with the reason.
+        repeated: duplicates of an earlier picture in the same split: files with equal bytes, else equal pixels.
         leaked: duplicates of a picture in another split, which inflate the accuracy.
         contradicting: duplicates of either kind with another class.
         repeats: some duplicates by name: the first picture, and its duplicate.
@@ -64,13 +61,10 @@ class Survey:
         notes: assumptions about a folder, and remarks on its pictures.
     """
 
-    spec: str
     classes: tuple[str, ...]
     counts: dict[str, dict[str, int]]
-    opened: int
     sizes: Sizes | None
     unreadable: tuple[str, ...]
-    compared: int
     repeated: int
     leaked: int
     contradicting: int
@@ -110,15 +104,12 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
     counted = Counter((item.split, item.label) for item in items)
     counts = {split: {name: counted[split, label] for label, name in enumerate(classes)} for split in SPLITS}
     sizes, cells, unreadable, narrow = _open_some(items)
-    compared, repeats = _find_repeats(items)
+    repeats = _find_repeats(items)
     return Survey(
-        spec=spec,
         classes=classes,
         counts=counts,
-        opened=len(sizes) + len(unreadable),
         sizes=Sizes(sizes[0], sizes[len(sizes) // 2], sizes[-1]) if sizes else None,
         unreadable=tuple(unreadable),
-        compared=compared,
         repeated=sum(first.split == second.split for first, second in repeats),
         leaked=sum(first.split != second.split for first, second in repeats),
         contradicting=sum(first.label != second.label for first, second in repeats),
@@ -205,18 +196,18 @@ def _open_some(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int,
     return sorted(sizes, key=lambda size: (size[0] * size[1], size)), cells, sorted(unreadable), narrow
 
 
-def _find_repeats(items: Sequence[_Item]) -> tuple[int, list[tuple[_Item, _Item]]]:
+def _find_repeats(items: Sequence[_Item]) -> list[tuple[_Item, _Item]]:
     """Find pictures with equal content.
 
     Only files of equal size are read, smaller ones first, within the limits.
 
     Returns:
-        The number of compared pictures; and pairs of the first one, in the order of `items`, and a duplicate.
+        Pairs of the first one, in the order of `items`, and a duplicate.
     """
     by_size: dict[int, list[_Item]] = defaultdict(list)
     for item in items:
         by_size[item.size].append(item)
-    compared = hashed = read = 0
+    hashed = read = 0
     pairs = []
     for size, own in sorted(by_size.items()):
         if len(own) > 1:
@@ -229,8 +220,7 @@ def _find_repeats(items: Sequence[_Item]) -> tuple[int, list[tuple[_Item, _Item]
                     same = first.setdefault(hashlib.sha256(item.content()).digest(), item)
                     if same is not item:
                         pairs.append((same, item))
-        compared += len(own)
-    return compared, pairs
+    return pairs
 
 
 def _contact_sheet(cells: dict[int, list[Image.Image]], rows: int) -> Image.Image:

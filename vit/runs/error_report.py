@@ -37,7 +37,6 @@ class Report:
 
     Attributes:
         checkpoint: hash of its weights, as `Checkpoint.hash`.
-        data: the dataset.
         classes: one name per label.
         confusion: (C, C) counts of images; rows are true classes, columns predicted ones.
         indices: (W,) indices into the test set of the most confident mistakes, most confident first.
@@ -45,11 +44,9 @@ class Report:
         overlays: (W, height, width, 3) uint8, enlarged, with the attention of the last block, mean over heads.
         true, predicted: (W,) labels.
         probability: (W,) probability of the wrong class, 0 to 1.
-        identity: as `Checkpoint.identity`; "" if the file has none.
     """
 
     checkpoint: str
-    data: str
     classes: tuple[str, ...]
     confusion: NDArray[np.int64]
     indices: NDArray[np.int64]
@@ -58,7 +55,6 @@ class Report:
     true: NDArray[np.int64]
     predicted: NDArray[np.int64]
     probability: NDArray[np.float32]
-    identity: str = ""
 
     @property
     def accuracy(self) -> float:
@@ -82,8 +78,7 @@ def save(report: Report, file: Path) -> None:
     with replaced(file) as out:
         np.savez_compressed(
             out,
-            meta=np.array([report.checkpoint, report.data]),
-            identity=np.array(report.identity),
+            meta=np.array([report.checkpoint]),
             classes=np.array(report.classes),
             **{name: getattr(report, name) for name in _ARRAYS},
         )
@@ -107,10 +102,9 @@ def read(file: Path) -> Report:
                     raise ValueError("more than a report takes")
             raw.seek(0)
             arrays = np.load(raw, allow_pickle=False)
-            checkpoint, data = (_displayable(text) for text in arrays["meta"])
+            checkpoint, *_ = map(_displayable, arrays["meta"])
             classes = tuple(_displayable(name) for name in arrays["classes"])
-            identity = _displayable(arrays["identity"]) if "identity" in arrays else ""
-            report = Report(checkpoint, data, classes, **{name: arrays[name] for name in _ARRAYS}, identity=identity)
+            report = Report(checkpoint, classes, **{name: arrays[name] for name in _ARRAYS})
         _check_report(report)
     except FileNotFoundError as error:
         raise UserError("This run has not been evaluated yet.") from error

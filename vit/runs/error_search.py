@@ -71,7 +71,6 @@ def write(
         overlays = [_attention_overlay(model, normalise(image[None].to(device)), image) for image in worst.images]
     report = Report(
         checkpoint.hash,
-        data,
         checkpoint.labels,
         confusion.view(classes, classes).numpy(),
         worst.indices.long().numpy(),
@@ -80,7 +79,6 @@ def write(
         worst.true.long().numpy(),
         worst.predicted.long().numpy(),
         worst.probability.float().numpy(),
-        checkpoint.identity,
     )
     save(report, file)
     return report, combined(parts)
