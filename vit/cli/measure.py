@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from typing import Any
 
 from vit.checkpoints.checkpoint import Checkpoint
@@ -44,13 +45,10 @@ def run_evaluate(options: argparse.Namespace) -> None:
 def run_faithfulness(options: argparse.Namespace) -> None:
     """Rank the methods by the faithfulness of their maps."""
     _check_limit(options.limit)
-    checkpoint, bar = load_with_classes(options), not options.json
+    checkpoint = load_with_classes(options)
     if options.card:
         check_card(checkpoint)
-    if _is_spread(options):
-        ranked = _measure_in_parts(checkpoint, options)
-    else:
-        ranked = method_ranking.rank(checkpoint, options.data, options.limit, root=options.data_root, bar=bar)
+    ranked = _measured(method_ranking.rank, checkpoint, options, bar=not options.json)
     if options.json:
         facts = facts_of(checkpoint) | {"data": options.data}
         print(json.dumps(facts | {"pictures": ranked[0].pictures, "methods": [one.to_dict() for one in ranked]}))
@@ -66,11 +64,8 @@ def run_features(options: argparse.Namespace) -> None:
     _check_limit(options.limit)
     if options.out.suffix.lower() != ".npz" or not options.out.parent.is_dir():
         raise InvalidConfig(f"--out takes a file that ends in .npz, in a folder that is there, not {options.out}.")
-    checkpoint, bar = load_checkpoint(options.checkpoint), not options.json
-    if _is_spread(options):
-        extracted = _measure_in_parts(checkpoint, options)
-    else:
-        extracted = features.features(checkpoint, options.data, options.limit, root=options.data_root, bar=bar)
+    checkpoint = load_checkpoint(options.checkpoint)
+    extracted = _measured(features.features, checkpoint, options, bar=not options.json)
     try:
         features.save(extracted, options.out)
     except OSError as error:
@@ -88,6 +83,13 @@ def _is_spread(options: argparse.Namespace) -> bool:
     if not options.on and (options.workers is not None or options.device):
         raise InvalidConfig("--workers and --device need --on.")
     return bool(options.on)
+
+
+def _measured(here: Callable[..., Any], checkpoint: Checkpoint, options: argparse.Namespace, **shown: Any) -> Any:
+    """Compute the command's measurement with `here` in this process, or in several."""
+    if _is_spread(options):
+        return _measure_in_parts(checkpoint, options)
+    return here(checkpoint, options.data, options.limit, root=options.data_root, **shown)
 
 
 def _measure_in_parts(checkpoint: Checkpoint, options: argparse.Namespace) -> Any:
@@ -112,11 +114,7 @@ def run_heads(options: argparse.Namespace) -> None:
     head_census.check_name(checkpoint, options.statistic)
     if options.card:
         check_card(checkpoint)
-    if _is_spread(options):
-        statistics = _measure_in_parts(checkpoint, options)
-    else:
-        bar = pictures_bar(not options.json)
-        statistics = head_census.census(checkpoint, options.data, options.limit, root=options.data_root, progress=bar)
+    statistics = _measured(head_census.census, checkpoint, options, progress=pictures_bar(not options.json))
     statistic = statistics[options.statistic]
     if options.json:
         facts = facts_of(checkpoint) | {"data": options.data}

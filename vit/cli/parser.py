@@ -75,22 +75,26 @@ def _add_size(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _add_data(command: argparse.ArgumentParser, what: str | None = None) -> None:
-    command.add_argument("--data", required=True, metavar="NAME|folder:PATH", help=what)
-
-
 def _add_data_root(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--data-root", type=Path, default=Path("data"), help="folder for downloads (default: %(default)s)"
     )
 
 
-def _add_limit(command: argparse.ArgumentParser, default: int) -> None:
-    command.add_argument("--limit", type=int, default=default, metavar="N", help="pictures (default: %(default)s)")
+def _add_test_pictures(command: argparse.ArgumentParser, limit: int | None = None) -> None:
+    """Add options for the pictures of a measurement; without `limit`, their default number, it takes all of them."""
+    command.add_argument("--data", required=True, metavar="NAME|folder:PATH")
+    _add_data_root(command)
+    if limit:
+        command.add_argument("--limit", type=int, default=limit, metavar="N", help="pictures (default: %(default)s)")
 
 
-def _add_processes(command: argparse.ArgumentParser) -> None:
-    """Add options to compute with several processes, see `vit.runs.batch`."""
+def _add_set(command: argparse.ArgumentParser, about: str = "change settings; repeatable") -> None:
+    command.add_argument("--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE", help=about)
+
+
+def _add_measuring(command: argparse.ArgumentParser) -> None:
+    """Add the checkpoint, --json, and options to compute with several processes, see `vit.runs.batch`."""
     command.add_argument(
         "--on", metavar="NAME", help="use several processes: of a configured cluster, or `here`, on this machine; "
         "partial results are kept, and the same command continues from them",
@@ -99,6 +103,8 @@ def _add_processes(command: argparse.ArgumentParser) -> None:
         "--workers", type=int, metavar="N", help="with --on: number of processes (default: as many as fit)"
     )
     command.add_argument("--device", choices=("cpu", "gpu"), help="with --on: device of each process (default: cpu)")
+    _add_checkpoint(command)
+    _add_json(command)
 
 
 def _add_checkpoint(command: argparse.ArgumentParser) -> None:
@@ -175,49 +181,34 @@ def _explain(command: argparse.ArgumentParser) -> None:
 
 
 def _evaluate(command: argparse.ArgumentParser) -> None:
-    _add_data(command)
-    _add_data_root(command)
+    _add_test_pictures(command)
     command.add_argument("--report", type=Path, metavar="FILE.npz", help="also save the prediction for each picture")
     _add_classes(command)
-    _add_processes(command)
-    _add_checkpoint(command)
-    _add_json(command)
+    _add_measuring(command)
 
 
 def _faithfulness(command: argparse.ArgumentParser) -> None:
-    _add_data(command)
-    _add_data_root(command)
-    _add_limit(command, 500)
+    _add_test_pictures(command, 500)
     command.add_argument("--card", action="store_true", help="also write the table into the checkpoint's card")
     _add_classes(command)
-    _add_processes(command)
-    _add_checkpoint(command)
-    _add_json(command)
+    _add_measuring(command)
 
 
 def _heads(command: argparse.ArgumentParser) -> None:
-    _add_data(command)
-    _add_data_root(command)
-    _add_limit(command, 128)
+    _add_test_pictures(command, 128)
     command.add_argument(
         "--statistic", choices=_CENSUS, default=_CENSUS[0], help="statistic in the table (default: %(default)s)"
     )
     command.add_argument(
         "--card", action="store_true", help="also write the distance by block into the checkpoint's card"
     )
-    _add_processes(command)
-    _add_checkpoint(command)
-    _add_json(command)
+    _add_measuring(command)
 
 
 def _features(command: argparse.ArgumentParser) -> None:
-    _add_data(command)
-    _add_data_root(command)
-    _add_limit(command, 1000)
+    _add_test_pictures(command, 1000)
     command.add_argument("--out", type=Path, required=True, metavar="FILE.npz", help="with vectors, labels and classes")
-    _add_processes(command)
-    _add_checkpoint(command)
-    _add_json(command)
+    _add_measuring(command)
 
 
 def _convert(command: argparse.ArgumentParser) -> None:
@@ -265,9 +256,7 @@ def _train(command: argparse.ArgumentParser) -> None:
         "--config", type=Path, metavar="FILE.json", help="settings from a file, such as a run's config.json"
     )
     command.add_argument("--data", metavar="NAME|folder:PATH", help="cifar10, cifar100, mnist, fashion-mnist, shapes")
-    command.add_argument(
-        "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE", help="change settings; repeatable"
-    )
+    _add_set(command)
     command.add_argument(
         "--run-dir", "--run", type=Path, dest="run", metavar="DIR",
         help="the run's folder (default: runs/<time>-<preset>); torchrun has an option --run of its own",
@@ -292,14 +281,12 @@ def _train(command: argparse.ArgumentParser) -> None:
 
 def _ladder(command: argparse.ArgumentParser) -> None:
     command.add_argument("--from", required=True, dest="start", metavar="NAME_OR_PATH", help="the checkpoint")
-    _add_data(command, "the pictures")
+    command.add_argument("--data", required=True, metavar="NAME|folder:PATH", help="the pictures")
     command.add_argument(
         "--rungs", nargs="+", metavar="NAME", help=f"some of: {', '.join(RUNGS)} (default: every rung)"
     )
     command.add_argument("--config", type=Path, metavar="FILE.json", help="settings of the runs, from a file")
-    command.add_argument(
-        "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE", help="change settings; repeatable"
-    )
+    _add_set(command)
     command.add_argument("--json", action="store_true", help="print one JSON object per rung")
     command.set_defaults(resume=None)
 
@@ -308,10 +295,7 @@ def _search(command: argparse.ArgumentParser) -> None:
     command.add_argument("--preset", help="a complete recipe: " + ", ".join(presets.PRESETS))
     command.add_argument("--config", type=Path, metavar="FILE.json", help="settings of all trials, from a file")
     command.add_argument("--data", metavar="NAME|folder:PATH", help="the pictures")
-    command.add_argument(
-        "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE",
-        help="change settings of all trials; epochs is the maximum per trial",
-    )  # fmt: skip
+    _add_set(command, "change settings of all trials; epochs is the maximum per trial")
     command.add_argument(
         "--space", action="extend", nargs="+", default=[], metavar="KEY=LOW:HIGH[:log]",
         help="range to draw from, or KEY=VALUE,VALUE; repeatable (default: learning rates, decays, regularisation)",
