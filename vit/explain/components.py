@@ -8,7 +8,6 @@ component); outliers: Darcet et al. 2024, arXiv 2309.16588.
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from vit.explain.maps import otsu_threshold
 from vit.explain.weight_views import outliers
-from vit.model.cpu import exact_on_cpu, onednn
+from vit.model.cpu import onednn_for
 from vit.model.transformer import Hook, VisionTransformer
 
 COLOURS = 3  # components: red, green, blue
@@ -60,7 +59,7 @@ def token_features(model: VisionTransformer, pixels: Tensor, block: int = -1, ho
         hook: replaces head outputs, see `VisionTransformer.forward`.
     """
     last = block % len(model.blocks)
-    with onednn() if exact_on_cpu(pixels) else nullcontext():
+    with onednn_for(pixels):
         x, steps = model.walk(pixels, every=True, hook=hook)
         for step in steps[: last + 1]:
             x = step(x)

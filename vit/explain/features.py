@@ -5,7 +5,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from vit.devices import restored_device
 from vit.explain.head_census import batch_size
 from vit.files import replaced
 from vit.images.preprocess import Normalise
-from vit.model.cpu import exact_on_cpu, onednn
+from vit.model.cpu import onednn_for
 from vit.model.transformer import VisionTransformer
 
 STORE_BYTES = 1_000_000_000  # maximum size of a cache folder
@@ -45,7 +45,7 @@ class Features(NamedTuple):
 @torch.inference_mode()
 def pooled_features(model: VisionTransformer, pixels: Tensor) -> Tensor:
     """Compute the head's input features (B, D) for a model's input (B, channels, height, width)."""
-    with onednn() if exact_on_cpu(pixels) else nullcontext():
+    with onednn_for(pixels):
         x, steps = model.walk(pixels)
         for step in steps:
             x = step(x)
@@ -59,7 +59,7 @@ def patch_features(model: VisionTransformer, pixels: Tensor) -> Tensor:
     Args:
         pixels: (1, channels, height, width), the model's input.
     """
-    with onednn() if exact_on_cpu(pixels) else nullcontext():
+    with onednn_for(pixels):
         x, steps = model.walk(pixels, every=True)
         for step in steps:
             x = step(x)

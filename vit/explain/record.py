@@ -1,7 +1,6 @@
 """Attention on demand: any row, column or matrix of any block, computed from the queries and keys of one pass."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -13,7 +12,7 @@ from vit.explain.maps import checked_index, fuse, fuse_rows, select_head
 from vit.explain.settings import Direction, Fusion
 from vit.model.attention import Hook, attention_weights
 from vit.model.config import ViTConfig
-from vit.model.cpu import exact_on_cpu, onednn
+from vit.model.cpu import onednn, onednn_for
 from vit.model.transformer import VisionTransformer
 
 Precision = Literal["float32", "bfloat16"]
@@ -297,7 +296,7 @@ def with_logits(record: AttentionRecord, model: VisionTransformer) -> AttentionR
     pooled, rounded = record.pooled, record.queries[0].dtype is torch.bfloat16
     with (
         torch.autocast(pooled.device.type, torch.bfloat16, enabled=rounded),
-        onednn() if exact_on_cpu(pooled) else nullcontext(),  # must follow autocast, which `exact_on_cpu` checks
+        onednn_for(pooled),  # must follow autocast, which it checks
     ):
         return replace(record, logits=model.head(pooled).float())
 

@@ -8,7 +8,6 @@ Source: Jiang et al. 2025, "Vision Transformers Don't Need Trained Registers", a
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, cast
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.explain.weight_views import outliers
-from vit.model.cpu import exact_on_cpu, onednn
+from vit.model.cpu import onednn_for
 from vit.model.layers import MLP
 from vit.model.transformer import Block, VisionTransformer, tokens_read
 
@@ -166,7 +165,7 @@ def _norms(
         model = observed
     first, norms = len(model.config.prefix), []
     x, steps = model.walk(pixels, every=True)
-    with onednn() if exact_on_cpu(pixels) else nullcontext():
+    with onednn_for(pixels):
         for step in steps[: last % len(steps) + 1]:
             x = step(x)
             norms.append(x[0, first:].norm(dim=-1))

@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from threading import Lock
@@ -49,6 +49,11 @@ def onednn() -> Iterator[None]:
             _active -= exact
             if exact and not _active:
                 matmul.fp32_precision = _previous_precision
+
+
+def onednn_for(x: Tensor) -> AbstractContextManager[None]:
+    """Return `onednn` for a pass of this tensor if it is `exact_on_cpu` now, else a context without effect."""
+    return onednn() if exact_on_cpu(x) else nullcontext()
 
 
 @contextmanager
