@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from drawn import encode
 from PIL import Image
 
 from vit.data.folders import list_files
@@ -23,9 +24,7 @@ Files = dict[str, bytes]
 
 def picture(seed: int = 0, format: str = "PNG", size: int = 8) -> bytes:
     noise = np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(noise).save(file, format)
-    return file.getvalue()
+    return encode(Image.fromarray(noise), format)
 
 
 def classes(*names: str, count: int = 3) -> Files:

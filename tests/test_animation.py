@@ -10,6 +10,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from drawn import animated
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
@@ -38,15 +39,6 @@ CLASS_TOKEN = Selection(**GRAY)  # no outline lies on its map
 @pytest.fixture
 def explanation(checkpoint: Checkpoint) -> Explanation:
     return explain(checkpoint, animated(1))
-
-
-def animated(count: int, **options: Any) -> bytes:
-    """Return pictures of noise, 60 x 40."""
-    noise = np.random.default_rng(0).integers(0, 256, (count, 40, 60, 3), dtype=np.uint8)
-    frames = [Image.fromarray(pixels) for pixels in noise]
-    out = io.BytesIO()
-    frames[0].save(out, "PNG", save_all=True, append_images=frames[1:], **options)
-    return out.getvalue()
 
 
 def played(film: Film) -> tuple[list[np.ndarray], list[int]]:

@@ -1,6 +1,5 @@
 """The code snippet of the page, run unchanged, gives the displayed numbers."""
 
-import io
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import text_models
 import torch
+from drawn import animated
 from PIL import Image
 
 import vit
@@ -42,14 +42,6 @@ def checkpoint(saved: Path, monkeypatch: pytest.MonkeyPatch) -> Checkpoint:
     return load_checkpoint("tiny")
 
 
-def photo(count: int = 1) -> bytes:
-    noise = np.random.default_rng(0).integers(0, 256, (count, 40, 60, 3), dtype=np.uint8)
-    frames = [Image.fromarray(pixels) for pixels in noise]
-    out = io.BytesIO()
-    frames[0].save(out, "PNG", save_all=True, append_images=frames[1:])
-    return out.getvalue()
-
-
 def compare(explanation: Explanation, checkpoint: Checkpoint, selection: Selection, **options: Any) -> str:
     """Run the code, compare its numbers bit by bit, and return it."""
     view = export.MapView.of(explanation.record, selection, explanation.payload)
@@ -76,8 +68,8 @@ SELECTIONS = [
 
 @pytest.mark.parametrize(("view", "token"), [("similar", 5), ("components", 0)])
 def test_code_gives_the_displayed_numbers_after_a_block(checkpoint: Checkpoint, view: View, token: int) -> None:
-    Path("photo.png").write_bytes(photo())
-    explanation, selection = explain(checkpoint, photo()), Selection(view=view, token=token, after_block=0)
+    Path("photo.png").write_bytes(animated())
+    explanation, selection = explain(checkpoint, animated()), Selection(view=view, token=token, after_block=0)
     features = token_features(checkpoint.model, checkpoint.preprocess(explanation.picture), 0)
     explanation = replace(explanation, record=replace(explanation.record, features=features))
     map_view = export.MapView.of(explanation.record, selection)
@@ -92,8 +84,8 @@ def test_code_gives_the_displayed_numbers_after_a_block(checkpoint: Checkpoint, 
 
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_code_gives_the_displayed_numbers(checkpoint: Checkpoint, selection: Selection) -> None:
-    Path("photo.png").write_bytes(photo())
-    program = compare(explain(checkpoint, photo()), checkpoint, selection, picture="photo.png")
+    Path("photo.png").write_bytes(animated())
+    program = compare(explain(checkpoint, animated()), checkpoint, selection, picture="photo.png")
     assert 'load_checkpoint("tiny")' in program and len(program.splitlines()) <= 12
     assert f'"{checkpoint.hash}"' in program and f'"{checkpoint.identity}"' in program
 
@@ -104,8 +96,8 @@ def test_code_for_a_class_gives_the_methods_numbers(checkpoint: Checkpoint, meth
     how = METHODS[method]
     if query is not None and not how.of_tokens:
         return
-    Path("photo.png").write_bytes(photo())
-    explanation = explain(checkpoint, photo())
+    Path("photo.png").write_bytes(animated())
+    explanation = explain(checkpoint, animated())
     unusual = Settings(residual=0.3, fusion="min", discard=0.25, start_block=1)
     tuning = unusual if query == 7 or not how.of_tokens else Settings()
     facts: dict[str, Any] = {"method": method, "target": 3} | tuning.changed(how.settings)
@@ -135,8 +127,8 @@ def test_code_for_the_tokens_that_the_head_reads_gives_their_numbers(
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     checkpoint = load_checkpoint("tiny")
-    Path("photo.png").write_bytes(photo())
-    explanation = explain(checkpoint, photo())
+    Path("photo.png").write_bytes(animated())
+    explanation = explain(checkpoint, animated())
     facts: dict[str, Any] = {"method": method} | ({} if query is None else {"query": query, "direction": "to"})
     left: dict[str, Any] = {}
     exec(snippet(explanation, checkpoint, facts, "photo.png"), left)
@@ -150,16 +142,16 @@ def test_code_imports_everything_it_uses(checkpoint: Checkpoint, monkeypatch: py
         METHODS["gradcam"], code=lambda call: "log1p(record.gradcam())", imports=("from torch import log1p",)
     )
     monkeypatch.setitem(METHODS, "needy", needy)
-    Path("photo.png").write_bytes(photo())
+    Path("photo.png").write_bytes(animated())
     left: dict[str, Any] = {}
-    exec(snippet(explain(checkpoint, photo()), checkpoint, {"method": "needy", "target": 3}, "photo.png"), left)
+    exec(snippet(explain(checkpoint, animated()), checkpoint, {"method": "needy", "target": 3}, "photo.png"), left)
     gains = vit.relevance_record(checkpoint.model, left["pixels"], target=3).gradcam().log1p()
     torch.testing.assert_close(left["weights"], gains / gains.sum())
 
 
 def test_another_selection_has_other_numbers(checkpoint: Checkpoint) -> None:
-    Path("photo.png").write_bytes(photo())
-    explanation = explain(checkpoint, photo())
+    Path("photo.png").write_bytes(animated())
+    explanation = explain(checkpoint, animated())
     other = export.MapView.of(explanation.record, Selection(block=0)).facts
     left: dict[str, Any] = {}
     exec(snippet(explanation, checkpoint, other, "photo.png"), left)
@@ -172,11 +164,13 @@ def test_sample_needs_no_file(checkpoint: Checkpoint) -> None:
 
 
 def test_size_precision_and_frame_are_stated_if_not_default(checkpoint: Checkpoint) -> None:
-    Path("a.png").write_bytes(photo(3))
-    explanation = explain(checkpoint, photo(3), (64, 48), "bfloat16", frame=2)
+    Path("a.png").write_bytes(animated(3))
+    explanation = explain(checkpoint, animated(3), (64, 48), "bfloat16", frame=2)
     program = compare(explanation, checkpoint, Selection(block=1, head=0), picture="a.png", frame=2)
     assert all(word in program for word in ("(64, 48)", "bfloat16", "frame=2"))
-    plain = snippet(explain(checkpoint, photo()), checkpoint, export.MapView.of(explanation.record, Selection()).facts)
+    plain = snippet(
+        explain(checkpoint, animated()), checkpoint, export.MapView.of(explanation.record, Selection()).facts
+    )
     assert not any(word in plain for word in ("resized", "float", "frame=", "heads="))
 
 
@@ -192,29 +186,29 @@ def test_pooling_query_has_its_code(
     save_checkpoint(tmp_path / "pooling", build(prefix=(), pool="map"), labels, preprocess)
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    Path("photo.jpg").write_bytes(photo())
+    Path("photo.jpg").write_bytes(animated())
     pooling = load_checkpoint("pooling")
-    compare(explain(pooling, photo()), pooling, Selection(view="pool", head=head))
+    compare(explain(pooling, animated()), pooling, Selection(view="pool", head=head))
 
 
 def test_unspecified_number_of_heads_is_stated(checkpoint: Checkpoint) -> None:
-    explanation, facts = explain(checkpoint, photo()), {"method": "similar", "query": 0}
+    explanation, facts = explain(checkpoint, animated()), {"method": "similar", "query": 0}
     assert "heads=2)" in snippet(explanation, replace(checkpoint, assumed={"heads": "why"}), facts)
 
 
 def test_checkpoint_of_a_run_is_named_by_its_path(checkpoint: Checkpoint, saved: Path) -> None:
     shutil.copytree(saved, Path("runs") / "20260101-tiny" / "checkpoints" / "best")
-    Path("photo.jpg").write_bytes(photo())
-    compare(explain(checkpoint, photo()), replace(checkpoint, name="run-20260101-tiny"), Selection())
+    Path("photo.jpg").write_bytes(animated())
+    compare(explain(checkpoint, animated()), replace(checkpoint, name="run-20260101-tiny"), Selection())
 
 
 @pytest.mark.parametrize("name", ['"); hurt = 1; ("', "'\n\\\u2028照.png", 'it\'s "it".png'])
 def test_foreign_names_are_literals(checkpoint: Checkpoint, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = []
-    monkeypatch.setattr(Path, "read_bytes", lambda path: requests.append(str(path)) or photo())
+    monkeypatch.setattr(Path, "read_bytes", lambda path: requests.append(str(path)) or animated())
     left: dict[str, Any] = {}
     facts = {"method": "similar", "query": 0}
-    exec(snippet(explain(checkpoint, photo()), replace(checkpoint, assumed={}), facts, name), left)
+    exec(snippet(explain(checkpoint, animated()), replace(checkpoint, assumed={}), facts, name), left)
     assert name in requests and "hurt" not in left
 
 
@@ -257,7 +251,7 @@ def answering(
 )
 @pytest.mark.parametrize("sample", ["", "cat"])
 def test_code_recreates_user_defined_classes(answering: Checkpoint, sample: str) -> None:
-    data = samples.read(sample) if sample else photo()
+    data = samples.read(sample) if sample else animated()
     Path("photo.png").write_bytes(data)
     explanation = explain(answering, data)
     target = len(answering.labels) - 1

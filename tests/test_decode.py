@@ -1,6 +1,5 @@
 """Bytes to upright RGB pictures, or a refusal in one sentence."""
 
-import io
 import random
 import struct
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn import difference, gradient
+from drawn import difference, encode, gradient, refusal
 from PIL import Image, ImageCms
 from subprocesses import output_of
 
@@ -52,12 +51,6 @@ def test_entry_points_silence_libraries_on_a_damaged_picture(door: str, speaks: 
         [sys.executable, "-c", f"{door}{SPEAKING}"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
     )
     assert ("Using code not yet in table" in done.stderr) == speaks, done.stderr
-
-
-def encode(image: Image.Image, format: str, **options: object) -> bytes:
-    file = io.BytesIO()
-    image.save(file, format, **options)
-    return file.getvalue()
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
@@ -267,12 +260,6 @@ def test_broken_profile_is_ignored(mode: str) -> None:
 
 
 # --- What is refused --------------------------------------------------------------------------------------------
-
-
-def refusal(data: bytes) -> str:
-    with pytest.raises(InvalidImage) as caught:
-        decode_image(data)
-    return str(caught.value)
 
 
 def jpeg_with_scans(scans: int) -> bytes:

@@ -9,10 +9,9 @@ import numpy as np
 import pillow_heif
 import pytest
 import torch
-from drawn import difference, gradient
+from drawn import difference, encode, gradient, refusal
 from PIL import Image
 
-from vit.errors import InvalidImage
 from vit.images.decode import decode_image, used_range
 from vit.images.tiff import count_pages
 from vit.images.video import is_video
@@ -21,20 +20,6 @@ pytestmark = pytest.mark.usefixtures("assert_silence")
 
 Entry = tuple[int, int, int | bytes]  # tag, type, value
 TWELVE_BITS = np.linspace(0, 4095, 90).astype(np.uint16)[None].repeat(60, 0)
-
-
-def encode(image: Image.Image, format: str, **options: object) -> bytes:
-    file = io.BytesIO()
-    image.save(file, format, **options)
-    return file.getvalue()
-
-
-def refusal(data: bytes) -> str:
-    with pytest.raises(InvalidImage) as caught:
-        decode_image(data)
-    message = str(caught.value)
-    assert message.endswith(".") and "\n" not in message
-    return message
 
 
 def tiff(values: np.ndarray, kind: int = 1, more: Sequence[Entry] = (), below: Sequence[Entry] = ()) -> bytes:

@@ -1,6 +1,5 @@
 """Offered input sizes, their cost, and whether estimates hold."""
 
-import io
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from drawn import encode
 from PIL import Image
 from subprocesses import output_of
 
@@ -35,9 +35,7 @@ from vit.view.payload import unpack
 
 @pytest.fixture
 def photo() -> bytes:
-    out = io.BytesIO()
-    Image.effect_noise((300, 200), 80).convert("RGB").save(out, "PNG")
-    return out.getvalue()
+    return encode(Image.effect_noise((300, 200), 80).convert("RGB"))
 
 
 def of_size(checkpoint: Checkpoint, side: int, patch: int, depth: int = 2) -> Checkpoint:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from drawn import encode
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
@@ -38,9 +39,7 @@ def picture() -> Image.Image:
 
 @pytest.fixture
 def explanation(checkpoint: Checkpoint, picture: Image.Image) -> Explanation:
-    out = io.BytesIO()
-    picture.save(out, "PNG")
-    return explain(checkpoint, out.getvalue())
+    return explain(checkpoint, encode(picture))
 
 
 @pytest.fixture
@@ -198,9 +197,7 @@ def pooling(
 
 
 def test_pooling_query_exports_its_attention(pooling: Checkpoint, picture: Image.Image) -> None:
-    out = io.BytesIO()
-    picture.save(out, "PNG")
-    explanation = explain(pooling, out.getvalue())
+    explanation = explain(pooling, encode(picture))
     with torch.inference_mode():
         output = pooling.model(pooling.preprocess(picture), output_attentions=True)
     truth = output.pool_attention[0].numpy()  # (H, N)

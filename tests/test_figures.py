@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from drawn import encode
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
@@ -34,9 +35,7 @@ def explanation(checkpoint: Checkpoint) -> Explanation:
 
 def explained(checkpoint: Checkpoint, width: int, height: int) -> Explanation:
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "PNG")
-    return explain(checkpoint, out.getvalue())
+    return explain(checkpoint, encode(Image.fromarray(pixels)))
 
 
 def figure(explanation: Explanation, selection: Selection, facts: str = "Facts.", **options: Any) -> bytes:

@@ -1,10 +1,10 @@
 """Animations as input: which frames are offered, what each shows, and limits on their cost."""
 
-import io
 from typing import Any
 
 import numpy as np
 import pytest
+from drawn import encode
 from patience import calls_in
 from PIL import Image
 
@@ -22,11 +22,9 @@ def animation(kind: str, count: int = 4, size: tuple[int, int] = (60, 40), **opt
     frames = [Image.new("RGB", size, (40 * i,) * 3) for i in range(count)]
     for frame in frames:
         frame.paste("red", (0, 0, 8, 8))
-    out = io.BytesIO()
     lossless = {"lossless": True} if kind == "WEBP" else {}
     several = {"save_all": True, "append_images": frames[1:]} if count > 1 else {}
-    frames[0].save(out, kind, **several, **lossless, **options)
-    return out.getvalue()
+    return encode(frames[0], kind, **several, **lossless, **options)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP"])
@@ -108,9 +106,7 @@ def test_growing_frames_of_a_gif_are_refused() -> None:
 def test_requested_frame_is_explained(saved: Any) -> None:
     checkpoint, data = load_checkpoint(saved), animation("PNG")
     result = explain(checkpoint, data, frame=2)
-    out = io.BytesIO()
-    decode_image(data, 2).save(out, "PNG")
-    alone = explain(checkpoint, out.getvalue())
+    alone = explain(checkpoint, encode(decode_image(data, 2)))
     assert result.picture.getpixel((30, 30)) == (80, 80, 80)
     assert result.record.logits.tolist() == alone.record.logits.tolist()
     assert result.record.logits.tolist() != explain(checkpoint, data).record.logits.tolist()

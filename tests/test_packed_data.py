@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from drawn import encode
 from patience import calls_in
 from PIL import Image
 
@@ -33,9 +34,7 @@ COUNTS = {"train": 60, "val": 10, "test": 8}
 
 def picture(split: str, number: int) -> bytes:
     noise = np.random.default_rng([number, *split.encode()]).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(noise).save(out, "PNG")
-    return out.getvalue()
+    return encode(Image.fromarray(noise))
 
 
 def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:

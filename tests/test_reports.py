@@ -1,12 +1,12 @@
 """PDF reports: number of pages, and the text and pictures of the view."""
 
-import io
 import re
 import zlib
 from pathlib import Path
 
 import pytest
 import torch
+from drawn import encode
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
@@ -88,9 +88,8 @@ def test_layers_have_curves_and_a_map_for_each_block(saved: Path) -> None:
 
 
 def look(name: str) -> EvaluatedPicture:
-    out = io.BytesIO()
-    Image.new("RGB", (192, 192), (200, 30, 30)).save(out, "JPEG")
-    return EvaluatedPicture(Picture(name, b""), PictureResult("cat", 0.5, 0.25, out.getvalue()), None)
+    thumbnail = encode(Image.new("RGB", (192, 192), (200, 30, 30)), "JPEG")
+    return EvaluatedPicture(Picture(name, b""), PictureResult("cat", 0.5, 0.25, thumbnail), None)
 
 
 @pytest.mark.parametrize(("count", "pages"), [(1, 1), (30, 2), pytest.param(130, 6, marks=pytest.mark.exhaustive)])

@@ -1,6 +1,5 @@
 """The survey of a dataset, and the folders that a page may offer."""
 
-import io
 import json
 import os
 import struct
@@ -31,9 +30,7 @@ def fill(tmp_path: Path) -> Fill:
         folder.mkdir(parents=True, exist_ok=True)
         for i in range(count):
             noise = np.random.default_rng([i, *sub.encode()]).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
-            file = io.BytesIO()
-            Image.fromarray(noise).save(file, "PNG")
-            (folder / f"{i:02}.png").write_bytes(file.getvalue())
+            Image.fromarray(noise).save(folder / f"{i:02}.png")
         return tmp_path
 
     return put

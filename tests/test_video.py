@@ -18,7 +18,7 @@ import av
 import numpy as np
 import pytest
 import torch
-from drawn import noise
+from drawn import encode, noise
 from patience import PATIENCE
 from PIL import Image
 
@@ -200,10 +200,8 @@ def test_large_frames_are_stored_smaller() -> None:
 
 
 def test_video_is_recognised_by_its_content() -> None:
-    gif, avif = io.BytesIO(), io.BytesIO()
-    Image.new("RGB", (9, 9)).save(gif, "GIF")
-    Image.new("RGB", (9, 9)).save(avif, "AVIF")
-    assert not is_video(gif.getvalue()) and not is_video(avif.getvalue()) and not is_video(b"")
+    gif, avif = (encode(Image.new("RGB", (9, 9)), kind) for kind in ("GIF", "AVIF"))
+    assert not is_video(gif) and not is_video(avif) and not is_video(b"")
     with pytest.raises(InvalidImage, match="This is a video"):
         decode_image(clip(1))  # datasets accept only pictures
 
