@@ -65,7 +65,7 @@ class Target:
         """Return why the class cannot compute this model, as sentences about "it"; empty if it can."""
         can = {**PLAIN, **self.can}
         sentences = [
-            _sentence(trait, value, config)
+            _SENTENCES[trait](value, config)
             for trait, value in traits(config, tensors).items()
             if trait in can and value not in can[trait]
         ]
@@ -147,10 +147,6 @@ _SENTENCES: dict[str, Callable[[Any, ViTConfig], str]] = {
     "activation": lambda value, config: f"its activation is {value}",
     "eps": lambda value, config: f"the eps of its LayerNorms is {value:g}",
 }
-
-
-def _sentence(trait: str, value: Any, config: ViTConfig) -> str:
-    return _SENTENCES[trait](value, config)
 
 
 def split_prefix(config: ViTConfig, tensors: Tensors, rows: bool = True) -> Tensors:
