@@ -154,12 +154,7 @@ def confirm_deletion(info: CheckpointInfo) -> None:
         registry.check_not_awaited(info.name)
         (hub.remove if fetched else manage.delete)(info.name)
 
-    with st.container(horizontal=True):
-        done = (f"{info.name} was deleted.", delete)
-        if st.button("Delete", key="really delete", type="primary", on_click=act, args=done):
-            st.rerun()
-        if st.button("Keep it", key="not delete"):
-            st.rerun()
+    button_actions.confirm_or_keep("Delete", act, (f"{info.name} was deleted.", delete))
 
 
 def fetch() -> None:

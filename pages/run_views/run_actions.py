@@ -153,12 +153,7 @@ def _edit(run: registry.Run) -> None:
 @st.dialog("Kill this run?")
 def _confirm_kill(run: registry.Run) -> None:
     st.markdown(f"**{plain(run.name)}** ends at once. Progress since the last complete epoch is lost.")
-    with st.container(horizontal=True):
-        done = ("It was killed.", control.kill, run.id)
-        if st.button("Kill", key="really kill", type="primary", on_click=act, args=done):
-            st.rerun()
-        if st.button("Keep it running", key="not kill"):
-            st.rerun()
+    button_actions.confirm_or_keep("Kill", act, ("It was killed.", control.kill, run.id), "Keep it running")
 
 
 def _size(path: str) -> int:
@@ -183,8 +178,4 @@ def _confirm_delete(run: registry.Run) -> None:
         address.change(RunsLink, runs=())
 
     st.caption("Checkpoints that were saved under their own name are not deleted.")
-    with st.container(horizontal=True):
-        if st.button("Delete", key="really delete", type="primary", on_click=delete):
-            st.rerun()
-        if st.button("Keep it", key="not delete"):
-            st.rerun()
+    button_actions.confirm_or_keep("Delete", delete)

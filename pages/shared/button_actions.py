@@ -1,7 +1,7 @@
 """Actions of buttons: check permission, ignore double clicks, and report the outcome once in the next run."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -55,6 +55,22 @@ def attempt(what: str, done: str, action: Callable[..., Any], *arguments: Any, *
         return None
     report_success(done)
     return result
+
+
+def confirm_or_keep(
+    verb: str, action: Callable[..., object], arguments: Sequence[Any] = (), keep: str = "Keep it"
+) -> None:
+    """Draw the two buttons of a confirmation dialog; both close it.
+
+    Args:
+        verb: label of the button that runs the action.
+        action: a button's callback, called with the arguments.
+        keep: label of the button that changes nothing.
+    """
+    with st.container(horizontal=True):
+        confirmed = st.button(verb, key=f"really {verb.lower()}", type="primary", on_click=action, args=arguments)
+        if st.button(keep, key="not confirmed") or confirmed:
+            st.rerun()
 
 
 def report_success(text: str) -> None:

@@ -14,7 +14,7 @@ import streamlit as st
 
 from pages.links import link_controls, session
 from pages.server import access
-from pages.shared import datasets, uploaders
+from pages.shared import button_actions, datasets, uploaders
 from pages.shared.escape import plain, with_code
 from pages.train_form import class_names
 from vit.data import catalog, downloads, folders, import_archive
@@ -213,11 +213,7 @@ def confirm_deletion(spec: str, choose: Callable[[str], None]) -> None:
     st.markdown(f"**{plain(title)}** is deleted for good:\n" + "".join(f"\n- {plain(text)}" for text in parts))
     if count := len(uploaded_datasets.runs_on(spec)):
         st.caption(f"Runs that learnt from it: {count:,}. They are kept, but cannot be continued.")
-    with st.container(horizontal=True):
-        if st.button("Delete", key="really_delete_data", type="primary", on_click=delete, args=(spec, choose)):
-            st.rerun()
-        if st.button("Keep it", key="keep_data"):
-            st.rerun()
+    button_actions.confirm_or_keep("Delete", delete, (spec, choose))
 
 
 def delete(spec: str, choose: Callable[[str], None]) -> None:

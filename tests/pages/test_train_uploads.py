@@ -67,7 +67,7 @@ def test_upload_is_deleted_after_confirmation(page: AppTest, folders: Path) -> N
     said = " ".join(element.value for element in page.markdown).replace("\\", "")
     assert str(folder) in said and "8 pictures" in said and "MB" in said
     assert folder.is_dir()
-    page.button(key="really_delete_data").click().run()
+    page.button(key="really delete").click().run()
     assert not page.exception and not page.error and not list((folders / "data" / "uploads").iterdir())
     assert control(page.run().selectbox, "data").value == "shapes"
     assert control(page.selectbox, "preset").value == "shapes"
@@ -91,7 +91,7 @@ def test_only_users_who_may_upload_may_delete(page: AppTest, folders: Path, monk
     page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
     page.button(key="delete_data").click().run()
     open_to_a_network(monkeypatch)
-    page.button(key="really_delete_data").click().run()
+    page.button(key="really delete").click().run()
     assert not page.exception and len(list((folders / "data" / "uploads").iterdir())) == 1
     assert "closed" in page.title[0].value
 
