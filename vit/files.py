@@ -2,6 +2,8 @@
 
 import json
 import os
+import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -38,6 +40,17 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder. It is renamed to a hidden name first, so that no reader sees a part of it.
+
+    Raises:
+        OSError: the folder cannot be renamed, and nothing was deleted.
+    """
+    hidden = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.deleted")
+    folder.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
 
 
 def write_heartbeat(path: Path, **facts: object) -> None:

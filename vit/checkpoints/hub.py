@@ -42,7 +42,7 @@ from vit.checkpoints.checkpoint import (
 from vit.checkpoints.json_documents import read_json
 from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_index
 from vit.errors import InvalidCheckpoint, Unavailable
-from vit.files import replaced, wait_for_lock
+from vit.files import remove_folder, replaced, wait_for_lock
 from vit.paths import downloads_folder
 from vit.untrusted import brief
 
@@ -189,13 +189,10 @@ def remove(name: str | Name) -> None:
     fetched = next((one for one in cached() if str(one.name) == str(name)), None)
     if fetched is None:
         raise Unavailable(f"{brief(str(name))} is not among what was fetched. {_fetched_names()}")
-    gone = fetched.folder.with_name(f".{fetched.folder.name}.gone")
-    shutil.rmtree(gone, ignore_errors=True)
     try:
-        fetched.folder.rename(gone)  # from here on listings skip it, while its files are deleted
+        remove_folder(fetched.folder)
     except OSError as error:
         raise Unavailable(f"{brief(str(name))} was not deleted: {error.strerror}.") from error
-    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _name_of_folder(folder: str) -> Name | None:

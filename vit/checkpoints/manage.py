@@ -34,7 +34,7 @@ from vit.checkpoints.load import summarise
 from vit.checkpoints.save import save_checkpoint
 from vit.checkpoints.weight_files import MAX_TEXT, SAVE, SUFFIXES, weights_among
 from vit.errors import InvalidCheckpoint, UserError
-from vit.files import replaced
+from vit.files import remove_folder, replaced
 from vit.paths import checkpoints_folder
 from vit.untrusted import brief
 
@@ -217,12 +217,10 @@ def delete(name: str, root: Path | None = None) -> None:
         InvalidCheckpoint: no such checkpoint, or it cannot be deleted.
     """
     folder = find_checkpoint(name, root)
-    gone = folder.with_name(f".{name}.{secrets.token_hex(4)}")
     try:
-        folder.rename(gone)  # from here on listings skip it, while its files are deleted
+        remove_folder(folder)
     except OSError as error:
         raise InvalidCheckpoint(f"{name!r} was not deleted: {reason_of(error)}.") from error
-    shutil.rmtree(gone, ignore_errors=True)
 
 
 def folders(root: Path | None = None) -> list[tuple[Path, int]]:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from vit.checkpoints import load, manage, save
 from vit.errors import InvalidRun, UserError
-from vit.files import check_locks, replaced
+from vit.files import check_locks, remove_folder, replaced
 from vit.paths import runs_folder
 from vit.runs.batch import cluster_dry_run
 from vit.runs.engines import watch
@@ -275,10 +275,8 @@ def delete(run_id: str) -> None:
     run = find_run(run_id, PATIENCE_SECONDS)
     if run.alive:
         raise InvalidRun("This run is active. Stop it first.")
-    trash = run.folder.with_name(f".{run.id}.deleted")
     with write_errors(run.folder):
-        run.folder.rename(trash)  # removed for everybody at once
-    shutil.rmtree(trash, ignore_errors=True)
+        remove_folder(run.folder)
 
 
 def rename(run_id: str, name: str) -> None:

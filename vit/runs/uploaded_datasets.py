@@ -1,11 +1,10 @@
 """Uploaded datasets and the runs that were trained on them."""
 
-import secrets
-import shutil
 from pathlib import Path
 
 from vit.data.catalog import check_spec, is_upload
 from vit.errors import InvalidDataset
+from vit.files import remove_folder
 from vit.runs.registry import Run, list_runs
 
 
@@ -31,10 +30,7 @@ def delete_upload(spec: str) -> None:
         raise InvalidDataset("Only what was uploaded can be deleted here. Remove other folders on the server itself.")
     if names := [run.name for run in runs_on(spec) if run.alive]:
         raise InvalidDataset(f"The run {names[0]!r} needs it. Stop that run first, or wait for its end.")
-    folder = Path(spec.removeprefix("folder:"))
-    trash = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.deleted")
     try:
-        folder.rename(trash)  # gone at once, for everybody
+        remove_folder(Path(spec.removeprefix("folder:")))
     except OSError as error:
         raise InvalidDataset(f"It cannot be deleted ({error.strerror}).") from error
-    shutil.rmtree(trash, ignore_errors=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vit.errors import InvalidConfig, InvalidRun
-from vit.files import check_locks
+from vit.files import check_locks, remove_folder
 from vit.paths import runs_folder
 from vit.runs.detached import start_detached
 from vit.runs.engines.contract import HERE, Request
@@ -172,10 +172,8 @@ def delete(search_id: str) -> None:
     search = find_search(search_id)
     if search.alive:
         raise InvalidRun("This search is running. Stop it first.")
-    trash = search.folder.with_name(f".{search.id}.deleted")
     with write_errors(search.folder):
-        search.folder.rename(trash)  # atomic: no reader sees a half-deleted folder
-    shutil.rmtree(trash, ignore_errors=True)
+        remove_folder(search.folder)
 
 
 def find_search(search_id: str) -> Search:
