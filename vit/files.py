@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -51,6 +51,19 @@ def remove_folder(folder: Path) -> None:
     hidden = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.deleted")
     folder.rename(hidden)
     shutil.rmtree(hidden, ignore_errors=True)
+
+
+def trim_cache(files: Iterable[Path], most_bytes: int) -> None:
+    """Delete the files of a cache with the oldest modification times, so that the rest takes at most this size.
+
+    Raises:
+        OSError: a file cannot be read or deleted.
+    """
+    size = 0
+    for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True):
+        size += file.stat().st_size
+        if size > most_bytes:
+            file.unlink(missing_ok=True)
 
 
 def write_heartbeat(path: Path, **facts: object) -> None:

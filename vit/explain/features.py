@@ -20,7 +20,7 @@ from vit.data.partitioned import Part, PartitionedComputation, pictures_bar
 from vit.data.pictures import Pictures
 from vit.devices import restored_device
 from vit.explain.head_census import batch_size
-from vit.files import replaced
+from vit.files import replaced, trim_cache
 from vit.images.preprocess import Normalise
 from vit.model.cpu import onednn_for
 from vit.model.transformer import VisionTransformer
@@ -164,10 +164,5 @@ def stored(key: str, folder: Path, work: Callable[[], Features]) -> Features:
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         save(computed, file)
-        files = sorted(folder.glob("*.npz"), key=lambda cached: cached.stat().st_mtime, reverse=True)
-        size = 0
-        for cached in files:
-            size += cached.stat().st_size
-            if size > STORE_BYTES and cached != file:
-                cached.unlink()
+        trim_cache(set(folder.glob("*.npz")) - {file}, STORE_BYTES - file.stat().st_size)
     return computed

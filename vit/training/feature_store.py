@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vit.data.pictures import InMemoryPictures
-from vit.files import replaced
+from vit.files import replaced, trim_cache
 from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
 from vit.paths import runs_folder
@@ -70,15 +70,6 @@ def save(path: Path, features: Tensor) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(path) as file:
             np.save(file, features.numpy())
-        _limit(path.parent)
+        trim_cache(path.parent.glob("*.npy"), MOST_BYTES)
     except OSError as error:
         log.warning("Features are not kept: %s", error)
-
-
-def _limit(folder: Path) -> None:
-    files = sorted(folder.glob("*.npy"), key=lambda file: file.stat().st_mtime, reverse=True)
-    total = 0
-    for file in files:
-        total += file.stat().st_size
-        if total > MOST_BYTES:
-            file.unlink(missing_ok=True)
