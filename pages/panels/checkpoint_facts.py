@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import streamlit as st
 
+from pages.shared import bars
 from pages.shared.escape import plain, with_code
 from vit.checkpoints import convert, manage
 
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 
 NAMED_CLASSES = 20  # list class names up to this number of classes
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
-_STYLE = """<style>
-.fact { display: flex; justify-content: space-between; font-size: 0.875rem; line-height: 1.6; }
-.fact span { opacity: 0.7; }
-.fact b { font-weight: 500; font-variant-numeric: tabular-nums; }
-</style>"""
 
 
 def show(checkpoint: Checkpoint | Model, info: CheckpointInfo | Model) -> None:
@@ -43,7 +38,7 @@ def show(checkpoint: Checkpoint | Model, info: CheckpointInfo | Model) -> None:
         rows["Test accuracy"] = f"{facts['accuracy']:.1%}"
     elif isinstance(facts.get("validation_accuracy"), float):
         rows["Validation accuracy"] = f"{facts['validation_accuracy']:.1%}"
-    st.html(_STYLE + "".join(f"<div class=fact><span>{k}</span><b>{html.escape(v)}</b></div>" for k, v in rows.items()))
+    st.html(bars.facts(rows))
     if 0 < len(checkpoint.labels) <= NAMED_CLASSES and "labels" not in checkpoint.assumed:
         st.caption(f"Its classes: {', '.join(plain(label) for label in checkpoint.labels)}.")
     if assumed := {field: why for field, why in checkpoint.assumed.items() if field not in ("heads", "pooler")}:

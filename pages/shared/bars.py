@@ -1,7 +1,7 @@
-"""Bar charts and dot plots in plain HTML, which is cheap to redraw."""
+"""Bar charts, dot plots and lists of facts in plain HTML, which is cheap to redraw."""
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import streamlit as st
@@ -46,6 +46,18 @@ _BARS = f"""<style>
 .bar.strong b {{ background: {STRONG}; opacity: 1; }}
 .bar.strong span {{ font-weight: 600; }}
 .bar em {{ font-style: normal; text-align: right; font-variant-numeric: tabular-nums; opacity: 0.8; }}
+</style>"""
+
+
+def facts(rows: Mapping[str, str]) -> str:
+    """Return the HTML of a list of facts, one row each: name on the left, untrusted value on the right."""
+    return _FACTS + "".join(f"<div class=fact><span>{k}</span><b>{html.escape(v)}</b></div>" for k, v in rows.items())
+
+
+_FACTS = """<style>
+.fact { display: flex; justify-content: space-between; font-size: 0.875rem; line-height: 1.6; }
+.fact span { opacity: 0.7; }
+.fact b { font-weight: 500; font-variant-numeric: tabular-nums; }
 </style>"""
 
 

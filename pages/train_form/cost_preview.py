@@ -1,6 +1,5 @@
 """Preview of augmented pictures, of memory and time from a dry run, and of overfitting one batch."""
 
-import html
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -12,7 +11,7 @@ from PIL import Image
 
 from pages.links import session
 from pages.links.session import TriedRecipe
-from pages.shared import datasets
+from pages.shared import bars, datasets
 from pages.shared.escape import with_code
 from pages.train_form import form_state
 from vit.devices import memory as memory_of_this_machine
@@ -32,11 +31,6 @@ if TYPE_CHECKING:
 
 SHOWN = 8  # pictures in the preview
 LEARNING = "Overfitting one batch…"
-FACTS_STYLE = """<style>
-.fact { display: flex; justify-content: space-between; font-size: 0.875rem; line-height: 1.7; }
-.fact span { opacity: 0.7; }
-.fact b { font-weight: 500; font-variant-numeric: tabular-nums; }
-</style>"""
 
 
 def memory(count: float) -> str:
@@ -162,9 +156,7 @@ def show_costs(
         rows["All epochs"] = format_duration(measured.seconds_per_epoch * config.epochs)
     else:
         rows["Memory"] = rows["An epoch"] = "not tried"
-    facts.html(
-        FACTS_STYLE + "".join(f"<div class=fact><span>{k}</span><b>{html.escape(v)}</b></div>" for k, v in rows.items())
-    )
+    facts.html(bars.facts(rows))
     if measured:
         show_doubts(config, measured)
     if devices:
