@@ -46,6 +46,35 @@ STATUS = {
 }
 
 
+class TrainingClock:
+    """Training time over all attempts, without the pauses between them.
+
+    Attributes:
+        total: until the last record [s].
+    """
+
+    def __init__(self, records: dict[str, list[dict[str, Any]]]):
+        last: dict[int, float] = {}
+        self._first: dict[int, float] = {}
+        for kind in records.values():
+            for record in kind:
+                attempt, t = record.get("attempt", 0), record.get("t")
+                if isinstance(t, int | float):
+                    self._first[attempt] = min(self._first.get(attempt, t), t)
+                    last[attempt] = max(last.get(attempt, t), t)
+        self._before: dict[int, float] = {}
+        self.total = 0.0
+        for attempt in sorted(last):
+            self._before[attempt] = self.total
+            self.total += last[attempt] - self._first[attempt]
+
+    def at(self, record: dict[str, Any]) -> float:
+        """Return the time until a record [s]."""
+        attempt = record.get("attempt", 0)
+        first = self._first.get(attempt, 0.0)
+        return self._before.get(attempt, 0.0) + record.get("t", first) - first
+
+
 class Figures(NamedTuple):
     """A snapshot of a run's records.
 
@@ -71,15 +100,7 @@ class Figures(NamedTuple):
     @property
     def seconds(self) -> float:
         """Training time over all attempts, without pauses between them [s]."""
-        first: dict[int, float] = {}
-        last: dict[int, float] = {}
-        for kind in self.records.values():
-            for record in kind:
-                attempt, t = record.get("attempt", 0), record.get("t")
-                if isinstance(t, int | float):
-                    first[attempt] = min(first.get(attempt, t), t)
-                    last[attempt] = max(last.get(attempt, t), t)
-        return sum(last[attempt] - first[attempt] for attempt in first)
+        return TrainingClock(self.records).total
 
 
 class _MetricsFile:

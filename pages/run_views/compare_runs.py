@@ -79,10 +79,10 @@ def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
     label_of = labels(chosen)
     for i, run in enumerate(chosen):
         figures, color = run_records.figures(run), SERIES[i % len(SERIES)]
-        clock = _Clock(figures)
+        clock, per_epoch = run_records.TrainingClock(figures.records), figures.steps_per_epoch
 
-        def at(record: dict[str, Any], figures: run_records.Figures = figures, clock: _Clock = clock) -> float:
-            return clock.minutes(record) if against == "minutes" else record["step"] / figures.steps_per_epoch
+        def at(record: dict[str, Any], clock: run_records.TrainingClock = clock, per_epoch: float = per_epoch) -> float:
+            return clock.at(record) / 60 if against == "minutes" else record["step"] / per_epoch
 
         epochs, steps = evaluations(figures.records), figures.records.get("step", [])
         reached = [(at(record), 100 * record["accuracy"]) for record in epochs if "accuracy" in record]
@@ -98,28 +98,6 @@ def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
     right.echarts_chart(
         curves.chart("Training loss", loss, x=against, view=view), key="compared loss", height=curves.HEIGHT
     )
-
-
-class _Clock:
-    """Training time without the pauses between attempts [min]."""
-
-    def __init__(self, figures: run_records.Figures):
-        self.start: dict[int, float] = {}
-        last: dict[int, float] = {}
-        for kind in figures.records.values():
-            for record in kind:
-                attempt, t = record.get("attempt", 0), record.get("t", 0.0)
-                self.start[attempt] = min(self.start.get(attempt, t), t)
-                last[attempt] = max(last.get(attempt, t), t)
-        self.before: dict[int, float] = {}
-        total = 0.0
-        for attempt in sorted(self.start):
-            self.before[attempt] = total
-            total += last[attempt] - self.start[attempt]
-
-    def minutes(self, record: dict[str, Any]) -> float:
-        attempt = record.get("attempt", 0)
-        return (self.before[attempt] + record.get("t", 0.0) - self.start[attempt]) / 60
 
 
 def varied(chosen: Sequence[Run]) -> list[str]:
