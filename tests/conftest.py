@@ -130,11 +130,10 @@ def prepare_page_tests(request: pytest.FixtureRequest) -> None:
 def without_cost_limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pages compute regardless of the machine's speed; tests of the buttons set limits of their own."""
     if request.path.parent.name == "pages":
-        from pages.comparison import contact_sheet
-        from pages.panels import faithfulness, heads_over_pictures
+        from pages.panels import faithfulness
+        from pages.shared import long_passes
 
-        for where in (heads_over_pictures, contact_sheet):
-            monkeypatch.setattr(where, "BUTTON_ABOVE_SECONDS", math.inf)
+        monkeypatch.setattr(long_passes, "BUTTON_ABOVE_SECONDS", math.inf)
         monkeypatch.setattr(faithfulness, "BUTTON_ABOVE_SECONDS", 0.0)  # no verdict: hundreds of passes; see `verdicts`
 
 

@@ -15,8 +15,8 @@ from pages.links.page_links import CompareLink, ExploreLink
 from pages.links.source import Source
 from pages.looking import class_source, loading, method_choice
 from pages.server import pass_queue, uploaded_pictures
-from pages.server.result_cache import BUTTON_ABOVE_SECONDS, SHOW_DURATION_ABOVE_SECONDS
-from pages.shared import bars, datasets, download_buttons
+from pages.server.result_cache import SHOW_DURATION_ABOVE_SECONDS
+from pages.shared import bars, datasets, download_buttons, long_passes
 from pages.shared.escape import plain, with_code
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
@@ -256,13 +256,8 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
 
 def compute_results(checkpoint: Any, pictures: Sequence[Any], shown_map: Map, request: str) -> list[Any]:
     """Compute or look up the result of every picture; list unreadable ones."""
-    expected = seconds(checkpoint, len(pictures))
-    requested = session.of(session.Compare).requested
-    asks = f"Look at {len(pictures)} pictures ({format_duration(expected)})"
-    if expected > BUTTON_ABOVE_SECONDS and request not in requested and not st.button(asks, type="primary"):
+    if not long_passes.is_wanted(request, len(pictures), seconds(checkpoint, len(pictures))):
         return []
-    # Add it even if no button was needed, so that none appears if the estimate grows on a busy machine.
-    requested.add(request)
     bar, results, unreadable = st.progress(0.0), [], []
     for done, picture in enumerate(pictures):
         bar.progress(done / len(pictures), f"Picture {done + 1} of {len(pictures)}")

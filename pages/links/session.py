@@ -51,7 +51,7 @@ class Visit:
         entered: the current page.
         links: last link of each page.
         heads: number of attention heads that the visitor entered, by checkpoint.
-        features: keys of pictures whose features were computed or requested.
+        requested: keys of long computations that were started or requested, see `pages.shared.long_passes`.
         groups_added: number of groups of examples that were added, by prefix of the controls.
         group_notes: note to show about added examples, by prefix of the controls.
     """
@@ -60,7 +60,7 @@ class Visit:
     entered: str = ""
     links: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     heads: dict[str, int] = field(default_factory=dict)
-    features: set[Hashable] = field(default_factory=set)
+    requested: set[Hashable] = field(default_factory=set)
     groups_added: dict[str, int] = field(default_factory=dict)
     group_notes: dict[str, str] = field(default_factory=dict)
 
@@ -145,7 +145,6 @@ class Compare:
         seeds: selection that the server set in each side's viewer.
         lead: the side whose viewer was used last, and its selection.
         views: view of each side.
-        requested: keys of contact sheets that were computed or requested.
         verdicts: faithfulness of maps on contact sheets, by the sheet's key and the picture's digest.
         files: by uploader, the last uploads, or those that a link reopened.
     """
@@ -155,7 +154,6 @@ class Compare:
     seeds: dict[str, Selection] = field(default_factory=dict)
     lead: tuple[str, Selection] = ("a", Selection())
     views: dict[str, View] = field(default_factory=dict)
-    requested: set[str] = field(default_factory=set)
     verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
     files: dict[str, UploadedPictures] = field(default_factory=dict)
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import streamlit as st
 
-from pages.links import address, link_controls, session
+from pages.links import address, link_controls
 from pages.links.page_links import CLASSES, ClassesLink, ExploreLink
 from pages.looking import example_groups, similarity_classes
 from pages.server import access, pass_queue
-from pages.server.result_cache import BUTTON_ABOVE_SECONDS, cached, with_bar
+from pages.server.result_cache import cached, with_bar
 from pages.server.uploaded_pictures import Upload
-from pages.shared import button_actions, datasets
+from pages.shared import button_actions, datasets, long_passes
 from pages.shared.escape import with_code
 from vit.checkpoints import manage
 from vit.data import datasets as vit_datasets
@@ -24,7 +24,6 @@ from vit.explain import features, head_census
 from vit.explain.classes import examples, text
 from vit.images import decode
 from vit.paths import runs_folder
-from vit.view.captions import format_duration
 
 if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint
@@ -211,14 +210,8 @@ def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Featu
     size, root = checkpoint.preprocess.size, datasets.root_of(data)
     key = "features", checkpoint.identity, data, root, datasets.stamp(data), count
     expected = head_census.seconds(checkpoint, checkpoint.preprocess, count)
-    asked_for = session.of(session.Visit).features
-    asks = f"Look at {count:,} pictures ({format_duration(expected)})"
-    placeholder = st.empty()
-    if expected > BUTTON_ABOVE_SECONDS and key not in asked_for:
-        if not placeholder.button(asks, type="primary"):
-            return None
-        placeholder.empty()
-    asked_for.add(key)
+    if not long_passes.is_wanted(key, count, expected):
+        return None
 
     def compute(progress: Callable[[float], object]) -> Features:
         def report(done: int, total: int) -> None:

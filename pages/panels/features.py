@@ -7,12 +7,12 @@ import streamlit as st
 from PIL import Image
 from torch import Tensor
 
-from pages.links import link_controls, session
+from pages.links import link_controls
 from pages.looking import loading
 from pages.looking.method_choice import Example
 from pages.server import pass_queue
-from pages.server.result_cache import BUTTON_ABOVE_SECONDS, cached, with_bar
-from pages.shared import datasets, download_buttons
+from pages.server.result_cache import cached, with_bar
+from pages.shared import datasets, download_buttons, long_passes
 from pages.shared.escape import plain
 from vit.errors import UserError
 from vit.explain import head_census
@@ -22,7 +22,6 @@ from vit.images import decode, samples
 from vit.images.encode import encode
 from vit.view import features_sheet
 from vit.view.animation import Film
-from vit.view.captions import format_duration
 from vit.view.features_sheet import Picture
 
 SAMPLES, OWN = "the samples", "your own pictures"
@@ -89,16 +88,8 @@ def show(example: Example) -> None:
 def _wanted(example: Example, count: int, names: Hashable) -> bool:
     """Whether to compute so many pictures; draw a button first if this takes long."""
     preprocess = example.explanation.preprocess
-    expected = head_census.seconds(example.checkpoint, preprocess, count)
     key = "features of patches", example.checkpoint.identity, preprocess.size, names
-    requested = session.of(session.Visit).features
-    if expected > BUTTON_ABOVE_SECONDS and key not in requested:
-        placeholder = st.empty()
-        if not placeholder.button(f"Look at {count} pictures ({format_duration(expected)})", type="primary"):
-            return False
-        placeholder.empty()
-    requested.add(key)
-    return True
+    return long_passes.is_wanted(key, count, head_census.seconds(example.checkpoint, preprocess, count))
 
 
 def _images(example: Example, files: Sequence[tuple[str, str, bytes]]) -> list[tuple[str, Image.Image]]:

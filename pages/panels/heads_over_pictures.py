@@ -12,8 +12,7 @@ from pages.links import session
 from pages.links.session import Progress
 from pages.looking import loading
 from pages.looking.method_choice import Example, pass_of
-from pages.server.result_cache import BUTTON_ABOVE_SECONDS
-from pages.shared import datasets
+from pages.shared import datasets, long_passes
 from pages.shared.escape import with_code
 from vit.data.pictures import Pictures
 from vit.errors import InvalidRun, UserError
@@ -30,7 +29,6 @@ from vit.explain.head_census import (
 from vit.explain.head_statistics import Statistic
 from vit.images.preprocess import Preprocess
 from vit.runs.registry import find_run
-from vit.view.captions import format_duration
 
 UPLOAD = "upload"
 SLICE = 0.7  # duration of work between two checks for Stop [s]
@@ -146,18 +144,11 @@ def started(example: Example, parts: Sequence[Part]) -> Progress | None:
     """Return the progress of these batches; None before the start. Draw a button first if this takes long."""
     if not parts:
         return None
-    every = session.of(session.Explore).progress
     key = hashlib.sha256(repr([_key(example), *(part.name for part in parts)]).encode()).hexdigest()
-    if key not in every:
-        count = sum(part.pictures for part in parts)
-        expected = seconds(example.checkpoint, example.explanation.preprocess, count)
-        if expected > BUTTON_ABOVE_SECONDS:
-            placeholder = st.empty()
-            if not placeholder.button(f"Look at {count} pictures ({format_duration(expected)})", type="primary"):
-                return None
-            placeholder.empty()
-        every[key] = Progress()
-    return every[key]
+    count = sum(part.pictures for part in parts)
+    if not long_passes.is_wanted(key, count, seconds(example.checkpoint, example.explanation.preprocess, count)):
+        return None
+    return session.of(session.Explore).progress.setdefault(key, Progress())
 
 
 @st.fragment(run_every=PAUSE)

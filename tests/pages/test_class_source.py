@@ -12,9 +12,9 @@ import torch
 from streamlit.testing.v1 import AppTest
 
 import vit
-from pages.looking import class_source
 from pages.server import uploaded_pictures
 from pages.server.uploaded_pictures import Upload
+from pages.shared import long_passes
 from tests.pages.controls import control, new_page, press, run
 from tests.pages.offered import sent_to
 from tests.pages.pictures import png
@@ -268,7 +268,7 @@ def test_deleted_pictures_of_a_group_are_named(page: AppTest, backbone: str) -> 
 def test_slow_computation_waits_for_a_button(
     page: AppTest, backbone: str, dataset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(class_source, "BUTTON_ABOVE_SECONDS", 0.0)
+    monkeypatch.setattr(long_passes, "BUTTON_ABOVE_SECONDS", 0.0)
     run(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
     button = next(one for one in page.button if one.label.startswith("Look at 300 pictures"))
     assert not page.exception and sent_to(page)["method"] is None

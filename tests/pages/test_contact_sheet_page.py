@@ -11,6 +11,7 @@ import torch
 from streamlit.testing.v1 import AppTest
 
 from pages.comparison import contact_sheet
+from pages.shared import long_passes
 from tests.pages.compare_page import png, show, write_checkpoints
 from tests.pages.controls import app_page, control, run, texts
 from tests.pages.offered import sent_to
@@ -48,7 +49,7 @@ def test_entries_are_sorted_by_confidence(checkpoints: Path) -> None:
 
 def test_computed_sheet_stays_when_the_machine_becomes_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     page = show(mode="many")
-    monkeypatch.setattr(contact_sheet, "BUTTON_ABOVE_SECONDS", 0.0)  # recomputing would exceed the limit
+    monkeypatch.setattr(long_passes, "BUTTON_ABOVE_SECONDS", 0.0)  # recomputing would exceed the limit
     run(page, m_sort="confidence")
     assert len(page.markdown) == len(samples.SAMPLES)
     assert not [one for one in page.button if one.label.startswith("Look at")]

@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 import vit
 from pages.panels import faithfulness, heads_over_pictures, what_if
+from pages.shared import long_passes
 from tests.pages.controls import control, press, run
 from tests.pages.pictures import png
 from vit.explain.head_statistics import statistics
@@ -110,7 +111,7 @@ def test_computation_over_many_pictures_can_be_stopped_and_continued(
 def test_slow_computation_says_so_and_waits(
     page: AppTest, monkeypatch: pytest.MonkeyPatch, forwards: list[str]
 ) -> None:
-    monkeypatch.setattr(heads_over_pictures, "BUTTON_ABOVE_SECONDS", 0.0)
+    monkeypatch.setattr(long_passes, "BUTTON_ABOVE_SECONDS", 0.0)
     many(page)
     page.selectbox(key="heads pictures").set_value("shapes").run()
     before = len(forwards)
