@@ -4,6 +4,7 @@ import re
 
 from playwright.sync_api import Page, expect
 
+from .files import download
 from .page_with_viewer import PATIENCE, PageWithViewer
 from .serving import FIND
 
@@ -60,6 +61,4 @@ class App(PageWithViewer):
         return self.evaluate("[viewer.payload.header.picture.width, viewer.payload.header.picture.height]")
 
     def download(self, label: str) -> bytes:
-        with self.page.expect_download(timeout=PATIENCE) as started:
-            self.page.get_by_role("button", name=label).click()
-        return started.value.path().read_bytes()
+        return download(self.page, label)

@@ -24,6 +24,7 @@ from vit.checkpoints import manage
 from vit.model.cpu import has_bfloat16
 
 from .explorer import PATIENCE, open_model
+from .files import download, upload
 from .serving import FIND
 
 ROOT = Path(__file__).parents[2]
@@ -81,9 +82,8 @@ def headless() -> bytes:
     return save({name: tensor.contiguous() for name, tensor in model.state_dict().items()})
 
 
-def upload(page: Page, files: dict[str, bytes]) -> None:
-    chosen = [{"name": name, "mimeType": "application/octet-stream", "buffer": files[name]} for name in files]
-    page.locator("input[type=file]").set_input_files(chosen)
+def add(page: Page, files: dict[str, bytes]) -> None:
+    upload(page, files)
     page.get_by_role("button", name="Add", exact=True).dblclick()  # clicks again without waiting
 
 
@@ -111,12 +111,6 @@ def choose(page: Page, label: str, option: str | re.Pattern[str]) -> None:
     page.get_by_role("option", name=option).click()
 
 
-def download(page: Page) -> bytes:
-    with page.expect_download() as started:
-        page.get_by_role("button", name="Download", exact=True).click()
-    return started.value.path().read_bytes()
-
-
 def opened(model: Any, checkpoint: Path) -> None:
     """Assert that another library's model gives our logits."""
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
@@ -129,7 +123,7 @@ def opened(model: Any, checkpoint: Path) -> None:
 def test_uploaded_model_is_listed_and_opens_with_one_click(page: Page, url: str, places: Places) -> None:
     page.goto(f"{url}/checkpoints")
     expect(page.get_by_text("There is no checkpoint yet.")).to_be_visible()
-    upload(page, {name: (places.published / name).read_bytes() for name in (WEIGHTS, CONFIG)})
+    add(page, {name: (places.published / name).read_bytes() for name in (WEIGHTS, CONFIG)})
     expect(row(page, "vit")).to_contain_text("transformers")  # follows the values from its config
     expect(page.get_by_test_id("stAlert")).not_to_be_attached()
     page.get_by_role("link", name="Open in Explore").click()
@@ -140,7 +134,7 @@ def test_uploaded_model_is_listed_and_opens_with_one_click(page: Page, url: str,
 @pytest.mark.exhaustive
 def test_unspecified_number_of_heads_is_asked_for(page: Page, url: str) -> None:
     page.goto(f"{url}/checkpoints")
-    upload(page, {"theirs.safetensors": headless()})
+    add(page, {"theirs.safetensors": headless()})
     expect(row(page, "theirs")).to_contain_text("Heads unknown")
     page.get_by_role("link", name="Open in Explore").click()
     choose(page, "Attention heads", "4")
@@ -162,7 +156,7 @@ def test_converted_checkpoint_downloads_and_opens_in_other_libraries(
         if library == "timm":
             choose(page, "Library", library)
             expect(page.get_by_text("timm.create_model")).to_be_visible()
-        zipfile.ZipFile(io.BytesIO(download(page))).extractall(tmp_path / library)
+        zipfile.ZipFile(io.BytesIO(download(page, "Download", exact=True))).extractall(tmp_path / library)
     opened(
         transformers.ViTForImageClassification.from_pretrained(tmp_path / "transformers" / kept), places.shelf / kept
     )
@@ -214,7 +208,7 @@ def test_checkpoint_is_renamed_and_deleted(page: Page, url: str, places: Places,
 def test_impossible_file_is_refused_at_its_uploader_and_leaves_nothing(page: Page, url: str, places: Places) -> None:
     header = json.dumps({"cls_token": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}).encode()
     page.goto(f"{url}/checkpoints")
-    upload(page, {"evil.safetensors": len(header).to_bytes(8, "little") + header})
+    add(page, {"evil.safetensors": len(header).to_bytes(8, "little") + header})
     alert = page.get_by_test_id("stAlert").filter(has_text="evil.safetensors")
     expect(alert).to_have_count(1)
     expect(alert).to_have_text("evil.safetensors is not a valid safetensors file. Download or save it again.")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from picture_files import encode
 from PIL import Image
 from playwright.sync_api import Page, expect
 from tiny import fill
@@ -24,6 +25,7 @@ from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
 from .explorer import PATIENCE
+from .files import download, upload
 from .serving import ROOT, VIEWERS
 from .waiting import Conversation
 
@@ -137,24 +139,18 @@ def test_maps_of_one_kind_share_a_scale(open_page: Callable[..., Page]) -> None:
 @pytest.mark.exhaustive
 def test_maps_and_contact_sheet_download_as_numbers(open_page: Callable[[str], Page], url: str) -> None:
     page = open_page("?a_sample=cat&b_sample=horse&apart=1")
-
-    def download(label: str) -> bytes:
-        with page.expect_download() as started:
-            page.get_by_role("button", name=label).click()
-        return started.value.path().read_bytes()
-
-    rows = list(csv.DictReader(io.StringIO(download("Difference as CSV").decode())))
+    rows = list(csv.DictReader(io.StringIO(download(page, "Difference as CSV").decode())))
     assert len(rows) == 64 and sum(float(row["difference_of_shares"]) for row in rows) == pytest.approx(0, abs=1e-4)
-    assert json.loads(download("Difference as JSON"))["left"]["checkpoint"]["name"] == "cifar10"
-    assert download("Difference as PDF").startswith(b"%PDF")
+    assert json.loads(download(page, "Difference as JSON"))["left"]["checkpoint"]["name"] == "cifar10"
+    assert download(page, "Difference as PDF").startswith(b"%PDF")
     page.goto(f"{url}/compare?mode=many&m_count=60")
     looks = page.get_by_role("button", name="Look at 8 pictures")
     expect(looks.or_(page.get_by_role("button", name="Sheet as CSV")).first).to_be_visible()
     if looks.is_visible():  # a busy machine
         looks.click()
-    rows = list(csv.DictReader(io.StringIO(download("Sheet as CSV").decode())))
+    rows = list(csv.DictReader(io.StringIO(download(page, "Sheet as CSV").decode())))
     assert len(rows) == len(samples.SAMPLES) and {row["prediction"] for row in rows} & {"cat", "horse"}
-    assert download("Sheet as PDF").startswith(b"%PDF")
+    assert download(page, "Sheet as PDF").startswith(b"%PDF")
 
 
 def test_patch_is_matched_in_the_other_picture(open_page: Callable[[str], Page], conversation: Conversation) -> None:
@@ -203,10 +199,7 @@ def test_contact_sheet_leads_to_the_explorer(page: Page, url: str) -> None:
 def test_back_from_an_uploaded_picture_leads_to_the_sheet(page: Page, url: str) -> None:
     page.set_default_timeout(PATIENCE)
     page.goto(f"{url}/compare?mode=many&m_from=upload")
-    out = io.BytesIO()
-    Image.linear_gradient("L").convert("RGB").save(out, "PNG")
-    upload = {"name": "mine.png", "mimeType": "image/png", "buffer": out.getvalue()}
-    page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    upload(page, {"mine.png": encode(Image.linear_gradient("L").convert("RGB"))})
     page.get_by_role("button", name="Open in Explore").click()
     expect(page).to_have_url(re.compile(r"/\?.*upload=mine.png"))
     expect(page.locator("canvas.over")).to_be_visible()

@@ -10,6 +10,7 @@ from typing import Any
 
 import av
 import numpy as np
+import picture_files
 import pytest
 import torch
 from PIL import Image
@@ -24,6 +25,7 @@ from vit.view.animation import encode, over_frames
 from vit.view.selection import Selection
 
 from .explorer import PATIENCE, App
+from .files import upload
 from .serving import FIND, ROOT
 
 TOKEN, BLOCK, HEAD = 1 + 3 * 8 + 4, 2, 1
@@ -151,10 +153,8 @@ def test_animation_is_shown_by_frame_and_downloaded_whole(app: App) -> None:
     app.open()
     noise = np.random.default_rng(0).integers(0, 256, (3, 90, 120, 3), dtype=np.uint8)
     frames = [Image.fromarray(pixels) for pixels in noise]
-    out = io.BytesIO()
-    frames[0].save(out, "GIF", save_all=True, append_images=frames[1:], duration=[100, 200, 300])
-    upload = {"name": "wheel.gif", "mimeType": "image/gif", "buffer": out.getvalue()}
-    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    wheel = picture_files.encode(frames[0], "GIF", save_all=True, append_images=frames[1:], duration=[100, 200, 300])
+    upload(app.page, {"wheel.gif": wheel})
     app.wait_for_payload("header.picture.width", 120)
     app.wait_until_idle()
     before = app.evaluate("viewer.payloadId")
@@ -172,8 +172,7 @@ def test_animation_is_shown_by_frame_and_downloaded_whole(app: App) -> None:
 def test_video_is_shown_by_frame_and_class_maps_are_downloaded_for_all(app: App) -> None:
     app.open("?sample=cat&view=relevance&target=5&method=gradient-rollout")
     data = turned_video(6)
-    upload = {"name": "IMG_0001.MOV", "mimeType": "video/quicktime", "buffer": data}
-    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    upload(app.page, {"IMG_0001.MOV": data})
     app.wait_for_payload("header.picture.height", 120)  # upright
     app.wait_until_idle()
     before = app.evaluate("viewer.payloadId")
@@ -196,8 +195,7 @@ def test_video_is_shown_by_frame_and_class_maps_are_downloaded_for_all(app: App)
 
 def test_unreadable_video_is_one_sentence(app: App) -> None:
     app.open()
-    upload = {"name": "clip.mp4", "mimeType": "video/mp4", "buffer": turned_video(6)[:900]}
-    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    upload(app.page, {"clip.mp4": turned_video(6)[:900]})
     expect(app.page.get_by_test_id("stAlert")).to_contain_text("This video is damaged", timeout=PATIENCE)
     expect(app.page.locator("canvas.over")).to_be_visible()
 

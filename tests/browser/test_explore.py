@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from picture_files import encode
 from PIL import Image
 from playwright.sync_api import expect
 
@@ -15,7 +16,7 @@ from vit.images import samples
 from vit.view.explanation import explain
 
 from .explorer import PATIENCE, App
-from .photos import photo
+from .files import photo, upload
 from .serving import FIND
 
 PASTE = """(encoded) => {
@@ -28,8 +29,7 @@ PASTE = """(encoded) => {
 
 def test_photo_from_a_phone_is_upright_and_explained(app: App) -> None:
     app.open()
-    upload = {"name": "IMG_1234.JPG", "mimeType": "image/jpeg", "buffer": photo(600, 900)}
-    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    upload(app.page, {"IMG_1234.JPG": photo(600, 900)})
     app.wait_for_payload("header.picture.height", 900)
     assert app.size() == [600, 900]
     app.wait_until_idle()  # Streamlit keeps the old chart until the new one is drawn
@@ -40,14 +40,13 @@ def test_photo_from_a_phone_is_upright_and_explained(app: App) -> None:
 @pytest.mark.exhaustive
 def test_chosen_input_size_is_kept_for_the_next_upload(app: App) -> None:
     app.open()
-    upload = app.page.locator('[data-testid="stFileUploader"] input[type="file"]')
-    upload.set_input_files({"name": "first.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)})
+    upload(app.page, {"first.jpg": photo(600, 900)})
     app.wait_for_payload("header.picture.height", 900)
     app.wait_until_idle()
     app.page.goto(f"{app.page.url}&size=64")
     app.wait_for_payload("tokens", 257)
     app.wait_until_idle()
-    upload.set_input_files({"name": "second.jpg", "mimeType": "image/jpeg", "buffer": photo(500, 700)})
+    upload(app.page, {"second.jpg": photo(500, 700)})
     app.wait_for_payload("header.picture.height", 700)
     app.wait_until_idle()
     expect(app.page).to_have_url(re.compile("size=64"))
@@ -56,9 +55,8 @@ def test_chosen_input_size_is_kept_for_the_next_upload(app: App) -> None:
 
 def test_pasted_picture_is_explained(app: App) -> None:
     app.open()
-    out = io.BytesIO()
-    Image.new("RGB", (333, 222), "olive").save(out, "PNG")
-    app.page.evaluate(PASTE, base64.b64encode(out.getvalue()).decode())
+    pasted = encode(Image.new("RGB", (333, 222), "olive"))
+    app.page.evaluate(PASTE, base64.b64encode(pasted).decode())
     app.wait_for_payload("header.picture.width", 333)
     assert app.size() == [333, 222]
 
@@ -66,8 +64,7 @@ def test_pasted_picture_is_explained(app: App) -> None:
 @pytest.mark.exhaustive
 def test_broken_upload_is_reported_and_keeps_the_page(app: App) -> None:
     app.open()
-    upload = {"name": "broken.png", "mimeType": "image/png", "buffer": b"\x89PNG not really"}
-    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    upload(app.page, {"broken.png": b"\x89PNG not really"})
     expect(app.page.get_by_test_id("stAlert")).to_be_visible(timeout=PATIENCE)
     expect(app.page.locator("canvas.over")).to_be_visible()
 
@@ -172,10 +169,7 @@ def test_escape_unpins_wherever_the_focus_is(app: App) -> None:
 
 def test_panorama_shows_patches_large_enough_to_point_at(app: App) -> None:
     app.open()
-    out = io.BytesIO()
-    Image.linear_gradient("L").resize((6000, 400)).save(out, "PNG")
-    upload = {"name": "panorama.png", "mimeType": "image/png", "buffer": out.getvalue()}
-    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    upload(app.page, {"panorama.png": encode(Image.linear_gradient("L").resize((6000, 400)))})
     app.wait_for_payload("header.picture.width", 6000)
     area = app.page.locator("canvas.over").bounding_box()
     assert area and min(area["width"], area["height"]) > 100
@@ -262,8 +256,7 @@ def test_computation_over_many_pictures_can_be_stopped(app: App) -> None:
 def test_several_pictures_can_be_stepped_through_here_and_on_compare(app: App) -> None:
     app.open()
     heights = {"first.jpg": 900, "second.jpg": 700, "third.jpg": 800}
-    files = [{"name": name, "mimeType": "image/jpeg", "buffer": photo(600, height)} for name, height in heights.items()]
-    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(files)
+    upload(app.page, {name: photo(600, height) for name, height in heights.items()})
 
     def expect_picture(name: str) -> None:
         app.wait_for_payload("header.picture.height", heights[name])

@@ -9,14 +9,13 @@ from playwright.sync_api import expect
 from vit.images import samples
 
 from .explorer import App
-from .photos import photo
+from .files import photo, upload
 
 
 @pytest.mark.exhaustive
 def test_back_from_an_upload_leads_to_the_previous_view(app: App) -> None:
     app.open()
-    upload = {"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)}
-    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    upload(app.page, {"phone.jpg": photo(600, 900)})
     expect(app.page).to_have_url(re.compile("upload=phone.jpg.*picture="))
     app.wait_until_idle()
     app.page.go_back()
@@ -39,8 +38,7 @@ def test_first_view_is_a_history_entry(app: App) -> None:
     app.wait_until_idle()
     first = app.page.url
     assert "view=relevance" in first and app.page.evaluate("() => history.length") == before + 1
-    upload = {"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)}
-    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    upload(app.page, {"phone.jpg": photo(600, 900)})
     app.wait_for_payload("header.picture.height", 900)
     app.wait_until_idle()
     app.page.go_back()
@@ -54,8 +52,8 @@ def test_first_view_is_a_history_entry(app: App) -> None:
 def test_each_action_is_one_history_entry(app: App) -> None:
     app.open()
     steps = "() => history.length"
-    before, upload = app.page.evaluate(steps), app.page.locator('[data-testid="stFileUploader"] input[type="file"]')
-    upload.set_input_files({"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)})
+    before = app.page.evaluate(steps)
+    upload(app.page, {"phone.jpg": photo(600, 900)})
     app.wait_for_payload("header.picture.height", 900)
     app.wait_until_idle()
     assert app.page.evaluate(steps) == before + 1
@@ -84,11 +82,10 @@ def test_each_action_is_one_history_entry(app: App) -> None:
 def test_each_upload_is_one_history_entry_and_the_picture_has_its_name(app: App) -> None:
     app.open()
     steps, before = "() => history.length", app.page.evaluate("() => history.length")
-    upload = app.page.locator('[data-testid="stFileUploader"] input[type="file"]')
     files = {"first.jpg": photo(600, 900), "broken.png": b"", "second.jpg": photo(500, 700)}
     heights = {"first.jpg": 900, "broken.png": 900, "second.jpg": 700}
     for name, content in files.items():
-        upload.set_input_files({"name": name, "mimeType": "image/jpeg", "buffer": content})
+        upload(app.page, {name: content})
         if not content:
             expect(app.page.get_by_test_id("stAlert")).to_contain_text(name)
         app.wait_for_payload("header.picture.height", heights[name])
@@ -149,8 +146,7 @@ def test_returning_from_another_page_restores_everything(app: App) -> None:
     app.open_display()
     app.page.get_by_role("button", name="Own scales").first.click()
     app.wait_until_idle()
-    upload = {"name": "mine.png", "mimeType": "image/png", "buffer": photo(333, 222)}
-    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    upload(app.page, {"mine.png": photo(333, 222)})
     app.wait_for_payload("header.picture.width", 333)
     app.wait_until_idle()
     app.page.get_by_role("link", name="Runs").click()

@@ -13,6 +13,7 @@ from vit.runs import control, registry
 from vit.training.presets import train_config
 
 from .explorer import PATIENCE, open_model
+from .files import download
 from .serving import FIND
 from .waiting import Conversation
 
@@ -167,9 +168,7 @@ def test_several_selected_rows_are_compared(page: Page, url: str, folder: Path) 
     some = [write_run(folder, f"Depth {depth}", depth=depth) for depth in (1, 2)]
     page.goto(f"{url}/runs?" + "&".join(f"run={run}" for run in some))
     expect(page.locator(".st-key-compared-accuracy canvas, .st-key-compared\\ accuracy canvas").first).to_be_visible()
-    with page.expect_download() as started:
-        page.get_by_role("button", name="Download CSV").click()
-    text = started.value.path().read_text()
+    text = download(page, "Download CSV").decode()
     assert "Blocks" in text and "Depth 1" in text
 
 

@@ -3,7 +3,6 @@
 VIT_SOAK=600 runs it for ten minutes; VIT_SEED repeats a failed run.
 """
 
-import io
 import os
 import random
 import time
@@ -12,9 +11,11 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from picture_files import encode
 from PIL import Image
 from playwright.sync_api import Error, Page, expect
 
+from .files import upload
 from .serving import ROOT
 
 SECONDS = float(os.environ.get("VIT_SOAK", "8"))
@@ -23,12 +24,10 @@ HASTE = 3000  # timeout [ms] of a click before another action is tried
 pytestmark = pytest.mark.slow
 
 
-def picture(seed: int) -> dict[str, object]:
-    """Return a file that was not uploaded before."""
+def picture(seed: int) -> dict[str, bytes]:
+    """Return a file that was not uploaded before, by name."""
     noise = np.random.default_rng(seed).integers(0, 256, (60, 80, 3), np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(noise).save(out, "PNG")
-    return {"name": f"picture-{seed}.png", "mimeType": "image/png", "buffer": out.getvalue()}
+    return {f"picture-{seed}.png": encode(Image.fromarray(noise))}
 
 
 class Hasty:
@@ -43,8 +42,7 @@ class Hasty:
             self.page.locator(".others button").nth(self.chance.randrange(8)).click(timeout=HASTE)
 
     def upload(self) -> None:
-        chooser = self.page.locator('[data-testid="stFileUploader"] input[type="file"]')
-        chooser.set_input_files(picture(self.chance.randrange(10**6)), timeout=HASTE)
+        upload(self.page, picture(self.chance.randrange(10**6)), HASTE)
 
     def viewer(self) -> None:
         for _ in range(self.chance.randint(1, 4)):

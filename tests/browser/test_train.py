@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from picture_files import encode
 from PIL import Image, ImageDraw
 from playwright.sync_api import Page, Route, expect
 
@@ -19,6 +20,7 @@ from vit.training.run_folder import hold_run
 from vit.training.train import train
 
 from .explorer import PATIENCE, open_model
+from .files import upload
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,9 +52,7 @@ def circle() -> bytes:
     noise = np.random.default_rng(0).integers(0, 70, (64, 64, 3), dtype=np.uint8)
     picture = Image.fromarray(noise)
     ImageDraw.Draw(picture).ellipse((14, 14, 50, 50), fill=(230, 200, 60))
-    out = io.BytesIO()
-    picture.save(out, "PNG")
-    return out.getvalue()
+    return encode(picture)
 
 
 def until(page: Page, status: str) -> registry.Run:
@@ -84,9 +84,7 @@ def test_model_is_trained_from_the_page_and_recognises_a_circle(page: Page, url:
     page.get_by_role("link", name="Open in Explore").click()
     open_model(page)
     expect(page.get_by_text("Its classes: circle, square, triangle, cross")).to_be_visible()
-    page.locator("input[type=file]").first.set_input_files(
-        {"name": "circle.png", "mimeType": "image/png", "buffer": circle()}
-    )
+    upload(page, {"circle.png": circle()})
     page.get_by_role("button", name="Answer").click()
     expect(page.locator("[aria-label^='Predictions: circle'], [alt^='Predictions: circle']").first).to_be_attached()
 
@@ -160,9 +158,7 @@ def test_archive_becomes_data_with_reported_omissions_and_can_be_deleted(
         archive.writestr("__MACOSX/pets/._x.png", b"junk")
     page.goto(f"{url}/train")
     page.get_by_text("Upload an archive of pictures").click()
-    page.locator("input[type=file]").first.set_input_files(
-        {"name": "pets.zip", "mimeType": "application/zip", "buffer": out.getvalue()}
-    )
+    upload(page, {"pets.zip": out.getvalue()})
     expect(page.get_by_text("2 classes.")).to_be_visible()
     expect(page.get_by_text("round/3.png").first).to_be_attached()
     page.reload()
@@ -184,9 +180,7 @@ def test_hostile_archive_is_refused_in_one_sentence(page: Page, url: str, places
         archive.writestr("a/1.png", circle())
     page.goto(f"{url}/train")
     page.get_by_text("Upload an archive of pictures").click()
-    page.locator("input[type=file]").first.set_input_files(
-        {"name": "evil.zip", "mimeType": "application/zip", "buffer": out.getvalue()}
-    )
+    upload(page, {"evil.zip": out.getvalue()})
     expect(page.get_by_test_id("stAlert").first).to_contain_text("escaped.png")
     assert not list(Path(places["VIT_DATA_ROOTS"]).parent.rglob("escaped.png"))
 

@@ -1,12 +1,12 @@
 """Run page Compare without a browser, and read what it shows."""
 
-import io
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from picture_files import encode
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
@@ -33,6 +33,4 @@ def show(**link: str) -> AppTest:
 
 
 def png(*size: int) -> bytes:
-    out = io.BytesIO()
-    Image.linear_gradient("L").resize(size).convert("RGB").save(out, "PNG")
-    return out.getvalue()
+    return encode(Image.linear_gradient("L").resize(size).convert("RGB"))

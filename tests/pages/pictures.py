@@ -1,12 +1,9 @@
 """Pictures to upload in tests."""
 
-import io
-
+from picture_files import encode
 from PIL import Image
 
 
-def png(*size: int, color: str = "teal") -> bytes:
+def png(*size: int, color: str | tuple[int, int, int] = "teal") -> bytes:
     """Return a picture of one colour, of this width and height [px]."""
-    out = io.BytesIO()
-    Image.new("RGB", size, color).save(out, "PNG")
-    return out.getvalue()
+    return encode(Image.new("RGB", size, color))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from picture_files import encode
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
@@ -53,9 +54,7 @@ def test_upload_replaces_the_sample(page: AppTest) -> None:
 
 def gif(count: int) -> bytes:
     frames = [Image.new("RGB", (300, 200), (60 * i, 120, 200)) for i in range(count)]
-    out = io.BytesIO()
-    frames[0].save(out, "GIF", save_all=True, append_images=frames[1:])
-    return out.getvalue()
+    return encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
 
 
 def test_frame_of_an_animation_can_be_selected(page: AppTest) -> None:

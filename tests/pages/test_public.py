@@ -1,7 +1,6 @@
 """Public mode: uploads are not stored, nothing can be changed, and total resources are limited."""
 
 import asyncio
-import io
 import os
 import random
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from coroutines import complete
 from patience import PATIENCE, until
+from picture_files import encode
 from PIL import Image
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -31,9 +31,7 @@ MB = 1 << 20
 
 
 def photo(brightness: int, size: tuple[int, int] = (60, 40), format: str = "PNG") -> bytes:
-    out = io.BytesIO()
-    Image.linear_gradient("L").resize(size).point(lambda value: (value + brightness) % 256).save(out, format)
-    return out.getvalue()
+    return encode(Image.linear_gradient("L").resize(size).point(lambda value: (value + brightness) % 256), format)
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import streamlit as st
-from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from pages.train_form import data_picker
 from tests.pages.controls import control, open_to_a_network, pictures, run
 from tests.pages.controls import train_page as opened
+from tests.pages.pictures import png
 from vit.training import run_folder
 from vit.training.presets import train_config
 
@@ -51,9 +51,8 @@ def test_classes_without_a_test_picture_are_named(page: AppTest, folders: Path) 
         for split, names, count in (("train", ("cat", "dog", "emu"), 6), ("val", ("cat", "dog"), 3)):
             for name in names:
                 for number in range(count):
-                    picture = io.BytesIO()
-                    Image.new("RGB", (9, 9), (number * 20, len(name + split) * 9, ord(name[0]))).save(picture, "PNG")
-                    archive.writestr(f"{split}/{name}/{number}.png", picture.getvalue())
+                    picture = png(9, 9, color=(number * 20, len(name + split) * 9, ord(name[0])))
+                    archive.writestr(f"{split}/{name}/{number}.png", picture)
     page.file_uploader(key="archive_0").upload("zoo.zip", out.getvalue()).run()
     assert not page.exception and not page.error
     assert [one.value for one in page.warning if "No test picture: emu. " in one.value]
