@@ -30,6 +30,11 @@ def query(link: PageLink) -> dict[str, str]:
     return {name: values[-1] for name, values in link.to_query().items()}
 
 
+def address(page: AppTest) -> dict[str, str]:
+    """Return the values of the page's address by name, the last one of each."""
+    return {name: value if isinstance(value, str) else value[-1] for name, value in page.query_params.items()}
+
+
 def new_page(name: str = "", /, **link: Any) -> AppTest:
     """Return a page of the app in a new session, not yet run; without a name, the page that the app opens first."""
     page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE)

@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 import vit
 from pages.panels import own_pictures
 from pages.server import uploaded_pictures
-from tests.pages.controls import app_page, run
+from tests.pages.controls import address, app_page, run
 from tests.pages.offered import payload, sent_to
 from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
@@ -202,19 +202,16 @@ def test_code_of_the_view_names_sample_or_file(page: AppTest) -> None:
 def test_broken_upload_is_one_sentence_and_changes_nothing(page: AppTest, content: bytes) -> None:
     run(page, sample="temple")
 
-    def link() -> dict[str, str]:
-        return {name: page.query_params[name] for name in page.query_params}
-
-    before = link()
+    before = address(page)
     page.file_uploader[0].upload("broken.png", content).run()
-    assert not page.exception and link() == before
+    assert not page.exception and address(page) == before
     assert len(page.error) == 1 and page.error[0].value.startswith("broken") and "\n" not in page.error[0].value
     assert payload(page)[0]["picture"]["width"] == Image.open(samples.SAMPLES["temple"].path).width
     page.file_uploader[0].upload("photo.png", png(300, 200)).run()
     assert not page.error
-    before = link()
+    before = address(page)
     page.file_uploader[0].upload("broken.png", content).run()
-    assert len(page.error) == 1 and link() == before and payload(page)[0]["picture"]["width"] == 300
+    assert len(page.error) == 1 and address(page) == before and payload(page)[0]["picture"]["width"] == 300
 
 
 def test_page_states_the_limits_of_a_small_model(page: AppTest) -> None:

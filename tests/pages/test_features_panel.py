@@ -14,17 +14,13 @@ from streamlit.testing.v1 import AppTest
 import vit
 from pages.server import uploaded_pictures
 from pages.server.uploaded_pictures import Upload
-from tests.pages.controls import control, run
+from tests.pages.controls import control, run, texts
 from tests.pages.offered import payload, sent_to
 from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
 from vit.explain.occlusion import hide_patches
 from vit.images import samples
 from vit.view import features_sheet
-
-
-def captions(page: AppTest) -> str:
-    return "\n".join(one.value for one in page.caption)
 
 
 def shown(page: AppTest, **link: str) -> AppTest:
@@ -46,7 +42,7 @@ def test_shares_are_those_of_all_samples_at_the_links_block(page: AppTest) -> No
         of = components([one.features for one in pictures_at(block, names)])
         red, green, blue = of.shares.tolist()
         said = f"Red is {red:.0%} of how these patches differ, green {green:.0%}, blue {blue:.0%}."
-        assert said in captions(shown(page, size="32", features_block=str(block)))
+        assert said in texts(shown(page, size="32", features_block=str(block)), "caption")
     assert control(page.selectbox, "features_block").options == [f"block {i + 1}" for i in range(6)]
 
 
@@ -62,8 +58,8 @@ def test_uploaded_pictures_make_the_basis_and_bad_ones_are_left_out(
 
 
 def test_all_blocks_are_drawn_on_request(page: AppTest) -> None:
-    assert "basis of its own" not in captions(shown(page, size="32"))
-    assert "basis of its own" in captions(shown(page, size="32", features_blocks="1", foreground="1"))
+    assert "basis of its own" not in texts(shown(page, size="32"), "caption")
+    assert "basis of its own" in texts(shown(page, size="32", features_blocks="1", foreground="1"), "caption")
 
 
 @pytest.mark.parametrize("link", [{"features_block": "99"}, {"features_with": "<b>"}, {"features_pictures": "x"}])

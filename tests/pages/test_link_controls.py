@@ -8,7 +8,7 @@ import pytest
 from patience import PATIENCE
 from streamlit.testing.v1 import AppTest
 
-from tests.pages.controls import app_page, control, run
+from tests.pages.controls import address, app_page, control, run
 from vit.images import samples
 
 ROOT = Path(__file__).parents[2]
@@ -53,8 +53,7 @@ def find(page: AppTest, name: str) -> Any:
 
 def choices(page: AppTest) -> dict[str, str]:
     """Return the values of the controls in the link."""
-    found = {name: page.query_params[name] for name in KINDS if name in page.query_params}
-    return {name: value if isinstance(value, str) else value[-1] for name, value in found.items()}
+    return {name: value for name, value in address(page).items() if name in KINDS}
 
 
 def test_stale_browser_state_is_no_choice(page: AppTest) -> None:

@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 from tiny import TINY, fill
 
 import vit
-from tests.pages.controls import run
+from tests.pages.controls import run, texts
 from tests.pages.offered import sent_to
 from vit.explain.registers import with_register
 from vit.images import samples
@@ -30,16 +30,14 @@ def planted(checkpoints: Path) -> str:
     return "planted"
 
 
-def captions(page: AppTest) -> str:
-    return "\n".join(one.value for one in page.caption).replace("\\", "")
-
-
 def test_outlier_tokens_are_moved_to_a_register(page: AppTest, planted: str) -> None:
     run(page, checkpoint=planted, sample="cat", panel="layers")
-    assert "With the register" not in captions(page)
+    assert "With the register" not in texts(page, "caption")
     assert not run(page, register="1").error
     block, neuron = PLANTED[0]
-    assert f"block {block + 1} neuron {neuron + 1}" in captions(page) and "With the register" in captions(page)
+    assert f"block {block + 1} neuron {neuron + 1}" in texts(page, "caption") and "With the register" in texts(
+        page, "caption"
+    )
     assert sent_to(page, "register viewer")["group"] == sent_to(page)["group"]
     checkpoint = vit.load_checkpoint(planted)
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
@@ -48,5 +46,5 @@ def test_outlier_tokens_are_moved_to_a_register(page: AppTest, planted: str) -> 
 
 def test_no_offer_without_outlier_tokens(page: AppTest) -> None:
     run(page, sample="church", size="32", panel="layers", register="1")
-    assert "With the register" not in captions(page)
-    assert "so a register has nothing to take over" in captions(page)
+    assert "With the register" not in texts(page, "caption")
+    assert "so a register has nothing to take over" in texts(page, "caption")

@@ -7,7 +7,7 @@ from streamlit.testing.v1 import AppTest
 
 import vit
 from pages.panels import welcome
-from tests.pages.controls import app_page, query
+from tests.pages.controls import address, app_page, query
 from tests.pages.offered import sent_to
 from vit.explain.methods import heatmap_of
 from vit.explain.recorded_pass import RecordedPass
@@ -42,11 +42,6 @@ def viewer(page: AppTest) -> dict:
     return sent_to(page)
 
 
-def link(page: AppTest) -> dict[str, str]:
-    """Return the address, one value per name."""
-    return {name: value if isinstance(value, str) else value[0] for name, value in page.query_params.items()}
-
-
 def size(page: AppTest) -> tuple[int, int]:
     """Return the selected input size."""
     return next(one.value for one in page.selectbox if one.label == "Input size")
@@ -59,7 +54,7 @@ def words(page: AppTest) -> bool:
 def test_empty_link_is_the_first_view_and_follows_the_pointer() -> None:
     page = app_page()
     assert not page.error
-    assert link(page) == query(welcome.VIEW) and words(page)
+    assert address(page) == query(welcome.VIEW) and words(page)
     told = viewer(page)
     assert told["seed"]["view"] == "relevance" and told["method"]["chain"] and told["method"]["target"] == "church"
     assert size(page) == (224, 224)
@@ -67,7 +62,7 @@ def test_empty_link_is_the_first_view_and_follows_the_pointer() -> None:
 
 def test_links_own_picture_and_view_are_kept() -> None:
     page = app_page(sample="cat", block="2")
-    assert viewer(page)["seed"]["view"] == "attention" and link(page)["sample"] == "cat"
+    assert viewer(page)["seed"]["view"] == "attention" and address(page)["sample"] == "cat"
     assert not words(page)
 
 
