@@ -42,8 +42,9 @@ class App(PageWithViewer):
         return self
 
     def wait_for_payload(self, field: str, value: int) -> None:
-        """Wait until the viewer's payload has this value."""
+        """Wait until the viewer's payload has this value, and the page is idle."""
         self.page.wait_for_function(f"() => {FIND}?.payload?.{field} === {value}")
+        self.wait_until_idle()
 
     def sample(self, title: str) -> None:
         """Choose the sample with this title prefix."""

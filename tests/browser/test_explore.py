@@ -42,13 +42,10 @@ def test_chosen_input_size_is_kept_for_the_next_upload(app: App) -> None:
     app.open()
     upload(app.page, {"first.jpg": photo(600, 900)})
     app.wait_for_payload("header.picture.height", 900)
-    app.wait_until_idle()
     app.page.goto(f"{app.page.url}&size=64")
     app.wait_for_payload("tokens", 257)
-    app.wait_until_idle()
     upload(app.page, {"second.jpg": photo(500, 700)})
     app.wait_for_payload("header.picture.height", 700)
-    app.wait_until_idle()
     expect(app.page).to_have_url(re.compile("size=64"))
     app.wait_for_payload("tokens", 257)
 
@@ -85,7 +82,6 @@ def test_sample_pin_and_head_are_restored_from_the_link(app: App) -> None:
     app.sample("Raccoon")
     width, height = Image.open(samples.SAMPLES["raccoon"].path).size
     app.wait_for_payload("header.picture.width", width)
-    app.wait_until_idle()
     app.page.mouse.click(*app.at(2, 5))
     app.page.locator("canvas.over").press("PageUp")
     app.wait_until_idle()
@@ -128,7 +124,6 @@ def test_larger_input_supports_hovering_with_queries_and_keys(app: App) -> None:
     app.page.get_by_role("combobox", name=re.compile("Input size")).click()
     app.page.get_by_role("option", name=re.compile("^128 px")).click()
     app.wait_for_payload("tokens", 1025)
-    app.wait_until_idle()
     checkpoint = vit.load_checkpoint("cifar10")
     record = explain(checkpoint, samples.read("cat"), (128, 128)).record
     app.page.mouse.move(*app.at(20, 9))
@@ -232,7 +227,6 @@ def test_simultaneous_clicks_all_count(app: App) -> None:
         find(document, (button) => /Raccoon/.test(button.getAttribute("aria-label"))).click();
     }""")
     app.wait_for_payload("header.picture.width", width)
-    app.wait_until_idle()
     expect(app.page).to_have_url(re.compile("panel=heads"))
     expect(app.page).to_have_url(re.compile("sample=raccoon"))
 
@@ -260,7 +254,6 @@ def test_several_pictures_can_be_stepped_through_here_and_on_compare(app: App) -
 
     def expect_picture(name: str) -> None:
         app.wait_for_payload("header.picture.height", heights[name])
-        app.wait_until_idle()
         expect(app.page.get_by_text(f"This is {name}.")).to_be_visible()
         expect(app.page.get_by_role("button", name=name)).to_have_attribute("aria-pressed", "true")
 

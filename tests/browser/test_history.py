@@ -25,7 +25,6 @@ def test_back_from_an_upload_leads_to_the_previous_view(app: App) -> None:
     assert app.size() == list(Image.open(samples.SAMPLES["cat"].path).size)
     app.page.go_forward()
     app.wait_for_payload("header.picture.height", 900)
-    app.wait_until_idle()
     expect(app.page).to_have_url(re.compile("upload=phone.jpg.*picture="))
 
 
@@ -35,15 +34,12 @@ def test_first_view_is_a_history_entry(app: App) -> None:
     before = app.page.evaluate("() => history.length")
     app.page.goto(f"{app.url}/")
     app.wait_for_payload("tokens", 257)
-    app.wait_until_idle()
     first = app.page.url
     assert "view=relevance" in first and app.page.evaluate("() => history.length") == before + 1
     upload(app.page, {"phone.jpg": photo(600, 900)})
     app.wait_for_payload("header.picture.height", 900)
-    app.wait_until_idle()
     app.page.go_back()
     app.wait_for_payload("header.picture.height", 213)
-    app.wait_until_idle()
     assert app.page.url == first
     app.page.go_back()
     app.page.wait_for_url("about:blank")
@@ -55,7 +51,6 @@ def test_each_action_is_one_history_entry(app: App) -> None:
     before = app.page.evaluate(steps)
     upload(app.page, {"phone.jpg": photo(600, 900)})
     app.wait_for_payload("header.picture.height", 900)
-    app.wait_until_idle()
     assert app.page.evaluate(steps) == before + 1
     app.page.mouse.click(*app.at(2, 5))
     expect(app.page).to_have_url(re.compile("pinned=1"))
@@ -68,7 +63,6 @@ def test_each_action_is_one_history_entry(app: App) -> None:
 
     app.page.go_back()
     app.wait_for_payload("header.picture.height", 900)
-    app.wait_until_idle()
     expect(app.page).to_have_url(re.compile("upload=phone.jpg.*pinned=1"))
     app.page.go_back()
     expect(app.page).to_have_url(re.compile(r"upload=phone.jpg(?!.*pinned)"))
@@ -89,12 +83,10 @@ def test_each_upload_is_one_history_entry_and_the_picture_has_its_name(app: App)
         if not content:
             expect(app.page.get_by_test_id("stAlert")).to_contain_text(name)
         app.wait_for_payload("header.picture.height", heights[name])
-        app.wait_until_idle()
     assert app.page.evaluate(steps) == before + 2
 
     def expect_picture(name: str) -> None:
         app.wait_for_payload("header.picture.height", heights[name])
-        app.wait_until_idle()
         expect(app.page.get_by_text(f"This is {name}.")).to_be_visible()
         expect(app.page).to_have_url(re.compile(f"upload={name}"))
         expect(app.page.get_by_test_id("stFileUploaderFileName")).to_have_count(0)  # no other name beside it
@@ -148,13 +140,11 @@ def test_returning_from_another_page_restores_everything(app: App) -> None:
     app.wait_until_idle()
     upload(app.page, {"mine.png": photo(333, 222)})
     app.wait_for_payload("header.picture.width", 333)
-    app.wait_until_idle()
     app.page.get_by_role("link", name="Runs").click()
     expect(app.page).to_have_url(re.compile("/runs"))
     app.wait_until_idle()
     app.page.get_by_role("link", name="Explore").click()
     app.wait_for_payload("header.picture.width", 333)
-    app.wait_until_idle()
     chosen = app.evaluate("viewer.selection")
     assert (chosen["view"], chosen["token"], chosen["scale"], chosen["pinned"]) == ("similar", 30, "own", True)
     for part in ("sample=raccoon", "view=similar", "scale=own", "upload=mine.png"):
