@@ -1,19 +1,12 @@
 """Generated pictures for tests, as files, and the errors of files that are refused."""
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image
 
 from vit.errors import InvalidImage
 from vit.images.decode import decode_image
-
-
-def encode(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
-    file = io.BytesIO()
-    image.save(file, format, **options)
-    return file.getvalue()
+from vit.images.encode import encode_image
 
 
 def refusal(data: bytes) -> str:
@@ -29,7 +22,7 @@ def animated(count: int = 1, **options: object) -> bytes:
     """Return an animated PNG of noise, 60 x 40, by default with a single frame."""
     noise = np.random.default_rng(0).integers(0, 256, (count, 40, 60, 3), dtype=np.uint8)
     frames = [Image.fromarray(pixels) for pixels in noise]
-    return encode(frames[0], save_all=True, append_images=frames[1:], **options)
+    return encode_image(frames[0], save_all=True, append_images=frames[1:], **options)
 
 
 def gradient(width: int = 48, height: int = 32) -> Image.Image:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from drawn import encode
 from PIL import Image
 
 from vit.data.folders import list_files
 from vit.data.import_archive import import_dataset, left_out
 from vit.errors import InvalidDataset
+from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
 
 INPUT = Preprocess((8, 8), mean=(0.0,) * 3, std=(1.0,) * 3)
@@ -24,7 +24,7 @@ Files = dict[str, bytes]
 
 def picture(seed: int = 0, format: str = "PNG", size: int = 8) -> bytes:
     noise = np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
-    return encode(Image.fromarray(noise), format)
+    return encode_image(Image.fromarray(noise), format)
 
 
 def classes(*names: str, count: int = 3) -> Files:

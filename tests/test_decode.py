@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn import difference, encode, gradient, refusal
+from drawn import difference, gradient, refusal
 from PIL import Image, ImageCms
 from subprocesses import output_of
 
 from vit.errors import InvalidImage
 from vit.images.decode import decode_image
+from vit.images.encode import encode_image
 from vit.images.file_checks import MAX_BYTES
 
 pytestmark = pytest.mark.usefixtures("assert_silence")
@@ -84,7 +85,7 @@ def png(width: int, height: int, pixels: bytes = b"") -> bytes:
     ],
 )
 def test_every_usual_format_opens_as_rgb(format: str, options: dict[str, object]) -> None:
-    image = decode_image(encode(gradient(), format, **options))
+    image = decode_image(encode_image(gradient(), format, **options))
     assert image.mode == "RGB"
     assert difference(image, gradient()) < 6
 
@@ -93,25 +94,25 @@ def test_every_usual_format_opens_as_rgb(format: str, options: dict[str, object]
 def test_every_usual_mode_opens_as_rgb(mode: str) -> None:
     format = "PNG" if mode in ("LA", "I;16", "RGBA", "P", "1") else "TIFF"
     image = gradient().convert("L").convert(mode) if mode in ("I;16", "I", "F") else gradient().convert(mode)
-    assert decode_image(encode(image, format)).mode == "RGB"
+    assert decode_image(encode_image(image, format)).mode == "RGB"
 
 
 def test_phones_mpo_opens_at_its_first_frame() -> None:
-    data = encode(gradient(), "MPO", save_all=True, append_images=[Image.new("RGB", (48, 32), "red")])
+    data = encode_image(gradient(), "MPO", save_all=True, append_images=[Image.new("RGB", (48, 32), "red")])
     assert difference(decode_image(data), gradient()) < 6
 
 
 @pytest.mark.parametrize("format", ["GIF", "TIFF", "WEBP", "PNG", "AVIF"])
 def test_first_of_several_frames_is_used(format: str) -> None:
     frames = [Image.new("RGB", (40, 40), color) for color in ("red", "lime", "blue")]
-    data = encode(frames[0], format, save_all=True, append_images=frames[1:])
+    data = encode_image(frames[0], format, save_all=True, append_images=frames[1:])
     assert difference(decode_image(data), frames[0]) < 3
 
 
 def test_metadata_is_dropped() -> None:
     exif = Image.Exif()
     exif[0x010F] = "a camera"
-    image = decode_image(encode(gradient(), "JPEG", exif=exif, comment=b"secret"))
+    image = decode_image(encode_image(gradient(), "JPEG", exif=exif, comment=b"secret"))
     assert type(image) is Image.Image and image.info == {} and dict(image.getexif()) == {}
 
 
@@ -131,13 +132,13 @@ def test_every_exif_orientation_ends_upright(format: str, orientation: int) -> N
     }[orientation]
     exif = Image.Exif()
     exif[0x0112] = orientation
-    image = decode_image(encode(stored, format, exif=exif))
+    image = decode_image(encode_image(stored, format, exif=exif))
     assert image.size == (48, 32)
     assert difference(image, gradient()) < 6
 
 
 def test_damaged_exif_does_not_spoil_the_picture() -> None:
-    data = encode(gradient(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xffrubbish")
+    data = encode_image(gradient(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xffrubbish")
     assert difference(decode_image(data), gradient()) < 6
 
 
@@ -147,12 +148,12 @@ def test_damaged_exif_does_not_spoil_the_picture() -> None:
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "PA"])
 def test_transparency_is_composited_on_white(mode: str) -> None:
     clear = Image.new("RGBA", (8, 8), (0, 0, 0, 0)).convert(mode)
-    assert decode_image(encode(clear, "TIFF" if mode == "PA" else "PNG")).getpixel((4, 4)) == (255, 255, 255)
+    assert decode_image(encode_image(clear, "TIFF" if mode == "PA" else "PNG")).getpixel((4, 4)) == (255, 255, 255)
 
 
 def test_half_transparent_black_becomes_grey() -> None:
     half = Image.new("RGBA", (8, 8), (0, 0, 0, 128))
-    assert decode_image(encode(half, "PNG")).getpixel((4, 4)) == (127, 127, 127)
+    assert decode_image(encode_image(half, "PNG")).getpixel((4, 4)) == (127, 127, 127)
 
 
 @pytest.mark.parametrize("format", ["GIF", "PNG"])
@@ -160,24 +161,24 @@ def test_transparent_palette_colour_becomes_white(format: str) -> None:
     image = Image.new("P", (8, 8), 1)
     image.putpalette([0, 0, 0, 200, 10, 10])
     image.paste(0, (0, 0, 4, 8))
-    decoded = decode_image(encode(image, format, transparency=0))
+    decoded = decode_image(encode_image(image, format, transparency=0))
     assert decoded.getpixel((1, 1)) == (255, 255, 255) and decoded.getpixel((6, 1)) == (200, 10, 10)
 
 
 def test_transparent_colour_of_an_rgb_png_becomes_white() -> None:
-    data = encode(Image.new("RGB", (8, 8), (9, 8, 7)), "PNG", transparency=(9, 8, 7))
+    data = encode_image(Image.new("RGB", (8, 8), (9, 8, 7)), "PNG", transparency=(9, 8, 7))
     assert decode_image(data).getpixel((0, 0)) == (255, 255, 255)
 
 
 def test_cmyk_jpeg_keeps_its_colours() -> None:
-    red = decode_image(encode(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG")).getpixel((8, 8))
+    red = decode_image(encode_image(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG")).getpixel((8, 8))
     assert red[0] > 240 and red[1] < 15 and red[2] < 15
 
 
 @pytest.mark.parametrize("format", ["PNG", "TIFF"])
 def test_sixteen_bits_are_scaled_not_clipped(format: str) -> None:
     values = np.array([[0, 257, 32896, 65535]], dtype=np.uint16)
-    decoded = decode_image(encode(Image.fromarray(values), format))
+    decoded = decode_image(encode_image(Image.fromarray(values), format))
     assert [decoded.getpixel((x, 0))[0] for x in range(4)] == [0, 1, 128, 255]
 
 
@@ -196,7 +197,7 @@ def test_sixteen_bits_are_scaled_not_clipped(format: str) -> None:
     ],
 )
 def test_floats_are_scaled_to_the_range_in_use(values: list[float], expected: list[int]) -> None:
-    decoded = decode_image(encode(Image.fromarray(np.array([values], dtype=np.float32)), "TIFF"))
+    decoded = decode_image(encode_image(Image.fromarray(np.array([values], dtype=np.float32)), "TIFF"))
     assert [decoded.getpixel((x, 0))[0] for x in range(3)] == expected
 
 
@@ -205,7 +206,7 @@ def test_floats_are_scaled_to_the_range_in_use(values: list[float], expected: li
     [([0, 128, 255], [0, 128, 255]), ([0, 32896, 65535], [0, 128, 255]), ([-100, 0, 100], [0, 128, 255])],
 )
 def test_int32_is_scaled_to_the_range_in_use(values: list[int], expected: list[int]) -> None:
-    decoded = decode_image(encode(Image.fromarray(np.array([values], dtype=np.int32)), "TIFF"))
+    decoded = decode_image(encode_image(Image.fromarray(np.array([values], dtype=np.int32)), "TIFF"))
     assert [decoded.getpixel((x, 0))[0] for x in range(3)] == expected
 
 
@@ -241,7 +242,7 @@ SWAPPED = ((b"rXYZ", b"tmp_"), (b"gXYZ", b"rXYZ"), (b"tmp_", b"gXYZ"))  # sRGB's
 def test_colours_with_another_profile_become_srgb(
     name: str, changes: Sequence[tuple[bytes, bytes]], colour: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    data = encode(Image.new("RGB", (8, 8), colour), "PNG", icc_profile=srgb_profile(name, *changes))
+    data = encode_image(Image.new("RGB", (8, 8), colour), "PNG", icc_profile=srgb_profile(name, *changes))
     assert decode_image(data).getpixel((4, 4)) == pytest.approx(expected, abs=1)
 
 
@@ -249,13 +250,13 @@ def test_colours_with_another_profile_become_srgb(
 @pytest.mark.parametrize("name", ["sRGB", "othr"])
 def test_srgb_profile_changes_nothing(name: str, mode: str) -> None:
     picture = gradient().convert(mode)
-    decoded = decode_image(encode(picture, "PNG", icc_profile=srgb_profile(name)))
+    decoded = decode_image(encode_image(picture, "PNG", icc_profile=srgb_profile(name)))
     assert difference(decoded, picture.convert("RGB")) == 0
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
 def test_broken_profile_is_ignored(mode: str) -> None:
-    data = encode(gradient().convert(mode), "TIFF", icc_profile=b"rubbish" * 30)
+    data = encode_image(gradient().convert(mode), "TIFF", icc_profile=b"rubbish" * 30)
     assert difference(decode_image(data), gradient().convert(mode).convert("RGB")) == 0
 
 
@@ -264,7 +265,7 @@ def test_broken_profile_is_ignored(mode: str) -> None:
 
 def jpeg_with_scans(scans: int) -> bytes:
     """Return a progressive JPEG whose last scan is repeated many times."""
-    data = encode(gradient(), "JPEG", progressive=True)
+    data = encode_image(gradient(), "JPEG", progressive=True)
     last = data[data.rindex(b"\xff\xda") : -2]
     return data[:-2] + last * scans + b"\xff\xd9"
 
@@ -293,7 +294,7 @@ def tiff_of_strips(strips: int) -> bytes:
 
 def gif_with_frame(width: int, height: int) -> bytes:
     """Return a GIF of 10 x 10 pixels whose only frame declares another size."""
-    data = bytearray(encode(Image.new("P", (10, 10)), "GIF"))
+    data = bytearray(encode_image(Image.new("P", (10, 10)), "GIF"))
     frame = data.index(b"\x2c\0\0\0\0")
     data[frame + 5 : frame + 9] = struct.pack("<HH", width, height)
     return bytes(data)
@@ -324,12 +325,15 @@ def gif_with_frame(width: int, height: int) -> bytes:
         (gif_with_frame(60_000, 60_000), "3,600 megapixels"),
         (gif_with_frame(9_000, 9_000), "9,000 x 9,000"),
         (jpeg_with_scans(101), "scans"),
-        (encode(gradient(), "JPEG")[:2] + b"\xff\xec\0\2" * 401 + encode(gradient(), "JPEG")[2:], "segments"),
+        (
+            encode_image(gradient(), "JPEG")[:2] + b"\xff\xec\0\2" * 401 + encode_image(gradient(), "JPEG")[2:],
+            "segments",
+        ),
         (png(8, 8)[:33] + chunk(b"tEXt", b"a\0b") * 100_001 + png(8, 8)[33:], "chunks"),
         (tiff_of_strips(100_001), "strips"),
         (png(8, 8, b"\0" * 20), "damaged"),
-        (encode(gradient(), "PNG")[:30], "damaged"),
-        (encode(gradient(), "ICO"), "This is an icon"),
+        (encode_image(gradient(), "PNG")[:30], "damaged"),
+        (encode_image(gradient(), "ICO"), "This is an icon"),
     ],
 )
 def test_unusable_file_is_refused_in_one_sentence(data: bytes, said: str) -> None:
@@ -345,7 +349,7 @@ def test_files_above_the_size_limit_are_refused() -> None:
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF"])
 def test_a_file_cut_in_half_is_refused(format: str) -> None:
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 90, 3), dtype=np.uint8))
-    data = encode(noise, format)
+    data = encode_image(noise, format)
     assert "damaged" in refusal(data[: len(data) // 2])
 
 
@@ -355,7 +359,7 @@ def test_postscript_file_is_refused_with_any_header() -> None:
 
 def test_video_after_a_motion_photo_is_ignored() -> None:
     video = b"\xff\xda\0\2" * 500
-    assert difference(decode_image(encode(gradient(), "JPEG", quality=95) + video), gradient()) < 6
+    assert difference(decode_image(encode_image(gradient(), "JPEG", quality=95) + video), gradient()) < 6
 
 
 def test_refused_file_leaves_pillows_settings_unchanged() -> None:
@@ -368,7 +372,7 @@ def test_refused_file_leaves_pillows_settings_unchanged() -> None:
 def test_mutated_file_is_a_picture_or_refused(format: str) -> None:
     dice = random.Random(7)
     options = {"compression": "tiff_lzw"} if format == "TIFF" else {}
-    original = encode(gradient(24, 16), format, **options)
+    original = encode_image(gradient(24, 16), format, **options)
     for _ in range(80):
         data = bytearray(original)
         for _ in range(dice.randint(1, 6)):
@@ -404,7 +408,7 @@ def test_fifty_megapixels_take_less_than_a_gigabyte(mode: str, format: str, tmp_
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 def test_large_jpeg_is_decoded_smaller_and_shrinks_to_the_same_picture(mode: str) -> None:
     whole = gradient(1024, 768).convert(mode)
-    data = encode(whole, "JPEG", quality=95)
+    data = encode_image(whole, "JPEG", quality=95)
     full, small = decode_image(data), decode_image(data, least=200)
     assert full.size == (1024, 768) and small.size == (512, 384)
     one, other = (picture.resize((96, 72), Image.Resampling.BILINEAR) for picture in (full, small))
@@ -412,15 +416,15 @@ def test_large_jpeg_is_decoded_smaller_and_shrinks_to_the_same_picture(mode: str
 
 
 def test_picture_is_never_decoded_smaller_than_needed() -> None:
-    data = encode(gradient(500, 400), "JPEG")
+    data = encode_image(gradient(500, 400), "JPEG")
     for least in (1, 49, 50, 51, 100, 101, 399, 400, 401, 5000):
         decoded = decode_image(data, least=least)
         assert min(decoded.size) >= min(least, 400), least
-    assert decode_image(encode(gradient(500, 400), "PNG"), least=10).size == (500, 400)
+    assert decode_image(encode_image(gradient(500, 400), "PNG"), least=10).size == (500, 400)
 
 
 def test_picture_decoded_smaller_is_upright() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    data = encode(gradient(800, 400), "JPEG", exif=exif)
+    data = encode_image(gradient(800, 400), "JPEG", exif=exif)
     assert decode_image(data, least=100).size == (100, 200)

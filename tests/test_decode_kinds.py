@@ -9,10 +9,11 @@ import numpy as np
 import pillow_heif
 import pytest
 import torch
-from drawn import difference, encode, gradient, refusal
+from drawn import difference, gradient, refusal
 from PIL import Image
 
 from vit.images.decode import decode_image, used_range
+from vit.images.encode import encode_image
 from vit.images.tiff import count_pages
 from vit.images.video import is_video
 
@@ -96,8 +97,8 @@ def test_preview_of_another_picture_in_a_tiff_is_refused() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        encode(Image.fromarray(TWELVE_BITS), "PNG"),
-        encode(Image.fromarray(TWELVE_BITS), "TIFF", compression="tiff_lzw"),
+        encode_image(Image.fromarray(TWELVE_BITS), "PNG"),
+        encode_image(Image.fromarray(TWELVE_BITS), "TIFF", compression="tiff_lzw"),
         png_of_16_bits(np.stack([TWELVE_BITS] * 3, -1)),
         png_of_16_bits(np.stack([TWELVE_BITS, TWELVE_BITS, TWELVE_BITS, TWELVE_BITS * 0 + 65535], -1)),
         tiff(np.stack([TWELVE_BITS] * 3, -1)),
@@ -116,10 +117,10 @@ def test_twelve_bits_in_sixteen_are_reported_and_stretched(data: bytes) -> None:
 
 def test_picture_that_uses_its_range_is_unchanged() -> None:
     for image in (TWELVE_BITS * 16, (TWELVE_BITS // 64).astype(np.uint8)):
-        data = encode(Image.fromarray(image), "PNG")
+        data = encode_image(Image.fromarray(image), "PNG")
         assert used_range(data) is None
     assert decode_image(data, stretch=True).getextrema() == ((0, 63),) * 3  # 8-bit values are shown as they are
-    pale = used_range(encode(Image.fromarray(TWELVE_BITS // 8 + 30000), "PNG"))
+    pale = used_range(encode_image(Image.fromarray(TWELVE_BITS // 8 + 30000), "PNG"))
     assert pale and pale.sentence == "uses 30,000 to 30,511 of 65,535, so it shows little contrast."
 
 
@@ -143,11 +144,11 @@ def test_tiff_of_other_numbers_is_identified(values: np.ndarray, what: str) -> N
 
 def test_pages_of_a_tiff_are_counted_without_reduced_copies() -> None:
     scan = gradient(60, 40)
-    assert count_pages(encode(scan, "TIFF")) == count_pages(encode(scan, "PNG")) == 1
-    assert count_pages(encode(scan, "TIFF", save_all=True, append_images=[scan.resize((30, 90)), scan])) == 3
+    assert count_pages(encode_image(scan, "TIFF")) == count_pages(encode_image(scan, "PNG")) == 1
+    assert count_pages(encode_image(scan, "TIFF", save_all=True, append_images=[scan.resize((30, 90)), scan])) == 3
     reduced = scan.resize((30, 20))
     reduced.encoderinfo = {"tiffinfo": {254: 1}}
-    assert count_pages(encode(scan, "TIFF", save_all=True, append_images=[reduced])) == 1
+    assert count_pages(encode_image(scan, "TIFF", save_all=True, append_images=[reduced])) == 1
 
 
 def test_pages_of_a_circular_or_endless_chain_end() -> None:
@@ -165,7 +166,7 @@ def test_pages_of_a_circular_or_endless_chain_end() -> None:
 def test_jpeg_without_its_end_marker_opens_whole(progressive: bool) -> None:
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8))
     for image in (gradient(), noise):
-        data = encode(image, "JPEG", progressive=progressive)
+        data = encode_image(image, "JPEG", progressive=progressive)
         for cut in (data[:-2], data[:-1], data[:-2] + bytes(40)):
             assert difference(decode_image(cut), decode_image(data)) == 0
             assert decode_image(cut, least=8).mode == "RGB"
@@ -175,7 +176,7 @@ def test_jpeg_without_its_end_marker_opens_whole(progressive: bool) -> None:
 
 @pytest.mark.parametrize("progressive", [False, True])
 def test_jpeg_without_its_last_blocks_opens_as_in_browsers(progressive: bool) -> None:
-    data = encode(gradient(400, 300), "JPEG", progressive=progressive, quality=90)
+    data = encode_image(gradient(400, 300), "JPEG", progressive=progressive, quality=90)
     for lost in (3, 10, 20):
         unlike = np.asarray(decode_image(data[:-lost])) != np.asarray(decode_image(data))
         assert unlike.any(axis=2).mean() < 0.01
@@ -183,7 +184,7 @@ def test_jpeg_without_its_last_blocks_opens_as_in_browsers(progressive: bool) ->
 
 
 def test_progressive_jpeg_without_its_last_scan_is_refused() -> None:
-    data = encode(gradient(), "JPEG", progressive=True)
+    data = encode_image(gradient(), "JPEG", progressive=True)
     assert "ends before" in refusal(data[: data.rindex(b"\xff\xc4")])
 
 

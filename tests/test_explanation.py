@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from drawn import encode
 from PIL import Image
 from subprocesses import output_of
 
@@ -25,6 +24,7 @@ from vit.explain.input_sizes import resized, size_near
 from vit.explain.record import Precision
 from vit.explain.timing import Pace
 from vit.images.decode import decode_image
+from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
@@ -35,7 +35,7 @@ from vit.view.payload import unpack
 
 @pytest.fixture
 def photo() -> bytes:
-    return encode(Image.effect_noise((300, 200), 80).convert("RGB"))
+    return encode_image(Image.effect_noise((300, 200), 80).convert("RGB"))
 
 
 def of_size(checkpoint: Checkpoint, side: int, patch: int, depth: int = 2) -> Checkpoint:

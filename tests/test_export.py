@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from drawn import encode
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
@@ -20,6 +19,7 @@ from vit.errors import UserError
 from vit.explain.components import components
 from vit.explain.record import record
 from vit.explain.sensitivity import random_masks
+from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.view import export, figures
@@ -39,7 +39,7 @@ def picture() -> Image.Image:
 
 @pytest.fixture
 def explanation(checkpoint: Checkpoint, picture: Image.Image) -> Explanation:
-    return explain(checkpoint, encode(picture))
+    return explain(checkpoint, encode_image(picture))
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def pooling(
 
 
 def test_pooling_query_exports_its_attention(pooling: Checkpoint, picture: Image.Image) -> None:
-    explanation = explain(pooling, encode(picture))
+    explanation = explain(pooling, encode_image(picture))
     with torch.inference_mode():
         output = pooling.model(pooling.preprocess(picture), output_attentions=True)
     truth = output.pool_attention[0].numpy()  # (H, N)

@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from drawn import encode
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
 from vit.view.explanation import Explanation, explain
 from vit.view.export import MapView
@@ -35,7 +35,7 @@ def explanation(checkpoint: Checkpoint) -> Explanation:
 
 def explained(checkpoint: Checkpoint, width: int, height: int) -> Explanation:
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    return explain(checkpoint, encode(Image.fromarray(pixels)))
+    return explain(checkpoint, encode_image(Image.fromarray(pixels)))
 
 
 def figure(explanation: Explanation, selection: Selection, facts: str = "Facts.", **options: Any) -> bytes:

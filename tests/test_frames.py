@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn import encode
 from patience import calls_in
 from PIL import Image
 
@@ -12,6 +11,7 @@ from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidImage
 from vit.images import decode
 from vit.images.decode import count_frames, decode_frames, decode_image
+from vit.images.encode import encode_image
 from vit.view.explanation import explain
 
 DURATIONS = [100, 200, 300, 100]  # [ms]
@@ -24,7 +24,7 @@ def animation(kind: str, count: int = 4, size: tuple[int, int] = (60, 40), **opt
         frame.paste("red", (0, 0, 8, 8))
     lossless = {"lossless": True} if kind == "WEBP" else {}
     several = {"save_all": True, "append_images": frames[1:]} if count > 1 else {}
-    return encode(frames[0], kind, **several, **lossless, **options)
+    return encode_image(frames[0], kind, **several, **lossless, **options)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP"])
@@ -106,7 +106,7 @@ def test_growing_frames_of_a_gif_are_refused() -> None:
 def test_requested_frame_is_explained(saved: Any) -> None:
     checkpoint, data = load_checkpoint(saved), animation("PNG")
     result = explain(checkpoint, data, frame=2)
-    alone = explain(checkpoint, encode(decode_image(data, 2)))
+    alone = explain(checkpoint, encode_image(decode_image(data, 2)))
     assert result.picture.getpixel((30, 30)) == (80, 80, 80)
     assert result.record.logits.tolist() == alone.record.logits.tolist()
     assert result.record.logits.tolist() != explain(checkpoint, data).record.logits.tolist()

@@ -5,12 +5,12 @@ from typing import get_args
 import matplotlib
 import numpy as np
 import pytest
-from drawn import encode
 from PIL import Image
 from subprocesses import output_of
 
 from vit.explain.names import display_name
 from vit.images.decode import decode_image
+from vit.images.encode import encode_image
 from vit.images.geometry import Box
 from vit.images.samples import SAMPLES, read
 from vit.view.overlay import COLORMAPS, OUTSIDE_BRIGHTNESS, Colormap, bordered, colorize, mosaic, overlay
@@ -187,7 +187,7 @@ def test_labels_add_margins_with_text() -> None:
 
 def test_mosaic_survives_as_png() -> None:
     grid = mosaic(np.random.default_rng(0).random((2, 2, 3, 3)))
-    assert decode_image(encode(grid)).tobytes() == grid.tobytes()
+    assert decode_image(encode_image(grid)).tobytes() == grid.tobytes()
 
 
 def test_labels_count_from_one() -> None:

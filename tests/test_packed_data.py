@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from drawn import encode
 from patience import calls_in
 from PIL import Image
 
@@ -22,6 +21,7 @@ from vit.data import catalog, shards, survey
 from vit.data.datasets import Dataset, load_dataset
 from vit.data.pictures import InMemoryPictures, StreamedPictures
 from vit.errors import InvalidDataset
+from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
 from vit.training import pictures, trainer
 from vit.training.presets import train_config
@@ -34,7 +34,7 @@ COUNTS = {"train": 60, "val": 10, "test": 8}
 
 def picture(split: str, number: int) -> bytes:
     noise = np.random.default_rng([number, *split.encode()]).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-    return encode(Image.fromarray(noise))
+    return encode_image(Image.fromarray(noise))
 
 
 def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from drawn import encode
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.explain.head_statistics import Statistic
 from vit.explain.logit_lens import Lens, logit_lens
+from vit.images.encode import encode_image
 from vit.view import reports
 from vit.view.contact_sheet import EvaluatedPicture, Picture, PictureResult
 from vit.view.paper import CONTENT_HEIGHT, Row, document, picture_rows, text_rows
@@ -88,7 +88,7 @@ def test_layers_have_curves_and_a_map_for_each_block(saved: Path) -> None:
 
 
 def look(name: str) -> EvaluatedPicture:
-    thumbnail = encode(Image.new("RGB", (192, 192), (200, 30, 30)), "JPEG")
+    thumbnail = encode_image(Image.new("RGB", (192, 192), (200, 30, 30)), "JPEG")
     return EvaluatedPicture(Picture(name, b""), PictureResult("cat", 0.5, 0.25, thumbnail), None)
 
 

@@ -18,7 +18,7 @@ import av
 import numpy as np
 import pytest
 import torch
-from drawn import encode, noise
+from drawn import noise
 from patience import PATIENCE
 from PIL import Image
 
@@ -26,6 +26,7 @@ from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidImage
 from vit.images import video, video_decoder
 from vit.images.decode import count_frames, decode_frames, decode_image
+from vit.images.encode import encode_image
 from vit.images.mp4 import mp4
 from vit.images.video import is_video, read_video
 from vit.images.video_decoder import _Packet, _plan, evenly
@@ -200,7 +201,7 @@ def test_large_frames_are_stored_smaller() -> None:
 
 
 def test_video_is_recognised_by_its_content() -> None:
-    gif, avif = (encode(Image.new("RGB", (9, 9)), kind) for kind in ("GIF", "AVIF"))
+    gif, avif = (encode_image(Image.new("RGB", (9, 9)), kind) for kind in ("GIF", "AVIF"))
     assert not is_video(gif) and not is_video(avif) and not is_video(b"")
     with pytest.raises(InvalidImage, match="This is a video"):
         decode_image(clip(1))  # datasets accept only pictures

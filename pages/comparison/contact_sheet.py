@@ -25,7 +25,7 @@ from vit.explain.names import display_name
 from vit.explain.sensitivity import Verdict
 from vit.explain.settings import Fusion
 from vit.images import samples
-from vit.images.encode import encode
+from vit.images.encode import encode_image
 from vit.view import reports, tables
 from vit.view.captions import format_block_and_head, format_duration
 from vit.view.contact_sheet import (
@@ -390,4 +390,4 @@ def file_of(picture: Any, checkpoint: Any) -> bytes:
     bands = picture.content.permute(1, 2, 0).numpy()
     image = Image.fromarray(bands if bands.shape[2] == 3 else bands[..., 0])
     whole = tuple(checkpoint.preprocess.geometry(image).box) == (0, 0, *image.size)
-    return encode(image, "PNG") if whole else b""
+    return encode_image(image, "PNG") if whole else b""

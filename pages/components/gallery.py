@@ -9,7 +9,7 @@ import streamlit as st
 from PIL import Image
 
 from vit.images import samples
-from vit.images.encode import data_url, encode
+from vit.images.encode import data_url, encode_image
 
 _HERE = Path(__file__).parent
 _HEIGHT = 112  # twice the displayed height, for high-density displays [px]
@@ -80,4 +80,4 @@ def address_of(picture: Image.Image) -> str:
     side = min(picture.size)
     left, top = (picture.width - side) // 2, (picture.height - side) // 2
     small = picture.crop((left, top, left + side, top + side)).resize((_HEIGHT, _HEIGHT))
-    return data_url(encode(small.convert("RGB"), "JPEG", quality=80), "JPEG")
+    return data_url(encode_image(small.convert("RGB"), "JPEG", quality=80), "JPEG")

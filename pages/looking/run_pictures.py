@@ -13,7 +13,7 @@ from vit.data import datasets as vit_datasets
 from vit.data import folders, splits
 from vit.data.pictures import InMemoryPictures
 from vit.errors import UserError
-from vit.images.encode import encode
+from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
 from vit.runs.registry import Run
 
@@ -57,6 +57,6 @@ def choose_test_pictures(data: str, root: str) -> list[Upload]:
     images, labels = dataset.test.images, dataset.test.labels.tolist()
     pictures = []
     for number, (pixels, label) in enumerate(zip(images, labels, strict=True), 1):
-        content = encode(Image.fromarray(pixels.permute(1, 2, 0).numpy()), "PNG")
+        content = encode_image(Image.fromarray(pixels.permute(1, 2, 0).numpy()), "PNG")
         pictures.append(Upload.of(f"{dataset.classes[label]}, test picture {number}", content))
     return pictures

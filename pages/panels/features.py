@@ -19,7 +19,7 @@ from vit.explain import head_census
 from vit.explain.components import Components, components
 from vit.explain.names import display_name
 from vit.images import decode, samples
-from vit.images.encode import encode
+from vit.images.encode import encode_image
 from vit.view import features_sheet
 from vit.view.animation import Film
 from vit.view.features_sheet import Picture
@@ -71,7 +71,10 @@ def show(example: Example) -> None:
     with st.container(horizontal=True):
         by_block = link_controls.toggle("Block by block", "features_blocks")
         download_buttons.file(
-            "Colours as PNG", lambda: encode(features_sheet.sheet(pictures, of), "PNG"), f"{stem}.png", "image/png"
+            "Colours as PNG",
+            lambda: encode_image(features_sheet.sheet(pictures, of), "PNG"),
+            f"{stem}.png",
+            "image/png",
         )
         download_buttons.file(
             "Colours as NPZ",

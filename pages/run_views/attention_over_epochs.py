@@ -14,7 +14,7 @@ from pages.run_views import curves
 from pages.shared import bars, download_buttons, stored_epochs
 from pages.shared.escape import plain, with_code
 from vit.errors import UserError
-from vit.images.encode import data_url, encode
+from vit.images.encode import data_url, encode_image
 from vit.runs.registry import Run
 from vit.view import animation
 from vit.view.attention_snapshots import Snapshot, read_payload, read_snapshots
@@ -126,7 +126,7 @@ def _thumbnail(folder: str, epoch: int, picture: int) -> str:
         small = image.convert("RGB").resize((THUMBNAIL, THUMBNAIL * image.height // image.width), 0)
     except (UserError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return ""
-    return data_url(encode(small, "PNG"), "PNG")
+    return data_url(encode_image(small, "PNG"), "PNG")
 
 
 def _predictions(snapshot: Snapshot) -> None:

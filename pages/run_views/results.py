@@ -16,7 +16,7 @@ from pages.server import access, zip_downloads
 from pages.shared import datasets, pushing
 from pages.shared.escape import with_code
 from vit.errors import UserError
-from vit.images.encode import data_url, encode
+from vit.images.encode import data_url, encode_image
 from vit.runs import control, error_report, registry
 from vit.training import run_folder
 
@@ -187,8 +187,8 @@ def _mistakes(report: error_report.Report) -> None:
 def _address(pixels: np.ndarray) -> str:
     picture = Image.fromarray(pixels)
     if max(picture.size) <= 128:
-        return data_url(encode(picture, "PNG"), "PNG")
-    return data_url(encode(picture, "JPEG", quality=85), "JPEG")
+        return data_url(encode_image(picture, "PNG"), "PNG")
+    return data_url(encode_image(picture, "JPEG", quality=85), "JPEG")
 
 
 _STYLE = """<style>

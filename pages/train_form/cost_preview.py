@@ -16,6 +16,7 @@ from pages.shared.escape import with_code
 from pages.train_form import form_state
 from vit.devices import memory as memory_of_this_machine
 from vit.errors import UserError
+from vit.images.encode import encode_image
 from vit.model.config import ViTConfig
 from vit.training import augmentation_preview, dry_run, fine_tuning, picture_sample, smaller_recipe
 from vit.training import memory as memory_of_training
@@ -84,9 +85,7 @@ def augmented(preprocessing: tuple[Any, ...], augmentation: str, _config: TrainC
         preprocessing: cache key of the pictures.
         augmentation: cache key of all augmentation settings.
     """
-    out = io.BytesIO()
-    augmentation_preview.preview(_config, _images).save(out, "PNG")
-    return out.getvalue()
+    return encode_image(augmentation_preview.preview(_config, _images))
 
 
 def show_preview(config: TrainConfig) -> "picture_sample.Sample | None":

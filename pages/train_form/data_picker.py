@@ -1,6 +1,5 @@
 """Controls for the dataset: a named dataset, a folder on the server, or an uploaded archive; and its survey."""
 
-import base64
 import hashlib
 import io
 import re
@@ -20,6 +19,7 @@ from pages.train_form import class_names
 from vit.data import catalog, downloads, folders, import_archive
 from vit.data import survey as surveys
 from vit.errors import InvalidDataset, UserError
+from vit.images.encode import data_url, encode_image
 from vit.paths import data_roots
 from vit.runs import uploaded_datasets
 from vit.untrusted import brief_list
@@ -283,9 +283,8 @@ def table(survey: Any) -> "pd.DataFrame":
     sheet, height = survey.contact_sheet, survey.contact_sheet.height / max(len(survey.rows), 1)
     strips = {}
     for row, name in enumerate(survey.rows):
-        out = io.BytesIO()
-        sheet.crop((0, round(row * height), sheet.width, round((row + 1) * height))).save(out, "WEBP", quality=80)
-        strips[name] = f"data:image/webp;base64,{base64.b64encode(out.getvalue()).decode()}"
+        strip = sheet.crop((0, round(row * height), sheet.width, round((row + 1) * height)))
+        strips[name] = data_url(encode_image(strip, "WEBP", quality=80), "WEBP")
     import pandas as pd  # noqa: PLC0415 # takes half a second, and most pages do not need it
 
     return pd.DataFrame(

@@ -3,16 +3,17 @@
 import mimetypes
 from collections.abc import Mapping
 
-from picture_files import encode
 from PIL import Image
 from playwright.sync_api import Page
+
+from vit.images.encode import encode_image
 
 
 def photo(width: int, height: int) -> bytes:
     """Write a JPEG as phones do: stored on its side, with an EXIF orientation."""
     exif = Image.Exif()
     exif[0x0112] = 6
-    return encode(Image.linear_gradient("L").resize((height, width)).convert("RGB"), "JPEG", exif=exif)
+    return encode_image(Image.linear_gradient("L").resize((height, width)).convert("RGB"), "JPEG", exif=exif)
 
 
 def upload(page: Page, files: Mapping[str, bytes], timeout: float | None = None) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from picture_files import encode
 from PIL import Image
 from playwright.sync_api import Page, expect
 from tiny import fill
@@ -20,6 +19,7 @@ from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES
 from vit.explain.components import components, patch_features
 from vit.images import samples
+from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
@@ -199,7 +199,7 @@ def test_contact_sheet_leads_to_the_explorer(page: Page, url: str) -> None:
 def test_back_from_an_uploaded_picture_leads_to_the_sheet(page: Page, url: str) -> None:
     page.set_default_timeout(PATIENCE)
     page.goto(f"{url}/compare?mode=many&m_from=upload")
-    upload(page, {"mine.png": encode(Image.linear_gradient("L").convert("RGB"))})
+    upload(page, {"mine.png": encode_image(Image.linear_gradient("L").convert("RGB"))})
     page.get_by_role("button", name="Open in Explore").click()
     expect(page).to_have_url(re.compile(r"/\?.*upload=mine.png"))
     expect(page.locator("canvas.over")).to_be_visible()

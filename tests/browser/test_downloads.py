@@ -10,7 +10,6 @@ from typing import Any
 
 import av
 import numpy as np
-import picture_files
 import pytest
 import torch
 from PIL import Image
@@ -18,6 +17,7 @@ from playwright.sync_api import Page, expect
 
 from vit.checkpoints.load import load_checkpoint
 from vit.images.decode import count_frames, decode_frames
+from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.training.snapshot_writer import SnapshotWriter
@@ -153,7 +153,7 @@ def test_animation_is_shown_by_frame_and_downloaded_whole(app: App) -> None:
     app.open()
     noise = np.random.default_rng(0).integers(0, 256, (3, 90, 120, 3), dtype=np.uint8)
     frames = [Image.fromarray(pixels) for pixels in noise]
-    wheel = picture_files.encode(frames[0], "GIF", save_all=True, append_images=frames[1:], duration=[100, 200, 300])
+    wheel = encode_image(frames[0], "GIF", save_all=True, append_images=frames[1:], duration=[100, 200, 300])
     upload(app.page, {"wheel.gif": wheel})
     app.wait_for_payload("header.picture.width", 120)
     before = app.evaluate("viewer.payloadId")

@@ -7,12 +7,12 @@ import re
 
 import numpy as np
 import pytest
-from picture_files import encode
 from PIL import Image
 from playwright.sync_api import expect
 
 import vit
 from vit.images import samples
+from vit.images.encode import encode_image
 from vit.view.explanation import explain
 
 from .explorer import PATIENCE, App
@@ -52,7 +52,7 @@ def test_chosen_input_size_is_kept_for_the_next_upload(app: App) -> None:
 
 def test_pasted_picture_is_explained(app: App) -> None:
     app.open()
-    pasted = encode(Image.new("RGB", (333, 222), "olive"))
+    pasted = encode_image(Image.new("RGB", (333, 222), "olive"))
     app.page.evaluate(PASTE, base64.b64encode(pasted).decode())
     app.wait_for_payload("header.picture.width", 333)
     assert app.size() == [333, 222]
@@ -164,7 +164,7 @@ def test_escape_unpins_wherever_the_focus_is(app: App) -> None:
 
 def test_panorama_shows_patches_large_enough_to_point_at(app: App) -> None:
     app.open()
-    upload(app.page, {"panorama.png": encode(Image.linear_gradient("L").resize((6000, 400)))})
+    upload(app.page, {"panorama.png": encode_image(Image.linear_gradient("L").resize((6000, 400)))})
     app.wait_for_payload("header.picture.width", 6000)
     area = app.page.locator("canvas.over").bounding_box()
     assert area and min(area["width"], area["height"]) > 100

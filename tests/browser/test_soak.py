@@ -11,9 +11,10 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from picture_files import encode
 from PIL import Image
 from playwright.sync_api import Error, Page, expect
+
+from vit.images.encode import encode_image
 
 from .files import upload
 from .serving import ROOT
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.slow
 def picture(seed: int) -> dict[str, bytes]:
     """Return a file that was not uploaded before, by name."""
     noise = np.random.default_rng(seed).integers(0, 256, (60, 80, 3), np.uint8)
-    return {f"picture-{seed}.png": encode(Image.fromarray(noise))}
+    return {f"picture-{seed}.png": encode_image(Image.fromarray(noise))}
 
 
 class Hasty:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from picture_files import encode
 from PIL import Image, ImageDraw
 from playwright.sync_api import Page, Route, expect
 
+from vit.images.encode import encode_image
 from vit.runs import control, registry
 from vit.training.ladder import rung_config
 from vit.training.presets import train_config
@@ -52,7 +52,7 @@ def circle() -> bytes:
     noise = np.random.default_rng(0).integers(0, 70, (64, 64, 3), dtype=np.uint8)
     picture = Image.fromarray(noise)
     ImageDraw.Draw(picture).ellipse((14, 14, 50, 50), fill=(230, 200, 60))
-    return encode(picture)
+    return encode_image(picture)
 
 
 def until(page: Page, status: str) -> registry.Run:

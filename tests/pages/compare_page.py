@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from picture_files import encode
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from tests.pages.controls import ROOT, app_page
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES
+from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
 
 
@@ -33,4 +33,4 @@ def show(**link: str) -> AppTest:
 
 
 def png(*size: int) -> bytes:
-    return encode(Image.linear_gradient("L").resize(size).convert("RGB"))
+    return encode_image(Image.linear_gradient("L").resize(size).convert("RGB"))

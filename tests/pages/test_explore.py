@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from picture_files import encode
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
@@ -22,6 +21,7 @@ from tests.pages.offered import payload, sent_to
 from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
 from vit.images import samples
+from vit.images.encode import encode_image
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +54,7 @@ def test_upload_replaces_the_sample(page: AppTest) -> None:
 
 def gif(count: int) -> bytes:
     frames = [Image.new("RGB", (300, 200), (60 * i, 120, 200)) for i in range(count)]
-    return encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    return encode_image(frames[0], "GIF", save_all=True, append_images=frames[1:])
 
 
 def test_frame_of_an_animation_can_be_selected(page: AppTest) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from coroutines import complete
 from patience import PATIENCE, until
-from picture_files import encode
 from PIL import Image
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -25,13 +24,14 @@ from pages.server.session_pictures import VisitPictures
 from tests.browser.serving import streamlit
 from tests.browser.visitor import Visitor
 from tests.pages.controls import app_page, new_page
+from vit.images.encode import encode_image
 
 ROOT = Path(__file__).parents[2]
 MB = 1 << 20
 
 
 def photo(brightness: int, size: tuple[int, int] = (60, 40), format: str = "PNG") -> bytes:
-    return encode(Image.linear_gradient("L").resize(size).point(lambda value: (value + brightness) % 256), format)
+    return encode_image(Image.linear_gradient("L").resize(size).point(lambda value: (value + brightness) % 256), format)
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import numpy as np
 import pillow_heif
 import pytest
 from patience import PATIENCE
-from picture_files import encode
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from tests.pages.offered import payload
+from vit.images.encode import encode_image
 
 SEVEN_ZIP = b"7z\xbc\xaf\x27\x1c" + bytes(99)
 
@@ -32,7 +32,7 @@ def test_picture_opens_under_any_file_name(page: AppTest) -> None:
     page.run()
     heic = io.BytesIO()
     pillow_heif.from_pillow(Image.new("RGB", (300, 200), "teal")).save(heic)
-    jpeg = encode(Image.new("RGB", (400, 200), "teal"), "JPEG")
+    jpeg = encode_image(Image.new("RGB", (400, 200), "teal"), "JPEG")
     for name, content, width in (("IMG_1.HEIC", heic.getvalue(), 300), ("photo.jfif", jpeg, 400)):
         page.file_uploader[0].upload(name, content).run()
         assert not page.exception and not page.error
@@ -50,7 +50,7 @@ def test_tiff_of_several_pages_says_that_one_is_shown(page: AppTest) -> None:
 def test_picture_with_a_narrow_range_of_values_says_so_and_can_be_stretched(page: AppTest) -> None:
     page.run()
     cells = Image.fromarray(np.linspace(0, 4095, 90).astype(np.uint16)[None].repeat(60, 0))
-    page.file_uploader[0].upload("cells.png", encode(cells)).run()
+    page.file_uploader[0].upload("cells.png", encode_image(cells)).run()
     assert any("uses 0 to 4,095 of 65,535" in caption.value for caption in page.caption)
     dark = payload(page)[1]["picture"].tobytes()
     next(one for one in page.toggle if "Stretch" in one.label).set_value(True).run()
@@ -58,7 +58,7 @@ def test_picture_with_a_narrow_range_of_values_says_so_and_can_be_stretched(page
     stretched = Image.open(io.BytesIO(payload(page)[1]["picture"].tobytes())).convert("L")
     assert Image.open(io.BytesIO(dark)).convert("L").getextrema()[1] < 30 and stretched.getextrema()[1] > 240
     assert "stretch=True" in next(code.value for code in page.code if "import vit" in code.value)
-    page.file_uploader[0].upload("photo.png", encode(Image.new("RGB", (300, 200), "teal"))).run()
+    page.file_uploader[0].upload("photo.png", encode_image(Image.new("RGB", (300, 200), "teal"))).run()
     assert "stretch" not in page.query_params and not any("Stretch" in one.label for one in page.toggle)
 
 

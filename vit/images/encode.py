@@ -2,17 +2,16 @@
 
 import base64
 from io import BytesIO
-from typing import Any, Literal
+from typing import Any
 
 from PIL import Image
 
-Kind = Literal["PNG", "JPEG"]
 
-
-def encode(picture: Image.Image, kind: Kind, **options: Any) -> bytes:
+def encode_image(picture: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     """Encode a picture.
 
     Args:
+        kind: a format of Pillow.
         options: of Pillow's writer, such as quality=85.
 
     Raises:
@@ -23,6 +22,6 @@ def encode(picture: Image.Image, kind: Kind, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def data_url(content: bytes, kind: Kind) -> str:
+def data_url(content: bytes, kind: str = "PNG") -> str:
     """Return the content of a picture file as a URL for `img` elements."""
     return f"data:image/{kind.lower()};base64,{base64.b64encode(content).decode()}"

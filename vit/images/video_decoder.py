@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image
 
 from vit.errors import InvalidImage
-from vit.images.encode import encode
+from vit.images.encode import encode_image
 from vit.images.mp4 import mp4
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _decode_frames(data: bytes, count: int, seconds: float = math.inf) -> Iterat
             if not turn_known:
                 turn, turn_known = _turn(frame), True
             picture = _frame_picture(frame, stream.sample_aspect_ratio)
-            content = encode(picture if turn is None else picture.transpose(turn), "JPEG", quality=_JPEG_QUALITY)
+            content = encode_image(picture if turn is None else picture.transpose(turn), "JPEG", quality=_JPEG_QUALITY)
             message = {"bytes": len(content), "duration": round(lasts * time_base * 1000), "total": total}
             yield message, content
 

@@ -20,7 +20,7 @@ from vit.explain.recorded_pass import RecordedPass
 from vit.explain.sensitivity import HELD_OUT, Verdict, random_masks, score_drops
 from vit.explain.timing import Kind, expected, timed
 from vit.images.decode import decode_image
-from vit.images.encode import encode
+from vit.images.encode import encode_image
 from vit.images.preprocess import Normalise
 from vit.view.overlay import overlay
 
@@ -225,7 +225,7 @@ def _thumbnail(image: Image.Image, heatmap: Tensor, checkpoint: Checkpoint) -> b
     )
     how = Image.Resampling.NEAREST if max(image.size) < THUMBNAIL_SIDE else Image.Resampling.BICUBIC
     small = image.resize((width, height), how)
-    return encode(overlay(small, heatmap.numpy()), "JPEG", quality=85)
+    return encode_image(overlay(small, heatmap.numpy()), "JPEG", quality=85)
 
 
 def _spread(weights: Tensor) -> float:

@@ -26,7 +26,7 @@ from vit.explain import self_check
 from vit.explain.recorded_pass import RecordedPass
 from vit.files import replaced
 from vit.images import samples
-from vit.images.encode import encode
+from vit.images.encode import encode_image
 from vit.paths import PROJECT
 from vit.view.payload import relevance_chain
 from vit.view.prediction import Prediction
@@ -177,7 +177,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
             tuple(Prediction(*one) for one in explanation.predictions),
             explanation.probabilities,
             explanation.payload,
-            encode(explanation.input_image, "PNG"),
+            encode_image(explanation.input_image, "PNG"),
         ),
         size=explanation.preprocess.size,
         error=self_check.verify(checkpoint.model, checkpoint.preprocess(explanation.picture)),

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from PIL import Image
 
-from vit.images.encode import data_url, encode
+from vit.images.encode import data_url, encode_image
 from vit.view.standalone_page import head
 
 INDEX = "index.html"
@@ -52,7 +52,7 @@ class Tile(NamedTuple):
         """Build a tile from a picture that was drawn with its map."""
         small = drawn.copy()
         small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
-        return cls(encode(small, "JPEG", quality=_QUALITY), file, name, label, probability)
+        return cls(encode_image(small, "JPEG", quality=_QUALITY), file, name, label, probability)
 
 
 def index_page(title: str, tiles: Sequence[Tile], facts: Iterable[str] = ()) -> str:

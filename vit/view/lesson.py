@@ -20,7 +20,7 @@ from PIL import Image
 from vit.errors import UserError
 from vit.images import samples
 from vit.images.decode import decode_image
-from vit.images.encode import encode
+from vit.images.encode import encode_image
 from vit.untrusted import parse_json
 from vit.view import lesson_weights
 from vit.view.overlay import COLORMAPS
@@ -153,7 +153,7 @@ def _samples_for(labels: Sequence[str]) -> list[str]:
 def _small(data: bytes) -> bytes:
     picture = decode_image(data)
     picture.thumbnail((_SAMPLE_SIDE, _SAMPLE_SIDE), Image.Resampling.LANCZOS)
-    return encode(picture, "JPEG", quality=_SAMPLE_QUALITY, optimize=True, progressive=True)
+    return encode_image(picture, "JPEG", quality=_SAMPLE_QUALITY, optimize=True, progressive=True)
 
 
 def as_text(data: bytes) -> str:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from vit.explain.maps import mass_threshold, otsu_threshold
 from vit.explain.record import AttentionRecord
-from vit.images.encode import encode
+from vit.images.encode import encode_image
 from vit.images.geometry import Box
 from vit.view.explanation import Explanation
 from vit.view.export import MapView, shared_top
@@ -25,7 +25,7 @@ def overlay_png(explanation: Explanation, selection: Selection, map_view: MapVie
     """
     map_view = map_view or MapView.of(explanation.record, selection, explanation.payload)
     picture = draw_map(explanation.record, explanation.picture, explanation.geometry.box, selection, map_view)
-    return encode(picture, "PNG")
+    return encode_image(picture, "PNG")
 
 
 def draw_map(
@@ -77,7 +77,7 @@ def grid_png(explanation: Explanation, selection: Selection, cell: int = 96) -> 
         vmax=shared_top(explanation.payload, selection) if selection.scale == "shared" else None,
         cell=cell,
     )
-    return encode(grid, "PNG")
+    return encode_image(grid, "PNG")
 
 
 def grid_maps(record: AttentionRecord, selection: Selection) -> NDArray[np.float32]:

@@ -5,7 +5,7 @@ import html
 from PIL import Image
 from torch import Tensor
 
-from vit.images.encode import data_url, encode
+from vit.images.encode import data_url, encode_image
 from vit.images.geometry import Box
 from vit.view.overlay import overlay, scaled
 
@@ -46,5 +46,5 @@ def _still(picture: Image.Image, box: Box, heatmap: Tensor) -> str:
     """Build an `img` element with the map over the picture, at a small size."""
     if (factor := _STILL_SIDE / max(picture.size)) < 1:
         picture, box = scaled(picture, box, factor)
-    still = encode(overlay(picture, heatmap.numpy(), box), "JPEG", quality=_STILL_QUALITY)
+    still = encode_image(overlay(picture, heatmap.numpy(), box), "JPEG", quality=_STILL_QUALITY)
     return f'<img alt="The map" src="{data_url(still, "JPEG")}">'

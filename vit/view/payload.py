@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from vit.images.encode import encode
+from vit.images.encode import encode_image
 from vit.model import cpu
 from vit.untrusted import parse_json
 
@@ -359,13 +359,13 @@ def _encode_picture(picture: Image.Image) -> tuple[bytes, str]:
     """Encode the picture for display: small ones as PNG, others as a JPEG within `_PICTURE_BYTES` if possible."""
     picture = picture.convert("RGB")
     if max(picture.size) <= 128:
-        return encode(picture, "PNG", optimize=True), "image/png"
+        return encode_image(picture, "PNG", optimize=True), "image/png"
     for side in _PICTURE_SIDES:
         share = min(1.0, side / max(picture.size))
         size = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
         # Shrinks the previous, already smaller picture, which is faster.
         picture = picture.resize(size, Image.Resampling.BICUBIC, reducing_gap=1.0)
-        image = encode(picture, "JPEG", quality=_JPEG_QUALITY)
+        image = encode_image(picture, "JPEG", quality=_JPEG_QUALITY)
         if len(image) <= _PICTURE_BYTES:
             break
     return image, "image/jpeg"
