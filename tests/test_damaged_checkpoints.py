@@ -82,9 +82,12 @@ def truncate(folder: Path) -> None:
 
 
 GONE = torch.zeros(0)
+GARBAGE = np.random.default_rng(0).bytes(5000)
 TENSOR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 BAD: dict[str, tuple[Any, str]] = {
-    "garbage": (write("model.safetensors", os.urandom(5000)), "neither a safetensors|not a valid|damaged"),
+    "garbage": (write("model.safetensors", GARBAGE), "neither a safetensors"),
+    "garbage that begins like a page": (write("model.safetensors", b"<\xd7" + GARBAGE), "neither a safetensors"),
+    "garbage that begins like Flax": (write("model.safetensors", b"\x85\xb4k" + GARBAGE), "neither a safetensors"),
     "empty": (write("model.safetensors", b""), "neither a safetensors"),
     "truncated": (truncate, "not a valid safetensors"),
     "lfs": (write("model.safetensors", "version https://git-lfs.github.com/spec/v1\n"), "Git LFS"),

@@ -29,6 +29,10 @@ SETTINGS: dict[str, Any] = dict(
     crop_scale=0.07, flip=False, operations=7, magnitude=0.77, erase=0.01, mixup=9.5, cutmix=0.7, precision="float32",
     compile=True, workers=0, seed=2**31 - 1, limit=2**53 - 1, track="wandb",
 )  # fmt: skip
+SEARCH: dict[str, Any] = dict(
+    name="A name", space="depth=2,4 lr=1e-3:1e-2", grid=True, trials=7, at_once=2, min_epochs=3, reduction_factor=4,
+    search_seed=5,
+)  # fmt: skip
 TEXTS = ["<b>&epochs=3</b>", "50 % & more?#=+;", " \t", "null", "%00%0A", "x\u202ey🙂'\"\\", "z" * LONGEST]
 
 
@@ -66,14 +70,14 @@ def test_defaults_are_in_no_link(preset: str) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_link_restores_every_choice(preset: str, folder: str) -> None:
     assert set(SETTINGS) == set(setting_names.NAMES)
-    form = TrainForm(preset, folder, START, SETTINGS, "A name", "depth", "2, 4", "lr", "1e-3")
+    form = TrainForm(preset, folder, START, SETTINGS, **SEARCH)
     assert through_a_link(form) == form
     assert opened(form.to_query()).to_query() == form.to_query()
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_link_restores_each_single_choice(part: str, folder: str) -> None:
-    chosen = TrainForm("mnist", folder, START, SETTINGS, "A name", "depth", "2, 4", "lr", "1e-3").parts()[part]
+    chosen = TrainForm("mnist", folder, START, SETTINGS, **SEARCH).parts()[part]
     for preset in PRESETS:
         form = TrainForm.of_parts({**TrainForm.of_preset(preset).parts(), part: chosen})
         if part != "preset":  # another recipe's values are so many choices

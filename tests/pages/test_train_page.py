@@ -156,7 +156,7 @@ def test_address_opens_the_same_form_in_another_session(page: AppTest) -> None:
     link = address(page)
     assert link == {
         "preset": "notebook", "data": "shapes", "epochs": "3", "pool": "mean", "lr": "1e-05", "flip": "false",
-        "image_size": "48", "name": "50 % & more", "space": "depth=3,6,12", "grid": "true",
+        "image_size": "48", "name": "50 % & more", "space": "depth=2,4,8", "grid": "true",
     }  # fmt: skip
     again = opened(**link)
     assert not again.error and not again.warning

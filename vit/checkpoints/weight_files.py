@@ -91,16 +91,21 @@ def read_meta_tensors(file: BufferedReader, name: str) -> tuple[Tensors, dict[st
 
 
 _OTHER_LIBRARYS = ", which is not read here. Open the model's safetensors or PyTorch file."
+# A name of at least three letters in MessagePack: its length, then the letters.
+_PACKED_NAME = b"|".join(b"%c[A-Za-z0-9_]{%d}" % (0xA0 + length, length) for length in range(3, 32))
 _ARCHIVE = "an archive. Unpack it, and open the file of weights in it."
 # Start of files that people mistake for weights, and a description of them.
 _OTHERS = (
-    (rb"\s*<", "a web page or an error's text, and no weights: the download failed. Download it again, logged in."),
+    (
+        rb"\s*<[!?]?[A-Za-z]+[\s>]",
+        "a web page or an error's text, and no weights: the download failed. Download it again, logged in.",
+    ),
     (rb"GGUF", f"a GGUF file{_OTHER_LIBRARYS}"),
     (rb"\x89HDF", f"an HDF5 file of Keras or TensorFlow{_OTHER_LIBRARYS}"),
     (rb"\x08\x01\x12", f"a SavedModel of TensorFlow{_OTHER_LIBRARYS}"),
     (rb"\x08[\x02-\x1f]\x12", f"an ONNX program{_OTHER_LIBRARYS}"),
     (rb".{4}TFL3", f"a TensorFlow Lite program{_OTHER_LIBRARYS}"),
-    (rb"([\x81-\x8f]|\xde..)[\xa1-\xbf]\w", f"a file of Flax{_OTHER_LIBRARYS}"),
+    (rb"([\x81-\x8f]|\xde..)(%b)" % _PACKED_NAME, f"a file of Flax{_OTHER_LIBRARYS}"),
     (rb"\x1f\x8b|BZh|\xfd7zXZ|7z\xbc\xaf|Rar!|.{257}ustar", _ARCHIVE),
 )
 
