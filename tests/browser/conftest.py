@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Error, Page, expect
 
-from .explorer import PATIENCE, App
+from .explorer import App
+from .page_with_viewer import PATIENCE
 from .serving import BROWSER_ARGUMENTS, ROOT, chromium, streamlit
 from .viewer import PAGE, Viewer
 from .waiting import LOOK, Conversation

@@ -5,7 +5,7 @@ import re
 from playwright.sync_api import Page, expect
 
 from .files import download
-from .page_with_viewer import PATIENCE, PageWithViewer
+from .page_with_viewer import PageWithViewer
 from .serving import FIND
 
 
@@ -37,7 +37,7 @@ class App(PageWithViewer):
             self.conversation.follow(f"{self.url}/{query}")
         else:
             self.page.goto(f"{self.url}/{query}")
-        expect(self.page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)
+        expect(self.page.locator("canvas.over")).to_be_visible()
         self.wait_until_idle()
         return self
 

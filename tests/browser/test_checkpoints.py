@@ -23,7 +23,7 @@ from vit import load_checkpoint
 from vit.checkpoints import manage
 from vit.model.cpu import has_bfloat16
 
-from .explorer import PATIENCE, open_model
+from .explorer import open_model
 from .files import download, upload
 from .serving import FIND
 
@@ -56,7 +56,6 @@ def url(places: Places, serve: Callable[..., str], page: Page) -> str:
     for folder in (places.shelf, places.downloads):
         shutil.rmtree(folder, ignore_errors=True)
     page.set_viewport_size({"width": 1280, "height": 1000})
-    page.set_default_timeout(PATIENCE)
     return serve(
         ROOT / "app.py",
         OMP_NUM_THREADS="1",

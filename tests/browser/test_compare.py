@@ -24,7 +24,6 @@ from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
-from .explorer import PATIENCE
 from .files import download, upload
 from .serving import ROOT, VIEWERS
 from .waiting import Conversation
@@ -44,7 +43,6 @@ def url(serve: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> 
 def open_page(page: Page, url: str) -> Iterator[Callable[[str], Page]]:
     """Return `open_page(query)`, which opens the page and waits for both viewers."""
     errors: list[str] = []
-    page.set_default_timeout(PATIENCE)
     page.set_viewport_size({"width": 1280, "height": 1600})
     page.on("pageerror", lambda error: errors.append(str(error)))
 
@@ -172,7 +170,6 @@ def test_patch_is_matched_in_the_other_picture(open_page: Callable[[str], Page],
 
 @pytest.mark.exhaustive
 def test_contact_sheet_leads_to_the_explorer(page: Page, url: str) -> None:
-    page.set_default_timeout(PATIENCE)
     page.goto(f"{url}/compare?mode=many")
     asks, open_in_explore = page.get_by_role("button", name="Look at 8 pictures"), page.get_by_text("Open in Explore")
     expect(asks.or_(open_in_explore).first).to_be_visible()
@@ -197,7 +194,6 @@ def test_contact_sheet_leads_to_the_explorer(page: Page, url: str) -> None:
 
 @pytest.mark.exhaustive
 def test_back_from_an_uploaded_picture_leads_to_the_sheet(page: Page, url: str) -> None:
-    page.set_default_timeout(PATIENCE)
     page.goto(f"{url}/compare?mode=many&m_from=upload")
     upload(page, {"mine.png": encode_image(Image.linear_gradient("L").convert("RGB"))})
     page.get_by_role("button", name="Open in Explore").click()

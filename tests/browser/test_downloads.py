@@ -24,7 +24,7 @@ from vit.training.snapshot_writer import SnapshotWriter
 from vit.view.animation import encode, over_frames
 from vit.view.selection import Selection
 
-from .explorer import PATIENCE, App
+from .explorer import App
 from .files import upload
 from .serving import FIND, ROOT
 
@@ -162,7 +162,7 @@ def test_animation_is_shown_by_frame_and_downloaded_whole(app: App) -> None:
     app.wait_until_idle()
     more(app)
     app.page.get_by_role("button", name="Animate all frames").click()
-    expect(app.page.get_by_role("button", name="Frames as GIF")).to_be_visible(timeout=PATIENCE)
+    expect(app.page.get_by_role("button", name="Frames as GIF")).to_be_visible()
     made = app.download("Frames as GIF")
     assert [frame.duration for frame in decode_frames(made, range(count_frames(made)))] == [100, 200, 300]
 
@@ -181,7 +181,7 @@ def test_video_is_shown_by_frame_and_class_maps_are_downloaded_for_all(app: App)
     expect(app.page.locator(".sentence").first).to_contain_text("dog")
     more(app)
     app.page.get_by_role("button", name="Animate all frames").click()
-    expect(app.page.get_by_role("button", name="Frames as MP4")).to_be_visible(timeout=PATIENCE)
+    expect(app.page.get_by_role("button", name="Frames as MP4")).to_be_visible()
     shown = pictures(app.download("Frames as MP4"))
     film = over_frames(
         load_checkpoint("cifar10"), data, Selection(view="relevance"), (32, 32), target=5, method="gradient-rollout"
@@ -194,7 +194,7 @@ def test_video_is_shown_by_frame_and_class_maps_are_downloaded_for_all(app: App)
 def test_unreadable_video_is_one_sentence(app: App) -> None:
     app.open()
     upload(app.page, {"clip.mp4": turned_video(6)[:900]})
-    expect(app.page.get_by_test_id("stAlert")).to_contain_text("This video is damaged", timeout=PATIENCE)
+    expect(app.page.get_by_test_id("stAlert")).to_contain_text("This video is damaged")
     expect(app.page.locator("canvas.over")).to_be_visible()
 
 
@@ -238,7 +238,7 @@ def test_epochs_of_a_run_download_as_one_animation(
         writer.store(epoch, build(epoch))
     app = App(page, serve(ROOT / "app.py", VIT_RUNS=str(tmp_path)))
     page.goto(f"{app.url}/runs?run={run.name}&view=attention")
-    expect(page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)
+    expect(page.locator("canvas.over")).to_be_visible()
     app.wait_until_idle()
     assert count_frames(app.download("Epochs as GIF")) == count_frames(app.download("Epochs as MP4")) == 3
     assert not app.errors and not app.foreign

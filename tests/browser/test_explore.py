@@ -15,7 +15,7 @@ from vit.images import samples
 from vit.images.encode import encode_image
 from vit.view.explanation import explain
 
-from .explorer import PATIENCE, App
+from .explorer import App
 from .files import photo, upload
 from .serving import FIND
 
@@ -34,7 +34,7 @@ def test_photo_from_a_phone_is_upright_and_explained(app: App) -> None:
     assert app.size() == [600, 900]
     app.wait_until_idle()  # Streamlit keeps the old chart until the new one is drawn
     app.page.get_by_role("button", name="Answer").click()
-    expect(app.page.get_by_role("img", name="Predictions")).to_contain_text("%", timeout=PATIENCE)
+    expect(app.page.get_by_role("img", name="Predictions")).to_contain_text("%")
 
 
 @pytest.mark.exhaustive
@@ -62,7 +62,7 @@ def test_pasted_picture_is_explained(app: App) -> None:
 def test_broken_upload_is_reported_and_keeps_the_page(app: App) -> None:
     app.open()
     upload(app.page, {"broken.png": b"\x89PNG not really"})
-    expect(app.page.get_by_test_id("stAlert")).to_be_visible(timeout=PATIENCE)
+    expect(app.page.get_by_test_id("stAlert")).to_be_visible()
     expect(app.page.locator("canvas.over")).to_be_visible()
 
 
@@ -241,7 +241,7 @@ def test_computation_over_many_pictures_can_be_stopped(app: App) -> None:
     app.page.get_by_role("option").filter(has_text="Shapes").click()
     main.get_by_role("button", name=re.compile(r"Look at 128 pictures \(.+\)")).click()
     main.get_by_role("button", name="Stop", exact=True).click()
-    expect(main.get_by_text("Stopped after")).to_be_visible(timeout=PATIENCE)
+    expect(main.get_by_text("Stopped after")).to_be_visible()
     expect(main.get_by_role("button", name="Go on")).to_be_visible()
     app.wait_until_idle()  # and the browser does not request the rest
 
@@ -272,10 +272,10 @@ def test_several_pictures_can_be_stepped_through_here_and_on_compare(app: App) -
     app.page.go_back()
     expect_picture("second.jpg")
     app.page.get_by_role("link", name="Compare").click()
-    expect(app.page).to_have_url(re.compile("a_picture=[0-9a-f]+&a_which=2"), timeout=PATIENCE)
-    expect(app.page.get_by_text("2 of 3")).to_be_visible(timeout=PATIENCE)
+    expect(app.page).to_have_url(re.compile("a_picture=[0-9a-f]+&a_which=2"))
+    expect(app.page.get_by_text("2 of 3")).to_be_visible()
     app.page.get_by_role("button", name="Next").click()
-    expect(app.page).to_have_url(re.compile("a_which=3"), timeout=PATIENCE)
+    expect(app.page).to_have_url(re.compile("a_which=3"))
 
 
 def test_every_view_fits_a_phones_screen(app: App) -> None:

@@ -12,7 +12,7 @@ from written_runs import write_run
 from vit.runs import control, registry
 from vit.training.presets import train_config
 
-from .explorer import PATIENCE, open_model
+from .explorer import open_model
 from .files import download
 from .serving import FIND
 from .waiting import Conversation
@@ -35,7 +35,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def url(folder: Path, serve: Callable[..., str], page: Page) -> str:
     page.set_viewport_size({"width": 1280, "height": 1000})
-    page.set_default_timeout(PATIENCE)
     return serve(ROOT / "app.py", VIT_RUNS=str(folder), OMP_NUM_THREADS="1")
 
 
@@ -57,7 +56,7 @@ def test_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> None
     small = dict(patch_size=16, dim=32, depth=1, heads=1, mlp_dim=64)  # epochs that take less than a second
     run = control.launch(train_config("shapes", limit=1000, compile=False, epochs=400, **small), name="Watched")
     page.goto(f"{url}/runs?run={run.id}")
-    expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible()
     before = bar(page)
     until(lambda: page.wait_for_timeout(300) or bar(page) > before, "that the bar moves")
     # curves grow in place
@@ -68,7 +67,7 @@ def test_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> None
     assert page.evaluate("window.kept === document.querySelector('.st-key-loss canvas')")
 
     page.reload()
-    expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible()
     assert registry.find_run(run.id).alive
 
     main = page.get_by_test_id("stMain")  # while the page is drawn, Streamlit's header has a Stop button of its own
@@ -151,7 +150,7 @@ def test_attention_follows_the_slider_and_the_choice_is_kept(
 ) -> None:
     run = write_run(folder, "Probed", probes=True)
     page.goto(f"{url}/runs?run={run}&view=attention")
-    expect(page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)
+    expect(page.locator("canvas.over")).to_be_visible()
     shown = "v && v.payload && [v.payloadId, v.selection.block, v.selection.head]"
     ask = f"(() => {{ const v = {FIND}; return {shown}; }})()"
     page.wait_for_function(f"() => {ask}")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from .explorer import PATIENCE, App
+from .explorer import App
+from .page_with_viewer import PATIENCE
 from .serving import FIND, ROOT
 
 WINDOWS = ((1280, 900), (1280, 720), (390, 844))

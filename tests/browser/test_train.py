@@ -19,8 +19,9 @@ from vit.training.presets import train_config
 from vit.training.run_folder import hold_run
 from vit.training.train import train
 
-from .explorer import PATIENCE, open_model
+from .explorer import open_model
 from .files import upload
+from .page_with_viewer import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +44,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 @pytest.fixture
 def url(places: dict[str, str], serve: Callable[..., str], page: Page) -> str:
     page.set_viewport_size({"width": 1280, "height": 1000})
-    page.set_default_timeout(PATIENCE)
     return serve(ROOT / "app.py", OMP_NUM_THREADS="1", **places)
 
 

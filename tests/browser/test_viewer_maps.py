@@ -15,7 +15,6 @@ from vit.view.map_pictures import paint_heatmap
 from vit.view.selection import Selection
 
 from . import synthetic
-from .page_with_viewer import PATIENCE
 from .serving import FIND, VIEWERS
 from .synthetic import ALIKE
 
@@ -344,7 +343,7 @@ def test_small_model_cancels_the_painting_of_a_large_one(open_viewer):
 def test_all_maps_of_a_large_model_are_drawn_in_time(open_viewer):
     viewer = open_viewer("case=small-qk")
     viewer.point(2, 2)
-    viewer.page.wait_for_function(f"() => {FIND}.engine.complete", timeout=PATIENCE)
+    viewer.page.wait_for_function(f"() => {FIND}.engine.complete")
     record = synthetic.record(2, 2, (16, 18), ("cls",), 18)
     token = 1 + 2 * 18 + 2
     truth = record.rows(0, [token])[:, 0].mean(0)

@@ -8,7 +8,6 @@ import torch
 from playwright.sync_api import expect
 
 from . import synthetic
-from .page_with_viewer import PATIENCE
 from .serving import FIND
 
 POOLED = (3, 2, (4, 6), (), 16, 0, 48, True)
@@ -81,7 +80,7 @@ def test_selecting_a_patch_deselects_the_pooling_query(open_viewer):
 def test_pooling_query_is_no_block_of_a_large_model(open_viewer):
     viewer = open_viewer("case=pooled-qk&view=pool&head=1&block=max")
     record = synthetic.record(*POOLED_LARGE)
-    viewer.page.wait_for_function(f"() => {FIND}.engine.complete", timeout=PATIENCE)
+    viewer.page.wait_for_function(f"() => {FIND}.engine.complete")
     values = "[...viewer.engine.values.subarray(viewer.engine.offset(args[0], 2), viewer.engine.offset(args[0], 3))]"
     np.testing.assert_allclose(viewer.evaluate(values, 3), record.pool_attention[1], atol=1e-6)
     fused = torch.stack([record.rows(block, [0])[1, 0] for block in range(2)]).amax(0)
