@@ -23,7 +23,7 @@ def for_export(
     choice: MethodChoice | None,
     computed: viewer.ComputedMap | None,
     method: viewer.Method | None,
-    pictures: Sequence[OpenPicture] = (),
+    pictures: Sequence[OpenPicture],
 ) -> tuple[Callable[[], export.MapView] | None, dict[str, Any], dict[str, Any] | None]:
     """Return the arguments of `downloads.show`.
 

@@ -116,7 +116,7 @@ def show_costs(
     config: TrainConfig,
     devices: Sequence[str],
     pictures: "picture_sample.Sample | None",
-    there: "dry_run.DryRun | None" = None,
+    there: "dry_run.DryRun | None",
 ) -> "dry_run.DryRun | None":
     """Show the size of the model, and memory and time after a dry run; return its result or None.
 

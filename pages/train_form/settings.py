@@ -138,7 +138,7 @@ def show_group(
     follows: Mapping[str, str],
     problems: Mapping[str, str],
     key_of: Callable[[str], str],
-    disabled: tuple[str, ...] = (),
+    disabled: tuple[str, ...],
 ) -> None:
     """Draw a group of settings in an expander.
 

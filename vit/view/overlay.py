@@ -101,7 +101,7 @@ def overlay(
 
 
 def coloured(
-    picture: Image.Image, colours: NDArray[np.floating], box: Box, *, opacity: float = 0.6, smooth: bool = False
+    picture: Image.Image, colours: NDArray[np.floating], box: Box, *, opacity: float, smooth: bool
 ) -> Image.Image:
     """Overlay coloured patches on the picture. The part that the model does not see is dimmed.
 
