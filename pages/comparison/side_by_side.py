@@ -123,13 +123,10 @@ def pick_apart() -> bool:
         own = left if on else dict.fromkeys(OWN, "")
         address.rewrite({"apart": "1" if on else None} | {name: value or None for name, value in own.items()})
 
-    key = link_controls.key_of("apart", apart)
     return st.toggle(
         "The right side has its own picture, class and view",
         apart,
-        key=key,
-        on_change=link_controls.on_change,
-        args=(key, choose),
+        **link_controls.bound("apart", apart, choose),
         help="Otherwise it shows those of the left one, where it can. Two maps of one checkpoint keep their own views.",
     )
 

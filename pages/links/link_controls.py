@@ -79,16 +79,8 @@ def select(
         more["value"] = linked
     else:
         more["index"] = list(options).index(linked)
-    key = key_of(name, linked, labels)
-    return kind(
-        label,
-        options,
-        format_func=dict(zip(options, labels, strict=True)).get,
-        key=key,
-        on_change=on_change,
-        args=(key, choose),
-        **more,
-    )
+    format_func = dict(zip(options, labels, strict=True)).get
+    return kind(label, options, format_func=format_func, **bound(name, linked, choose, labels), **more)
 
 
 def toggle(label: str, name: str, link: str = "1", **more: Any) -> bool:
@@ -103,15 +95,15 @@ def toggle(label: str, name: str, link: str = "1", **more: Any) -> bool:
         address.rewrite({name: link if on else None})
 
     linked = address.text(name) == link
-    key = key_of(name, linked)
-    return st.toggle(label, linked, key=key, on_change=on_change, args=(key, choose), **more)
+    return st.toggle(label, linked, **bound(name, linked, choose), **more)
 
 
-def key_of(name: str, value: Any, offers: Any = None) -> str:
-    """Return the key of a control that shows `value`, for `on_change`; a new key if the control must be replaced.
+def bound(name: str, value: Any, choose: Callable[[Any], None], offers: Any = None) -> dict[str, Any]:
+    """Return the key and callback of a control that shows `value`; a new key if the control must be replaced.
 
     Args:
         name: key of the first control.
+        choose: called with each value that the user selects.
         offers: the control's options; if they change, it is replaced.
     """
     controls = session.of(_Controls)
@@ -122,10 +114,10 @@ def key_of(name: str, value: Any, offers: Any = None) -> str:
     key = numbered(name, drawn[name].number)
     values[key] = value
     values.pop(numbered(name, drawn[name].number - REMEMBERED), None)
-    return key
+    return {"key": key, "on_change": _on_change, "args": (key, choose)}
 
 
-def on_change(key: str, choose: Callable[[Any], None]) -> None:
+def _on_change(key: str, choose: Callable[[Any], None]) -> None:
     """Pass a control's value to `choose` if it differs from the last known value; a widget callback."""
     value, values = st.session_state[key], session.of(_Controls).values
     if key in values and value is not None and value != values[key]:

@@ -122,22 +122,18 @@ def _typed(checkpoint: Checkpoint, prefix: str) -> CustomClasses | None:
         address.rewrite({template: words if words.strip() not in ("", "{}") else None})
 
     left, right = st.columns([3, 2])
-    _type_text(
-        left.text_area,
+    left.text_area(
         "Phrases, one per line",
-        phrases,
         "\n".join(linked),
-        type_phrases,
+        **link_controls.bound(phrases, "\n".join(linked), type_phrases),
         height=130,
         placeholder="a cat\na dog\na grey wall",
         help="One class each. They are part of the URL, so a link shows the same.",
     )
-    _type_text(
-        right.text_input,
+    right.text_input(
         "Read as",
-        template,
         read,
-        type_template,
+        **link_controls.bound(template, read, type_template),
         help="Template for the text tower; the phrase replaces the braces: “a photo of a {}”.",
     )
     if not linked:
@@ -150,14 +146,6 @@ def _typed(checkpoint: Checkpoint, prefix: str) -> CustomClasses | None:
         lambda: text.classes_from_text(checkpoint, linked, read),
     )
     return custom
-
-
-def _type_text(
-    kind: Callable[..., Any], label: str, name: str, linked: str, choose: Callable[[str], None], **more: Any
-) -> None:
-    """Draw a text field bound to a query parameter."""
-    key = link_controls.key_of(name, linked)
-    kind(label, linked, key=key, on_change=link_controls.on_change, args=(key, choose), **more)
 
 
 # --- Examples -------------------------------------------------------------------------------------------------------

@@ -118,14 +118,11 @@ def _pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> Non
         session.of(session.Visit).heads[name] = heads
 
     current = current if current in choices else None
-    key = link_controls.key_of("heads", current, (name, choices))
     st.selectbox(
         "Attention heads",
         choices,
         None if current is None else choices.index(current),
-        key=key,
-        on_change=link_controls.on_change,
-        args=(key, remember),
+        **link_controls.bound("heads", current, remember, (name, choices)),
         placeholder="Choose",
         help="The weights do not contain it. A wrong number loads without error and makes every map wrong: look it up "
         "where the file comes from.",

@@ -225,15 +225,13 @@ def pick_frame(source: Source) -> Source:
             address.change(ExploreLink, frame=frame)
 
     first = min(address.read(ExploreLink).frame or 1, frames)
-    key = link_controls.key_of("frame", first, (hashlib.sha256(source.data).hexdigest(), frames))
+    offers = hashlib.sha256(source.data).hexdigest(), frames
     frame = st.slider(
         "Frame",
         1,
         frames,
         first,
-        key=key,
-        on_change=link_controls.on_change,
-        args=(key, remember),
+        **link_controls.bound("frame", first, remember, offers),
         help="The viewer shows this frame. *More files* below the viewer has an animation of all frames.",
     )
     if total > frames:

@@ -113,23 +113,13 @@ def controls(longest: int, unit: str = "epochs") -> View:
         write(linked._replace(first=first, last=None if last == longest else last), unit)
 
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        key = link_controls.key_of("smoothing", linked.smoothing)
-        st.slider(
-            "Smoothing",
-            0.0,
-            0.99,
-            linked.smoothing,
-            key=key,
-            on_change=link_controls.on_change,
-            args=(key, smoothe),
-            width=160,
-        )
+        bound = link_controls.bound("smoothing", linked.smoothing, smoothe)
+        st.slider("Smoothing", 0.0, 0.99, linked.smoothing, width=160, **bound)
         if longest > 1:
             ends = (linked.first, longest if linked.last is None else linked.last)
             # A new end of the axis needs a new slider, which starts from the URL.
-            key = link_controls.key_of(f"zoom {unit} {longest}", ends)
-            change = link_controls.on_change
-            st.slider(f"Zoom [{unit}]", 0, longest, ends, key=key, width=220, on_change=change, args=(key, zoom))
+            bound = link_controls.bound(f"zoom {unit} {longest}", ends, zoom)
+            st.slider(f"Zoom [{unit}]", 0, longest, ends, width=220, **bound)
         link_controls.toggle("Logarithmic loss", "log")
     return linked
 

@@ -32,8 +32,7 @@ def controls() -> None:
         st.query_params["kind_frame"] = str(frame)
 
     frame = int(st.query_params.get("kind_frame", "1"))
-    key = link_controls.key_of("kind_frame", frame, picture)
-    st.slider("Frame", 1, 9, frame, key=key, on_change=link_controls.on_change, args=(key, remember))
+    st.slider("Frame", 1, 9, frame, **link_controls.bound("kind_frame", frame, remember, picture))
 
 
 @pytest.fixture
