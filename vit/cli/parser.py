@@ -214,11 +214,9 @@ def _features(command: argparse.ArgumentParser) -> None:
 def _convert(command: argparse.ArgumentParser) -> None:
     command.add_argument("source", metavar="SOURCE", help="a checkpoint's name, folder or file")
     command.add_argument(
-        "destination",
-        type=Path,
-        metavar="DESTINATION",
+        "destination", type=Path, metavar="DESTINATION",
         help="a new folder; for torchvision a file ending in .pth, for onnx one in .onnx",
-    )
+    )  # fmt: skip
     command.add_argument(
         "--to", choices=("transformers", "timm", "torchvision", "onnx"), default="transformers",
         help="(default: %(default)s)",
@@ -308,11 +306,9 @@ def _search(command: argparse.ArgumentParser) -> None:
         "--at-once", type=int, default=1, metavar="K", help="trials at the same time (default: %(default)s)"
     )
     command.add_argument(
-        "--min-epochs",
-        type=int,
-        metavar="N",
+        "--min-epochs", type=int, metavar="N",
         help="epochs before a trial may be pruned (default: a ninth of the epochs; with --grid, none is)",
-    )
+    )  # fmt: skip
     command.add_argument(
         "--reduction-factor", type=int, default=3, metavar="N",
         help="one trial in N continues at --min-epochs, at N times as many epochs, and so on (default: %(default)s)",
@@ -323,11 +319,9 @@ def _search(command: argparse.ArgumentParser) -> None:
     command.add_argument("--name", metavar="NAME", help="name of the search (default: model and data)")
     command.add_argument("--on", metavar="NAME", help="a cluster for the trials (default: this machine)")
     command.add_argument(
-        "--devices",
-        nargs="+",
-        metavar="DEVICE",
+        "--devices", nargs="+", metavar="DEVICE",
         help="devices of each trial: cpu or gpu, once for each process of a node",
-    )
+    )  # fmt: skip
     command.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes of each trial (default: %(default)s)")
     command.add_argument("--minutes", type=int, metavar="N", help="time limit of an attempt on the cluster")
     command.add_argument("--detach", action="store_true", help="start the search without waiting for it")
@@ -432,9 +426,7 @@ COMMANDS = {
     "convert": _Command("convert", "Convert a checkpoint for another library, with the same results.", _convert),
     "push": _Command("push", "Upload a checkpoint and its card to the Hugging Face Hub.", _push),
     "lesson": _Command(
-        "lesson",
-        "Write a lesson: a small checkpoint, exercises and every number of a head in one HTML file.",
-        _lesson,
+        "lesson", "Write a lesson: a small checkpoint, exercises and every number of a head in one HTML file.", _lesson
     ),
     "train": _Command("training", "Train a Vision Transformer.", _train),
     "ladder": _Command("ladder", "Adapt a checkpoint to your own classes in every way, the cheapest first.", _ladder),
