@@ -1,7 +1,7 @@
 """Actions of buttons: check permission, ignore double clicks, and report the outcome once in the next run."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -58,7 +58,7 @@ def attempt(what: str, done: str, action: Callable[..., Any], *arguments: Any, *
 
 
 def confirm_or_keep(
-    verb: str, action: Callable[..., object], arguments: Sequence[Any] = (), keep: str = "Keep it"
+    verb: str, action: Callable[..., None], arguments: tuple[Any, ...] = (), keep: str = "Keep it"
 ) -> None:
     """Draw the two buttons of a confirmation dialog; both close it.
 

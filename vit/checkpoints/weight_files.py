@@ -97,7 +97,7 @@ _ARCHIVE = "an archive. Unpack it, and open the file of weights in it."
 # Start of files that people mistake for weights, and a description of them.
 _OTHERS = (
     (
-        rb"\s*<[!?]?[A-Za-z]+[\s>]",
+        rb"\s*<([!?]?[A-Za-z]+[\s>]|!--)",
         "a web page or an error's text, and no weights: the download failed. Download it again, logged in.",
     ),
     (rb"GGUF", f"a GGUF file{_OTHER_LIBRARYS}"),
