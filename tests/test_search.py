@@ -10,10 +10,11 @@ from short_runs import tiny
 from written_searches import end, write_search, write_trial
 
 from vit.errors import InvalidConfig, UserError
+from vit.runs import control as runs_control
 from vit.runs import registry
 from vit.runs.search import control, space
 from vit.runs.search.driver import Driver
-from vit.runs.search.plan import make_plan
+from vit.runs.search.plan import default_name, make_plan
 from vit.runs.search.space import Choices, Range, default_dimension, default_space, draw, parse, searchable_settings
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, train_config
@@ -261,6 +262,24 @@ def test_driver_killed_before_recording_a_launch_finds_the_run_and_starts_no_oth
     assert second.study.run_of(0) == run.name
     assert ended(second)["COMPLETE"] == 1
     assert [one.id for one in registry.list_runs()] == [run.name]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("", "ViT 2x16/8, 16 px, trial 2"), ("Sizes", "Sizes, trial 2")])
+def test_trial_is_named_after_its_own_model(
+    root: Path, name: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(depth=1, dim=16, heads=2, patch_size=8, image_size=16)
+    search = write_search(root, name=name or default_name(config), config=config, space={"depth": "1,2"}, grid=True)
+    runs = [write_trial(search, number, [0.5] * 8) for number in range(2)]
+    names: list[str] = []
+
+    def launch(*_: object, **launched: Any) -> registry.Run:
+        names.append(launched["name"])
+        return registry.find_run(runs[len(names) - 1].name)
+
+    monkeypatch.setattr(runs_control, "launch", launch)
+    Driver(search).step()
+    assert names[1] == expected
 
 
 # --- Folders ------------------------------------------------------------------------------------------------------

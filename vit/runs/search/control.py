@@ -16,9 +16,8 @@ from vit.runs.engines.contract import HERE, Request
 from vit.runs.launch_checks import Limits, check_request
 from vit.runs.queue_file import launch_lock
 from vit.runs.registry import ANY_GPU, MAX_REASON, Run, list_runs, shorten
-from vit.runs.search.plan import FILE, MOST_NAME, SearchPlan, make_plan, read_plan
+from vit.runs.search.plan import FILE, MOST_NAME, SearchPlan, default_name, make_plan, read_plan
 from vit.training import fine_tuning
-from vit.training.presets import run_name
 from vit.training.run_folder import RUN_ID, is_alive, new_id, read_json, write_errors, write_json
 from vit.untrusted import is_text
 
@@ -72,7 +71,7 @@ def start(*, name: str = "", limits: Limits | None = None, nonce: str = "", **va
     """Start a search, in a process that outlives this one.
 
     Args:
-        name: name of the search; empty for the default, `run_name`.
+        name: name of the search; empty for the default, that of a run with the shared settings.
         limits: the server's limits for each run.
         nonce: id of the submitted form; submitting it twice starts one search.
         values: fields of `SearchPlan`; concurrent trials on one device share it.
@@ -92,7 +91,7 @@ def start(*, name: str = "", limits: Limits | None = None, nonce: str = "", **va
         values["share"] = True
     plan = make_plan(
         **values,
-        name=shorten(name, MOST_NAME) or shorten(run_name(values["config"]), MOST_NAME),
+        name=shorten(name, MOST_NAME) or default_name(values["config"]),
         runs_per_person=limits.runs_per_person,
         free_bytes=limits.free_bytes,
         created=time.time(),

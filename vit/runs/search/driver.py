@@ -20,10 +20,11 @@ from vit.runs.engines.contract import Unreachable
 from vit.runs.launch_checks import Limits
 from vit.runs.registry import Run, find_run, list_runs
 from vit.runs.search.control import nonce_of
-from vit.runs.search.plan import SearchPlan, read_plan
+from vit.runs.search.plan import SearchPlan, default_name, read_plan
 from vit.runs.search.space import format_settings
 from vit.runs.search.study import Ending, Study
 from vit.training.metrics import MetricsReader, best_epoch
+from vit.training.presets import run_name
 from vit.training.run_folder import PRUNED, record_outcome
 
 if __name__ == "__main__" and os.fork():
@@ -91,10 +92,12 @@ class Driver:
     def _launch(self, number: int) -> bool:
         """Start the run of a trial, unless it was started before; False if it has to wait."""
         plan = self.plan
+        config = plan.trial_config(self.drawn[number])
+        name = run_name(config) if plan.name == default_name(plan.config) else plan.name
         try:
             run = control.launch(
-                plan.trial_config(self.drawn[number]),
-                name=f"{plan.name}, trial {number + 1}",
+                config,
+                name=f"{name}, trial {number + 1}",
                 notes=format_settings(self.drawn[number]),
                 on=plan.on,
                 devices=plan.devices,

@@ -8,10 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vit.errors import InvalidConfig, InvalidRun
 from vit.runs.engines.contract import HERE
+from vit.runs.registry import shorten
 from vit.runs.search import space as spaces
 from vit.runs.search.space import Choices, Range
 from vit.training.config import TrainConfig
-from vit.training.presets import train_config
+from vit.training.presets import run_name, train_config
 from vit.training.run_folder import read_document
 from vit.untrusted import Unreadable
 from vit.validation import sentence
@@ -107,6 +108,11 @@ class SearchPlan(BaseModel):
             rungs.append(epoch)
             epoch *= self.reduction_factor
         return rungs
+
+
+def default_name(config: TrainConfig) -> str:
+    """Return the name of a search that was given none."""
+    return shorten(run_name(config), MOST_NAME)
 
 
 def best_part(factor: int) -> str:
