@@ -198,7 +198,7 @@ def _draw_heat_map(dimensions: Mapping[str, Range | Choices], measured: Sequence
             colorbar={"ticksuffix": "%", "thickness": 12},
         )
     )
-    figure.update_layout(height=80 + 48 * len(down), margin={"l": 0, "r": 0, "t": 8, "b": 0})
+    figure.update_layout(height=max(240, 80 + 48 * len(down)), margin={"l": 0, "r": 0, "t": 8, "b": 0})
     figure.update_xaxes(title=x_title, type="category")
     figure.update_yaxes(title=y_title, type="category")
     heading = f"Validation accuracy against {x_title} and {y_title}"
