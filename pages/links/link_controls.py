@@ -5,8 +5,8 @@ redrawn since the last rerun. If these counted as selections, the link would cha
 gets a new key when its options change or when the link sets a value other than the user's last selection, and only a
 value that differs from the one that the server set counts as a selection.
 
-Streamlit's own `bind="query-params"` (tried with 1.67) replaces the history entry, so the browser's Back leaves the page
-instead of undoing the last selection. It also passes a range with its ends reversed to the app.
+Streamlit's own `bind="query-params"` (tried with 1.67) replaces the history entry, so the browser's Back leaves the
+page instead of undoing the last selection. It also passes a range with its ends reversed to the app.
 """
 
 from collections.abc import Callable, Mapping, Sequence
