@@ -32,8 +32,8 @@ def photos(job: Job) -> Result:
 # Fine-tunes a backbone on 212 everyday classes, with 100 or 1,000 small photos of each.
 EVERYDAY: dict[str, Any] = dict(
     image_size=224, batch_size=256, epochs=30, warmup_epochs=2, validate_every=3, lr=3e-4, layer_decay=0.8, flip=True,
-    balance="sampling", crop_scale=0.35, operations=2, magnitude=0.3, erase=0.1, mixup=0.2, cutmix=1.0, drop_path=0.1,
-    ema=0.999, compile=True,
+    balance="sampling", crop_scale=0.35, zoom_out=6, operations=2, magnitude=0.3, erase=0.1, mixup=0.2, cutmix=1.0,
+    drop_path=0.1, ema=0.999, compile=True,
 )  # fmt: skip
 
 

@@ -1,7 +1,9 @@
 """Augmentation: which changes, how large, and that randomness depends on seed and step alone."""
 
 import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -196,8 +198,30 @@ def test_crop_of_a_larger_picture_is_sharper_than_an_enlarged_one() -> None:
     assert sharp.std(-1).mean() > 2 * blurred.std(-1).mean()
 
 
+def test_zooming_out_shrinks_the_picture_and_mirrors_it_around() -> None:
+    picture = torch.randint(0, 256, (3, 32, 32), dtype=torch.uint8, generator=generator())
+    whole, centred, four = torch.ones(1), torch.full((1,), 0.5), torch.full((1,), 4.0)
+    draws = torch.stack([whole, centred, centred, centred])
+    zoomed = resized_crop(picture[None], 1.0, (32, 32), draws, four)[0]
+    mirrored = np.pad(picture.numpy(), ((0, 0), (16, 16), (16, 16)), mode="symmetric").astype(float)
+    shrunk = mirrored.reshape(3, 32, 2, 32, 2).mean((2, 4))
+    assert np.abs(zoomed.numpy() - shrunk).max() <= 0.51  # rounding
+
+
+def test_zooming_out_makes_a_small_photo_as_sharp_as_a_large_one() -> None:
+    stripes = (torch.arange(32) % 2 * 255).to(torch.uint8).expand(64, 3, 32, 32)
+    enlarged = F.interpolate(stripes.float(), (80, 80), mode="bilinear").round().to(torch.uint8)
+    recipe = Augmentation(crop_scale=0.9, size=(64, 64))
+
+    def steepest(recipe: Augmentation) -> Tensor:
+        """Largest difference of neighbouring pixels, averaged over the pictures."""
+        return recipe(enlarged, chance()).float().diff(dim=-1).abs().amax((1, 2, 3)).mean()
+
+    assert steepest(replace(recipe, zoom_out=4)) > 1.2 * steepest(recipe)
+
+
 def test_all_changes_compile_into_one_graph_with_the_same_result() -> None:
     images = torch.randint(0, 256, (8, 3, 12, 12), dtype=torch.uint8, generator=generator())
-    recipe = Augmentation(crop_padding=2, flip=True, operations=2, magnitude=0.5, erase=0.5, crop_scale=0.5)
+    recipe = Augmentation(crop_padding=2, flip=True, operations=2, magnitude=0.5, erase=0.5, crop_scale=0.5, zoom_out=4)
     traced = torch.compile(Augmentation.apply, fullgraph=True, backend="eager")  # as one graph, without a C++ compiler
     assert torch.equal(recipe(images, chance()), traced(recipe, images, recipe.draw(len(images), chance())))

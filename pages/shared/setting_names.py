@@ -16,7 +16,9 @@ GROUPS = {
         "epochs", "batch_size", "optimizer", "lr", "muon_lr", "weight_decay", "schedule", "warmup_epochs",
         "label_smoothing", "balance", "grad_clip", "ema", "validate_every", "patience",
     ),
-    "Augmentation": ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix"),
+    "Augmentation": (
+        "crop_padding", "crop_scale", "zoom_out", "flip", "operations", "magnitude", "erase", "mixup", "cutmix",
+    ),
     "Machine": ("precision", "compile", "workers", "seed", "limit", "track"),
 }  # fmt: skip
 NAMES = tuple(name for names in GROUPS.values() for name in names)

@@ -26,8 +26,8 @@ SETTINGS: dict[str, Any] = dict(
     warmup_epochs=1e-7, label_smoothing=0.3, balance="sampling", grad_clip=1e300, ema=0.9999999999999999,
     validate_every=3, patience=7, crop_padding=9,
     freeze="last:12", lora_rank=256, layer_decay=0.123456789, probe_first=True,
-    crop_scale=0.07, flip=False, operations=7, magnitude=0.77, erase=0.01, mixup=9.5, cutmix=0.7, precision="float32",
-    compile=True, workers=0, seed=2**31 - 1, limit=2**53 - 1, track="wandb",
+    crop_scale=0.07, zoom_out=15.5, flip=False, operations=7, magnitude=0.77, erase=0.01, mixup=9.5, cutmix=0.7,
+    precision="float32", compile=True, workers=0, seed=2**31 - 1, limit=2**53 - 1, track="wandb",
 )  # fmt: skip
 SEARCH: dict[str, Any] = dict(
     name="A name", space="depth=2,4 lr=1e-3:1e-2", grid=True, trials=7, at_once=2, min_epochs=3, reduction_factor=4,

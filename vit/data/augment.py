@@ -43,6 +43,8 @@ class Augmentation:
         crop_padding: padding on each side before a random crop to the original size [px].
         crop_scale: minimum share of the area for a random crop that is resized, with an aspect ratio changed by up to a
             third, as in RandomResizedCrop; 1 for off.
+        zoom_out: maximum factor by which the crop's area is enlarged, with the picture mirrored at its edges; 1 for
+            off. Small photos, which are blurred at the input's size, are shown as sharp as large ones.
         size: (height, width) of the resized crop [px]; None for the size of the pictures.
         flip: mirror half of the pictures.
         operations: number of random colour or geometry changes per picture, after RandAugment.
@@ -56,6 +58,7 @@ class Augmentation:
 
     crop_padding: int = 0
     crop_scale: float = 1.0
+    zoom_out: float = 1.0
     size: tuple[int, int] | None = None
     flip: bool = False
     operations: int = 0
@@ -79,17 +82,18 @@ class Augmentation:
             return torch.rand(shape, generator=generator, device=device)
 
         return Draws(
-            crop=uniform(4, batch) if self.crop_scale < 1 else None,
+            crop=uniform(4, batch) if self.crop_scale < 1 or self.zoom_out > 1 else None,
             shifts=integers(2 * self.crop_padding + 1, 2, batch, 1) if self.crop_padding or self.flip else None,
             mirror=uniform(batch, 1) if self.flip else None,
             operations=[(integers(_GEOMETRY + _COLOUR, batch), uniform(batch) * 2 - 1) for _ in range(self.operations)],
             erase=uniform(4, batch, 1, 1) if self.erase else None,
+            zoom=self.zoom_out ** uniform(batch) if self.zoom_out > 1 else None,
         )
 
     def apply(self, images: Tensor, draws: "Draws") -> Tensor:
         """Augment pictures with random numbers from `draw`."""
         if draws.crop is not None:
-            images = resized_crop(images, self.crop_scale, self.size or images.shape[2:], draws.crop)
+            images = resized_crop(images, self.crop_scale, self.size or images.shape[2:], draws.crop, draws.zoom)
         if draws.shifts is not None:
             images = crop_and_flip(images, self.crop_padding, draws.shifts, draws.mirror)
         if draws.operations:
@@ -141,6 +145,7 @@ class Draws(NamedTuple):
         mirror: (B, 1), 0 to 1: mirrored below 0.5.
         operations: for each of RandAugment's operations, its index (B,) and its strength (B,), -1 to 1.
         erase: (4, B, 1, 1), 0 to 1: side, position down and across, and whether to erase.
+        zoom: (B,), at least 1: factor of the crop's area.
     """
 
     crop: Tensor | None
@@ -148,6 +153,7 @@ class Draws(NamedTuple):
     mirror: Tensor | None
     operations: list[tuple[Tensor, Tensor]]
     erase: Tensor | None
+    zoom: Tensor | None
 
 
 def crop_and_flip(images: Tensor, padding: int, shifts: Tensor, mirror: Tensor | None) -> Tensor:
@@ -170,24 +176,29 @@ def crop_and_flip(images: Tensor, padding: int, shifts: Tensor, mirror: Tensor |
     return chosen.permute(0, 3, 1, 2).contiguous()
 
 
-def resized_crop(images: Tensor, least: float, size: Sequence[int], draws: Tensor) -> Tensor:
+def resized_crop(
+    images: Tensor, least: float, size: Sequence[int], draws: Tensor, zoom: Tensor | None = None
+) -> Tensor:
     """Crop a random part of each picture and resize it.
 
     Args:
         images: uint8 (B, channels, height, width).
         least: minimum share of the area; the aspect ratio varies from 3:4 to 4:3.
         size: (height, width) of the result [px], uint8 (B, channels, *size).
-        draws: see `Draws.crop`.
+        draws, zoom: see `crop` and `zoom` of `Draws`. A crop that is larger than its picture mirrors it.
     """
     area, aspect, across, down = draws
     area = least + (1 - least) * area
     aspect = (4 / 3) ** (aspect - 0.5)  # square root of the aspect ratio
     width, height = (area.sqrt() * aspect).clamp_max(1), (area.sqrt() / aspect).clamp_max(1)  # shares of the sides
+    if zoom is not None:
+        width, height = width * zoom.sqrt(), height * zoom.sqrt()
     x, y = (1 - width) * (2 * across - 1), (1 - height) * (2 * down - 1)  # centre of the crop, -1 to 1
     zero = torch.zeros_like(x)
     matrix = torch.stack([torch.stack([width, zero, x], 1), torch.stack([zero, height, y], 1)], 1)  # (B, 2, 3)
     grid = F.affine_grid(matrix, [*images.shape[:2], *size], align_corners=False)
-    parts = F.grid_sample(images.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
+    outside = "border" if zoom is None else "reflection"
+    parts = F.grid_sample(images.float(), grid, mode="bilinear", padding_mode=outside, align_corners=False)
     return parts.round().to(torch.uint8)
 
 

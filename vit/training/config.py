@@ -124,6 +124,13 @@ class TrainConfig(BaseModel):
     crop_scale: float = Field(
         1.0, gt=0, le=1, description="RandomResizedCrop: smallest share of the picture's area; 1 for off"
     )
+    zoom_out: float = Field(
+        1.0,
+        ge=1,
+        le=16,
+        description="maximum area of a random crop, relative to the picture, which is mirrored at its edges: shows "
+        "small photos as sharp as large ones; 1 for off",
+    )
     flip: bool = Field(False, description="mirror pictures horizontally, with probability 0.5")
     operations: int = Field(0, ge=0, le=8, description="RandAugment: operations per picture")
     magnitude: float = Field(0.3, ge=0, le=1, description="RandAugment: magnitude")
@@ -204,7 +211,9 @@ class TrainConfig(BaseModel):
         Args:
             size: input size (height, width) [px], if the pictures in memory are larger, see `train_scale`.
         """
-        names = ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix")
+        names = (
+            "crop_padding", "crop_scale", "zoom_out", "flip", "operations", "magnitude", "erase", "mixup", "cutmix",
+        )  # fmt: skip
         return augment.Augmentation(size=size, **{name: getattr(self, name) for name in names})
 
     @property

@@ -187,6 +187,7 @@ _PROPOSED: dict[str, Range | Choices] = {
     "ema": Choices((0, 0.99, 0.999)),
     "crop_padding": Choices((0, 2, 4)),
     "crop_scale": Range(0.2, 1.0),
+    "zoom_out": Choices((1, 2, 4)),
     "flip": Choices((False, True)),
     "operations": Choices((0, 1, 2)),
     "magnitude": Range(0.1, 0.6),
