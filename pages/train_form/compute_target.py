@@ -209,6 +209,9 @@ def pick_here() -> ComputeTarget:
     if len(gpus) > 1:
         titles["several"] = "Several GPUs"
         captions.append("One process on each; they share every batch.")
+    # Reserve the height until the browser has loaded the control, so that buttons below do not move away from the
+    # pointer. The CPU's caption has two lines, a GPU's one.
+    st.html(f"<style>.st-key-device {{ min-height: {1.4 + 2.8 * len(titles)}rem; }}</style>")
     names = list(titles)
     labels = dict(zip(names, link_controls.distinct([plain(title) for title in titles.values()]), strict=True))
     chosen = st.radio(

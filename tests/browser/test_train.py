@@ -199,7 +199,8 @@ def dry_runs(places: dict[str, str]) -> list[str]:
 def test_layout_is_stable_when_the_pictures_arrive(page: Page, url: str) -> None:
     """A button that disappears between press and release is not clicked."""
     held: list[Route] = []
-    page.route("**/media/**", lambda route: held.append(route))
+    for late in ("**/media/**", "**/static/js/Radio.*", "**/static/js/TextInput.*"):
+        page.route(late, lambda route: held.append(route))
     page.goto(f"{url}/train", wait_until="commit")
     button, picture = page.get_by_role("button", name="Try a few steps"), page.get_by_alt_text("Training pictures")
     expect(button).to_be_enabled()
@@ -209,6 +210,8 @@ def test_layout_is_stable_when_the_pictures_arrive(page: Page, url: str) -> None
     for route in held:
         route.continue_()
     page.wait_for_function("document.querySelector('[alt^=\"Training pictures\"]').naturalWidth > 0")
+    expect(page.get_by_role("radio", name="CPU")).to_be_attached()
+    expect(page.get_by_label("Name", exact=True)).to_be_visible()
     assert button.bounding_box() == before
 
 
