@@ -114,8 +114,9 @@ STEPS = (
 
 
 def mark_map() -> None:
-    """Draw the anchor of *See it*."""
-    st.html(f'<div id="{MAP}" style="scroll-margin-top: 4rem"></div>')
+    """Draw the anchor of *See it*, which takes no space, see appearance.css."""
+    with st.container(key="anchor"):
+        st.html(f'<div id="{MAP}" style="scroll-margin-top: 4rem"></div>')
 
 
 def offer() -> None:

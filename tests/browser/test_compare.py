@@ -225,6 +225,7 @@ def test_components_of_both_pictures_share_one_basis(
     expect(page.get_by_text("of the other picture, after block 3; a double line")).to_have_count(1)
     assert conversation.runs == before  # no message
     assert evaluate(page, "(a.useFeatures('of another picture'), a.features)") is None  # not those of the previous one
+    page.get_by_text("Display", exact=True).first.click()
     page.get_by_label("Features after block").first.fill("6")
     page.get_by_label("Features after block").first.press("Enter")
     wait(page, "a.settled && b.settled && a.map.colours && b.map.colours && b.features.block === 5")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Browser, Page, Response, expect
+from playwright.sync_api import Browser, Page, Response, Route, expect
 
 from .serving import FIND, ROOT, streamlit
 from .waiting import Conversation
@@ -26,6 +26,28 @@ def test_every_request_of_a_page_is_answered(page: Page, serve: Callable[..., st
     page.goto(f"{serve(ROOT / 'app.py')}/{path}?token=1")
     expect(page.get_by_test_id("stApp").get_by_role("heading", level=1)).to_be_attached()
     assert answers and [(one.status, one.url) for one in answers if one.status >= 400] == []
+
+
+@pytest.mark.parametrize("window", [(1280, 800), (390, 844)])
+def test_nothing_moves_when_late_scripts_arrive(
+    page: Page, serve: Callable[..., str], window: tuple[int, int]
+) -> None:
+    """The browser fetches the scripts of HTML elements and of the uploader after the page is drawn without them."""
+    held: list[Route] = []
+    for late in ("**/static/js/Html.*", "**/static/js/FileUploader.*"):
+        page.route(late, lambda route: held.append(route))
+    page.set_viewport_size({"width": window[0], "height": window[1]})
+    page.goto(serve(ROOT / "app.py"))
+    page.wait_for_function(f"() => {FIND}?.stats.draws && !{FIND}.root.matches('[data-waiting]')")
+    expect(page.get_by_role("button", name="New here?")).to_be_visible()
+    seen = [page.locator("canvas.over"), *(page.get_by_role("button", name=name) for name in ("Camera", "New here?"))]
+    before = [one.bounding_box() for one in seen]
+    assert {route.request.url.rpartition("/")[2].partition(".")[0] for route in held} == {"Html", "FileUploader"}
+    for route in held:
+        route.continue_()
+    expect(page.get_by_test_id("stFileUploader")).to_be_visible()
+    expect(page.locator("#map")).to_be_attached()
+    assert [one.bounding_box() for one in seen] == before
 
 
 def test_choices_made_before_pytorch_is_loaded_are_kept(page: Page) -> None:

@@ -185,6 +185,7 @@ def test_components_are_included(opened: File, kept: AttentionRecord) -> None:
     expect(opened.page.get_by_text("Red 50%, green 30%, blue 10% of how the patches differ")).to_be_visible()
     pixels = np.array(opened.evaluate("[...viewer.page.over.getContext('2d').getImageData(0, 0, 4, 4).data]"))
     assert np.abs(pixels.reshape(4, 4, 4)[..., :3] / 255 - colours.numpy()).max() <= 1 / 255
+    opened.page.get_by_text("Display", exact=True).click()
     opened.page.get_by_label("Features after block").fill("2")  # unavailable in the file
     opened.page.get_by_label("Features after block").press("Enter")
     expect(opened.page.get_by_text("Only the app can compute this map")).to_be_visible()

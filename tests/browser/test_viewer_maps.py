@@ -88,9 +88,12 @@ def test_rollout_equals_the_records(open_viewer, direction, fusion):
 def test_rollout_settings_appear_with_rollout_and_take_effect_at_once(open_viewer):
     viewer = open_viewer("case=small")
     stays = viewer.page.get_by_label("Share of the residual")
+    viewer.page.get_by_text("Display", exact=True).click()
     expect(stays).to_be_hidden()
     viewer.page.get_by_role("button", name="Rollout").click()
     viewer.expect_selection("view=rollout")
+    viewer.page.get_by_text("Display", exact=True).click()
+    expect(stays).to_be_visible()
     expect(viewer.page.get_by_label("First block")).to_be_hidden()
     before, runs = viewer.pixels(".over"), viewer.page.get_by_text("runs ").inner_text()
     stays.evaluate("(slider) => { slider.value = 0.2; slider.dispatchEvent(new Event('input')); }")
@@ -109,6 +112,7 @@ def test_rollout_settings_appear_with_rollout_and_take_effect_at_once(open_viewe
 
 def test_rollout_settings_of_a_large_model_are_computed_in_python(open_viewer):
     viewer = open_viewer("case=small-qk&view=rollout&token=59&pinned=1")
+    viewer.page.get_by_text("Display", exact=True).click()
     viewer.page.get_by_label("Discarded share").fill("0.5")
     viewer.expect_selection("discard=0.5")
     expect(viewer.page.locator(".note")).to_be_hidden()
@@ -119,6 +123,7 @@ def test_rollout_settings_of_a_large_model_are_computed_in_python(open_viewer):
 def test_relevance_starts_at_the_selected_block(open_viewer):
     viewer = open_viewer("case=small&method=chain&view=relevance&token=12&pinned=1")
     first = viewer.page.get_by_label("First block")
+    viewer.page.get_by_text("Display", exact=True).click()
     expect(viewer.page.get_by_label("Share of the residual")).to_be_hidden()
     first.fill("3")
     first.press("Enter")
