@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 navigation.start_page("checkpoints", remember=False)
 
+ROW, MOST_ROWS = 35, 10  # height of a row of `st.dataframe` [px], and the number shown without scrolling, as by default
 LANGUAGES: dict[lesson.Language, str] = {"en": "English", "de": "Deutsch", "zh": "中文"}
 
 
@@ -70,6 +71,7 @@ def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
         selection_default={"selection": {"rows": [names.index(linked) if linked in names else 0]}},
         column_config=columns,
         placeholder="",
+        height=ROW * (min(len(infos), MOST_ROWS) + 1) + 2,  # fixed: nothing below moves when the script arrives
         alt="Checkpoints",
     )
     chosen = infos[min(event.selection.rows[0], len(infos) - 1)] if event.selection.rows else infos[0]

@@ -50,6 +50,32 @@ def test_nothing_moves_when_late_scripts_arrive(
     assert [one.bounding_box() for one in seen] == before
 
 
+@pytest.mark.parametrize(
+    ("path", "width", "script", "loaded", "below"),
+    [
+        ("checkpoints", 1280, "DataFrame", "[data-testid=stDataFrame] canvas", "Open in Explore"),
+        ("compare", 390, "Checkbox", ".st-key-apart label", "Classes"),
+    ],
+)
+def test_other_pages_reserve_the_space_of_a_late_script(
+    page: Page, serve: Callable[..., str], path: str, width: int, script: str, loaded: str, below: str
+) -> None:
+    held: list[Route] = []
+    page.route(f"**/static/js/{script}.*", lambda route: held.append(route))
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(f"{serve(ROOT / 'app.py')}/{path}")
+    moved = page.get_by_text(below).first
+    expect(moved).to_be_visible(timeout=60_000)
+    expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning", timeout=60_000)
+    before = moved.bounding_box()
+    assert before and held
+    for route in held:
+        route.continue_()
+    expect(page.locator(loaded).first).to_be_attached()
+    after = moved.bounding_box()
+    assert after and abs(after["y"] - before["y"]) <= 8  # a shorter control is centred in its row
+
+
 def test_choices_made_before_pytorch_is_loaded_are_kept(page: Page) -> None:
     with streamlit(ROOT / "app.py") as url:
         page.goto(url)
