@@ -29,9 +29,7 @@ def test_every_request_of_a_page_is_answered(page: Page, serve: Callable[..., st
 
 
 @pytest.mark.parametrize("window", [(1280, 800), (390, 844)])
-def test_nothing_moves_when_late_scripts_arrive(
-    page: Page, serve: Callable[..., str], window: tuple[int, int]
-) -> None:
+def test_nothing_moves_when_late_scripts_arrive(page: Page, serve: Callable[..., str], window: tuple[int, int]) -> None:
     """The browser fetches the scripts of HTML elements and of the uploader after the page is drawn without them."""
     held: list[Route] = []
     for late in ("**/static/js/Html.*", "**/static/js/FileUploader.*"):
