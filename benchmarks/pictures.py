@@ -19,25 +19,34 @@ WINDOW = {"width": 1280, "height": 800}
 FRAMES, FRAME_MS, FILM_WIDTH = 70, 130, 880  # nine seconds in total
 
 
-def ready(page: Page) -> None:
-    """Wait until the page is complete and the viewer has drawn its map."""
+def measure(page: Page) -> None:
+    """Wait until the faithfulness of the map is measured, at the press of a button if that takes long here."""
+    verdict, button = page.get_by_text("Measured for “"), page.get_by_role("button", name="Measure it")
+    expect(verdict.or_(button)).to_be_visible(timeout=240_000)
+    if button.is_visible():
+        button.click()
+    expect(verdict).to_be_visible(timeout=240_000)
+    expect(page.locator(".faithfulness dt")).not_to_contain_text("so far", timeout=240_000)
     page.wait_for_function(
         "document.querySelector('[data-testid=stApp]')?.dataset.testScriptState === 'notRunning'", timeout=240_000
     )
-    page.wait_for_function(f"() => {FIND}?.payload && !{FIND}.root.matches('[data-unready], [data-waiting]')")
-    page.wait_for_timeout(3000)  # until the verdict on the map appears
+    page.wait_for_function(f"() => !{FIND}.root.matches('[data-unready], [data-waiting], [data-judging]')")
+    page.mouse.move(640, 60)
+    page.get_by_test_id("stMain").evaluate("(main) => main.scrollTo(0, 0)")
+    page.wait_for_timeout(3000)  # until the status of the script is hidden
 
 
 def film(page: Page, name: str) -> None:
-    """Record the pointer moving over the heads and then over the picture."""
+    """Record the pointer moving over the heads of the later blocks and then over the picture."""
     grid, over = (page.locator(f"canvas.{one}").bounding_box() for one in ("grid", "over"))
     assert grid and over
     frames = []
     for number in range(FRAMES):
         share = 2 * number / FRAMES
-        area, turn = (grid, share) if share < 1 else (over, share - 1)
+        area, turn, first = (grid, share, 0.6) if share < 1 else (over, share - 1, 0.15)
         across = 0.5 + 0.36 * math.sin(2 * math.pi * turn)
-        page.mouse.move(area["x"] + across * area["width"], area["y"] + (0.15 + 0.7 * turn) * area["height"])
+        down = first + (0.95 - first) * turn
+        page.mouse.move(area["x"] + across * area["width"], area["y"] + down * area["height"])
         page.wait_for_function(f"() => !{FIND}.frame")
         frame = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
         frames.append(frame.resize((FILM_WIDTH, FILM_WIDTH * frame.height // frame.width), Image.Resampling.LANCZOS))
@@ -53,7 +62,7 @@ def main() -> None:
         page = playwright.chromium.launch(**chromium(), args=BROWSER_ARGUMENTS).new_page(viewport=WINDOW)
         page.set_default_timeout(240_000)
         page.goto(url)
-        ready(page)
+        measure(page)
         page.screenshot(path=OUT / "explorer.png")
         film(page, "hover.webp")
         page.goto(f"{url}/compare?a_sample=cat&b_sample=raccoon&a_view=components&b_view=components&apart=1")
