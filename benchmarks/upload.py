@@ -19,9 +19,11 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 
+from files import upload
 from serving import BROWSER_ARGUMENTS, FIND, chromium, streamlit
 
 import vit
+from vit.view import first_view
 from vit.view.explanation import explain
 
 PATIENCE = 120_000  # timeout [ms]
@@ -49,7 +51,7 @@ def main() -> None:
     times = parser.parse_args().times
     photos = [photo(seed) for seed in range(times + 1)]
 
-    checkpoint = vit.load_checkpoint("cifar10")
+    checkpoint = vit.load_checkpoint(first_view.CHECKPOINT)
     alone = []
     for data in photos:
         started = time.perf_counter()
@@ -67,9 +69,7 @@ def main() -> None:
         waits = []
         for number, data in enumerate(photos):
             started = time.perf_counter()
-            page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(
-                {"name": f"photo{number}.jpg", "mimeType": "image/jpeg", "buffer": data}
-            )
+            upload(page, {f"photo{number}.jpg": data})
             page.wait_for_function(SHOWN, arg=HEIGHT + number, polling="raf")
             waits.append(1000 * (time.perf_counter() - started))
             page.wait_for_timeout(1500)
