@@ -118,8 +118,13 @@ def show_viewer(
     of_class = choice if choice and choice.target is not None else None
     with below:
         panel = pick_panel(of_class)
-        occlusion = None
-        if panel == "what-if" and not stored:
+        # Every panel has a place of its own, and an empty element replaces the panel Faithfulness at once: it requests
+        # more masks by itself, and after a request that follows the click on another panel, Streamlit would keep it.
+        judged = st.container() if panel == "faithfulness" else st.empty()
+        probed, chosen = st.container(), st.container()
+    occlusion = None
+    if panel == "what-if" and not stored:
+        with probed:
             occlusion = what_if.under_pointer(example, of_class, wanted)
     with container:
         selection = viewer.show(
@@ -153,11 +158,12 @@ def show_viewer(
             code,
             **page_map,
         )
-    with below:
-        if of_class:
+    if of_class:
+        with judged if panel == "faithfulness" else chosen:
             faithfulness.show(
                 example, of_class, selection, panel == "faithfulness", link_controls.link_of(INSIDE) | link
             )
+    with chosen:
         show_panel(example, of_class, selection, panel)
 
 

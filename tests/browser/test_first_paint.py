@@ -115,3 +115,36 @@ def test_late_request_of_the_previous_page_does_not_empty_the_next_one(
     conversation.finish()
     expect(page.get_by_role("heading", name="Checkpoints", exact=True)).to_be_visible()
     expect(page.get_by_text("Open in Explore").first).to_be_visible()
+
+
+# When the server starts on the next request of a page, it gets the same one for the fragment of the request `late`.
+ANOTHER_FRAGMENT = """const send = WebSocket.prototype.send;
+const fragmentAt = (message) => {  // where `ClientState.fragment_id` is: field 5, 32 hexadecimal digits
+  const text = new TextDecoder("latin1").decode(message);
+  return text.search(/\\x2a\\x20[0-9a-f]{32}/) + 2;
+};
+WebSocket.prototype.send = function (message) {
+  send.call(this, message);
+  if (globalThis.late) {
+    const copy = message.slice(), from = fragmentAt(globalThis.late);
+    copy.set(globalThis.late.slice(from, from + 32), fragmentAt(copy));
+    this.addEventListener("message", () => send.call(this, copy), { once: true });
+  }
+  globalThis.late = undefined;
+  globalThis.sent = message;
+};"""
+
+
+def test_late_request_of_a_panel_does_not_keep_it_beside_the_next_one(
+    page: Page, conversation: Conversation, serve: Callable[..., str]
+) -> None:
+    """Panel Faithfulness requests more masks by itself, so such a request often follows a click on another panel."""
+    page.add_init_script(ANOTHER_FRAGMENT)
+    page.goto(f"{serve(ROOT / 'app.py')}/?checkpoint=cifar10&sample=cat")
+    page.get_by_text("All methods on this picture").click()
+    expect(page).to_have_url(re.compile("ranking"))
+    conversation.finish()
+    page.evaluate("late = sent")  # a request of the panel's fragment
+    page.get_by_test_id("stMain").get_by_text("Ablation", exact=True).click()
+    expect(page.get_by_text("A head that is off outputs")).to_be_visible()
+    expect(page.get_by_text("All methods on this picture")).not_to_be_attached()
