@@ -92,12 +92,13 @@ def test_reason_why_a_lesson_is_impossible_is_shown(root: Path, build: Callable[
     assert app.error[0].value.startswith("odd does not fit into a lesson")
 
 
-def test_checkpoint_is_renamed_and_the_link_follows(root: Path) -> None:
+@pytest.mark.parametrize("new", ["best-one", "zebra"])  # first and last of the list
+def test_checkpoint_is_renamed_and_the_link_follows(root: Path, new: str) -> None:
     app = page(name="ours")
-    app.text_input(key="name ours").set_value("best-one")
+    app.text_input(key="name ours").set_value(new)
     press(app, "Rename")
-    assert sorted(path.name for path in root.iterdir()) == ["best-one", "theirs"]
-    assert app.query_params["name"] == "best-one"
+    assert sorted(path.name for path in root.iterdir()) == sorted([new, "theirs"])
+    assert app.query_params["name"] == new
 
 
 def test_taken_name_is_refused(root: Path) -> None:
