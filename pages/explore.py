@@ -118,14 +118,15 @@ def show_viewer(
     of_class = choice if choice and choice.target is not None else None
     with below:
         panel = pick_panel(of_class)
-        # Every panel has a place of its own, and an empty element replaces the panel Faithfulness at once: it requests
-        # more masks by itself, and after a request that follows the click on another panel, Streamlit would keep it.
-        judged = st.container() if panel == "faithfulness" else st.empty()
-        probed, chosen = st.container(), st.container()
-    occlusion = None
+        # Every panel has a place of its own, and an empty element replaces the previous panel at once. Some panels
+        # request more results by themselves; after such a request at the moment of a click, Streamlit would keep them.
+        places = {name: st.container() if name == panel else st.empty() for name in PANELS}
+        unseen = st.container()
+    occlusion = ablation = None
     if panel == "what-if" and not stored:
-        with probed:
+        with places[panel]:
             occlusion = what_if.under_pointer(example, of_class, wanted)
+            ablation = what_if.ablation(example, of_class, wanted)
     with container:
         selection = viewer.show(
             "viewer",
@@ -136,6 +137,7 @@ def show_viewer(
             group="whatif",
             paintable=panel == "what-if",
             occlusion=occlusion,
+            ablation=ablation,
             masks=method_choice.masks_name(example, of_class.about) if of_class else "",
             features=features,
             on_change=remember,
@@ -159,11 +161,11 @@ def show_viewer(
             **page_map,
         )
     if of_class:
-        with judged if panel == "faithfulness" else chosen:
+        with places[panel] if panel == "faithfulness" else unseen:
             faithfulness.show(
                 example, of_class, selection, panel == "faithfulness", link_controls.link_of(INSIDE) | link
             )
-    with chosen:
+    with places[panel]:
         show_panel(example, of_class, selection, panel)
 
 

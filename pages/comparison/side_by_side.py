@@ -91,6 +91,7 @@ def show(beside: DeltaGenerator) -> None:
     lead: SideContent | None = None
     for column, name in zip(st.columns(2, gap="large"), SIDES, strict=True):
         with column:
+            head(name, "controls")
             picked = pick_side(name, available, runs, None if apart else lead)
             if picked:
                 credits.append(picked.credit)
@@ -339,11 +340,18 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
 
 def facts_row(side: Side) -> DeltaGenerator:
     """Draw a side's predictions, and return the row that contains them."""
+    head(side.name, "predictions")
     row = st.container(
         horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", key=f"{side.name} row"
     )
     row.caption(side.facts, width="content")
     return row
+
+
+def head(name: str, below: str) -> None:
+    """Draw a side's name above its controls or predictions, on phones only: see appearance.css."""
+    with st.container(key=f"{name} name above {below}"):
+        st.markdown(f"**{SIDES[name]}**")
 
 
 def identity_of(side: Side) -> str:

@@ -94,7 +94,8 @@ export default function ({ data, parentElement, setTriggerValue }) {
     layOut(grid, cells.length, cells[0]?.length ?? 0);
   grid.choose = (cell) => setTriggerValue("cell", cell);
   grid.label.textContent = data.label;
-  [grid.low.textContent, grid.high.textContent] = data.ends;
+  for (const part of [grid.low, grid.ramp, grid.high]) part.hidden = !data.ends.length;
+  [grid.low.textContent = "", grid.high.textContent = ""] = data.ends;
   grid.ramp.style.background = `linear-gradient(to right, ${data.ramp.join(", ")})`;
   grid.table.setAttribute("aria-label", data.label);
   cells.forEach((row, block) =>

@@ -42,6 +42,7 @@ def show(
         marked: outlined cells.
         on_choose: called with a cell before the rerun that a click causes.
     """
+    known = bool(np.isfinite(values).any())
     low, top = _ends(values, scale)
     cells = [
         [
@@ -68,7 +69,7 @@ def show(
         data={
             "cells": cells,
             "label": label,
-            "ends": [format_value(low), format_value(top)],
+            "ends": [format_value(low), format_value(top)] if known else [],
             "ramp": [_color(float(step), scale) for step in _STEPS],
         },
         on_cell_change=clicked,

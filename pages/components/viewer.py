@@ -41,6 +41,23 @@ class Occlusion(TypedDict):
     answers: Sequence[str]
 
 
+class Ablation(TypedDict):
+    """Prediction with hidden patches and switched-off heads.
+
+    Attributes:
+        hidden: the hidden patches. While the browser's selection has others, the viewer shows nothing.
+        target: label of the class.
+        before, after: its probability without and with the changes.
+        answer: the new most probable class, "" if it does not change.
+    """
+
+    hidden: Sequence[int]
+    target: str
+    before: float
+    after: float
+    answer: str
+
+
 @dataclass
 class _Sent:
     """State that was sent to a viewer.
@@ -98,6 +115,7 @@ def show(
     compact: bool = False,
     paintable: bool = False,
     occlusion: Occlusion | None = None,
+    ablation: Ablation | None = None,
     masks: str = "",
     model: str = "",
     features: str | None = None,
@@ -117,6 +135,7 @@ def show(
         compact: hide controls and numbers, for a viewer beside another one of its group.
         paintable: patches can be hidden by dragging; the selection contains them.
         occlusion: predictions to show for the patch under the pointer.
+        ablation: prediction to show for hidden patches and switched-off heads.
         masks: name of the masks that `feed` serves for judging maps, see `vit.view.payload.pack_masks`.
         model: identifies the model. Two viewers of a group with the same model compare features: a patch of one
             picture is matched in the other.
@@ -169,6 +188,7 @@ def show(
         "compact": compact,
         "paintable": paintable,
         "occlusion": occlusion,
+        "ablation": ablation,
         "masks": masks,
         "model": model,
         "features": features,

@@ -162,7 +162,8 @@ def _show_verdict(example: Example, choice: MethodChoice, selection: Selection, 
             _show_gauge(verdict, measured, float(correlations(centre(grid).flatten(), *measured[:2])))
     with right:
         st.markdown(f"**{_sentence(verdict, label, nonzero, decidable, measured.complete)}**")
-        masks = f"{len(measured.drops):,} masks" + ("" if measured.complete else " so far")
+        done, planned = len(measured.drops), mask_drops.most(example)
+        masks = f"{done:,} masks" if measured.complete else f"{done:,} of {planned:,} masks so far"
         st.caption(
             f"Measured for “{label}” on this picture with {masks}. This is the selected map; the number next to it "
             f"follows the pointer.{_on_many(example, choice, selection)}",

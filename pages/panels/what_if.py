@@ -93,7 +93,7 @@ def under_pointer(example: Example, choice: MethodChoice | None, selection: Sele
         )
     if not asks:
         return None
-    new = apply_changes(example, selection, baseline)
+    new = apply_changes(example, selection)
     model, hook = example.checkpoint.model, new.hook
 
     def work(progress: Callable[[float], object]) -> Tensor:
@@ -101,7 +101,7 @@ def under_pointer(example: Example, choice: MethodChoice | None, selection: Sele
             return occlusion(model, example.pixels, baseline, hook, selection.hidden, progress)
 
     answers = with_bar(("occlusion", new.key, baseline), "Replacing one patch after the other…", work)
-    before = model.probabilities(new.explanation.record.logits[0])
+    before = probabilities(new)
     best, usual = answers.argmax(-1).tolist(), int(before.argmax())
     return viewer.Occlusion(
         target=visible(labels[choice.about]),
@@ -111,19 +111,46 @@ def under_pointer(example: Example, choice: MethodChoice | None, selection: Sele
     )
 
 
+def ablation(example: Example, choice: MethodChoice | None, selection: Selection) -> viewer.Ablation | None:
+    """Return the prediction with the changes for the viewer; None without changes or classes."""
+    new = apply_changes(example, selection)
+    if choice is None or new is example:
+        return None
+    before, after = probabilities(example), probabilities(new)
+    best, usual = int(after.argmax()), int(before.argmax())
+    labels = example.checkpoint.labels
+    return viewer.Ablation(
+        hidden=selection.hidden,
+        target=visible(labels[choice.about]),
+        before=float(before[choice.about]),
+        after=float(after[choice.about]),
+        answer=visible(labels[best]) if best != usual else "",
+    )
+
+
+def probabilities(example: Example) -> Tensor:
+    """Return the predicted probabilities (C,)."""
+    return example.checkpoint.model.probabilities(example.explanation.record.logits[0])
+
+
 def heads_off(blocks: int, heads: int) -> Heads:
     """Return the link's ablated heads that exist in the model."""
     off = address.read(ExploreLink).off
     return tuple((block, head) for block, head in off if block < blocks and head < heads)
 
 
-def apply_changes(example: Example, selection: Selection, baseline: Baseline) -> Example:
+def apply_changes(example: Example, selection: Selection) -> Example:
     """Return the example with the changes of link and selection; the example itself if there are none."""
     record = example.explanation.record
     off = heads_off(record.blocks, record.heads)
     if not off and not selection.hidden:
         return example
-    return changed_example(example, off, _by_mean(), selection.hidden, baseline)
+    return changed_example(example, off, _by_mean(), selection.hidden, _baseline())
+
+
+def _baseline() -> Baseline:
+    linked = address.read(ExploreLink).baseline
+    return next((name for name in BASELINES if name == linked), "mean")
 
 
 def _by_mean() -> bool:
@@ -172,12 +199,9 @@ def show(example: Example, choice: MethodChoice | None, selection: Selection) ->
         )
     if not off and not selection.hidden:
         return
-    linked = address.read(ExploreLink).baseline
-    new = apply_changes(example, selection, next((name for name in BASELINES if name == linked), "mean"))
+    new = apply_changes(example, selection)
     if choice:
-        logits = (one.explanation.record.logits[0] for one in (example, new))
-        earlier, later = map(example.checkpoint.model.probabilities, logits)
-        show_answers(example, earlier, later, choice)
+        show_answers(example, probabilities(example), probabilities(new), choice)
     show_after(new, example, choice, selection, "changed", "After the change")
 
 

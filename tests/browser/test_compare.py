@@ -99,6 +99,16 @@ def test_hovering_and_pinning_on_the_left_moves_the_right_and_the_difference(
     expect(page.get_by_text("Both maps are the same.")).to_be_visible()
 
 
+def test_sides_have_their_names_where_columns_are_stacked(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    for name in ("Left", "Right"):
+        expect(page.get_by_text(name, exact=True)).to_have_count(2)
+        expect(page.get_by_text(name, exact=True).filter(visible=True)).to_have_count(0)
+    page.set_viewport_size({"width": 390, "height": 844})
+    for name in ("Left", "Right"):
+        expect(page.get_by_text(name, exact=True).filter(visible=True)).to_have_count(2)
+
+
 @pytest.mark.exhaustive
 def test_another_checkpoint_on_the_right_has_the_same_cursor_and_scale(
     open_page: Callable[..., Page], conversation: Conversation

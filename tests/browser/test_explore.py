@@ -170,6 +170,16 @@ def test_panorama_shows_patches_large_enough_to_point_at(app: App) -> None:
     assert area and min(area["width"], area["height"]) > 100
 
 
+def test_tall_picture_and_its_legend_fit_a_laptops_screen(app: App) -> None:
+    app.page.set_viewport_size({"width": 1280, "height": 800})
+    app.open()
+    upload(app.page, {"tall.png": encode_image(Image.linear_gradient("L").resize((600, 800)))})
+    app.wait_for_payload("header.picture.height", 800)
+    area = app.page.locator(".legend:visible").bounding_box()
+    assert area and area["y"] + area["height"] <= 800
+    app.page.set_viewport_size({"width": 1280, "height": 1000})
+
+
 def test_first_click_on_the_class_map_shows_it(app: App) -> None:
     """The required data is sent, and the viewer stays mounted."""
     app.open()

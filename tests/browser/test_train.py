@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
 from vit.images.encode import encode_image
 from vit.runs import control, registry
@@ -22,6 +22,7 @@ from vit.training.train import train
 from .explorer import open_model
 from .files import upload
 from .page_with_viewer import PATIENCE
+from .waiting import hold_requests
 
 ROOT = Path(__file__).parents[2]
 
@@ -198,17 +199,13 @@ def dry_runs(places: dict[str, str]) -> list[str]:
 
 def test_layout_is_stable_when_the_pictures_arrive(page: Page, url: str) -> None:
     """A button that disappears between press and release is not clicked."""
-    held: list[Route] = []
-    for late in ("**/media/**", "**/static/js/Radio.*", "**/static/js/TextInput.*"):
-        page.route(late, lambda route: held.append(route))
-    page.goto(f"{url}/train", wait_until="commit")
     button, picture = page.get_by_role("button", name="Try a few steps"), page.get_by_alt_text("Training pictures")
-    expect(button).to_be_enabled()
-    expect(picture).to_be_attached()
-    expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled()
-    before = button.bounding_box()
-    for route in held:
-        route.continue_()
+    with hold_requests(page, "**/media/**", "**/static/js/Radio.*", "**/static/js/TextInput.*"):
+        page.goto(f"{url}/train", wait_until="commit")
+        expect(button).to_be_enabled()
+        expect(picture).to_be_attached()
+        expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled()
+        before = button.bounding_box()
     page.wait_for_function("document.querySelector('[alt^=\"Training pictures\"]').naturalWidth > 0")
     expect(page.get_by_role("radio", name="CPU")).to_be_attached()
     expect(page.get_by_label("Name", exact=True)).to_be_visible()

@@ -163,6 +163,17 @@ def test_answer_without_the_patch_under_the_pointer_is_shown(open_viewer):
     expect(told).to_have_text("Without the patch (row 1, col 3): “cat” 48% (−2.0 points).")
 
 
+def test_answer_after_a_change_is_shown_until_the_next_change(open_viewer):
+    viewer = open_viewer("case=small&paint=1&ablation=1&hidden=7-8")
+    told = viewer.page.locator(".ablation")
+    expect(told).to_have_text("After the change: “cat” 34% (−16.0 points). The answer becomes “<b>dog</b>”.")
+    viewer.page.get_by_role("button", name="Show all").click()
+    expect(told).to_be_hidden()
+    viewer.page.wait_for_function(f"{FIND}.settled")
+    viewer.evaluate("viewer.change({ hidden: [7, 8] })")
+    expect(told).to_be_visible()
+
+
 def test_dragging_hides_patches_and_shows_them_again(open_viewer):
     viewer = open_viewer("case=small&paint=1")
     page = viewer.page

@@ -106,6 +106,7 @@ def viewer() -> None:
     occlusion = component.Occlusion(target="cat", before=0.5, after=after, answers=answers)
     if "occlusion" not in st.query_params:
         occlusion = None
+    ablation = component.Ablation(hidden=(7, 8), target="cat", before=0.5, after=0.34, answer="<b>dog</b>")
     paired = "pair" in st.query_params
     result = component.show(
         f"viewer {fresh}",
@@ -116,6 +117,7 @@ def viewer() -> None:
         group="pair" if paired else "",
         paintable="paint" in st.query_params,
         occlusion=occlusion,
+        ablation=ablation if "ablation" in st.query_params else None,
         masks=masks_name,
         on_change=changed,
     )

@@ -1,8 +1,10 @@
 """Wait until a page is idle: its server has answered everything, and its viewers have painted and sent everything."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from playwright.sync_api import Page, TimeoutError, WebSocket
+from playwright.sync_api import Page, Route, TimeoutError, WebSocket
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
@@ -24,6 +26,23 @@ PATIENCE = 180  # timeout [s], for a busy machine
 # [ms] between two checks that must both find the page idle, because a browser reports its own clicks with a delay
 LOOK = 60
 UNFINISHED = (ForwardMsg.FINISHED_EARLY_FOR_RERUN,)  # another run follows by itself
+
+
+@contextmanager
+def hold_requests(page: Page, *urls: str) -> Iterator[list[Route]]:
+    """Hold the page's requests for these URLs (glob patterns) until the block ends.
+
+    Yields:
+        The requests held so far.
+    """
+    held: list[Route] = []
+    for url in urls:
+        page.route(url, lambda route: held.append(route))
+    yield held
+    for route in held:  # also those that arrive during this loop
+        route.continue_()
+    for url in urls:
+        page.unroute(url)
 
 
 class Conversation:

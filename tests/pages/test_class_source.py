@@ -88,6 +88,18 @@ def test_unusual_names_are_shown_as_typed(page: AppTest, with_texts: str, panel:
     assert panel == "layers" or f"Drop of “{ODD[1]}”" in grid
 
 
+def test_heads_that_no_class_measures_are_drawn_without_a_scale(page: AppTest, backbone: str, dataset: str) -> None:
+    def ends() -> list[str]:
+        grid: dict[str, list[str]] = json.loads(page.get_by_key("whatif").proto.json)
+        return grid["ends"]
+
+    run(page, checkpoint=backbone, panel="what-if")
+    assert ends() == []
+    run(page, checkpoint=backbone, panel="what-if", classes_from="examples", classes_data=dataset)
+    low, high = ends()
+    assert low.startswith("−") and high.startswith("+")
+
+
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
 def test_other_phrases_reset_the_selected_class(page: AppTest, with_texts: str) -> None:
     run(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES, target="2")

@@ -157,9 +157,18 @@ def test_ablated_head_changes_the_answer_and_the_second_viewer(page: AppTest) ->
 
 
 def test_hidden_patches_change_the_answer(page: AppTest) -> None:
-    run(page, panel="what-if", hidden="0-40")
-    assert any("41 of 64 patches are hidden" in one.value for one in page.caption)
+    run(page, panel="what-if")
+    assert sent_to(page)["ablation"] is None
+    run(page, panel="what-if", hidden="0-47", target="5")
+    assert any("48 of 64 patches are hidden" in one.value for one in page.caption)
     assert page.get_by_key("changed feeder") is not None
+    checkpoint, sent = vit.load_checkpoint("cifar10"), sent_to(page)["ablation"]
+    pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
+    hidden = hide_patches(pixels, list(range(48)), 4, "mean")
+    before, after = (checkpoint.model(one).logits[0].softmax(-1).detach() for one in (pixels, hidden))
+    assert sent["hidden"] == list(range(48)) and sent["target"] == "dog"
+    assert [sent["before"], sent["after"]] == pytest.approx([float(before[5]), float(after[5])], abs=1e-5)
+    assert before.argmax() != after.argmax() and sent["answer"] == checkpoint.labels[int(after.argmax())]
 
 
 @pytest.mark.parametrize("baseline", ["mean", "noise"])

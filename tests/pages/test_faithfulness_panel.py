@@ -108,11 +108,11 @@ def test_more_masks_are_measured_once_the_browser_has_the_first(page: AppTest, f
         page.session_state["Explore"].more_masks = wanted
         run(page)
         caption = next(one.value for one in page.caption if " masks" in one.value)
-        count = int(re.search(r"with ([\d,]+) masks( so far)?", caption)[1].replace(",", ""))
+        count = int(re.search(r"with ([\d,]+)( of [\d,]+)? masks", caption)[1].replace(",", ""))
         header, sections = payload(page, "masks feeder")
         offer = json.loads(page.get_by_key("masks feeder").proto.json)
         assert len(sections["masks"]) == len(sections["drops"]) and header["target"] == "cat"
-        assert ("so far" in caption) == (count < mask_drops.MOST) == offer["more"]
+        assert (f" of {mask_drops.MOST:,} masks so far" in caption) == (count < mask_drops.MOST) == offer["more"]
         return count, offer, sections
 
     result_cache.retain(set())  # no masks measured by another test

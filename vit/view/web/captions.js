@@ -5,7 +5,7 @@ import { comparesFeatures } from "./selection.js";
 import { SENTENCES } from "./sentences.js";
 import { decimal, translate } from "./words.js";
 
-/** @import { Direction, Fusion, Method, Occlusion, Selection, Setting, TokenLayout, Verdict, View } from "./types" */
+/** @import { Ablation, Direction, Fusion, Method, Occlusion, Selection, Setting, TokenLayout, Verdict, View } from "./types" */
 
 /**
  * Format a rank: "1st", "12th".
@@ -262,10 +262,18 @@ function headName(head) {
  * @param {string} where
  */
 export function occlusionText({ target, before, after, answers }, patch, where) {
-  const points = 100 * (after[patch] - before);
+  return `Without the patch (${where}): ${answerText({ target, before, after: after[patch], answer: answers[patch] })}`;
+}
+
+/**
+ * Describe how the answer changes.
+ *
+ * @param {Omit<Ablation, "hidden">} change
+ */
+export function answerText({ target, before, after, answer }) {
+  const points = 100 * (after - before);
   const change = `${points < 0 ? "−" : "+"}${Math.abs(points).toFixed(1)} points`;
-  const answer = answers[patch] ? ` The answer becomes “${answers[patch]}”.` : "";
-  return `Without the patch (${where}): “${target}” ${percent(after[patch])} (${change}).${answer}`;
+  return `“${target}” ${percent(after)} (${change}).${answer ? ` The answer becomes “${answer}”.` : ""}`;
 }
 
 /**

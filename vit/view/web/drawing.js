@@ -1,6 +1,6 @@
 // Draws one viewer: computes the map over the picture, paints it and updates its captions.
 
-import { afterBlock, matchesSentence, position, occlusionText, sentence, settingsText, waitingText } from "./captions.js";
+import { afterBlock, answerText, matchesSentence, position, occlusionText, sentence, settingsText, waitingText } from "./captions.js";
 import { highlightLabel, placeOverCell } from "./layout.js";
 import { isTouch, setText } from "./page.js";
 import { Chain } from "./payload.js";
@@ -29,6 +29,7 @@ export function draw(viewer) {
   markMaps(viewer);
   drawCaption(viewer, view, source);
   drawOcclusion(viewer);
+  drawAblation(viewer);
   viewer.faithfulnessBox.draw();
   if (!map.ready) return;
   if (comparesFeatures(view)) readings.drawSimilar(map, state, query);
@@ -163,6 +164,17 @@ function drawOcclusion({ page, occlusion, payload, state }) {
   if (patch < 0) setText(element, `${isTouch() ? "Tap" : "Point at"} a patch to replace it.`);
   else if (state.selection.hidden.includes(patch)) setText(element, "This patch is hidden already.");
   else setText(element, occlusionText(occlusion, patch, position(payload, token)));
+}
+
+/**
+ * Describe how the answer changes by the hidden patches and the heads that are off, once Python has computed it.
+ *
+ * @param {Viewer} viewer
+ */
+function drawAblation({ page, ablation, state }) {
+  const element = page.find(".ablation");
+  element.hidden = ablation?.hidden.join() !== state.selection.hidden.join();
+  if (ablation && !element.hidden) setText(element, `After the change: ${answerText(ablation)}`);
 }
 
 /**

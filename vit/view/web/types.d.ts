@@ -93,6 +93,15 @@ export interface Occlusion {
   answers: string[];
 }
 
+/** See `pages.components.viewer.Ablation`. */
+export interface Ablation {
+  hidden: number[];
+  target: string;
+  before: number;
+  after: number;
+  answer: string;
+}
+
 /** See `vit.explain.sensitivity.Verdict`. */
 export interface Verdict {
   correlation: number;
@@ -114,6 +123,7 @@ export interface Message {
   compact: boolean;
   paintable: boolean;
   occlusion: Occlusion | null;
+  ablation?: Ablation | null;
   masks?: string;
   features?: string | null;
   model?: string;

@@ -24,7 +24,7 @@ import { reserve } from "./reserve.js";
 import { State } from "./state.js";
 import { Stats } from "./stats.js";
 
-/** @import { Effect, ComputedMap, Message, Mount, Occlusion, Selection } from "./types" */
+/** @import { Ablation, Effect, ComputedMap, Message, Mount, Occlusion, Selection } from "./types" */
 
 /** @type {Map<string, { revision: number | null, selection: Selection }>} */
 const lastSelections = (globalThis.__vitSelections ??= new Map()); // by the viewer's name; survives unmounting
@@ -54,6 +54,8 @@ export class Viewer {
     this.computed = null; // map from Python
     /** @type {Occlusion | null} */
     this.occlusion = null;
+    /** @type {Ablation | null} */
+    this.ablation = null;
     this.model = ""; // features of two pictures can be compared if this is equal
     this.masksName = "";
     /** @type {Masks | null} */
@@ -146,6 +148,7 @@ export class Viewer {
     this.name = message.name;
     this.computed = message.computed;
     this.occlusion = message.occlusion;
+    this.ablation = message.ablation ?? null;
     this.model = message.model ?? "";
     this.useMasks(message.masks ?? "");
     const canRequestFeatures = typeof message.features === "string";
