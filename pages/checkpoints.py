@@ -88,7 +88,7 @@ def show(info: CheckpointInfo) -> None:
             st.info(f"{plain(info.problem)} Open it in Explore and choose the number there.")
         else:
             st.error(with_code(info.problem))
-    with st.container(horizontal=True, vertical_alignment="center"):
+    with st.container(horizontal=True, vertical_alignment="center", key="checkpoint_actions"):
         closed = bool(info.problem) and not info.choices
         navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=info.name).to_query(), disabled=closed)
         size = f"{info.size / 1e6:,.1f} MB"

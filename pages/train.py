@@ -208,15 +208,14 @@ st.title("Train", anchor=False)
 left, right = st.columns([3, 2], gap="large")
 with left:
     st.header("Data", anchor=False)
-    data_place = st.container()
+    data_place = st.container(key="data_block")
     settings_place = st.container(key="settings")  # on a phone below the other column, see appearance.css
 with right:
     st.header("Recipe", anchor=False)
     recipe_place = st.container()
     start_place = st.container()
     device_place = st.container()
-    go_place = st.container()  # high on the page, visible together with the data
-    st.header("Before the start", anchor=False)
+    go_place = st.container(key="go")  # high on the page, visible together with the data
 loading.start_torch()
 
 known_starts = starts()
@@ -269,6 +268,7 @@ for container, name in (
         fields.show_problem(problems, name)
 
 with right:
+    st.header("Before the start", anchor=False)
     measured, sound, searching = None, False, False
     if config is not None:
         pictures = cost_preview.show_preview(config)

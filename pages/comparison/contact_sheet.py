@@ -1,5 +1,7 @@
 """A contact sheet: many pictures with their prediction and map, sorted by a statistic."""
 
+import io
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -344,7 +346,9 @@ def draw(results: Sequence[Any], name: str, source: str, checkpoint: Any, shown_
         for number, one in enumerate(results):
             result, picture = one.result, one.picture
             with st.container(width=TILE, gap=None):
-                st.image(result.thumbnail, width=TILE, alt=f"{picture.name} {result.label}".strip() or "A picture")
+                width, height = Image.open(io.BytesIO(result.thumbnail)).size
+                with st.container(height=math.ceil(TILE * height / width), border=False):  # before the browser has it
+                    st.image(result.thumbnail, width=TILE, alt=f"{picture.name} {result.label}".strip() or "A picture")
                 mark = {True: "✓ ", False: "✗ ", None: ""}[one.correct]
                 if result.confidence is not None:
                     st.markdown(f"**{mark}{plain(result.label)}** {result.confidence:.0%}")

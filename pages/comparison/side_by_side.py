@@ -89,7 +89,9 @@ def show(beside: DeltaGenerator) -> None:
     sides: list[Side] = []
     credits = []
     lead: SideContent | None = None
-    for column, name in zip(st.columns(2, gap="large"), SIDES, strict=True):
+    with st.container(key="sides"):
+        columns = st.columns(2, gap="large")
+    for column, name in zip(columns, SIDES, strict=True):
         with column:
             head(name, "controls")
             picked = pick_side(name, available, runs, None if apart else lead)
