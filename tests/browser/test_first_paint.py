@@ -49,7 +49,6 @@ def test_nothing_moves_when_late_scripts_arrive(page: Page, serve: Callable[...,
     [
         ("checkpoints", 1280, "DataFrame", "[data-testid=stDataFrame] canvas", "Open in Explore"),
         ("compare", 390, "Checkbox", ".st-key-apart label", "Classes"),
-        ("compare", 1280, "Checkbox", ".st-key-apart label", "church 87%"),
         ("compare?mode=many", 1280, "ImageList", "[data-testid=stImage] img", "Chelsea the cat"),
         ("compare?mode=many", 390, "Selectbox", ".st-key-m_method input", "Measure faithfulness"),
     ],
