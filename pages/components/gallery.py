@@ -12,7 +12,7 @@ from vit.images import samples
 from vit.images.encode import data_url, encode_image
 
 _HERE = Path(__file__).parent
-_HEIGHT = 112  # twice the displayed height, for high-density displays [px]
+SIDE = 112  # twice the displayed height, for high-density displays [px]
 _gallery = st.components.v2.component(
     "vit_gallery",
     css=(_HERE / "gallery.css").read_text(encoding="utf-8"),
@@ -79,5 +79,5 @@ def address_of(picture: Image.Image) -> str:
     """Crop and scale a picture to a small square, and return it as a data URL."""
     side = min(picture.size)
     left, top = (picture.width - side) // 2, (picture.height - side) // 2
-    small = picture.crop((left, top, left + side, top + side)).resize((_HEIGHT, _HEIGHT))
+    small = picture.crop((left, top, left + side, top + side)).resize((SIDE, SIDE))
     return data_url(encode_image(small.convert("RGB"), "JPEG", quality=80), "JPEG")

@@ -52,7 +52,8 @@ class Example:
     @property
     def pixels(self) -> Tensor:
         """The model's input (1, channels, height, width)."""
-        return self.explanation.preprocess(self.explanation.picture) if self.covered is None else self.covered
+        explanation = self.explanation
+        return explanation.preprocess.normalised(explanation.input_image) if self.covered is None else self.covered
 
 
 def recorded_pass(example: Example, target: int | None) -> RecordedPass:

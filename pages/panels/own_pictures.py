@@ -11,7 +11,7 @@ from pages.links.page_links import ExploreLink
 from pages.links.source import Source
 from pages.server import uploaded_pictures
 from pages.server.result_cache import cached
-from pages.server.uploaded_pictures import MOST_TOGETHER
+from pages.server.uploaded_pictures import MOST_TOGETHER, Upload
 from pages.shared import stepping
 from vit.errors import UserError
 from vit.images import decode
@@ -53,15 +53,19 @@ def add(sources: Sequence[Source]) -> str:
 
 def uploaded() -> tuple[Thumbnail, ...]:
     """Return the link's pictures that are still stored, with the key as name and the file name as credit."""
-    key = address.read(ExploreLink).pictures
+    key, scope = address.read(ExploreLink).pictures, uploaded_pictures.cache_scope()
     if not key:
         return ()
 
+    def address_of(one: Upload) -> str:  # cached by picture, since every upload makes another strip
+        source: str = cached(("own picture", scope, one.key), lambda: _address(one.data))
+        return source
+
     def work() -> tuple[Thumbnail, ...]:
         pictures = uploaded_pictures.find_all(key)
-        return tuple(Thumbnail(name=one.key, credit=one.name, source=_address(one.data)) for one in pictures)
+        return tuple(Thumbnail(name=one.key, credit=one.name, source=address_of(one)) for one in pictures)
 
-    strip: tuple[Thumbnail, ...] = cached(("own pictures", uploaded_pictures.cache_scope(), key), work)
+    strip: tuple[Thumbnail, ...] = cached(("own pictures", scope, key), work)
     return strip
 
 
@@ -92,7 +96,7 @@ def _address(data: bytes) -> str:
     if videos.is_video(data):
         return _FILM
     try:
-        return gallery.address_of(decode.decode_image(data))
+        return gallery.address_of(decode.decode_image(data, least=gallery.SIDE))
     except UserError:  # readable when it was uploaded, but no longer
         return _FILM
 

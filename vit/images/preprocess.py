@@ -129,7 +129,11 @@ class Preprocess:
 
     def __call__(self, image: Image.Image) -> Tensor:
         """Convert a picture to the model's input, (1, channels, height, width)."""
-        pixels = torch.from_numpy(np.array(self.input_image(image), dtype=np.float32) / 255)
+        return self.normalised(self.input_image(image))
+
+    def normalised(self, input_image: Image.Image) -> Tensor:
+        """Convert the result of `input_image` to the model's input, (1, channels, height, width)."""
+        pixels = torch.from_numpy(np.array(input_image, dtype=np.float32) / 255)
         pixels = pixels.reshape(*self.size, self.channels)
         pixels = (pixels - torch.tensor(self.mean)) / torch.tensor(self.std)
         return pixels.permute(2, 0, 1).unsqueeze(0).contiguous()  # (1, C, height, width)

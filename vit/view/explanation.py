@@ -107,11 +107,11 @@ def explain_picture(
     if problem := _size_problem(checkpoint.config, preprocess.size, precision):
         raise InvalidImage(problem)
     with _timing(checkpoint, preprocess.size, precision):
-        recorded = record(checkpoint.model, preprocess(picture), precision)
+        input_image = preprocess.input_image(picture)
+        recorded = record(checkpoint.model, preprocess.normalised(input_image), precision)
         shares, predictions = _predictions(checkpoint, recorded)
         geometry = preprocess.geometry(picture)
         payload = pack(recorded, picture, geometry.box, COLORMAPS)
-    input_image = preprocess.input_image(picture)
     return Explanation(picture, preprocess, input_image, geometry, recorded, shares, predictions, payload)
 
 
