@@ -139,6 +139,23 @@ def test_one_upload_is_no_strip_and_the_next_joins_it(page: AppTest) -> None:
     assert in_the_strip(page) == ["photo.png", "other.png"] and payload(page)[0]["picture"]["width"] == 300
 
 
+def test_upload_is_resized_once_and_no_other_picture_again(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    resized: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    resize = Image.Image.resize
+
+    def counted(picture: Image.Image, size: tuple[int, int], *args: Any, **options: Any) -> Image.Image:
+        resized.append((picture.size, size))
+        return resize(picture, size, *args, **options)
+
+    page.run()
+    several(page, first=png(333, 210), second=png(444, 220))
+    monkeypatch.setattr(Image.Image, "resize", counted)
+    several(page, third=png(555, 230))
+    assert in_the_strip(page) == ["first.png", "second.png", "third.png"] and sent_to(page)["method"]
+    assert resized.count(((555, 230), (77, 32))) == 1  # the input is cropped from this
+    assert [before for before, _ in resized if before[0] == before[1] > 200] == [(230, 230)]  # thumbnails
+
+
 def test_components_of_a_strip_share_one_basis(page: AppTest, checkpoints: Path) -> None:
     run(page, size="32", view="components", after_block="1")
     assert payload(page, "features feeder")[0]["pictures"] == 1
