@@ -26,6 +26,7 @@ from vit.images import samples
 from vit.images.decode import decode_image
 from vit.view.captions import format_duration
 from vit.view.chart_colours import QUIET, STRONG
+from vit.view.explanation import expected_seconds
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack
 from vit.view.selection import Selection
@@ -33,6 +34,7 @@ from vit.view.selection import Selection
 MEAN = "its mean"
 BASELINES: dict[Baseline, str] = {"mean": "the mean colour", "blur": "blurred", "noise": "noise"}
 TOP = 5
+WAIT_SECONDS = 1.0  # the viewer waits at most this long for the answer after a change [s]
 
 
 @st.cache_resource(show_spinner=False, max_entries=4)
@@ -112,9 +114,14 @@ def under_pointer(example: Example, choice: MethodChoice | None, selection: Sele
 
 
 def ablation(example: Example, choice: MethodChoice | None, selection: Selection) -> viewer.Ablation | None:
-    """Return the prediction with the changes for the viewer; None without changes or classes."""
+    """Return the prediction with the changes for the viewer, which waits for it.
+
+    None without changes or classes, or if the viewer would wait long.
+    """
+    if choice is None or expected_seconds(example.checkpoint, example.explanation.preprocess.size) > WAIT_SECONDS:
+        return None
     new = apply_changes(example, selection)
-    if choice is None or new is example:
+    if new is example:
         return None
     before, after = probabilities(example), probabilities(new)
     best, usual = int(after.argmax()), int(before.argmax())

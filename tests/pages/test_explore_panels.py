@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 from tiny import TINY, fill
 
 import vit
+from pages.panels import what_if
 from tests.pages.controls import control, run
 from tests.pages.drawings import html_elements
 from tests.pages.offered import payload, sent_to
@@ -169,6 +170,12 @@ def test_hidden_patches_change_the_answer(page: AppTest) -> None:
     assert sent["hidden"] == list(range(48)) and sent["target"] == "dog"
     assert [sent["before"], sent["after"]] == pytest.approx([float(before[5]), float(after[5])], abs=1e-5)
     assert before.argmax() != after.argmax() and sent["answer"] == checkpoint.labels[int(after.argmax())]
+
+
+def test_viewer_does_not_wait_for_a_slow_model(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(what_if, "expected_seconds", lambda *_: 1.5)
+    run(page, panel="what-if", hidden="0-30")
+    assert sent_to(page)["ablation"] is None and page.get_by_key("changed feeder") is not None
 
 
 @pytest.mark.parametrize("baseline", ["mean", "noise"])
