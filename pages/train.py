@@ -289,7 +289,6 @@ with right:
     command_place = st.container()
 with go_place:
     usual = run_name(config) if config else ""
-    st.html("<style>[class*=st-key-name] { min-height: 4.25rem; }</style>")  # until the browser has loaded the control
     name = st.text_input("Name", key=form_state.key("name"), placeholder=usual, max_chars=60, persist_state="session")
     ready = bool(sound and devices)
     clicked = st.button(

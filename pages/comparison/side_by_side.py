@@ -93,7 +93,7 @@ def show(beside: DeltaGenerator) -> None:
         columns = st.columns(2, gap="large")
     for column, name in zip(columns, SIDES, strict=True):
         with column:
-            head(name, "controls")
+            show_name(name, "controls")
             picked = pick_side(name, available, runs, None if apart else lead)
             if picked:
                 credits.append(picked.credit)
@@ -342,7 +342,7 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
 
 def facts_row(side: Side) -> DeltaGenerator:
     """Draw a side's predictions, and return the row that contains them."""
-    head(side.name, "predictions")
+    show_name(side.name, "predictions")
     row = st.container(
         horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", key=f"{side.name} row"
     )
@@ -350,7 +350,7 @@ def facts_row(side: Side) -> DeltaGenerator:
     return row
 
 
-def head(name: str, below: str) -> None:
+def show_name(name: str, below: str) -> None:
     """Draw a side's name above its controls or predictions, on phones only: see appearance.css."""
     with st.container(key=f"{name} name above {below}"):
         st.markdown(f"**{SIDES[name]}**")

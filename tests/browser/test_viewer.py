@@ -144,34 +144,34 @@ def test_viewers_of_a_group_move_together_and_share_a_scale(open_viewer):
 
 def test_answer_without_the_patch_under_the_pointer_is_shown(open_viewer):
     viewer = open_viewer("case=small&occlusion=1")
-    told = viewer.page.locator(".occlusion")
-    expect(told).to_have_text("Point at a patch to replace it.")
+    answer = viewer.page.locator(".occlusion")
+    expect(answer).to_have_text("Point at a patch to replace it.")
     frames = viewer.conversation.runs
     viewer.point(0, 2)
-    expect(told).to_have_text("Without the patch (row 1, col 3): “cat” 48% (−2.0 points).")
+    expect(answer).to_have_text("Without the patch (row 1, col 3): “cat” 48% (−2.0 points).")
     assert viewer.conversation.runs == frames
     viewer.evaluate("viewer.change({ hidden: [7] })")
     viewer.point(1, 1)
-    expect(told).to_have_text("This patch is hidden already.")
+    expect(answer).to_have_text("This patch is hidden already.")
     viewer.point(0, 5)
-    expect(told).to_have_text(
+    expect(answer).to_have_text(
         "Without the patch (row 1, col 6): “cat” 45% (−5.0 points). The answer becomes “<b>dog</b>”."
     )
     viewer.click(1, 1)
     viewer.expect_selection("pinned=1")
     viewer.point(0, 2)
-    expect(told).to_have_text("Without the patch (row 1, col 3): “cat” 48% (−2.0 points).")
+    expect(answer).to_have_text("Without the patch (row 1, col 3): “cat” 48% (−2.0 points).")
 
 
 def test_answer_after_a_change_is_shown_until_the_next_change(open_viewer):
     viewer = open_viewer("case=small&paint=1&ablation=1&hidden=7-8")
-    told = viewer.page.locator(".ablation")
-    expect(told).to_have_text("After the change: “cat” 34% (−16.0 points). The answer becomes “<b>dog</b>”.")
+    answer = viewer.page.locator(".ablation")
+    expect(answer).to_have_text("After the change: “cat” 34% (−16.0 points). The answer becomes “<b>dog</b>”.")
     viewer.page.get_by_role("button", name="Show all").click()
-    expect(told).to_be_hidden()
+    expect(answer).to_be_hidden()
     viewer.page.wait_for_function(f"{FIND}.settled")
     viewer.evaluate("viewer.change({ hidden: [7, 8] })")
-    expect(told).to_be_visible()
+    expect(answer).to_be_visible()
 
 
 def test_dragging_hides_patches_and_shows_them_again(open_viewer):
