@@ -8,7 +8,9 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
@@ -25,6 +27,60 @@ _REPLACED = {0: "\ufffd", **dict.fromkeys(range(0xD800, 0xE000), "\ufffd")}  # n
 
 class Unreadable(UserError):
     """A file cannot be read. The message names the file and the reason."""
+
+
+class TooMuchWork(UserError):
+    """Reading a file takes more time than any honest file needs. The message says so in one sentence."""
+
+
+_REPORT_INTERVAL = 0.3  # [s]
+
+
+class _Limit:
+    """The innermost `limit_work` of each thread; None outside."""
+
+    def __init__(self, name: str, seconds: float, report: Callable[[], None]):
+        self.name, self.seconds, self.report = name, seconds, report
+        self.ends = time.thread_time() + seconds
+        self.reported = time.monotonic()
+
+
+_limits = threading.local()
+
+
+@contextmanager
+def limit_work(name: str, seconds: float, report: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Limit the processor time of the reading in the body, whose loops call `spend`.
+
+    Processor time, not the clock: a busy machine or a slow disk must not refuse an honest file.
+
+    Args:
+        name: of what is read, for the message.
+        seconds: [s of this thread's processor time]
+        report: called a few times a second; it may show progress, and an exception that it raises stops the reading.
+    """
+    outer = getattr(_limits, "limit", None)
+    _limits.limit = _Limit(name, seconds, report)
+    try:
+        yield
+    finally:
+        _limits.limit = outer
+
+
+def spend() -> None:
+    """Call this in every loop whose length a file decides, at least every few milliseconds.
+
+    Raises:
+        TooMuchWork: the limit of `limit_work` is exceeded. Callers must not take it for damage of the file.
+    """
+    limit: _Limit | None = getattr(_limits, "limit", None)
+    if limit is None:
+        return
+    if time.thread_time() > limit.ends:
+        raise TooMuchWork(f"Reading {brief(limit.name)} takes more than {limit.seconds:.0f} s, so it was stopped.")
+    if (now := time.monotonic()) > limit.reported + _REPORT_INTERVAL:
+        limit.reported = now
+        limit.report()
 
 
 @contextmanager
