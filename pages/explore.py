@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
@@ -103,7 +104,9 @@ def show_viewer(
 
     if not stored:
         keep_token(record)
-    example = method_choice.Example(f"{payload} {checkpoint.identity}", checkpoint, explanation, stored=stored)
+    example = method_choice.Example(
+        method_choice.example_key(payload, checkpoint), checkpoint, explanation, stored=stored
+    )
     with st.container(gap=None, key="stage"):
         tour.mark_map()
         with st.container(key="choice"):  # positioned beside the viewer's controls, see appearance.css
@@ -224,13 +227,14 @@ def show_panel(example: Example, choice: Any, selection: Selection, panel: str) 
         layers.show_weights(example)
 
 
-def fill_caches() -> None:
+def fill_caches(stored: FirstView) -> None:
     """Fill the caches for the initial view, so that the complete page is drawn at once."""
     folder = loading.shipped_folder()
     assert folder is not None, "the first view is of the shipped checkpoint"
     checkpoint = loading.open_checkpoint(loading.SHIPPED, str(folder), loading.stamp(folder), None)
-    loading.explained(checkpoint, samples.read(welcome.VIEW.sample), checkpoint.preprocess.size)
+    explanation = loading.explained(checkpoint, samples.read(welcome.VIEW.sample), checkpoint.preprocess.size)
     checkpoint_picker.verified(checkpoint.identity, checkpoint)
+    method_choice.remember_chain(explanation, checkpoint, stored)
 
 
 def main() -> None:
@@ -274,7 +278,7 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
             class_source.show_stored()
         link = link_controls.link_of(OUTSIDE)
         show_viewer(stored.checkpoint, stored.explanation, feed(stored.explanation.payload), source, link, stored)
-        first_view.load_rest(fill_caches)
+        first_view.load_rest(partial(fill_caches, stored))
         return
     with model_controls:
         loading.start_torch()

@@ -95,7 +95,7 @@ def test_time_estimate_follows_from_measured_times(
     monkeypatch.setattr(module, "_NOT_TIMED", 0)
     explain(checkpoint, photo, (64, 64))
     assert expected_seconds(checkpoint, (64, 64)) == pytest.approx(10)
-    assert expected_seconds(checkpoint, (128, 128)) == pytest.approx(10), "a piece took ten seconds as well"
+    assert 40 < expected_seconds(checkpoint, (128, 128)) < 160, "between the number of tokens and its square"
     explain(checkpoint, photo, (64, 64), "bfloat16")
     assert expected_seconds(checkpoint, (64, 64)) == pytest.approx(10)
 

@@ -54,6 +54,14 @@ def estimate(
     return one.expected(model, kind, passes, products, lambda: WorkSample(SMALL, 1.0, work))
 
 
+def test_actual_duration_at_another_size_replaces_the_sample(clock: Clock) -> None:
+    pace, model = Pace(clock), Architecture()
+    with pace.timed(model, SMALL, passes=2, products=1.0):
+        clock.now += 6.0
+    assert estimate(pace, model, LARGE, 5, clock.taking(100.0), products=4.0) == pytest.approx(5 * 4 * 3.0)
+    assert clock.now == 6.0, "the sample was run"
+
+
 def test_fastest_of_several_pieces_counts(clock: Clock) -> None:
     assert estimate(Pace(clock), Architecture(), SMALL, 10, clock.taking(0.9, 0.02, 0.03)) == pytest.approx(0.2)
 
@@ -76,11 +84,11 @@ def test_estimate_follows_measured_durations(clock: Clock) -> None:
     one, model = Pace(clock), Architecture()
     assert estimate(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(132)
     for seconds in (3.8, 1.9, 7.9):
-        with one.timed(model, SMALL, 220):
+        with one.timed(model, SMALL, 220, 1.0):
             clock.now += seconds
     assert estimate(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(1.9)
     for _ in range(3):  # the machine has become slower
-        with one.timed(model, SMALL, 110):
+        with one.timed(model, SMALL, 110, 1.0):
             clock.now += 4
     assert estimate(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(8)
 
@@ -88,7 +96,7 @@ def test_estimate_follows_measured_durations(clock: Clock) -> None:
 def test_measurement_of_one_model_corrects_the_estimate_of_another(clock: Clock) -> None:
     one, known, new = Pace(clock), Architecture(), Architecture()
     estimate(one, known, SMALL, 10, clock.taking(1))
-    with one.timed(known, SMALL, 10):
+    with one.timed(known, SMALL, 10, 1.0):
         clock.now += 3  # not 10
     assert estimate(one, new, SMALL, 10, clock.taking(2)) == pytest.approx(20 * 0.3)
     assert estimate(one, new, Kind("census", (32, 32)), 10, clock.taking(2)) == pytest.approx(20), "that is other work"
@@ -97,7 +105,7 @@ def test_measurement_of_one_model_corrects_the_estimate_of_another(clock: Clock)
 
 def test_failed_work_is_not_measured(clock: Clock) -> None:
     one, model = Pace(clock), Architecture()
-    with pytest.raises(KeyError), one.timed(model, SMALL, 10):
+    with pytest.raises(KeyError), one.timed(model, SMALL, 10, 1.0):
         clock.now += 1
         raise KeyError
     assert estimate(one, model, SMALL, 10, clock.taking(2)) == pytest.approx(20)

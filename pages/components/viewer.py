@@ -75,6 +75,13 @@ class _Sent:
     answered: bool = False
 
 
+def payload_id(payload: bytes) -> str:
+    """Return the id of a payload: its shape, and a hash of its content."""
+    header = read_header(payload)
+    shape = f"{header['blocks']}x{header['heads']}x{header['tokens']}"
+    return f"{shape}-{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
+
+
 def feed(key: str, payload: bytes, name: str = "", on_more: Callable[[], None] | None = None) -> str:
     """Serve a payload, which the browser fetches once, and return its id for `show`.
 
@@ -87,16 +94,14 @@ def feed(key: str, payload: bytes, name: str = "", on_more: Callable[[], None] |
     Raises:
         ValueError: `payload` does not come from `vit.view.payload.pack`.
     """
-    header = read_header(payload)
-    shape = f"{header['blocks']}x{header['heads']}x{header['tokens']}"
-    payload_id = f"{shape}-{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
+    header, identifier = read_header(payload), payload_id(payload)
     # The id is passed as name because Streamlit's own hash samples large files.
-    address = server.add_media(payload, f"payload {key}", payload_id)
+    address = server.add_media(payload, f"payload {key}", identifier)
     # Serialised as JSON, because Streamlit passes nested values of a dictionary to pandas.
     layout = json.dumps(header) if header["kind"] in ("maps", "qk") else ""  # viewers reserve space for these kinds
-    data = {"payload": payload_id, "address": address, "name": name, "header": layout, "more": on_more is not None}
+    data = {"payload": identifier, "address": address, "name": name, "header": layout, "more": on_more is not None}
     _feeder(key=key, data=data, height=1, on_more_change=on_more or _ignore)
-    return payload_id
+    return identifier
 
 
 def _ignore() -> None:

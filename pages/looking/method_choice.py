@@ -56,6 +56,11 @@ class Example:
         return explanation.preprocess.normalised(explanation.input_image) if self.covered is None else self.covered
 
 
+def example_key(payload: str, checkpoint: Any) -> str:
+    """Return the key of an example from its payload's id."""
+    return f"{payload} {checkpoint.identity}"
+
+
 def recorded_pass(example: Example, target: int | None) -> RecordedPass:
     """Return the cached `RecordedPass` of a class, or of none."""
 
@@ -77,10 +82,15 @@ def chain(example: Example, target: int) -> bytes:
     """Return the packed data from which the browser computes relevance for the token under the pointer."""
     if example.stored:
         return example.stored.chain
-
     return cached(
         ("chain", example.key, target), lambda: payload.relevance_chain(recorded_pass(example, target).record)
     )
+
+
+def remember_chain(explanation: Any, checkpoint: Any, stored: FirstView) -> None:
+    """Store the chain of the first view for `chain`: it saves a forward and a backward pass of the same picture."""
+    key = example_key(viewer.payload_id(explanation.payload), checkpoint)
+    cached(("chain", key, stored.target), lambda: stored.chain)
 
 
 def masks_name(example: Example, target: int) -> str:

@@ -25,7 +25,7 @@ from vit.view.chart_colours import QUIET, STRONG
 from vit.view.payload import pack_masks
 from vit.view.selection import Selection
 
-BUTTON_ABOVE_SECONDS = 8.0  # longer measurements start with a button [s]
+BUTTON_ABOVE_SECONDS = 1.0  # longer measurements start with a button [s]
 HELP = f"""Random parts of the picture, {sensitivity.MASKED_SHARE:.0%} of the patches each, are replaced by the mean
 colour, the same parts for every map. The number is the correlation between the map's weight on a part and the drop of
 the class without it (faithfulness correlation, Bhatt et al. 2020).

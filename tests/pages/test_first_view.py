@@ -17,11 +17,13 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.testing.v1 import AppTest
 from websockets.sync.client import ClientConnection, connect
 
-from pages.looking import loading
+from pages.looking import loading, method_choice
 from pages.panels import welcome
+from pages.panels.checkpoint_picker import verified
 from tests.pages.controls import query
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
+from vit.images import samples
 from vit.view import first_view
 from vit.view.payload import unpack
 
@@ -62,6 +64,21 @@ def test_stored_view_equals_a_fresh_pass() -> None:
     assert close(stored.explanation.payload, fresh.explanation.payload), STALE
     assert close(stored.chain, fresh.chain), STALE
     assert stored.error < 1e-5 and fresh.error < 1e-5
+
+
+def test_complete_page_needs_no_gradient_pass_for_the_first_view(
+    forwards: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = loading.open_checkpoint(NAME, str(SHIPPED), loading.stamp(SHIPPED), None)
+    stored = first_view.read(SHIPPED)
+    assert stored is not None
+    explanation = loading.explained(checkpoint, samples.read(first_view.SAMPLE), checkpoint.preprocess.size)
+    verified(checkpoint.identity, checkpoint)
+    method_choice.remember_chain(explanation, checkpoint, stored)
+    forwards.clear()
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=PATIENCE).run()
+    assert not page.exception
+    assert len(forwards) <= 3 * checkpoint.config.depth, "more than the sample that estimates the duration of masks"
 
 
 @pytest.mark.parametrize("name", ["README.md", "config.json", "model.safetensors", "preprocessor_config.json"])

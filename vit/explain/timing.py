@@ -63,7 +63,7 @@ class Pace:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self._clock, self._lock = clock, RLock()  # reentrant: a sample may itself run code inside of `timed`
-        self._rates: dict[Hashable, dict[Kind, float]] = {}  # seconds per multiply-add, measured on samples
+        self._rates: dict[Hashable, dict[Kind, float]] = {}  # seconds per multiply-add, of samples or actual work
         # Seconds per pass as predicted from a sample, and whether the sample had a smaller input size.
         self._predicted: dict[Hashable, dict[Kind, tuple[float, bool]]] = {}
         self._actual: dict[Hashable, dict[Kind, deque[float]]] = {}  # seconds per pass
@@ -85,22 +85,37 @@ class Pace:
             if actual := self._actual.get(architecture, {}).get(kind):
                 return passes * min(actual)
             if kind not in self._predicted.setdefault(architecture, {}):
-                sample, rates = piece(), self._rates.setdefault(architecture, {})
-                if sample.kind not in rates:
-                    rates[sample.kind] = self._fastest_time(sample.run) / sample.products
-                self._predicted[architecture][kind] = rates[sample.kind] * products, sample.kind.size != kind.size
+                self._predicted[architecture][kind] = self._predict(architecture, kind, products, piece)
             predicted, scaled = self._predicted[architecture][kind]
             return passes * predicted * min(self._ratios.get((kind.name, scaled), [1.0]))
 
+    def _predict(
+        self, architecture: Hashable, kind: Kind, products: float, piece: Callable[[], WorkSample]
+    ) -> tuple[float, bool]:
+        """Predict the seconds of a pass from the same work at another input size, or else from a sample."""
+        rates = self._rates.setdefault(architecture, {})
+        for other, rate in rates.items():
+            if other.name == kind.name and other in self._actual.get(architecture, {}):
+                return rate * products, True
+        sample = piece()
+        if sample.kind not in rates:
+            rates[sample.kind] = self._fastest_time(sample.run) / sample.products
+        return rates[sample.kind] * products, sample.kind.size != kind.size
+
     @contextmanager
-    def timed(self, architecture: Hashable, kind: Kind, passes: float) -> Iterator[None]:
-        """Measure the actual duration of some work, unless it fails."""
+    def timed(self, architecture: Hashable, kind: Kind, passes: float, products: float) -> Iterator[None]:
+        """Measure the actual duration of some work, unless it fails.
+
+        Args:
+            products: multiply-adds of each pass.
+        """
         started = self._clock()
         yield
         each = (self._clock() - started) / passes
         with self._lock:
             kinds = self._actual.setdefault(architecture, {})
             kinds.setdefault(kind, deque(maxlen=TIMES_REMEMBERED)).append(each)
+            self._rates.setdefault(architecture, {})[kind] = min(kinds[kind]) / products
             if prediction := self._predicted.get(architecture, {}).get(kind):
                 predicted, scaled = prediction
                 self._ratios[kind.name, scaled].append(each / predicted)
@@ -131,7 +146,7 @@ def products(config: ViTConfig, size: tuple[int, int]) -> float:
 
 def timed(model: VisionTransformer, kind: Kind, passes: float) -> AbstractContextManager[None]:
     """Measure the actual duration of some work, see `Pace.timed`."""
-    return PACE.timed(_architecture(model), kind, passes)
+    return PACE.timed(_architecture(model), kind, passes, products(model.config, kind.size))
 
 
 def expected(
