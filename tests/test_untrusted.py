@@ -13,9 +13,9 @@ def read_endlessly() -> None:
 
 
 def test_endless_reading_ends_with_a_sentence_that_names_the_file():
-    with pytest.raises(TooMuchWork, match=r"^Reading cats\.zip takes more than 0 s, so it was stopped\.$"):
-        with limit_work("cats.zip", 0.05):
-            read_endlessly()
+    sentence = r"^Reading cats\.zip takes more than 0 s, so it was stopped\.$"
+    with pytest.raises(TooMuchWork, match=sentence), limit_work("cats.zip", 0.05):
+        read_endlessly()
 
 
 def test_report_stops_reading_with_its_own_exception():

@@ -210,7 +210,7 @@ class Train:
         refused: the uploader's id of the rejected archive, and the reason.
         undeleted: why an upload could not be deleted, until the page has reported it.
         failed: by dataset, why its download failed.
-        tried_ladders: keys of ladders that were dry-run.
+        ladder: key of the ladder's job, see `pages.server.background`.
     """
 
     nonce: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -225,7 +225,7 @@ class Train:
     refused: tuple[str, str] = ("", "")
     undeleted: str = ""
     failed: dict[str, str] = field(default_factory=dict)
-    tried_ladders: set[Hashable] = field(default_factory=set)
+    ladder: Hashable = None
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import streamlit as st
 
 from pages.links import link_controls, session
-from pages.server import access
+from pages.server import access, background
 from pages.shared import button_actions, datasets, uploaders
 from pages.shared.escape import plain, with_code
 from pages.train_form import class_names
@@ -22,15 +22,17 @@ from vit.errors import InvalidDataset, UserError
 from vit.images.encode import data_url, encode_image
 from vit.paths import data_roots
 from vit.runs import uploaded_datasets
-from vit.untrusted import brief_list
+from vit.untrusted import brief_list, limit_work
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ROW = 46  # height of a class in the table [px]
 ROWS = 6.5  # rows before the table scrolls; the half row shows that there are more
-COPYING = "Copying the archive…"
-BLOCK = 4 << 20  # copied bytes between two progress updates
+BLOCK = 4 << 20  # copied bytes at once
+WAIT: float | None = 0.5  # time in which small archives are unpacked without a bar; None for no limit [s]
+READING_SECONDS = 3600.0  # processor time for the largest archives [s]; 100,000 photos take a quarter of it
+PAUSE = 0.5  # interval between two updates of the bar [s]
 
 
 def options() -> list[str]:
@@ -65,7 +67,8 @@ def can_come(spec: str, root: str) -> bool:
 def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
     """Draw the uploader, unpack an uploaded archive and select it.
 
-    A click during unpacking reruns the page. If it selects another dataset, that one stays selected.
+    A job of the server unpacks it, so every control of the page works meanwhile, and a closed tab loses nothing. If
+    another dataset is selected meanwhile, that one stays selected.
 
     Args:
         chosen: spec of the selected dataset.
@@ -80,89 +83,98 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
         "the pictures is read, too. Larger sets: put a folder into the server's data folder.",
     )
     placeholder = st.empty()  # for the progress bar; created in every run, so that later elements keep their positions
-    if file is None:
+    if file:
+        refused, why = state.refused
+        if file.file_id == refused:
+            st.error(with_code(why))
+            return
+        if state.arriving[0] != file.file_id:
+            state.arriving = file.file_id, chosen
+            background.start(("archive", file.file_id), _unpacking(file, folder, most))
+    # Without a file, the visitor has left the page and come back.
+    file_id, before = state.arriving
+    if (job := background.find(("archive", file_id))) is None:
         return
-    refused, why = state.refused
-    if file.file_id == refused:
-        st.error(with_code(why))
-        return
-    if state.arriving[0] != file.file_id:
-        state.arriving = file.file_id, chosen
     try:
-        spec = unpack_upload(file, folder, most, placeholder)
-    except UserError as error:
-        state.refused = file.file_id, str(error)
-        st.error(with_code(str(error)))
+        spec = job.result(WAIT)
+    except TimeoutError:
+        with placeholder.container():
+            show_progress(job)
         return
-    state.uploads += 1  # replace the uploader, so that the server deletes the file
-    if chosen == state.arriving[1]:
-        choose(spec)
+    except (UserError, background.Stopped) as error:
+        state.refused = file_id, str(error) or "Unpacking was stopped, and nothing was saved."
+        st.error(with_code(state.refused[1]))
+    else:
+        state.uploads += 1  # replace the uploader, so that the server deletes the file
+        if chosen == before:
+            choose(spec)
+    background.forget(("archive", file_id))
 
 
-def copy(source: BinaryIO, target: Any, tell: Callable[[int], None]) -> str:
-    """Copy a file, and return the SHA-256 of its content.
+@st.fragment(run_every=PAUSE)
+def show_progress(job: background.Job) -> None:
+    """Draw the progress of unpacking, and rerun the page at its end."""
+    if job.done:
+        st.rerun()
+    share = job.share
+    label = f"Unpacking and checking every picture: {share:.0%}" if share < 1 else "Sorting pictures into classes…"
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.progress(share, label)
+        st.button("Stop", key="stop_unpacking", on_click=job.stop)
 
-    Args:
-        tell: called with the number of copied bytes.
-    """
-    digest, done = hashlib.sha256(), 0
+
+def copy(source: BinaryIO, target: Any) -> str:
+    """Copy a file, and return the SHA-256 of its content."""
+    digest = hashlib.sha256()
     while block := source.read(BLOCK):
         digest.update(block)
         target.write(block)
-        done += len(block)
-        tell(done)
     target.flush()
     return digest.hexdigest()
 
 
-def unpack_upload(file: Any, parent: Path, most: int, container: Any) -> str:
-    """Check an uploaded archive and unpack it into a folder named after its content; return the spec.
+def _unpacking(file: Any, parent: Path, most: int) -> Callable[[Callable[[float], None]], str]:
+    """Return the work of a job that checks an archive and unpacks it into a folder named after its content.
 
     Args:
         parent: folder of uploaded datasets.
         most: maximum size of the archive [MB].
-        container: an `st.empty` for a progress bar.
 
-    Raises:
-        InvalidDataset: the archive is too large, contains no labelled pictures, or cannot be written to disk.
+    Returns:
+        Work that returns the dataset's spec, or raises `InvalidDataset`: the archive is too large, contains no labelled
+        pictures, or cannot be written to disk.
     """
-    try:
-        return _unpack(file, parent, most, container)
-    except OSError as error:
-        raise InvalidDataset(f"The archive was not saved: {error.strerror or error}.") from error
+    content, keep = uploaders.opened(file), access.limits().free_bytes  # a job has no session
+
+    def work(tick: Callable[[float], None]) -> str:
+        try:
+            with limit_work(file.name, READING_SECONDS):
+                return _unpack(content, file.name, parent, most, keep, tick)
+        except OSError as error:
+            raise InvalidDataset(f"The archive was not saved: {error.strerror or error}.") from error
+
+    return work
 
 
-def _unpack(file: Any, parent: Path, most: int, container: Any) -> str:
-    content = uploaders.opened(file)
+def _unpack(content: BinaryIO, name: str, parent: Path, most: int, keep: int, tick: Callable[[float], None]) -> str:
     size = content.seek(0, io.SEEK_END)
     if size > most * 10**6 * 1.05:  # the browser counts in 2**20
         raise InvalidDataset(f"The archive has {size / 1e6:.0f} MB; {most} MB are allowed here.")
     parent.mkdir(parents=True, exist_ok=True)
-    keep = access.limits().free_bytes
     if shutil.disk_usage(parent).free < keep + 3 * size:
         raise InvalidDataset("The server is short of disk space. Nothing was saved. Delete old runs or uploads first.")
-    stem = re.sub(r"[^a-z0-9]+", "-", file.name.lower().partition(".")[0]).strip("-")[:40] or "pictures"
-    bar = container.progress(0.0, COPYING)
-
-    def unpacking(done: int, total: int) -> None:
-        share = min(done / max(total, 1), 1.0)
-        label = f"Unpacking and checking every picture: {share:.0%}" if share < 1 else "Sorting pictures into classes…"
-        bar.progress(share, label)
-
-    try:
-        with tempfile.NamedTemporaryFile(dir=parent, prefix=".", suffix=Path(file.name).suffix) as archive:
-            content.seek(0)
-            digest = copy(content, archive, lambda done: bar.progress(min(done / max(size, 1), 1.0), COPYING))
-            folder = parent / f"{stem}-{digest[:8]}"
-            if folder.is_dir():
-                return f"folder:{folder}"
+    stem = re.sub(r"[^a-z0-9]+", "-", name.lower().partition(".")[0]).strip("-")[:40] or "pictures"
+    with tempfile.NamedTemporaryFile(dir=parent, prefix=".", suffix=Path(name).suffix) as archive:
+        content.seek(0)
+        folder = parent / f"{stem}-{copy(content, archive)[:8]}"
+        if not folder.is_dir():
             try:
-                import_archive.import_dataset(archive.name, folder, progress=unpacking)
+                import_archive.import_dataset(
+                    archive.name, folder, progress=lambda done, total: tick(done / max(total, 1))
+                )
             except InvalidDataset:
                 if not folder.is_dir():  # otherwise another process has just unpacked the same archive
                     raise
-    finally:
-        container.empty()
     return f"folder:{folder}"
 
 

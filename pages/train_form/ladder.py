@@ -2,7 +2,7 @@
 
 import html
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import streamlit as st
 from pages.links import navigation, session
 from pages.links.page_links import ExploreLink, RunsLink, best_of_run
 from pages.looking import run_records
-from pages.server.result_cache import with_bar
+from pages.server import background
 from pages.shared import datasets
 from pages.shared.escape import with_code
 from pages.train_form import compute_target
@@ -55,30 +55,25 @@ class Row(NamedTuple):
 def show(config: TrainConfig, target: ComputeTarget) -> None:
     """Draw every rung with its accuracy, and the possible next steps."""
     st.header("Ladder", anchor=False, help=_HELP)
-    tried = session.of(session.Train).tried_ladders
+    state = session.of(session.Train)
     pictures = config.data, datasets.digest(config.data), config.limit, config.image_size
     key = "without training", config.init_from, *pictures
-    if key not in tried:
-        st.button(
-            "Try without training",
-            key="ladder_look",
-            help="Nearest neighbours and a linear probe, with one forward pass for every picture.",
-            on_click=tried.add,
-            args=(key,),
-        )
-    results: Mapping[str, RungResult] = {}
-    if key in tried:
-        try:
-            results = with_bar(key, LOOKING, lambda tick: _without_training(config, target, tick))
-        except UserError as error:
-            tried.discard(key)
-            st.error(with_code(str(error)))
-    alive = any(row.run and row.run.alive for row in rows_of(config, results))
+    if state.ladder != key and (other := background.find(state.ladder)) and not other.done:
+        background.forget(state.ladder)  # the form has changed
+    # A job, not a part of this script run: a click on *Start* would end that, and begin it again before the button.
+    job = background.find(key)
+    running = job is not None and not job.done
+    alive = any(row.run and row.run.alive for row in rows_of(config, {}))
+
+    def look() -> None:
+        state.ladder = key
+        background.start(key, lambda tick: _without_training(config, target, tick))
 
     # Only this fragment is updated when runs end. A rerun of the page could change heights above it, and buttons would
     # move away from the pointer.
-    @st.fragment(run_every=PAUSE if alive else None)
+    @st.fragment(run_every=PAUSE if alive or running else None)
     def draw() -> None:
+        results = _offer_looking(key, look)
         rows = rows_of(config, results)
         known = {row.name: row.result for row in rows if row.result}
         best = recommended(known.items()) if known else ""
@@ -92,6 +87,33 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
                 st.markdown(sentence(known, best, under_way, complete))
 
     draw()
+
+
+def _offer_looking(key: Hashable, look: Callable[[], None]) -> Mapping[str, RungResult]:
+    """Draw the button, the progress or the error of the rungs without training, and return their results."""
+    job = background.find(key)
+    if job and job.done:
+        try:
+            return job.result()
+        except Exception as error:
+            background.forget(key)
+            if not isinstance(error, UserError):
+                raise
+            st.error(with_code(str(error)))
+    elif job:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.progress(job.share, LOOKING)
+            st.button("Stop", key="ladder_stop", on_click=background.forget, args=(key,))
+        return {}
+    clicked = st.button(
+        "Try without training",
+        key="ladder_look",
+        help="Nearest neighbours and a linear probe, with one forward pass for every picture.",
+        on_click=look,
+    )
+    if clicked and background.find(key):  # unless it has failed at once
+        st.rerun()  # the whole page, so that the fragment is updated until the job ends
+    return {}
 
 
 def rows_of(config: TrainConfig, without_training: Mapping[str, RungResult]) -> list[Row]:
@@ -145,7 +167,7 @@ def _without_training(
             if isinstance(update, dict):
                 return update
             tick(update)
-    return {}
+    raise AssertionError("The last update is the result.")
 
 
 def sentence(known: Mapping[str, RungResult], best: str, under_way: Sequence[str] = (), complete: bool = True) -> str:

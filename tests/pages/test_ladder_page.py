@@ -1,15 +1,18 @@
 """The ladder on page Train: rungs are filled in, existing results are reused, the best one is named."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 import pytest
+from patience import until
 from streamlit.testing.v1 import AppTest
 
+from pages.server import background
 from pages.shared.escape import plain
-from tests.pages.controls import app_page, button
+from tests.pages.controls import app_page, button, control, run
 from tests.pages.controls import train_page as opened
 from vit.errors import InvalidConfig
 from vit.runs import registry
@@ -25,6 +28,7 @@ LINK = {"preset": "fine-tune", "data": "shapes", "init_from": "cifar10", "limit"
 @pytest.fixture
 def runs(folders: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(background, "_jobs", {})
     return folders / "runs"
 
 
@@ -35,6 +39,13 @@ def rungs(page: AppTest) -> dict[str, str]:
     return {row.split("<span>")[1].split("<")[0]: row.split("<em>")[1].split("<")[0] for row in rows}
 
 
+def look(page: AppTest) -> AppTest:
+    """Press *Try without training*, and run the page until its result is there."""
+    page.button(key="ladder_look").click().run()
+    until(lambda: run(page) and button(page, "ladder_stop") is None, "the rungs without training")
+    return page
+
+
 def test_no_ladder_from_random_weights(runs: Path) -> None:
     assert "Ladder" not in [one.value for one in opened().header]
 
@@ -43,8 +54,8 @@ def test_rungs_without_training_are_computed_on_a_click_and_once(runs: Path, mon
     page = opened(**LINK)
     assert "Ladder" in [one.value for one in page.header]
     assert rungs(page) == {rung.title: "" for rung in RUNGS.values()}
-    page.button(key="ladder_look").click().run()
-    assert not page.exception and not page.error
+    look(page)
+    assert not page.error
     first = rungs(page)
     assert first["Nearest neighbours"].endswith("%") and first["Linear probe"].endswith("%")
     assert first["LoRA"] == first["Everything"] == ""
@@ -56,8 +67,6 @@ def test_rungs_without_training_are_computed_on_a_click_and_once(runs: Path, mon
 
     monkeypatch.setattr(dry_run, "without_training", never)
     again = opened(**LINK | {"lr": "0.5"})  # another session, with another recipe for training
-    again.button(key="ladder_look").click().run()
-    assert not again.exception
     assert rungs(again) == first
 
 
@@ -91,8 +100,7 @@ def test_best_result_so_far_is_offered_during_the_computation(runs: Path, accura
     with hold_run(run):
         (run / "heartbeat").touch()
         page = opened(**LINK)
-        page.button(key="ladder_look").click().run()
-        assert not page.exception
+        look(page)
         links = [one.proto.label for one in page.get("page_link")]
         assert offer in links + [one.label for one in page.button]
         assert ("Open in Explore" in links) != (button(page, "ladder_probe") is not None)  # one of them
@@ -119,5 +127,45 @@ def test_error_is_a_sentence_and_the_button_returns(runs: Path, monkeypatch: pyt
     monkeypatch.setattr(dry_run, "without_training", refuse)
     page = opened(**LINK | {"limit": "62"})
     page.button(key="ladder_look").click().run()
+    until(lambda: page.error or not page.run(), "the error")
     assert [one.value for one in page.error] == [plain("Another trial is under way.")]
     assert button(page.run(), "ladder_look") is not None
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Looking at every picture takes until the end of the test; the event is set when it was stopped."""
+    ended, stopped = threading.Event(), threading.Event()
+
+    def look_for_long(*_: object) -> Iterator[float]:
+        try:
+            while not ended.wait(0.01):
+                yield 0.4
+        finally:
+            stopped.set()
+
+    monkeypatch.setattr(dry_run, "without_training", look_for_long)
+    yield stopped
+    ended.set()
+
+
+def test_start_works_during_the_ladder(runs: Path, endless: threading.Event) -> None:
+    page = opened(**LINK | {"limit": "63"})
+    page.button(key="ladder_look").click().run()
+    assert not page.exception and button(page, "ladder_stop") is not None
+    page.button(key="start").click().run()
+    assert not page.exception and [run.config["limit"] for run in registry.list_runs()] == [63]
+    assert not endless.is_set(), "the ladder continues"
+
+
+def test_ladder_is_stopped_by_its_button_and_by_another_form(runs: Path, endless: threading.Event) -> None:
+    page = opened(**LINK | {"limit": "64"})
+    page.button(key="ladder_look").click().run()
+    page.button(key="ladder_stop").click().run()
+    assert button(page, "ladder_look") is not None
+    until(endless.is_set, "the stop")
+    endless.clear()
+    page.button(key="ladder_look").click().run()
+    page.number_input(key=control(page.number_input, "limit").key).set_value(65).run()
+    assert not page.exception and button(page, "ladder_look") is not None
+    until(endless.is_set, "the stop")

@@ -1,19 +1,22 @@
 """Archives of pictures on page Train: imported, selected, deleted."""
 
 import io
+import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-import streamlit as st
+from patience import until
 from streamlit.testing.v1 import AppTest
 
 from pages.train_form import data_picker
-from tests.pages.controls import control, open_to_a_network, pictures, run
+from tests.pages.controls import button, control, open_to_a_network, pictures, run
 from tests.pages.controls import train_page as opened
 from tests.pages.pictures import png
+from vit.data import import_archive
+from vit.runs import registry
 from vit.training import run_folder
 from vit.training.presets import train_config
 
@@ -125,18 +128,61 @@ def test_archive_that_cannot_be_stored_is_refused_in_one_sentence(
         assert control(page.selectbox, "data").value == "shapes" and not list(closed.iterdir())
 
 
-def test_data_selected_during_the_import_is_kept(page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def unpacking(page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Upload an archive whose unpacking waits for the event."""
     pictures(folders / "mine")
-    before_import = page._tree
-    page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine"))
-    with monkeypatch.context() as patch:
-        patch.setattr(data_picker, "unpack_upload", lambda *_: st.stop())  # as when the next click ends this run
-        page.run()
-    page._tree = before_import
+    proceed = threading.Event()
+    import_dataset = import_archive.import_dataset
+
+    def held(archive: str, into: Path, *, progress: Callable[[int, int], None]) -> object:
+        while not proceed.wait(0.01):
+            progress(1, 2)
+        return import_dataset(archive, into, progress=progress)
+
+    monkeypatch.setattr(import_archive, "import_dataset", held)
+    monkeypatch.setattr(data_picker, "WAIT", 0.0)
+    page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
+    assert not page.exception and button(page, "stop_unpacking") is not None
+    yield proceed
+    proceed.set()
+
+
+def unpacked(page: AppTest, proceed: threading.Event) -> AppTest:
+    """Let the unpacking end, and run the page until it has selected the dataset or shown an error."""
+    proceed.set()
+    until(lambda: run(page) and button(page, "stop_unpacking") is None, "the end of unpacking")
+    return page
+
+
+def test_data_selected_during_the_import_is_kept(page: AppTest, unpacking: threading.Event) -> None:
     control(page.selectbox, "data").set_value("mnist")
-    run(page)
+    assert button(run(page), "stop_unpacking") is not None
+    unpacked(page, unpacking)
     assert control(page.selectbox, "data").value == "mnist"
     assert any("my-zoo" in one for one in map(str, control(page.selectbox, "data").options))
+
+
+def test_start_works_during_the_import(page: AppTest, unpacking: threading.Event, folders: Path) -> None:
+    page.button(key="start").click().run()
+    assert not page.exception and [one.config["data"] for one in registry.list_runs()] == ["shapes"]
+    assert not unpacking.is_set()
+
+
+def test_import_continues_after_leaving_the_page(page: AppTest, unpacking: threading.Event) -> None:
+    page.switch_page("pages/compare.py").run()
+    page.switch_page("pages/train.py").run()
+    assert not page.exception and button(page, "stop_unpacking") is not None
+    unpacked(page, unpacking)
+    assert "my-zoo" in control(page.selectbox, "data").value
+
+
+def test_stopped_import_leaves_nothing(page: AppTest, unpacking: threading.Event, folders: Path) -> None:
+    page.button(key="stop_unpacking").click().run()
+    until(lambda: run(page) and page.error, "the sentence")
+    assert [one.value for one in page.error] == ["Unpacking was stopped, and nothing was saved\\."]
+    assert not list((folders / "data" / "uploads").iterdir())
+    assert button(page, "stop_unpacking") is None
 
 
 def test_archive_imported_concurrently_by_another_server_is_selected(

@@ -278,7 +278,7 @@ def without_training(
         The share done from time to time, and finally the result by rung. Closing stops the work.
 
     Raises:
-        InvalidConfig, InvalidDataset: it fails, or another dry run is in progress.
+        InvalidConfig, InvalidDataset: it fails.
     """
     done = 0.0
     with closing(run_process("features", config, device, limit, {})) as answers:

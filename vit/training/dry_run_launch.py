@@ -18,7 +18,8 @@ from vit.training.config import TrainConfig
 
 _TICK_SECONDS = 0.2  # [s] between two yields
 
-_slot = threading.BoundedSemaphore(1)
+# Computing features takes minutes: trials do not wait for it, and a second computation waits for the first.
+_trial, _features = threading.BoundedSemaphore(1), threading.BoundedSemaphore(1)
 
 
 def run_process(
@@ -33,13 +34,16 @@ def run_process(
     Raises:
         InvalidConfig: the process rejects the settings or runs out of memory, or another dry run is in progress.
     """
-    if not _slot.acquire(blocking=False):
-        raise InvalidConfig("Another trial is under way on this server. Try again in a few seconds.")
+    slot = _features if what == "features" else _trial
+    while not slot.acquire(timeout=_TICK_SECONDS):
+        if slot is _trial:
+            raise InvalidConfig("Another trial is under way on this server. Try again in a few seconds.")
+        yield None
     try:
         with tempfile.TemporaryFile("w+") as log:
             yield from _read_process(what, config, device, limit, request, log)
     finally:
-        _slot.release()
+        slot.release()
 
 
 def _read_process(
