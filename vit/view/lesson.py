@@ -72,9 +72,9 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
     words = _words(language)
     script, worker = "\n" + joined("lesson/lesson.js"), joined("lesson/worker.js")
     assert "</script" not in (script + worker).lower()
-    notice, check = too_old(words["too old"], _NEEDS)
+    notice, key = too_old(words["too old"], _NEEDS)
     policy = (
-        f"default-src 'none'; script-src '{digest(script)}' '{check}' 'wasm-unsafe-eval'; worker-src blob:; "
+        f"default-src 'none'; script-src '{digest(script)}' '{key}' 'wasm-unsafe-eval'; worker-src blob:; "
         "style-src 'unsafe-inline'; img-src blob: data:; media-src blob:"
     )
     data = json.dumps({"words": words, "language": language}, ensure_ascii=False).replace("<", "\\u003c")

@@ -38,7 +38,7 @@ STYLE = """
     --st-text-color: light-dark(#1b2326, #e6ecec);
   }
 }
-#too-old { margin: 1.5rem; }
+body > #too-old { margin: 1.5rem; }
 #too-old ~ * { display: none; }
 body { margin: 0; background: var(--st-background-color); color: var(--st-text-color); font-family: var(--st-font); }
 main { max-width: 82rem; margin: auto; padding: 1.5rem; }
@@ -115,10 +115,9 @@ def standalone(
     }
     script = "\n" + joined("notebook.js" if cell else "standalone.js")
     assert "</script" not in script.lower()
-    notice, check = too_old(_TOO_OLD, NEEDS)
-    policy = (
-        f"default-src 'none'; script-src '{digest(script)}' '{check}'; style-src 'unsafe-inline'; img-src blob: data:"
-    )
+    notice, key = too_old(_TOO_OLD, NEEDS)
+    scripts = f"'{digest(script)}' '{key}'"
+    policy = f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src blob: data:"
     data_json = json.dumps({"data": data, "payloads": list(payloads)}).replace("<", "\\u003c")
     lines = [
         head(title, policy, f"{STYLE}{_IN_CELL if cell else ''}{read('viewer.css')}"),
@@ -157,14 +156,11 @@ def head(title: str, policy: str, style: str, language: str = "en", charset: str
 
 
 def too_old(sentence: str, needs: str) -> tuple[str, str]:
-    """Build a sentence that replaces the page in browsers without JavaScript, or that do not meet `needs`.
+    """Return HTML that replaces the page by a sentence unless the browser meets `needs`, and its script's digest.
 
-    Returns:
-        HTML; the digest of its script, which is neither a module nor newer than ES5, so that it runs in any browser.
+    The script is ES5 and no module, so that it runs in every browser; without JavaScript the sentence stays.
     """
-    script = (
-        f"if ({needs}) {{ var notice = document.getElementById('too-old'); notice.parentNode.removeChild(notice); }}"
-    )
+    script = f"if ({needs}) {{ var old = document.getElementById('too-old'); old.parentNode.removeChild(old); }}"
     return f'<p id="too-old">{html.escape(sentence)}</p>\n<script>{script}</script>', digest(script)
 
 
