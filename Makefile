@@ -7,7 +7,7 @@ BIN := .venv/bin
 CHROMIUM := $(BIN)/python tests/browser/serving.py
 WORKERS ?= 3
 
-.PHONY: app test test-all quick ranges check check-js browser firefox firefox-test cluster cluster-test mlflow mlflow-test benchmark
+.PHONY: app test test-all quick ranges check check-js browser firefox firefox-test webkit webkit-test cluster cluster-test mlflow mlflow-test benchmark
 
 app: .venv/ready
 	$(BIN)/streamlit run app.py
@@ -15,7 +15,7 @@ app: .venv/ready
 # Empty, so that Python writes bytecode: the tests start many processes, and each would compile every module again.
 test test-all quick: export PYTHONDONTWRITEBYTECODE :=
 
-DEFAULT_TESTS := not cluster and not mlflow and not firefox
+DEFAULT_TESTS := not cluster and not mlflow and not firefox and not webkit
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: browser
@@ -24,7 +24,7 @@ test: browser
 test-all: check test
 	$(BIN)/python -m pytest $(PARALLEL) -m "$(DEFAULT_TESTS) and exhaustive"
 
-QUICK := --ignore tests/browser --ignore tests/firefox --ignore tests/pages -m "not slow and not exhaustive and not mlflow"
+QUICK := --ignore tests/browser --ignore tests/firefox --ignore tests/webkit --ignore tests/pages -m "not slow and not exhaustive and not mlflow"
 
 quick: .venv/ready-dev
 	$(BIN)/python -m pytest $(PARALLEL) $(QUICK)
@@ -59,24 +59,34 @@ browser: .venv/ready-dev
 		fi; \
 		$(CHROMIUM) || echo "No Chromium could be installed. As administrator: make browser."; }
 
+# Installs Debian's packages $(1), as administrator or with sudo.
+DEBIAN = { \
+	echo "Installing Debian's $(1), which needs administrator rights."; \
+	if [ "$$(id -u)" = 0 ]; then as=; elif command -v sudo > /dev/null; then as=sudo; \
+	else echo "You are not administrator, and there is no sudo. As administrator: apt-get install $(1)"; exit 1; fi; \
+	$$as apt-get update && $$as apt-get install -y --no-install-recommends $(1); }
+
 # Uses the installed Firefox, or installs Debian's; Mozilla's driver for it comes from the package index.
 firefox: .venv/ready-dev
 	$(BIN)/python -m pip install -r requirements-firefox.txt
-	@command -v firefox-esr firefox > /dev/null || { \
-		echo "Installing Debian's firefox-esr, which asks for administrator rights."; \
-		apt-get update && apt-get install -y --no-install-recommends firefox-esr; }
+	@command -v firefox-esr > /dev/null || command -v firefox > /dev/null || $(call DEBIAN,firefox-esr)
 
 firefox-test: .venv/ready-dev
 	$(BIN)/python -m pytest -m firefox tests/firefox
 
+# WebKitGTK with its driver, and a display without a screen.
+webkit:
+	@{ command -v WebKitWebDriver && command -v Xvfb; } > /dev/null || $(call DEBIAN,webkit2gtk-driver xvfb)
+
+webkit-test: .venv/ready-dev
+	$(BIN)/python -m pytest -m webkit tests/webkit
+
 # For real clusters on this machine: Ray from the package index, Slurm from Debian.
 cluster: .venv/ready-dev
-	@echo "Installing Ray ($$(tail -n 1 requirements-cluster.txt)) into $(BIN),"
+	@echo "Installing Ray ($$(tail -n 1 requirements-cluster.txt)) into $(BIN)."
 	$(BIN)/python -m pip install -r requirements-cluster.txt
-	@command -v slurmctld slurmd sbatch munged > /dev/null || { \
-		echo "and Debian's slurmctld, slurmd, slurm-client and munge, which asks for administrator rights;"; \
-		echo "nothing of it is started."; \
-		apt-get update && apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge; }
+	@{ command -v slurmctld && command -v slurmd && command -v sbatch && command -v munged; } > /dev/null \
+		|| $(call DEBIAN,slurmctld slurmd slurm-client munge)
 
 cluster-test: .venv/ready-dev
 	VIT_NEED_CLUSTERS=1 $(BIN)/python -m pytest -m cluster -rs tests/engines

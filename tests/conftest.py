@@ -44,6 +44,7 @@ KINDS = {
     "browser": "browser",
     "firefox": "firefox",
     "pages": "page",
+    "webkit": "webkit",
 }  # marker of the tests in a folder; all others are unit tests
 
 

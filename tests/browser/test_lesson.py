@@ -45,7 +45,11 @@ class Lesson(OfflineFile):
     def __init__(self, browser: Browser, path: Path, screen: str = "wide", scheme: Any = "light"):
         width, height = SCREENS[screen]
         super().__init__(
-            browser, viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+            browser,
+            viewport={"width": width, "height": height},
+            color_scheme=scheme,
+            reduced_motion="reduce",
+            has_touch=screen == "phone",
         )
         self.page.goto(path.as_uri())
         self.wait_until_idle()
@@ -90,8 +94,8 @@ class Lesson(OfflineFile):
         """Return the sentence shown after the step is done."""
         return self.page.locator(".card .done span")
 
-    def numbers(self, code: str) -> np.ndarray:
-        return np.array(self.page.evaluate(f"() => {{ const viewer = {FIND}; return [...{code}]; }}"))
+    def numbers(self, code: str, each: str = "(one) => one") -> np.ndarray:
+        return np.array(self.page.evaluate(f"() => {{ const viewer = {FIND}; return [...{code}].map({each}); }}"))
 
 
 @pytest.fixture
@@ -155,6 +159,28 @@ def test_head_is_explained_with_its_numbers(open_lesson: Callable[..., Lesson]) 
     expect(numbers.get_by_text("Channel 2:")).to_be_visible()
 
 
+def test_bars_are_as_long_as_the_probabilities(open_lesson: Callable[..., Lesson]) -> None:
+    opened = open_lesson()
+    lengths = opened.numbers(
+        "document.querySelectorAll('.answer .bar i')", "(bar) => bar.clientWidth / bar.parentNode.clientWidth"
+    )
+    shown = opened.numbers("document.querySelectorAll('.answer b')", "(share) => parseFloat(share.textContent) / 100")
+    assert np.allclose(lengths, shown, atol=0.01)
+
+
+def test_finger_reads_the_class_token_and_a_channel(open_lesson: Callable[..., Lesson]) -> None:
+    opened = open_lesson(screen="phone")
+    opened.step(1)
+    opened.page.locator(".tokens button").first.tap()
+    assert opened.numbers("[viewer.query]") == [0]
+    expect(opened.done).to_contain_text("Done.")
+    opened.step(6)
+    strip = opened.page.locator(".numbers").get_by_role("slider", name="product")
+    strip.scroll_into_view_if_needed()
+    strip.tap()
+    expect(strip).to_have_attribute("aria-valuenow", re.compile(r"^(?!1$)"))  # one in the middle
+
+
 @pytest.mark.parametrize("screen", SCREENS)
 def test_layout_is_stable_when_an_exercise_is_done(open_lesson: Callable[..., Lesson], screen: str) -> None:
     opened = open_lesson(screen=screen)
@@ -195,6 +221,20 @@ def test_non_picture_is_reported(open_lesson: Callable[..., Lesson], tmp_path: P
     opened.page.locator(".own input").set_input_files(tmp_path / "text.png")
     expect(opened.page.get_by_role("alert")).to_contain_text("cannot read this file")
     expect(opened.page.locator("canvas.over")).to_be_visible()
+
+
+@pytest.mark.parametrize("language", ["en", "de", "zh"])
+@pytest.mark.parametrize("missing", ["DecompressionStream", "OffscreenCanvas", ""])
+def test_browser_that_is_too_old_gets_one_sentence(
+    browser: Browser, checkpoint: Checkpoint, tmp_path: Path, language: Language, missing: str
+) -> None:
+    (tmp_path / "lesson.html").write_bytes(lesson(checkpoint, language))
+    context = browser.new_context(java_script_enabled=bool(missing))
+    page = context.new_page()
+    page.add_init_script(f"delete window.{missing}")
+    page.goto((tmp_path / "lesson.html").as_uri())
+    expect(page.locator("body")).to_have_text(WORDS["too old"][language], use_inner_text=True)
+    context.close()
 
 
 def test_keyboard_suffices(open_lesson: Callable[..., Lesson]) -> None:

@@ -100,6 +100,36 @@ def test_file_opens_with_the_saved_selection(opened: File, kept: AttentionRecord
     assert np.allclose(values, kept.weights(7, 1, "max", "to"), atol=0.002)
 
 
+@pytest.mark.parametrize("cell", ["", "view-1"])
+@pytest.mark.parametrize("javascript", [True, False])
+def test_browser_that_is_too_old_gets_one_sentence(
+    browser: Browser, tmp_path: Path, kept: AttentionRecord, cell: str, javascript: bool
+) -> None:
+    (tmp_path / "viewer.html").write_bytes(standalone(packed(kept), Selection(), "A picture", ["A fact"], cell=cell))
+    context = browser.new_context(java_script_enabled=javascript)
+    page = context.new_page()
+    page.add_init_script("delete window.DecompressionStream")  # as before Safari 16.4
+    page.goto((tmp_path / "viewer.html").as_uri())
+    sentence = "This page needs JavaScript, and at least Safari 16.4, Chrome 111, Edge 111 or Firefox 113."
+    expect(page.locator("main")).to_have_text(f"A picture\n\n{sentence}", use_inner_text=True)
+    context.close()
+
+
+@pytest.mark.parametrize(("scheme", "colours"), [("light", ["rgb(255, 255, 255)", "rgb(27, 35, 38)"]),
+                                                 ("dark", ["rgb(18, 24, 26)", "rgb(230, 236, 236)"])])  # fmt: skip
+@pytest.mark.parametrize("function", ["light-dark", "unknown"])  # Safari has light-dark since 17.5
+def test_colours_follow_the_system(
+    browser: Browser, tmp_path: Path, kept: AttentionRecord, scheme: Any, colours: list[str], function: str
+) -> None:
+    file = File(browser, tmp_path, color_scheme=scheme)
+    file.open(standalone(packed(kept), Selection(), "A picture").replace(b"light-dark(", function.encode() + b"("))
+    style = "(body) => (({ backgroundColor, color }) => [backgroundColor, color])(getComputedStyle(body))"
+    assert file.page.locator("body").evaluate(style) == colours
+    pressed = file.page.locator(".switch [aria-pressed=true]").first
+    assert pressed.evaluate("(button) => getComputedStyle(button).backgroundColor") == colours[0]
+    file.close()
+
+
 def test_maps_are_judged_in_the_file(opened: File, kept: AttentionRecord) -> None:
     masks, drops = mask_drops(kept, 64)
     planted = pack_masks(masks, drops, kept.grid, HOSTILE, ceiling=1.0, decidable=True)

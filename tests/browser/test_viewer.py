@@ -240,14 +240,53 @@ def test_narrow_screens_get_one_column(open_page, page, case):
     assert viewer.over.bounding_box()["width"] > 300
 
 
-def test_tap_pins(browser, serve):
+# As in older browsers, such as Safari 18.2: clicks are no pointer events.
+OLD_CLICKS = """
+window.clicked = 0;
+addEventListener("click", (event) => {
+  Object.defineProperty(event, "pointerType", { value: undefined });
+  window.clicked += 1;
+}, true);
+"""
+
+
+@pytest.fixture
+def phone(browser):
     context = browser.new_context(has_touch=True, viewport={"width": 390, "height": 844})
-    viewer = Viewer(context.new_page()).open(serve(PAGE), "case=small")
-    viewer.over.scroll_into_view_if_needed()
-    area = viewer.over.bounding_box()
-    viewer.page.touchscreen.tap(area["x"] + area["width"] * 0.25, area["y"] + area["height"] * 0.4)
-    viewer.expect_selection("token=10", "pinned=1")
+    yield Viewer(context.new_page())
     context.close()
+
+
+def test_tap_pins(phone, serve):
+    phone.open(serve(PAGE), "case=small")
+    phone.page.touchscreen.tap(*phone.at(1, 1))
+    phone.expect_selection("token=10", "pinned=1")
+
+
+def test_tap_pins_where_clicks_do_not_name_their_pointer(phone, serve):
+    phone.page.add_init_script(OLD_CLICKS)
+    phone.open(serve(PAGE), "case=small")
+    phone.page.touchscreen.tap(*phone.at(1, 1))
+    phone.page.wait_for_function("() => window.clicked === 1")
+    assert phone.evaluate("[viewer.selection.token, viewer.selection.pinned]") == [10, True]
+
+
+def test_token_unpinned_with_the_mouse_stays_hovered_where_clicks_do_not_name_their_pointer(open_page, page):
+    page.add_init_script(OLD_CLICKS)
+    viewer = open_page()
+    viewer.click(1, 1)
+    assert viewer.evaluate("[viewer.selection.pinned, viewer.hovered]") == [True, 10]
+    viewer.click(1, 1)
+    assert viewer.evaluate("[viewer.selection.pinned, viewer.hovered]") == [False, 10]
+
+
+def test_tap_on_a_token_off_the_picture_pins_it_and_the_next_unpins_it(phone, serve):
+    phone.open(serve(PAGE), "case=small")
+    for pinned in (True, False):
+        phone.page.locator(".tokens button").nth(1).tap()
+        chosen = [1, True] if pinned else [0, False]
+        assert phone.evaluate("[viewer.selection.token, viewer.selection.pinned]") == chosen
+        assert phone.evaluate("viewer.hovered") == -1  # no finger is on it any more
 
 
 def test_theme_change_keeps_the_view(open_page, page):

@@ -4,13 +4,14 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
+import { inflate } from "../../vit/view/web/bytes.js";
 import { gelu, layerNorm, softmax } from "../../vit/view/web/lesson/layers.js";
 import { packMaps } from "../../vit/view/web/lesson/maps_payload.js";
 import { prepare } from "../../vit/view/web/lesson/preprocess.js";
 import { decodeText } from "../../vit/view/web/lesson/text.js";
 import { trace } from "../../vit/view/web/lesson/trace.js";
 import { VisionTransformer } from "../../vit/view/web/lesson/transformer.js";
-import { inflate, readWeights } from "../../vit/view/web/lesson/weights.js";
+import { readWeights } from "../../vit/view/web/lesson/weights.js";
 import { Workspace } from "../../vit/view/web/lesson/workspace.js";
 import { Payload } from "../../vit/view/web/payload.js";
 import { close } from "./packing.js";
@@ -21,7 +22,7 @@ const BOUND = 1e-5; // larger than the error from rounding the weights
 const bytes = (text) => Uint8Array.from(Buffer.from(text, "base64"));
 
 async function modelOf({ config, tensors, middle, packed }, plain = false) {
-  const weights = readWeights(tensors, middle, await inflate(bytes(packed)));
+  const weights = readWeights(tensors, middle, await inflate(bytes(packed), "deflate"));
   return new VisionTransformer(config, (name) => weights.get(name), plain);
 }
 

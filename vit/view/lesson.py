@@ -25,7 +25,7 @@ from vit.untrusted import parse_json
 from vit.view import lesson_weights
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import join_sections
-from vit.view.standalone_page import STYLE, digest, head
+from vit.view.standalone_page import NEEDS, STYLE, digest, head, too_old
 from vit.view.web import joined, read
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ _CONFIG = (
     "image_size", "patch_size", "channels", "dim", "depth", "heads", "mlp_dim", "prefix", "eps", "norm", "pool"
 )  # fmt: skip
 _PREPROCESS = ("size", "resize", "resize_to", "interpolation", "mean", "std")
+_NEEDS = f"{NEEDS} && window.OffscreenCanvas && CSS.supports('selector(:has(a))')"  # of the browser
 
 _SAMPLES = ("temple", "rocket", "cat", "coffee")
 _SAMPLE_SIDE = 480  # longer side [px]
@@ -71,14 +72,16 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
     words = _words(language)
     script, worker = "\n" + joined("lesson/lesson.js"), joined("lesson/worker.js")
     assert "</script" not in (script + worker).lower()
+    notice, key = too_old(words["too old"], _NEEDS)
     policy = (
-        f"default-src 'none'; script-src '{digest(script)}' 'wasm-unsafe-eval'; worker-src blob:; "
+        f"default-src 'none'; script-src '{digest(script)}' '{key}' 'wasm-unsafe-eval'; worker-src blob:; "
         "style-src 'unsafe-inline'; img-src blob: data:; media-src blob:"
     )
     data = json.dumps({"words": words, "language": language}, ensure_ascii=False).replace("<", "\\u003c")
     text = "\n".join(
         [
             head(words["title"], policy, STYLE + read("viewer.css") + read("lesson/lesson.css"), language, "utf-16"),
+            notice,
             _lesson_html(words),
             f'<script type="application/json" id="data">{data}</script>',
             f'<script type="text/plain" id="worker">{worker}</script>',

@@ -24,17 +24,30 @@ MAX_PAYLOAD = 100_000_000  # [bytes]; base64 makes a third more of them in the f
 STYLE = """
 :root {
   color-scheme: light dark;
+  --st-primary-color: #2b6f77; --st-background-color: #ffffff; --st-text-color: #1b2326;
   --st-font: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
   --st-button-radius: 0.4rem;
-  --st-primary-color: light-dark(#2b6f77, #6cc3c9);
-  --st-background-color: light-dark(#ffffff, #12181a);
-  --st-text-color: light-dark(#1b2326, #e6ecec);
 }
+@media (prefers-color-scheme: dark) {
+  :root { --st-primary-color: #6cc3c9; --st-background-color: #12181a; --st-text-color: #e6ecec; }
+}
+@supports (color: light-dark(red, red)) { /* follows a notebook's scheme; Safari before 17.5 lacks it */
+  :root {
+    --st-primary-color: light-dark(#2b6f77, #6cc3c9);
+    --st-background-color: light-dark(#ffffff, #12181a);
+    --st-text-color: light-dark(#1b2326, #e6ecec);
+  }
+}
+body > #too-old { margin: 1.5rem; }
+#too-old ~ * { display: none; }
 body { margin: 0; background: var(--st-background-color); color: var(--st-text-color); font-family: var(--st-font); }
 main { max-width: 82rem; margin: auto; padding: 1.5rem; }
 h1 { margin: 0 0 1.25rem; font-size: 1.25rem; overflow-wrap: anywhere; }
 .facts { margin: 1.5rem 0 0; font-size: 0.8125rem; line-height: 1.5; opacity: 0.75; overflow-wrap: anywhere; }
 """
+# What the viewer needs of a browser; the sentence names the first versions that have all of it.
+NEEDS = "window.DecompressionStream && window.CSS && CSS.supports('color', 'color-mix(in srgb, red, red)')"
+_TOO_OLD = "This page needs JavaScript, and at least Safari 16.4, Chrome 111, Edge 111 or Firefox 113."
 # Smaller margins and fonts in a notebook cell.
 _IN_CELL = """
 main { max-width: none; padding: 0.25rem; }
@@ -102,13 +115,15 @@ def standalone(
     }
     script = "\n" + joined("notebook.js" if cell else "standalone.js")
     assert "</script" not in script.lower()
-    policy = f"default-src 'none'; script-src '{digest(script)}'; style-src 'unsafe-inline'; img-src blob: data:"
+    notice, key = too_old(_TOO_OLD, NEEDS)
+    scripts = f"'{digest(script)}' '{key}'"
+    policy = f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src blob: data:"
     data_json = json.dumps({"data": data, "payloads": list(payloads)}).replace("<", "\\u003c")
     lines = [
         head(title, policy, f"{STYLE}{_IN_CELL if cell else ''}{read('viewer.css')}"),
         "<main>",
         f"<h1>{html.escape(title)}</h1>",
-        "<noscript><p>This page needs JavaScript.</p></noscript>",
+        notice,
         read("viewer.html"),
         *(f'<p class="facts">{html.escape(fact)}</p>' for fact in facts),
         f'</main>\n<script type="application/json" id="data">{data_json}</script>',
@@ -138,6 +153,15 @@ def head(title: str, policy: str, style: str, language: str = "en", charset: str
             f"<title>{html.escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>",
         ]
     )
+
+
+def too_old(sentence: str, needs: str) -> tuple[str, str]:
+    """Return HTML that replaces the page by a sentence unless the browser meets `needs`, and its script's digest.
+
+    The script is ES5 and no module, so that it runs in every browser; without JavaScript the sentence stays.
+    """
+    script = f"if ({needs}) {{ var old = document.getElementById('too-old'); old.parentNode.removeChild(old); }}"
+    return f'<p id="too-old">{html.escape(sentence)}</p>\n<script>{script}</script>', digest(script)
 
 
 def digest(script: str) -> str:

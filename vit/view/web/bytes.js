@@ -72,3 +72,14 @@ export function openPayload(bytes) {
   };
   return { header, section };
 }
+
+/**
+ * Decompress bytes. Uses no Blob, which Safari cannot read in the worker of a page from disk.
+ *
+ * @param {Uint8Array} bytes
+ * @param {CompressionFormat} format
+ */
+export async function inflate(bytes, format) {
+  const stream = /** @type {any} */ (new Response(/** @type {any} */ (bytes)).body).pipeThrough(new DecompressionStream(format));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}

@@ -1,5 +1,6 @@
 // Reads the viewer's message and payloads that `vit.view.standalone_page` embedded in the page.
 
+import { inflate } from "./bytes.js";
 import { storePayload } from "./payload_registry.js";
 
 /** @import { Message } from "./types" */
@@ -18,9 +19,7 @@ const decodeBase64 = (text) => Uint8Array.from(atob(text), (letter) => letter.ch
 export async function readEmbedded() {
   const { data, payloads } = JSON.parse(element("data").textContent ?? "");
   for (const id of payloads) {
-    const packed = new Blob([decodeBase64(element(id).textContent ?? "")]).stream();
-    const bytes = await new Response(packed.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
-    storePayload(id, new Uint8Array(bytes));
+    storePayload(id, await inflate(decodeBase64(element(id).textContent ?? ""), "gzip"));
     element(id).remove();
   }
   return data;

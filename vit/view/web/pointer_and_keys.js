@@ -64,6 +64,7 @@ function listenToPointer(viewer) {
   const { state } = viewer;
   const { over } = viewer.page;
   let tapped = -1; // token where a finger went down
+  viewer.root.addEventListener("pointerdown", ({ pointerType }) => (viewer.pressedBy = pointerType), true);
   over.addEventListener("pointermove", (event) => {
     if (state.stroke !== null) return strokeOver(viewer, event);
     if (event.pointerType !== "touch" || state.touching) viewer.apply(state.hoverToken(tokenAt(viewer, event)), event);
@@ -90,9 +91,13 @@ function listenToPointer(viewer) {
     viewer.apply(state.endHover());
   });
   over.addEventListener("click", (event) => {
-    if (!viewer.page.painting) click(viewer, tokenAt(viewer, event), event);
+    // A finger pins on "pointerup".
+    if (!viewer.page.painting && pointerOf(viewer, event) !== "touch") click(viewer, tokenAt(viewer, event), event);
   });
 }
+
+/** @type {(viewer: Viewer, event: MouseEvent & { pointerType?: string }) => string} kind of pointer that clicked, "" for a key; older browsers, such as Safari 18.2, say it only when it is pressed */
+const pointerOf = (viewer, event) => event.pointerType ?? (event.detail ? viewer.pressedBy : "");
 
 /**
  * Toggle the pin of a clicked token. An unpinned token stays hovered, since the pointer is still on it.
@@ -103,10 +108,8 @@ function listenToPointer(viewer) {
  */
 function click(viewer, token, event) {
   const { state } = viewer;
-  const { pointerType } = /** @type {PointerEvent} */ (event);
-  if (pointerType === "touch") return;
   const effect = state.togglePin(token);
-  if (!state.selection.pinned && (pointerType === "mouse" || pointerType === "pen")) state.hovered = token;
+  if (!state.selection.pinned && ["mouse", "pen"].includes(pointerOf(viewer, event))) state.hovered = token;
   viewer.apply(effect);
 }
 

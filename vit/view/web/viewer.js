@@ -66,6 +66,7 @@ export class Viewer {
     this.faithfulnessBox = new FaithfulnessBox(this);
     this.alone = false; // no server or kernel is connected
     this.ownView = false; // keeps its view when the group's view changes
+    this.pressedBy = ""; // kind of the pointer that was pressed last
     this.frame = this.announceTimer = 0;
     /** @type {Payload} */
     this.payload = unset;

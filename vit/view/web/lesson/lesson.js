@@ -7,6 +7,7 @@ import { mount } from "../viewer.js";
 import { Answer } from "./answer.js";
 import { Card } from "./card.js";
 import { Course } from "./course.js";
+import { decodePicture } from "./decode.js";
 import { element } from "./elements.js";
 import { Experiment, patchesToHide } from "./experiment.js";
 import { Numbers } from "./numbers.js";
@@ -108,8 +109,10 @@ class Lesson {
     const number = ++this.count;
     this.main.dataset.state = "looking";
     try {
-      const { payload, probabilities, engine } = await this.thread.request("classify", file);
-      if (number !== this.count) return; // superseded by another picture
+      const picture = await decodePicture(file);
+      if (number !== this.count) return; // superseded: the thread gets the latest picture last
+      const { payload, probabilities, engine } = await this.thread.request("classify", picture, [picture.bitmap, picture.bytes.buffer]);
+      if (number !== this.count) return;
       storePayload(`picture ${number}`, payload);
       this.answer.show(probabilities);
       this.showProblem("");
@@ -251,6 +254,4 @@ class Lesson {
   }
 }
 
-const needed = ["DecompressionStream", "OffscreenCanvas", "createImageBitmap"];
-if (needed.every((name) => name in globalThis)) new Lesson();
-else Object.assign(element(".problem"), { textContent: translate("too old"), hidden: false });
+new Lesson();

@@ -1,11 +1,11 @@
 // A checkpoint read from the page: computes attention and class probabilities of a picture. No DOM access.
 
-import { openPayload } from "../bytes.js";
+import { inflate, openPayload } from "../bytes.js";
 import { packMaps } from "./maps_payload.js";
 import { prepare } from "./preprocess.js";
 import { trace } from "./trace.js";
 import { VisionTransformer } from "./transformer.js";
-import { inflate, readWeights } from "./weights.js";
+import { readWeights } from "./weights.js";
 
 /** @import { LessonHeader } from "../types" */
 
@@ -30,7 +30,7 @@ export class Model {
   static async read(bytes) {
     const { header, section } = openPayload(bytes);
     const lesson = /** @type {LessonHeader} */ (/** @type {unknown} */ (header));
-    const weights = readWeights(lesson.tensors, lesson.middle, await inflate(section("weights", Uint8Array)));
+    const weights = readWeights(lesson.tensors, lesson.middle, await inflate(section("weights", Uint8Array), "deflate"));
     const tensor = (/** @type {string} */ name) => /** @type {Float32Array} */ (weights.get(name));
     const colormaps = Object.fromEntries(lesson.colormaps.map((name) => [name, section(`colormap:${name}`, Uint8Array)]));
     return new Model(lesson, new VisionTransformer(lesson.config, tensor), colormaps);

@@ -34,7 +34,8 @@ export class Strip {
     this.root = make("div", { className: "strip" }, make("span", { textContent: label }), make("div", {}, this.canvas, this.mark));
     /** @type {Float32Array} */
     this.values = new Float32Array(1);
-    this.canvas.addEventListener("pointermove", ({ offsetX }) => onSelect(Math.floor((offsetX / this.canvas.clientWidth) * this.values.length)));
+    for (const kind of /** @type {const} */ (["pointerdown", "pointermove"])) // a tap moves nothing
+      this.canvas.addEventListener(kind, ({ offsetX }) => onSelect(Math.floor((offsetX / this.canvas.clientWidth) * this.values.length)));
     this.canvas.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: -1, ArrowRight: 1, ArrowDown: -1, ArrowUp: 1 }[event.key];
       if (!step) return;

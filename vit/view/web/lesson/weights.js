@@ -3,16 +3,6 @@
 /** @import { PackedTensor } from "../types" */
 
 /**
- * Decompress zlib data with the browser's DecompressionStream.
- *
- * @param {Uint8Array} bytes
- */
-export async function inflate(bytes) {
-  const stream = new Blob([/** @type {any} */ (bytes)]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-
-/**
  * Return the tensors by name. Rounded tensors are integers times a step per row.
  *
  * Layout: float32 values of the unrounded tensors and all steps, then the low bytes of all integers, their middle

@@ -1,6 +1,6 @@
 // Web worker that runs the model, so that the page stays responsive.
 
-import { decodePicture } from "./decode.js";
+import { readPixels } from "./decode.js";
 import { Model } from "./model.js";
 
 /** @type {Promise<Model>} */
@@ -14,11 +14,10 @@ const HANDLERS = {
     await model;
     return { result: null, transfer: [] };
   },
-  /** @param {Blob} file */
-  async classify(file) {
-    const { pixels, width, height } = await decodePicture(file);
-    const bytes = new Uint8Array(await file.arrayBuffer());
-    const result = (await model).classify(pixels, { bytes, type: file.type, width, height });
+  /** @param {{ bitmap: ImageBitmap, bytes: Uint8Array, type: string }} picture from `decodePicture` */
+  async classify({ bitmap, bytes, type }) {
+    const { pixels, width, height } = readPixels(bitmap);
+    const result = (await model).classify(pixels, { bytes, type, width, height });
     return { result, transfer: [result.payload.buffer] };
   },
   /** @param {number[]} patches */

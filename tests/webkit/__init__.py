@@ -1,0 +1,1 @@
+"""The app, the lesson and the viewer's file in WebKit, Safari's engine."""
