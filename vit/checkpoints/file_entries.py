@@ -12,6 +12,8 @@ from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief
 
 MAX_TENSORS = 20_000
+MAX_NAME = 1000  # [characters] of a tensor, a class, or a key of a dict
+MAX_NAMES = 2 << 20  # [characters] of all tensors of a file
 
 
 class Entry(NamedTuple):

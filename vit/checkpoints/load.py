@@ -30,6 +30,7 @@ from vit.checkpoints.checkpoint import (
 from vit.checkpoints.families import clip, torchvision
 from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.families.timm_preprocess import with_arguments
+from vit.checkpoints.file_entries import MAX_NAME, MAX_NAMES
 from vit.checkpoints.fingerprint import check_fingerprint
 from vit.checkpoints.folder import CheckpointFiles, open_files
 from vit.checkpoints.json_documents import read_json
@@ -150,6 +151,9 @@ def _read_all_headers(source: CheckpointFiles) -> tuple[dict[str, Header], dict[
     for name, file in source.files.items():
         headers[name] = read_header(file, name)
         metadata |= headers[name].metadata
+        lengths = [len(tensor) for tensor in headers[name].tensors]
+        if max(lengths) > MAX_NAME or sum(lengths) > MAX_NAMES:
+            raise InvalidCheckpoint(f"{brief(name)} gives its tensors names that are too long to be those of a model.")
         if source.index and (others := named[name] ^ headers[name].tensors.keys()):
             raise InvalidCheckpoint(
                 f"{brief(name)} does not hold what {source.weights} says, such as `{brief(min(others))}`. "

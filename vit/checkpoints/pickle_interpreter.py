@@ -14,10 +14,10 @@ from typing import IO, Any, NamedTuple
 
 import torch
 
+from vit.checkpoints.file_entries import MAX_NAME
 from vit.untrusted import spend
 
 MAX_OPERATIONS = 1_000_000
-MAX_NAME = 1000  # [characters] of dict keys and of classes
 _MAX_ELEMENTS = 1 << 40
 
 # Names that only an attack imports. Nothing here calls them, but the user should be warned about such a file.
@@ -165,7 +165,7 @@ def _call(function: Any, arguments: Any, budget: _Budget) -> Any:
             return _dict([key for key, _ in pairs], [value for _, value in pairs])
         case "builtins set" | "__builtin__ set", (list(members),):
             budget.take(len(members))
-            return Opaque(_SET, _set(members))
+            return _set(members)
         case "collections OrderedDict" | "collections defaultdict" | "builtins dict" | "__builtin__ dict", _:
             return {}
     return Opaque(kind)
@@ -214,6 +214,7 @@ def _dict(keys: Iterable[Any], values: Iterable[Any]) -> dict[Any, Any]:
 
 
 def _set(members: list[Any]) -> dict[Any, None]:
+    """Return a set as a dict without values; a million empty ones are smaller than an `Opaque` each."""
     return _dict(members, [None] * len(members))
 
 
@@ -266,7 +267,6 @@ def _tuple(count: int) -> Any:
 
 # Byte of an operation -> its name, and the function that reads its argument if it has one.
 _OPERATIONS = {code.code.encode("latin-1"): (code.name, code.arg and code.arg.reader) for code in opcodes}
-_SET = "builtins set"
 _NUMBERS = ("INT", "LONG", "LONG1", "LONG4", "BININT", "BININT1", "BININT2", "FLOAT", "BINFLOAT")
 _TEXTS = ("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8")
 _BYTES = ("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8")
@@ -278,7 +278,7 @@ _VALUES: dict[str, Any] = {
     "EMPTY_LIST": lambda _: [],
     "EMPTY_TUPLE": lambda _: (),
     "EMPTY_DICT": lambda _: {},
-    "EMPTY_SET": lambda _: Opaque(_SET),
+    "EMPTY_SET": lambda _: {},
     "GLOBAL": _global,
 }
 _GETS, _PUTS = ("GET", "BINGET", "LONG_BINGET"), ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
@@ -286,9 +286,9 @@ _ON_MARK: dict[str, Any] = {
     "LIST": lambda stack, items: stack.append(items),
     "TUPLE": lambda stack, items: stack.append(tuple(items)),
     "DICT": lambda stack, items: stack.append(_dict(items[::2], items[1::2])),
-    "FROZENSET": lambda stack, items: stack.append(Opaque(_SET, _set(items))),
+    "FROZENSET": lambda stack, items: stack.append(_set(items)),
     "APPENDS": lambda stack, items: _append(stack[-1], items),
-    "ADDITEMS": lambda stack, items: stack[-1].items.update(_set(items)),
+    "ADDITEMS": lambda stack, items: stack[-1].update(_set(items)),
     "SETITEMS": lambda stack, items: _set_items(stack[-1], items),
     "POP_MARK": lambda stack, items: None,
     "OBJ": lambda stack, items: stack.append(Opaque(items[0].name)),

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.families.timm_preprocess import ARGUMENTS
-from vit.checkpoints.file_entries import MAX_TENSORS
-from vit.checkpoints.pickle_interpreter import MAX_NAME, Opaque, Storage, View, interpret
+from vit.checkpoints.file_entries import MAX_NAME, MAX_TENSORS
+from vit.checkpoints.pickle_interpreter import Opaque, Storage, View, interpret
 from vit.untrusted import is_whole, spend
 
 _MAX_VISITS = 1_000_000  # limit on items to visit; a dict or module counts as 30, of which a ViT-22B has about 1,500
@@ -214,7 +214,7 @@ def _content(node: Any) -> Mapping[Any, Any]:
 def _numbered(root: Any) -> Any:
     """Give names to a list of models or a dict with integer keys; tensors in a list get none."""
     if isinstance(root, list | tuple):
-        root = dict(enumerate(root))
+        root = {i: one for i, one in enumerate(root) if isinstance(one, dict | Opaque)}
     if not isinstance(root, dict):
         return root
     return {str(key) if type(key) is int and not isinstance(one, View) else key: one for key, one in root.items()}
@@ -271,7 +271,7 @@ def _walk(node: Any, path: str, left: list[int], above: Set[int]) -> Iterator[tu
 def _walk_module(module: Opaque, path: str, left: list[int], above: Set[int]) -> Iterator[tuple[str, View]]:
     """Yield the tensors of a pickled `nn.Module` under their names in `state_dict()`."""
     unsaved = module.state.get("_non_persistent_buffers_set")
-    left_out = unsaved.items if isinstance(unsaved, Opaque) else {}
+    left_out = unsaved if isinstance(unsaved, dict) else {}
     for kind in ("_parameters", "_buffers", "_modules"):
         held = module.state.get(kind)
         left[0] -= len(held) if isinstance(held, dict) else 0

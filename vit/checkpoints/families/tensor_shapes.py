@@ -288,10 +288,10 @@ def needed(tensors: Tensors, name: str, ndim: int) -> Tensor:
         ndim: required number of dimensions.
 
     Raises:
-        InvalidCheckpoint: it is missing, or has another number of dimensions.
+        InvalidCheckpoint: it is missing, is empty, or has another number of dimensions.
     """
     if name not in tensors:
         raise InvalidCheckpoint(f"The weights are incomplete: `{name}` is missing.")
-    if tensors[name].ndim != ndim:
+    if tensors[name].ndim != ndim or 0 in tensors[name].shape:
         raise InvalidCheckpoint(f"`{name}` has the wrong shape: {tuple(tensors[name].shape)}.")
     return tensors[name]
