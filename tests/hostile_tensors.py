@@ -103,7 +103,12 @@ def _with_query(family: Family, plain: Shapes, ours: set[str]) -> Shapes:
         shapes |= {"pool.kv.weight": (2 * DIM, DIM), "pool.kv.bias": (2 * DIM,)}
     if not google:
         shapes |= {"pool.proj.weight": (DIM, DIM), "pool.proj.bias": (DIM,)}
-    shapes |= {"pool.norm.weight": (DIM,), "pool.norm.bias": (DIM,), "pool.mlp.fc1.bias": (MLP,), "pool.mlp.fc2.bias": (DIM,)}
+    shapes |= {
+        "pool.norm.weight": (DIM,),
+        "pool.norm.bias": (DIM,),
+        "pool.mlp.fc1.bias": (MLP,),
+        "pool.mlp.fc2.bias": (DIM,),
+    }
     shapes["pool.mlp.fc1.weight"], shapes["pool.mlp.fc2.weight"] = ((MLP, DIM), (DIM, MLP))[:: -1 if google else 1]
     return {name: shape for name, shape in shapes.items() if family.name != "SigLIP" or not name.startswith("head.")}
 
@@ -126,7 +131,17 @@ def changed(tensors: dict[str, Tensor], name: str) -> Iterator[tuple[str, dict[s
     yield "left out", {other: one for other, one in tensors.items() if other != name}
     for other in (f"{name}_2", f"model.{name}", f"{name}.weight", "fc.weight", "mean", "std", "decoder.weight"):
         yield f"again as {other}", {**tensors, other: tensor}
-    shapes = {(), (0,), (1, *shape), (2, *shape), (*shape, 1), shape[::-1], (tensor.numel(),), (1,) * 8, (0,) * len(shape)}
+    shapes = {
+        (),
+        (0,),
+        (1, *shape),
+        (2, *shape),
+        (*shape, 1),
+        shape[::-1],
+        (tensor.numel(),),
+        (1,) * 8,
+        (0,) * len(shape),
+    }
     shapes |= {tuple(2 * side for side in shape), tuple(side // 2 for side in shape), tuple(side + 1 for side in shape)}
     shapes |= {(1 << 40 // max(1, len(shape)),) * max(1, len(shape))}
     for i, side in enumerate(shape):

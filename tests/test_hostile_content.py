@@ -22,7 +22,7 @@ from hostile_tensors import changed, in_file, shapes_of
 from safetensors.torch import save_file
 from tiny import fill
 
-from vit.checkpoints import load, recognition
+from vit.checkpoints import load, recognition, weight_files
 from vit.checkpoints.families import FAMILIES
 from vit.checkpoints.families.family import Family
 from vit.checkpoints.families.tensor_shapes import Tensors
@@ -70,7 +70,7 @@ def state() -> Tensors:
 
 
 def reason(path: Path) -> str:
-    """Return why a checkpoint is refused, "" if it opens; also check that the sentence is short and that listing works."""
+    """Return why a checkpoint is refused, "" if it opens; also check the sentence, and that listing works."""
     info = summarise(path)
     try:
         load_checkpoint(path)
@@ -88,7 +88,8 @@ AGAIN = 400
 AMPLIFIED: dict[str, bytes] = {
     "state set again": dict_of(COPY) + b"q\x010cm\nC\n)R" + b"h\x01b" * AGAIN,
     "one state of many objects": dict_of(COPY) + b"q\x010(" + b"cm\nC\n)Rh\x01b" * AGAIN + b"l",
-    "dict of one list": b"](" + b"X\x01\x00\x00\x00aK\x01\x86" * COPY + b"eq\x010(" + b"cbuiltins\ndict\nh\x01\x85R" * AGAIN + b"l",
+    "dict of one list": b"](" + b"X\x01\x00\x00\x00aK\x01\x86" * COPY + b"eq\x010("
+    + b"cbuiltins\ndict\nh\x01\x85R" * AGAIN + b"l",
     "ordered dict of one list": b"](" + b"X\x01\x00\x00\x00aK\x01\x86" * COPY + b"eq\x010("
     + b"ccollections\nOrderedDict\nh\x01\x85R" * AGAIN + b"l",
     "set of one list": b"](" + b"K\x01" * COPY + b"eq\x010(" + b"cbuiltins\nset\nh\x01\x85R" * AGAIN + b"l",
@@ -102,7 +103,8 @@ AMPLIFIED: dict[str, bytes] = {
     "storage of a negative size": TENSOR.replace(b"cpuK\x01t", b"cpuJ\xff\xff\xff\xfft"),
     "tensors of one storage": b"}(" + text("w") + TENSOR + b"q\x01"
     + b"".join(text(f"w{i}") + b"h\x01" for i in range(20_001)) + b"u",
-    "path of a million letters": b"".join(b"}" + text(letter * 900) for letter in "abc") + b"}" + text("w") + TENSOR + b"ssss",
+    "path of a million letters": b"".join(b"}" + text(letter * 900) for letter in "abc")
+    + b"}" + text("w") + TENSOR + b"ssss",
 }  # fmt: skip
 
 
@@ -149,7 +151,9 @@ def test_class_names_and_arguments_that_fill_the_memory_are_left_out(state: Tens
     header = load.read_header((tmp_path / "x.pt").open("rb"), "x.pt")
     assert sum(map(len, header.metadata.values())) < 200_000
     assert reason(tmp_path / "x.pt") == ""
-    many = torch_zip(b"}(" + text("w") + TENSOR + text("classes") + b"](" + text(label) + b"q\x01" + b"h\x01" * COPY + b"eu.")
+    many = torch_zip(
+        b"}(" + text("w") + TENSOR + text("classes") + b"](" + text(label) + b"q\x01" + b"h\x01" * COPY + b"eu."
+    )
     (tmp_path / "x.pt").write_bytes(many)
     assert load.read_header((tmp_path / "x.pt").open("rb"), "x.pt").metadata == {}
 
@@ -171,7 +175,9 @@ def test_large_honest_pickle_opens(state: Tensors, tmp_path: Path) -> None:
     module = torch.nn.Module()
     for i in range(1500):
         module.add_module(f"m{i}", torch.nn.Linear(1, 1))
-    steps = {i: {"step": torch.tensor(1.0), "exp_avg": torch.zeros(1), "exp_avg_sq": torch.zeros(1)} for i in range(5000)}
+    steps = {
+        i: {"step": torch.tensor(1.0), "exp_avg": torch.zeros(1), "exp_avg_sq": torch.zeros(1)} for i in range(5000)
+    }
     names = {f"class number {i}": i for i in range(21_000)}
     torch.save(
         {"state_dict": state, "optimizer_states": [{"state": steps}], "class_to_idx": names, "decoder": module},
@@ -229,8 +235,6 @@ def test_header_is_parsed_once(state: Tensors, tmp_path: Path, monkeypatch: pyte
         parsed.append("pickle")
         return original(*arguments)
 
-    from vit.checkpoints import weight_files  # noqa: PLC0415 # to replace its function
-
     original = weight_files.read_zip
     monkeypatch.setattr(weight_files, "read_zip", counted)
     load_checkpoint(tmp_path / "x.pt")
@@ -270,7 +274,7 @@ def test_missing_patch_embedding_is_a_row_with_a_sentence(suffix: str, state: Te
 
 def test_many_models_in_one_file_are_refused() -> None:
     names = [f"m{i}.{name}" for i in range(60) for name in ("patch_embed.proj.weight", "blocks.0.norm1.weight")]
-    with pytest.raises(InvalidCheckpoint, match="holds 60 models; at most 50"):
+    with pytest.raises(InvalidCheckpoint, match="holds 60 models, more than 50"):
         recognition.parts_of({name: torch.empty(4, 3, 2, 2, device="meta") for name in names})
 
 
@@ -340,14 +344,16 @@ TIMM = {
     "training": {"accuracy": 0.5}, "problem_type": None,
 }  # fmt: skip
 THEIRS = {
-    "hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 384, "hidden_act": "gelu",
-    "layer_norm_eps": 1e-6, "image_size": 32, "patch_size": 8, "num_channels": 3, "qkv_bias": True, "mlp_ratio": 2,
+    "hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 384,
+    "hidden_act": "gelu", "layer_norm_eps": 1e-6,
+    "image_size": 32, "patch_size": 8, "num_channels": 3, "qkv_bias": True, "mlp_ratio": 2,
     "id2label": {str(i): letter for i, letter in enumerate("abcde")}, "label2id": {}, "problem_type": None,
     "rope_theta": 100.0, "use_swiglu_ffn": False,
 }  # fmt: skip
 OPEN_CLIP = {
     "open_clip": {
-        "quick_gelu": False, "picture": {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "x"},
+        "quick_gelu": False,
+        "picture": {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "x"},
         "vision": {"width": 192, "layers": 2, "patch_size": 8, "image_size": 32, "head_width": 64, "pool_type": "tok",
                    "norm_kwargs": {"eps": 1e-5}},
     }
@@ -414,7 +420,9 @@ def test_any_config_gives_a_sentence_or_opens(family: Family) -> None:
     ("field", "value"),
     [("act_layer", ["gelu"]), ("act_layer", {}), ("global_pool", {"a": 1}), ("num_heads", "3"), ("img_size", [])],
 )
-def test_arguments_of_odd_types_are_refused_in_a_sentence(field: str, value: Any, state: Tensors, tmp_path: Path) -> None:
+def test_arguments_of_odd_types_are_refused_in_a_sentence(
+    field: str, value: Any, state: Tensors, tmp_path: Path
+) -> None:
     save_file(state, tmp_path / "model.safetensors")
     document = {"architecture": "vit_tiny_patch16_224", "model_args": {field: value}}
     (tmp_path / "config.json").write_text(json.dumps(document))
@@ -430,9 +438,12 @@ def test_architecture_of_a_megabyte_is_no_work(state: Tensors, tmp_path: Path) -
 
 def test_hostile_config_of_ours_computes_nothing_large(saved: Path) -> None:
     document = json.loads((saved / "config.json").read_text())
-    for changes in ({"image_size": [4096, 4096], "patch_size": 512}, {"image_size": [512, 512], "heads": 64, "depth": 100}):
+    for changes in (
+        {"image_size": [4096, 4096], "patch_size": 512},
+        {"image_size": [512, 512], "heads": 64, "depth": 100},
+    ):
         (saved / "config.json").write_text(json.dumps(document | {"vit": document["vit"] | changes}))
-        assert "more than is computed here" in reason(saved)
+        assert "than are computed here" in reason(saved)
 
 
 # --- Listing ------------------------------------------------------------------------------------------------------
@@ -525,13 +536,12 @@ def test_any_damage_gives_a_sentence_or_opens(kind: str, state: Tensors, tmp_pat
 
 @pytest.mark.exhaustive
 def test_any_operations_of_a_pickle_give_a_sentence(tmp_path: Path) -> None:
-    pieces = [
-        b"(", b")", b"]", b"}", b"\x8f", b"0", b"1", b"2", b"N", b"\x88", b"K\x01", b"J\xff\xff\xff\xff", b"q\x01", b"h\x01",
-        b"q\x02", b"h\x02", b"t", b"l", b"d", b"e", b"u", b"s", b"a", b"b", b"R", b"\x81", b"\x85", b"\x86", b"\x87", b"Q",
-        b"\x90", b"\x91", b"\x92", b"\x93", b"\x94", b"o", b"cm\nC\n", b"ccollections\nOrderedDict\n", b"cbuiltins\nset\n",
-        b"ctorch._utils\n_rebuild_tensor_v2\n", b"ctorch._tensor\n_rebuild_from_type_v2\n", TENSOR, text("classes"),
-        text("_modules"), text("state_dict"), text("args"), b"\x8a\x0a" + b"\x01" * 10, b"\x8b\xff\xff\xff\x7f", dict_of(9),
-        b"\x8d" + b"\xff" * 8, b"\x95" + b"\xff" * 8, b"G" + bytes(8), b"I" + b"1" * 9 + b"\n", b"Va\n", b"S'a'\n", b"F1e9\n",
+    pieces = [bytes([code]) for code in b"()]}012Ntldeusab\x88\x8fR\x81\x85\x86\x87Q\x90\x91\x92\x93\x94o"] + [
+        b"K\x01", b"J\xff\xff\xff\xff", b"q\x01", b"h\x01", b"q\x02", b"h\x02", b"cm\nC\n", b"cbuiltins\nset\n",
+        b"ccollections\nOrderedDict\n", b"ctorch._utils\n_rebuild_tensor_v2\n", TENSOR, text("classes"), dict_of(9),
+        b"ctorch._tensor\n_rebuild_from_type_v2\n", text("_modules"), text("state_dict"), text("args"),
+        b"\x8a\x0a" + b"\x01" * 10, b"\x8b\xff\xff\xff\x7f", b"\x8d" + b"\xff" * 8, b"\x95" + b"\xff" * 8,
+        b"G" + bytes(8), b"I" + b"1" * 9 + b"\n", b"Va\n", b"S'a'\n", b"F1e9\n",
     ]  # fmt: skip
     rng = random.Random(3)
     for _ in range(1000):

@@ -88,7 +88,7 @@ class View:
 
 
 class _Budget:
-    """Limits the items that are copied: a few bytes can copy a large object again. Honest pickles copy each item once."""
+    """Limits the items that are copied: few bytes can copy a large object again; honest pickles copy each item once."""
 
     def __init__(self) -> None:
         self.left = MAX_OPERATIONS

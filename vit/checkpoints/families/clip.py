@@ -153,7 +153,7 @@ def _read_open_clip(document: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     vision = document["open_clip"]["vision"]
     pool = vision.get("pool_type", "tok")
-    if not isinstance(pool, str) or pool not in _POOLS or vision.get("attentional_pool") or vision.get("final_ln_after_pool"):
+    if pool not in tuple(_POOLS) or vision.get("attentional_pool") or vision.get("final_ln_after_pool"):
         raise InvalidCheckpoint(
             f"By open_clip_config.json the model pools by {brief(pool)} in a way not computed here."
         )

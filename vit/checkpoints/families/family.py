@@ -116,7 +116,8 @@ class Family:
     def find(self, name: str) -> str | None:
         """Translate one of the family's names to ours, before `reshape`; None for an unknown name."""
         spend()
-        return next((_fill(match, ours) for pattern, ours in self._patterns if (match := pattern.fullmatch(name))), None)
+        matches = ((ours, pattern.fullmatch(name)) for pattern, ours in self._patterns)
+        return next((_fill(match, ours) for ours, match in matches if match), None)
 
     def rename(self, tensors: Tensors) -> Tensors:
         """Rename the family's tensors to those of `VisionTransformer`, before `reshape`.
@@ -172,10 +173,7 @@ def build_config(values: Mapping[str, Any]) -> ViTConfig:
     if math.prod(config.grid) > MAX_PATCHES:
         raise InvalidCheckpoint(f"The config implies {math.prod(config.grid)} patches; the limit is {MAX_PATCHES}.")
     if math.prod(config.image_size) > _MAX_PIXELS or config.tokens**2 * config.heads * config.depth > _MAX_WEIGHTS:
-        raise InvalidCheckpoint(
-            f"The config implies {config.tokens:,} tokens of {config.heads} heads in {config.depth} blocks, and pictures "
-            f"of {math.prod(config.image_size):,} px: more than is computed here."
-        )
+        raise InvalidCheckpoint("The config implies larger pictures or more attention weights than are computed here.")
     return config
 
 

@@ -98,7 +98,7 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
     normalisation = _normalisation(extra, shapes, embedding[1])
     left_out = {name: file_name for name, file_name in extra.items() if name not in (*head, *normalisation)}
     beside_alone = {name: shapes[name] for name in left_out if name not in own and not _APART.search(name)}
-    if (before := _changes_pictures(beside_alone, dim, embedding[1])):
+    if before := _changes_pictures(beside_alone, dim, embedding[1]):
         raise InvalidCheckpoint(
             f"The file holds a layer that changes pictures before the model sees them (`{brief(before)}`), so it "
             "cannot be opened faithfully. Save only the Vision Transformer, and change the pictures beforehand."

@@ -60,13 +60,13 @@ def find_parts(tensors: Mapping[str, Tensor], families: Sequence[Family]) -> lis
                 places[name[:end]].own[_CHUNKS.sub(r"blocks.\1.", name[end:])] = bare[name]
                 left -= 1
         if left < 0:
-            raise InvalidCheckpoint("The file holds models in models, more than are read. Save the state_dict() of one.")
+            raise InvalidCheckpoint("The file holds models in models, more than are read. Save one of them.")
     parts = [part for part in places.values() if any(family.claims(list(part.own)) for family in families)]
-    for part in [] if parts else places.values():  # the blocks may be in a separate module
+    for part in [] if parts or len(places) > _MAX_PARTS else places.values():  # the blocks may be in a separate module
         tried = ((family, aligned(part.own, family)) for family in families)
         parts += [part._replace(own=own) for family, own in tried if family.claims(list(own))][:1]
     if len(parts) > _MAX_PARTS:
-        raise InvalidCheckpoint(f"The file holds {len(parts):,} models; at most {_MAX_PARTS} are read. Save one of them.")
+        raise InvalidCheckpoint(f"The file holds {len(parts):,} models, more than {_MAX_PARTS}. Save one of them.")
     ancestors = {part.prefix: _ancestors(part.prefix) for part in parts}
     for name in bare:
         if any(name.startswith(prefix) for prefix in ancestors):
