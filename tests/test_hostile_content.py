@@ -314,6 +314,22 @@ def test_every_family_is_read_from_its_shapes(family: Family) -> None:
     opened(in_file(family, dict(shapes_of(family))["plain"]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.complex64, torch.int64])
+def test_numbers_that_no_weights_are_made_of_are_named(dtype: torch.dtype) -> None:
+    tintn = next(family for family in FAMILIES if family.name == "tintn")
+    tensors = in_file(tintn, dict(shapes_of(tintn))["layers of heads"])
+    name = "encoder.blocks.0.attention.heads.1.query.bias"
+    with pytest.raises(InvalidCheckpoint, match="is stored as"):
+        opened(tensors | {name: torch.empty(64, dtype=dtype, device="meta")})
+
+
+@pytest.mark.parametrize("stated", ["x", 1, [], {"vision": 1}, {"picture": []}, {"picture": {"mean": None}}])
+def test_config_that_imitates_ours_of_open_clip_is_checked(stated: Any) -> None:
+    clip = next(family for family in FAMILIES if family.name == "OpenAI CLIP")
+    with pytest.raises(InvalidCheckpoint, match=r"of open_clip_config\.json"):
+        opened(in_file(clip, dict(shapes_of(clip))["plain"]), {"open_clip": stated})
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_any_changed_tensor_gives_a_sentence_or_opens(family: Family) -> None:
