@@ -119,7 +119,7 @@ def read_legacy(file: IO[bytes]) -> Pickled:
 def _place(root: Any, locate: Any) -> dict[str, StoredTensor]:
     """Return the tensors of an object by name, with their positions."""
     bases: dict[str, Tensor] = {}
-    stored = {}
+    stored: dict[str, StoredTensor] = {}
     for name, view in _walk(root, "", [_MAX_VISITS], frozenset()):
         spend()
         if len(stored) == MAX_TENSORS:
