@@ -30,12 +30,16 @@ def _noise_picture(config: ViTConfig) -> Tensor:
     """Return noise from -1 to 1 made with integer arithmetic, which is identical on every machine and version."""
     mask = (1 << 32) - 1
     shape = (1, config.channels, *config.image_size)
-    x = torch.arange(1, math.prod(shape) + 1)
-    # Mix the bits of each index with the first two primes of xxHash.
-    for factor, shift in ((2654435761, 15), (2246822519, 13)):
-        x = (x * factor) & mask
-        x = x ^ (x >> shift)
-    return (x.double() / 2**31 - 1).float().reshape(shape)
+    noise, begin = torch.empty(math.prod(shape)), 1
+    for part in noise.split(1 << 20):  # the integers take several times the memory of the picture
+        x = torch.arange(begin, begin + len(part))
+        # Mix the bits of each index with the first two primes of xxHash.
+        for factor, shift in ((2654435761, 15), (2246822519, 13)):
+            x = (x * factor) & mask
+            x = x ^ (x >> shift)
+        part.copy_(x.double() / 2**31 - 1)
+        begin += len(part)
+    return noise.reshape(shape)
 
 
 def check_fingerprint(model: VisionTransformer, stored: object) -> None:

@@ -4,21 +4,28 @@ import json
 from typing import Any
 
 from vit.errors import InvalidCheckpoint
+from vit.untrusted import spend
+
+_MAX_VALUES = 1_000_000  # 100,000 class names and their numbers are 400,000
 
 
 def read_json(text: bytes | str, name: str, kind: type = dict) -> Any:
-    """Parse JSON, rejecting duplicate keys.
+    """Parse JSON, rejecting duplicate keys and values without number, which fill memory by two bytes each.
 
     Raises:
         InvalidCheckpoint: not JSON, or not of this kind.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        spend()
         if len(dict(pairs)) < len(pairs):
             raise ValueError("a name occurs twice")
         return dict(pairs)
 
     try:
+        raw = text if isinstance(text, bytes) else text.encode()
+        if sum(map(raw.count, (b",", b"[", b"{"))) > _MAX_VALUES:
+            raise ValueError("there are too many values")
         value = json.loads(text, object_pairs_hook=unique)
         json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate could not be displayed
     except (ValueError, RecursionError) as error:

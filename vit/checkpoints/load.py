@@ -1,9 +1,10 @@
 """Open and list checkpoints; files are treated as untrusted."""
 
 import hashlib
+import logging
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -29,21 +30,24 @@ from vit.checkpoints.checkpoint import (
 from vit.checkpoints.families import clip, torchvision
 from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.families.timm_preprocess import with_arguments
+from vit.checkpoints.file_entries import MAX_NAME, MAX_NAMES
 from vit.checkpoints.fingerprint import check_fingerprint
 from vit.checkpoints.folder import CheckpointFiles, open_files
 from vit.checkpoints.json_documents import read_json
 from vit.checkpoints.recognition import ParsedCheckpoint
-from vit.checkpoints.weight_files import CLASSES, TRAINING, Weights, read_meta_tensors, read_tensors
+from vit.checkpoints.weight_files import CLASSES, TRAINING, Header, Weights, read_header, read_tensors
 from vit.devices import memory
-from vit.errors import InvalidCheckpoint, UnknownHeads
+from vit.errors import InvalidCheckpoint, UnknownHeads, UserError
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
+from vit.out_of_memory import describe_failure, is_out_of_memory
 from vit.paths import split_part
 from vit.untrusted import brief
 
 LARGE_MODEL_BYTES = 1 << 30  # [bytes] in float32; larger models stay in half precision if their file is
 MAX_LABEL = 500  # [characters]
 IMAGENET_CLASSES = 1000
+_log = logging.getLogger(__name__)
 _BEST_OF_RUN = Path("checkpoints", "best")  # in the folder of a training run
 
 
@@ -56,14 +60,14 @@ def list_checkpoints(root: str | Path | None = None) -> list[CheckpointInfo]:
 
 
 def summarise(path: Path) -> CheckpointInfo:
-    """Summarise the checkpoint in a folder without loading its weights."""
+    """Summarise the checkpoint in a folder without loading its weights; raises no error, whatever the folder holds."""
     params, size, labels, facts, family = 0, 0, 0, {}, ""
     others: tuple[str, ...] = ()
     try:
-        with open_files(path) as source:
+        with _last_resort(path.name), open_files(path) as source:
             size = source.size
-            parts, metadata = _read_all_headers(source)
-            tensors = _merged(parts)
+            headers, metadata = _read_all_headers(source)
+            tensors = _merged(headers)
             document, _ = _read_documents(source, metadata)
             facts = _stated_facts(document)
             others = () if source.part or OURS in metadata else tuple(recognition.parts_of(tensors)[1:])
@@ -73,9 +77,26 @@ def summarise(path: Path) -> CheckpointInfo:
     except UnknownHeads as error:
         problem, choices = str(error), error.choices
         return CheckpointInfo(path.name, path, params, size, labels, facts, problem, choices=choices, others=others)
-    except InvalidCheckpoint as error:
+    except UserError as error:
         return CheckpointInfo(path.name, path, params, size, labels, facts, str(error))
     return CheckpointInfo(path.name, path, params, size, labels, facts, family=family, others=others)
+
+
+@contextmanager
+def _last_resort(name: str) -> Iterator[None]:
+    """Turn an error that no reader expects into a sentence, as anybody may have written the file; the log has it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            words = describe_failure(error, f"Reading {brief(name)}", "Close other programs.")
+            raise InvalidCheckpoint(words) from error
+        _log.exception("Reading %s", brief(name))
+        raise InvalidCheckpoint(
+            f"{brief(name)} cannot be read: something in it is unlike all known checkpoints. Save or download it again."
+        ) from error
 
 
 # --- Opening ------------------------------------------------------------------------------------------------
@@ -94,7 +115,8 @@ def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Check
     Raises:
         InvalidCheckpoint: the problem, in one sentence; `Unavailable` if it cannot be downloaded.
     """
-    with open_files(_locate(path_or_name)) as source:
+    path = _locate(path_or_name)
+    with _last_resort(path.name), open_files(path) as source:
         checkpoint = _load_source(source, heads)
     name = hub.pinned_name(checkpoint.path)
     return replace(checkpoint, name=str(name)) if name else checkpoint
@@ -120,36 +142,41 @@ def _locate(path_or_name: str | Path) -> Path:
     return find_checkpoint(str(path_or_name))  # raises, and lists the existing ones
 
 
-def _read_all_headers(source: CheckpointFiles) -> tuple[dict[str, Tensors], dict[str, str]]:
-    """Read the header of each weights file: tensors on the meta device, and the merged metadata."""
-    parts, metadata = {}, dict[str, str]()
+def _read_all_headers(source: CheckpointFiles) -> tuple[dict[str, Header], dict[str, str]]:
+    """Read the header of each weights file, and merge the metadata."""
+    headers, metadata = {}, dict[str, str]()
+    named: dict[str, set[str]] = {}
+    for tensor, shard in source.index.items():
+        named.setdefault(shard, set()).add(tensor)
     for name, file in source.files.items():
-        parts[name], own = read_meta_tensors(file, name)
-        metadata |= own
-        indexed = {tensor for tensor, shard in source.index.items() if shard == name}
-        if source.index and (others := indexed ^ parts[name].keys()):
+        headers[name] = read_header(file, name)
+        metadata |= headers[name].metadata
+        lengths = [len(tensor) for tensor in headers[name].tensors]
+        if max(lengths) > MAX_NAME or sum(lengths) > MAX_NAMES:
+            raise InvalidCheckpoint(f"{brief(name)} gives its tensors names that are too long to be those of a model.")
+        if source.index and (others := named[name] ^ headers[name].tensors.keys()):
             raise InvalidCheckpoint(
                 f"{brief(name)} does not hold what {source.weights} says, such as `{brief(min(others))}`. "
                 "Download both again."
             )
-    return parts, metadata
+    return headers, metadata
 
 
-def _merged(parts: Mapping[str, Tensors]) -> Tensors:
-    return {name: tensor for part in parts.values() for name, tensor in part.items()}
+def _merged(headers: Mapping[str, Header]) -> Tensors:
+    return {name: tensor for header in headers.values() for name, tensor in header.tensors.items()}
 
 
-def _read_weights(source: CheckpointFiles, parts: Mapping[str, Tensors], keys: set[str], half: bool) -> Weights:
+def _read_weights(source: CheckpointFiles, headers: Mapping[str, Header], keys: set[str], half: bool) -> Weights:
     """Read the selected tensors of all files, and hash the files as if they were concatenated."""
     tensors, digest = Tensors(), hashlib.sha256()
     for name, file in source.files.items():
-        tensors |= read_tensors(file, name, parts[name], keys & parts[name].keys(), half, digest).tensors
+        tensors |= read_tensors(file, name, headers[name], keys & headers[name].tensors.keys(), half, digest).tensors
     return Weights(tensors, digest.hexdigest())
 
 
 def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
-    parts, metadata = _read_all_headers(source)
-    shapes = _merged(parts)
+    headers, metadata = _read_all_headers(source)
+    shapes = _merged(headers)
     document, preprocess_document = _read_documents(source, metadata)
     ours = OURS in metadata
     called = _names_of(source)
@@ -159,7 +186,7 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     preprocess, why_preprocess = read_preprocess(preprocess_document, document, promised, called)
     half = _keeps_half(promised)
     tensors, digest = _read_weights(
-        source, parts, recognition.used(shapes, ours, promised.part), half
+        source, headers, recognition.used(shapes, ours, promised.part), half
     )  # nothing large is allocated before this line
     tensors = shapes | tensors  # unused tensors keep their names, because families are recognised by them
 

@@ -10,8 +10,8 @@ from io import BufferedReader
 import torch
 
 from vit.checkpoints.file_entries import MAX_TENSORS, Entry, open_zip, rewound, unsupported_dtype
-from vit.errors import InvalidCheckpoint
-from vit.untrusted import brief
+from vit.errors import InvalidCheckpoint, UserError
+from vit.untrusted import brief, spend
 
 _NUMPY_DTYPES = {
     "<f8": torch.float64, "<f4": torch.float32, "<f2": torch.float16,
@@ -40,10 +40,11 @@ def read_archive(file: BufferedReader, name: str, size: int) -> dict[str, Entry]
             members = sorted(archive.infolist(), key=lambda member: member.header_offset)
             if any(member.compress_type != zipfile.ZIP_STORED for member in members):
                 raise InvalidCheckpoint(f"{brief(name)} is compressed. Write it again with numpy.savez.")
-            if members[0].header_offset:
-                raise ValueError("Something lies before the first entry.")
+            if members[0].header_offset or len(members) > MAX_TENSORS:
+                raise ValueError("Something lies before the first entry, or there are too many.")
             at = 0
             for member in members:
+                spend()
                 with archive.open(member) as content:  # checks that directory and entry agree
                     start = content.read(1 << 10)
                 # As in `pickles.read_zip`: lengths of name and extra field.
@@ -54,9 +55,7 @@ def read_archive(file: BufferedReader, name: str, size: int) -> dict[str, Entry]
                 if member.header_offset < at or entry.end > size or key in entries or key == member.filename:
                     raise ValueError("Two entries overlap, have one name, or one is no array.")
                 entries[key], at = entry, entry.end
-            if not 1 <= len(entries) <= MAX_TENSORS:
-                raise ValueError("There are too many arrays.")
-    except InvalidCheckpoint:
+    except UserError:
         raise
     except Exception as error:  # as in `read_tensors`
         raise InvalidCheckpoint(

@@ -9,10 +9,13 @@ Source of the format: Python's `pickletools`.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pickletools import genops
+from pickletools import opcodes
 from typing import IO, Any, NamedTuple
 
 import torch
+
+from vit.checkpoints.file_entries import MAX_NAME
+from vit.untrusted import spend
 
 MAX_OPERATIONS = 1_000_000
 _MAX_ELEMENTS = 1 << 40
@@ -27,6 +30,8 @@ _DTYPES = {
     "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
     "Bool": torch.bool, "Untyped": torch.uint8,
 }  # fmt: skip
+# A table, as `getattr(torch, name)` imports parts of torch that are loaded on first use.
+_DTYPES_BY_NAME = {f"torch {name}": dtype for name, dtype in vars(torch).items() if isinstance(dtype, torch.dtype)}
 
 
 class UnsafePickle(ValueError):
@@ -47,7 +52,7 @@ class Global(NamedTuple):
     name: str
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class Opaque:
     """An object of a class that is not imported.
 
@@ -60,7 +65,6 @@ class Opaque:
     kind: str
     items: dict[Any, Any] = field(default_factory=dict)
     state: dict[Any, Any] = field(default_factory=dict)
-    __hash__ = object.__hash__  # it may be a dict key
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,15 +87,31 @@ class View:
     stride: tuple[int, ...]
 
 
+class _Budget:
+    """Limits the items that are copied: few bytes can copy a large object again; honest pickles copy each item once."""
+
+    def __init__(self) -> None:
+        self.left = MAX_OPERATIONS
+
+    def take(self, count: int) -> None:
+        """Call this before `count` items are copied."""
+        spend()
+        self.left -= count
+        if self.left < 0:
+            raise ValueError("The pickle copies its objects too often.")
+
+
 def interpret(pickle: IO[bytes]) -> Any:
-    """Interpret a pickle, with `View` for tensors and `Opaque` for other objects."""
+    """Interpret a pickle, with `View` for tensors and `Opaque` for other objects; reading stops behind it."""
     stack: list[Any] = []
     marks: list[list[Any]] = []
     memo: dict[Any, Any] = {}
-    for count, (operation, argument, _) in enumerate(genops(pickle)):
-        if count > MAX_OPERATIONS:
-            raise ValueError("The pickle is too long.")
-        name = operation.name
+    budget = _Budget()
+    for count in range(MAX_OPERATIONS):
+        if count % 1024 == 0:
+            spend()
+        name, read_argument = _OPERATIONS[pickle.read(1)]
+        argument = read_argument(pickle) if read_argument else None
         if name == "STOP":
             return stack.pop()
         if name in _VALUES:
@@ -107,40 +127,45 @@ def interpret(pickle: IO[bytes]) -> Any:
             items, stack = stack, marks.pop()
             _ON_MARK[name](stack, items)
         elif name in _ON_STACK:
-            _ON_STACK[name](stack, argument)
+            _ON_STACK[name](stack, budget)
         elif name not in ("PROTO", "FRAME"):
             raise ValueError(f"{name} is no part of a checkpoint.")
-    raise ValueError("The pickle does not end.")
+    raise ValueError("The pickle is too long.")
 
 
 def _global(name: str) -> Global:
+    if len(name) > MAX_NAME:
+        raise ValueError("A class has too long a name.")
     if _ATTACKS.fullmatch(name):
         raise UnsafePickle(name.replace(" ", ".").replace("__builtin__", "builtins"))  # Python 2 used the old name
     return Global(name)
 
 
-def _call(function: Any, arguments: Any) -> Any:
+def _call(function: Any, arguments: Any, budget: _Budget) -> Any:
     """Emulate the few functions that make tensors and dicts; return an opaque object for any other."""
     kind = function.name if isinstance(function, Global) else ""
     match kind, arguments:
         case "torch._utils _rebuild_tensor_v2" | "torch._utils _rebuild_tensor", (storage, offset, shape, stride, *_):
             return _view(storage, offset, shape, stride)
         case "torch._utils _rebuild_tensor_v3", (storage, offset, shape, stride, _, _, Global(name=dtype), *_):
-            return _view(storage, offset, shape, stride, getattr(torch, dtype.removeprefix("torch ")))
+            return _view(storage, offset, shape, stride, _DTYPES_BY_NAME[dtype])
         case "torch._utils _rebuild_parameter" | "torch._utils _rebuild_parameter_with_state", (tensor, *_):
             return tensor
         case "torch.nn.parameter Parameter", (tensor, *_):
             return tensor
         case "torch._tensor _rebuild_from_type_v2", (rebuild, _, tuple(inner), *_):
-            return _call(rebuild, inner)
+            budget.take(1)
+            return _call(rebuild, inner, budget)
         case "torch._dynamo.eval_frame OptimizedModule", (Opaque() as module, *_):  # wrapper of torch.compile
             return module
         case "torch Size", (tuple(shape),):
             return shape
         case "collections OrderedDict" | "builtins dict" | "__builtin__ dict", (list(pairs),):
+            budget.take(len(pairs))
             return _dict([key for key, _ in pairs], [value for _, value in pairs])
         case "builtins set" | "__builtin__ set", (list(members),):
-            return Opaque(_SET, _set(members))
+            budget.take(len(members))
+            return _set(members)
         case "collections OrderedDict" | "collections defaultdict" | "builtins dict" | "__builtin__ dict", _:
             return {}
     return Opaque(kind)
@@ -150,8 +175,9 @@ def _view(storage: Any, offset: Any, shape: Any, stride: Any, dtype: Any = None)
     if not isinstance(storage, Storage):  # an unsupported kind of storage, as pickle.dump writes
         return Opaque("torch Tensor")
     dtype = dtype or storage.dtype
-    sides = (*shape, *stride, offset)
-    if len(shape) > 8 or len(shape) != len(stride) or not all(type(n) is int and 0 <= n < _MAX_ELEMENTS for n in sides):
+    if len(shape) > 8 or len(shape) != len(stride):
+        raise ValueError("A tensor has too many dimensions.")
+    if not all(type(n) is int and 0 <= n < _MAX_ELEMENTS for n in (*shape, *stride, offset)):
         raise ValueError("A tensor has an impossible shape.")
     last = offset + sum((side - 1) * step for side, step in zip(shape, stride, strict=True))
     if 0 not in shape and (last + 1) * dtype.itemsize > storage.count * storage.dtype.itemsize:
@@ -161,27 +187,34 @@ def _view(storage: Any, offset: Any, shape: Any, stride: Any, dtype: Any = None)
 
 def _persistent(identity: Any) -> Any:
     match identity:
-        case ("storage", Global(name=name), str(key), _, int(count), *views):
+        case ("storage", Global(name=name), str(key), _, int(count), *_) if len(key) <= MAX_NAME:
             kind = re.fullmatch(r"torch(?:\.cuda|\.storage)? (\w+)Storage", name)
-            if kind is None or kind[1] not in _DTYPES or any(view is not None for view in views):
+            if kind is None or kind[1] not in _DTYPES or identity[5:6] not in ((), (None,)):  # the last: views
                 return Opaque(name)
+            if not 0 <= count < _MAX_ELEMENTS:
+                raise ValueError("A storage has an impossible size.")
             return Storage(key, _DTYPES[kind[1]], count)
         case ("module", Global() as kind, *_):  # a pickled module, whose source code is stored, too
             return kind
     raise ValueError("This is no storage.")
 
 
+def _key(value: Any) -> Any:
+    """Return a value as a dict key; a placeholder for all but short texts and small integers.
+
+    Hashing a few bytes of nested tuples can take years, a file can choose tuples and large integers with equal hashes,
+    and long equal texts are compared again and again.
+    """
+    short = isinstance(value, str) and len(value) <= MAX_NAME
+    return value if short or (type(value) is int and -(1 << 60) < value < 1 << 60) else object()
+
+
 def _dict(keys: Iterable[Any], values: Iterable[Any]) -> dict[Any, Any]:
-    """Build a dict. Nested tuples are replaced by opaque keys, as hashing a few bytes of them can take years."""
-
-    def hashable(key: Any) -> Any:
-        nested = isinstance(key, tuple) and any(isinstance(part, tuple) for part in key)
-        return Opaque("builtins tuple") if nested else key
-
-    return dict(zip(map(hashable, keys), values, strict=True))
+    return dict(zip(map(_key, keys), values, strict=True))
 
 
 def _set(members: list[Any]) -> dict[Any, None]:
+    """Return a set as a dict without values; a million empty ones are smaller than an `Opaque` each."""
     return _dict(members, [None] * len(members))
 
 
@@ -199,26 +232,30 @@ def _append(target: Any, items: list[Any]) -> None:
         raise TypeError("Only lists are appended to.")
 
 
-def _build(stack: list[Any], _: Any) -> None:
+def _build(stack: list[Any], budget: _Budget) -> None:
     states = stack.pop()
-    if isinstance(target := stack[-1], Opaque):
-        for state in states if isinstance(states, tuple) else (states,):  # attributes, and those in slots
-            target.state |= state if isinstance(state, dict) else {}
+    pair = isinstance(states, tuple) and len(states) == 2  # attributes, and those in slots
+    for state in states if pair else (states,):
+        if isinstance(target := stack[-1], Opaque) and isinstance(state, dict):
+            budget.take(len(state))
+            target.state.update(state)
 
 
-def _reduce(stack: list[Any], _: Any) -> None:
+def _reduce(stack: list[Any], budget: _Budget) -> None:
     arguments = stack.pop()
-    stack.append(_call(stack.pop(), arguments))
+    stack.append(_call(stack.pop(), arguments, budget))
 
 
-def _new_with_names(stack: list[Any], _: Any) -> None:
+def _new_with_names(stack: list[Any], budget: _Budget) -> None:
     del stack[-1]
-    _reduce(stack, _)
+    _reduce(stack, budget)
 
 
 def _named_by_stack(stack: list[Any], _: Any) -> None:
-    name = stack.pop()
-    stack.append(_global(f"{stack.pop()} {name}"))
+    name, module = stack.pop(), stack.pop()
+    if not all(isinstance(part, str) and len(part) <= MAX_NAME for part in (name, module)):
+        raise ValueError("A class has no name.")
+    stack.append(_global(f"{module} {name}"))
 
 
 def _tuple(count: int) -> Any:
@@ -228,7 +265,8 @@ def _tuple(count: int) -> Any:
     return replace
 
 
-_SET = "builtins set"
+# Byte of an operation -> its name, and the function that reads its argument if it has one.
+_OPERATIONS = {code.code.encode("latin-1"): (code.name, code.arg and code.arg.reader) for code in opcodes}
 _NUMBERS = ("INT", "LONG", "LONG1", "LONG4", "BININT", "BININT1", "BININT2", "FLOAT", "BINFLOAT")
 _TEXTS = ("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8")
 _BYTES = ("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8")
@@ -240,7 +278,7 @@ _VALUES: dict[str, Any] = {
     "EMPTY_LIST": lambda _: [],
     "EMPTY_TUPLE": lambda _: (),
     "EMPTY_DICT": lambda _: {},
-    "EMPTY_SET": lambda _: Opaque(_SET),
+    "EMPTY_SET": lambda _: {},
     "GLOBAL": _global,
 }
 _GETS, _PUTS = ("GET", "BINGET", "LONG_BINGET"), ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
@@ -248,12 +286,12 @@ _ON_MARK: dict[str, Any] = {
     "LIST": lambda stack, items: stack.append(items),
     "TUPLE": lambda stack, items: stack.append(tuple(items)),
     "DICT": lambda stack, items: stack.append(_dict(items[::2], items[1::2])),
-    "FROZENSET": lambda stack, items: stack.append(Opaque(_SET, _set(items))),
+    "FROZENSET": lambda stack, items: stack.append(_set(items)),
     "APPENDS": lambda stack, items: _append(stack[-1], items),
-    "ADDITEMS": lambda stack, items: stack[-1].items.update(_set(items)),
+    "ADDITEMS": lambda stack, items: stack[-1].update(_set(items)),
     "SETITEMS": lambda stack, items: _set_items(stack[-1], items),
     "POP_MARK": lambda stack, items: None,
-    "OBJ": lambda stack, items: stack.append(_call(items[0], tuple(items[1:]))),
+    "OBJ": lambda stack, items: stack.append(Opaque(items[0].name)),
 }
 _ON_STACK: dict[str, Any] = {
     "APPEND": lambda stack, _: _append(stack[-2], [stack.pop()]),

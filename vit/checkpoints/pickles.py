@@ -16,9 +16,13 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.families.timm_preprocess import ARGUMENTS
+from vit.checkpoints.file_entries import MAX_NAME, MAX_TENSORS
 from vit.checkpoints.pickle_interpreter import Opaque, Storage, View, interpret
+from vit.untrusted import is_whole, spend
 
-_MAX_VISITS = 30_000  # limit on dicts and modules to search; a ViT-22B has about 1,500, and 1 million take 12 s
+_MAX_VISITS = 1_000_000  # limit on items to visit; a dict or module counts as 30, of which a ViT-22B has about 1,500
+_MAX_TEXT = 4 << 20  # [characters] of class names; 21,000 have half a million
+_MAX_NUMBERS = 16  # in a setting; a mean has three
 _MAX_DEPTH = 60  # modules are nested about ten levels deep, and each level counts twice
 
 
@@ -59,8 +63,7 @@ def read_zip(archive: ZipFile, file: BufferedReader, pickle: str) -> Pickled:
         UnsafePickle: it refers to a function that no checkpoint needs.
         Exception: any error that a damaged file causes.
     """
-    with archive.open(pickle) as content:
-        root = _numbered(interpret(content))
+    root = _numbered(interpret(io.BytesIO(archive.read(pickle))))
     folder = pickle.removesuffix("data.pkl")
     if f"{folder}byteorder" in archive.namelist() and archive.read(f"{folder}byteorder") != b"little":
         raise ValueError("The numbers are big-endian.")
@@ -98,7 +101,8 @@ def read_legacy(file: IO[bytes]) -> Pickled:
     at, storages = start.tell(), {storage.key: storage for storage in _storages(root)}
     places = {}
     for key in keys:
-        storage = storages[key]
+        spend()
+        storage = storages[key if isinstance(key, str) else ""]  # the hash of nested tuples can take years
         file.seek(at)
         (count,) = struct.unpack("<q", file.read(8))
         if count != storage.count:
@@ -115,8 +119,11 @@ def read_legacy(file: IO[bytes]) -> Pickled:
 def _place(root: Any, locate: Any) -> dict[str, StoredTensor]:
     """Return the tensors of an object by name, with their positions."""
     bases: dict[str, Tensor] = {}
-    stored = {}
+    stored: dict[str, StoredTensor] = {}
     for name, view in _walk(root, "", [_MAX_VISITS], frozenset()):
+        spend()
+        if len(stored) == MAX_TENSORS:
+            raise ValueError("There are too many tensors.")
         begin, end = locate(view.storage)
         size = view.storage.count * view.storage.dtype.itemsize
         if end - begin != size:
@@ -138,19 +145,20 @@ _SETTINGS = ("hyper_parameters", "hparams", "args", "config", "cfg", "meta", "me
 
 def _class_names(root: Any) -> tuple[str, ...]:
     """Find class names beside the tensors; () if there are none."""
-    for section in (root, *(_content(root).get(key) for key in _SETTINGS)):
-        values = _content(section)
+    content = _content(root)
+    for values in (content, *(_content(content.get(key)) for key in _SETTINGS)):
         for key in (*_NAMED_CLASSES, *_NUMBERED_CLASSES):
             names = values.get(key)
             if isinstance(names, Mapping | Opaque):
                 pairs = list(_content(names).items())
                 if key in _NUMBERED_CLASSES:
                     pairs = [(index, name) for name, index in pairs]
-                # Other objects may be nested such that their text fills the memory.
-                by_index = {str(index): name for index, name in pairs if isinstance(index, int | str)}
+                # Other objects may be nested such that their text fills the memory, and so may the digits of a number.
+                plain = (pair for pair in pairs if isinstance(pair[0], str) or is_whole(pair[0]))
+                by_index = {str(index): name for index, name in plain}
                 names = [by_index.get(str(index)) for index in range(len(by_index))]
             if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
-                return tuple(names)
+                return tuple(names) if sum(map(len, names)) <= _MAX_TEXT else ()
     return ()
 
 
@@ -180,16 +188,19 @@ def _timm_config(root: Any) -> dict[str, Any]:
 
 
 def _plain(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the items that are text, numbers, or lists of numbers."""
+    """Return the items that are short text, numbers, or short lists of numbers."""
 
     def number(value: Any) -> bool:
-        return isinstance(value, int | float) and abs(value) < 1e9
+        return isinstance(value, int | float) and -1e9 < value < 1e9
+
+    def numbers(value: Any) -> bool:
+        return isinstance(value, list | tuple) and len(value) <= _MAX_NUMBERS and all(map(number, value))
 
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in values.items()
         if isinstance(name, str)
-        and (isinstance(value, str) or number(value) or (isinstance(value, list | tuple) and all(map(number, value))))
+        and ((isinstance(value, str) and len(value) <= MAX_NAME) or number(value) or numbers(value))
     }
 
 
@@ -203,7 +214,7 @@ def _content(node: Any) -> Mapping[Any, Any]:
 def _numbered(root: Any) -> Any:
     """Give names to a list of models or a dict with integer keys; tensors in a list get none."""
     if isinstance(root, list | tuple):
-        root = dict(enumerate(root))
+        root = {i: one for i, one in enumerate(root) if isinstance(one, dict | Opaque)}
     if not isinstance(root, dict):
         return root
     return {str(key) if type(key) is int and not isinstance(one, View) else key: one for key, one in root.items()}
@@ -214,6 +225,8 @@ def _storages(root: Any) -> Iterator[Storage]:
     todo, seen = [root], set[int]()
     while todo:
         node = todo.pop()
+        if len(todo) % 1024 == 0:
+            spend()
         if id(node) in seen:
             continue
         seen.add(id(node))
@@ -234,21 +247,21 @@ def _walk(node: Any, path: str, left: list[int], above: Set[int]) -> Iterator[tu
     """Yield the tensors in nested dicts and objects by name; the keys of nested dicts are joined by slashes.
 
     Args:
-        left: remaining number of nodes to visit, in a list of one.
+        left: remaining number of items to visit, in a list of one.
         above: ids of the ancestors, to detect cycles.
     """
-    left[0] -= 1
-    if left[0] < 0:
-        raise ValueError("It holds too many objects.")
+    spend()
+    content = _content(node)
+    left[0] -= 30 + len(content)
+    if left[0] < 0 or len(path) > MAX_NAME:
+        raise ValueError("It holds too many objects, or they are nested too deeply.")
     if id(node) in above or len(above) > _MAX_DEPTH:
         return
     above = above | {id(node)}
-    if isinstance(node, Opaque):
-        if "_modules" in node.state:
-            yield from _walk_module(node, path, left, above)
-            return
-        node = node.state | node.items
-    for key, value in node.items() if isinstance(node, Mapping) else ():
+    if isinstance(node, Opaque) and "_modules" in node.state:
+        yield from _walk_module(node, path, left, above)
+        return
+    for key, value in content.items():
         if isinstance(key, str) and isinstance(value, View):
             yield path + key, value
         elif isinstance(key, str) and isinstance(value, dict | Opaque):
@@ -258,9 +271,10 @@ def _walk(node: Any, path: str, left: list[int], above: Set[int]) -> Iterator[tu
 def _walk_module(module: Opaque, path: str, left: list[int], above: Set[int]) -> Iterator[tuple[str, View]]:
     """Yield the tensors of a pickled `nn.Module` under their names in `state_dict()`."""
     unsaved = module.state.get("_non_persistent_buffers_set")
-    left_out = unsaved.items if isinstance(unsaved, Opaque) else {}
+    left_out = unsaved if isinstance(unsaved, dict) else {}
     for kind in ("_parameters", "_buffers", "_modules"):
         held = module.state.get(kind)
+        left[0] -= len(held) if isinstance(held, dict) else 0
         for key, value in held.items() if isinstance(held, dict) else ():
             if isinstance(key, str) and isinstance(value, View) and kind != "_modules" and key not in left_out:
                 yield path + key, value

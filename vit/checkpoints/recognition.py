@@ -15,6 +15,7 @@ from vit.checkpoints.families.parts import Part, choose, distinct, find_parts, l
 from vit.checkpoints.families.tensor_shapes import (
     Tensors,
     biased_grid,
+    check_dtypes,
     default_heads,
     infer,
     needed,
@@ -97,6 +98,7 @@ def read(
         tensors.clear()
     renamed, bare = family.rename(named_by_family), list(model.part.own)
     named_by_family.clear()
+    check_dtypes(renamed)
     if ours:
         vit = (document or {}).get("vit")
         if not isinstance(vit, Mapping):

@@ -22,8 +22,8 @@ from vit.checkpoints.json_documents import read_json
 from vit.checkpoints.numpy_archives import first_entry, read_archive
 from vit.checkpoints.pickle_interpreter import UnsafePickle
 from vit.checkpoints.pickles import OtherPickle, Pickled, read_legacy, read_zip
-from vit.errors import InvalidCheckpoint
-from vit.untrusted import brief
+from vit.errors import InvalidCheckpoint, UserError
+from vit.untrusted import brief, spend
 
 MAX_TEXT = 32 << 20  # [bytes]; a header with 21,000 class names has 1 MB
 CLASSES = "class names in the pickle"  # key of the metadata, a JSON list
@@ -56,8 +56,30 @@ def weights_among(names: Iterable[str]) -> list[str]:
     return safe if safe and same else files
 
 
-def read_meta_tensors(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
-    """Read a file's header: its tensors on the meta device, and its metadata.
+class Span(NamedTuple):
+    """Range of a tensor's data in the file [bytes], and the checksums of an `Entry`."""
+
+    begin: int
+    end: int
+    crc: tuple[int, int] | None = None
+
+
+class Header(NamedTuple):
+    """What a file states about its tensors.
+
+    Attributes:
+        tensors: on the meta device.
+        metadata: of the file.
+        spans: where the tensors' data are.
+    """
+
+    tensors: Tensors
+    metadata: dict[str, str]
+    spans: dict[str, Span]
+
+
+def read_header(file: BufferedReader, name: str) -> Header:
+    """Read a file's header.
 
     Raises:
         InvalidCheckpoint: not a weights file, or the header announces more than the file contains.
@@ -77,12 +99,11 @@ def read_meta_tensors(file: BufferedReader, name: str) -> tuple[Tensors, dict[st
     if "/data/weights/" in first:
         raise InvalidCheckpoint(f"{brief(name)} is a program of torch.export. Save the model's tensors: {SAVE}.")
     if first.endswith(".npy"):
-        entries = read_archive(file, name, size)
-        return {key: _meta_tensor(entry) for key, entry in entries.items()}, {}
+        return _header_of_entries(read_archive(file, name, size), {})
     if start.startswith(_PICKLES):
-        return _meta_tensors_of_pickle(file, name, size)
+        return _header_of_pickle(file, name, size)
     if len(start) > 8 and start[8:9] == b"{":
-        return _meta_tensors_of_safetensors(file, name, size)
+        return _header_of_entries(*_read_safetensors(file, name, size))
     if what := next((what for pattern, what in _OTHERS if re.match(pattern, start, re.DOTALL)), None):
         raise InvalidCheckpoint(f"{brief(name)} is {what}")
     raise InvalidCheckpoint(
@@ -118,12 +139,12 @@ def _meta_tensor(entry: Entry) -> Tensor:
     return torch.empty(entry.shape, dtype=entry.dtype, device="meta")
 
 
-def _meta_tensors_of_safetensors(file: BufferedReader, name: str, size: int) -> tuple[Tensors, dict[str, str]]:
-    entries, metadata = _read_header(file, name, size)
-    return {key: _meta_tensor(entry) for key, entry in entries.items()}, metadata
+def _header_of_entries(entries: dict[str, Entry], metadata: dict[str, str]) -> Header:
+    tensors = {key: _meta_tensor(entry) for key, entry in entries.items()}
+    return Header(tensors, metadata, {key: Span(each.begin, each.end, each.crc) for key, each in entries.items()})
 
 
-def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, Entry], dict[str, str]]:
+def _read_safetensors(file: BufferedReader, name: str, size: int) -> tuple[dict[str, Entry], dict[str, str]]:
     """Read entries and metadata of a safetensors file. Source of the format: safetensors' README, section Format."""
     damaged = InvalidCheckpoint(f"{brief(name)} is not a valid safetensors file. Download or save it again.")
     (length,) = struct.unpack("<Q", rewound(file).read(8))
@@ -140,6 +161,7 @@ def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, 
         raise damaged
     entries: dict[str, Entry] = {}
     for key, entry in header.items():
+        spend()
         match entry:
             case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]}:
                 pass
@@ -175,7 +197,7 @@ class Weights(NamedTuple):
 def read_tensors(
     file: BufferedReader,
     name: str,
-    promised: Tensors,
+    header: Header,
     selected: set[str],
     half: bool,
     digest: "hashlib._Hash | None" = None,
@@ -186,7 +208,7 @@ def read_tensors(
     and the hash might not match the bytes in use.
 
     Args:
-        promised: from `read_meta_tensors`.
+        header: of this file.
         selected: names of the tensors to read; the others are skipped.
         half: keep 16-bit floats as they are. Other floats become float32.
         digest: hash of the files before this one, to be continued.
@@ -198,15 +220,14 @@ def read_tensors(
     def stays(tensor: Tensor) -> bool:
         return tensor.dtype is torch.float32 or not tensor.is_floating_point() or (half and tensor.itemsize == 2)
 
-    size, stream = os.fstat(file.fileno()).st_size, _Stream(file, digest or hashlib.sha256())
+    size, stream, promised = os.fstat(file.fileno()).st_size, _Stream(file, digest or hashlib.sha256()), header.tensors
     try:
         wanted = {key: promised[key] for key in selected}
-        spans = _spans(file, name, size, wanted)
         if sum(tensor.numel() * tensor.itemsize for tensor in wanted.values()) > size:  # tensors share no memory
             raise InvalidCheckpoint(f"{brief(name)} declares more numbers than it contains.")
-        together: dict[_Span, list[str]] = {}
-        for key, span in spans.items():
-            together.setdefault(span, []).append(key)
+        together: dict[Span, list[str]] = {}
+        for key in wanted:
+            together.setdefault(header.spans[key], []).append(key)
         tensors = {}
         rewound(file)
         for span, keys in sorted(together.items()):
@@ -222,28 +243,10 @@ def read_tensors(
                 tensors[key] = part if stays(part) else part.float()
         stream.skip(size)
         return Weights(tensors, stream.digest.hexdigest())
-    except InvalidCheckpoint:
+    except UserError:
         raise
     except Exception as error:  # any exception of a parser on hostile bytes means the same
         raise InvalidCheckpoint(f"{brief(name)} is damaged. Download or save it again.") from error
-
-
-class _Span(NamedTuple):
-    """Range of a tensor's data in the file [bytes], and the checksums of an `Entry`."""
-
-    begin: int
-    end: int
-    crc: tuple[int, int] | None = None
-
-
-def _spans(file: BufferedReader, name: str, size: int, tensors: Tensors) -> dict[str, _Span]:
-    """Find the range of each tensor's data."""
-    archive = first_entry(file).endswith(".npy")
-    if not archive and rewound(file).read(9).startswith(_PICKLES):
-        stored = _read_pickle(file, name, size).tensors
-        return {key: _Span(stored[key].begin, stored[key].end) for key in tensors}
-    entries = read_archive(file, name, size) if archive else _read_header(file, name, size)[0]
-    return {key: _Span(entries[key].begin, entries[key].end, entries[key].crc) for key in tensors}
 
 
 class _Stream:
@@ -270,6 +273,7 @@ class _Stream:
     def skip(self, end: int) -> None:
         """Hash the bytes up to `end` and discard them."""
         while self.at < end:
+            spend()
             self.read(min(end, self.at + (1 << 20)), scratch=True)
 
 
@@ -278,10 +282,10 @@ _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 SAVE = 'torch.save(model.state_dict(), "weights.pth")'
 
 
-def _meta_tensors_of_pickle(file: BufferedReader, name: str, size: int) -> tuple[Tensors, dict[str, str]]:
+def _header_of_pickle(file: BufferedReader, name: str, size: int) -> Header:
     content = _read_pickle(file, name, size)
     tensors = {key: stored.tensor for key, stored in content.tensors.items()}
-    if not 1 <= len(tensors) <= MAX_TENSORS:
+    if not tensors:
         raise InvalidCheckpoint(f"{brief(name)} holds no tensors by name. Save them with: {SAVE}.")
     if not any(tensor.numel() for tensor in tensors.values()):
         raise InvalidCheckpoint(
@@ -290,7 +294,8 @@ def _meta_tensors_of_pickle(file: BufferedReader, name: str, size: int) -> tuple
         )
     _check_size(tensors, name, size)
     beside = {CLASSES: content.classes, TRAINING: content.document}
-    return tensors, {key: json.dumps(value) for key, value in beside.items() if value}
+    metadata = {key: json.dumps(value) for key, value in beside.items() if value}
+    return Header(tensors, metadata, {key: Span(stored.begin, stored.end) for key, stored in content.tensors.items()})
 
 
 def _check_size(tensors: Tensors, name: str, size: int) -> None:
@@ -307,7 +312,7 @@ def _read_pickle(file: BufferedReader, name: str, size: int) -> Pickled:
             return read_legacy(rewound(file))
         with open_zip(file, size) as archive:
             return read_zip(archive, file, _find_pickle(archive, name, size))
-    except InvalidCheckpoint:
+    except UserError:
         raise
     except OtherPickle as error:
         raise InvalidCheckpoint(

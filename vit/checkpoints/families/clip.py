@@ -121,8 +121,8 @@ _POOLS = {"tok": "cls", "avg": "mean"}
 
 def from_open_clip(stated: Mapping[str, Any]) -> dict[str, Any]:
     """Convert open_clip_config.json to the settings of the image tower; for timm's models, to timm's config.json."""
-    model = _mapping(stated, "model_cfg")
-    vision, picture = _mapping(model, "vision_cfg"), _mapping(stated, "preprocess_cfg")
+    model = _stated(stated, "model_cfg")
+    vision, picture = _stated(model, "vision_cfg"), _stated(stated, "preprocess_cfg")
     if not isinstance(name := vision.get("timm_model_name"), str):
         return {"open_clip": {"quick_gelu": model.get("quick_gelu", False), "vision": vision, "picture": picture}}
     side = vision.get("image_size", 224)
@@ -140,9 +140,9 @@ def from_open_clip(stated: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _mapping(document: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+def _stated(document: Mapping[str, Any], field: str, kind: Any = Mapping) -> Any:
     value = document.get(field, {})
-    if not isinstance(value, Mapping):
+    if not isinstance(value, kind):
         raise InvalidCheckpoint(f"{field} of open_clip_config.json has the invalid value {brief(value)}.")
     return value
 
@@ -151,9 +151,10 @@ def _read_open_clip(document: Mapping[str, Any]) -> dict[str, Any]:
     """Read the config fields; absent ones have the defaults of open_clip's `CLIPVisionCfg`."""
     if "open_clip" not in document:
         return {}
-    vision = document["open_clip"]["vision"]
+    stated = _stated(document, "open_clip")  # config.json may hold this key, too
+    vision = _stated(stated, "vision")
     pool = vision.get("pool_type", "tok")
-    if pool not in _POOLS or vision.get("attentional_pool") or vision.get("final_ln_after_pool"):
+    if pool not in tuple(_POOLS) or vision.get("attentional_pool") or vision.get("final_ln_after_pool"):
         raise InvalidCheckpoint(
             f"By open_clip_config.json the model pools by {brief(pool)} in a way not computed here."
         )
@@ -165,20 +166,23 @@ def _read_open_clip(document: Mapping[str, Any]) -> dict[str, Any]:
     width = vision.get("head_width", 64)
     if type(width) is not int or not 0 < width <= values["dim"]:
         raise InvalidCheckpoint(f"head_width of open_clip_config.json is {brief(width)}.")
-    eps = _mapping(vision, "norm_kwargs").get("eps", 1e-5)
+    eps = _stated(vision, "norm_kwargs").get("eps", 1e-5)
     check_stated("eps", eps, "eps")
-    activation = "quick_gelu" if document["open_clip"]["quick_gelu"] is True else "gelu"
+    activation = "quick_gelu" if stated.get("quick_gelu") is True else "gelu"
     return values | {"heads": values["dim"] // width, "eps": eps, "activation": activation, "pool": _POOLS[pool]}
 
 
 def _open_clip_preprocess(document: Mapping[str, Any]) -> Preprocess | None:
     if "open_clip" not in document:
         return None
-    side, picture = document["open_clip"]["vision"].get("image_size", 224), document["open_clip"]["picture"]
+    stated = _stated(document, "open_clip")
+    side, picture = _stated(stated, "vision").get("image_size", 224), _stated(stated, "picture")
     size = (side, side) if isinstance(side, int) else tuple(side)
-    mean, std = (tuple(picture.get(field, usual)) for field, usual in (("mean", MEAN), ("std", STD)))
+    colours = {"mean": MEAN, "std": STD} | dict(picture)
+    mean, std = (_stated(colours, field, list | tuple) for field in ("mean", "std"))
     resize: Any = "squash" if picture.get("resize_mode") == "squash" else "shortest"
-    return Preprocess(size, resize, None, picture.get("interpolation", "bicubic"), mean, std, rounding="even")
+    how = picture.get("interpolation", "bicubic")
+    return Preprocess(size, resize, None, how, tuple(mean), tuple(std), rounding="even")
 
 
 def _without_bias(tensors: Tensors) -> Tensors:

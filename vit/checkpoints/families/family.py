@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -17,8 +17,10 @@ from vit.checkpoints.families.tensor_shapes import MAX_PATCHES, Tensors
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig, check_field
-from vit.untrusted import brief
+from vit.untrusted import brief, spend
 
+# A file of a megabyte can state more. DINOv2's giant with 4096 patches has 16 billion attention weights a picture.
+_MAX_PIXELS, _MAX_WEIGHTS = 1 << 22, 2 * 10**10
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -101,11 +103,21 @@ class Family:
             check_stated(ours, value, self.config_names[ours])
         return stated
 
+    @cached_property
+    def _patterns(self) -> list[tuple[re.Pattern[str], str]]:
+        return [(_pattern(theirs), ours) for ours, theirs in self.keys]
+
+    @cached_property
+    def block(self) -> re.Pattern[str]:
+        """Matches names of tensors in blocks; the group is a prefix that the family does not have, up to a dot."""
+        ends = (_pattern(theirs).pattern for ours, theirs in self.keys if ours.startswith("blocks."))
+        return re.compile(rf"((?s:.*?\.)?)(?:{'|'.join(re.sub('[?]P<[a-z]+>', '?:', end) for end in ends)})", re.ASCII)
+
     def find(self, name: str) -> str | None:
         """Translate one of the family's names to ours, before `reshape`; None for an unknown name."""
-        return next(
-            (_fill(match, ours) for pattern, ours in _patterns(self.keys) if (match := pattern.fullmatch(name))), None
-        )
+        spend()
+        matches = ((ours, pattern.fullmatch(name)) for pattern, ours in self._patterns)
+        return next((_fill(match, ours) for ours, match in matches if match), None)
 
     def rename(self, tensors: Tensors) -> Tensors:
         """Rename the family's tensors to those of `VisionTransformer`, before `reshape`.
@@ -137,11 +149,6 @@ class Family:
         }
 
 
-@cache
-def _patterns(keys: tuple[tuple[str, str], ...]) -> list[tuple[re.Pattern[str], str]]:
-    return [(_pattern(theirs), ours) for ours, theirs in keys]
-
-
 def _pattern(template: str) -> re.Pattern[str]:
     numbers = re.escape(template)
     for letter in "ih":
@@ -165,6 +172,8 @@ def build_config(values: Mapping[str, Any]) -> ViTConfig:
         config = ViTConfig.from_dict(dict(values))
     if math.prod(config.grid) > MAX_PATCHES:
         raise InvalidCheckpoint(f"The config implies {math.prod(config.grid)} patches; the limit is {MAX_PATCHES}.")
+    if math.prod(config.image_size) > _MAX_PIXELS or config.tokens**2 * config.heads * config.depth > _MAX_WEIGHTS:
+        raise InvalidCheckpoint("The config implies larger pictures or more attention weights than are computed here.")
     return config
 
 

@@ -86,17 +86,19 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
             extra[name if name not in extra else file_name] = file_name
     shapes = {name: tuple(tensors[file_name].shape) for name, file_name in (names | extra).items()}
     embedding = next((shapes[name] for name in names if family.find(name) == "patch_embed.weight"), None)
-    if embedding is not None and (len(embedding) != 4 or 0 in embedding):
+    if embedding is None:
+        raise InvalidCheckpoint("The weights are incomplete: `patch_embed.weight` is missing.")
+    if len(embedding) != 4 or 0 in embedding:
         why = " It reads videos or volumes, and only pictures are read here." if len(embedding) == 5 else ""
         raise InvalidCheckpoint(f"The patch embedding has the wrong shape: {brief(embedding)}.{why}")
-    dim = embedding[0] if embedding else 0
+    dim = embedding[0]
     _accept_sequences(family, names, extra, shapes, dim)
     _drop_parts_of_larger_heads(family, names, extra, shapes, dim, own)
     head = () if _heads(family, names) else _only_linear(extra, shapes, dim)
-    normalisation = _normalisation(extra, shapes, embedding[1]) if embedding else ()
+    normalisation = _normalisation(extra, shapes, embedding[1])
     left_out = {name: file_name for name, file_name in extra.items() if name not in (*head, *normalisation)}
     beside_alone = {name: shapes[name] for name in left_out if name not in own and not _APART.search(name)}
-    if embedding and (before := _changes_pictures(beside_alone, dim, embedding[1])):
+    if before := _changes_pictures(beside_alone, dim, embedding[1]):
         raise InvalidCheckpoint(
             f"The file holds a layer that changes pictures before the model sees them (`{brief(before)}`), so it "
             "cannot be opened faithfully. Save only the Vision Transformer, and change the pictures beforehand."
@@ -115,7 +117,7 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
 
 def _normalisation(extra: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], channels: int) -> tuple[str, ...]:
     """Return the only pair of mean and deviation with one number per channel; () if there is none or more than one."""
-    fitting = [name for name in extra if math.prod(shapes[name]) == channels and not _APART.search(name)]
+    fitting = {name: None for name in extra if math.prod(shapes[name]) == channels and not _APART.search(name)}
     means = [match for name in fitting if (match := _MEAN.fullmatch(name))]
     pairs = [(match[0], std) for match in means if (std := match[1] + _STD_OF[match[2]]) in fitting]
     return pairs[0] if len(pairs) == 1 else ()
@@ -124,11 +126,14 @@ def _normalisation(extra: Mapping[str, str], shapes: Mapping[str, tuple[int, ...
 def _changes_pictures(shapes: Mapping[str, tuple[int, ...]], dim: int, channels: int) -> str:
     """Return a convolution that produces pictures from something other than the model's output; "" if there is none."""
     weights = {name: shape for name, shape in shapes.items() if len(shape) >= 2}
-    after, before = {dim}, set[int]()
-    while after != before:
-        before = set(after)
-        for one, other, *_ in weights.values():  # transposed convolutions have their input channels first
-            after |= ({one} if other in after else set()) | ({other} if one in after else set())
+    beside: dict[int, set[int]] = {}
+    for one, other, *_ in weights.values():  # transposed convolutions have their input channels first
+        beside.setdefault(one, set()).add(other)
+        beside.setdefault(other, set()).add(one)
+    after, todo = set[int](), {dim}
+    while todo:
+        after.add(side := todo.pop())
+        todo |= beside.get(side, set()) - after
     pictures = (name for name, shape in weights.items() if len(shape) == 4 and shape[0] == channels)
     return next((name for name in pictures if weights[name][1] not in after), "")
 
@@ -195,7 +200,7 @@ def _only_linear(extra: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
     (weight,) = weights
     bias = f"{weight.rpartition('.')[0]}.bias"
     biased = bias in extra and shapes[bias] == shapes[weight][:1]
-    others = [name for name in extra if name not in (weight, bias)]
+    others = {name: None for name in extra if name not in (weight, bias)}
     follows = any(shapes[name][1:] == shapes[weight][:1] and name.endswith(".weight") for name in others)
     normed = any(
         shapes[name] == shapes[weight][:1] and f"{name.removesuffix('.weight')}.bias" in others

@@ -125,7 +125,7 @@ def read_config(document: Mapping[str, Any], kinds: Mapping[str, ModelDefaults] 
         document = {"model_type": document.get("model_type"), **document["backbone_config"]}
     whole = "model_type" in document
     name = document["model_type"] if whole else next(iter(kinds))
-    if name not in kinds:
+    if name not in tuple(kinds):
         raise InvalidCheckpoint(
             f'config.json says that this is a "{brief(name)}" model, which is not read; the names of the weights are '
             f"those of {' or '.join(kinds)}. If it is such a model, put its own config.json beside the weights."

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vit.checkpoints.families.family import Family
 from vit.errors import InvalidCheckpoint
-from vit.untrusted import brief
+from vit.untrusted import brief, spend
 
 # Wrappers that torch adds around modules, also inside a model.
 _WRAPPED = re.compile(r"(?<![^./])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
@@ -24,6 +24,7 @@ _TEXT = re.compile(
 )
 # Names of the default model among several, most preferred first.
 _TEACHER = "teacher"
+_MAX_PARTS, _MAX_NAMES = 50, 200_000  # models in a file, and the names in all of them together
 _USUAL = (r"(^|[^a-z])(ema|swa)|(ema|swa)([^a-z]|$)|averag|shadow", _TEACHER, r"target", r"^(?!.*(student|online))")
 
 
@@ -50,14 +51,22 @@ def find_parts(tensors: Mapping[str, Tensor], families: Sequence[Family]) -> lis
     bare = {_WRAPPED.sub("", name): name for name in tensors}
     embeddings = "|".join(_embedding(theirs) for family in families for ours, theirs in family.keys if ours in _OURS)
     matches = map(re.compile(rf"((?:.*[./])?)(?:{embeddings})").fullmatch, bare)
-    places = []
-    for prefix in dict.fromkeys(match[1] for match in matches if match):
-        own = {_CHUNKS.sub(r"blocks.\1.", name[len(prefix) :]): bare[name] for name in bare if name.startswith(prefix)}
-        places.append(Part(prefix, own, {}))
-    parts = [part for part in places if any(family.claims(list(part.own)) for family in families)]
-    for part in [] if parts else places:  # the blocks may be in a separate module
+    places = {match[1]: Part(match[1], {}, {}) for match in matches if match}
+    left = _MAX_NAMES
+    for name in bare:
+        spend()
+        for end in (0, *(dot.end() for dot in re.finditer(r"[./]", name))):
+            if name[:end] in places:
+                places[name[:end]].own[_CHUNKS.sub(r"blocks.\1.", name[end:])] = bare[name]
+                left -= 1
+        if left < 0:
+            raise InvalidCheckpoint("The file holds models in models, more than are read. Save one of them.")
+    parts = [part for part in places.values() if any(family.claims(list(part.own)) for family in families)]
+    for part in [] if parts or len(places) > _MAX_PARTS else places.values():  # the blocks may be in a separate module
         tried = ((family, aligned(part.own, family)) for family in families)
         parts += [part._replace(own=own) for family, own in tried if family.claims(list(own))][:1]
+    if len(parts) > _MAX_PARTS:
+        raise InvalidCheckpoint(f"The file holds {len(parts):,} models, more than {_MAX_PARTS}. Save one of them.")
     ancestors = {part.prefix: _ancestors(part.prefix) for part in parts}
     for name in bare:
         if any(name.startswith(prefix) for prefix in ancestors):
@@ -76,14 +85,8 @@ def find_parts(tensors: Mapping[str, Tensor], families: Sequence[Family]) -> lis
 
 def aligned(names: Mapping[str, str], family: Family) -> dict[str, str]:
     """Remove a prefix that only the blocks have, if their names are not recognised otherwise."""
-
-    def block(name: str) -> bool:
-        return (family.find(name) or "").startswith("blocks.")
-
-    if any(map(block, names)):
-        return dict(names)
-    before = (name[: dot.end()] for name in names for dot in re.finditer(r"\.", name) if block(name[dot.end() :]))
-    prefix = next(before, "")
+    before = [match[1] for name in names if (match := family.block.fullmatch(name))]
+    prefix = "" if "" in before else next(iter(before), "")
     return {name.removeprefix(prefix): file_name for name, file_name in names.items()}
 
 

@@ -39,12 +39,7 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, placed: bool = False
     Raises:
         InvalidCheckpoint: a tensor is missing, has the wrong shape or an integer dtype, or two tensors do not fit.
     """
-    for name, tensor in tensors.items():
-        if not tensor.is_floating_point() or tensor.itemsize < 2:
-            kind = str(tensor.dtype).removeprefix("torch.")
-            raise InvalidCheckpoint(
-                f"`{brief(name)}` is stored as {kind}; this app reads weights of 16, 32 and 64-bit floats."
-            )
+    check_dtypes(tensors)
     tensors = {name: _half_or_float(name, tensors.pop(name)) for name in list(tensors)}
     for name in [name for name in tensors if name.endswith(("attn.q.weight", "mlp.gate.weight"))]:
         letters = ("q", "k", "v") if name.endswith("q.weight") else ("gate", "up")
@@ -85,6 +80,16 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, placed: bool = False
     tensors["prefix_tokens"] = prefix
     tensors["pos_embed"] = positions[:, own:]
     return tensors, names
+
+
+def check_dtypes(tensors: Tensors) -> None:
+    """Raise InvalidCheckpoint for a tensor of integers, complex numbers or small floats, with which torch may fail."""
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or tensor.itemsize < 2:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise InvalidCheckpoint(
+                f"`{brief(name)}` is stored as {kind}; this app reads weights of 16, 32 and 64-bit floats."
+            )
 
 
 _MATRICES = re.compile(r"blocks\.\d+\.(attn\.(q|k|v|qkv|proj)|mlp\.(fc1|fc2|gate|up))\.weight")
@@ -288,10 +293,10 @@ def needed(tensors: Tensors, name: str, ndim: int) -> Tensor:
         ndim: required number of dimensions.
 
     Raises:
-        InvalidCheckpoint: it is missing, or has another number of dimensions.
+        InvalidCheckpoint: it is missing, is empty, or has another number of dimensions.
     """
     if name not in tensors:
         raise InvalidCheckpoint(f"The weights are incomplete: `{name}` is missing.")
-    if tensors[name].ndim != ndim:
+    if tensors[name].ndim != ndim or 0 in tensors[name].shape:
         raise InvalidCheckpoint(f"`{name}` has the wrong shape: {tuple(tensors[name].shape)}.")
     return tensors[name]

@@ -106,7 +106,7 @@ def _read_timm_config(document: Mapping[str, Any]) -> dict[str, Any]:
             check_stated(ours, args[theirs], theirs)
             stated[ours] = tuple(args[theirs]) if isinstance(args[theirs], list) else args[theirs]
     if args.get("act_layer") is not None:
-        if args["act_layer"] not in _ACTIVATIONS:
+        if args["act_layer"] not in tuple(_ACTIVATIONS):
             raise InvalidCheckpoint(
                 f"Config field act_layer is {brief(args['act_layer'])}, which is not computed here."
             )

@@ -47,6 +47,7 @@ _TANH = r"giantopt_|so400m_patch16_siglip|base_patch32_siglip|large_patch16_sigl
 _ARCHITECTURE = re.compile(
     r"(vit|deit3?|eva|eva02|beit|beitv2|beit3)_[a-z0-9]+_(\w+_)?patch\d+|flexivit_[a-z]+|test_vit\d?|vit_7b_patch16"
 )
+_MAX_NAME = 500  # [characters]; matching takes the square of it
 _DINO = r"(^|[^a-z])dino_(deit|vit)"  # Meta's first DINO
 _DEIT3 = r"deit_?3"
 
@@ -67,7 +68,7 @@ _ROTARY = (
 
 def by_name(name: str) -> dict[str, Any]:
     """Infer config fields from the name of a file or folder; none of them follow from tensors."""
-    fields = _named(name.lower())
+    fields = _named(name.lower()[:_MAX_NAME])
     fields.pop("eps", None)
     return fields
 
@@ -93,6 +94,7 @@ def by_architecture(name: str) -> dict[str, Any]:
     Raises:
         InvalidCheckpoint: not a plain Vision Transformer.
     """
+    name = name[:_MAX_NAME]
     for pattern, why in _NOT_PLAIN:
         if re.search(pattern, name):
             raise InvalidCheckpoint(f"This is timm's {brief(name)}, no plain Vision Transformer: {why}.")
